@@ -210,7 +210,10 @@ def test_imports_point_one_way() -> None:
     nobody(imports_upward, MODULES)
 
 
-PLACES = re.compile(r"""/ ["'](cases|scores)["']|["'](cases|scores)/|folder\.parent\.name|["']judge_["']""")
+PLACES = re.compile(
+    r"""/ ["'](cases|scores)["']|["'](cases|scores)/|folder\.parent\.name|["']judge_["']"""
+    r"""|["'/*.](run\.json|case\.json|vectors\.npy|errors\.log|(predictions|items|effort|nodes|recorded)\.jsonl)["']"""
+)
 
 
 def spells_where_a_run_writes(module: Module) -> Iterable[str]:
@@ -278,6 +281,8 @@ OFFENCES: list[tuple[Rule, str]] = [
     (imports_upward, "from . import dense"),
     (spells_where_a_run_writes, 'folder.glob("cases/*/case.json")'),
     (spells_where_a_run_writes, 'run.folder / "scores" / name'),
+    (spells_where_a_run_writes, 'lines = read_lines(folder / "predictions.jsonl")'),
+    (spells_where_a_run_writes, 'sorted(runs.glob("*/*/run.json"))'),
     (imports_a_verb, "from scripts.commands.runs import folders"),
     (imports_hydra, "def f():\n    from omegaconf import OmegaConf"),
     (imports_heavy_packages_at_once, "if True:\n    import umap.umap_"),

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from eval.files.imported import NOT_RECORDED, imported_facts, recorded
-from eval.files.run_folder import COSTS, RunFolder
+from eval.files.imported import NOT_RECORDED, recorded
+from eval.files.run_folder import COSTS, EFFORTS, PREDICTIONS, RunFolder
 from eval.files.store import AGAIN, RunError, read_lines, read_record
 
 BUILD = ("embed", "write", "consolidate")
@@ -114,7 +114,7 @@ def costs(run_folder: Path, questions: frozenset[tuple[str, str]] | None = None)
         questions: case and question ids of those whose reads and answers count; None counts all. Builds count in either case, and what
             is recorded of imported answers is not told apart.
     """
-    if imported_facts(run_folder) is not None:
+    if RunFolder(run_folder).is_imported:
         return _recorded_costs(run_folder)
     by_phase, seconds, summed_seconds, held = _spent(run_folder, _stamp(run_folder), questions)
     missing = effort_missing(run_folder)
@@ -175,10 +175,10 @@ def cost_missing(run_folder: Path, name: str) -> str:
 
 def effort_missing(run_folder: Path) -> str:
     """Says how many cases have answers but no effort file, or `not recorded` for imported answers; empty when nothing is missing."""
-    if imported_facts(run_folder) is not None:
+    if RunFolder(run_folder).is_imported:
         return NOT_RECORDED
-    cases = [path.parent for path in RunFolder(run_folder).written("predictions.jsonl")]
-    lost = sum(not (case / "effort.jsonl").is_file() for case in cases)
+    cases = [path.parent for path in RunFolder(run_folder).written(PREDICTIONS)]
+    lost = sum(not (case / EFFORTS).is_file() for case in cases)
     return f"effort of {lost} of {len(cases)} cases missing" if lost else ""
 
 
@@ -212,13 +212,13 @@ def _spent(
 
 def _stamp(run_folder: Path) -> tuple[tuple[str, int, int], ...]:
     """Path, size and time of each effort file: they differ once one is written."""
-    stats = [(path, path.stat()) for path in RunFolder(run_folder).written("effort.jsonl")]
+    stats = [(path, path.stat()) for path in RunFolder(run_folder).written(EFFORTS)]
     return tuple((str(path), stat.st_size, stat.st_mtime_ns) for path, stat in stats)
 
 
 def efforts(run_folder: Path) -> Iterator[dict[str, Any]]:
     """The effort lines of a run, case by case."""
-    for path in RunFolder(run_folder).written("effort.jsonl"):
+    for path in RunFolder(run_folder).written(EFFORTS):
         yield from read_lines(path, again=False, fields=NEEDED)
 
 

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from eval.analysis.costs import efforts
-from eval.files.run_folder import RunFolder
-from eval.files.store import read_items, read_lines, read_predictions
+from eval.files.run_folder import NODES, RunFolder, read_items, read_predictions
+from eval.files.store import read_lines
 from eval.statistics.stats import Difference, Estimate, difference, estimate
 from memsys.tokens import count_tokens
 
@@ -124,10 +124,8 @@ def _read(folder: Path) -> _Run:
             recalls[place] = {"items": shown, "answer": prediction.answer} | _question_measures(
                 shown, prediction.answer, reads.get(place, {})
             )
-            if (case / "nodes.jsonl").is_file() and prediction.case_id not in nodes:
-                nodes[prediction.case_id] = [
-                    node for node in read_lines(case / "nodes.jsonl") if node["kind"] != "entity"
-                ]
+            if (case / NODES).is_file() and prediction.case_id not in nodes:
+                nodes[prediction.case_id] = [node for node in read_lines(case / NODES) if node["kind"] != "entity"]
     return _Run(writes, recalls, nodes)
 
 

@@ -9,8 +9,8 @@ from typing import Any
 from data_loaders.schema import Case
 from eval.analysis.held import Text, Texts, targets
 from eval.analysis.losses import Loss, Waterfall, loss_of, reach
-from eval.files.run_folder import RunFolder
-from eval.files.store import RunError, read_items, read_lines, read_predictions
+from eval.files.run_folder import NODES, RunFolder, read_items, read_predictions
+from eval.files.store import RunError, read_lines
 from eval.judging.score_files import mean_values
 from eval.running.reader import within
 from eval.statistics.stats import Estimate
@@ -47,7 +47,7 @@ def losses_of(
     for index in range(len(cases)):
         case = cases[index]
         folder = RunFolder(run).case(case.id)
-        nodes = _nodes(folder / "nodes.jsonl")
+        nodes = _nodes(folder / NODES)
         predictions, items = read_predictions(folder), read_items(folder)
         for question, gold in case.questions:
             key = (case.id, question.id)

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from eval.analysis.costs import PROBE, ROLES
-from eval.files.received import checked_record
-from eval.files.run_folder import COSTS, RunFolder
+from eval.files.run_folder import COSTS, EFFORTS, PREDICTIONS, RunFolder, RunRecord
 from eval.files.store import RunError, read_record
 from memsys.jsons import decoded
 
@@ -23,7 +22,7 @@ class Seen:
     """A run at one moment."""
 
     folder: Path
-    record: Mapping[str, Any]
+    record: RunRecord
     """Of `run.json`."""
     cases: int
     """Cases that are finished."""
@@ -69,24 +68,23 @@ class Watcher:
 
     def runs(self, results: Path) -> list[Seen]:
         """All runs below a results folder that have begun, by data set and memory."""
-        folders = sorted(path.parent for path in (results / "runs").glob("*/*/run.json"))
-        return [seen for folder in folders if (seen := self.run(folder)) is not None]
+        return [seen for run in RunFolder.all(results) if (seen := self.run(run.path)) is not None]
 
     def run(self, folder: Path) -> Seen | None:
         """One run; None where its `run.json` cannot be read, because it is being removed or is damaged."""
+        run = RunFolder(folder)
         try:
-            record = checked_record(folder / "run.json", whole=False)
+            record = RunRecord.of(read_record(run.file), run.file, whole=False)
         except (OSError, RunError):
             return None
-        run = RunFolder(folder)
         scores = run.score_files("judge_*")
-        answers = [self._file(path, "") for path in run.written("predictions.jsonl")]
-        efforts = [self._file(path, "") for path in run.written("effort.jsonl")]
+        answers = [self._file(path, "") for path in run.written(PREDICTIONS)]
+        efforts = [self._file(path, "") for path in run.written(EFFORTS)]
         verdicts = [self._file(path, "") for path in scores]
         judges = [self._file(path, _judge(path)) for path in run.score_costs()]
         outcomes = Counter(outcome for file in answers for outcome in file.outcomes.values())
         files = [*answers, *efforts, *verdicts, *judges]
-        written = [*run.written("*.json*"), *run.score_files(), *run.score_costs(), folder / "run.json"]
+        written = [*run.written("*.json*"), *run.score_files(), *run.score_costs(), run.file]
         return Seen(
             folder,
             record,

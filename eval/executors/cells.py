@@ -9,6 +9,7 @@ from functools import partial
 from data_loaders.schema import Case
 from eval.executors.case_files import Files
 from eval.files.records import Prediction
+from eval.files.run_folder import RunRecord
 from eval.running.run import Run
 from eval.running.work import Build
 
@@ -89,7 +90,7 @@ def order_of(job: Job, runs: tuple[int, ...]) -> Order:
 
 def template(run: Run) -> Run:
     """A run without its cases, its questions and its record, which may not be sendable, and which a worker does not need."""
-    return replace(run, cases=(), sizes=(), questions=_none_asked, record={})
+    return replace(run, cases=(), sizes=(), questions=_none_asked, record=RunRecord())
 
 
 def runs_of(order: Order, templates: Sequence[Run]) -> list[Run]:

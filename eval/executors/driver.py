@@ -21,7 +21,8 @@ from eval.executors.cells import Job, Jobs, order_of, template
 from eval.executors.channel import Ask
 from eval.executors.service_host import ServiceHost, runs_anywhere
 from eval.executors.worker import Done, Ready, Steps, Template
-from eval.files.store import RunError, read_predictions
+from eval.files.run_folder import read_predictions
+from eval.files.store import RunError
 from eval.running.case import fail_case, is_answered, report_kept
 from eval.running.run import OnAnswer, OnProgress, Run
 from eval.running.work import Build

@@ -10,26 +10,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from eval.files.run_folder import RunFolder
-from eval.files.store import read_lines, read_record
+from eval.files.run_folder import RECORDED, RUN, RunFolder
+from eval.files.store import read_lines
 
 NOT_RECORDED = "not recorded"
-RECORDED = "recorded.jsonl"
-"""File of a case: one line a question, with those fields of `RECORDABLE` that the imported file has."""
 RECORDABLE = ("recalled_tokens", "recall_seconds")
 THEIRS = "theirs_"
 """Beginning of the names of score files that hold the authors' own grades."""
-
-
-def imported_facts(run_folder: Path) -> Mapping[str, Any] | None:
-    """What `run.json` says about the imported file; None for a run of our own.
-
-    Raises:
-        RunError: `run.json` is damaged.
-    """
-    path = run_folder / "run.json"
-    facts = read_record(path).get("imported") if path.is_file() else None
-    return facts if isinstance(facts, dict) else None
 
 
 def recorded(run_folder: Path, name: str) -> list[float]:
@@ -52,4 +39,4 @@ def described(facts: Mapping[str, Any]) -> str:
 
 def _first(mismatches: Sequence[str], shown: int = 2) -> str:
     rest = len(mismatches) - shown
-    return "; ".join(mismatches[:shown]) + (f"; and {rest} more (run.json)" if rest > 0 else "")
+    return "; ".join(mismatches[:shown]) + (f"; and {rest} more ({RUN})" if rest > 0 else "")

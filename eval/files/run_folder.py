@@ -1,31 +1,153 @@
-"""A run's folder as one object: the only module that spells where the parts of a run lie, and which file completes a case.
+"""A run's folder and its `run.json` as records: the only module that spells what a run's files are called and where they lie.
 
 `<results>/runs/<data set>/<memory>-<identity>/` holds `run.json`; a folder a case in `cases/` with `predictions.jsonl`, `effort.jsonl`,
 `items.jsonl`, `nodes.jsonl`, and `case.json` once the case is complete; and score files `scores/<metric>-<hash of its settings>.jsonl`,
 each with its settings in a `.json` of the same name and, for a judge, its costs in `.effort.jsonl`.
+
+A folder may come from elsewhere. `RunFolder.record` therefore refuses one that holds anything but plain files and folders: a link would
+take other files of this machine into reports and merged results, reading a FIFO would wait for ever.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import os
+import stat
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from pathlib import Path
+from typing import Any
 
-from eval.files.store import safe_name
+from eval.files.records import Prediction
+from eval.files.store import AGAIN, RunError, read_lines, read_record, safe_name
 
+RUN = "run.json"
 CASES, SCORES = "cases", "scores"
+PREDICTIONS, ITEMS, EFFORTS, NODES = "predictions.jsonl", "items.jsonl", "effort.jsonl", "nodes.jsonl"
+VECTORS = "vectors.npy"
+"""One row a line of `NODES`."""
+RECORDED = "recorded.jsonl"
+"""Of imported answers: one line a question, with those fields of `eval.files.imported.RECORDABLE` that the imported file has."""
+ERRORS = "errors.log"
+"""Tracebacks of what failed in a case."""
 COMPLETE = "case.json"
 """The file that says that a case is complete."""
-COSTS = ".effort.jsonl"
+TIMELESS = (PREDICTIONS, ITEMS, NODES, VECTORS, COMPLETE)
+"""Files of a complete case that hold no measured time: two runs with one identity have the same ones."""
+COSTS = f".{EFFORTS}"
 """End of the file beside a judge's score file that holds what judging cost."""
 JUDGE = "judge_"
 """Beginning of the metric that a judge's score file is named after."""
+NO_MODEL = ("extractive", "hashing")
+"""Engines without a model."""
+
+IN_WORDS = {str: "text", Mapping: "a mapping", int: "a whole number", list: "a list"}
+
+
+@dataclass(frozen=True, slots=True)
+class RunRecord:
+    """What `run.json` says of a run. Fields that its file lacks have the values below."""
+
+    name: str = ""
+    """Of the memory."""
+    memory: Mapping[str, Any] = field(default_factory=dict)
+    """Its settings, `build` among them."""
+    dataset: Mapping[str, Any] = field(default_factory=dict)
+    """`name`, `load`, `sha256`, and the cuts `transform`, `size`, `max_cases`, `seed`."""
+    models: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Settings of the model, or the engine, that filled each role."""
+    data_status: str = ""
+    """`sample`, `pinned` or `unpinned`."""
+    prompts_dir: str | None = None
+    prompts: Mapping[str, str] = field(default_factory=dict)
+    """Hash of each prompt that the run may use."""
+    reader: Mapping[str, Any] = field(default_factory=dict)
+    unit: Mapping[str, Any] = field(default_factory=dict)
+    cases: int | None = None
+    seed: Sequence[int] = ()
+    """Seed of the build and number of the replicate."""
+    rebuild_every: int | None = None
+    data_file: str | None = None
+    source: str | None = None
+    """Hash of the code that the run depends on."""
+    distributions: Mapping[str, str] | None = None
+    made_with: Mapping[str, Any] = field(default_factory=dict)
+    imported: Mapping[str, Any] = field(default_factory=dict)
+    """About the file of somebody else that the answers were read from; empty for a run of our own."""
+    untested: str = ""
+    """Why nobody has tried the memory, where nobody has."""
+    waived: Mapping[str, str] = field(default_factory=dict)
+    """Promises of the memory contract that a program outside this process cannot keep, with the reasons."""
+    content: Mapping[str, Any] = field(default_factory=dict)
+    """Everything as it stands in the file."""
+
+    @classmethod
+    def of(cls, content: Mapping[str, Any], path: Path | None = None, *, whole: bool = True) -> RunRecord:
+        """The record with this content.
+
+        Args:
+            path: the file, for messages.
+            whole: whether it needs the fields of every run; an overview does with what is there.
+
+        Raises:
+            RunError: a field is missing or has another type.
+        """
+        missing = [name for name in NEEDED if name not in content]
+        if whole and missing:
+            raise RunError(f"{path} is damaged: it has no {missing[0]}; run its command again")
+        for name, value, kind in _typed(content):
+            if not isinstance(value, kind) or isinstance(value, bool):
+                raise RunError(
+                    f"{path} is damaged: {name} must be {IN_WORDS[kind]}, found {str(value)[:40]!r}; {AGAIN}"
+                )
+        known = {each.name for each in fields(cls)} - {"content"}
+        return cls(**{name: content[name] for name in known if content.get(name) is not None}, content=content)
+
+    @property
+    def stand_ins(self) -> list[str]:
+        """Roles that an engine without a model filled."""
+        return [role for role, model in self.models.items() if model.get("engine") in NO_MODEL]
+
+
+NEEDED: dict[str, type] = {"name": str, "memory": Mapping, "dataset": Mapping, "models": Mapping, "data_status": str}
+"""Fields of every `run.json`."""
+MORE: dict[str, type] = {
+    "prompts_dir": str,
+    "prompts": Mapping,
+    "reader": Mapping,
+    "unit": Mapping,
+    "cases": int,
+    "seed": list,
+    "rebuild_every": int,
+    "data_file": str,
+    "distributions": Mapping,
+    "made_with": Mapping,
+    "imported": Mapping,
+    "waived": Mapping,
+    "untested": str,
+    "source": str,
+}
+"""Fields that may be missing or null."""
+
+
+def _typed(content: Mapping[str, Any]) -> Iterator[tuple[str, Any, type]]:
+    """Name, value and type of the fields that are there; each is asked for once those before it are known to be right."""
+    yield from ((name, content[name], kind) for name, kind in NEEDED.items() if name in content)
+    yield from ((name, content[name], kind) for name, kind in MORE.items() if content.get(name) is not None)
+    yield from ((f"models.{role}", model, Mapping) for role, model in content.get("models", {}).items())
+    if "dataset" in content:
+        yield "dataset.name", content["dataset"].get("name"), str
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class RunFolder:
-    """Where everything of a run lies; nothing is read or made."""
+    """Where everything of a run lies; nothing is read or made but by `record`."""
 
     path: Path
+
+    @classmethod
+    def all(cls, results: Path) -> list[RunFolder]:
+        """The runs below a results folder that have begun, by data set and memory."""
+        return [cls(path.parent) for path in sorted((results / "runs").glob(f"*/*/{RUN}"))]
 
     @property
     def dataset(self) -> str:
@@ -41,6 +163,46 @@ class RunFolder:
     def key(self) -> str:
         """Data set and folder name, `locomo/bm25-0123456789ab`: unique within a results folder."""
         return f"{self.dataset}/{self.path.name}"
+
+    @property
+    def file(self) -> Path:
+        """The file of the record."""
+        return self.path / RUN
+
+    def record(self) -> RunRecord:
+        """The record of a folder that holds nothing but plain files and folders. The folder itself may be a link, which its user named.
+
+        Raises:
+            RunError: the folder is not a run folder, holds a link, a FIFO, a socket or a device, or its record is damaged.
+        """
+        if not self.file.is_file():
+            raise RunError(
+                f"{self.path} is not a run folder (no {RUN}); run folders are results/runs/<dataset>/<memory>-<identity>"
+            )
+        for place, folders, files in os.walk(self.path):
+            for name in (*folders, *files):
+                path = Path(place, name)
+                mode = path.lstat().st_mode
+                if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+                    raise RunError(
+                        f"{path} is {'a link' if stat.S_ISLNK(mode) else 'no plain file'}: run folders hold files and folders only; "
+                        "remove it if you trust the rest"
+                    )
+        return RunRecord.of(read_record(self.file), self.file)
+
+    @property
+    def is_imported(self) -> bool:
+        """Whether the answers were read from a file of somebody else.
+
+        Raises:
+            RunError: the record is damaged.
+        """
+        return self.file.is_file() and bool(RunRecord.of(read_record(self.file), self.file, whole=False).imported)
+
+    @property
+    def is_linked(self) -> bool:
+        """Whether the run or the folder of its data set is a link, which leads out of the results."""
+        return self.path.is_symlink() or self.path.parent.is_symlink()
 
     def case(self, case_id: str) -> Path:
         """The folder of a case, be it there or not."""
@@ -84,3 +246,58 @@ def metric_of(score_file: Path) -> str:
 def judged_by(metric: str) -> str | None:
     """The judge of a metric; None for a metric without one."""
     return metric.removeprefix(JUDGE) if metric.startswith(JUDGE) else None
+
+
+def read_predictions(case_folder: Path) -> dict[str, Prediction]:
+    """Predictions of a case by question id; a later line replaces an earlier one.
+
+    Raises:
+        RunError: a line is not a prediction.
+    """
+    path = case_folder / PREDICTIONS
+    try:
+        return {record["question_id"]: prediction(record) for record in read_lines(path)}
+    except (KeyError, TypeError) as error:
+        raise RunError(f"{path}: a line is no prediction ({error}); {AGAIN}") from error
+
+
+def prediction(record: Mapping[str, Any]) -> Prediction:
+    """A line of the predictions as a record."""
+    if len(record["items"]) != len(record["scores"]):
+        raise TypeError(f"{len(record['items'])} items with {len(record['scores'])} scores")
+    return Prediction(**{**record, "items": tuple(record["items"]), "scores": tuple(record["scores"])})
+
+
+def read_items(case_folder: Path) -> dict[str, dict[str, Any]]:
+    """Recalled items of a case by their hash.
+
+    Raises:
+        RunError: a line is not an item.
+    """
+    path = case_folder / ITEMS
+    records = read_lines(path, fields=("key", "id", "text", "sources", "kind", "level"))
+    return Items(path, {record["key"]: record for record in records})
+
+
+class Items(dict[str, dict[str, Any]]):
+    """Recalled items by hash; looking up an unknown hash raises `RunError`, because the file must be damaged."""
+
+    def __init__(self, path: Path, items: Mapping[str, dict[str, Any]]) -> None:
+        super().__init__(items)
+        self._path = path
+
+    def __missing__(self, key: str) -> dict[str, Any]:
+        folder = self._path.parent
+        raise RunError(f"{self._path} lacks the item {key} that a prediction names; delete {folder} and run again")
+
+
+def read_efforts(case_folder: Path, *needed: str) -> list[dict[str, Any]]:
+    """The effort lines of a case; empty where it has none.
+
+    Args:
+        needed: fields that every line must have, beside `phase` and `subject`.
+
+    Raises:
+        RunError: a line is damaged or lacks a field.
+    """
+    return read_lines(case_folder / EFFORTS, again=False, fields=("phase", "subject", *needed))

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from eval.files.fields import wrong_field
-from eval.files.records import Prediction
 from memsys.folders import alone
 from memsys.interface import Item
 from memsys.jsons import canonical, decoded, encoded, fields_of
@@ -29,15 +28,6 @@ class RunError(RuntimeError):
 
 
 AGAIN = "delete the file and run the same command again"
-
-
-NO_MODEL = ("extractive", "hashing")
-"""Engines without a model."""
-
-
-def stand_ins(record: Mapping[str, Any]) -> list[str]:
-    """Roles of a run that an engine without a model filled."""
-    return [role for role, model in record["models"].items() if model.get("engine") in NO_MODEL]
 
 
 def read_record(path: Path) -> dict[str, Any]:
@@ -240,46 +230,3 @@ def item_record(key: str, item: Item) -> dict[str, Any]:
         "kind": item.kind,
         "level": item.level,
     }
-
-
-def read_predictions(case_folder: Path) -> dict[str, Prediction]:
-    """Predictions of a case by question id; a later line replaces an earlier one.
-
-    Raises:
-        RunError: a line is not a prediction.
-    """
-    path = case_folder / "predictions.jsonl"
-    try:
-        return {record["question_id"]: prediction(record) for record in read_lines(path)}
-    except (KeyError, TypeError) as error:
-        raise RunError(f"{path}: a line is no prediction ({error}); {AGAIN}") from error
-
-
-def prediction(record: Mapping[str, Any]) -> Prediction:
-    """A line of `predictions.jsonl` as a record."""
-    if len(record["items"]) != len(record["scores"]):
-        raise TypeError(f"{len(record['items'])} items with {len(record['scores'])} scores")
-    return Prediction(**{**record, "items": tuple(record["items"]), "scores": tuple(record["scores"])})
-
-
-def read_items(case_folder: Path) -> dict[str, dict[str, Any]]:
-    """Recalled items of a case by their hash.
-
-    Raises:
-        RunError: a line is not an item.
-    """
-    path = case_folder / "items.jsonl"
-    records = read_lines(path, fields=("key", "id", "text", "sources", "kind", "level"))
-    return Items(path, {record["key"]: record for record in records})
-
-
-class Items(dict[str, dict[str, Any]]):
-    """Recalled items by hash; looking up an unknown hash raises `RunError`, because the file must be damaged."""
-
-    def __init__(self, path: Path, items: Mapping[str, dict[str, Any]]) -> None:
-        super().__init__(items)
-        self._path = path
-
-    def __missing__(self, key: str) -> dict[str, Any]:
-        folder = self._path.parent
-        raise RunError(f"{self._path} lacks the item {key} that a prediction names; delete {folder} and run again")

@@ -15,16 +15,8 @@ from typing import Any, Protocol
 from data_loaders.schema import Gold, Question
 from eval.files.provenance import identity, source_digest
 from eval.files.records import Prediction, Score
-from eval.files.run_folder import COSTS
-from eval.files.store import (
-    Appender,
-    RunError,
-    locked,
-    read_items,
-    read_lines,
-    read_predictions,
-    write_lines,
-)
+from eval.files.run_folder import COSTS, read_items, read_predictions
+from eval.files.store import Appender, RunError, locked, read_lines, write_lines
 from eval.judging.judge import Judge
 from eval.judging.judge_parts import judge_requests, judged_together
 from eval.judging.score_files import (
@@ -154,7 +146,7 @@ class _Recalled:
 
     def texts(self, prediction: Prediction) -> list[str] | None:
         """What was recalled for a question; None for imported answers, which come without it."""
-        if "imported" in self._run.record:
+        if self._run.record.imported:
             return None
         if prediction.case_id != self._case:
             self._case, self._items = prediction.case_id, read_items(self._run.case_folder(prediction.case_id))
@@ -201,7 +193,7 @@ def score_evidence(run: Run, k: int) -> Path:
                 unnamed = Score(None, "the data set names no evidence")
                 lines.append(scored_line(case.id, prediction, unnamed, _ranking(prediction)))
                 continue
-            if "imported" in run.record:
+            if run.record.imported:
                 unknown = Score(None, UNKNOWN_RECALL)
                 lines.append(scored_line(case.id, prediction, unknown, _ranking(prediction)))
                 continue
@@ -403,7 +395,7 @@ def _judged_text(run: Run, judge: Judge) -> Callable[[Prediction], str]:
     Raises:
         RunError: the judge grades recalled texts, and imported answers have none.
     """
-    if judge.rule == "memory" and "imported" in run.record:
+    if judge.rule == "memory" and run.record.imported:
         raise RunError(
             f"{judge.name} grades what was recalled, and imported answers come without it; choose another judge"
         )

@@ -17,8 +17,8 @@ from data_loaders.schema import Case, Gold, Question
 from eval.files.fields import EVIDENCE
 from eval.files.provenance import identity
 from eval.files.records import Prediction, Score
-from eval.files.run_folder import RunFolder, metric_of
-from eval.files.store import AGAIN, RunError, read_lines, read_predictions, replace_file, write_lines
+from eval.files.run_folder import RunFolder, metric_of, read_predictions
+from eval.files.store import AGAIN, RunError, read_lines, replace_file, write_lines
 from eval.running.run import Run
 
 

@@ -11,7 +11,8 @@ from pathlib import Path
 
 from data_loaders.schema import Gold, Question
 from eval.files.records import Prediction, Read, Score
-from eval.files.store import read_items, read_predictions, write_lines
+from eval.files.run_folder import read_items, read_predictions
+from eval.files.store import write_lines
 from eval.judging.score_files import Scored, cases_of, hash_of, scored_answers, scored_line
 from eval.running.run import Run
 

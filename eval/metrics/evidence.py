@@ -23,8 +23,7 @@ from statistics import fmean
 from typing import Any
 
 from data_loaders.schema import Case, Gold
-from eval.files.run_folder import RunFolder
-from eval.files.store import read_items, read_predictions
+from eval.files.run_folder import RunFolder, read_items, read_predictions
 from memsys.lean import hide_modules
 from memsys.tokens import count_tokens
 

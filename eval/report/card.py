@@ -13,8 +13,8 @@ from typing import Any
 
 from eval.analysis.costs import costs, effort_missing, phases
 from eval.files.imported import NOT_RECORDED, described
-from eval.files.run_folder import COMPLETE, RunFolder, is_complete
-from eval.files.store import read_lines, read_predictions, read_record, stand_ins
+from eval.files.run_folder import COMPLETE, RunFolder, RunRecord, is_complete, read_predictions
+from eval.files.store import read_lines, read_record
 from eval.judging.score_files import graded_files
 from eval.report.cell import Cell, Column
 from eval.report.detectable import detectable_lines
@@ -27,7 +27,7 @@ from eval.statistics.power import shown as difference_shown
 from memsys.llm.secrets import redact
 
 
-def table_card(table: Table, runs: Mapping[Path, Mapping[str, Any]]) -> str:
+def table_card(table: Table, runs: Mapping[Path, RunRecord]) -> str:
     """The card of a table: its captions and cells, then a card of each run.
 
     Args:
@@ -51,7 +51,7 @@ def table_card(table: Table, runs: Mapping[Path, Mapping[str, Any]]) -> str:
     return "\n".join([*lines, "", *(run_card(folder, record, level=2) for folder, record in runs.items())])
 
 
-def run_card(folder: Path, record: Mapping[str, Any], *, level: int = 1) -> str:
+def run_card(folder: Path, record: RunRecord, *, level: int = 1) -> str:
     """The card of one run.
 
     Args:
@@ -59,7 +59,7 @@ def run_card(folder: Path, record: Mapping[str, Any], *, level: int = 1) -> str:
         level: of the card's heading.
     """
     head = "#" * level
-    name = f"{record['name']} on {record['dataset']['name']}"
+    name = f"{record.name} on {record.dataset['name']}"
     lines = [f"{head} {'Results card: ' if level == 1 else ''}{_line(name)}", ""]
     lines += [
         f"- {_line(each)}" for each in (*_origin(folder, record), *_models(record), *_data(record), *_seeds(record))
@@ -83,11 +83,11 @@ def _cell(text: str) -> str:
     return _line(text).replace("|", "\\|")
 
 
-def _origin(folder: Path, record: Mapping[str, Any]) -> list[str]:
+def _origin(folder: Path, record: RunRecord) -> list[str]:
     lines = [f"Run: {folder.name}."]
-    if "imported" in record:
-        lines.append(f"Imported answers: {described(record['imported'])}.")
-    made = record.get("made_with") or {}
+    if record.imported:
+        lines.append(f"Imported answers: {described(record.imported)}.")
+    made = record.made_with
     packages = ", ".join(f"{name} {version}" for name, version in (made.get("packages") or {}).items())
     return [
         *lines,
@@ -95,9 +95,9 @@ def _origin(folder: Path, record: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _models(record: Mapping[str, Any]) -> list[str]:
-    models = record["models"]
-    replaced = stand_ins(record)
+def _models(record: RunRecord) -> list[str]:
+    models = record.models
+    replaced = record.stand_ins
     lines = []
     if replaced:
         lines.append(
@@ -107,30 +107,29 @@ def _models(record: Mapping[str, Any]) -> list[str]:
     return [*lines, f"Models: {'; '.join(named) or NOT_RECORDED}."]
 
 
-def _data(record: Mapping[str, Any]) -> list[str]:
-    known = record["dataset"]
+def _data(record: RunRecord) -> list[str]:
+    known = record.dataset
     cut = known.get("size") != "all" or known.get("max_cases") is not None
     size = f"SUBSET: size {known.get('size')}, max_cases {known.get('max_cases')}" if cut else "the whole data set"
     sums = ", ".join(known.get("sha256", [])) or NOT_RECORDED
     return [
-        f"Data: {known['name']}, status {record['data_status']}, sha256 {sums}; {size}; transform {known.get('transform')}."
+        f"Data: {known['name']}, status {record.data_status}, sha256 {sums}; {size}; transform {known.get('transform')}."
     ]
 
 
-def _seeds(record: Mapping[str, Any]) -> list[str]:
-    seed = record.get("seed")
-    built = NOT_RECORDED if seed is None else f"build seed {seed[0]}, replicate {seed[1]}"
-    return [
-        f"Seeds: {built}; data seed {record['dataset'].get('seed')}; rebuilt every {record.get('rebuild_every', NOT_RECORDED)}."
-    ]
+def _seeds(record: RunRecord) -> list[str]:
+    seed = record.seed
+    built = NOT_RECORDED if not seed else f"build seed {seed[0]}, replicate {seed[1]}"
+    every = NOT_RECORDED if record.rebuild_every is None else record.rebuild_every
+    return [f"Seeds: {built}; data seed {record.dataset.get('seed')}; rebuilt every {every}."]
 
 
-def _scores(folder: Path, record: Mapping[str, Any]) -> list[str]:
+def _scores(folder: Path, record: RunRecord) -> list[str]:
     questions = _questions(folder)
     reached = outcomes([folder], questions)
     lines = ["| score file | score | judge's model | judge's prompts |", "|---|---|---|---|"]
     for path in graded_files(folder):
-        column = Column(record["dataset"]["name"], record["dataset"]["name"], path.stem, questions)
+        column = Column(record.dataset["name"], record.dataset["name"], path.stem, questions)
         settings = read_record(path.with_suffix(".json")) if path.with_suffix(".json").is_file() else {}
         prompts = _compact(settings["prompts"]) if settings.get("prompts") else "–"
         model, text = (
@@ -154,8 +153,8 @@ def _detectable(questions: Sequence[Asked]) -> list[str]:
     return [f"Detectable difference from another memory at 80 % power: {difference_shown(assumed[0])} ({assumed[1]})."]
 
 
-def _unreached(record: Mapping[str, Any]) -> list[str]:
-    facts = record.get("imported", {})
+def _unreached(record: RunRecord) -> list[str]:
+    facts = record.imported or {}
     return (
         [f"{facts['without_answer']} of {facts['questions']} questions have no answer in the file."]
         if facts.get("without_answer")
@@ -212,18 +211,15 @@ def _costs(folder: Path) -> list[str]:
     return [*lines, *head, *spent, *([f"By phase: {missing}."] if missing else [])]
 
 
-def _prompts(record: Mapping[str, Any]) -> list[str]:
-    prompts = record.get("prompts") or {}
-    if not isinstance(prompts, Mapping):
-        return [f"- {_compact(prompts)}"]
-    return [f"- {name}: {_compact(digest)}" for name, digest in sorted(prompts.items())] or [NOT_RECORDED]
+def _prompts(record: RunRecord) -> list[str]:
+    return [f"- {name}: {_compact(digest)}" for name, digest in sorted(record.prompts.items())] or [NOT_RECORDED]
 
 
-def _settings(record: Mapping[str, Any]) -> list[str]:
+def _settings(record: RunRecord) -> list[str]:
     kept = {
-        name: record[name]
+        name: record.content[name]
         for name in ("memory", "unit", "reader", "replies", "source", "distributions")
-        if name in record
+        if name in record.content
     }
     return ["```json", json.dumps(kept, indent=1, sort_keys=True, default=str), "```"]
 

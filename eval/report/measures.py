@@ -27,7 +27,7 @@ import numpy as np
 from data_loaders.schema import Case, Turn
 from data_loaders.units import make_units
 from eval.analysis.costs import by_purpose, costs, efforts
-from eval.files.run_folder import COMPLETE, RunFolder
+from eval.files.run_folder import COMPLETE, EFFORTS, RunFolder
 from eval.files.store import read_record
 from eval.metrics.evidence import recalled
 from eval.report.cell import Cell
@@ -81,7 +81,7 @@ def cost(folder: Path, name: str, questions: frozenset[tuple[str, str]] | None =
         by_write = [sum(line["calls"].values()) for line in efforts(folder) if line["phase"] == "write"]
         return single(float(np.std(by_write)), len(by_write)) if by_write else None
     if name == "build_calls":
-        return single(sum(build_calls(path.parent) for path in RunFolder(folder).written("effort.jsonl")), totals.units)
+        return single(sum(build_calls(path.parent) for path in RunFolder(folder).written(EFFORTS)), totals.units)
     return single(getattr(totals, name), totals.questions)
 
 

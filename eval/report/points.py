@@ -19,8 +19,8 @@ from statistics import fmean
 import numpy as np
 
 from data_loaders.schema import Case
-from eval.files.run_folder import RunFolder
-from eval.files.store import RunError, read_items, read_predictions
+from eval.files.run_folder import RunFolder, read_items, read_predictions
+from eval.files.store import RunError
 from eval.report.cell import Cell
 from eval.report.published import Published
 from eval.report.tables import AnyCell, Measure

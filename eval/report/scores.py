@@ -8,8 +8,7 @@ from pathlib import Path
 from statistics import fmean
 
 from data_loaders.schema import Case
-from eval.files.run_folder import RunFolder
-from eval.files.store import read_predictions
+from eval.files.run_folder import RunFolder, read_predictions
 from eval.judging.answer_forms import is_refusal
 from eval.judging.score_files import read_scores
 

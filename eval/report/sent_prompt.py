@@ -11,14 +11,15 @@ from typing import Any
 
 from data_loaders.schema import Question
 from eval.files.records import Prediction
-from eval.files.store import RunError, read_items, read_lines
+from eval.files.run_folder import RunRecord, read_efforts, read_items
+from eval.files.store import RunError
 from eval.running.reader import Reader, render
 from memsys.interface import Item, Recall
 from memsys.prompts import PromptError, Prompts
 
 
 def sent_prompt(
-    record: Mapping[str, Any], case_folder: Path, prediction: Prediction, question: Question
+    record: RunRecord, case_folder: Path, prediction: Prediction, question: Question
 ) -> tuple[tuple[str, str], ...]:
     """The messages, each a role and its text.
 
@@ -30,14 +31,14 @@ def sent_prompt(
     """
     line = _effort(case_folder, prediction)
     try:
-        prompts = Prompts(record.get("prompts_dir"))
+        prompts = Prompts(record.prompts_dir)
     except PromptError as error:
         raise RunError(f"its prompt cannot be read again: {error}") from error
     return rendered_again(record, prompts, read_items(case_folder), prediction, line, question)
 
 
 def rendered_again(
-    record: Mapping[str, Any],
+    record: RunRecord,
     prompts: Prompts,
     items: Mapping[str, Mapping[str, Any]],
     prediction: Prediction,
@@ -55,8 +56,8 @@ def rendered_again(
         RunError: what was sent cannot be rendered again; the message says why.
     """
     try:
-        reader = Reader(**record["reader"])
-        if prompts.digest([reader.prompt]) != {reader.prompt: record["prompts"].get(reader.prompt)}:
+        reader = Reader(**record.reader)
+        if prompts.digest([reader.prompt]) != {reader.prompt: record.prompts.get(reader.prompt)}:
             raise RunError(f"the prompt file {reader.prompt}.md has changed since the run")
     except (KeyError, TypeError, PromptError) as error:
         raise RunError(f"its prompt cannot be read again: {error}") from error
@@ -74,7 +75,7 @@ def rendered_again(
 
 def _effort(case_folder: Path, prediction: Prediction) -> dict[str, Any]:
     """The effort line of the answer; the last one, where a failed answer was asked for again."""
-    lines = read_lines(case_folder / "effort.jsonl", fields=("phase", "subject", "context_tokens", "dropped_items"))
+    lines = read_efforts(case_folder, "context_tokens", "dropped_items")
     asked = [line for line in lines if (line["phase"], line["subject"]) == ("answer", prediction.question_id)]
     if not asked:
         raise RunError("no reader was asked: the memory failed, gave up or answered itself")

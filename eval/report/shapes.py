@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from data_loaders.schema import Case
-from eval.files.run_folder import RunFolder
-from eval.files.store import read_lines
+from eval.files.run_folder import RunFolder, RunRecord, read_efforts
 from eval.metrics.evidence import evidence
 from eval.report.published import find, read_published
 from eval.structure.manifold import Manifold, manifold
@@ -81,7 +79,7 @@ def published_shape(name: str, dataset: str) -> tuple[str, dict[str, float]] | N
     return where, {field: number.value for field, number in printed.items() if number is not None}
 
 
-def shape_lines(run_folder: Path, record: Mapping[str, Any], trees: Sequence[Tree]) -> list[str]:
+def shape_lines(run_folder: Path, record: RunRecord, trees: Sequence[Tree]) -> list[str]:
     """The shape table of one run: ours, ours without chains if there are any, and the published row."""
     calls = [_calls(run_folder, tree.case_id) for tree in trees]
     rows = [("ours", _values(mean_shape([shape(tree, count) for tree, count in zip(trees, calls, strict=True)])))]
@@ -89,7 +87,7 @@ def shape_lines(run_folder: Path, record: Mapping[str, Any], trees: Sequence[Tre
     if any(len(short.ids) < len(tree.ids) for short, tree in zip(plain, trees, strict=True)):
         means = mean_shape([shape(tree, count) for tree, count in zip(plain, calls, strict=True)])
         rows.append(("ours without chains", _values(means)))
-    if (printed := published_shape(record["name"], record["dataset"]["name"])) is not None:
+    if (printed := published_shape(record.name, record.dataset["name"])) is not None:
         rows.append((printed[0], printed[1]))
     return table(
         ["means over trees", *SHOWN.values()], ([name, *(_number(row.get(key)) for key in SHOWN)] for name, row in rows)
@@ -159,7 +157,7 @@ def _leaf_ids(tree: Tree) -> set[str]:
 
 def _written(run_folder: Path, tree: Tree) -> list[str]:
     """Unit ids of a case in the order in which they were written."""
-    lines = read_lines(RunFolder(run_folder).case(tree.case_id) / "effort.jsonl", fields=("phase", "subject"))
+    lines = read_efforts(RunFolder(run_folder).case(tree.case_id))
     return [line["subject"] for line in lines if line["phase"] == "write"]
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from statistics import fmean
 
 from eval.files.records import Prediction
-from eval.files.run_folder import RunFolder, judged_by, metric_of
-from eval.files.store import RunError, read_predictions
+from eval.files.run_folder import RunFolder, judged_by, metric_of, read_predictions
+from eval.files.store import RunError
 from eval.judging.agreement import RIGHT
 from eval.judging.score_files import graded_files, read_scores
 

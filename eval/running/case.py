@@ -17,8 +17,8 @@ import numpy as np
 from data_loaders.schema import Case, DataError, Question, Unit
 from data_loaders.units import make_units
 from eval.files.records import Prediction
-from eval.files.run_folder import is_complete
-from eval.files.store import AGAIN, RunError, read_predictions
+from eval.files.run_folder import NODES, PREDICTIONS, VECTORS, is_complete, read_predictions
+from eval.files.store import AGAIN, RunError
 from eval.running.case_log import CaseLog, metered_step
 from eval.running.cells import READING, OpenCell
 from eval.running.failures import described, raise_if_stopped, stops
@@ -107,7 +107,7 @@ def _answered(case: Case, folder: Path) -> dict[str, Prediction]:
     for prediction in predictions.values():
         if prediction.case_id != case.id or prediction.question_id not in known:
             raise RunError(
-                f"{folder / 'predictions.jsonl'}: expected questions of case {case.id}, found {prediction.question_id!r} "
+                f"{folder / PREDICTIONS}: expected questions of case {case.id}, found {prediction.question_id!r} "
                 f"of case {prediction.case_id!r}; {AGAIN}"
             )
     return {key: prediction for key, prediction in predictions.items() if prediction.outcome != "error"}
@@ -117,7 +117,7 @@ def _is_complete(run: Run, folder: Path) -> bool:
     """Whether a case is finished, with its nodes' vectors if the run keeps them."""
     if not is_complete(folder):
         return False
-    return not run.vectors or not (folder / "nodes.jsonl").is_file() or (folder / "vectors.npy").is_file()
+    return not run.vectors or not (folder / NODES).is_file() or (folder / VECTORS).is_file()
 
 
 def _build_and_answer(

@@ -15,18 +15,19 @@ import numpy as np
 
 from data_loaders.schema import Case
 from eval.files.records import Effort, Outcome, Prediction
-from eval.files.run_folder import COMPLETE
-from eval.files.store import (
-    Appender,
-    item_key,
-    item_record,
-    linked,
+from eval.files.run_folder import (
+    COMPLETE,
+    EFFORTS,
+    ERRORS,
+    ITEMS,
+    NODES,
+    PREDICTIONS,
+    VECTORS,
+    read_efforts,
     read_items,
-    read_lines,
     read_predictions,
-    replace_file,
-    write_lines,
 )
+from eval.files.store import Appender, item_key, item_record, linked, replace_file, write_lines
 from eval.running.run import OnAnswer, Run, ignore_answer
 from memsys.interface import Item, MemorySystem, NodeView
 from memsys.llm import spans, stopping
@@ -53,12 +54,12 @@ class CaseLog:
         self._case, self._on_answer = case, on_answer
         self.run, self.case_id, self.left, self._folder = run, case.id, left, folder
         self._items = read_items(folder)
-        write_lines(folder / "predictions.jsonl", done.values())
-        write_lines(folder / "items.jsonl", self._items.values())
-        write_lines(folder / "effort.jsonl", _kept_effort(folder, done))
-        self._predictions = Appender(folder / "predictions.jsonl")
-        self._item_lines = Appender(folder / "items.jsonl")
-        self._efforts = Appender(folder / "effort.jsonl")
+        write_lines(folder / PREDICTIONS, done.values())
+        write_lines(folder / ITEMS, self._items.values())
+        write_lines(folder / EFFORTS, _kept_effort(folder, done))
+        self._predictions = Appender(folder / PREDICTIONS)
+        self._item_lines = Appender(folder / ITEMS)
+        self._efforts = Appender(folder / EFFORTS)
         self._lock = threading.Lock()
         self._trouble: list[str] = []
         self._report: dict[str, Any] = {}
@@ -112,7 +113,7 @@ class CaseLog:
             first: a log of the same build that is saved already; equal vectors are linked to its file, not stored again.
         """
         self._report, self._hidden_root = memory.report(), memory.HIDDEN_ROOT
-        place = self._folder / "vectors.npy"
+        place = self._folder / VECTORS
         place.unlink(missing_ok=True)
         nodes = list(memory.nodes())
         hides = (
@@ -121,7 +122,7 @@ class CaseLog:
         if not nodes and hides:
             return
         write_lines(
-            self._folder / "nodes.jsonl",
+            self._folder / NODES,
             (
                 {
                     "id": node.id,
@@ -138,7 +139,7 @@ class CaseLog:
         )
         if self.run.vectors:
             content = _as_npy(nodes)
-            if first is None or not linked(first._folder / "vectors.npy", place, content):
+            if first is None or not linked(first._folder / VECTORS, place, content):
                 replace_file(place, content)
 
     def finish(self, case: Case, dropped: Sequence[str]) -> None:
@@ -146,12 +147,10 @@ class CaseLog:
         self.close()
         order = {question.id: index for index, (question, _) in enumerate(case.questions)}
         lines = read_predictions(self._folder)
-        write_lines(
-            self._folder / "predictions.jsonl", sorted(lines.values(), key=lambda line: order[line.question_id])
-        )
-        write_lines(self._folder / "items.jsonl", sorted(self._items.values(), key=lambda item: str(item["key"])))
+        write_lines(self._folder / PREDICTIONS, sorted(lines.values(), key=lambda line: order[line.question_id]))
+        write_lines(self._folder / ITEMS, sorted(self._items.values(), key=lambda item: str(item["key"])))
         if self._trouble:
-            (self._folder / "errors.log").write_text("\n".join(self._trouble), encoding="utf-8", errors="replace")
+            (self._folder / ERRORS).write_text("\n".join(self._trouble), encoding="utf-8", errors="replace")
         write_lines(
             self._folder / COMPLETE,
             [
@@ -250,7 +249,5 @@ def effort(
 def _kept_effort(folder: Path, done: Mapping[str, Prediction]) -> list[dict[str, Any]]:
     """The effort lines that a resumed case keeps: those of answered questions. Its build is repeated, from the cache, and counted anew."""
     return [
-        record
-        for record in read_lines(folder / "effort.jsonl", fields=("phase", "subject"))
-        if record["phase"] in ("read", "answer") and record["subject"] in done
+        record for record in read_efforts(folder) if record["phase"] in ("read", "answer") and record["subject"] in done
     ]

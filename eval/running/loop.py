@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from typing import Any
 
+from eval.files.run_folder import RunFolder
 from eval.files.store import MOST_OPEN, locked, replace_file
 from eval.running.case import run_case
 from eval.running.cells import OpenCell, Opening
@@ -60,7 +61,9 @@ def run_all(
         for folder in sorted({run.folder for run in runs}):
             locks.enter_context(locked(folder))
         for run in runs:
-            replace_file(run.folder / "run.json", json.dumps(run.record, indent=1, sort_keys=True, default=str))
+            replace_file(
+                RunFolder(run.folder).file, json.dumps(run.record.content, indent=1, sort_keys=True, default=str)
+            )
         clear_up(runs)
         if executor is not None:
             executor(builds_of(groups), on_progress, on_answer)

@@ -13,7 +13,7 @@ import numpy as np
 
 from data_loaders.schema import Case
 from eval.files.records import Prediction
-from eval.files.run_folder import RunFolder
+from eval.files.run_folder import RunFolder, RunRecord
 from eval.running.reader import Reader
 from memsys.embed import Embedder
 from memsys.interface import MemorySystem
@@ -89,7 +89,7 @@ class Run:
     """Whether the nodes' vectors are saved; they are most of a run folder, and few tools read them."""
     chain: float = 0.0
     """Dependent calls per unit of `sizes`, estimated before the run; 0 = unknown. Only the order of opening cells depends on it."""
-    record: Mapping[str, Any] = field(default_factory=dict)
+    record: RunRecord = field(default_factory=RunRecord)
     """The parts of the run's identity and the versions it was made with: written to `run.json`."""
 
     def case_folder(self, case_id: str) -> Path:

@@ -19,7 +19,7 @@ from statistics import fmean, median
 import numpy as np
 
 from eval.analysis.costs import BUILD
-from eval.files.run_folder import COMPLETE, RunFolder
+from eval.files.run_folder import COMPLETE, NODES, VECTORS, RunFolder, read_efforts
 from eval.files.store import RunError, read_lines, read_record
 from memsys.tokens import count_tokens
 
@@ -61,7 +61,7 @@ def read_tree(case_folder: Path, *, vectors: bool = False) -> Tree | None:
     Raises:
         RunError: a parent does not exist, a node is its own ancestor, or the vectors are missing, damaged, or not one per node.
     """
-    path = case_folder / "nodes.jsonl"
+    path = case_folder / NODES
     lines = read_lines(path, fields=("id", "parents", "level", "kind", "text", "sources"))
     if not lines:
         return None
@@ -92,7 +92,7 @@ def read_tree(case_folder: Path, *, vectors: bool = False) -> Tree | None:
 
 
 def _vectors(case_folder: Path) -> np.ndarray:
-    path = case_folder / "vectors.npy"
+    path = case_folder / VECTORS
     if not path.is_file():
         raise RunError(
             f"{path} is not there: the run kept no vectors; repeat its command with nodes.vectors=true (answers are kept)"
@@ -228,7 +228,7 @@ def shape(tree: Tree, calls: float) -> Shape:
 
 def build_calls(case_folder: Path) -> int:
     """Logical model calls of building one case."""
-    lines = read_lines(case_folder / "effort.jsonl", fields=("phase", "calls"))
+    lines = read_efforts(case_folder, "calls")
     return sum(sum(line["calls"].values()) for line in lines if line["phase"] in BUILD)
 
 

@@ -18,6 +18,7 @@ from typing import Any
 from uuid import UUID
 
 from eval.files.imported import described
+from eval.files.run_folder import RunFolder
 from eval.files.store import RunError, line, replace_file
 from scripts.answers.finished import ExportedAnswer, FinishedRun, ScoreFile
 
@@ -37,9 +38,9 @@ def write_every_eval_ever(run: FinishedRun, to: Path) -> list[str]:
         raise RunError(f"{run.folder} has no scores; score it first")
     digest = bytearray(hashlib.sha256(run.folder.name.encode()).digest()[:16])
     name = str(UUID(bytes=bytes(digest), version=4))
-    developer, model = _plain(run.record.get("imported", {}).get("by") or OURS), _plain(run.record["name"])
-    place = Path("data", _plain(run.record["dataset"]["name"]), developer, model)
-    stamp = str(int((run.folder / "run.json").stat().st_mtime))
+    developer, model = _plain(run.record.imported.get("by") or OURS), _plain(run.record.name)
+    place = Path("data", _plain(run.record.dataset["name"]), developer, model)
+    stamp = str(int(RunFolder(run.folder).file.stat().st_mtime))
     model_id = f"{developer}/{model}"
     shared = {"schema_version": SCHEMA, "evaluation_id": f"{place.parts[1]}/{model_id}/{stamp}"}
     samples = b"".join(line({**shared, "model_id": model_id, **sample}) for sample in _samples(run))
@@ -55,7 +56,7 @@ def write_every_eval_ever(run: FinishedRun, to: Path) -> list[str]:
         "eval_library": {
             "name": OURS,
             "version": _version(),
-            "additional_details": _strings(run.record.get("made_with", {})),
+            "additional_details": _strings(run.record.made_with),
         },
         "model_info": {"name": run.title, "id": model_id, "developer": developer, "additional_details": _model(run)},
         "evaluation_results": [_result(run, score) for score in run.scores if score.cell.estimate() is not None],
@@ -106,8 +107,8 @@ def _result(run: FinishedRun, score: ScoreFile) -> dict[str, Any]:
 
 
 def _source(run: FinishedRun) -> dict[str, Any]:
-    known = run.record["dataset"]
-    facts = {"status": run.record["data_status"], "licence": run.licence or "not known", **known}
+    known = run.record.dataset
+    facts = {"status": run.record.data_status, "licence": run.licence or "not known", **known}
     named = {"dataset_name": run.dataset_title, "additional_details": _strings(facts)}
     return {**named, "source_type": "url", "url": [run.url]} if run.url else {**named, "source_type": "other"}
 
@@ -122,10 +123,10 @@ def _judge(score: ScoreFile) -> dict[str, Any]:
 
 def _model(run: FinishedRun) -> dict[str, str]:
     facts: dict[str, Any] = {"deployment_type": "unknown", "model_availability": "unknown", "run": run.folder.name}
-    facts |= {f"model_{role}": model for role, model in run.record["models"].items()}
-    facts |= {"memory": run.record["memory"], "stand_in": ", ".join(run.stand_ins) or "none"}
-    if "imported" in run.record:
-        facts["imported"] = described(run.record["imported"])
+    facts |= {f"model_{role}": model for role, model in run.record.models.items()}
+    facts |= {"memory": run.record.memory, "stand_in": ", ".join(run.stand_ins) or "none"}
+    if run.record.imported:
+        facts["imported"] = described(run.record.imported)
     return _strings(facts)
 
 

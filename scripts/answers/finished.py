@@ -11,12 +11,12 @@ from data_loaders.schema import Gold, Question
 from data_loaders.source import manifest
 from eval.files.imported import THEIRS
 from eval.files.records import Prediction
-from eval.files.run_folder import JUDGE, RunFolder, is_complete, judged_by, metric_of
-from eval.files.store import RunError, read_predictions, read_record, stand_ins
+from eval.files.run_folder import JUDGE, RunFolder, RunRecord, is_complete, judged_by, metric_of, read_predictions
+from eval.files.store import RunError, read_record
 from eval.judging.score_files import graded_files
 from eval.report.cell import Cell, Column
 from eval.report.scores import asked, outcomes
-from scripts.assembly.run_folder import data_of, record_of
+from scripts.assembly.run_folder import data_of
 from scripts.setup.options import load_option, metric_options
 
 
@@ -54,7 +54,7 @@ class FinishedRun:
     """A run as it is exported."""
 
     folder: Path
-    record: Mapping[str, Any]
+    record: RunRecord
     title: str
     dataset_title: str
     licence: str
@@ -67,12 +67,12 @@ class FinishedRun:
     @property
     def stand_ins(self) -> list[str]:
         """Roles that an engine without a model filled."""
-        return stand_ins(self.record)
+        return self.record.stand_ins
 
     @property
     def whole(self) -> bool:
         """Whether the run was on the whole data set."""
-        known = self.record["dataset"]
+        known = self.record.dataset
         return known["size"] == "all" and known["max_cases"] is None
 
 
@@ -86,9 +86,9 @@ def finished_run(folder: Path, root: Path | None) -> FinishedRun:
         RunError: the folder is no run, a case is not finished, or the data are not those of the run.
         DataError: the data are not there.
     """
-    record = record_of(folder)
+    record = RunFolder(folder).record()
     cases = data_of(record, root)
-    config = load_option("dataset", record["dataset"]["name"])
+    config = load_option("dataset", record.dataset["name"])
     histories = [cases[index] for index in range(len(cases))]
     if open_cases := [case.id for case in histories if not is_complete(RunFolder(folder).case(case.id))]:
         raise RunError(
@@ -101,7 +101,7 @@ def finished_run(folder: Path, root: Path | None) -> FinishedRun:
             ExportedAnswer(case.id, position, question, gold, answers.get(question.id))
             for question, gold in case.questions
         ]
-    entry = manifest().get(config["file"]) if record["data_status"] != "sample" else None
+    entry = manifest().get(config["file"]) if record.data_status != "sample" else None
     questions = asked(histories)
     reached = outcomes([folder], questions)
     scores = []
@@ -113,7 +113,7 @@ def finished_run(folder: Path, root: Path | None) -> FinishedRun:
                 path.stem, metric, column.metric, read_record(path.with_suffix(".json")), Cell(column, reached, (path,))
             )
         )
-    title = record.get("imported", {}).get("title") or record["name"]
+    title = record.imported.get("title") or record.name
     licence, url = (entry.licence, entry.url) if entry else ("", "")
     return FinishedRun(folder, record, title, config["title"], licence, url, lines, scores)
 

@@ -43,7 +43,7 @@ def _row(line: ExportedAnswer, scores: dict[str, float | None]) -> dict[str, Any
 
 
 def _readme(run: FinishedRun) -> str:
-    made = described(run.record["imported"]) if "imported" in run.record else f"memory {run.record['name']}"
+    made = described(run.record.imported) if run.record.imported else f"memory {run.record.name}"
     front = {"configs": [{"config_name": "default", "data_files": [{"split": "test", "path": "data/test.jsonl"}]}]}
     lines = [
         "---",
@@ -53,7 +53,7 @@ def _readme(run: FinishedRun) -> str:
         "",
         f"- Answers: {made}.",
         *([f"- STAND-IN: {', '.join(run.stand_ins)} filled by engines without a model."] if run.stand_ins else []),
-        f"- Data: {run.dataset_title}, {run.record['data_status']}, under {run.licence or 'no licence that is known'}.",
+        f"- Data: {run.dataset_title}, {run.record.data_status}, under {run.licence or 'no licence that is known'}.",
         f"- Scores by file: {'; '.join(f'`{score.id}` {score.title}: {shown(score.cell)}' for score in run.scores) or 'none'}.",
         "- A score that is null was not given; an answer whose outcome is error failed and was not scored.",
     ]

@@ -13,10 +13,10 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from data_loaders.schema import Case
-from eval.files.imported import RECORDABLE, RECORDED, THEIRS
+from eval.files.imported import RECORDABLE, THEIRS
 from eval.files.provenance import identity, surroundings
 from eval.files.records import Prediction, Score
-from eval.files.run_folder import COMPLETE
+from eval.files.run_folder import COMPLETE, ITEMS, PREDICTIONS, RECORDED, RunFolder, RunRecord
 from eval.files.store import RunError, locked, replace_file, write_lines
 from eval.judging.score_files import save_grades
 from eval.running.run import Run
@@ -73,9 +73,9 @@ def import_run(
         kept = _write(run, file.matched.pairs)
         _write_grades(run, file, kept)
         facts = _facts(dataset, file, origin, len(kept))
-        run_record = {**run.record, "imported": {**run.record["imported"], **facts}}
-        replace_file(run.folder / "run.json", json.dumps(run_record, indent=1, sort_keys=True, default=str))
-    return replace(run, record=run_record)
+        content = {**run.record.content, "imported": {**run.record.imported, **facts}}
+        replace_file(RunFolder(run.folder).file, json.dumps(content, indent=1, sort_keys=True, default=str))
+    return replace(run, record=RunRecord.of(content))
 
 
 def _uncut(cfg: DictConfig) -> DictConfig:
@@ -111,7 +111,7 @@ def _run(models: Models, dataset: Data, file: Reading, origin: Origin) -> Run:
         reader=reader(dataset.config["reader"]),
         unit=dict(dataset.config["unit"]),
         services=models.services,
-        record=record,
+        record=RunRecord.of(record),
     )
 
 
@@ -153,8 +153,8 @@ def _write(run: Run, pairs: Sequence[tuple[Asked, Answer]]) -> list[tuple[Predic
             if (answer := answers.get((case.id, question.id))) is not None
         ]
         folder = run.case_folder(case.id)
-        write_lines(folder / "predictions.jsonl", [prediction for prediction, _ in own])
-        write_lines(folder / "items.jsonl", [])
+        write_lines(folder / PREDICTIONS, [prediction for prediction, _ in own])
+        write_lines(folder / ITEMS, [])
         if recorded := [line for prediction, answer in own if (line := _recorded(prediction, answer))]:
             write_lines(folder / RECORDED, recorded)
         notes = {"case_id": case.id, "cluster": case.cluster or case.id, "dropped_turns": [], "notes": case.notes}

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from eval.analysis.costs import BUILD, phases
-from eval.files.run_folder import COSTS, RunFolder
-from eval.files.store import read_lines, read_predictions
+from eval.files.run_folder import COSTS, EFFORTS, RunFolder, read_predictions
+from eval.files.store import read_lines
 from eval.judging.score import Judging, score_judge
 from eval.report.equivalence import left_open
 from eval.running.run import Run, build_memory
@@ -282,7 +282,7 @@ def _longest(sample: Sample, chain: float) -> float:
 
 def dependent_calls(folder: Path, phases: Collection[str]) -> float:
     """Calls on the critical path of these phases of a sample, in which every call takes a second."""
-    paths = RunFolder(folder).written("effort.jsonl")
+    paths = RunFolder(folder).written(EFFORTS)
     lines = (line for path in paths for line in read_lines(path, fields=("phase", "provider_seconds")))
     return float(sum(line["provider_seconds"] for line in lines if line["phase"] in phases))
 

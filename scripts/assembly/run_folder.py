@@ -1,12 +1,11 @@
-"""Read a finished run's folder: its record, its data set, and the trees it saved."""
+"""Read a finished run's data set again, and the trees that it saved."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from eval.files.received import run_record
+from eval.files.run_folder import RunRecord
 from eval.files.store import RunError
 from eval.structure.tree import Tree, read_trees
 
@@ -14,25 +13,10 @@ if TYPE_CHECKING:
     from data_loaders.lazy import LazyCases
 
 
-def record_of(run_folder: Path) -> dict[str, Any]:
-    """Read `run.json`.
-
-    Raises:
-        RunError: the folder is not a run folder, holds a link or a FIFO, or its record is damaged.
-    """
-    path = run_folder / "run.json"
-    if not path.is_file():
-        raise RunError(
-            f"{run_folder} is not a run folder (no run.json); run folders are results/runs/<dataset>/<memory>-<identity>"
-        )
-    return run_record(run_folder)
-
-
-def data_of(record: Mapping[str, Any], root: Path | None) -> LazyCases:
+def data_of(record: RunRecord, root: Path | None) -> LazyCases:
     """Load the cases of a run again, from the file that `dataset.file` named.
 
     Args:
-        record: the contents of `run.json`.
         root: folder of the raw files; None takes the default one.
 
     Raises:
@@ -44,21 +28,21 @@ def data_of(record: Mapping[str, Any], root: Path | None) -> LazyCases:
     from scripts.assembly.datasets import data
     from scripts.setup.options import load_option
 
-    known = record["dataset"]
+    known = record.dataset
     cuts = {name: known[name] for name in ("transform", "size", "max_cases", "seed")}
-    source = "sample" if record["data_status"] == "sample" else "real"
+    source = "sample" if record.data_status == "sample" else "real"
     folder = None if root is None else str(root)
     cfg = OmegaConf.create(
-        {"data": {**cuts, "source": source, "root": folder, "unpinned": record["data_status"] == "unpinned"}}
+        {"data": {**cuts, "source": source, "root": folder, "unpinned": record.data_status == "unpinned"}}
     )
     option = load_option("dataset", known["name"])
-    loaded = data(cfg, {**option, "file": record.get("data_file", option["file"])})
+    loaded = data(cfg, {**option, "file": record.data_file or option["file"]})
     if differing := [name for name, value in loaded.settings.items() if known.get(name) != value]:
         raise RunError(f"the data set differs from that of the run in {', '.join(differing)}")
     return loaded.cases
 
 
-def trees_of(run_folder: Path, record: Mapping[str, Any], *, vectors: bool = False) -> list[Tree]:
+def trees_of(run_folder: Path, record: RunRecord, *, vectors: bool = False) -> list[Tree]:
     """Read the trees of a run, with the vectors of their nodes if `vectors` is true.
 
     Raises:
@@ -66,5 +50,5 @@ def trees_of(run_folder: Path, record: Mapping[str, Any], *, vectors: bool = Fal
     """
     trees = read_trees(run_folder, vectors=vectors)
     if not trees:
-        raise RunError(f"{run_folder}: no finished case with nodes; {record['name']} may have no tree")
+        raise RunError(f"{run_folder}: no finished case with nodes; {record.name} may have no tree")
     return trees

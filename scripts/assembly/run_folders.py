@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import fcntl
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
-from eval.files.received import is_linked, run_record
-from eval.files.run_folder import COMPLETE, RunFolder
+from eval.files.run_folder import COMPLETE, PREDICTIONS, RunFolder, RunRecord
 from eval.files.store import RunError, read_lines
 
 STATES = ("finished", "unfinished", "in use", "damaged")
@@ -21,7 +19,7 @@ class ListedRun:
     """A run as it lies on the disk."""
 
     path: Path
-    record: Mapping[str, Any]
+    record: RunRecord
     """Of `run.json`; empty when there is none that can be read."""
     state: str
     """One of `STATES`."""
@@ -37,25 +35,25 @@ def folders(results: Path) -> list[ListedRun]:
 
 
 def _run(path: Path) -> ListedRun:
-    file = path / "run.json"
+    file = RunFolder(path).file
     started = datetime.fromtimestamp((file if file.is_file() else path).stat().st_mtime)
-    record: dict[str, Any] = {}
+    run, record = RunFolder(path), RunRecord()
     try:
-        if is_linked(path):
+        if run.is_linked:
             raise RunError("a link: the run may lie outside the results; remove the link itself")
-        record = run_record(path) if file.is_file() else {}
+        record = run.record() if file.is_file() else record
         state, detail = _state(path, record)
     except RunError as error:
         state, detail = "damaged", str(error)
     return ListedRun(path, record, "in use" if held(path) else state, detail, started)
 
 
-def _state(path: Path, record: Mapping[str, Any]) -> tuple[str, str]:
+def _state(path: Path, record: RunRecord) -> tuple[str, str]:
     done = RunFolder(path).written(COMPLETE)
-    lines = [line for one in done for line in read_lines(one.with_name("predictions.jsonl"), again=False)]
+    lines = [line for one in done for line in read_lines(one.with_name(PREDICTIONS), again=False)]
     failed = sum(line.get("outcome") == "error" for line in lines)
-    total = record.get("cases")
-    if "imported" in record:
+    total = record.cases
+    if record.imported:
         return "finished" if len(done) == total else "unfinished", f"{len(lines)} imported answers"
     detail = f"{len(done)}{'' if total is None else f' of {total}'} cases" + (f", {failed} errors" if failed else "")
     return "finished" if len(done) == total and not failed else "unfinished", detail
@@ -94,7 +92,7 @@ def listed(runs: Sequence[ListedRun]) -> list[str]:
     rows = [("memory", "data set", "started", "state", "size", "folder")]
     taken = sizes(runs)
     for run, size in zip(runs, taken, strict=True):
-        name = str(run.record.get("name") or run.path.name.rpartition("-")[0] or run.path.name)
+        name = run.record.name or run.path.name.rpartition("-")[0] or run.path.name
         when, state = f"{run.started:%Y-%m-%d %H:%M}", f"{run.state} ({run.detail})" if run.detail else run.state
         rows.append((name, run.path.parent.name, when, state, shown(size), str(run.path)))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]

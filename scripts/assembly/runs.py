@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from data_loaders.schema import Case
 from eval.files.provenance import identity, surroundings
+from eval.files.run_folder import RunRecord
 from eval.files.store import RunError
 from eval.running.gold_evidence import gold_evidence
 from eval.running.oracle_editor import oracle_editor
@@ -121,7 +122,7 @@ def memory_run(
         rehearse=partial(rehearse, recipe.build, dict(recipe.unit), models.prompts),
         control=_control(recipe),
         vectors=bool(cfg.nodes.vectors),
-        record={**parts, **_not_identifying(cfg, recipe, dataset)},
+        record=RunRecord.of({**parts, **_not_identifying(cfg, recipe, dataset)}),
     )
 
 

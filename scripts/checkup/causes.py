@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from eval.files.provenance import ROOT
-from eval.files.run_folder import RunFolder
-from eval.files.store import read_lines, read_predictions
+from eval.files.run_folder import ERRORS, RunFolder, read_predictions
+from eval.files.store import read_lines
 
 DOCTOR = "`make doctor BASE_URL=… MODEL=…` shows what the endpoint accepts and writes settings that fit"
 REMEDIES: tuple[tuple[str, str], ...] = (
@@ -109,7 +109,7 @@ Reason = tuple[str, Path | None]
 def _errors(folders: Iterable[Path]) -> Iterator[Reason]:
     for folder in folders:
         for case in RunFolder(folder).cases():
-            log = case / "errors.log"
+            log = case / ERRORS
             for prediction in read_predictions(case).values():
                 if prediction.outcome == "error":
                     yield prediction.error, log if log.is_file() else None

@@ -16,7 +16,6 @@ from pathlib import Path
 from eval.files.run_folder import RunFolder
 from eval.files.store import replace_file
 from eval.report.card import run_card, table_card
-from scripts.assembly.run_folder import record_of
 from scripts.settings.arguments import as_called
 
 GROUP = "publish"
@@ -40,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _write(what: Sequence[str], to: Path | None) -> int:
     if "/" in what[0] or Path(what[0]).is_dir():
         folders = [Path(name) for name in what]
-        text = "\n".join(run_card(folder, record_of(folder)) for folder in folders)
+        text = "\n".join(run_card(folder, RunFolder(folder).record()) for folder in folders)
         file = (
             RunFolder(folders[0]).results
             / "cards"
@@ -61,9 +60,9 @@ def _of_table(name: str, settings: Sequence[str]) -> tuple[str, Path]:
     table, stem = finished_table(name, settings)
     refuse_an_empty(table, name, settings)
     runs = {
-        folder: record_of(folder)
+        folder: RunFolder(folder).record()
         for row in table.rows
         for folder in row.runs.values()
-        if (folder / "run.json").is_file()
+        if RunFolder(folder).file.is_file()
     }
     return table_card(table, runs), stem.parents[1] / "cards" / f"{stem.name}.md"

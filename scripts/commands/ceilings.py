@@ -12,14 +12,14 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from data_loaders.schema import Case
-from eval.files.run_folder import RunFolder
-from eval.files.store import RunError, read_predictions, replace_file, safe_name, stand_ins
+from eval.files.run_folder import RunFolder, RunRecord, read_predictions
+from eval.files.store import RunError, replace_file, safe_name
 from eval.judging.score_files import only_score_file
 from eval.report.cell import ABOVE_CEILING
 from eval.report.errata import Key, Layer, Overlaid, overlaid
@@ -28,7 +28,7 @@ from eval.report.scores import asked, mean_scores, read_draws
 from eval.report.table_file import estimated
 from eval.statistics.stats import Estimate
 from scripts.assembly.errata import AUDITED, in_order, layer_of
-from scripts.assembly.run_folder import data_of, record_of
+from scripts.assembly.run_folder import data_of
 from scripts.assembly.scorers import metrics
 from scripts.settings.arguments import as_called
 from scripts.setup.options import metric_options
@@ -52,15 +52,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--data", type=Path, help="data root")
     options = parser.parse_args(arguments)
-    records = {folder: record_of(folder) for folder in options.runs}
+    records = {folder: RunFolder(folder).record() for folder in options.runs}
     layer = layer_of(options.errata, options.data)
     rows: list[list[str]] = []
     for folder, record in records.items():
         groups = ceilings_of(folder, record, options.scores, layer, options.data)
-        rows += [[record["name"] if place == 0 else "", *cells(group)] for place, group in enumerate(groups)]
+        rows += [[record.name if place == 0 else "", *cells(group)] for place, group in enumerate(groups)]
         _write(folder, record, options.scores, layer, groups)
     print(f"# {options.scores} with the errata {layer.name}\n")
-    if any(stand_ins(record) for record in records.values()):
+    if any(record.stand_ins for record in records.values()):
         print("STAND-IN: engines without a model; these numbers test the machinery.\n")
     print(
         grid(
@@ -81,17 +81,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _write(folder: Path, record: Mapping[str, Any], metric: str, layer: Layer, groups: Sequence[Overlaid]) -> None:
+def _write(folder: Path, record: RunRecord, metric: str, layer: Layer, groups: Sequence[Overlaid]) -> None:
     """Write the file that the report shows."""
-    title = f"{record['name']} on {record['dataset']['name']}, {metric}, errata {layer.name}"
+    title = f"{record.name} on {record.dataset['name']}, {metric}, errata {layer.name}"
     name = f"{folder.name}-{safe_name(metric)}-{safe_name(layer.name)}.json"
-    text = json.dumps(as_json(title, groups, stand_ins(record)), indent=1)
+    text = json.dumps(as_json(title, groups, record.stand_ins), indent=1)
     replace_file(RunFolder(folder).results / "ceilings" / name, text)
 
 
-def ceilings_of(
-    folder: Path, record: Mapping[str, Any], metric: str, layer: Layer, root: Path | None
-) -> list[Overlaid]:
+def ceilings_of(folder: Path, record: RunRecord, metric: str, layer: Layer, root: Path | None) -> list[Overlaid]:
     """A run's scores with a layer laid over them, all questions first, then by category.
 
     Raises:

@@ -10,7 +10,8 @@ import argparse
 from collections.abc import Iterator, Sequence
 
 from data_loaders.schema import Gold, Question
-from eval.files.store import RunError, read_predictions
+from eval.files.run_folder import read_predictions
+from eval.files.store import RunError
 from eval.report.detectable import how_tested
 from eval.report.paired import Telling, tallies, telling
 from eval.report.rendering import difference_text

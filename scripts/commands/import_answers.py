@@ -65,7 +65,7 @@ def _import(file: Path, settings: Sequence[str]) -> int:
     table = lab.table(_with_their_grades(scored))
     file = lab.models.results / "tables" / f"imported-{answers.folder.name}.md"
     replace_file(file, markdown(table))
-    facts = answers.runs[0].record["imported"]
+    facts = answers.runs[0].record.imported
     print("\n".join([*_score_lines(table), "", *_joined_lines(facts)]))
     print(f"run folder: {answers.folder}")
     print(f"written: {file} (with categories and costs)")

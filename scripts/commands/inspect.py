@@ -21,15 +21,15 @@ from typing import Any
 from data_loaders.schema import DataError, Gold, Question
 from eval.files.imported import described
 from eval.files.records import Prediction
-from eval.files.run_folder import RunFolder
-from eval.files.store import RunError, read_items, read_lines, read_predictions
+from eval.files.run_folder import RunFolder, RunRecord, read_efforts, read_items, read_predictions
+from eval.files.store import RunError
 from eval.judging.score_files import score_lines
 from eval.report.sent_prompt import sent_prompt
 from eval.report.wrong_answers import score_file, wrong_answers
 from eval.structure.tree import Tree, ancestors, depths, read_tree
 from memsys.inert import visible
 from memsys.jsons import fields_of
-from scripts.assembly.run_folder import data_of, record_of
+from scripts.assembly.run_folder import data_of
 from scripts.lab.designs import design_lines
 from scripts.settings.arguments import as_called, whole
 from scripts.settings.checking import nearest
@@ -62,9 +62,7 @@ def find_prediction(run_folder: Path, question_id: str, case_id: str | None) -> 
     return found[0]
 
 
-def question_of(
-    record: Mapping[str, Any], prediction: Prediction, root: Path | None
-) -> tuple[Question, Gold, dict[str, str]]:
+def question_of(record: RunRecord, prediction: Prediction, root: Path | None) -> tuple[Question, Gold, dict[str, str]]:
     """The question, its gold and the texts of the history's turns.
 
     Raises:
@@ -79,9 +77,7 @@ def question_of(
     raise RunError(f"the data have no question {prediction.question_id!r} in case {prediction.case_id!r}")
 
 
-def question_lines(
-    record: Mapping[str, Any], prediction: Prediction, root: Path | None
-) -> tuple[list[str], tuple[str, ...]]:
+def question_lines(record: RunRecord, prediction: Prediction, root: Path | None) -> tuple[list[str], tuple[str, ...]]:
     """The question with its gold, and the evidence's turns; or why they cannot be shown, and no turns."""
     try:
         question, gold, turns = question_of(record, prediction, root)
@@ -101,7 +97,7 @@ def reader_lines(case_folder: Path, prediction: Prediction) -> list[str]:
     """What of the recall the reader was shown; nothing where the memory answered itself, or nothing was asked."""
     asked = [
         line
-        for line in read_lines(case_folder / "effort.jsonl", fields=("phase", "subject", "context_tokens"))
+        for line in read_efforts(case_folder, "context_tokens")
         if (line["phase"], line["subject"]) == ("answer", prediction.question_id) and line["context_tokens"]
     ]
     return [
@@ -175,13 +171,13 @@ def inspect(
     Raises:
         RunError: the folder is no run, or the question was not asked in it.
     """
-    record = record_of(run_folder)
+    record = RunFolder(run_folder).record()
     folder, prediction = find_prediction(run_folder, question_id, case_id)
     tree = read_tree(folder)
     asked, evidence = question_lines(record, prediction, root)
     ended = "" if prediction.outcome == "answered" else f"  [{prediction.outcome}: {prediction.error}]"
     page = [
-        f"Run       {record['name']} on {record['dataset']['name']} ({record['data_status']} data), case {prediction.case_id}, "
+        f"Run       {record.name} on {record.dataset['name']} ({record.data_status} data), case {prediction.case_id}, "
         f"question {prediction.question_id}",
         *asked,
         *reader_lines(folder, prediction),
@@ -196,10 +192,10 @@ def inspect(
 
 def prompt_lines(run_folder: Path, question_id: str, case_id: str | None, root: Path | None) -> list[str]:
     """The prompt as it was sent, or why it cannot be shown."""
-    record = record_of(run_folder)
+    record = RunFolder(run_folder).record()
     folder, prediction = find_prediction(run_folder, question_id, case_id)
     try:
-        if "imported" in record:
+        if record.imported:
             raise RunError("the answers are imported; nobody recorded their prompts")
         messages = sent_prompt(record, folder, prediction, question_of(record, prediction, root)[0])
     except (DataError, RunError) as error:
@@ -213,7 +209,7 @@ def wrong_lines(run_folder: Path, metric: str | None, root: Path | None, width: 
     Raises:
         RunError: the folder is no run, or has no scores of the metric.
     """
-    record = record_of(run_folder)
+    record = RunFolder(run_folder).record()
     scores = score_file(run_folder, metric)
     wrong = wrong_answers(run_folder, scores)
     lines = []
@@ -246,7 +242,7 @@ def worked_lines(run_folder: Path, name: str, root: Path | None, width: int) -> 
     known = worked_questions()
     if name not in known:
         raise RunError(f"no worked question {name!r}{nearest(name, known)}; there are: {', '.join(known)}")
-    entry, dataset = known[name], str(record_of(run_folder)["dataset"]["name"])
+    entry, dataset = known[name], str(RunFolder(run_folder).record().dataset["name"])
     if dataset != entry["dataset"]:
         raise RunError(f"{name} is a question of {entry['dataset']}; this run is on {dataset}")
     return [f"Shows     {entry['shows']}", *inspect(run_folder, entry["question"], entry.get("case"), root, width)]
@@ -265,7 +261,7 @@ def asked_lines(
     case, recall = recall_of(run_folder, text, case_id, root, settings)
     folder = RunFolder(run_folder).case(case)
     page = [
-        f"Run       {record_of(run_folder)['name']}, case {case}; built again, no question of the data set",
+        f"Run       {RunFolder(run_folder).record().name}, case {case}; built again, no question of the data set",
         f"Query     {text}",
         *([f"Answer    {recall.answer}"] if recall.answer is not None else []),
         *([f"Aborted   {recall.aborted}"] if recall.aborted else []),
@@ -278,9 +274,9 @@ SHOWN = ("Query", "Categ", "Gold ")
 """Beginnings of the lines about a question that the list of wrong answers shows."""
 
 
-def _imported_lines(record: Mapping[str, Any]) -> list[str]:
+def _imported_lines(record: RunRecord) -> list[str]:
     """In place of the recall: where imported answers come from; empty for a run of our own."""
-    facts = record.get("imported")
+    facts = record.imported
     return [] if facts is None else [f"Imported  {described(facts)}", "Recall    not recorded"]
 
 

@@ -10,16 +10,15 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from eval.analysis.losses import Loss, Waterfall, waterfall
 from eval.analysis.run_losses import EVIDENCE, NET, as_json, losses_of, shown_estimate
-from eval.files.run_folder import RunFolder
-from eval.files.store import RunError, replace_file, safe_name, stand_ins
+from eval.files.run_folder import RUN, RunFolder, RunRecord
+from eval.files.store import RunError, replace_file, safe_name
 from eval.judging.score_files import only_score_file
-from scripts.assembly.run_folder import data_of, record_of
+from scripts.assembly.run_folder import data_of
 from scripts.settings.arguments import as_called
 
 GROUP = "science"
@@ -38,13 +37,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--data", type=Path, help="data root")
     parser.add_argument("--figure", action="store_true", help="draw the waterfall, too")
     options = parser.parse_args(arguments)
-    record = record_of(options.run)
+    record = RunFolder(options.run).record()
     scores = only_score_file(options.run, options.scores)
     evidence = only_score_file(_evidence_run(options.evidence, options.run, record), options.scores)
-    losses = list(losses_of(options.run, scores, evidence, data_of(record, options.data), record.get("reader", {})))
+    losses = list(losses_of(options.run, scores, evidence, data_of(record, options.data), record.reader))
     if not losses:
         raise RunError(f"{options.run}: no question has a score by {options.scores}")
-    title = f"{record['name']} on {record['dataset']['name']}, {options.scores}"
+    title = f"{record.name} on {record.dataset['name']}, {options.scores}"
     note, fall = _stand_in_note(record), waterfall(losses)
     _print(title, losses, note)
     results, name = RunFolder(options.run).results, f"{options.run.name}-{safe_name(options.scores)}"
@@ -57,27 +56,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _evidence_run(folder: Path | None, run: Path, record: Mapping[str, Any]) -> Path:
+def _evidence_run(folder: Path | None, run: Path, record: RunRecord) -> Path:
     """The run folder of `gold_evidence` to compare with.
 
     Raises:
         RunError: none is given, or it is a run of another memory, or on other data.
     """
-    data = record["dataset"]
+    data = record.dataset
     remedy = (
         f"run memory={EVIDENCE} dataset={data['name']} with the same data settings, reader and metrics as {run.name}, "
         f"and give its folder as --evidence"
     )
     if folder is None:
-        known = sorted(run.parent.glob(f"{EVIDENCE}-*/run.json"))
+        known = sorted(run.parent.glob(f"{EVIDENCE}-*/{RUN}"))
         there = f"; there are: {', '.join(str(path.parent) for path in known)}" if known else ""
         raise RunError(
             f"without the answers from the evidence the reader's losses would count as the memory's; {remedy}{there}"
         )
-    theirs = record_of(folder)
-    if theirs["name"] != EVIDENCE:
-        raise RunError(f"{folder} is a run of {theirs['name']}; {remedy}")
-    if theirs["dataset"] != data:
+    theirs = RunFolder(folder).record()
+    if theirs.name != EVIDENCE:
+        raise RunError(f"{folder} is a run of {theirs.name}; {remedy}")
+    if theirs.dataset != data:
         raise RunError(f"{folder} is a run on other data; {remedy}")
     return folder
 
@@ -95,9 +94,9 @@ def _drawn(stem: Path, title: str, fall: Waterfall, note: str) -> list[Path]:
     return [*files, table]
 
 
-def _stand_in_note(record: Mapping[str, Any]) -> str:
+def _stand_in_note(record: RunRecord) -> str:
     """Which roles of a run an engine without a model filled; empty where none."""
-    replaced = stand_ins(record)
+    replaced = record.stand_ins
     return f"STAND-IN: {', '.join(replaced)} filled by engines without a model." if replaced else ""
 
 

@@ -24,7 +24,7 @@ from pathlib import Path
 
 import numpy as np
 
-from eval.files.run_folder import CASES, COMPLETE, RunFolder, is_complete
+from eval.files.run_folder import CASES, TIMELESS, RunFolder, is_complete
 from eval.files.store import RunError, locked, read_record
 from memsys.llm.batching.journal import Journal
 from memsys.llm.schema import DAMAGE, KEY_BYTES, check_schema
@@ -33,8 +33,6 @@ from scripts.settings.arguments import as_called
 
 GROUP = "data"
 
-COMPARED = ("predictions.jsonl", "items.jsonl", "nodes.jsonl", "vectors.npy", COMPLETE)
-"""Files of a finished case that hold no measured time."""
 NAMED = 3
 """A message names this many contradictions and counts the others."""
 SAME_DIRECTION = 0.999
@@ -99,8 +97,7 @@ def _no_plain_files(folder: Path) -> Iterator[Path]:
 
 
 def _places(folder: Path) -> Iterator[Place]:
-    for record in sorted((folder / "runs").glob("*/*/run.json")):
-        yield record.parent.parent.name, record.parent.name
+    yield from ((run.dataset, run.path.name) for run in RunFolder.all(folder))
 
 
 def _run_faults(folders: Sequence[Path]) -> Iterator[str]:
@@ -111,15 +108,15 @@ def _run_faults(folders: Sequence[Path]) -> Iterator[str]:
         for place in _places(folder):
             run = folder.joinpath("runs", *place)
             if _settings(run) != _settings(seen.setdefault(place, run)):
-                yield f"{run / 'run.json'} and {seen[place] / 'run.json'} describe different runs"
+                yield f"{RunFolder(run).file} and {RunFolder(seen[place]).file} describe different runs"
             for case in _finished(run):
                 other = finished.setdefault((place, case.name), case)
-                if name := next((name for name in COMPARED if _content(case / name) != _content(other / name)), None):
+                if name := next((name for name in TIMELESS if _content(case / name) != _content(other / name)), None):
                     yield f"{case / name} and {other / name} differ"
 
 
 def _settings(run: Path) -> dict[str, object]:
-    return {name: value for name, value in read_record(run / "run.json").items() if name != "made_with"}
+    return {name: value for name, value in read_record(RunFolder(run).file).items() if name != "made_with"}
 
 
 def _finished(run: Path) -> list[Path]:
@@ -138,8 +135,8 @@ def _merge_runs(source: Path, into: Path) -> int:
         with ExitStack() as locks:
             for folder in sorted({run, target}):
                 locks.enter_context(locked(folder))
-            if not (target / "run.json").is_file():
-                shutil.copyfile(run / "run.json", target / "run.json")
+            if not RunFolder(target).file.is_file():
+                shutil.copyfile(RunFolder(run).file, RunFolder(target).file)
             for case in _finished(run):
                 copied += _copied(case, target / CASES / case.name)
     return copied

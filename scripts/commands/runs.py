@@ -20,12 +20,12 @@ import argparse
 import os
 import shutil
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from eval.files.provenance import has_source
-from eval.files.received import is_linked
+from eval.files.run_folder import RunFolder, RunRecord
 from eval.files.store import RunError, locked
 from memsys.prompts import PromptError, Prompts
 from scripts.assembly.run_folders import ListedRun, folders, listed, shown, sizes
@@ -52,7 +52,7 @@ def named(results: Path, names: Sequence[str]) -> list[ListedRun]:
         chosen += fits
     if busy := [str(run.path) for run in chosen if run.state == "in use"]:
         raise RunError(f"another process is writing {', '.join(busy)}; wait for it, or stop it")
-    if away := [str(run.path) for run in chosen if is_linked(run.path)]:
+    if away := [str(run.path) for run in chosen if RunFolder(run.path).is_linked]:
         raise RunError(f"{away[0]} is a link, and what it leads to stays: remove the link itself")
     return list({run.path: run for run in chosen}.values())
 
@@ -63,7 +63,7 @@ def garbage(runs: Sequence[ListedRun]) -> Iterator[tuple[ListedRun, str]]:
     for run in runs:
         if run.state == "in use" or run.path in todays:
             continue
-        if not (run.path / "run.json").is_file():
+        if not RunFolder(run.path).file.is_file():
             yield run, "it never began: no run.json"
         elif run.state == "unfinished":
             yield run, "unfinished, and its code or prompts have changed since: no command can finish it"
@@ -73,19 +73,19 @@ def garbage(runs: Sequence[ListedRun]) -> Iterator[tuple[ListedRun, str]]:
                 yield run, f"superseded by {twins[0].path.name}"
 
 
-def _is_todays(record: Mapping[str, Any]) -> bool:
+def _is_todays(record: RunRecord) -> bool:
     """Whether today's code, packages and prompts would make this run in this folder; also where that cannot be known."""
     from scripts.setup.source_code import modules_of, sources, used_distributions
 
-    if "imported" in record:
+    if record.imported:
         return True  # no code of ours made the answers
     try:
-        build, loader = record["memory"]["build"], record["dataset"]["load"]["_target_"]
+        build, loader = record.memory["build"], record.dataset["load"]["_target_"]
         if not all(map(has_source, modules_of(build, loader))):
             return True  # a memory kept elsewhere, that this process does not see
-        same_code = sources(build, loader) == record["source"]
-        same_packages = used_distributions(build, loader) == record.get("distributions")
-        same_prompts = Prompts(record.get("prompts_dir")).digest(record["prompts"]) == record["prompts"]
+        same_code = sources(build, loader) == record.source
+        same_packages = used_distributions(build, loader) == record.distributions
+        same_prompts = Prompts(record.prompts_dir).digest(record.prompts) == record.prompts
         return same_code and same_packages and same_prompts
     except (KeyError, TypeError, PromptError):
         return False
@@ -95,9 +95,9 @@ def _twins(run: ListedRun, other: ListedRun) -> bool:
     return _settings(run.record) == _settings(other.record)
 
 
-def _settings(record: Mapping[str, Any]) -> dict[str, Any]:
+def _settings(record: RunRecord) -> dict[str, Any]:
     """What a user chose, without what the code of the day added."""
-    return {name: value for name, value in record.items() if name not in (*NEVER_THE_SAME, "cases")}
+    return {name: value for name, value in record.content.items() if name not in (*NEVER_THE_SAME, "cases")}
 
 
 def drafts(results: Path) -> list[Path]:

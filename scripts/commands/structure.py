@@ -10,9 +10,9 @@ import argparse
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from eval.files.store import stand_ins
+from eval.files.run_folder import RunFolder
 from eval.structure.tree import Tree
-from scripts.assembly.run_folder import data_of, record_of, trees_of
+from scripts.assembly.run_folder import data_of, trees_of
 from scripts.settings.arguments import as_called, whole
 
 GROUP = "look"
@@ -42,11 +42,11 @@ def lines_of(run_folder: Path, args: argparse.Namespace) -> list[str]:
     """
     from eval.report.shapes import evidence_lines, manifold_lines, revenue_lines, shape_lines, token_lines
 
-    record = record_of(run_folder)
+    record = RunFolder(run_folder).record()
     trees = trees_of(run_folder, record, vectors=args.revenue or args.manifold)
-    replaced = stand_ins(record)
+    replaced = record.stand_ins
     lines = [
-        f"## {record['name']} on {record['dataset']['name']} ({record['data_status']} data, {len(trees)} trees)",
+        f"## {record.name} on {record.dataset['name']} ({record.data_status} data, {len(trees)} trees)",
         "",
     ]
     if replaced:

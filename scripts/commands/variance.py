@@ -12,13 +12,12 @@ import argparse
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from eval.analysis.costs import BUILD, phases
-from eval.files.run_folder import RunFolder
-from eval.files.store import RunError, stand_ins
+from eval.files.run_folder import RunFolder, RunRecord
+from eval.files.store import RunError
 from eval.judging.score_files import only_score_file
 from eval.report.rendering import grid, span
 from eval.report.scores import Asked, asked, read_draws
@@ -40,7 +39,7 @@ from eval.statistics.variance import (
     sampled,
 )
 from memsys.jsons import canonical
-from scripts.assembly.run_folder import data_of, record_of
+from scripts.assembly.run_folder import data_of
 from scripts.settings.arguments import amount, as_called
 
 GROUP = "science"
@@ -79,15 +78,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--data", type=Path, help="data root")
     options = parser.parse_args(arguments)
-    records = {folder: record_of(folder) for folder in options.runs}
+    records = {folder: RunFolder(folder).record() for folder in options.runs}
     first = records[options.runs[0]]
-    if any(canonical(record["dataset"]) != canonical(first["dataset"]) for record in records.values()):
+    if any(canonical(record.dataset) != canonical(first.dataset) for record in records.values()):
         raise RunError("the runs are about different data sets, or different cuts of one")
     questions = asked(data_of(first, options.data))
     memories = list(replicated(records, questions, options.scores))
     subjects = list(_subjects(memories))
-    print(f"# Variance of {options.scores} on {first['dataset']['name']}\n")
-    if any(stand_ins(record) for record in records.values()):
+    print(f"# Variance of {options.scores} on {first.dataset['name']}\n")
+    if any(record.stand_ins for record in records.values()):
         print("STAND-IN: engines without a model; these numbers test the machinery.\n")
     print("\n".join([*_components_text(subjects), "", *_designs_text(subjects)]))
     if options.detect is not None:
@@ -96,9 +95,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def replicated(
-    records: Mapping[Path, Mapping[str, Any]], questions: Sequence[Asked], metric: str
-) -> Iterator[Replicated]:
+def replicated(records: Mapping[Path, RunRecord], questions: Sequence[Asked], metric: str) -> Iterator[Replicated]:
     """The memories of some runs, each with its builds.
 
     Raises:
@@ -106,8 +103,8 @@ def replicated(
     """
     groups: dict[bytes, list[Path]] = {}
     for folder, record in records.items():
-        groups.setdefault(canonical([record.get(part) for part in SAME]), []).append(folder)
-    names = [records[folders[0]]["name"] for folders in groups.values()]
+        groups.setdefault(canonical([record.content.get(part) for part in SAME]), []).append(folder)
+    names = [records[folders[0]].name for folders in groups.values()]
     homes = {question.key: question.cluster for question in questions}
     for name, folders in zip(names, groups.values(), strict=True):
         draws = read_draws([only_score_file(folder, metric) for folder in folders], questions)

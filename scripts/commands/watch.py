@@ -9,12 +9,12 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from eval.analysis.watching import Seen, Watcher
-from eval.files.run_folder import RunFolder
+from eval.files.run_folder import RunFolder, RunRecord
 from eval.files.store import RunError
 from eval.report.rendering import money_text
 from memsys.inert import visible
@@ -65,12 +65,12 @@ class PriceList:
         return parts
 
 
-def _model(record: Mapping[str, Any], role: str) -> str | None:
+def _model(record: RunRecord, role: str) -> str | None:
     """Name of the model that fills a role; None for an engine of this machine, which costs nothing."""
     if role.startswith("judge "):
         name = role.removeprefix("judge ")
         return None if name in FREE else name
-    models = record.get("models", {})
+    models = record.models
     settings = models.get(role) or (models.get("reader") if role == "probe" else None) or {}
     return None if settings.get("engine") in (*FREE, "local") else str(settings.get("model", "unknown"))
 
@@ -79,12 +79,12 @@ def state_of(seen: Seen) -> str:
     """`running` while a process holds the run, else `finished` or `stopped`."""
     if held(seen.folder):
         return "running"
-    return "finished" if seen.cases == seen.record.get("cases") and not seen.errors else "stopped"
+    return "finished" if seen.cases == seen.record.cases and not seen.errors else "stopped"
 
 
 def row(seen: Seen, prices: PriceList, now: float) -> tuple[str, ...]:
     """The texts of a run's line, in the order of `HEADER`."""
-    total = seen.record.get("cases")
+    total = seen.record.cases
     cases = f"{seen.cases}/{total}" if total is not None else str(seen.cases)
     damage = f" ({seen.damaged} damaged lines)" if seen.damaged else ""
     return (

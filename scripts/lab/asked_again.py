@@ -6,18 +6,18 @@ every call of the first build. The models are those of the given settings; where
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from data_loaders.schema import Case, Question
 from data_loaders.units import make_units
+from eval.files.run_folder import RunFolder
 from eval.files.store import RunError
 from eval.running.reader import Reader
 from eval.running.run import Run, build_memory
 from memsys.interface import Recall
 from memsys.llm.meter import metering
 from memsys.tokens import count_tokens
-from scripts.assembly.run_folder import record_of
 from scripts.assembly.runs import memory_run
 from scripts.lab.lab import Lab
 
@@ -56,26 +56,28 @@ def recall_of(
 
 def _same_run(run_folder: Path, root: Path | None, settings: Sequence[str]) -> Run:
     """The run of the folder, made from its record and the settings; `RunError` where these make another one."""
-    record = record_of(run_folder)
-    if "imported" in record:
+    record = RunFolder(run_folder).record()
+    if record.imported:
         raise RunError("the answers are imported: there is no memory to ask")
-    lab = Lab(*_data_settings(record["dataset"], str(record["data_status"]), root), *settings)
-    seed, replicate = record["seed"]
-    lab.cfg.build.seed, lab.cfg.build.rebuild_every = seed, record["rebuild_every"]
-    lab.cfg.prompts_dir = record.get("prompts_dir")
-    name = str(record["name"])
+    lab = Lab(*_data_settings(record.dataset, str(record.data_status), root), *settings)
+    seed, replicate = record.seed
+    lab.cfg.build.seed, lab.cfg.build.rebuild_every = seed, record.rebuild_every
+    lab.cfg.prompts_dir = record.prompts_dir
+    name = str(record.name)
     run = memory_run(
         lab.cfg,
         lab.models,
-        lab.load(record["dataset"]["name"]),
-        {**record["memory"], "name": name, "title": name},
-        Reader(**record["reader"]),
-        unit=record["unit"],
+        lab.load(record.dataset["name"]),
+        {**record.memory, "name": name, "title": name},
+        Reader(**record.reader),
+        unit=record.unit,
         replicate=replicate,
     )
     if run.folder.name != run_folder.resolve().name:
         differing = [
-            part for part in ("models", "dataset", "prompts", "source", "unit") if run.record[part] != record[part]
+            part
+            for part in ("models", "dataset", "prompts", "source", "unit")
+            if getattr(run.record, part) != getattr(record, part)
         ]
         raise RunError(
             f"these settings make another run ({run.folder.name}), different in {', '.join(differing) or 'versions of libraries'}; "
@@ -93,7 +95,7 @@ def _case_of(run: Run, case_id: str | None) -> Case:
     return run.cases[0 if case_id is None else ids.index(case_id)]
 
 
-def _data_settings(known: dict[str, object], status: str, root: Path | None) -> list[str]:
+def _data_settings(known: Mapping[str, object], status: str, root: Path | None) -> list[str]:
     cuts = [
         f"data.{name}={'null' if known[name] is None else known[name]}"
         for name in ("transform", "size", "max_cases", "seed")

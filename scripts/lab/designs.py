@@ -12,10 +12,11 @@ from typing import Any
 
 import yaml
 
+from eval.files.run_folder import RunFolder, RunRecord
 from eval.files.store import RunError
 from eval.structure.tree import Tree, top_down
 from memsys.systems.segtree.reading import READ_KNOBS
-from scripts.assembly.run_folder import data_of, record_of, trees_of
+from scripts.assembly.run_folder import data_of, trees_of
 from scripts.setup.options import CONF
 
 ANNOTATION = ("annotate", "summary_tokens")
@@ -51,12 +52,12 @@ def design_lines(run_folder: Path, other: Path, root: Path | None) -> list[str]:
         RunError: a folder is no run, its memory has no tree or no description, or the runs are on different data.
         DataError: the files are missing.
     """
-    runs = [(folder, record_of(folder)) for folder in (run_folder, other)]
-    first, second = (record["dataset"] for _, record in runs)
+    runs = [(folder, RunFolder(folder).record()) for folder in (run_folder, other)]
+    first, second = (record.dataset for _, record in runs)
     if first != second:
         raise RunError(f"{run_folder} and {other} are not on the same data: {first['name']} and {second['name']}")
     designs = [_design(folder, record, root) for folder, record in runs]
-    names = [str(record["name"]) for _, record in runs]
+    names = [str(record.name) for _, record in runs]
     width = max(map(len, (*names, "both")))
     lines = [f"{' and '.join(names)} on {first['name']}, in the components of SegTreeMem Table 9"]
     for component, text in designs[0].items():
@@ -67,9 +68,9 @@ def design_lines(run_folder: Path, other: Path, root: Path | None) -> list[str]:
     return lines
 
 
-def _design(folder: Path, record: Mapping[str, Any], root: Path | None) -> dict[str, str]:
+def _design(folder: Path, record: RunRecord, root: Path | None) -> dict[str, str]:
     """The components of one run."""
-    settings = dict(record["memory"]["build"])
+    settings = dict(record.memory["build"])
     known = yaml.safe_load((CONF / "designs.yaml").read_text(encoding="utf-8"))
     target = settings["_target_"]
     if target not in known:
@@ -78,10 +79,10 @@ def _design(folder: Path, record: Mapping[str, Any], root: Path | None) -> dict[
     turns = {case.id: [turn.id for turn in case.turns] for case in data_of(record, root)}
     counts = [span_counts(tree, turns[tree.case_id]) for tree in trees_of(folder, record)]
     ordered, several = map(sum, zip(*counts, strict=True))
-    prompt = str(record["prompts"]["segtree/annotate"])[:12]
-    models = record["models"]
+    prompt = str(record.prompts["segtree/annotate"])[:12]
+    models = record.models
     return {
-        "Memory unit": _listed(record["unit"]),
+        "Memory unit": _listed(record.unit),
         "Candidates for a new unit": placing["candidates"],
         "Criterion": placing["criterion"],
         "Where no candidate fits": placing["no candidate fits"],

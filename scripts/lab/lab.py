@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from eval.files.imported import described
 from eval.files.run_folder import judged_by
-from eval.files.store import RunError, stand_ins
+from eval.files.store import RunError
 from eval.report.cell import ALL, Cell, Column
 from eval.report.rendering import intervals, p_text
 from eval.report.scores import Asked, asked, outcomes
@@ -78,7 +78,7 @@ class Scored:
         """The row of a table under a name that no other row has."""
         one, dataset = self.answers, self.answers.dataset.name
         evidence = next(path for key, path in self.files[0].items() if key.startswith("evidence@"))
-        answered = any(stand_ins(run.record) for run in one.runs)
+        answered = any(run.record.stand_ins for run in one.runs)
         return Row(
             name,
             one.title,
@@ -268,9 +268,7 @@ class Lab:
             names = [scored.answers.folder.name for scored in (first, *others)]
         rows = tuple(scored.row(name) for name, scored in zip(names, (first, *others), strict=True))
         capped = [scored.answers.capped for scored in (first, *others) if scored.answers.capped]
-        facts = [
-            run.record["imported"] for row in (first, *others) if "imported" in (run := row.answers.runs[0]).record
-        ]
+        facts = [run.record.imported for row in (first, *others) if (run := row.answers.runs[0]).record.imported]
         judges = [judge for name in first.cells if (judge := judged_by(name)) is not None]
         filled = stand_ins_in_use(
             self.models, (run for row in (first, *others) for run in row.answers.runs), judged=bool(judges)
@@ -338,7 +336,7 @@ class Lab:
         dataset = next(iter(answers.values())).dataset
         if len(facts) == len(answers):
             return imported_caption(self.cfg, self.models, dataset, facts, judged)
-        ours = {title: each.runs[0] for title, each in answers.items() if "imported" not in each.runs[0].record}
+        ours = {title: each.runs[0] for title, each in answers.items() if not each.runs[0].record.imported}
         units = {title: dict(run.unit) for title, run in ours.items()}
         first = next(iter(ours.values()))
         return [
@@ -348,7 +346,7 @@ class Lab:
         ]
 
     def _prompts_line(self, scores: Iterable[str], answers: Iterable[Answers]) -> str:
-        names = {name for each in answers for run in each.runs for name in run.record.get("prompts", ())}
+        names = {name for each in answers for run in each.runs for name in run.record.prompts}
         judges = [judge for name in scores if (judge := judged_by(name)) is not None]
         asked = (prompt for judge in judges for prompt in judge_prompts({"judge": judge}))
         return prompts_line(self.models.prompts, names.union(asked))

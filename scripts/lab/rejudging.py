@@ -70,7 +70,7 @@ def rejudge(claims: Sequence[Claim], judges: Sequence[str], lab: Lab, root: Path
         failed += sum(grader.failed for grader in graders if grader.name != STORED)
         if not any(grader.values or grader.failed for grader in graders if grader.name != STORED):
             missing.append(f"- {visible(claim.name)}: none of its answers was judged")
-        keep(lab.models.results, claim, Judged(tuple(graders), each.runs[0].record["imported"]["sha256"]))
+        keep(lab.models.results, claim, Judged(tuple(graders), each.runs[0].record.imported["sha256"]))
         parts += [*shown(claim, graders, {question.key: question.cluster for question in each.questions}), ""]
     parts += ["## Not judged", "", *missing] if missing else []
     return "\n".join(parts), 1 if missing or failed else 0

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from eval.files.run_folder import is_complete
-from eval.files.store import RunError, read_predictions
+from eval.files.run_folder import is_complete, read_predictions
+from eval.files.store import RunError
 from eval.running.run import Run, innermost
 
 if TYPE_CHECKING:

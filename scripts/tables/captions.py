@@ -26,7 +26,7 @@ def stand_ins_in_use(models: Models, runs: Iterable[Run], *, judged: bool) -> li
     Args:
         judged: whether a judge grades the answers.
     """
-    used = {role for run in runs for role in run.record.get("models", ())} | ({"judge"} if judged else set())
+    used = {role for run in runs for role in run.record.models} | ({"judge"} if judged else set())
     return [role for role in models.stand_ins if role.partition(" ")[0] in used]
 
 
@@ -104,11 +104,11 @@ def waivers(runs: Iterable[Run]) -> tuple[str, ...]:
     ran without a sandbox."""
     made = list(runs)
     records = {run.name: run.record for run in made}
-    lines = [f"UNTESTED: {name}: {record['untested']}." for name, record in records.items() if "untested" in record]
+    lines = [f"UNTESTED: {name}: {record.untested}." for name, record in records.items() if record.untested]
     for name, record in records.items():
-        reasons = "; ".join(f"{promise} ({reason})" for promise, reason in record.get("waived", {}).items())
+        reasons = "; ".join(f"{promise} ({reason})" for promise, reason in record.waived.items())
         lines += [f"Waived for {name}: {reasons}."] if reasons else []
-    bare = dict.fromkeys(run.name for run in made if "waived" in run.record and "none" in _sandboxes(run))
+    bare = dict.fromkeys(run.name for run in made if run.record.waived and "none" in _sandboxes(run))
     if bare:
         rights = "they had the user's rights, could read the user's files and reach the network; only Python's own connections were refused"
         lines.append(f"NO SANDBOX: {', '.join(bare)}: {rights}.")

@@ -188,7 +188,7 @@ def _run(
 def _asked_for(cfg: DictConfig, runs: Mapping[Key, Run]) -> dict[Key, Run]:
     """The runs of the rows that `only` asks for; imported answers are there already."""
     wanted = {key: run for key, run in runs.items() if cfg.only is None or key[0] in cfg.only}
-    return {key: run for key, run in wanted.items() if "imported" not in run.record}
+    return {key: run for key, run in wanted.items() if not run.record.imported}
 
 
 def _planned(

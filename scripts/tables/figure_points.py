@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from eval.analysis.growth import Schedule, growth_file, measure
+from eval.files.run_folder import RunFolder
 from eval.files.store import RunError, replace_file
 from eval.metrics.evidence import evidence
 from eval.report.points import Point, by_depth, drawn_tree, mapped, recalled_levels, scored
@@ -19,7 +20,7 @@ from eval.report.tables import AnyCell
 from eval.statistics.stats import wilson
 from eval.structure.tree import Tree
 from eval.structure.triplets import agreement, ask_triplets, sample_triplets
-from scripts.assembly.run_folder import record_of, trees_of
+from scripts.assembly.run_folder import trees_of
 from scripts.assembly.scorers import answer_metric
 from scripts.tables.column_groups import ColumnGroup
 from scripts.tables.experiments import Experiment
@@ -101,7 +102,7 @@ def _folder(experiment: Experiment, subject: Subject) -> Path | None:
 def _trees(experiment: Experiment, *, vectors: bool = False) -> Iterator[tuple[Subject, list[Tree]]]:
     for subject in _subjects(experiment, metrics=False):
         if (folder := _folder(experiment, subject)) is not None:
-            yield subject, trees_of(folder, record_of(folder), vectors=vectors)
+            yield subject, trees_of(folder, RunFolder(folder).record(), vectors=vectors)
 
 
 def _scores(cfg: DictConfig, options: Mapping[str, Any], experiment: Experiment) -> list[Point]:

@@ -153,7 +153,7 @@ def footnote(experiments: Sequence[Experiment], options: Mapping[str, Any], poin
     notes += dict.fromkeys(note for each in experiments for note in unfitted(each.lines, each.models))
     used = {name for each in experiments for name in all_prompts(each.grid)}
     if options.get("show") in ("growth", "map"):  # no answers, so only the memories' own prompts
-        built = (run.record.get("prompts", ()) for each in experiments for run in each.runs.values())
+        built = (run.record.prompts for each in experiments for run in each.runs.values())
         used |= {name for names in built for name in names if not name.startswith("reader/")}
     notes += [said] if (said := prompts_line(experiments[0].models.prompts, used)) else []
     notes += dict.fromkeys(line for each in experiments for line in evidence_lines(each.groups, each.lines))

@@ -373,7 +373,7 @@ def prompts_behind(grid: Grid, line: TableRow, group: ColumnGroup, metric: Mappi
     """Names of the prompts that made a cell: the memory's, the reader's unless the memory's structure is measured, and the judge's."""
     rows = {each.name for each in (candidates(line, grid.lines) if "best_of" in line.option else [line])}
     runs = [run for (row, name, _), run in grid.runs.items() if row in rows and name == group.name]
-    names = {name for run in runs for name in run.record.get("prompts", ())}
+    names = {name for run in runs for name in run.record.prompts}
     if kind_of(metric) in STRUCTURE:
         names.discard(group.reader.prompt)
     return names | judge_prompts(with_our_judge(grid.cfg, grid.backbone, metric))

@@ -13,7 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from eval.files.store import read_predictions, replace_file
+from eval.files.run_folder import read_predictions
+from eval.files.store import replace_file
 from memsys.inert import csv_text
 from scripts.tables.experiments import Experiment
 from scripts.tables.grid import NO_MEMORY

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from data_loaders.schema import Case, DataError
+from eval.files.run_folder import RunRecord
 from eval.files.store import RunError
 from eval.report.html.build import Wanted, build
 from eval.report.html.sources import read_sources
@@ -42,7 +42,7 @@ def write_report(
     return build(sources, out or results / "report", wanted, lambda step: print(step, file=sys.stderr, flush=True))
 
 
-def _cases_of(record: Mapping[str, Any], roots: Sequence[Path | None]) -> Sequence[Case]:
+def _cases_of(record: RunRecord, roots: Sequence[Path | None]) -> Sequence[Case]:
     """The cases of a run from the first folder that holds its files: public data and one's own may lie apart."""
     for place, root in enumerate(roots):
         try:

@@ -141,7 +141,7 @@ def _evidence_lines(groups: Sequence[ColumnGroup], runs: Mapping[tuple[int, str]
     for group in groups:
         if group.dataset is not None:
             run = runs[0, group.name][0]
-            units = {run.name: run.record["unit"]}
+            units = {run.name: run.record.unit}
             if said := evidence_line(group.title, units, lost_by_row(group.dataset.cases, units)):
                 yield f"{said}\n"
 
@@ -243,7 +243,7 @@ def _lines(
         values, missing_share = _scores(
             Cell(column, reached, paths, repeats=cfg.judge.repeats), option.get("category", ALL)
         )
-        names = judge_prompts(asked).union(*(run.record.get("prompts", ()) for run in runs))
+        names = judge_prompts(asked).union(*(run.record.prompts for run in runs))
         yield (
             {
                 **values,

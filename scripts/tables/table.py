@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from eval.files.imported import described
-from eval.files.store import RunError, replace_file, stand_ins
+from eval.files.store import RunError, replace_file
 from eval.report.csv_table import as_csv
 from eval.report.rendering import latex, markdown
 from eval.report.table_file import as_json
@@ -122,7 +122,7 @@ def _table(cfg: DictConfig, option: Mapping[str, Any], behind: Experiment) -> Ta
         for metric in (with_our_judge(cfg, behind.backbone, each) for each in cells_of(group.option))
         if "judge" in metric
     ]
-    imported = {name for (name, _, _), run in behind.runs.items() if "imported" in run.record}
+    imported = {name for (name, _, _), run in behind.runs.items() if run.record.imported}
     reasons = {why_not_comparable(cfg, behind.models, behind.backbone, dataset) for dataset, _, _ in used}
     reasons |= {other_data(cfg, dataset) for dataset, _, _ in used}  # a sample is said whatever the models are
     return Table(
@@ -169,7 +169,7 @@ def _notes(cfg: DictConfig, option: Mapping[str, Any], behind: Experiment) -> li
         notes.insert(
             0, f"OTHER MODEL than the paper's: {', '.join(others)}. Nothing here is compared with its numbers."
         )
-    imported = {run.name: run.record["imported"] for run in behind.runs.values() if "imported" in run.record}
+    imported = {run.name: run.record.imported for run in behind.runs.values() if run.record.imported}
     notes += [f"Imported: {facts['title']}: {described(facts)}." for facts in imported.values()]
     notes += [f"Not reproduced: {entry['reason']}" for entry in option.get("not_reproduced", ())]
     if absent := behind.grid.absent_products():
@@ -190,7 +190,7 @@ def _row(cfg: DictConfig, behind: Experiment, line: TableRow) -> Row:
         for (name, group, replicate), run in behind.runs.items()
         if name == line.name and replicate == 0
     }
-    answered = any(stand_ins(run.record) for (name, _, _), run in behind.runs.items() if name == line.name)
+    answered = any(run.record.stand_ins for (name, _, _), run in behind.runs.items() if name == line.name)
     evidence = f"evidence@{cfg.k_evidence}"
     first = {group.name: files[0] for group in behind.groups if (files := behind.grid.files(line, group))}
     coverage = {group: files[evidence] for group, files in first.items() if evidence in files}

@@ -31,7 +31,7 @@ from data_loaders.source import sample
 from data_loaders.units import Units, make_units
 from eval.analysis.leaks import check
 from eval.files.records import Prediction
-from eval.files.store import read_predictions
+from eval.files.run_folder import read_predictions
 from eval.metrics.gatemem import read_reply
 from eval.metrics.personamem import letter_v2
 from eval.running.run import Run, Services

@@ -15,7 +15,8 @@ from data_loaders import locomo, source
 from data_loaders.change import CLEAN, VARIANTS, change
 from data_loaders.change_words import MAIN
 from data_loaders.schema import Case, Question, Unit
-from eval.files.store import read_lines, read_predictions, write_lines
+from eval.files.run_folder import read_predictions
+from eval.files.store import read_lines, write_lines
 from eval.judging.score import Metric, score_lexical
 from eval.judging.score_files import read_scores
 from eval.metrics.change import ANSWERS_ONLY, change_answer, change_recall

@@ -12,7 +12,8 @@ import pytest
 from eval.analysis.costs import phases
 from eval.files.fields import FIELDS, wrong_field
 from eval.files.records import Effort, Prediction
-from eval.files.store import RunError, read_lines, read_predictions
+from eval.files.run_folder import read_predictions
+from eval.files.store import RunError, read_lines
 from eval.report.rendering import evidence_means
 
 PREDICTION: dict[str, Any] = {

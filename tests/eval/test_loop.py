@@ -24,7 +24,8 @@ from small_history import FACTS, history
 
 from data_loaders.schema import Case, DataError, Question, Unit
 from data_loaders.units import make_units
-from eval.files.store import MOST_OPEN, Appender, RunError, locked, read_lines, read_predictions, safe_name
+from eval.files.run_folder import read_predictions
+from eval.files.store import MOST_OPEN, Appender, RunError, locked, read_lines, safe_name
 from eval.running.case import schedule
 from eval.running.case_log import CaseLog
 from eval.running.gold_evidence import gold_evidence

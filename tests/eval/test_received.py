@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from eval.analysis.watching import Watcher
-from eval.files.received import checked_record, refuse_foreign, run_record
+from eval.files.run_folder import RunFolder
 from eval.files.store import RunError
 from eval.report.html.sources import read_sources
 from scripts.answers.declared import forms, read_declared
@@ -75,7 +75,7 @@ def test_links_loops_and_pipes_are_refused_by_inspect_card_report_and_list(
     foreign: Any, results: Path, capsys: Any
 ) -> None:
     folder = only(results)
-    refuse_foreign(folder)
+    assert RunFolder(folder).record().name == "bm25"
     foreign(folder)
     assert "run folders hold files and folders only" in printed(inspect, folder, "q", capsys=capsys)
     assert "run folders hold files and folders only" in printed(card, folder, capsys=capsys)
@@ -124,7 +124,10 @@ def test_odd_fields_of_run_json_are_one_sentence(field: str, value: Any, results
 
 
 def test_an_ordinary_record_passes(results: Path) -> None:
-    assert run_record(only(results)) == checked_record(only(results) / "run.json") == RECORD
+    record = RunFolder(only(results)).record()
+    assert record.content == RECORD
+    assert (record.name, record.dataset["name"], record.stand_ins) == ("bm25", "locomo", ["reader"])
+    assert (record.prompts, record.cases, record.imported) == ({}, None, {}), "what an old file lacks has a value"
 
 
 def test_numbers_of_five_thousand_digits_in_imported_answers_are_no_positions_times_or_grades() -> None:

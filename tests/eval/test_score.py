@@ -10,7 +10,8 @@ import pytest
 from small_history import history
 
 from eval.files.records import Score
-from eval.files.store import RunError, read_items, read_lines, read_predictions, write_lines
+from eval.files.run_folder import read_items, read_predictions
+from eval.files.store import RunError, read_lines, write_lines
 from eval.judging.judge import Judge
 from eval.judging.score import UNKNOWN_RECALL, Judging, Metric, score_evidence, score_judge, score_lexical
 from eval.judging.score_files import read_scores
@@ -79,7 +80,7 @@ def test_a_metric_of_the_recall_gets_its_texts_and_is_scored_again_when_they_cha
 def test_imported_answers_have_no_recall_to_score(make_run: Make) -> None:
     run = make_run([history()])
     run_all([run])
-    imported = replace(run, record={**run.record, "imported": {"file": "theirs.json"}})
+    imported = replace(run, record=replace(run.record, imported={"file": "theirs.json"}))
     path = score_lexical(imported, [Metric("held", squad_f1, on_recall=True)])["held"]
     assert {(line["value"], line["why"]) for lines in read_scores(path).values() for line in lines} == {
         (None, UNKNOWN_RECALL)

@@ -12,7 +12,8 @@ import pytest
 from data_loaders.schema import Unit
 from eval.analysis.budgets import TOLERANCE
 from eval.analysis.costs import costs
-from eval.files.store import RunError, read_predictions, read_record
+from eval.files.run_folder import read_predictions
+from eval.files.store import RunError, read_record
 from memsys.systems.bm25 import BM25
 from scripts.setup.launch import composed, readable
 from scripts.setup.options import load_option

@@ -12,6 +12,7 @@ import pytest
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
+from eval.files.run_folder import RunRecord
 from eval.files.store import RunError, read_lines
 from eval.report.points import Point
 from memsys.prompts import Prompts
@@ -217,7 +218,7 @@ def test_a_figure_runs_nothing_that_a_run_folder_holds(asked: Any, results: Path
 def test_a_footnote_names_the_prompts_behind_its_points_and_the_ratios_that_the_paper_states() -> None:
     """The tree of a figure is the memory's, its accuracy also the reader's and the judge's."""
     models, role = SimpleNamespace(judge="m"), SimpleNamespace(name="m")
-    run = SimpleNamespace(record={"prompts": {"segtree/batch": "", "reader/segtree": ""}})
+    run = SimpleNamespace(record=RunRecord(prompts={"segtree/batch": "", "reader/segtree": ""}))
     group: Any = SimpleNamespace(
         name="locomo", dataset=None, missing="", reader=SimpleNamespace(prompt="reader/segtree")
     )

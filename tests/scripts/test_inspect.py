@@ -15,11 +15,12 @@ from hydra import compose, initialize_config_dir
 
 from data_loaders.schema import Asker, Gold, Question
 from eval.files.records import Prediction
+from eval.files.run_folder import RunFolder
 from eval.files.store import read_lines
 from eval.report import shapes
 from eval.report.shapes import published_shape
 from eval.structure.tree import Tree, depths
-from scripts.assembly.run_folder import data_of, record_of, trees_of
+from scripts.assembly.run_folder import data_of, trees_of
 from scripts.command import verb
 from scripts.commands import inspect
 from scripts.lab.designs import span_counts
@@ -58,7 +59,7 @@ def test_the_page_shows_question_gold_answer_verdicts_and_the_recall(run_folder:
     line = lines_of(run_folder)[0]
     assert verb("inspect", [str(run_folder), line["question_id"], "--case", line["case_id"]]) == 0
     said = capsys.readouterr().out
-    cases = data_of(record_of(run_folder), None)
+    cases = data_of(RunFolder(run_folder).record(), None)
     case = cases[cases.ids.index(line["case_id"])]
     question, gold = next(pair for pair in case.questions if pair[0].id == line["question_id"])
     assert f"Query     {question.text}" in said
@@ -101,7 +102,7 @@ def test_depths_of_a_memtree_with_one_topmost_node_count_its_hidden_root(tmp_pat
     (folder,) = (tmp_path / "runs" / "locomo").iterdir()
     (case,) = folder.glob("cases/*/case.json")
     said = read_lines(case)[0]["memory"]
-    (tree,) = trees_of(folder, record_of(folder))
+    (tree,) = trees_of(folder, RunFolder(folder).record())
     assert [max(depths(tree)), sum(not above for above in tree.parents)] == [said["max_depth"], 1]
     capsys.readouterr()
     assert verb("inspect", [str(folder), lines_of(folder)[0]["question_id"]]) == 0
@@ -113,7 +114,7 @@ def test_depths_of_a_memtree_with_one_topmost_node_count_its_hidden_root(tmp_pat
 
 
 def test_items_that_hold_the_evidence_say_which_turns(run_folder: Path) -> None:
-    cases, marked = data_of(record_of(run_folder), None), 0
+    cases, marked = data_of(RunFolder(run_folder).record(), None), 0
     for line in lines_of(run_folder):
         case = cases[cases.ids.index(line["case_id"])]
         gold = next(gold for question, gold in case.questions if question.id == line["question_id"])
@@ -208,7 +209,7 @@ def chain_above(above: dict[str, list[str]], node: str) -> list[str]:
 
 def test_where_the_data_are_not_those_of_the_run_the_reason_stands_in_place_of_the_gold(copied: Path) -> None:
     record = json.loads((copied / "run.json").read_text())
-    record["dataset"]["sha256"] = ["0" * 64]
+    record.dataset["sha256"] = ["0" * 64]
     (copied / "run.json").write_text(json.dumps(record))
     line = lines_of(copied)[0]
     page = "\n".join(inspect.inspect(copied, line["question_id"], line["case_id"]))
@@ -219,7 +220,7 @@ def test_where_the_data_are_not_those_of_the_run_the_reason_stands_in_place_of_t
 
 def test_where_the_files_are_gone_the_command_that_gets_them_is_shown(copied: Path, tmp_path: Path) -> None:
     record = json.loads((copied / "run.json").read_text())
-    record["data_status"] = "official"
+    record.data_status = "official"
     (copied / "run.json").write_text(json.dumps(record))
     line = lines_of(copied)[0]
     page = "\n".join(inspect.inspect(copied, line["question_id"], line["case_id"], tmp_path / "empty"))
@@ -343,7 +344,7 @@ def test_the_prompt_is_shown_as_it_was_sent_and_not_when_that_is_not_known(copie
     texts = {item["key"]: item["text"] for item in read_lines(folder / "items.jsonl")}
     assert all(texts[key] in prompt for key in line["items"])
     record = json.loads((copied / "run.json").read_text())
-    record["prompts"][record["reader"]["prompt"]] = "0" * 64
+    record.prompts[record.reader["prompt"]] = "0" * 64
     (copied / "run.json").write_text(json.dumps(record))
     assert verb("inspect", asked) == 0
     assert "Prompt    not shown: the prompt file reader/locomo_official.md has changed" in capsys.readouterr().out
@@ -368,7 +369,7 @@ def test_the_page_of_a_run_on_ones_own_file_reads_that_file_again(tmp_path: Path
         cfg = compose("config", [f"results={tmp_path / 'results'}", *settings])
     assert run_single(cfg) == 0
     (folder,) = (tmp_path / "results" / "runs" / "jsonl").iterdir()
-    assert data_of(record_of(folder), None).ids == ("harbour",)
+    assert data_of(RunFolder(folder).record(), None).ids == ("harbour",)
     page = "\n".join(inspect.inspect(folder, "q1"))
     assert "Where does Ines work?" in page
     assert "Gold      at the harbour office" in page
@@ -454,7 +455,7 @@ def test_a_memory_without_a_description_is_named_with_those_that_have_one(
     copied: Path, run_folder: Path, capsys: Any
 ) -> None:
     record = json.loads((copied / "run.json").read_text(encoding="utf-8"))
-    record["memory"]["build"]["_target_"] = "memsys.systems.raptor.Raptor"
+    record.memory["build"]["_target_"] = "memsys.systems.raptor.Raptor"
     (copied / "run.json").write_text(json.dumps(record), encoding="utf-8")
     assert verb("inspect", [str(run_folder), "--design", str(copied)]) == 2
     assert (
@@ -481,7 +482,7 @@ def test_the_memory_of_a_run_recalls_for_any_text_what_it_recalled_for_that_ques
 ) -> None:
     """MemTree Tables A.5-A.7 ask queries of the authors; the memory is built again and read with their text."""
     line = lines_of(run_folder)[0]
-    case = data_of(record_of(run_folder), None)[0]
+    case = data_of(RunFolder(run_folder).record(), None)[0]
     text = next(question.text for question, _ in case.questions if question.id == line["question_id"])
     assert (
         verb("inspect", [str(run_folder), "--ask", text, "--case", line["case_id"], f"results={run_folder.parents[2]}"])

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 
-from eval.files.store import RunError, read_predictions
+from eval.files.run_folder import read_predictions
+from eval.files.store import RunError
 from memsys.llm.pricing import ModelSettings, Purse, SpendingCapReached
 from scripts.lab.single import run_single
 from scripts.mock.endpoint import Mock, application, serving

@@ -20,10 +20,11 @@ import pytest
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
 
+from eval.files.run_folder import RunFolder
 from eval.files.store import read_lines
 from eval.statistics.power import detectable
 from eval.statistics.stats import difference
-from scripts.assembly.run_folder import data_of, record_of
+from scripts.assembly.run_folder import data_of
 
 pytestmark = pytest.mark.integration
 
@@ -292,7 +293,11 @@ def test_the_look_inside_follows_a_failure_to_its_verdict(execute: Execute, resu
     rows = [re.findall(r"<td>([\d.]+)</td>", row) for row in shown(done, "levels").split("<tr")]
     assert sum(float(row[0]) for row in rows if row) == recalled
     judged, covered = scores_of(run, "judge_mem0"), scores_of(run, "evidence@10")
-    data = {(case.id, one.id): (one, gold) for case in data_of(record_of(run), None) for one, gold in case.questions}
+    data = {
+        (case.id, one.id): (one, gold)
+        for case in data_of(RunFolder(run).record(), None)
+        for one, gold in case.questions
+    }
     known = [key for key, (_, gold) in data.items() if gold.answerable and gold.evidence]
     wrong = [key for key in known if judged[key] == 0.0]
     assert f"wrong answers: {len(wrong)} of {len(known)} answerable" in shown(done, "failures")

@@ -13,6 +13,7 @@ from omegaconf import DictConfig
 
 from data_loaders.locomo import UNANSWERABLE
 from data_loaders.schema import DataError
+from eval.files.run_folder import RunRecord
 from eval.judging.judge import UNANSWERABLE as SHOWN_TO_JUDGES
 from eval.metrics.locomo import abstains
 from eval.report.cell import Cell
@@ -141,7 +142,7 @@ def test_a_prompt_of_the_users_folder_may_be_the_source_s_own(tmp_path: Any) -> 
 
 
 def test_a_cell_knows_the_prompts_that_made_it() -> None:
-    run = SimpleNamespace(record={"prompts": {"segtree/batch": "", "reader/segtree": ""}})
+    run = SimpleNamespace(record=RunRecord(prompts={"segtree/batch": "", "reader/segtree": ""}))
     line = SimpleNamespace(name="segtree_td", option={})
     group: Any = SimpleNamespace(name="locomo", reader=SimpleNamespace(prompt="reader/segtree"))
     cfg: Any = SimpleNamespace(profile_name="smoke", models=SimpleNamespace(judge="m"))

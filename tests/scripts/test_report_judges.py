@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from eval.files.store import read_lines, read_predictions
+from eval.files.run_folder import RunFolder, read_predictions
+from eval.files.store import read_lines
 from eval.judging.judge import Judge
 from eval.judging.judge_parts import judge_requests
 from eval.report.html.build import Wanted, build
@@ -50,10 +51,7 @@ def test_every_judges_prompt_is_the_request_that_was_sent(results: Path) -> None
     report = report_of(results)
     index, prompts = data(report, "index"), Prompts()
     (judge,) = [place for place, scorer in enumerate(index["sets"][0]["scorers"]) if scorer["judge"]]
-    cases = {
-        case.id: case
-        for case in data_of(json.loads((results / "runs" / index["runs"][0]["key"] / "run.json").read_text()), None)
-    }
+    cases = {case.id: case for case in data_of(RunFolder(results / "runs" / index["runs"][0]["key"]).record(), None)}
     shown = answers(report)
     assert len(shown) == 24
     for page, answer, texts in shown:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from eval.files.run_folder import RunFolder
-from eval.files.store import RunError, stand_ins
+from eval.files.store import RunError
 from eval.judging.agreement import RIGHT
 from eval.report.html.cleaning import Cleaner, cleaner
 from eval.report.html.judge_prompts import loaded_prompts
@@ -100,7 +100,7 @@ def _put_in_place(draft: Path, target: Path) -> None:
 def _fill(draft: Path, sources: Sources, wanted: Wanted, on_progress: Callable[[str], None]) -> None:
     records = [run.record for own in sources.sets for run in own.runs]
     loaded_prompts.cache_clear()  # a file may have changed since this process made a report
-    clean = cleaner(sources.results, [*wanted.private, *(record.get("prompts_dir") for record in records)])
+    clean = cleaner(sources.results, [*wanted.private, *(record.prompts_dir for record in records)])
     shards = Shards(draft / "data", clean)
     labels = set_labels(sources.sets)
     told = _write_lives(draft, sources, labels, wanted.title, clean)
@@ -152,8 +152,8 @@ def _set_line(own: RunSet, every: Sequence[Scorer], blocks: int) -> dict[str, An
         "name": own.name,
         "questions": len(own.asked),
         "histories": len({question.cluster for question in own.asked}),
-        "status": str(own.runs[0].record["data_status"]),
-        "cut": _cut(own.runs[0].record["dataset"]),
+        "status": str(own.runs[0].record.data_status),
+        "cut": _cut(own.runs[0].record.dataset),
         "why": own.why,
         "scorers": [{"title": each.title, "stem": each.stem, "judge": each.is_judge} for each in every],
         "blocks": blocks,
@@ -173,8 +173,8 @@ def set_labels(sets: Sequence[RunSet]) -> list[str]:
     """A name for each set of runs: data set, and the settings in which sets of that name differ; a hash where that is not enough."""
     labels = []
     for own in sets:
-        alike = [each.runs[0].record["dataset"] for each in sets if each.name == own.name]
-        mine = own.runs[0].record["dataset"]
+        alike = [each.runs[0].record.dataset for each in sets if each.name == own.name]
+        mine = own.runs[0].record.dataset
         names = [name for name in mine if name != "name" and any(each.get(name) != mine[name] for each in alike)]
         parts = [f"{name} {mine[name]}" for name in names if _is_short(mine[name])]
         labels.append(
@@ -197,21 +197,21 @@ def _cut(dataset: Mapping[str, Any]) -> str:
 
 
 def _run_line(run: ReportedRun, own: RunSet, number: int, place: int, answered: int) -> dict[str, Any]:
-    reader = dict(run.record["models"].get("reader", {}))
+    reader = dict(run.record.models.get("reader", {}))
     return {
         "key": run.key,
         "title": run.title,
-        "memory": run.record["name"],
+        "memory": run.record.name,
         "set": number,
         "place": place,
         "answered": answered,
         "asked": len(own.asked),
         "finished": len(RunFolder(run.folder).complete()),
-        "cases": run.record.get("cases", 0),
+        "cases": (run.record.cases or 0),
         "reader": "answers of others"
-        if "imported" in run.record
+        if run.record.imported
         else str(reader.get("model") or reader.get("name") or f"offline engine ({reader.get('engine', 'unknown')})"),
-        "stand_ins": stand_ins(run.record),
+        "stand_ins": run.record.stand_ins,
         "costs": run_costs(run),
     }
 

@@ -47,7 +47,7 @@ def judge_prompts(
         settings = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise RunError("the judge's settings are not beside its scores") from error
-    judge, prompts = _judge(settings, str(run.record.get("prompts_dir") or ""))
+    judge, prompts = _judge(settings, str(run.record.prompts_dir or ""))
     text = judged["recalled" if judge.rule == "memory" else "answer"]
     if str(line.get("why", "")).startswith("aborted: "):
         raise RunError("no judge was asked: the memory gave up its search")

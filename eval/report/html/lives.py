@@ -9,7 +9,7 @@ from typing import Any
 from data_loaders.patterns import holds
 from data_loaders.schema import Case, Gold, Question, Turn
 from eval.files.records import Prediction, Read
-from eval.files.store import read_items, read_predictions
+from eval.files.run_folder import read_items, read_predictions
 from eval.metrics.change import WRONG, change_answer, change_recall
 from eval.report.html.cleaning import clipped
 from eval.report.html.sources import ReportedRun, RunSet

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from eval.analysis.costs import BUILD, by_purpose, costs, phases
-from eval.files.run_folder import is_complete
-from eval.files.store import RunError, read_lines, read_predictions
+from eval.files.run_folder import is_complete, read_efforts, read_predictions
+from eval.files.store import RunError
 from eval.report.html.cleaning import clipped
 from eval.report.html.judge_prompts import judge_templates, loaded_prompts
 from eval.report.html.sources import ReportedRun, RunSet, pretty
@@ -44,7 +44,7 @@ def memory_page(run: ReportedRun, runs: RunSet, trees: Mapping[str, str], judges
     cases = list(dict.fromkeys(question.case_id for question in runs.asked))
     return {
         "key": run.key,
-        "settings": pretty(run.record),
+        "settings": pretty(run.record.content),
         "outcomes": _outcomes(run, runs),
         "phases": [[cost.phase, *(show(cost) for _, show in PHASES)] for cost in phases(run.folder)],
         "phase_titles": [title for title, _ in PHASES],
@@ -80,7 +80,7 @@ def growth(run: ReportedRun, cases: Sequence[str]) -> list[dict[str, Any]]:
     for case_id in cases:
         points: list[list[float]] = []
         tokens = calls = seconds = 0.0
-        for line in read_lines(run.case_folder(case_id) / "effort.jsonl", again=False, fields=("phase",)):
+        for line in read_efforts(run.case_folder(case_id)):
             if line["phase"] in BUILD:
                 tokens += line["tokens_in"] + line["tokens_out"]
                 calls += sum(line["calls"].values())
@@ -102,10 +102,10 @@ def _prompts(run: ReportedRun, judges: Sequence[str]) -> list[list[str]]:
     """Name, hash and text of each prompt of memory, reader and judges; why there is no text where the file is another one now."""
     pages = []
     try:
-        known: Prompts | None = loaded_prompts(run.record.get("prompts_dir"))
+        known: Prompts | None = loaded_prompts(run.record.prompts_dir)
     except PromptError:
         known = None
-    for name, digest in sorted({**run.record.get("prompts", {}), **judge_templates(run, judges)}.items()):
+    for name, digest in sorted({**run.record.prompts, **judge_templates(run, judges)}.items()):
         text = "not shown: the file has changed since the run, or is gone"
         if known is not None and _digest(known, name) == digest:
             prompt = known[name]

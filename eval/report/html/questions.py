@@ -14,8 +14,8 @@ from typing import Any
 
 from data_loaders.schema import Case, Gold, Question
 from eval.files.records import Prediction
-from eval.files.run_folder import RunFolder
-from eval.files.store import RunError, read_items, read_lines, read_predictions
+from eval.files.run_folder import RunFolder, read_efforts, read_items, read_predictions
+from eval.files.store import RunError
 from eval.judging.score_files import read_scores
 from eval.metrics.evidence import answer_words, coverage
 from eval.report.html.cleaning import LONGEST, clipped
@@ -63,7 +63,7 @@ class CaseFiles:
 def case_files(run: ReportedRun, case_id: str) -> CaseFiles:
     """Read the files of a case; all empty where the run has not reached it."""
     folder = run.case_folder(case_id)
-    lines = read_lines(folder / "effort.jsonl", again=False, fields=("phase", "subject"))
+    lines = read_efforts(folder)
     efforts = {(line["phase"], line["subject"]): line for line in lines if line["phase"] in ("read", "answer")}
     return CaseFiles(run, read_predictions(folder), read_items(folder), efforts)
 
@@ -165,13 +165,13 @@ def _covered(
 def _prompt(files: CaseFiles, prediction: Prediction, question: Question | None, texts: TextPool) -> dict[str, Any]:
     """The prompt as parts, numbers standing for texts; or why it is not shown."""
     line = files.efforts.get(("answer", prediction.question_id))
-    if "imported" in files.run.record:
+    if files.run.record.imported:
         return {"no_prompt": "the answer was imported; nobody recorded its prompt"}
     if line is None:
         return {"no_prompt": "no reader was asked: the memory failed, gave up, or answered itself"}
     if question is None:
         return {"no_prompt": "the question's text could not be read again"}
-    prompts, why = _prompts_of(str(files.run.record.get("prompts_dir") or ""))
+    prompts, why = _prompts_of(str(files.run.record.prompts_dir or ""))
     if prompts is None:
         return {"no_prompt": why}
     try:

@@ -16,12 +16,11 @@ from typing import Any
 
 from data_loaders.schema import Case, DataError
 from eval.files.provenance import identity
-from eval.files.received import is_linked, run_record
-from eval.files.run_folder import COMPLETE, RunFolder, is_complete
-from eval.files.store import RunError, read_predictions, read_record
+from eval.files.run_folder import COMPLETE, RunFolder, RunRecord, is_complete, read_predictions
+from eval.files.store import RunError, read_record
 from eval.report.scores import Asked, asked
 
-CasesOf = Callable[[Mapping[str, Any]], Sequence[Case]]
+CasesOf = Callable[[RunRecord], Sequence[Case]]
 """Loads the cases of a run again, given its `run.json`."""
 
 
@@ -32,7 +31,7 @@ class ReportedRun:
     key: str
     """Its folder below `runs`, such as `locomo/bm25-0a1b2c3d4e5f`."""
     folder: Path
-    record: Mapping[str, Any]
+    record: RunRecord
     title: str
 
     def case_folder(self, case_id: str) -> Path:
@@ -97,9 +96,9 @@ def read_sources(results: Path, cases_of: CasesOf, stems: Sequence[str] = ()) ->
     records = _records(results, set(titles) if stems else None, missing)
     if not records and not tables:
         raise RunError(f"{results}: no runs and no tables; run something first, such as: make reproduce-table4")
-    by_data: dict[str, list[tuple[str, Mapping[str, Any]]]] = {}
+    by_data: dict[str, list[tuple[str, RunRecord]]] = {}
     for key, record in records.items():
-        data = f"{record['dataset']['name']}-{identity(record['dataset'])[:6]}"
+        data = f"{record.dataset['name']}-{identity(record.dataset)[:6]}"
         by_data.setdefault(data, []).append((key, record))
     sets = tuple(_set(results, key, runs, titles, cases_of) for key, runs in sorted(by_data.items()))
     missing += [f"{each.name}: questions and gold are not shown: {each.why}" for each in sets if each.why]
@@ -143,16 +142,15 @@ def _titles(tables: Sequence[TableFile]) -> dict[str, str]:
     }
 
 
-def _records(results: Path, wanted: set[str] | None, missing: list[str]) -> dict[str, Mapping[str, Any]]:
-    records: dict[str, Mapping[str, Any]] = {}
-    for path in sorted((results / "runs").glob("*/*/run.json")):
-        key = path.parent.relative_to(results / "runs").as_posix()
-        if wanted is not None and key not in wanted:
+def _records(results: Path, wanted: set[str] | None, missing: list[str]) -> dict[str, RunRecord]:
+    records: dict[str, RunRecord] = {}
+    for run in RunFolder.all(results):
+        if wanted is not None and run.key not in wanted:
             continue
         try:
-            if is_linked(path.parent):
-                raise RunError(f"{path.parent} is left out: it is a link, and the run may lie outside the results")
-            records[key] = run_record(path.parent)
+            if run.is_linked:
+                raise RunError(f"{run.path} is left out: it is a link, and the run may lie outside the results")
+            records[run.key] = run.record()
         except RunError as error:
             missing.append(str(error))
     return records
@@ -161,27 +159,27 @@ def _records(results: Path, wanted: set[str] | None, missing: list[str]) -> dict
 def _set(
     results: Path,
     key: str,
-    runs: Sequence[tuple[str, Mapping[str, Any]]],
+    runs: Sequence[tuple[str, RunRecord]],
     titles: Mapping[str, str],
     cases_of: CasesOf,
 ) -> RunSet:
-    names = [titles.get(run, record["name"]) for run, record in runs]
+    names = [titles.get(run, record.name) for run, record in runs]
     folders = tuple(
         ReportedRun(run, results / "runs" / run, record, _unique(name, run, record, names))
         for (run, record), name in zip(runs, names, strict=True)
     )
-    name = str(runs[0][1]["dataset"]["name"])
+    name = str(runs[0][1].dataset["name"])
     try:
         return RunSet(key, name, folders, cases_of(runs[0][1]))
     except (DataError, RunError) as error:
         return RunSet(key, name, folders, (), str(error))
 
 
-def _unique(name: str, run: str, record: Mapping[str, Any], names: Sequence[str]) -> str:
+def _unique(name: str, run: str, record: RunRecord, names: Sequence[str]) -> str:
     """The title, with what tells runs of the same title apart: the replicate, and the end of the folder's name."""
     if names.count(name) == 1:
         return name
-    replicate = record.get("seed", [0, 0])[1]
+    replicate = record.seed[1] if record.seed else 0
     return f"{name} ({f'replicate {replicate}, ' if replicate else ''}{run.rpartition('-')[2][:6]})"
 
 

@@ -26,7 +26,8 @@ from eval.executors.cells import Job, Jobs
 from eval.executors.processes import in_processes
 from eval.executors.service_host import WorkerFailure, runs_anywhere, sendable
 from eval.files.records import Prediction
-from eval.files.store import RunError, read_lines, read_predictions
+from eval.files.run_folder import read_predictions
+from eval.files.store import RunError, read_lines
 from eval.running.case import is_answered
 from eval.running.loop import run_all
 from eval.running.run import Progress, Run

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from eval.files.store import read_predictions, read_record, write_lines
+from eval.files.run_folder import RunFolder, read_predictions
+from eval.files.store import write_lines
 from eval.report.card import run_card, table_card
 from eval.report.rendering import shown
 from scripts.command import verb
@@ -29,7 +30,7 @@ def bm25(lab: Lab) -> Scored:
 
 
 def card_of(folder: Path) -> str:
-    return run_card(folder, read_record(folder / "run.json"))
+    return run_card(folder, RunFolder(folder).record())
 
 
 def test_a_card_says_what_a_reviewer_asks(bm25: Scored) -> None:
@@ -38,12 +39,12 @@ def test_a_card_says_what_a_reviewer_asks(bm25: Scored) -> None:
     for wanted in (
         folder.name,
         "STAND-IN: reader filled by engines without a model",
-        f"status sample, sha256 {record['dataset']['sha256'][0]}",
+        f"status sample, sha256 {record.dataset['sha256'][0]}",
         "the whole data set",
         "build seed 0, replicate 0; data seed 0",
         "48 questions: 48 answered, 0 errors",
         "Detectable difference from another memory at 80 % power: ",
-        *(digest for digest in record["prompts"].values()),
+        *(digest for digest in record.prompts.values()),
         '"k": 10',
         "| recalled tokens |",
         "| judge_mem0 | 48 |",
@@ -83,7 +84,7 @@ def test_a_card_of_a_table_repeats_its_cells_captions_and_adjusted_p(lab: Lab, b
         for cell in row.cells:
             assert f"| {shown(cell)} |" in text
     assert all(f"{pair.p:.3f}" in text for pair in table.pairs.values() if pair.p is not None)
-    assert all(f"## {record['name']} on locomo" in text for record in folders.values())
+    assert all(f"## {record.name} on locomo" in text for record in folders.values())
 
 
 def test_the_command_writes_the_card_without_the_data(

@@ -23,6 +23,7 @@ import numpy as np
 import pytest
 
 from data_loaders.schema import Question, Turn, Unit
+from eval.files.run_folder import RunRecord
 from memsys import processes
 from memsys.embed import HashingEmbedder
 from memsys.llm.gateway.server import Gateway
@@ -374,5 +375,5 @@ def test_the_caption_says_which_products_had_no_sandbox(kind: str, said: bool, t
     case = tmp_path / "cases" / "c1" / "case.json"
     case.parent.mkdir(parents=True)
     case.write_text(json.dumps({"case_id": "c1", "memory": {"abilities": {"sandbox": kind}}}) + "\n")
-    run = SimpleNamespace(name="released_toy", record={"waived": {"a promise": "a reason"}}, folder=tmp_path)
+    run = SimpleNamespace(name="released_toy", record=RunRecord(waived={"a promise": "a reason"}), folder=tmp_path)
     assert any(line.startswith("NO SANDBOX: released_toy") for line in waivers([run])) is said  # type: ignore[list-item]

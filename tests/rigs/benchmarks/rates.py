@@ -26,7 +26,7 @@ def limited_to_sixty() -> list[Measured]:
 
 def limited(rpm: int, questions: int = 300) -> list[Measured]:
     """Answer questions against a mock endpoint of this rate, whose client knows nothing of it."""
-    from eval.files.store import read_predictions
+    from eval.files.run_folder import read_predictions
     from eval.running.loop import run_all
     from memsys.systems.controls import Recency
 

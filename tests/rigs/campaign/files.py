@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from data_loaders.schema import DataError
+from eval.files.run_folder import RunFolder
 from eval.files.store import RunError
 from scripts.mock.endpoint import Mock, application, serving
 from tests.rigs.campaign.mutations import BROKEN_BYTES, mutated
@@ -157,10 +158,10 @@ def deleted(path: Path, results: Path, message: str) -> bool:
 
 def _looked_at(run_folder: Path) -> Iterator[str]:
     """A look at the structure and the record."""
-    from scripts.assembly.run_folder import record_of, trees_of
+    from scripts.assembly.run_folder import trees_of
 
     try:
-        trees_of(run_folder, record_of(run_folder))
+        trees_of(run_folder, RunFolder(run_folder).record())
     except RunError:
         pass
     except Exception as error:

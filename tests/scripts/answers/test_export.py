@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from eval.files.store import RunError, read_predictions, write_lines
+from eval.files.run_folder import read_predictions
+from eval.files.store import RunError, write_lines
 from scripts.answers import scoring
 from scripts.answers.finished import finished_run
 from scripts.answers.importing import Origin

@@ -15,7 +15,8 @@ import pytest
 from data_loaders.schema import DataError
 from eval.analysis.costs import costs
 from eval.files.imported import NOT_RECORDED
-from eval.files.store import RunError, read_predictions, read_record
+from eval.files.run_folder import read_predictions
+from eval.files.store import RunError, read_record
 from eval.judging.score_files import read_scores
 from eval.report.rendering import markdown
 from scripts.answers.formats import read_answers
