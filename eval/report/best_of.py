@@ -8,8 +8,7 @@ from functools import cached_property
 
 import numpy as np
 
-from eval.report.cell import Cell
-from eval.report.scores import Draws, Scores
+from eval.report.cell import Cell, Draws, Scores
 
 
 @dataclass(frozen=True)

@@ -16,12 +16,9 @@ from eval.files.imported import NOT_RECORDED, described
 from eval.files.run_folder import COMPLETE, RunFolder, RunRecord, is_complete, read_predictions
 from eval.files.store import read_lines, read_record
 from eval.judging.score_files import graded_files
-from eval.report.cell import Cell, Column
-from eval.report.detectable import detectable_lines
+from eval.report.cell import Asked, Cell, Column, outcomes
 from eval.report.rendering import COSTS, cost_texts, shown
-from eval.report.scores import Asked, outcomes
 from eval.report.tables import Table
-from eval.report.verdict_notes import verdict_lines
 from eval.statistics.power import planned
 from eval.statistics.power import shown as difference_shown
 from memsys.llm.secrets import redact
@@ -36,7 +33,7 @@ def table_card(table: Table, runs: Mapping[Path, RunRecord]) -> str:
     lines = [
         f"# Results card: {_line(table.title)}",
         "",
-        *(f"- {_line(each)}" for each in (*table.caption, *detectable_lines(table), *verdict_lines(table))),
+        *(f"- {_line(each)}" for each in table.lines),
     ]
     lines += ["", "| row | column | score | adjusted p against the reference |", "|---|---|---|---|"]
     for row in table.rows:

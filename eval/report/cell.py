@@ -1,26 +1,179 @@
-"""One memory in one column: mean, intervals, counts, difference from another memory, verdict beside the published number."""
+"""One memory in one column: mean, intervals, counts, difference from another memory, verdict beside the published number.
+
+`Asked`, `outcomes` and `read_draws` are what a table reads of a run's files: its questions, their outcomes and their scores.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from statistics import stdev
-from typing import Any
+from statistics import fmean, stdev
+from typing import Any, ClassVar
 
 import numpy as np
 
+from data_loaders.schema import Case
+from eval.files.run_folder import RunFolder, read_predictions
+from eval.judging.answer_forms import is_refusal
 from eval.judging.judge_card import Corrected, Correction
+from eval.judging.score_files import read_scores
 from eval.report.equivalence import NO_RUNS, Runs, assumed_runs, measured_runs
 from eval.report.published import ROUNDING, Published, qualified, verdict
-from eval.report.scores import Asked, Counts, Draws, Outcomes, Scores, mean_scores, read_draws, refusals, scores_by_run
 from eval.statistics.stats import Difference, Estimate, Interval, difference, estimate, numbered, stratified, weights
 
 ALL, ANSWERABLE = "all", "answerable"
 ABOVE_CEILING = "ABOVE ITS CEILING"
 """Marks a score that is higher than what a perfect memory gets, before that number."""
 AGGREGATES = ("question", "case", "category")
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A question as tables need it: which groups it belongs to, not its text."""
+
+    case_id: str
+    question_id: str
+    category: str
+    cluster: str
+    answerable: bool
+    evidence: bool
+    """Whether the data set names the turns that hold the answer."""
+    groups: tuple[str, ...] = ()
+    """Groups beside the category that it is reported in."""
+    supports: bool = False
+    """Whether it is asked for the sake of another question, which is the one that is scored."""
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """Case id and question id."""
+        return self.case_id, self.question_id
+
+    def belongs_to(self, group: str) -> bool:
+        """Whether a category or a further group has the question."""
+        return group in (self.category, *self.groups)
+
+
+def asked(cases: Iterable[Case]) -> tuple[Asked, ...]:
+    """Every question of a data set, in order."""
+    return tuple(
+        Asked(
+            *(case.id, question.id, gold.category, case.cluster or case.id, gold.answerable),
+            evidence=bool(gold.evidence),
+            groups=gold.groups,
+            supports=bool(gold.supports),
+        )
+        for case in cases
+        for question, gold in case.questions
+    )
+
+
+def refusals(score_files: Sequence[Path], questions: Iterable[Asked]) -> frozenset[tuple[str, str]]:
+    """Questions with an answer that the answers behind these score files refuse in every replicate: wrong without a judge."""
+    refused = None
+    own = [question for question in questions if question.answerable]
+    for path in score_files:
+        answers = {
+            case_id: read_predictions(RunFolder(path.parents[1]).case(case_id)) for case_id in {q.case_id for q in own}
+        }
+        keys = {
+            q.key
+            for q in own
+            if q.question_id in answers[q.case_id] and is_refusal(answers[q.case_id][q.question_id].answer)
+        }
+        refused = keys if refused is None else refused & keys
+    return frozenset(refused or ())
+
+
+Scores = Mapping[tuple[str, str], float]
+"""Score by (case id, question id); questions without a score are absent."""
+Outcomes = Mapping[tuple[str, str], frozenset[str]]
+"""Outcomes by (case id, question id), over all replicates; questions that were not reached are absent."""
+
+
+def outcomes(folders: Iterable[Path], questions: Sequence[Asked]) -> Outcomes:
+    """Outcomes from the predictions of a run and its replicates; `cut` or `empty` is among them when an answer was.
+
+    Args:
+        folders: run folders, one per replicate.
+    """
+    by_question: dict[tuple[str, str], frozenset[str]] = {}
+    for folder in folders:
+        for case_id in dict.fromkeys(question.case_id for question in questions):
+            for prediction in read_predictions(RunFolder(folder).case(case_id)).values():
+                key = (case_id, prediction.question_id)
+                marks = {name for name in ("cut", "empty") if getattr(prediction, name)}
+                by_question[key] = by_question.get(key, frozenset()) | {prediction.outcome} | marks
+    return by_question
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """How many questions had which outcome; scored, unscored, errored and not reached add up to `questions`."""
+
+    questions: int
+    scored: int
+    unscored: int
+    """Answered, but without a verdict."""
+    errored: int
+    not_reached: int
+    aborted: int = 0
+    """Scored questions whose search the memory aborted; they count as wrong."""
+    cut: int = 0
+    """Scored questions whose answer was cut at the reader's token limit."""
+    empty: int = 0
+    """Scored questions whose answer is empty; they count as wrong."""
+
+    @property
+    def missing_share(self) -> float:
+        """Share of the questions without a score."""
+        return 1.0 - self.scored / self.questions if self.questions else 0.0
+
+
+Draw = tuple[int, int]
+"""Number of the replicate and of the judge's repeat."""
+Draws = Mapping[tuple[str, str], Sequence[tuple[Draw, float]]]
+"""Every score that a question got, with the draw that it comes from."""
+
+
+def read_draws(score_files: Sequence[Path], questions: Sequence[Asked], repeats: int | None = None) -> Draws:
+    """The scores of questions, from one score file per replicate.
+
+    Args:
+        repeats: how many of the judge's repeats count, the first ones; None counts all.
+
+    Raises:
+        RunError: a score file does not exist or is damaged.
+    """
+    keys = {question.key for question in questions}
+    draws: dict[tuple[str, str], list[tuple[Draw, float]]] = {}
+    for replicate, path in enumerate(score_files):
+        for key, lines in read_scores(path).items():
+            for line in lines:
+                counts = repeats is None or line["repeat"] < repeats
+                if line["value"] is not None and key in keys and counts:
+                    draws.setdefault(key, []).append(((replicate, line["repeat"]), line["value"]))
+    return draws
+
+
+def mean_scores(draws: Draws) -> dict[tuple[str, str], float]:
+    """Score of each scored question: the mean over replicates and repeats."""
+    return {key: fmean(value for _, value in own) for key, own in draws.items()}
+
+
+def scores_by_run(draws: Draws) -> list[dict[tuple[str, str], float]]:
+    """The scores of each build, the judge's repeats averaged; of a single build, those of each repeat.
+
+    Repeats of one build share its answers: as runs of their own they would make a spread between runs too small.
+    """
+    builds = {replicate for own in draws.values() for (replicate, _), _ in own}
+    by_run: dict[int, dict[tuple[str, str], list[float]]] = {}
+    for key, own in draws.items():
+        for (replicate, repeat), value in own:
+            run = replicate if len(builds) > 1 else repeat
+            by_run.setdefault(run, {}).setdefault(key, []).append(value)
+    return [{key: fmean(values) for key, values in by_run[run].items()} for run in sorted(by_run)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,14 +198,10 @@ class Column:
         answerable = dataset.get("answerable", ANSWERABLE)
         return cls(dataset["name"], dataset["title"], metric, questions, dataset["aggregate"][0], answerable)
 
-    def groups(self, questions: Sequence[Asked], aggregate: str = "") -> list[str]:
-        """What the mean weighs equally: the group of each question, from which `eval.statistics.stats.weights` makes the weights.
-
-        Args:
-            aggregate: one of `AGGREGATES`; empty takes the column's own.
-        """
+    def groups(self, questions: Sequence[Asked]) -> list[str]:
+        """What the mean weighs equally: the group of each question, from which `eval.statistics.stats.weights` makes the weights."""
         names = {"question": lambda _: "", "case": lambda each: each.cluster, "category": lambda each: each.category}
-        return list(map(names[aggregate or self.aggregate], questions))
+        return list(map(names[self.aggregate], questions))
 
     def mean(self, questions: Sequence[Asked], scores: Scores) -> float:
         """The weighted mean over those of the questions that have a score; 0 when none has."""
@@ -93,6 +242,11 @@ class Cell:
     qualifier: str = ""
     """What else differs from the published number, such as `prompts ours`; printed after the verdict."""
 
+    digits: ClassVar[int] = 3
+    """Of the printed mean."""
+    _known: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+    """What is asked for several times: Markdown, CSV, LaTeX and verdict need the same estimates."""
+
     @cached_property
     def draws(self) -> Draws:
         """Every score of each question."""
@@ -119,21 +273,15 @@ class Cell:
         by_build = scores_by_run(self.draws)
         complete = [question for question in scored if all(question.key in scores for scores in by_build)]
         if len(builds) < 2 or not complete:
-            return assumed_runs(np.array([self.scores[each.key] for each in scored]), self._weights(scored))
+            return assumed_runs(
+                np.array([self.scores[each.key] for each in scored]), weights(self.column.groups(scored))
+            )
         places = {name: place for place, name in enumerate(dict.fromkeys(each.cluster for each in complete))}
         parts = np.zeros((len(places), len(by_build)))
         rows = [[scores[question.key] for scores in by_build] for question in complete]
-        shares = self._weights(complete)[:, None] / len(complete)
+        shares = weights(self.column.groups(complete))[:, None] / len(complete)
         np.add.at(parts, [places[question.cluster] for question in complete], shares * np.array(rows))
         return measured_runs(parts)
-
-    def _weights(self, questions: Sequence[Asked]) -> np.ndarray:
-        return weights(self.column.groups(questions))
-
-    @property
-    def chooses(self) -> bool:
-        """Whether leaving out a case may change the scores of the others: True for the best of several memories."""
-        return False
 
     def scores_without(self, cluster: str) -> Scores:
         """The scores of all cases but one; a memory's own scores do not depend on the case that is left out."""
@@ -142,11 +290,6 @@ class Cell:
             for question in self.column.questions
             if question.cluster != cluster and question.key in self.scores
         }
-
-    @property
-    def inapplicable(self) -> frozenset[tuple[str, str]]:
-        """Questions that say nothing about this memory, by a metric that tells (`eval.report.outcome_cell`); none for most metrics."""
-        return frozenset()
 
     def applicable(self, category: str = ALL) -> list[Asked]:
         """The questions of a category without those that say nothing about this memory."""
@@ -167,30 +310,34 @@ class Cell:
 
     def estimate(self, category: str = ALL, aggregate: str | None = None) -> Estimate | None:
         """Mean and intervals over the scored questions of a category; None when no question is scored."""
-        key = (category, aggregate or self.column.aggregate)
-        if key not in self._estimates:
-            self._estimates[key] = self._estimate(*key)
-        return self._estimates[key]
-
-    @cached_property
-    def _estimates(self) -> dict[tuple[str, str], Estimate | None]:
-        """Cache of `estimate`: Markdown, CSV, LaTeX and verdict ask for the same ones."""
-        return {}
-
-    def _estimate(self, category: str, aggregate: str) -> Estimate | None:
+        key = category, aggregate or self.column.aggregate
         scored = [question for question in self._questions(category) if question.key in self.scores]
-        if not scored:
-            return None
-        values = [self.scores[question.key] for question in scored]
-        clusters = [question.cluster for question in scored]
-        groups = self.column.groups(scored, aggregate)
-        without = None
-        if self.chooses:
-            column = replace(self.column, aggregate=aggregate)
-            without = [column.mean(scored, self.scores_without(name)) for name in sorted(set(clusters))]
-        if aggregate == "question":
-            return estimate(values, clusters, without)
-        return stratified(values, groups, clusters, without)
+        if key not in self._known and scored:
+            values = [self.scores[question.key] for question in scored]
+            clusters = [question.cluster for question in scored]
+            column, without = replace(self.column, aggregate=key[1]), None
+            if self.chooses:
+                without = [column.mean(scored, self.scores_without(name)) for name in sorted(set(clusters))]
+            if column.aggregate == "question":
+                self._known[key] = estimate(values, clusters, without)
+            else:
+                self._known[key] = stratified(values, column.groups(scored), clusters, without)
+        return self._known.get(key)
+
+    @property
+    def chooses(self) -> bool:
+        """Whether leaving out a case may change the scores of the others: True for the best of several memories."""
+        return False
+
+    @property
+    def inapplicable(self) -> frozenset[tuple[str, str]]:
+        """Questions that say nothing about this memory, by a metric that tells (`eval.report.outcome_cell`); none for most metrics."""
+        return frozenset()
+
+    @property
+    def ours(self) -> Estimate | None:
+        """Mean and intervals over all questions."""
+        return self.estimate()
 
     def corrected(self, category: str = ALL) -> Corrected | str | None:
         """The score corrected for the judge's errors; a text says why it cannot be, None that nobody asked for it."""
@@ -247,10 +394,12 @@ class Cell:
         without = None
         if self.chooses or other.chooses:
             questions = [question for question, held in zip(self._questions(category), both, strict=True) if held]
-            names = sorted({question.cluster for question in questions})
-            without = [self._gap_without(other, questions, name) for name in names]
-        own = first[both], second[both], clusters[both]
-        return difference(*own, without=without, test=test, groups=groups[both])
+            without = []
+            for name in sorted({question.cluster for question in questions}):
+                own, theirs = self.scores_without(name), other.scores_without(name)
+                gaps = {key: own[key] - theirs[key] for key in own.keys() & theirs.keys()}
+                without.append(self.column.mean(questions, gaps))
+        return difference(first[both], second[both], clusters[both], without=without, test=test, groups=groups[both])
 
     def _arrays(self, category: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Scores (NaN: none), histories and groups of the questions of a category, names as numbers; computed once."""
@@ -258,17 +407,9 @@ class Cell:
             questions = self._questions(category)
             scores = np.array([self.scores.get(question.key, np.nan) for question in questions], dtype=float)
             clusters = numbered([question.cluster for question in questions])
-            self._known[category] = (scores, clusters, numbered(self.column.groups(questions)))
-        return self._known[category]
-
-    @cached_property
-    def _known(self) -> dict[str, tuple[np.ndarray, np.ndarray, np.ndarray]]:
-        return {}
-
-    def _gap_without(self, other: Cell, questions: Sequence[Asked], cluster: str) -> float:
-        first, second = self.scores_without(cluster), other.scores_without(cluster)
-        gaps = {key: first[key] - second[key] for key in first.keys() & second.keys()}
-        return self.column.mean(questions, gaps)
+            self._known[category] = scores, clusters, numbered(self.column.groups(questions))
+        arrays: tuple[np.ndarray, np.ndarray, np.ndarray] = self._known[category]
+        return arrays
 
     def _questions(self, category: str) -> list[Asked]:
         scored = [question for question in self.column.questions if not question.supports]

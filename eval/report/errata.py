@@ -17,7 +17,7 @@ from pathlib import Path
 
 from data_loaders.schema import Case, DataError
 from eval.analysis.losses import FINE
-from eval.report.scores import Asked
+from eval.report.cell import Asked
 from eval.statistics.stats import Estimate, estimate
 
 Key = tuple[str, str]

@@ -30,9 +30,8 @@ from eval.analysis.costs import by_purpose, costs, efforts
 from eval.files.run_folder import COMPLETE, EFFORTS, RunFolder
 from eval.files.store import read_record
 from eval.metrics.evidence import recalled
-from eval.report.cell import Cell
+from eval.report.cell import Asked, Cell
 from eval.report.equivalence import NO_RUNS, Runs
-from eval.report.scores import Asked
 from eval.statistics.stats import Estimate, estimate, jackknifed
 from eval.structure.manifold import MEASURES, cloud
 from eval.structure.tree import build_calls, read_tree, shape, without_chains

@@ -8,8 +8,7 @@ from functools import cached_property
 
 from eval.judging.score_files import read_scores
 from eval.metrics.change import RIGHT, WRONG
-from eval.report.cell import ALL, Cell
-from eval.report.scores import Counts
+from eval.report.cell import ALL, Cell, Counts
 
 KINDS = tuple(name for names in WRONG.values() for name in names)
 """Wrong outcomes, of each family the one that matters first."""

@@ -1,4 +1,4 @@
-"""Where two memories differ: by history, with missing answers, wins and losses by category, and the questions that tell most."""
+"""Where two memories differ: wins and losses by category, and the questions that tell most."""
 
 from __future__ import annotations
 
@@ -6,36 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from eval.report.cell import ALL, ANSWERABLE, Cell, categories
-from eval.report.scores import Asked
-from eval.statistics.families import Gaps
-from eval.statistics.stats import Interval
-
-
-def case_gaps(first: Cell, second: Cell, histories: Sequence[str]) -> Gaps:
-    """The paired differences of two cells of one column, added up by history, over the questions that both have a score for.
-
-    Args:
-        histories: names of all histories of the column.
-    """
-    both = [each for each in first.column.questions if each.key in first.scores and each.key in second.scores]
-    gaps = [first.scores[each.key] - second.scores[each.key] for each in both]
-    return Gaps.of(gaps, [each.cluster for each in both], first.column.groups(both), histories)
-
-
-def gap_bounds(first: Cell, second: Cell) -> Interval | None:
-    """The least and the largest difference over all questions if missing answers score between 0 and 1; None if none is missing.
-
-    Manski's bounds: nothing is assumed about why an answer is missing. Scores are shares.
-    """
-    column, own, other = first.column, first.scores, second.scores
-    questions = [each for each in first.applicable() if each.key not in second.inapplicable]
-    if all(each.key in own and each.key in other for each in questions):
-        return None
-    keys = [question.key for question in questions]
-    least = {key: own.get(key, 0.0) - other.get(key, 1.0) for key in keys}
-    most = {key: own.get(key, 1.0) - other.get(key, 0.0) for key in keys}
-    return Interval(column.mean(questions, least), column.mean(questions, most))
+from eval.report.cell import ALL, ANSWERABLE, Asked, Cell, categories
 
 
 @dataclass(frozen=True, slots=True)

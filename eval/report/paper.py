@@ -1,4 +1,6 @@
-"""A table for a paper: LaTeX with booktabs and siunitx, one `table` for each column group, in the numbers that Markdown and CSV print.
+"""A table as LaTeX with booktabs, in the numbers that Markdown and CSV print.
+
+`latex` is all of it in one `table`. `paper_table` is what a paper takes: with siunitx, one `table` for each column group.
 
 Significance marks are those of the paired test by case against the table's reference row, adjusted over the table's family
 (`eval.statistics.families`); exploratory metrics and fewer than five histories have none. Whatever a reader
@@ -10,15 +12,24 @@ Characters that pdfTeX's default encodings cannot set are written as `[U+4E2D]`.
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from re import sub
 
 from eval.report.cell import Cell
-from eval.report.detectable import detectable_lines, how_tested
 from eval.report.rendering import number, span
-from eval.report.tables import AnyCell, Measure, Pair, Row, Table
-from eval.report.verdict_notes import verdict_lines
-from eval.statistics.stats import Estimate, preferred_interval
+from eval.report.tables import (
+    AnyCell,
+    Pair,
+    Row,
+    Table,
+    detectable_lines,
+    estimate_of,
+    how_tested,
+    is_compared,
+    printed,
+    verdict_lines,
+)
+from eval.statistics.stats import preferred_interval
 
 WIDEST = 3
 """More metrics than these go into a further table: nine columns of numbers are what a page can take."""
@@ -87,24 +98,49 @@ def _escaped(character: str) -> str:
     return character if plain else f"[U+{ord(character):04X}]"
 
 
+def latex(table: Table) -> str:
+    """The scores as one table: our mean, its interval by case or the cautious one, published number and verdict in small print."""
+    lines = [
+        r"\begin{table}",
+        r"\centering",
+        r"\small",
+        rf"\begin{{tabular}}{{l{'c' * len(table.columns)}}}",
+        r"\toprule",
+    ]
+    header = ["Memory", *(f"{column.title} {column.metric}" for column in table.columns)]
+    lines += [" & ".join(map(escaped, header)) + r" \\", r"\midrule"]
+    for row in table.rows:
+        lines += [r"\midrule"] if row.ruled else []
+        cells = [escaped(row.title)]
+        for cell in row.cells:
+            ours = estimate_of(cell)
+            if isinstance(cell, str) or ours is None:
+                cells.append(escaped(cell) if isinstance(cell, str) else "--")
+                continue
+            interval = span(preferred_interval(ours))
+            said = f"; {escaped(cell.verdict())}" if is_compared(cell) else ""
+            small = [rf"{{\tiny {interval}}}"] if interval else []
+            small += [rf"{{\tiny ({printed(cell)}{said})}}"] if printed(cell) else []
+            cells.append(" ".join([f"{ours.mean:.3f}", *small]))
+        lines.append(" & ".join(cells) + r" \\")
+    caption = escaped(" ".join([f"{table.title}.", *table.caption, *verdict_lines(table)]))
+    lines += [r"\bottomrule", r"\end{tabular}", rf"\caption{{{caption}}}", r"\end{table}"]
+    return "\n".join(lines) + "\n"
+
+
 def paper_table(table: Table) -> str:
     """The tables of all data sets, one after the other; a data set with many metrics has several."""
     preamble = "\n".join(f"%   {line}" for line in PREAMBLE)
     parts = [f"% {escaped(table.name)}. Needs in the preamble:\n{preamble}"]
-    panels = list(_panels(table))
+    panels = [
+        (title, places[start : start + WIDEST])
+        for (_, title), places in table.datasets.items()
+        for start in range(0, len(places), WIDEST)
+    ]
+    label = "".join(character if character.isascii() and character.isalnum() else "-" for character in table.name)
     for place, (title, places) in enumerate(panels, 1):
-        parts.append(_group(table, places, title, f"tab:{_label(table.name)}-{place}"))
+        parts.append(_group(table, places, title, f"tab:{label}-{place}"))
     return "\n\n".join(parts) + "\n"
-
-
-def _panels(table: Table) -> Iterator[tuple[str, list[int]]]:
-    """Data set and column numbers of each table: columns of one data set, at most `WIDEST`."""
-    for dataset, title in dict.fromkeys((column.dataset, column.title) for column in table.columns):
-        places = [
-            place for place, column in enumerate(table.columns) if (column.dataset, column.title) == (dataset, title)
-        ]
-        for start in range(0, len(places), WIDEST):
-            yield title, places[start : start + WIDEST]
 
 
 def standalone(table: Table) -> str:
@@ -118,21 +154,22 @@ def standalone(table: Table) -> str:
     return "\n".join([*head, paper_table(table), r"\end{document}"]) + "\n"
 
 
-def _label(name: str) -> str:
-    return "".join(character if character.isascii() and character.isalnum() else "-" for character in name)
-
-
 def _group(table: Table, places: Sequence[int], title: str, label: str) -> str:
-    rows = [row for row in table.rows if not _says_nothing(row, places)]
-    printed = [place for place in places if any(_published(row.cells[place]) for row in rows)]
-    shapes = "".join(_columns([row.cells[place] for row in rows], place in printed) for place in places)
+    # A row without a number in the group, of ours or of a paper, is left out; the caption counts such rows.
+    rows = [
+        row
+        for row in table.rows
+        if any(estimate_of(cell) or printed(cell) for cell in map(row.cells.__getitem__, places))
+    ]
+    compared = [place for place in places if any(printed(row.cells[place]) for row in rows)]
+    shapes = "".join(_columns([row.cells[place] for row in rows], place in compared) for place in places)
     lines = [r"\begin{table}[p]", r"\centering", r"\small", r"\sbox0{%"]
     lines += [rf"\begin{{tabular}}{{l{shapes}}}", r"\toprule"]
-    lines += [_heads(table, places, printed), r"\midrule"]
+    lines += [_heads(table, places, compared), r"\midrule"]
     for position, row in enumerate(rows):
         if row.ruled and position:
             lines.append(r"\midrule")
-        cells = [_cell(row.cells[place], table.pairs.get((row.name, place)), place in printed) for place in places]
+        cells = [_cell(row.cells[place], table.pairs.get((row.name, place)), place in compared) for place in places]
         name = escaped(row.title) + (r"\textsuperscript{\dag}" if row.name == table.reference else "")
         lines.append(" & ".join([name, *cells]) + r" \\")
     lines += [r"\bottomrule", r"\end{tabular}}%", *FITTED]
@@ -140,23 +177,18 @@ def _group(table: Table, places: Sequence[int], title: str, label: str) -> str:
     return "\n".join(lines)
 
 
-def _says_nothing(row: Row, places: Sequence[int]) -> bool:
-    """Whether a row has no number in a group, of ours or of a paper; the caption counts such rows."""
-    return all(_ours(row.cells[place]) is None and not _published(row.cells[place]) for place in places)
-
-
-def _columns(cells: Sequence[AnyCell], printed: bool) -> str:
+def _columns(cells: Sequence[AnyCell], compared: bool) -> str:
     """Mean with marks, interval and, where a paper prints the column, its number."""
-    whole = max((len(str(int(abs(ours.mean)))) for cell in cells if (ours := _ours(cell)) is not None), default=1)
+    whole = max((len(str(int(abs(ours.mean)))) for cell in cells if (ours := estimate_of(cell)) is not None), default=1)
     higher = r"\ddag" if any(map(_too_high, cells)) else ""
     shape = rf"S[table-format=-{whole}.3, table-align-text-after=false, table-space-text-post={{\textsuperscript{{***{higher}}}}}]@{{\,}}l"
-    return shape + ("c" if printed else "")
+    return shape + ("c" if compared else "")
 
 
-def _heads(table: Table, places: Sequence[int], printed: Sequence[int]) -> str:
+def _heads(table: Table, places: Sequence[int], compared: Sequence[int]) -> str:
     metrics, below, rules, at = ["Memory"], [""], [], 2
     for place in places:
-        wide = 3 if place in printed else 2
+        wide = 3 if place in compared else 2
         metrics.append(rf"\multicolumn{{{wide}}}{{c}}{{{escaped(table.columns[place].metric)}}}")
         below += ["{mean}", r"\multicolumn{1}{c}{95\,\%}", *(["published"] if wide == 3 else [])]
         rules.append(rf"\cmidrule(lr){{{at}-{at + wide - 1}}}")
@@ -164,16 +196,15 @@ def _heads(table: Table, places: Sequence[int], printed: Sequence[int]) -> str:
     return " & ".join(metrics) + " \\\\\n" + "".join(rules) + "\n" + " & ".join(below) + r" \\"
 
 
-def _cell(cell: AnyCell, pair: Pair | None, printed: bool) -> str:
-    ours, parts = _ours(cell), ["{--}", ""]
-    if ours is not None:
-        digits = 1 if isinstance(cell, Measure) and abs(ours.mean) >= 100 else 3  # as in Markdown
-        interval = span(preferred_interval(ours), digits=digits)
+def _cell(cell: AnyCell, pair: Pair | None, compared: bool) -> str:
+    ours, parts = estimate_of(cell), ["{--}", ""]
+    if not isinstance(cell, str) and ours is not None:
+        interval = span(preferred_interval(ours), digits=cell.digits)
         signs = stars(pair) + (r"\ddag" if _too_high(cell) else "")
         mark = rf"\textsuperscript{{{signs}}}" if signs else ""
-        parts = [f"{ours.mean:.{digits}f}{mark}", rf"{{\scriptsize {interval}}}" if interval else ""]
-    if printed:
-        parts.append(_published(cell) or "--")
+        parts = [f"{ours.mean:.{cell.digits}f}{mark}", rf"{{\scriptsize {interval}}}" if interval else ""]
+    if compared:
+        parts.append(printed(cell) or "--")
     return " & ".join(parts)
 
 
@@ -188,18 +219,8 @@ def _too_high(cell: AnyCell) -> bool:
     return isinstance(cell, Cell) and cell.above_ceiling()
 
 
-def _ours(cell: AnyCell) -> Estimate | None:
-    if isinstance(cell, str):
-        return None
-    return cell.ours if isinstance(cell, Measure) else cell.estimate()
-
-
-def _published(cell: AnyCell) -> str:
-    return "" if isinstance(cell, str) or cell.published is None else cell.published.scaled(cell.column.scale)
-
-
 def _caption(table: Table, rows: Sequence[Row], places: Sequence[int], title: str) -> str:
-    cells = [cell for row in rows for place in places if isinstance(cell := row.cells[place], Cell) and _ours(cell)]
+    cells = [cell for row in rows for place in places if isinstance(cell := row.cells[place], Cell) and cell.ours]
     questions = sorted({len(table.columns[place].questions) for place in places} - {0})
     sizes = " and ".join(map(str, questions)) or "no"
     cases = len({asked.cluster for place in places for asked in table.columns[place].questions})

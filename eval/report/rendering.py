@@ -1,4 +1,4 @@
-"""A table as text: Markdown with everything, LaTeX for a paper."""
+"""A table as Markdown, with everything, and the texts of its numbers that all writers share."""
 
 from __future__ import annotations
 
@@ -11,12 +11,18 @@ from eval.analysis.costs import RECORDED_COSTS, Costs, PhaseCost, Price, costs, 
 from eval.files.imported import NOT_RECORDED
 from eval.judging.score_files import read_evidence
 from eval.report.cell import ABOVE_CEILING, ALL, ANSWERABLE, Cell, categories
-from eval.report.corrections import corrected_text, correction_lines
-from eval.report.detectable import detectable_lines, how_tested
 from eval.report.outcome_cell import OutcomeCell
-from eval.report.tables import AnyCell, Measure, Pair, Row, Table
-from eval.report.verdict_notes import is_compared, verdict_lines
-from eval.statistics.stats import ENOUGH_CLUSTERS, Difference, Estimate, Interval, by_question, preferred_interval
+from eval.report.tables import (
+    AnyCell,
+    Measure,
+    Pair,
+    Table,
+    corrected_text,
+    correction_lines,
+    how_tested,
+    printed,
+)
+from eval.statistics.stats import ENOUGH_CLUSTERS, Difference, Estimate, Interval, by_question
 
 
 def number(value: float | None, digits: int = 3) -> str:
@@ -58,49 +64,35 @@ def shown(cell: AnyCell, category: str = ALL, *, published: bool = True) -> str:
     """
     if isinstance(cell, str):
         return cell
-    if isinstance(cell, Measure):
-        return _measure_text(cell)
-    counts, ours = cell.counts(category), cell.estimate(category)
-    parts = [f"{counts.scored}/{counts.unscored}/{counts.errored}/{counts.not_reached}"]
-    if isinstance(cell, OutcomeCell):
-        parts = [part for part in (cell.split(category), cell.failures(category)) if part]
-    if ours is None:
-        parts.insert(0, "–")
-    else:
-        spread = "" if cell.spread is None else f" ± {cell.spread:.3f}"
-        parts.insert(0, f"{ours.mean:.3f}{spread} {intervals(ours)}".strip())
-    if (fixed := cell.corrected(category)) is not None:
-        parts.insert(1, corrected_text(fixed))
-    if cell.above_ceiling(category):
-        parts.insert(1, f"{ABOVE_CEILING} {number(cell.ceiling(category))}")
-    if counts.aborted:
-        parts.append(f"{counts.aborted} aborted")
-    if counts.cut:
-        parts.append(f"{counts.cut} cut")
-    if counts.empty:
-        parts.append(f"{counts.empty} empty")
-    if counts.missing_share and (bounds := cell.bounds(category)) is not None:
-        parts.append(f"could be {bounds.low:.3f}–{bounds.high:.3f}")
+    ours = cell.ours if isinstance(cell, Measure) else cell.estimate(category)
+    spread = "" if isinstance(cell, Measure) or cell.spread is None else f" ± {cell.spread:.3f}"
+    parts = ["–" if ours is None else f"{ours.mean:.{cell.digits}f}{spread} {intervals(ours, cell.digits)}".strip()]
+    if isinstance(cell, Cell):
+        if cell.above_ceiling(category):
+            parts.append(f"{ABOVE_CEILING} {number(cell.ceiling(category))}")
+        if (fixed := cell.corrected(category)) is not None:
+            parts.append(corrected_text(fixed))
+        counts = cell.counts(category)
+        if isinstance(cell, OutcomeCell):
+            parts += filter(None, (cell.split(category), cell.failures(category)))
+        else:
+            parts.append(f"{counts.scored}/{counts.unscored}/{counts.errored}/{counts.not_reached}")
+        parts += [f"{getattr(counts, name)} {name}" for name in ("aborted", "cut", "empty") if getattr(counts, name)]
+        if counts.missing_share and (bounds := cell.bounds(category)) is not None:
+            parts.append(f"could be {bounds.low:.3f}–{bounds.high:.3f}")
     if published and cell.published is not None:
-        parts += [cell.published.scaled(cell.column.scale), cell.verdict()]
-    return " · ".join(parts)
-
-
-def _measure_text(cell: Measure) -> str:
-    ours = cell.ours
-    digits = 1 if ours is not None and abs(ours.mean) >= 100 else 3
-    parts = [number(None)]
-    if ours is not None:
-        parts = [f"{number(ours.mean, digits)} {intervals(ours, digits)}".strip()]
-    if cell.published is not None:
-        parts += [cell.published.scaled(cell.column.scale), cell.verdict()]
+        parts += [printed(cell), cell.verdict()]
     return " · ".join(parts)
 
 
 def markdown(table: Table, *, brief: bool = False) -> str:
     """The whole table in Markdown; `brief` leaves out categories, paired differences and the costs by phase."""
-    caption = (*table.caption, *detectable_lines(table), *verdict_lines(table))
-    parts = [f"# {table.title}", "", *(f"- {line}" for line in caption), "", _scores(table)]
+    header = ["Memory", *(f"{column.title} · {column.metric}" for column in table.columns)]
+    rows: list[list[str]] = []
+    for row in table.rows:
+        rows += [["—"] * len(header)] if row.ruled else []
+        rows.append([row.title, *(shown(cell) for cell in row.cells)])
+    parts = [f"# {table.title}", "", *(f"- {line}" for line in table.lines), "", grid(header, rows)]
     parts += [line for text in correction_lines(table) for line in ("", text)]
     if not brief:
         parts += [*_categories(table), *_differences(table)]
@@ -115,16 +107,6 @@ def grid(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     lines = ["| " + " | ".join(header) + " |", "|" + "---|" * len(header)]
     lines += ["| " + " | ".join(part.replace("|", "\\|").replace("\n", " ") for part in row) + " |" for row in rows]
     return "\n".join(lines)
-
-
-def _scores(table: Table) -> str:
-    header = ["Memory", *(f"{column.title} · {column.metric}" for column in table.columns)]
-    rows: list[list[str]] = []
-    for row in table.rows:
-        if row.ruled:
-            rows.append(["—"] * len(header))
-        rows.append([row.title, *(shown(cell) for cell in row.cells)])
-    return grid(header, rows)
 
 
 def _categories(table: Table) -> list[str]:
@@ -197,12 +179,11 @@ def p_text(p: float | None) -> str:
 def _evidence(table: Table) -> list[str]:
     """Evidence recall by row: covered by sources, verbatim, nDCG, and the number of turns that an item stands for."""
     parts: list[str] = []
-    for dataset, title in dict.fromkeys((column.dataset, column.title) for column in table.columns):
-        rows = [[row.title, *evidence_means(row.evidence[dataset])] for row in table.rows if dataset in row.evidence]
+    for dataset, title in table.datasets:
+        files = {row.title: row.evidence[dataset] for row in table.rows if dataset in row.evidence}
+        rows = [[name, *evidence_means(path)] for name, path in files.items()]
         if any(row[-1] != "0" for row in rows):
-            depth = next(iter(row.evidence[dataset].name for row in table.rows if dataset in row.evidence)).partition(
-                "-"
-            )[0]
+            depth = next(iter(files.values())).name.partition("-")[0]
             header = ["Memory", "covered", "verbatim", "nDCG", "turns per item", "questions"]
             parts += ["", f"## {depth} on {title} (means over questions that name evidence)", "", grid(header, rows)]
     return parts
@@ -211,15 +192,13 @@ def _evidence(table: Table) -> list[str]:
 def evidence_means(path: Path) -> list[str]:
     """Covered with its interval by question, verbatim, nDCG, turns per item and number of questions of an evidence score file."""
     lines = read_evidence(path)
+    means = []
+    for name in ("covered", "verbatim", "ndcg", "sources_per_item"):
+        values = [line["value"] if name == "covered" else line["detail"][name] for line in lines]
+        known = [value for value in values if value is not None]
+        means.append(number(fmean(known) if known else None))
     covered = by_question([line["value"] for line in lines])
-    means = [_mean(line["detail"][name] for line in lines) for name in ("verbatim", "ndcg", "sources_per_item")]
-    first = f"{number(_mean(line['value'] for line in lines))} {span(covered)}".strip()
-    return [first, *(number(mean) for mean in means), str(len(lines))]
-
-
-def _mean(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return fmean(known) if known else None
+    return [f"{means[0]} {span(covered)}".strip(), *means[1:], str(len(lines))]
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,16 +243,10 @@ COSTS = (
 
 def _costs(table: Table) -> list[str]:
     parts: list[str] = []
-    for dataset, title in dict.fromkeys((column.dataset, column.title) for column in table.columns):
+    for dataset, title in table.datasets:
         rows = [[row.title, *cost_texts(costs(row.runs[dataset]))] for row in table.rows if dataset in row.runs]
-        if rows:
-            header = ["Memory", *(each.title for each in COSTS)]
-            parts += [
-                "",
-                f"## Costs on {title} (per question or per unit, means; recall seconds = own CPU + provider time)",
-                "",
-                grid(header, rows),
-            ]
+        heading = f"## Costs on {title} (per question or per unit, means; recall seconds = own CPU + provider time)"
+        parts += ["", heading, "", grid(["Memory", *(each.title for each in COSTS)], rows)] if rows else []
     return parts
 
 
@@ -301,31 +274,19 @@ PHASES: tuple[tuple[str, Callable[[PhaseCost], str]], ...] = (
 
 def _phases(table: Table) -> list[str]:
     parts: list[str] = []
-    for dataset, title in dict.fromkeys((column.dataset, column.title) for column in table.columns):
-        rows = [
-            line
-            for row in table.rows
-            if dataset in row.runs
-            for line in _phase_rows(row, row.runs[dataset], table.prices)
-        ]
-        if rows:
-            header = ["Memory", "phase", *(name for name, _ in PHASES), "USD"]
-            parts += [
-                "",
-                f"## Costs on {title} by phase (sums over the run; what came from the cache is counted as when it was bought)",
-                "",
-                grid(header, rows),
-            ]
+    for dataset, title in table.datasets:
+        rows = []
+        for row in table.rows:
+            if dataset in row.runs:
+                missing = effort_missing(row.runs[dataset])
+                rows += [[row.title, missing, *["–"] * (len(PHASES) + 1)]] if missing else []
+                for cost in phases(row.runs[dataset]):
+                    own = (show(cost) for _, show in PHASES)
+                    rows.append([row.title, cost.phase, *own, money(cost, table.prices)])
+        heading = f"## Costs on {title} by phase (sums over the run; what came from the cache is counted as when it was bought)"
+        header = ["Memory", "phase", *(name for name, _ in PHASES), "USD"]
+        parts += ["", heading, "", grid(header, rows)] if rows else []
     return parts
-
-
-def _phase_rows(row: Row, folder: Path, prices: Mapping[str, Price]) -> list[list[str]]:
-    missing = effort_missing(folder)
-    first = [[row.title, missing, *["–"] * (len(PHASES) + 1)]] if missing else []
-    return [
-        *first,
-        *([row.title, cost.phase, *(show(cost) for _, show in PHASES), money(cost, prices)] for cost in phases(folder)),
-    ]
 
 
 def money(cost: PhaseCost, prices: Mapping[str, Price]) -> str:
@@ -337,52 +298,3 @@ def money_text(parts: Sequence[float | None]) -> str:
     """The sum of US dollars; `–` for nothing, `unknown` where a part is None."""
     known = [part for part in parts if part is not None]
     return "unknown" if len(known) < len(parts) else number(sum(known) if known else None, 4)
-
-
-_TEX = str.maketrans(
-    {
-        "&": r"\&",
-        "%": r"\%",
-        "$": r"\$",
-        "#": r"\#",
-        "_": r"\_",
-        "{": r"\{",
-        "}": r"\}",
-        "~": r"\textasciitilde{}",
-        "^": r"\textasciicircum{}",
-        "\\": r"\textbackslash{}",
-    }
-)
-
-
-def latex(table: Table) -> str:
-    """The scores as a booktabs table: our mean, its interval by case or the cautious one, published number and verdict in small print."""
-    lines = [
-        r"\begin{table}",
-        r"\centering",
-        r"\small",
-        rf"\begin{{tabular}}{{l{'c' * len(table.columns)}}}",
-        r"\toprule",
-    ]
-    header = ["Memory", *(f"{column.title} {column.metric}" for column in table.columns)]
-    lines += [" & ".join(part.translate(_TEX) for part in header) + r" \\", r"\midrule"]
-    for row in table.rows:
-        if row.ruled:
-            lines.append(r"\midrule")
-        lines.append(" & ".join([row.title.translate(_TEX), *(_tex(cell) for cell in row.cells)]) + r" \\")
-    caption = " ".join([table.title + ".", *table.caption, *verdict_lines(table)]).translate(_TEX)
-    lines += [r"\bottomrule", r"\end{tabular}", rf"\caption{{{caption}}}", r"\end{table}"]
-    return "\n".join(lines) + "\n"
-
-
-def _tex(cell: AnyCell) -> str:
-    if isinstance(cell, str):
-        return cell.translate(_TEX)
-    ours = cell.ours if isinstance(cell, Measure) else cell.estimate()
-    if ours is None:
-        return "--"
-    text = span(preferred_interval(ours))
-    interval = rf" {{\tiny {text}}}" if text else ""
-    said = f"; {cell.verdict()}".translate(_TEX) if is_compared(cell) else ""
-    printed = "" if cell.published is None else rf" {{\tiny ({cell.published.scaled(cell.column.scale)}{said})}}"
-    return f"{ours.mean:.3f}{interval}{printed}"

@@ -1,7 +1,7 @@
-"""A table as JSON: every number that is printed, and the run folders and score files behind it.
+"""A table as JSON and as CSV: every number that is printed, and in the JSON the run folders and score files behind it.
 
-The Markdown is for reading, the CSV for further work. This file says where each number comes from, so that the HTML report can link a cell
-to its answers and compute it again. Paths are relative to the results folder.
+The Markdown is for reading, the CSV for further work. The JSON says where each number comes from, so that the HTML report can link a cell
+to its answers and compute it again. Its paths are relative to the results folder.
 """
 
 from __future__ import annotations
@@ -13,13 +13,17 @@ from pathlib import Path
 from typing import Any
 
 from eval.analysis.costs import Price, effort_missing, phases
-from eval.report.cell import Cell, Column, categories
-from eval.report.detectable import detectable_lines
-from eval.report.published import Published
+from eval.report.cell import ALL, Cell, categories
 from eval.report.rendering import money, shown
-from eval.report.tables import AnyCell, Measure, Pair, Row, Table
-from eval.report.verdict_notes import verdict_lines
-from eval.statistics.stats import Difference, Estimate, Interval
+from eval.report.tables import CORRECTED, AnyCell, Measure, Table, corrected_fields, is_corrected, printed
+from eval.statistics.stats import Estimate, Interval
+from memsys.inert import csv_text
+
+FIELDS = (
+    "table,memory,dataset,metric,category,questions,scored,unscored,errored,not_reached,aborted,cut,empty,mean,question_low,question_high,"
+    "case_low,case_high,clusters,spread,could_be_low,could_be_high,published,published_low,published_high,verdict"
+).split(",")
+"""Columns of the CSV."""
 
 
 def as_json(table: Table, results: Path) -> str:
@@ -28,37 +32,45 @@ def as_json(table: Table, results: Path) -> str:
     Args:
         results: the folder that paths are relative to.
     """
-    content = {
-        "name": table.name,
-        "title": table.title,
-        "caption": [*table.caption, *detectable_lines(table), *verdict_lines(table)],
-        "reference": table.reference,
-        "columns": [_column(column) for column in table.columns],
-        "rows": [_row(table, row, results) for row in table.rows],
-        "pairs": [{"row": row, "column": place, **_pair(pair)} for (row, place), pair in table.pairs.items()],
-    }
-    return json.dumps(content, indent=1) + "\n"
-
-
-def _column(column: Column) -> dict[str, Any]:
-    return {
-        "dataset": column.dataset,
-        "title": column.title,
-        "metric": column.metric,
-        "aggregate": column.aggregate,
-        "questions": len(column.questions),
-    }
-
-
-def _row(table: Table, row: Row, results: Path) -> dict[str, Any]:
-    return {
-        "name": row.name,
-        "title": row.title,
-        "ruled": row.ruled,
-        "runs": {dataset: relative(folder, results) for dataset, folder in row.runs.items()},
-        "usd": {dataset: run_money(folder, table.prices) for dataset, folder in row.runs.items()},
-        "cells": [_cell(cell, results) for cell in row.cells],
-    }
+    pairs = [
+        {
+            "row": row,
+            "column": place,
+            "mean": pair.difference.mean,
+            "n": pair.difference.n,
+            "question": ends(pair.difference.by_question),
+            "case": ends(pair.difference.by_case),
+            "p": pair.difference.p,
+            "p_case": pair.difference.p_by_case,
+            "adjusted": pair.p,
+            "untested": pair.untested,
+            "bounds": ends(pair.bounds),
+        }
+        for (row, place), pair in table.pairs.items()
+    ]
+    rows = [
+        {
+            "name": row.name,
+            "title": row.title,
+            "ruled": row.ruled,
+            "runs": {dataset: relative(folder, results) for dataset, folder in row.runs.items()},
+            "usd": {dataset: run_money(folder, table.prices) for dataset, folder in row.runs.items()},
+            "cells": [_cell(cell, results) for cell in row.cells],
+        }
+        for row in table.rows
+    ]
+    columns = [
+        {
+            "dataset": column.dataset,
+            "title": column.title,
+            "metric": column.metric,
+            "aggregate": column.aggregate,
+            "questions": len(column.questions),
+        }
+        for column in table.columns
+    ]
+    content = {"name": table.name, "title": table.title, "caption": list(table.lines), "reference": table.reference}
+    return json.dumps({**content, "columns": columns, "rows": rows, "pairs": pairs}, indent=1) + "\n"
 
 
 def relative(path: Path, folder: Path) -> str:
@@ -80,26 +92,31 @@ def run_money(folder: Path, prices: Mapping[str, Price]) -> str:
 def _cell(cell: AnyCell, results: Path) -> dict[str, Any]:
     if isinstance(cell, str):
         return {"kind": "text", "text": cell}
-    start = {"text": shown(cell), "verdict": cell.verdict(), "published": _published(cell.published, cell.column.scale)}
+    number, published = cell.published, None
+    if number is not None:
+        scale = cell.column.scale
+        bounds = [None if bound is None else bound / scale for bound in (number.low, number.high)]
+        source = f"{number.paper} {number.table}"
+        published = {"text": printed(cell), "value": number.value / scale, "ends": bounds, "source": source}
+    start = {"text": shown(cell), "verdict": cell.verdict(), "published": published}
     if isinstance(cell, Measure):
         return {"kind": "measure", **start, "estimates": {"all": estimated(cell.ours)}}
     names = categories(cell.column)
+    counts = {name: cell.counts(name) for name in names}
     return {
         "kind": "score",
         **start,
         "estimates": {name: estimated(cell.estimate(name)) for name in names},
-        "counts": {name: [*_counts(cell, name)] for name in names},
+        "counts": {
+            name: [each.questions, each.scored, each.unscored, each.errored, each.not_reached, each.cut]
+            for name, each in counts.items()
+        },
         "files": [] if cell.chooses else [relative(path, results) for path in cell.score_files],
         "repeats": cell.repeats,
         "spread": cell.spread,
         "ceiling": cell.ceiling(),
         "above_ceiling": cell.above_ceiling(),
     }
-
-
-def _counts(cell: Cell, category: str) -> tuple[int, ...]:
-    counts = cell.counts(category)
-    return counts.questions, counts.scored, counts.unscored, counts.errored, counts.not_reached, counts.cut
 
 
 def estimated(ours: Estimate | None) -> dict[str, Any] | None:
@@ -121,22 +138,44 @@ def ends(interval: Interval | None) -> list[float] | None:
     return None if interval is None else [interval.low, interval.high]
 
 
-def _published(number: Published | None, scale: float) -> dict[str, Any] | None:
-    if number is None:
-        return None
-    bounds = [None if bound is None else bound / scale for bound in (number.low, number.high)]
-    source = f"{number.paper} {number.table}"
-    return {"text": number.scaled(scale), "value": number.value / scale, "ends": bounds, "source": source}
+def as_csv(table: Table) -> str:
+    """One CSV line per cell and category, with every number that the Markdown prints of scores."""
+    more = CORRECTED if is_corrected(table) else []
+    lines = [[*FIELDS, *more]]
+    for row in table.rows:
+        for column, cell in zip(table.columns, row.cells, strict=True):
+            for name in categories(column) if isinstance(cell, Cell) else [ALL]:
+                values = {"table": table.name, "memory": row.name, "dataset": column.dataset, "metric": column.metric}
+                values |= {"category": name, **_values(cell, name)}
+                own = [values.get(field) for field in FIELDS]
+                texts = [
+                    "" if value is None else f"{value:.6f}" if isinstance(value, float) else str(value) for value in own
+                ]
+                lines.append([*texts, *(corrected_fields(cell, name) if more else [])])
+    return csv_text(lines)
 
 
-def _pair(pair: Pair) -> dict[str, Any]:
-    gap: Difference = pair.difference
-    found = {"mean": gap.mean, "n": gap.n, "question": ends(gap.by_question), "case": ends(gap.by_case)}
-    return {
-        **found,
-        "p": gap.p,
-        "p_case": gap.p_by_case,
-        "adjusted": pair.p,
-        "untested": pair.untested,
-        "bounds": ends(pair.bounds),
-    }
+def _values(cell: AnyCell, category: str) -> dict[str, Any]:
+    """What a line of the CSV says of a cell, by its column; what is absent or None is empty."""
+    if isinstance(cell, str):
+        return {"verdict": cell}
+    values: dict[str, Any] = {}
+    ours = cell.ours if isinstance(cell, Measure) else cell.estimate(category)
+    if ours is not None:
+        values = {"mean": float(ours.mean), "clusters": ours.clusters}
+        for name, interval in (("question", ours.by_question), ("case", ours.by_case)):
+            values |= _span(name, interval)
+    if isinstance(cell, Cell):
+        counts, bounds = cell.counts(category), cell.bounds(category)
+        values |= {name: getattr(counts, name) for name in FIELDS[FIELDS.index("questions") : FIELDS.index("mean")]}
+        values |= _span("could_be", bounds)
+    if category == ALL:
+        values |= {"verdict": cell.verdict(), "spread": cell.spread if isinstance(cell, Cell) else None}
+        if (number := cell.published) is not None:
+            low, high = (None if end is None else float(end / cell.column.scale) for end in (number.low, number.high))
+            values |= {"published": printed(cell), "published_low": low, "published_high": high}
+    return values
+
+
+def _span(name: str, interval: Interval | None) -> dict[str, float]:
+    return {} if interval is None else {f"{name}_low": float(interval.low), f"{name}_high": float(interval.high)}

@@ -1,4 +1,6 @@
-"""A table as data, memory x data set x metric; `eval.report.rendering` prints it.
+"""A table as data, memory x data set x metric, with its tests and caption lines: what every writer takes.
+
+`eval.report.rendering` makes Markdown of it, `terminal` and `paper_grid` what a terminal shows, `paper` LaTeX, `table_file` CSV and JSON.
 
 No cell is left out: a memory that was not run says `pending`, a data set that is missing says `no data` and the command that gets it,
 and scored + unscored + errored + not reached = questions in every cell.
@@ -6,18 +8,21 @@ and scored + unscored + errored + not reached = questions in every cell.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
 from eval.analysis.costs import Price
+from eval.judging.judge_card import MISFIT, Corrected, Share
 from eval.report.best_of import BestOf
-from eval.report.cell import Cell, Column
-from eval.report.equivalence import NO_RUNS, Runs
-from eval.report.paired import case_gaps, gap_bounds
-from eval.report.published import Published, qualified, verdict
-from eval.statistics.families import Tested, single_step
+from eval.report.cell import ALL, Cell, Column
+from eval.report.equivalence import COST_MARGIN, FLIPS, MARGIN, NO_RUNS, Runs
+from eval.report.published import Published, brief, qualified, verdict
+from eval.statistics.families import EXACT, Gaps, Tested, level_of, single_step
+from eval.statistics.intervals import Sampling
+from eval.statistics.power import POWER, detectable, planned, shown
 from eval.statistics.stats import ENOUGH_CLUSTERS, Difference, Estimate, Interval
 
 
@@ -37,6 +42,11 @@ class Measure:
     qualifier: str = ""
     """What else differs from the published number, such as `prompts ours`; printed after the verdict."""
 
+    @property
+    def digits(self) -> int:
+        """Of the printed value: one where it is a hundred or more."""
+        return 1 if self.ours is not None and abs(self.ours.mean) >= 100 else 3
+
     def verdict(self) -> str:
         """The verdict on our number beside the published one."""
         plain = verdict(
@@ -52,6 +62,16 @@ class Measure:
 
 AnyCell = Cell | Measure | str
 """A string says why there is no number: `pending`, `no data: …`, or `–` where the row does not apply."""
+
+
+def estimate_of(cell: AnyCell) -> Estimate | None:
+    """Our number; None where there is none."""
+    return None if isinstance(cell, str) else cell.ours
+
+
+def printed(cell: AnyCell) -> str:
+    """The published number in our unit, with its digits; empty where there is none."""
+    return "" if isinstance(cell, str) or cell.published is None else cell.published.scaled(cell.column.scale)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +138,19 @@ class Table:
     """Numbers of the columns that are tested; None takes the first score of each data set. The others are exploratory."""
 
     @property
+    def lines(self) -> tuple[str, ...]:
+        """The caption with what it says of detectable differences and of verdicts."""
+        return (*self.caption, *detectable_lines(self), *verdict_lines(self))
+
+    @cached_property
+    def datasets(self) -> Mapping[tuple[str, str], list[int]]:
+        """Numbers of the columns of each data set, by its name and title."""
+        places: dict[tuple[str, str], list[int]] = {}
+        for place, column in enumerate(self.columns):
+            places.setdefault((column.dataset, column.title), []).append(place)
+        return places
+
+    @property
     def missing_share(self) -> float:
         """The largest share of unscored questions in a cell, over the rows that the user asked for."""
         rows = [row for row in self.rows if self.wanted is None or row.name in self.wanted]
@@ -149,9 +182,21 @@ class Table:
         """
         tested = {}
         for place in self.testable:
-            rows = [row for row in self.rows if (row.name, place) in self._gaps and not self._untested(row, place)]
+            names = list(dict.fromkeys(question.cluster for question in self.columns[place].questions))
+            rows, gaps, ps, freedoms = [], [], [], []
+            for row in self.rows:
+                found = self._gaps.get((row.name, place))
+                if found is None or found.untested:
+                    continue
+                gap = found.difference
+                assert gap.p_by_case is not None
+                assert gap.sampling is not None
+                rows.append(row.name)
+                gaps.append(case_gaps(found.cell, found.other, names))
+                ps.append(gap.p_by_case)
+                freedoms.append(gap.sampling.freedom)
             if rows:
-                tested[place] = (tuple(row.name for row in rows), self._tested(rows, place))
+                tested[place] = tuple(rows), single_step(gaps, ps, freedoms, len(self.testable))
         return tested
 
     @cached_property
@@ -162,72 +207,246 @@ class Table:
             for place, (names, tested) in self.tests.items()
             for name, p in zip(names, tested.ps, strict=True)
         }
-        rows = {row.name: row for row in self.rows}
         return {
-            (name, place): Pair(
-                gap,
-                adjusted.get((name, place)),
-                self._untested(rows[name], place),
-                gap_bounds(*self._cells(rows[name], place)),
-            )
-            for (name, place), gap in self._gaps.items()
+            key: Pair(gap.difference, adjusted.get(key), gap.untested, gap_bounds(gap.cell, gap.other))
+            for key, gap in self._gaps.items()
         }
 
     @cached_property
-    def _reference(self) -> Row | None:
-        return next((row for row in self.rows if row.name == self.reference), None)
-
-    @cached_property
-    def _gaps(self) -> Mapping[tuple[str, int], Difference]:
-        gaps: dict[tuple[str, int], Difference] = {}
-        reference = self._reference
-        if reference is None:
-            return gaps
-        for row in self.rows:
+    def _gaps(self) -> Mapping[tuple[str, int], _Gap]:
+        gaps: dict[tuple[str, int], _Gap] = {}
+        reference = next((row for row in self.rows if row.name == self.reference), None)
+        for row in self.rows if reference is not None else ():
             for place, column in enumerate(self.columns):
+                assert reference is not None
                 cell, other = row.cells[place], reference.cells[place]
                 if row is reference or not (isinstance(cell, Cell) and isinstance(other, Cell)):
                     continue
                 # The permutation over questions is printed for few histories only.
                 gap = cell.minus(other, test=histories(column) < ENOUGH_CLUSTERS)
-                if gap is not None:
-                    gaps[row.name, place] = gap
+                if gap is None:
+                    continue
+                untested = NO_SPREAD if gap.p_by_case is None else ""
+                if row.by_stand_ins != reference.by_stand_ins:
+                    untested = UNLIKE
+                elif gap.clusters < ENOUGH_CLUSTERS:
+                    untested = only_about(gap.clusters)
+                elif place not in self.primaries:
+                    untested = EXPLORATORY
+                elif self.wanted is not None and row.name not in self.wanted:
+                    untested = NOT_ASKED
+                elif any(isinstance(each, BestOf) and not each.held_out for each in (cell, other)):
+                    untested = CHOSEN
+                gaps[row.name, place] = _Gap(cell, other, gap, untested)
         return gaps
 
-    def _cells(self, row: Row, place: int) -> tuple[Cell, Cell]:
-        assert self._reference is not None
-        cell, other = row.cells[place], self._reference.cells[place]
-        assert isinstance(cell, Cell)
-        assert isinstance(other, Cell)
-        return cell, other
 
-    def _untested(self, row: Row, place: int) -> str:
-        gap = self._gaps[row.name, place]
-        if self._reference is not None and row.by_stand_ins != self._reference.by_stand_ins:
-            return UNLIKE
-        if gap.clusters < ENOUGH_CLUSTERS:
-            return only_about(gap.clusters)
-        if place not in self.primaries:
-            return EXPLORATORY
-        if self.wanted is not None and row.name not in self.wanted:
-            return NOT_ASKED
-        if any(isinstance(cell, BestOf) and not cell.held_out for cell in self._cells(row, place)):
-            return CHOSEN
-        return NO_SPREAD if gap.p_by_case is None else ""
+@dataclass(frozen=True, slots=True)
+class _Gap:
+    """A cell beside that of the reference row, before the tests of all pairs are adjusted together."""
 
-    def _tested(self, rows: Sequence[Row], place: int) -> Tested:
-        names = list(dict.fromkeys(question.cluster for question in self.columns[place].questions))
-        gaps, ps, freedoms = [], [], []
-        for row in rows:
-            gap = self._gaps[row.name, place]
-            assert gap.p_by_case is not None
-            assert gap.sampling is not None
-            gaps.append(case_gaps(*self._cells(row, place), names))
-            ps.append(gap.p_by_case)
-            freedoms.append(gap.sampling.freedom)
-        return single_step(gaps, ps, freedoms, len(self.testable))
+    cell: Cell
+    other: Cell
+    difference: Difference
+    untested: str
 
 
 def histories(column: Column) -> int:
     """The number of histories that a column's questions are about."""
     return len({question.cluster for question in column.questions})
+
+
+def case_gaps(first: Cell, second: Cell, histories: Sequence[str]) -> Gaps:
+    """The paired differences of two cells of one column, added up by history, over the questions that both have a score for.
+
+    Args:
+        histories: names of all histories of the column.
+    """
+    both = [each for each in first.column.questions if each.key in first.scores and each.key in second.scores]
+    gaps = [first.scores[each.key] - second.scores[each.key] for each in both]
+    return Gaps.of(gaps, [each.cluster for each in both], first.column.groups(both), histories)
+
+
+def gap_bounds(first: Cell, second: Cell) -> Interval | None:
+    """The least and the largest difference over all questions if missing answers score between 0 and 1; None if none is missing.
+
+    Manski's bounds: nothing is assumed about why an answer is missing. Scores are shares.
+    """
+    column, own, other = first.column, first.scores, second.scores
+    questions = [each for each in first.applicable() if each.key not in second.inapplicable]
+    if all(each.key in own and each.key in other for each in questions):
+        return None
+    keys = [question.key for question in questions]
+    least = {key: own.get(key, 0.0) - other.get(key, 1.0) for key in keys}
+    most = {key: own.get(key, 1.0) - other.get(key, 0.0) for key in keys}
+    return Interval(column.mean(questions, least), column.mean(questions, most))
+
+
+# --- caption lines: tests and detectable differences ---------------------------------------------------------------------
+
+ONE_BUILD = (
+    "Intervals by case hold the luck of one build and one answer a history; a shift that is common to a whole run "
+    "(another version of the model, another day) is not in them unless builds are replicated."
+)
+
+
+def detectable_lines(table: Table) -> list[str]:
+    """Lines for a table's caption: the detectable difference of each primary column, and what intervals by case leave out."""
+    lines = []
+    for place in table.primaries:
+        column = table.columns[place]
+        sizes = Counter(question.cluster for question in column.questions)
+        start = (
+            f"Detectable difference between two rows of {column.title}, {column.metric}, at {POWER:.0%} power "
+            f"({len(column.questions)} questions, {len(sizes)} case{'s' * (len(sizes) > 1)})"
+        )
+        planned_pairs = len([row for row in table.rows if table.wanted is None or row.name in table.wanted]) - 1
+        pairs = max(1, planned_pairs if table.reference else 1)
+        if len(sizes) < ENOUGH_CLUSTERS:
+            lines.append(f"{start}: none; differences are {only_about(len(sizes))}.")
+        elif place in table.tests:
+            level = f"at the level of {family_of(table, place)}"
+            lines.append(f"{start}: {shown(column_detects(table, place))} ({level}).")
+        elif (assumed := planned(list(sizes.values()), level_of(len(table.testable)) / pairs)) is not None:
+            family = (
+                f"{pairs} pair{'s' * (pairs > 1)} on {len(table.testable)} data set{'s' * (len(table.testable) > 1)}"
+            )
+            lines.append(f"{start}: {shown(assumed[0])} ({assumed[1]}; for {family}).")
+    scored = [cell for row in table.rows for cell in row.cells if isinstance(cell, Cell) and cell.score_files]
+    return [*lines, *([ONE_BUILD] if scored and all(len(cell.score_files) == 1 for cell in scored) else [])]
+
+
+def column_detects(table: Table, place: int) -> float:
+    """The difference that a pair of a tested column detects at the level of the family; infinite where no pair can be starred.
+
+    The error is the root mean square over the column's tested pairs: that of a single pair is noisy.
+    """
+    names, tested = table.tests[place]
+    samplings = [sampling for name in names if (sampling := table.pairs[name, place].difference.sampling) is not None]
+    if not tested.alpha:
+        return float("inf")
+    error = (sum(sampling.error**2 for sampling in samplings) / len(samplings)) ** 0.5
+    freedom = sum(sampling.freedom for sampling in samplings) / len(samplings)
+    return detectable(Sampling(error, freedom), tested.alpha)
+
+
+def family_of(table: Table, place: int) -> str:
+    """The family of a tested column in words: its pairs and the test."""
+    names, tested = table.tests[place]
+    columns = len(table.testable)
+    over = f", Šidák over {columns} data sets" if columns > 1 else ""
+    return f"{len(names)} pair{'s' * (len(names) > 1)}, {tested.method}{over}"
+
+
+def how_tested(table: Table, place: int) -> list[str]:
+    """How the pairs of a column are tested, or why they are not, in sentences."""
+    column = table.columns[place]
+    count = histories(column)
+    if not any(where == place for _, where in table.pairs):
+        return []
+    if count < ENOUGH_CLUSTERS:
+        return [f"Not tested: differences are {only_about(count)}."]
+    if place not in table.primaries:
+        return ["Exploratory: not tested."]
+    if place not in table.tests:
+        return []
+    skewed = " For strongly skewed effects of histories its error is .06 to .09 instead of .05 (simulated)." * (
+        count <= EXACT
+    )
+    return [f"Adjusted p: {family_of(table, place)}.{skewed}"]
+
+
+# --- caption lines: what verdicts say -----------------------------------------------------------------------------------
+
+
+def verdict_lines(table: Table, places: Collection[int] | None = None) -> list[str]:
+    """A line for a table whose numbers may be compared with published ones; empty for any other.
+
+    Args:
+        places: numbers of the columns that count; None counts all.
+    """
+    cells = (cell for row in table.rows for place, cell in enumerate(row.cells) if places is None or place in places)
+    compared = [cell for cell in cells if is_compared(cell)]
+    if not compared:
+        return []
+    words = Counter(brief(cell.verdict()) for cell in compared if not isinstance(cell, str))
+    runs = [cell.runs for cell in compared if isinstance(cell, Cell)]
+    builds = sorted({own.builds for own in runs if own.measured})
+    errors = [f"measured from {' and '.join(map(str, builds))} builds"] if builds else []
+    if not all(own.measured for own in runs):
+        errors.append(f"{'else ' * bool(builds)}assumed: {FLIPS:.0%} of the answers' scores change from run to run")
+    if any(isinstance(cell, Measure) and not cell.runs.variance for cell in compared):
+        errors.append("unknown for costs and counts, whose printed digits alone count")
+    return [
+        f"Verdicts: {', '.join(f'{count} {word}' for word, count in sorted(words.items()))}. Both labs asked the same questions, so the "
+        f"error is that of runs, not of histories: ours {'; '.join(errors)}; theirs as printed, else ours. equivalent: within "
+        f"{MARGIN * 100:.0f} points ({COST_MARGIN:.0%} of costs) in both one-sided tests at 5 %; differs by: points (costs: %) with their "
+        "95 % interval. No error contains what all builds share, such as the version of a model."
+    ]
+
+
+def is_compared(cell: AnyCell) -> bool:
+    """Whether a cell has a number of ours and a published one that may be compared."""
+    if isinstance(cell, str) or cell.published is None or cell.why_not:
+        return False
+    return cell.ours is not None if isinstance(cell, Measure) else bool(cell.scores)
+
+
+# --- scores that are corrected for a judge's errors ----------------------------------------------------------------------
+
+CORRECTED = ["corrected", "corrected_low", "corrected_high", "corrected_kinds_low", "corrected_kinds_high"]
+"""Further columns of the CSV of such a table."""
+
+CONDITION = (
+    "Corrected scores are Rogan and Gladen's, and hold if the answers err like the probes: the interval carries the uncertainty of both "
+    "shares under that assumption, the range by kind of probe what it is worth. Refusals of questions with an answer are counted as wrong "
+    "without correction. A random sample of the run's answers graded by a person needs no such assumption (`judge_card --ratings`)."
+)
+
+
+def is_corrected(table: Table) -> bool:
+    """Whether corrected scores were asked for."""
+    return any(isinstance(cell, Cell) and cell.correction is not None for row in table.rows for cell in row.cells)
+
+
+def corrected_text(fixed: Corrected | str) -> str:
+    """A corrected score with its interval, or that there is none (`correction_lines` says why)."""
+    if isinstance(fixed, str):
+        return f"not corrected: {MISFIT}" if fixed.endswith(MISFIT) else "not corrected"
+    kinds = f"{fixed.by_kind.low:.3f}–{fixed.by_kind.high:.3f}"
+    return f"corrected {shown_share(fixed)} if answers err like the probes; {kinds} by kind of probe"
+
+
+def shown_share(share: Share | Corrected) -> str:
+    """A share with its interval."""
+    return f"{share.mean:.3f} [{share.interval.low:.3f}, {share.interval.high:.3f}]"
+
+
+def corrected_fields(cell: AnyCell, category: str = ALL) -> list[str]:
+    """The values of `CORRECTED`; empty where there is no corrected score."""
+    fixed = cell.corrected(category) if isinstance(cell, Cell) else None
+    if fixed is None or isinstance(fixed, str):
+        return [""] * len(CORRECTED)
+    values = (fixed.mean, fixed.interval.low, fixed.interval.high, fixed.by_kind.low, fixed.by_kind.high)
+    return [f"{value:.6f}" for value in values]
+
+
+def correction_lines(table: Table) -> list[str]:
+    """For each judge: the correction of its scores, or why there is none. Empty unless `judge.corrected=true`."""
+    cards: dict[str, list[str]] = {}
+    reasons: dict[str, list[str]] = {}
+    for place, column in enumerate(table.columns):
+        cells = [row.cells[place] for row in table.rows]
+        judged = [cell for cell in cells if isinstance(cell, Cell) and cell.correction is not None]
+        name = f"{column.title} · {column.metric}"
+        for why in dict.fromkeys(fixed for cell in judged if isinstance(fixed := cell.corrected(), str)):
+            reasons.setdefault(why, []).append(name)
+        card = next((cell.correction.card for cell in judged if cell.correction is not None), None)
+        if card is not None and card.rejected is not None and card.accepted is not None:
+            errors = (
+                f"rejects {shown_share(card.rejected)} of right answers ({card.rejected.n} probes), "
+                f"accepts {shown_share(card.accepted)} of wrong ones ({card.accepted.n})"
+            )
+            cards.setdefault(errors, []).append(name)
+    lines = [f"Judge card: {', '.join(names)}: {errors}. {CONDITION}" for errors, names in cards.items()]
+    return [*lines, *(f"Not corrected ({', '.join(names)}): {why}." for why, names in reasons.items())]

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from rich.cells import cell_len
 from rich.console import Group
@@ -18,11 +17,8 @@ from rich.text import Text
 from eval.analysis.costs import Costs, costs, dollars, phases
 from eval.judging.judge_card import MISFIT
 from eval.report.cell import ABOVE_CEILING, Cell
-from eval.report.corrections import corrected_text, correction_lines
-from eval.report.detectable import column_detects, family_of
-from eval.report.names import fitting, shortened
 from eval.report.outcome_cell import OutcomeCell
-from eval.report.published import NOT_COMPARABLE, Published, brief
+from eval.report.published import NOT_COMPARABLE, brief
 from eval.report.rendering import COSTS, by_case, intervals, money_text, number, span
 from eval.report.tables import (
     CHOSEN,
@@ -30,14 +26,19 @@ from eval.report.tables import (
     NOT_ASKED,
     UNLIKE,
     AnyCell,
-    Measure,
     Pair,
     Row,
     Table,
+    column_detects,
+    corrected_text,
+    correction_lines,
+    estimate_of,
+    family_of,
     histories,
     only_about,
+    printed,
+    verdict_lines,
 )
-from eval.report.verdict_notes import verdict_lines
 from eval.statistics.stats import ENOUGH_CLUSTERS, Estimate, Interval, preferred_interval
 
 SIGNIFICANT = 0.05
@@ -63,14 +64,12 @@ class Entry:
     @property
     def ours(self) -> Estimate | None:
         """Our number; None where there is none."""
-        if isinstance(self.cell, str):
-            return None
-        return self.cell.ours if isinstance(self.cell, Measure) else self.cell.estimate()
+        return estimate_of(self.cell)
 
     @property
-    def published(self) -> Published | None:
-        """The published number; None where there is none."""
-        return None if isinstance(self.cell, str) else self.cell.published
+    def star(self) -> str:
+        """Marks a pair whose adjusted p is below .05."""
+        return "*" if self.pair is not None and self.pair.p is not None and self.pair.p < SIGNIFICANT else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,11 +101,7 @@ def terminal(table: Table, width: int = 100, *, wide: bool = False) -> Group:
 def asked_rows(table: Table) -> list[Row]:
     """The rows that the user asked for, and those of the others that earlier runs have scored."""
     wanted = table.wanted
-    return [row for row in table.rows if wanted is None or row.name in wanted or any(map(_is_scored, row.cells))]
-
-
-def _is_scored(cell: AnyCell) -> bool:
-    return cell.ours is not None if isinstance(cell, Measure) else isinstance(cell, Cell) and bool(cell.scores)
+    return [row for row in table.rows if wanted is None or row.name in wanted or any(map(estimate_of, row.cells))]
 
 
 def usable(table: Table) -> Iterator[Text]:
@@ -143,13 +138,21 @@ def comparability(table: Table) -> list[str]:
 
 def _block(table: Table, rows: Sequence[Row], dataset: str, width: int, wide: bool) -> Iterator[Text | Grid]:
     places = [place for place, column in enumerate(table.columns) if column.dataset == dataset]
-    heading = fitting(_heading(table, places), width - 3)
+    questions = max((table.columns[place].questions for place in places), key=len)
+    count = len({question.cluster for question in questions})
+    size = f" · {len(questions)} questions in {count} histor{'y' if count == 1 else 'ies'}" if questions else ""
+    heading = fitting(f"{table.columns[places[0]].title}{size}", width - 3)
     yield Text(f"\n{heading} {'─' * (width - 1 - cell_len(heading))}", style="bold")
     states = {row.cells[place] if isinstance(row.cells[place], str) else None for row in rows for place in places}
     if len(states) == 1 and (state := states.pop()) is not None:
         yield Text(str(state))
         return
-    spent = {row.name: _spent(table, row.runs[dataset]) for row in rows if dataset in row.runs}
+    spent: dict[str, tuple[Costs, str]] = {}
+    for row in rows:
+        if dataset in row.runs:
+            sums = costs(row.runs[dataset])
+            parts = [] if sums.missing else [dollars(cost, table.prices) for cost in phases(row.runs[dataset])]
+            spent[row.name] = sums, money_text([part for own in parts for part in own])
     sections = {place: list(_entries(table, rows, place, spent if place == places[0] else {})) for place in places}
     layout = _layout(rows, list(sections.values()), width, wide)
     yield _header(layout)
@@ -160,13 +163,6 @@ def _block(table: Table, rows: Sequence[Row], dataset: str, width: int, wide: bo
             continue
         yield _section(entries, layout)
         yield from _notes(entries, layout.names, width)
-
-
-def _heading(table: Table, places: Sequence[int]) -> str:
-    questions = max((table.columns[place].questions for place in places), key=len)
-    histories = len({question.cluster for question in questions})
-    size = f" · {len(questions)} questions in {histories} histor{'y' if histories == 1 else 'ies'}" if questions else ""
-    return f"{table.columns[places[0]].title}{size}"
 
 
 def _title(table: Table, place: int, width: int) -> Text:
@@ -190,18 +186,7 @@ def _entries(table: Table, rows: Sequence[Row], place: int, spent: Mapping[str, 
         yield Entry(row, row.cells[place], pair, row.name == table.reference, sums, paid)
 
 
-def _spent(table: Table, folder: Path) -> tuple[Costs, str]:
-    """The costs of a run, and the US dollars of the whole run with its judges."""
-    sums = costs(folder)
-    parts = [] if sums.missing else [part for cost in phases(folder) for part in dollars(cost, table.prices)]
-    return sums, money_text(parts)
-
-
 # --- the text of one field ------------------------------------------------------------------------------------------------
-
-
-def _digits(ours: Estimate, cell: AnyCell) -> int:
-    return 1 if isinstance(cell, Measure) and abs(ours.mean) >= 100 else 3
 
 
 def _score(entry: Entry) -> str:
@@ -209,7 +194,7 @@ def _score(entry: Entry) -> str:
         return entry.cell if cell_len(entry.cell) <= LONGEST_STATE else "see below"
     if (ours := entry.ours) is None:
         return NONE
-    digits, interval = _digits(ours, entry.cell), preferred_interval(ours)
+    digits, interval = entry.cell.digits, preferred_interval(ours)
     return f"{number(ours.mean, digits)} {brief_span(interval, digits, '{}' if ours.by_case else '[]')}".strip()
 
 
@@ -226,27 +211,12 @@ def _p(value: float | None) -> str:
     return NONE if value is None else "<.001" if value < 0.001 else f"{value:.3f}"
 
 
-def _gap(entry: Entry) -> str:
+def _gap(entry: Entry, *ps: Callable[[Pair], float | None]) -> str:
+    """The difference from the reference, with those of its ps behind it where it is tested."""
     if entry.pair is None:
         return "reference" if entry.reference and isinstance(entry.cell, Cell) else ""
-    star = "*" if entry.pair.p is not None and entry.pair.p < SIGNIFICANT else ""
-    return f"{entry.pair.difference.mean:+.3f}{star}"
-
-
-def _gap_with_adjusted(entry: Entry) -> str:
-    pair = entry.pair
-    return _gap(entry) + ("" if pair is None or pair.p is None else f" ({_p(pair.p)})")
-
-
-def _gap_with_ps(entry: Entry) -> str:
-    pair = entry.pair
-    return _gap(entry) + ("" if pair is None or pair.p is None else f" ({_p(pair.difference.p_by_case)}, {_p(pair.p)})")
-
-
-def _printed(entry: Entry) -> str:
-    if isinstance(entry.cell, str) or entry.cell.published is None:
-        return ""
-    return entry.cell.published.scaled(entry.cell.column.scale)
+    shown = [_p(p(entry.pair)) for p in ps] if entry.pair.p is not None else []
+    return f"{entry.pair.difference.mean:+.3f}{entry.star}" + (f" ({', '.join(shown)})" if shown else "")
 
 
 def _verdict(entry: Entry) -> str:
@@ -287,12 +257,12 @@ def _corrected_span(entry: Entry) -> str:
 
 def _by_question(entry: Entry) -> str:
     ours = entry.ours
-    return "" if ours is None else span(ours.by_question, digits=_digits(ours, entry.cell))
+    return "" if ours is None or isinstance(entry.cell, str) else span(ours.by_question, digits=entry.cell.digits)
 
 
 def _by_case(entry: Entry) -> str:
     ours = entry.ours
-    return "" if ours is None else by_case(ours, _digits(ours, entry.cell))
+    return "" if ours is None or isinstance(entry.cell, str) else by_case(ours, entry.cell.digits)
 
 
 def _counts(entry: Entry) -> str:
@@ -317,9 +287,10 @@ def _gap_spans(entry: Entry) -> str:
 
 CORRECTED = Field("corrected", _corrected)
 OUTCOMES = Field("right/wrong/n/a", _outcomes)
-SCORE, PS = Field("score", _score), Field("Δ (p, adjusted)", _gap_with_ps)
-ADJUSTED = Field("Δ (adj. p)", _gap_with_adjusted)
-PUBLISHED, PAPER = Field("published", _printed), Field("paper", _printed)
+SCORE = Field("score", _score)
+PS = Field("Δ (p, adjusted)", lambda entry: _gap(entry, lambda pair: pair.difference.p_by_case, lambda pair: pair.p))
+ADJUSTED = Field("Δ (adj. p)", lambda entry: _gap(entry, lambda pair: pair.p))
+PUBLISHED, PAPER = (Field(header, lambda entry: printed(entry.cell)) for header in ("published", "paper"))
 VERDICT, BRIEF = Field("verdict", _verdict), Field("verdict", _brief_verdict)
 TOKENS, TOKENS_Q, TOK_Q = (
     Field(header, _cost("inference_tokens", 0)) for header in ("tokens/question", "tokens/q", "tok/q")
@@ -441,3 +412,57 @@ def _failures(cell: Cell) -> str:
     bounds = cell.bounds() if counts.missing_share else None
     possible = "" if bounds is None else f"; could be {bounds.low:.3f}–{bounds.high:.3f}"
     return f"{parts} of {counts.questions}{possible}"
+
+
+# --- names cut to a width, still different from each other --------------------------------------------------------------
+
+DOTS = "…"
+
+
+def shortened(names: Sequence[str], width: int) -> list[str]:
+    """The names, none wider than `width` cells; names that differ stay different.
+
+    A long name is cut at its end. Names that would then be equal are cut in their middle, and where that is not enough they are numbered.
+
+    Args:
+        width: at least 8.
+    """
+    results = list(names)
+    for cut in (_end, _middle):
+        for name in _alike(names, results) if cut is _middle else names:
+            results = [cut(name, width) if each == name else short for each, short in zip(names, results, strict=True)]
+    for name in _alike(names, results):
+        mark = f"{DOTS}{list(dict.fromkeys(names)).index(name) + 1}"
+        short = _head(name, width - cell_len(mark)) + mark
+        results = [short if each == name else old for each, old in zip(names, results, strict=True)]
+    return results
+
+
+def fitting(text: str, width: int) -> str:
+    """The text, cut at its end to `width` cells."""
+    return _end(text, width)
+
+
+def _alike(names: Sequence[str], results: Sequence[str]) -> list[str]:
+    """Names that share their short form with another name."""
+    owners: dict[str, set[str]] = {}
+    for name, short in zip(names, results, strict=True):
+        owners.setdefault(short, set()).add(name)
+    return [name for name in dict.fromkeys(names) if len(owners[results[names.index(name)]]) > 1]
+
+
+def _end(name: str, width: int) -> str:
+    return name if cell_len(name) <= width else _head(name, width - 1) + DOTS
+
+
+def _middle(name: str, width: int) -> str:
+    if cell_len(name) <= width:
+        return name
+    tail = _head(name[::-1], (width - 1) // 2)[::-1]
+    return _head(name, width - 1 - cell_len(tail)) + DOTS + tail
+
+
+def _head(name: str, width: int) -> str:
+    while cell_len(name) > width:
+        name = name[:-1]
+    return name

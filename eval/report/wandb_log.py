@@ -17,9 +17,8 @@ from typing import Any
 
 from eval.analysis.watching import Seen, Watcher
 from eval.files.store import RunError
-from eval.report.cell import Cell
-from eval.report.csv_table import as_csv
-from eval.report.tables import Measure, Table
+from eval.report.table_file import as_csv
+from eval.report.tables import Table, estimate_of
 from memsys.llm.secrets import redact_values
 
 MODES = ("offline", "online")
@@ -70,8 +69,7 @@ def means(table: Table) -> dict[str, float]:
     numbers = {}
     for row in table.rows:
         for column, cell in zip(table.columns, row.cells, strict=True):
-            ours = cell.estimate() if isinstance(cell, Cell) else cell.ours if isinstance(cell, Measure) else None
-            if ours is not None:
+            if (ours := estimate_of(cell)) is not None:
                 numbers[f"{row.name}/{column.dataset}/{column.metric}"] = ours.mean
     return numbers
 

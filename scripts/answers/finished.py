@@ -14,8 +14,7 @@ from eval.files.records import Prediction
 from eval.files.run_folder import JUDGE, RunFolder, RunRecord, is_complete, judged_by, metric_of, read_predictions
 from eval.files.store import RunError, read_record
 from eval.judging.score_files import graded_files
-from eval.report.cell import Cell, Column
-from eval.report.scores import asked, outcomes
+from eval.report.cell import Cell, Column, asked, outcomes
 from scripts.assembly.run_folder import data_of
 from scripts.setup.options import load_option, metric_options
 

@@ -21,10 +21,9 @@ from data_loaders.schema import Case
 from eval.files.run_folder import RunFolder, RunRecord, read_predictions
 from eval.files.store import RunError, replace_file, safe_name
 from eval.judging.score_files import only_score_file
-from eval.report.cell import ABOVE_CEILING
+from eval.report.cell import ABOVE_CEILING, asked, mean_scores, read_draws
 from eval.report.errata import Key, Layer, Overlaid, overlaid
 from eval.report.rendering import by_case, grid, number, span
-from eval.report.scores import asked, mean_scores, read_draws
 from eval.report.table_file import estimated
 from eval.statistics.stats import Estimate
 from scripts.assembly.errata import AUDITED, in_order, layer_of

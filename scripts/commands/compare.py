@@ -12,10 +12,9 @@ from collections.abc import Iterator, Sequence
 from data_loaders.schema import Gold, Question
 from eval.files.run_folder import read_predictions
 from eval.files.store import RunError
-from eval.report.detectable import how_tested
 from eval.report.paired import Telling, tallies, telling
 from eval.report.rendering import difference_text
-from eval.report.tables import Table
+from eval.report.tables import Table, how_tested
 from memsys.inert import visible
 from scripts.assembly.steps import complain
 from scripts.lab.lab import Lab, Scored

@@ -40,9 +40,8 @@ from pydantic import Field
 
 from eval.files.run_folder import JUDGE
 from eval.files.store import RunError, replace_file
-from eval.report.cell import Column
+from eval.report.cell import Column, asked, mean_scores, outcomes, read_draws
 from eval.report.rendering import by_case, grid, number, span
-from eval.report.scores import asked, mean_scores, outcomes, read_draws
 from eval.statistics.stats import Difference, difference
 from memsys.llm.secrets import redact
 from scripts.answers.claim_tables import inert

@@ -19,9 +19,8 @@ from typing import TYPE_CHECKING, Any
 from eval.files.imported import THEIRS
 from eval.files.run_folder import RunFolder, metric_of
 from eval.files.store import RunError, replace_file
-from eval.report.cell import ALL, ANSWERABLE, Cell, Column, categories
+from eval.report.cell import ALL, ANSWERABLE, Cell, Column, categories, outcomes
 from eval.report.rendering import markdown, shown
-from eval.report.scores import outcomes
 from eval.report.tables import Table
 from scripts.answers.importing import Origin
 from scripts.settings.arguments import as_called

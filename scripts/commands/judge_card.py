@@ -32,9 +32,9 @@ from eval.judging.judge_probing import spread, verdicts, why_not
 from eval.judging.prediction_powered import FEWEST, prediction_powered
 from eval.judging.score import Judging, verdicts_name
 from eval.judging.score_files import mean_values, read_scores
-from eval.report.corrections import corrected_text, shown_share
+from eval.report.cell import asked, refusals
 from eval.report.ratings import rated_sample, ratings_of
-from eval.report.scores import asked, refusals
+from eval.report.tables import corrected_text, shown_share
 from eval.statistics.stats import Interval, estimate
 from scripts.assembly.judge_cards import card_file
 from scripts.assembly.scorers import judging

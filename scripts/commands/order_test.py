@@ -19,9 +19,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from eval.files.store import RunError, replace_file
-from eval.report.cell import Cell
+from eval.report.cell import Cell, outcomes
 from eval.report.rendering import by_case, difference_text, number, span
-from eval.report.scores import outcomes
 from eval.report.tables import NO_SPREAD, Pair, only_about
 from eval.statistics.stats import ENOUGH_CLUSTERS, Difference, Estimate, difference, holm
 from scripts.assembly.datasets import Data

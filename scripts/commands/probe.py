@@ -25,9 +25,8 @@ import yaml
 
 from eval.conformance.canaries import CANARIES, HISTORY
 from eval.files.store import RunError, replace_file
-from eval.report.cell import Cell, Column
+from eval.report.cell import Cell, Column, outcomes
 from eval.report.rendering import evidence_means, grid, intervals
-from eval.report.scores import outcomes
 from memsys.inert import visible
 from memsys.interface import spoken
 from memsys.services.session import Program, Session

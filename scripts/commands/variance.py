@@ -19,8 +19,8 @@ from eval.analysis.costs import BUILD, phases
 from eval.files.run_folder import RunFolder, RunRecord
 from eval.files.store import RunError
 from eval.judging.score_files import only_score_file
+from eval.report.cell import Asked, asked, read_draws
 from eval.report.rendering import grid, span
-from eval.report.scores import Asked, asked, read_draws
 from eval.statistics.power import POWER, shown
 from eval.statistics.variance import (
     ASSURANCE,

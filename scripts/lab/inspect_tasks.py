@@ -22,8 +22,7 @@ from data_loaders.schema import Case, Question
 from data_loaders.units import make_units
 from eval.files.records import Prediction
 from eval.files.store import RunError
-from eval.report.cell import Column
-from eval.report.scores import asked
+from eval.report.cell import Column, asked
 from eval.running.case import schedule
 from eval.running.reader import render
 from eval.running.run import Run, build_memory

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any
 from eval.files.imported import described
 from eval.files.run_folder import judged_by
 from eval.files.store import RunError
-from eval.report.cell import ALL, Cell, Column
+from eval.report.cell import ALL, Asked, Cell, Column, asked, outcomes
 from eval.report.rendering import intervals, p_text
-from eval.report.scores import Asked, asked, outcomes
 from eval.report.tables import Row, Table, only_about
 from eval.running.run import Run
 from eval.statistics.stats import ENOUGH_CLUSTERS, Difference

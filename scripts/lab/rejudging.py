@@ -19,8 +19,8 @@ from eval.files.run_folder import COSTS, RunFolder, judged_by, metric_of
 from eval.files.store import RunError, read_lines, read_record
 from eval.judging.score import score_judge, verdicts_name
 from eval.judging.score_files import mean_values, read_scores
+from eval.report.cell import asked
 from eval.report.rendering import grid
-from eval.report.scores import asked
 from eval.running.run import Run
 from memsys.inert import visible
 from memsys.llm.meter import Metered

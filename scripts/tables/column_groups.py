@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from data_loaders.schema import DataError
 from eval.files.store import RunError
-from eval.report.cell import ALL, ANSWERABLE, Column
-from eval.report.scores import Asked, asked
+from eval.report.cell import ALL, ANSWERABLE, Asked, Column, asked
 from eval.running.reader import Reader
 from scripts.assembly.datasets import Data, data, with_transform
 from scripts.assembly.runs import reader

@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 
 from eval.analysis.costs import BUILD, costs, efforts
 from eval.files.store import RunError
+from eval.report.cell import outcomes
 from eval.report.panels import Sheet
 from eval.report.points import Point, front, scored
-from eval.report.scores import outcomes
 from eval.running.run import Run
 from scripts.assembly.models import Model
 from scripts.setup.launch import composed

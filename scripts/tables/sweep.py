@@ -25,9 +25,8 @@ from eval.analysis.costs import costs
 from eval.files.provenance import identity
 from eval.files.run_folder import RunFolder
 from eval.files.store import RunError, replace_file
-from eval.report.cell import ALL, Cell, Column
+from eval.report.cell import ALL, Cell, Column, outcomes
 from eval.report.measures import cost
-from eval.report.scores import outcomes
 from eval.report.wandb_log import log_sweep
 from eval.running.run import Run
 from eval.statistics.stats import Interval

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from eval.files.imported import described
 from eval.files.store import RunError, replace_file
-from eval.report.csv_table import as_csv
-from eval.report.rendering import latex, markdown
-from eval.report.table_file import as_json
+from eval.report.paper import latex
+from eval.report.rendering import markdown
+from eval.report.table_file import as_csv, as_json
 from eval.report.tables import Row, Table
 from eval.report.wandb_log import log_table
 from scripts.assembly.judge_cards import unmeasured

@@ -14,9 +14,8 @@ from small_history import history
 from data_loaders.schema import Question
 from eval.analysis.costs import Usage, costs, phases
 from eval.files.store import write_lines
-from eval.report.cell import Cell, Column
+from eval.report.cell import Asked, Cell, Column
 from eval.report.rendering import markdown
-from eval.report.scores import Asked
 from eval.report.tables import Row, Table
 from eval.running.case_log import effort
 from eval.running.loop import run_all

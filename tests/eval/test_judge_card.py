@@ -22,7 +22,7 @@ from eval.judging.judge_card import (
     read_card,
     write_card,
 )
-from eval.report.corrections import corrected_text
+from eval.report.tables import corrected_text
 from eval.statistics.stats import estimate
 
 KINDS: Mapping[str, tuple[bool, float]] = {

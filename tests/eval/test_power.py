@@ -9,11 +9,9 @@ import numpy as np
 import pytest
 
 from eval.files.store import write_lines
-from eval.report.cell import Cell, Column
-from eval.report.detectable import detectable_lines
+from eval.report.cell import Asked, Cell, Column
 from eval.report.rendering import markdown
-from eval.report.scores import Asked
-from eval.report.tables import Row, Table
+from eval.report.tables import Row, Table, detectable_lines
 from eval.statistics.power import detectable, planned
 from eval.statistics.stats import Sampling, difference
 

@@ -14,7 +14,7 @@ from inspect_ai.model import ModelOutput
 from inspect_ai.solver import solver
 
 from eval.files.store import RunError
-from eval.report.scores import mean_scores, read_draws
+from eval.report.cell import mean_scores, read_draws
 from memsys.systems.bm25 import BM25
 from scripts.command.inspect_tasks import TASKS, locomo, remember
 from scripts.lab.lab import Lab, Scored

@@ -18,8 +18,8 @@ from eval.files.store import RunError
 from eval.judging.prediction_powered import sample_order
 from eval.judging.score_files import read_scores
 from eval.report.cell import Cell
-from eval.report.csv_table import as_csv
 from eval.report.rendering import markdown
+from eval.report.table_file import as_csv
 from eval.report.tables import Table
 from eval.report.terminal import terminal
 from scripts.assembly.judge_cards import card_file

@@ -10,10 +10,9 @@ from typing import Any
 import pytest
 
 from eval.files.store import RunError, write_lines
-from eval.report.cell import Cell, Column
+from eval.report.cell import Asked, Cell, Column
 from eval.report.published import Published
 from eval.report.rendering import markdown
-from eval.report.scores import Asked
 from eval.report.tables import Row, Table
 from scripts.setup.launch import composed
 from scripts.tables.captions import usage_note

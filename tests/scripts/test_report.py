@@ -17,11 +17,11 @@ import pytest
 from data_loaders.schema import Case, DataError
 from eval.files.store import RunError, read_lines, write_lines
 from eval.report import ratings
-from eval.report.csv_table import as_csv
 from eval.report.html import build as building
 from eval.report.html.build import Wanted, build
 from eval.report.html.shards import as_script
 from eval.report.html.sources import read_sources
+from eval.report.table_file import as_csv
 from eval.report.tables import Table
 from scripts.commands.report import write_report
 from tests.rigs.reporting import invented

@@ -21,7 +21,7 @@ import pytest
 from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig, OmegaConf
 
-from eval.report.scores import Counts
+from eval.report.cell import Counts
 from memsys.systems.memtree import MemTree
 from scripts.assembly.datasets import data
 from scripts.assembly.models import build_models

@@ -10,9 +10,8 @@ from typing import Any
 
 from eval.files.run_folder import RunFolder, judged_by
 from eval.judging.agreement import RIGHT
-from eval.report.cell import ALL, Cell, Column, categories
+from eval.report.cell import ALL, Asked, Cell, Column, categories, outcomes
 from eval.report.html.sources import ReportedRun, RunSet, TableFile
-from eval.report.scores import Asked, outcomes
 from eval.report.table_file import ends
 from eval.statistics.stats import Difference
 

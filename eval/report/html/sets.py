@@ -9,6 +9,7 @@ from typing import Any
 
 from data_loaders.schema import Case, Gold, Question
 from eval.judging.prediction_powered import sample_order
+from eval.report.cell import Asked
 from eval.report.html.cleaning import clipped
 from eval.report.html.questions import (
     CaseFiles,
@@ -24,7 +25,6 @@ from eval.report.html.questions import (
 from eval.report.html.scoring import Scorer, cells, disputed, pairs, vector
 from eval.report.html.shards import BLOCK, Shards
 from eval.report.html.sources import RunSet
-from eval.report.scores import Asked
 
 SEARCHED = 1_000
 """Characters of a question, a gold answer or an answer that the search looks at."""

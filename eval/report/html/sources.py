@@ -18,7 +18,7 @@ from data_loaders.schema import Case, DataError
 from eval.files.provenance import identity
 from eval.files.run_folder import COMPLETE, RunFolder, RunRecord, is_complete, read_predictions
 from eval.files.store import RunError, read_record
-from eval.report.scores import Asked, asked
+from eval.report.cell import Asked, asked
 
 CasesOf = Callable[[RunRecord], Sequence[Case]]
 """Loads the cases of a run again, given its `run.json`."""

@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from eval.files.store import write_lines
-from eval.report.cell import Cell, Column
-from eval.report.scores import Asked
+from eval.report.cell import Asked, Cell, Column
 from eval.report.tables import Row, Table
 
 PER_CASE = 12

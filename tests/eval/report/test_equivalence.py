@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from eval.files.store import write_lines
-from eval.report.cell import Cell, Column
+from eval.report.cell import Asked, Cell, Column
 from eval.report.equivalence import (
     FLIPS,
     Runs,
@@ -20,11 +20,10 @@ from eval.report.equivalence import (
     open_gaps,
     settle,
 )
+from eval.report.paper import latex
 from eval.report.published import Published, brief, verdict
-from eval.report.rendering import latex, shown
-from eval.report.scores import Asked
-from eval.report.tables import Row, Table
-from eval.report.verdict_notes import verdict_lines
+from eval.report.rendering import shown
+from eval.report.tables import Row, Table, verdict_lines
 from eval.statistics.stats import Interval
 from tests.rigs.coverage.verdicts import rows
 

@@ -8,8 +8,8 @@ import pytest
 
 from data_loaders.locomo import ceilings, load
 from data_loaders.schema import DataError
+from eval.report.cell import Asked, asked
 from eval.report.errata import Layer, audited_layer, overlaid, read_layer
-from eval.report.scores import Asked, asked
 
 SAMPLE = Path(__file__).resolve().parents[3] / "data_loaders" / "samples" / "locomo.json"
 QUESTIONS = [

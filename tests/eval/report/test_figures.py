@@ -15,7 +15,7 @@ import pytest
 
 from data_loaders.schema import Case, Session, Turn
 from eval.files.store import RunError, write_lines
-from eval.report.cell import Cell, Column
+from eval.report.cell import Asked, Cell, Column
 from eval.report.figures import draw, save
 from eval.report.panels import COLOURS, KINDS, Sheet, apart
 from eval.report.points import (
@@ -32,7 +32,6 @@ from eval.report.points import (
     scored,
 )
 from eval.report.published import Published
-from eval.report.scores import Asked
 from eval.report.tables import Measure
 from eval.statistics.stats import Estimate, Interval, preferred_interval
 from eval.structure.tree import Tree

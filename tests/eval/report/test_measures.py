@@ -13,12 +13,11 @@ from eval.analysis.costs import NEEDED
 from eval.files.records import Prediction
 from eval.files.store import item_key, item_record, write_lines
 from eval.report.best_of import choose, choose_again, composed
-from eval.report.cell import Cell, Column
-from eval.report.csv_table import as_csv
+from eval.report.cell import Asked, Cell, Column
 from eval.report.measures import Factor, cost, coverage, gathered, product_of_means, report, spread
 from eval.report.published import Published
 from eval.report.rendering import markdown, shown
-from eval.report.scores import Asked
+from eval.report.table_file import as_csv
 from eval.report.tables import Measure, Row, Table
 from eval.statistics.stats import Estimate, difference
 from memsys.interface import Item

@@ -7,13 +7,11 @@ from pathlib import Path
 import pytest
 
 from eval.files.store import write_lines
-from eval.report.cell import Cell, Column
-from eval.report.csv_table import as_csv
+from eval.report.cell import Asked, Cell, Column
 from eval.report.outcome_cell import OutcomeCell
-from eval.report.paired import gap_bounds
 from eval.report.rendering import markdown, shown
-from eval.report.scores import Asked
-from eval.report.tables import Row, Table
+from eval.report.table_file import as_csv
+from eval.report.tables import Row, Table, gap_bounds
 
 QUESTIONS = tuple(Asked(f"h{n % 6}", f"q{n}", "supersede", f"h{n % 6}", True, False) for n in range(12))
 COLUMN = Column("toy", "Toy", "recalled, supersede", QUESTIONS)

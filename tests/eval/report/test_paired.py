@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from eval.files.store import write_lines
-from eval.report.cell import Cell, Column
+from eval.report.cell import Asked, Cell, Column
 from eval.report.paired import Tally, tallies, telling
-from eval.report.scores import Asked
 
 QUESTIONS = tuple(Asked("c", f"q{number}", "ab"[number % 2], "c", True, True) for number in range(5))
 COLUMN = Column("toy", "Toy", "F1", QUESTIONS)

@@ -10,10 +10,10 @@ import pytest
 
 from eval.files.store import RunError
 from eval.report.best_of import choose, composed
-from eval.report.csv_table import as_csv
-from eval.report.paired import gap_bounds
-from eval.report.rendering import difference_text, latex, markdown, shown
-from eval.report.tables import CHOSEN, EXPLORATORY, NOT_ASKED, Pair
+from eval.report.paper import latex
+from eval.report.rendering import difference_text, markdown, shown
+from eval.report.table_file import as_csv
+from eval.report.tables import CHOSEN, EXPLORATORY, NOT_ASKED, Pair, gap_bounds
 from scripts.setup.options import load_option
 from scripts.tables.layout import cells_of, primary_of
 from tests.eval.report.pairs import score, two_data_sets

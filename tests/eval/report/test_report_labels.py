@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from eval.files.run_folder import RunRecord
+from eval.report.cell import Asked
 from eval.report.html.build import set_labels, table_titles
 from eval.report.html.sources import ReportedRun, RunSet, TableFile, _tables
-from eval.report.scores import Asked
 
 
 def test_tables_with_one_title_are_told_apart_by_their_files() -> None:
@@ -20,7 +21,7 @@ def test_tables_with_one_title_are_told_apart_by_their_files() -> None:
 
 
 def made(key: str, questions: int, **dataset: Any) -> RunSet:
-    record = {"dataset": {"name": "locomo", "sha256": key * 9, **dataset}}
+    record = RunRecord(dataset={"name": "locomo", "sha256": key * 9, **dataset})
     runs = (ReportedRun(f"locomo/a-{key}", Path(key), record, "A"),)
     own = RunSet(f"locomo-{key}", "locomo", runs, ())
     own.__dict__["asked"] = tuple(Asked("c", f"q{place}", "", "c", True, True) for place in range(questions))

@@ -13,11 +13,11 @@ import pytest
 
 from eval.files.records import Prediction
 from eval.files.store import Appender, write_lines
-from eval.report.cell import ANSWERABLE, Cell, Column, categories
-from eval.report.csv_table import as_csv
+from eval.report.cell import ANSWERABLE, Asked, Cell, Column, Counts, categories, outcomes
+from eval.report.paper import latex
 from eval.report.published import Published, find, qualified, read_published, verdict
-from eval.report.rendering import latex, markdown, shown
-from eval.report.scores import Asked, Counts, outcomes
+from eval.report.rendering import markdown, shown
+from eval.report.table_file import as_csv
 from eval.report.tables import Measure, Row, Table
 from eval.statistics.stats import Estimate, Interval
 

@@ -15,13 +15,11 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from eval.files.store import write_lines
-from eval.report.cell import Cell, Column
-from eval.report.names import shortened
+from eval.report.cell import Asked, Cell, Column
 from eval.report.published import Published, brief
 from eval.report.rendering import markdown
-from eval.report.scores import Asked
 from eval.report.tables import UNLIKE, Measure, Row, Table
-from eval.report.terminal import brief_span, terminal
+from eval.report.terminal import brief_span, shortened, terminal
 from eval.statistics.stats import Estimate, Interval, preferred_interval
 from tests.eval.report.pairs import two_data_sets
 

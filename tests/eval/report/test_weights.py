@@ -10,10 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eval.report.best_of import choose, choose_again
-from eval.report.cell import AGGREGATES, Cell, Column
+from eval.report.cell import AGGREGATES, Asked, Cell, Column
 from eval.report.points import averaged
 from eval.report.rendering import shown
-from eval.report.scores import Asked
 from eval.statistics.stats import difference, estimate, weights
 
 
