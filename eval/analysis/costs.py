@@ -14,6 +14,7 @@ import numpy as np
 from eval.files.imported import NOT_RECORDED, recorded
 from eval.files.run_folder import COSTS, EFFORTS, PREDICTIONS, RunFolder
 from eval.files.store import AGAIN, RunError, read_lines, read_record
+from eval.running.case_log import PER_QUESTION
 
 BUILD = ("embed", "write", "consolidate")
 ROLES = {**dict.fromkeys((*BUILD, "read"), "memory"), "answer": "reader"}
@@ -81,8 +82,6 @@ SUMMED = (
 )
 COUNTED = ("calls", "failures", "parse_failures")
 """Fields of an effort line that hold counts by purpose."""
-PER_QUESTION = ("read", "answer")
-"""Phases whose lines belong to a question."""
 NEEDED = ("case_id", "phase", "subject", "held", "notes", *SUMMED, *COUNTED)
 
 

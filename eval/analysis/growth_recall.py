@@ -20,6 +20,7 @@ from data_loaders.schema import Case, Gold, Question, Unit
 from data_loaders.transforms import by_hash
 from eval.analysis.footprint import node_bytes, object_bytes
 from eval.files.records import Prediction
+from eval.files.store import item_score
 from eval.judging.score import Scorer
 from eval.metrics.retrieval import covered_at_k
 from eval.running.failures import raise_if_stopped, stops
@@ -205,7 +206,7 @@ class RecallWatch:
         return scores
 
     def _covered(self, probe: DueQuestion, recall: Recall) -> float:
-        ranking = sorted(recall.items, key=lambda item: -round(float(item.score), 4))  # as predictions keep it
+        ranking = sorted(recall.items, key=lambda item: -item_score(item))  # as predictions keep it
         covered = covered_at_k([item.sources for item in ranking], probe.gold.evidence, self._k)
         assert covered is not None  # every probe has evidence
         return covered

@@ -92,7 +92,13 @@ def live(
     from threadpoolctl import threadpool_limits
 
     threadpool_limits(1)  # for each cell anew: an earlier cell may have loaded another library
-    run_case(runs, order.case, AnswerPools(questions, saving, runs[0].outstanding), lone_cell(runs), on_progress)
+    run_case(
+        runs,
+        order.case,
+        AnswerPools(questions, saving, threading.Semaphore(runs[0].outstanding)),
+        lone_cell(runs),
+        on_progress,
+    )
 
 
 class Cells:

@@ -2,104 +2,61 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
-Check = Callable[[Any], bool]
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What a field may hold."""
+
+    types: frozenset[type]
+    inside: Kind | None = None
+    """Of a list or a mapping: what its items or values may be."""
+    among: frozenset[str] | None = None
+    """The only values; None allows all of the types."""
+
+    def holds(self, values: Sequence[Any]) -> bool:
+        """Whether all these values may stand in the field."""
+        if not self.types.issuperset(map(type, values)) or not (self.among is None or self.among.issuperset(values)):
+            return False
+        if self.inside is None:
+            return True
+        held = (value.values() if type(value) is dict else value for value in values)
+        return self.inside.holds(list(chain.from_iterable(held)))
 
 
-def text(value: Any) -> bool:
-    return type(value) is str
+TEXT, WHOLE, NUMBER = Kind(frozenset([str])), Kind(frozenset([int])), Kind(frozenset([int, float]))
+SCORE, MAPPING = Kind(frozenset([int, float, type(None)])), Kind(frozenset([dict]))
+COUNTS = Kind(frozenset([dict]), WHOLE)
+TEXTS, NUMBERS = (Kind(frozenset([list]), each) for each in (TEXT, NUMBER))
+OUTCOMES = frozenset(["answered", "recalled", "error", "aborted"])
+PHASES = frozenset(["embed", "write", "consolidate", "read", "answer", "judge"])
 
-
-def whole(value: Any) -> bool:
-    return type(value) is int
-
-
-def number(value: Any) -> bool:
-    return type(value) is int or type(value) is float
-
-
-def texts(value: Any) -> bool:
-    return type(value) is list and all(map(text, value))
-
-
-def numbers(value: Any) -> bool:
-    return type(value) is list and all(map(number, value))
-
-
-def counts(value: Any) -> bool:
-    return type(value) is dict and all(map(whole, value.values()))
-
-
-def counts_by_name(value: Any) -> bool:
-    return type(value) is dict and all(map(counts, value.values()))
-
-
-def mapping(value: Any) -> bool:
-    return type(value) is dict
-
-
-def score(value: Any) -> bool:
-    return value is None or number(value)
-
-
-def outcome(value: Any) -> bool:
-    return type(value) is str and value in ("answered", "recalled", "error", "aborted")
-
-
-def phase(value: Any) -> bool:
-    return type(value) is str and value in ("embed", "write", "consolidate", "read", "answer", "judge")
-
-
-def flag(value: Any) -> bool:
-    return type(value) is bool
-
-
-FIELDS: Mapping[str, Check] = {
-    **dict.fromkeys(("case_id", "question_id", "answer", "error", "subject", "why", "key", "id", "text"), text),
-    **dict.fromkeys(("items", "sources", "parents"), texts),
-    **dict.fromkeys(("calls", "attempts", "failures", "parse_failures", "notes"), counts),
-    **dict.fromkeys(("held", "sent", "tokens_in", "tokens_out", "tokens_cached", "tokens_reasoning"), whole),
+FIELDS: Mapping[str, Kind] = {
+    **dict.fromkeys(("case_id", "question_id", "answer", "error", "subject", "why", "key", "id", "text", "kind"), TEXT),
+    **dict.fromkeys(("items", "sources", "parents"), TEXTS),
+    **dict.fromkeys(("calls", "attempts", "failures", "parse_failures", "notes"), COUNTS),
+    **dict.fromkeys(("held", "sent", "tokens_in", "tokens_out", "tokens_cached", "tokens_reasoning"), WHOLE),
     **dict.fromkeys(
-        ("embedding_calls", "embedding_tokens", "context_tokens", "dropped_items", "level", "repeat"), whole
+        ("embedding_calls", "embedding_tokens", "context_tokens", "dropped_items", "level", "repeat"), WHOLE
     ),
-    **dict.fromkeys(("provider_seconds", "provider_seconds_sum", "own_cpu_seconds"), number),
-    **{
-        "phase": phase,
-        "cut": flag,
-        "kind": text,
-        "scores": numbers,
-        "value": score,
-        "detail": mapping,
-        "roles": counts_by_name,
-        "outcome": outcome,
-    },
+    **dict.fromkeys(("provider_seconds", "provider_seconds_sum", "own_cpu_seconds"), NUMBER),
+    "phase": Kind(frozenset([str]), among=PHASES),
+    "cut": Kind(frozenset([bool])),
+    "scores": NUMBERS,
+    "value": SCORE,
+    "detail": MAPPING,
+    "roles": Kind(frozenset([dict]), COUNTS),
+    "outcome": Kind(frozenset([str]), among=OUTCOMES),
 }
 """Of `predictions`, `items`, `effort`, `nodes` and score files; a name means the same in all of them."""
 
 
-EVIDENCE: Mapping[str, Check] = {"verbatim": number, "ndcg": number, "sources_per_item": score}
+EVIDENCE: Mapping[str, Kind] = {"verbatim": NUMBER, "ndcg": NUMBER, "sources_per_item": SCORE}
 """Of the `detail` of an evidence score that has a value."""
-
-
-TYPES: Mapping[Check, frozenset[type]] = {
-    text: frozenset([str]),
-    whole: frozenset([int]),
-    number: frozenset([int, float]),
-    mapping: frozenset([dict]),
-    score: frozenset([int, float, type(None)]),
-    flag: frozenset([bool]),
-}
-"""Checks of a value's type alone."""
-
-CONTENTS: Mapping[Check, tuple[type, frozenset[type]]] = {
-    texts: (list, frozenset([str])),
-    numbers: (list, frozenset([int, float])),
-    counts: (dict, frozenset([int])),
-}
-"""Checks of a value's type and of the types that it holds."""
 
 
 def wrong_field(records: Sequence[Mapping[str, Any]]) -> tuple[int, str] | None:
@@ -110,26 +67,11 @@ def wrong_field(records: Sequence[Mapping[str, Any]]) -> tuple[int, str] | None:
     shapes: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
     for record in records:
         shapes.setdefault(tuple(record), []).append(record)
-    if all(_holds(name, alike) for names, alike in shapes.items() for name in names):
+    known = [(name, alike) for names, alike in shapes.items() for name in names if name in FIELDS]
+    if all(FIELDS[name].holds([record[name] for record in alike]) for name, alike in known):
         return None
     for place, record in enumerate(records, 1):
         for name in record:
-            if not _holds(name, [record]):
+            if name in FIELDS and not FIELDS[name].holds([record[name]]):
                 return place, name
     raise AssertionError("a field is wrong in no record")
-
-
-def _holds(name: str, records: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether all records hold in a field what it should hold."""
-    if (check := FIELDS.get(name)) is None:
-        return True
-    values = [record[name] for record in records]
-    if (types := TYPES.get(check)) is not None:
-        return types.issuperset(map(type, values))
-    if (contents := CONTENTS.get(check)) is not None:
-        outer, inner = contents
-        if not all(type(value) is outer for value in values):
-            return False
-        held = (value.values() if outer is dict else value for value in values)
-        return inner.issuperset(map(type, chain.from_iterable(held)))
-    return all(map(check, values))

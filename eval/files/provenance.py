@@ -70,13 +70,18 @@ def _written(part: Any) -> str:
             f"{type(part).__name__}({','.join(f'{n}={_written(v)}' for n, v in values if v is not None and v != [])})"
         )
     if isinstance(part, list):
-        return f"[{','.join(_written(item) for item in part if not _is_prose(item))}]"
+        # A statement that is a string alone is a docstring, or the description under a field.
+        code = (
+            each
+            for each in part
+            if not (
+                isinstance(each, ast.Expr)
+                and isinstance(each.value, ast.Constant)
+                and isinstance(each.value.value, str)
+            )
+        )
+        return f"[{','.join(map(_written, code))}]"
     return repr(part)
-
-
-def _is_prose(node: Any) -> bool:
-    """Whether a statement is a string alone: a docstring, or the description under a field."""
-    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
 
 
 def has_source(module: str) -> bool:
@@ -144,13 +149,10 @@ def _closure(module: str) -> Closure:
         else:
             files[name] = path
             open_modules += _imports(path, name)
-    return Closure(
-        frozenset((_named(name, path), path) for name, path in files.items()), frozenset(files), frozenset(packages)
-    )
-
-
-def _named(module: str, path: Path) -> str:
-    return path.relative_to(ROOT).as_posix() if path.is_relative_to(ROOT) else module
+    named = {
+        (path.relative_to(ROOT).as_posix() if path.is_relative_to(ROOT) else name, path) for name, path in files.items()
+    }
+    return Closure(frozenset(named), frozenset(files), frozenset(packages))
 
 
 def _path(module: str) -> Path | None:
@@ -198,12 +200,14 @@ def _distributions_of() -> Mapping[str, list[str]]:
 def _imports(path: Path, module: str) -> list[str]:
     """Modules that a file imports, also inside functions; names imported from a package are included, as they may be modules."""
     names: list[str] = []
+    package = module.split(".") if path.name == "__init__.py" else module.split(".")[:-1]
     for node in _import_statements(path.read_text(encoding="utf-8")):
         words = [alias.name for alias in node.names]
         if isinstance(node, ast.Import):
             names += words
-        else:
-            whole = _absolute(node, module, path)
+        else:  # leading dots are relative to the module's package
+            above = package[: len(package) - (node.level - 1)] if node.level else []
+            whole = ".".join([*above, *([node.module] if node.module else [])])
             names += [whole, *(f"{whole}.{word}" for word in words)]
     return names
 
@@ -215,15 +219,6 @@ def _import_statements(source: str) -> list[ast.Import | ast.ImportFrom]:
     except SyntaxError:  # it cannot be imported by this version of Python, either
         return []
     return [node for node in nodes if isinstance(node, ast.Import | ast.ImportFrom)]
-
-
-def _absolute(node: ast.ImportFrom, module: str, path: Path) -> str:
-    """The absolute name of `base` in `from base import …`; leading dots are relative to the module's package."""
-    base = node.module or ""
-    if not node.level:
-        return base
-    package = module.split(".") if path.name == "__init__.py" else module.split(".")[:-1]
-    return ".".join([*package[: len(package) - (node.level - 1)], *([base] if base else [])])
 
 
 COMPUTING = (
@@ -248,18 +243,15 @@ def _commit() -> str:
 
     Not `git describe --dirty`: it rewrites the checkout's index, also where another process works with it.
     """
-    commit = _git("describe", "--always", "--abbrev=12")
-    changes = _git("status", "--porcelain", "--untracked-files=no")
-    if not commit or changes is None:
-        return "unknown"
-    return f"{commit}-dirty" if changes else commit
-
-
-def _git(*arguments: str) -> str | None:
-    """What a git command on the checkout prints; None when it fails. It writes nothing."""
-    command = ["git", "--no-optional-locks", "-C", str(ROOT), *arguments]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return None if done.returncode else done.stdout.strip()
+    said = []
+    for arguments in (["describe", "--always", "--abbrev=12"], ["status", "--porcelain", "--untracked-files=no"]):
+        command = ["git", "--no-optional-locks", "-C", str(ROOT), *arguments]  # writes nothing
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
+        except (OSError, subprocess.TimeoutExpired):
+            return "unknown"
+        if done.returncode:
+            return "unknown"
+        said.append(done.stdout.strip())
+    commit, changes = said
+    return f"{commit}{'-dirty' * bool(changes)}" if commit else "unknown"

@@ -84,7 +84,7 @@ class Score:
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """One of several reads that are scored together (`eval.judging.score_together`)."""
+    """One of several reads that are scored together (`eval.judging.score`)."""
 
     prediction: Prediction
     texts: tuple[str, ...]

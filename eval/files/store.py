@@ -184,15 +184,12 @@ class Appender:
             self._file = self._path.open("ab")
             with _opening:
                 _opened[self] = None
-                self._make_room()
+                for other in list(_opened)[: max(0, len(_opened) - MOST_OPEN)]:
+                    if other is not self and other._lock.acquire(blocking=False):  # one that is writing keeps its file
+                        other._shut()
+                        del _opened[other]
+                        other._lock.release()
         return self._file
-
-    def _make_room(self) -> None:
-        for other in list(_opened)[: max(0, len(_opened) - MOST_OPEN)]:
-            if other is not self and other._lock.acquire(blocking=False):  # one that is writing keeps its file
-                other._shut()
-                del _opened[other]
-                other._lock.release()
 
     def _shut(self) -> None:
         if self._file is not None:
@@ -218,6 +215,11 @@ def item_key(item: Item) -> str:
     """The hash that identifies a recalled item in `items.jsonl`."""
     parts = [item.id, item.text, item.sources, item.kind, item.level]
     return hashlib.sha256(canonical(parts)).hexdigest()[:16]
+
+
+def item_score(item: Item) -> float:
+    """The memory's own score of a recalled item, as predictions hold it."""
+    return round(float(item.score), 4)
 
 
 def item_record(key: str, item: Item) -> dict[str, Any]:

@@ -7,15 +7,20 @@ decide which rule a question gets and what a reply means. A reply without a verd
 |-------------|----------------------|-------------------------------|-----------------------------------------|
 | label       | Mem0, MemGPT (DMR)   | JSON {reason, label}          | 1 for CORRECT                           |
 | binary      | MemTree              | a digit                       | 1 for 1                                 |
-| beam        | BEAM                 | JSON {reason, score 0-1}, yes or no | of each rubric item or pair of events (`judge_parts`) |
+| beam        | BEAM                 | JSON {reason, score 0-1}, yes or no | of each rubric item or pair of events |
 | gatemem     | GateMem              | JSON of four verdicts         | 1 where a utility question is right, or another leaks |
 | halumem     | HaluMem              | JSON {reason, label}          | 1 for the label `counted`               |
 | grade       | SegTreeMem, RealMem  | JSON {reason, score 0-3}      | 1 from `threshold` on; the grade is kept |
 | longmemeval | LongMemEval, MAB     | yes or no, by one of 5 prompts | 1 for yes; `reading` decides what is yes |
-| longmemeval_v2 | LongMemEval-V2    | JSON {reason, label}; none where its scorer needs no judge (`judge_parts`) | 1 for CORRECT |
+| longmemeval_v2 | LongMemEval-V2    | JSON {reason, label}; none where its scorer needs no judge | 1 for CORRECT |
 | locomo_plus | LoCoMo-Plus          | JSON {label, reason}          | 1 for correct                           |
 | memory      | RealMem              | JSON, of the `top` retrieved texts | recall in [0, 1]; helpfulness is kept |
 | rubric      | a judge of your own  | JSON {reason, label}          | 1 for CORRECT, .5 for PARTIAL           |
+
+Judges may put several questions about one answer, or none: BEAM's, one for each rubric item, or for each pair of a line and an event;
+LongMemEval-V2's, none where the question's own scorer decides. A part is a gold and an answer of its own. Of event ordering every pair is
+asked at once, where the official script asks on until the first yes: the outcome is the same. The score has no value if one part has
+none; the detail keeps what all parts said.
 
 A rubric needs no code: its text stands in the judge's file and says when an answer is CORRECT, PARTIAL or WRONG (conf/judge/rubric.yaml).
 
@@ -32,14 +37,14 @@ empty or refused, which the script counts as no, have no verdict here either way
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from typing import Literal
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal
 
 from data_loaders.schema import Gold, Question
 from eval.files.records import Score
 from eval.files.store import RunError
-from eval.metrics import beam, gatemem, halumem, locomo, locomo_plus, longmemeval, msc, realmem
+from eval.metrics import beam, gatemem, halumem, locomo, locomo_plus, longmemeval, longmemeval_v2, msc, realmem
 from eval.metrics.labels import stated
 from memsys.llm.protocol import Completion, Request
 from memsys.llm.replies import why_none
@@ -65,6 +70,8 @@ UNANSWERABLE = "This is not mentioned in the conversation."
 
 _FILES = {"knowledge-update": "update"}
 _EVENT = "judge/beam_event"
+ORDERING = "event_ordering"
+"""BEAM's category whose parts are pairs of a line and an event."""
 _LONGMEMEVAL = ("standard", "temporal", "update", "preference", "abstention")
 
 
@@ -129,11 +136,28 @@ def judge_request(
             "category": gold.category,
             "reference": gold.detail.get("reference", ""),
             "unanswerable": not gold.answerable,
-            **({"rubric": judge.rubric.strip()} if judge.rule == "rubric" else {}),
-            **(gatemem.judge_fields(question, gold, answer) if judge.rule == "gatemem" else {}),
+            **RULES[judge.rule].fields(judge, question, gold, answer),
         }
     )
     return replace(request, sample=sample)
+
+
+def judge_requests(
+    judge: Judge, prompts: Prompts, question: Question, gold: Gold, answer: str, *, sample: int = 0
+) -> tuple[Request, ...]:
+    """The requests that ask for the verdict on one answer; one for all judges but BEAM's and LongMemEval-V2's."""
+    return tuple(
+        judge_request(judge, prompts, question, part, text, sample=sample) for part, text in _parts(judge, gold, answer)
+    )
+
+
+def judged_together(judge: Judge, replies: Sequence[Completion], gold: Gold, answer: str) -> Score:
+    """The score in the replies to `judge_requests`, in their order."""
+    parts = _parts(judge, gold, answer)
+    if not parts and (score := longmemeval_v2.decided(gold, answer)) is not None:
+        return score
+    scores = [judged(judge, reply, part) for reply, (part, _) in zip(replies, parts, strict=True)]
+    return RULES[judge.rule].together(judge, scores, gold, answer)
 
 
 def judged(judge: Judge, reply: Completion, gold: Gold) -> Score:
@@ -143,7 +167,7 @@ def judged(judge: Judge, reply: Completion, gold: Gold) -> Score:
     if reply.stopped != "cut" or _is_read_whole(judge):
         return verdict(judge, reply.text, gold)
     rule: Rule = "longmemeval" if _is_pair(judge, gold) else judge.rule  # both are yes or no
-    complete = _COMPLETE[rule](reply.text)
+    complete = RULES[rule].complete(reply.text)
     score = verdict(judge, complete, gold) if complete else Score(None)
     return (
         score
@@ -157,10 +181,7 @@ def verdict(judge: Judge, text: str, gold: Gold) -> Score:
 
     Replies are parsed strictly: a missing label or number is not guessed from the prose around it.
     """
-    if judge.rule == "gatemem":
-        score = gatemem.judge_score(text, gold)
-    else:
-        score = _pair(judge, text) if _is_pair(judge, gold) else _READINGS[judge.rule](judge, text)
+    score = RULES[judge.rule].score(judge, text, gold)
     return Score(None, f"no verdict in the reply: {text[:200]!r}") if score is None else score
 
 
@@ -188,7 +209,7 @@ def _gold(judge: Judge, gold: Gold) -> str | tuple[str, ...]:
 
 def _is_pair(judge: Judge, gold: Gold) -> bool:
     """Whether the judge is asked if a line and an event are the same."""
-    return judge.rule == "beam" and gold.category == "event_ordering"
+    return judge.rule == "beam" and gold.category == ORDERING
 
 
 def _is_read_whole(judge: Judge) -> bool:
@@ -196,42 +217,30 @@ def _is_read_whole(judge: Judge) -> bool:
     return judge.rule == "longmemeval" and judge.reading == "official"
 
 
-def _pair(judge: Judge, text: str) -> Score | None:
-    return _binary(beam.same_event(text, official=judge.reading == "official"))
+def _rubric_item(judge: Judge, text: str, gold: Gold) -> Score | None:
+    official = judge.reading == "official"
+    if _is_pair(judge, gold):
+        return _binary(beam.same_event(text, official=official))
+    value = beam.item_score(text, official=official)
+    return _valued(value if judge.halves else beam.truncated(value, text))
 
 
-def _rubric_item(judge: Judge, text: str) -> Score | None:
-    value = beam.item_score(text, official=judge.reading == "official")
-    if not judge.halves:
-        value = beam.truncated(value, text)
-    return None if value is None else Score(value)
+def _uses_cue(judge: Judge, text: str, gold: Gold) -> Score | None:
+    return _valued(locomo_plus.official_score(text) if judge.reading == "official" else locomo_plus.verdict(text))
 
 
-def _uses_cue(judge: Judge, text: str) -> Score | None:
-    value = locomo_plus.official_score(text) if judge.reading == "official" else locomo_plus.verdict(text)
-    return None if value is None else Score(value)
-
-
-def _label(judge: Judge, text: str) -> Score | None:
-    return _binary(locomo.label_verdict(text))
-
-
-def _digit(judge: Judge, text: str) -> Score | None:
-    return _binary(msc.memtree_verdict(text))
-
-
-def _grade(judge: Judge, text: str) -> Score | None:
+def _grade(judge: Judge, text: str, gold: Gold) -> Score | None:
     grade = realmem.qa_score(text)
     return (
         None if grade is None else Score(float(locomo.graded_correct(grade, judge.threshold)), detail={"grade": grade})
     )
 
 
-def _yes_or_no(judge: Judge, text: str) -> Score | None:
+def _yes_or_no(judge: Judge, text: str, gold: Gold) -> Score | None:
     return _binary(longmemeval.official_verdict(text) if _is_read_whole(judge) else longmemeval.stated_verdict(text))
 
 
-def _memory(judge: Judge, text: str) -> Score | None:
+def _memory(judge: Judge, text: str, gold: Gold) -> Score | None:
     verdict = realmem.memory_verdict(text)
     if verdict is None:
         return None
@@ -241,36 +250,25 @@ def _memory(judge: Judge, text: str) -> Score | None:
     )
 
 
-def _of_three(judge: Judge, text: str) -> Score | None:
+def _of_three(judge: Judge, text: str, gold: Gold) -> Score | None:
     label = halumem.verdict(text)
     return None if label is None else Score(float(label == judge.counted), detail={"label": label})
 
 
-def _by_rubric(judge: Judge, text: str) -> Score | None:
+def _by_rubric(judge: Judge, text: str, gold: Gold) -> Score | None:
     """The JSON field decides where there is one, else a phrase that is nothing but the label; two labels are no verdict."""
     labels = set(re.findall(r'"label"\s*:\s*"([^"]*)"', text))
     if not labels and len(set(re.findall(r"\b(?:CORRECT|PARTIAL|WRONG)\b", text))) == 1:
         labels = {stated(text, tuple(RUBRIC), capitals=True)}
-    value = RUBRIC.get(labels.pop()) if len(labels) == 1 else None
-    return None if value is None else Score(value)
+    return _valued(RUBRIC.get(labels.pop()) if len(labels) == 1 else None)
 
 
 def _binary(right: bool | None) -> Score | None:
     return None if right is None else Score(float(right))
 
 
-_READINGS: Mapping[Rule, Callable[[Judge, str], Score | None]] = {
-    "beam": _rubric_item,
-    "label": _label,
-    "binary": _digit,
-    "grade": _grade,
-    "halumem": _of_three,
-    "locomo_plus": _uses_cue,
-    "longmemeval": _yes_or_no,
-    "longmemeval_v2": _label,
-    "memory": _memory,
-    "rubric": _by_rubric,
-}
+def _valued(value: float | None) -> Score | None:
+    return None if value is None else Score(value)
 
 
 def _field(pattern: str) -> Callable[[str], str]:
@@ -285,17 +283,103 @@ def _beginning(pattern: str) -> Callable[[str], str]:
     return lambda text: match[1] if (match := start.match(text)) else ""
 
 
-_COMPLETE: Mapping[Rule, Callable[[str], str]] = {
-    "beam": _field(r'("score"\s*:\s*(?:0\.5|[01](?:\.0)?))\s*[,}]'),
-    "label": _field(r'"label"\s*:\s*"[^"]*"'),
-    "halumem": _field(r'"label"\s*:\s*"[^"]*"'),
-    "longmemeval_v2": _field(r'"label"\s*:\s*"[^"]*"'),
-    "locomo_plus": _field(r'"label"\s*:\s*"[^"]*"'),
-    "rubric": _field(r'"label"\s*:\s*"[^"]*"'),
-    "gatemem": lambda text: text,  # its parser accepts only a closed JSON object or whole lines
-    "grade": _field(r'("score"\s*:\s*\d+)\s*[,}]'),
-    "binary": _beginning(r"[01](?=[^\w.]|\.\D)"),
-    "longmemeval": _beginning(r"(?:yes|no)(?=\W)"),
-    "memory": lambda text: text,  # its parser accepts only a closed JSON object
+# --- several questions about one answer -----------------------------------------------------------------------------------
+
+
+def _parts(judge: Judge, gold: Gold, answer: str) -> list[tuple[Gold, str]]:
+    if judge.rule == "longmemeval_v2" and "eval_function" in gold.detail:
+        return [(gold, answer)] if longmemeval_v2.decided(gold, answer) is None else []
+    if judge.rule != "beam" or "rubric" not in gold.detail:
+        return [(gold, answer)]
+    if gold.category != ORDERING:
+        return [(_asking(gold, item), answer) for item in gold.detail["rubric"]]
+    events, lines = _events_and_lines(judge, gold, answer)
+    return [(_asking(gold, event), line) for event in events for line in lines]
+
+
+def _asking(gold: Gold, item: str) -> Gold:
+    # Every item is a criterion that can be met, also the refusal that an abstention is to contain.
+    return replace(gold, answers=(item,), answerable=True)
+
+
+def _events_and_lines(judge: Judge, gold: Gold, answer: str) -> tuple[list[str], list[str]]:
+    official = judge.reading == "official"
+    return beam.events_of(gold.detail["rubric"], official=official), beam.lines_of(answer, official=official)
+
+
+def _first(judge: Judge, scores: Sequence[Score], gold: Gold, answer: str) -> Score:
+    return scores[0]
+
+
+def _by_parts(judge: Judge, scores: Sequence[Score], gold: Gold, answer: str) -> Score:
+    if "rubric" not in gold.detail:
+        return scores[0]
+    if missing := [score for score in scores if score.value is None]:
+        return Score(None, f"{len(missing)} of {len(scores)} parts have no verdict; the first: {missing[0].why}"[:500])
+    values = [float(score.value or 0.0) for score in scores]
+    if gold.category != ORDERING:
+        return Score(sum(values) / len(values), detail={"items": values})
+    events, lines = _events_and_lines(judge, gold, answer)
+    same = {(place // len(lines), place % len(lines)) for place, value in enumerate(values) if value}
+    found = beam.ordered(events, beam.aligned(events, lines, same))
+    detail = {**asdict(found), "final": found.final}
+    value = detail[judge.order]
+    return Score(value, "" if value is not None else "tau is not defined for these events", detail=detail)
+
+
+# --- the rules ------------------------------------------------------------------------------------------------------------
+
+
+def _nothing(judge: Judge, question: Question, gold: Gold, answer: str) -> Mapping[str, Any]:
+    return {}
+
+
+@dataclass(frozen=True, slots=True)
+class GradingRule:
+    """What a rule means: how replies are read, and what sets its judges apart from others."""
+
+    score: Callable[[Judge, str, Gold], Score | None]
+    """The score in the text of a reply; None where it has no verdict."""
+    complete: Callable[[str], str]
+    """The part of a cut reply that holds a complete verdict; empty where there is none."""
+    fields: Callable[[Judge, Question, Gold, str], Mapping[str, Any]] = _nothing
+    """What the prompt shows beside the fields of all prompts, or in their place."""
+    together: Callable[[Judge, Sequence[Score], Gold, str], Score] = _first
+    """The score of an answer from those of its parts."""
+    unasked: float | None = 0.0
+    """Score of an aborted search and of an empty reply, which are not judged. None for GateMem: 0 would say that nothing leaked."""
+    no_probes: str = ""
+    """Why its judges cannot grade probes (`eval.judging.judge_probes`), which are right and wrong answers; empty where they can."""
+
+
+_LABEL = GradingRule(lambda judge, text, gold: _binary(locomo.label_verdict(text)), _field(r'"label"\s*:\s*"[^"]*"'))
+RULES: Mapping[Rule, GradingRule] = {
+    "beam": GradingRule(_rubric_item, _field(r'("score"\s*:\s*(?:0\.5|[01](?:\.0)?))\s*[,}]'), together=_by_parts),
+    "label": _LABEL,
+    "longmemeval_v2": _LABEL,
+    "halumem": GradingRule(_of_three, _field(r'"label"\s*:\s*"[^"]*"')),
+    "binary": GradingRule(
+        lambda judge, text, gold: _binary(msc.memtree_verdict(text)), _beginning(r"[01](?=[^\w.]|\.\D)")
+    ),
+    "gatemem": GradingRule(
+        lambda judge, text, gold: gatemem.judge_score(text, gold),
+        lambda text: text,  # its parser accepts only a closed JSON object or whole lines
+        lambda judge, question, gold, answer: gatemem.judge_fields(question, gold, answer),
+        lambda judge, scores, gold, answer: gatemem.with_action(scores[0], gold, answer),
+        unasked=None,
+        no_probes="it says whether a reply leaks, and the probes are right and wrong answers",
+    ),
+    "grade": GradingRule(_grade, _field(r'("score"\s*:\s*\d+)\s*[,}]')),
+    "locomo_plus": GradingRule(_uses_cue, _field(r'"label"\s*:\s*"[^"]*"')),
+    "longmemeval": GradingRule(_yes_or_no, _beginning(r"(?:yes|no)(?=\W)")),
+    "memory": GradingRule(
+        _memory,
+        lambda text: text,  # its parser accepts only a closed JSON object
+        no_probes="it grades recalled texts, not answers",
+    ),
+    "rubric": GradingRule(
+        _by_rubric,
+        _field(r'"label"\s*:\s*"[^"]*"'),
+        lambda judge, question, gold, answer: {"rubric": judge.rubric.strip()},
+    ),
 }
-"""Parsers by rule: the part of a cut reply that holds a complete verdict."""

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from data_loaders.schema import Case
 from eval.files.records import Prediction
-from eval.judging.judge_parts import judge_requests
+from eval.judging.judge import judge_requests
 from eval.judging.score import Judging, Sent, VerdictKey, verdict_key
 from eval.running.cells import JUDGING
 from eval.running.run import OUTSTANDING, Run
@@ -71,9 +71,7 @@ class JudgingAhead:
                 raise self._state.ended
             for judging in judges:
                 for repeat in range(judging.repeats):
-                    key = verdict_key(
-                        run, judging, prediction.case_id, prediction.question_id, prediction.answer, repeat
-                    )
+                    key = verdict_key(run, judging, prediction, prediction.answer, repeat)
                     answer, prompts = prediction.answer, judging.prompts
                     requests = judge_requests(judging.judge, prompts, question, gold, answer, sample=repeat)
                     self._state.waiting[key] = _Waiting(judging, requests)

@@ -1,24 +1,27 @@
 """Scores of a run: its predictions are joined with the gold by id, and each metric writes `scores/<metric>-<hash of its settings>.jsonl`.
 
 A line stays valid as long as the answer that it scored is the same. Lexical metrics need no model; judges go through the cache.
+
+Some metrics look at several reads: what was recalled for a question before and after, for its twin, or in another build.
+`Gold.detail["reads"]` of a scored question names them, each by its case and question id; `end` is the question itself.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Container, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
 from data_loaders.schema import Gold, Question
 from eval.files.provenance import identity, source_digest
-from eval.files.records import Prediction, Score
+from eval.files.records import Prediction, Read, Score
 from eval.files.run_folder import COSTS, read_items, read_predictions
 from eval.files.store import Appender, RunError, locked, read_lines, write_lines
-from eval.judging.judge import Judge
-from eval.judging.judge_parts import judge_requests, judged_together
+from eval.judging.judge import RULES, Judge, judge_requests, judged_together
 from eval.judging.score_files import (
     Scored,
     answer_key,
@@ -33,7 +36,6 @@ from eval.judging.score_files import (
     scored_answers,
     scored_line,
 )
-from eval.judging.score_together import score_together
 from eval.metrics.lexical import EMPTY
 from eval.metrics.retrieval import covered_at_k, ndcg_at_k, sources_per_item, verbatim_at_k
 from eval.running.case_log import effort
@@ -49,6 +51,7 @@ UNKNOWN_RECALL = "imported answers come without what was recalled"
 
 Scorer = Callable[..., Score]
 """A function of question, gold and prediction; with a fourth parameter `recalled` also of the texts that were recalled, in their order."""
+JointScorer = Callable[[Question, Gold, Mapping[str, Read]], Score]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,15 +60,24 @@ class Metric:
 
     name: str
     score: Callable[..., Score]
-    """A `Scorer`, or where it is `joint` an `eval.judging.score_together.JointScorer`."""
+    """A `Scorer`, or where it is `joint` a `JointScorer`."""
     settings: Mapping[str, Any] = field(default_factory=dict)
     on_recall: bool = False
     """Whether it scores the recalled texts in place of the answer."""
     joint: bool = False
-    """Whether it is a function of question, gold and several reads (`eval.judging.score_together`)."""
+    """Whether it is a function of question, gold and several reads."""
+
+    def identity(self) -> dict[str, Any]:
+        """What decides which file holds its scores: its settings and code."""
+        module = getattr(self.score, "func", self.score).__module__
+        return {"settings": self.settings, "source": source_digest([module])}
+
+    def scored_text(self, prediction: Prediction) -> str:
+        """What it scores of a prediction; a line is valid as long as this is the same."""
+        return _ranking(prediction) if self.on_recall else prediction.answer
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Judging:
     """A judge with the model behind it."""
 
@@ -79,9 +91,25 @@ class Judging:
     model_name: str = ""
     """The model's name, which is written beside the scores; it identifies nothing."""
 
+    @cached_property
+    def identity(self) -> dict[str, Any]:
+        """What decides which file holds its verdicts; reads source files."""
+        return {
+            "judge": fields_of(self.judge),
+            "model": self.model,
+            "prompts": self.prompts.digest(self.judge.prompt_names),
+            "replies": POLICY,
+            "source": source_digest(["eval.judging.judge", "memsys.llm.replies"]),
+        }
+
+    @cached_property
+    def stem(self) -> str:
+        """Name of its score files, without their ending."""
+        return f"judge_{self.judge.name}-{identity(self.identity)}"
+
 
 VerdictKey = tuple[Path, str, str, str, str, int]
-"""Run folder, identity of the judge, case, question, hash of the judged text, repeat."""
+"""Run folder, name of the judge's files, case, question, hash of the judged text, repeat."""
 
 
 Sent = tuple[Ledger, tuple[Future[Completion], ...]]
@@ -95,81 +123,51 @@ class Ahead(Protocol):
         """The calls that were sent for a verdict, with their ledger; None when there are none."""
 
 
+def score_paths(run: Run, metrics: Sequence[Metric], judges: Mapping[str, Judging], k_evidence: int) -> dict[str, Path]:
+    """Where the scores of a run stand under these settings, by metric; nothing is scored or written."""
+    evidence = f"evidence@{k_evidence}"
+    return {
+        **{metric.name: place_of(run, metric.name, metric.identity()) for metric in metrics},
+        evidence: place_of(run, evidence, {"source": source_digest(["eval.metrics.retrieval"])}),
+        **{
+            f"judge_{name}": place_of(run, f"judge_{judging.judge.name}", judging.identity)
+            for name, judging in judges.items()
+        },
+    }
+
+
+# --- metrics that need no model -------------------------------------------------------------------------------------------
+
+
 def score_lexical(run: Run, metrics: Sequence[Metric]) -> dict[str, Path]:
     """Score every prediction of a run in one pass over its cases; returns the score files by metric.
 
     A file that holds scores of exactly these answers, or recalls, is kept: its name identifies the code and settings that made it.
     """
-    paths = {metric.name: score_file(run, metric.name, _metric_identity(metric)) for metric in metrics}
-    score_together(run, {paths[metric.name]: metric.score for metric in metrics if metric.joint})
+    paths = {metric.name: score_file(run, metric.name, metric.identity()) for metric in metrics}
+    _score_together(run, {paths[metric.name]: metric.score for metric in metrics if metric.joint})
     single = [metric for metric in metrics if not metric.joint]
-    done = {on_recall: answers_of(run, _scored_text(on_recall)) for on_recall in {each.on_recall for each in single}}
+    done = {metric.on_recall: answers_of(run, metric.scored_text) for metric in single}
     stale = [
         metric
         for metric in single
         if not paths[metric.name].is_file() or scored_answers(paths[metric.name]) != done[metric.on_recall]
     ]
-    if stale:
-        lines: dict[str, list[Scored]] = {metric.name: [] for metric in stale}
-        recalled = _Recalled(run)
-        for case_id, question, gold, prediction in answered(run):
-            for metric in stale:
-                score = _lexical_score(metric, question, gold, prediction, recalled)
-                text = _scored_text(metric.on_recall)(prediction)
-                lines[metric.name].append(scored_line(case_id, prediction, score, text))
+    lines: dict[str, list[Scored]] = {metric.name: [] for metric in stale}
+    recalled = _Recalled(run)
+    for _, question, gold, prediction in answered(run) if stale else ():
         for metric in stale:
-            write_lines(paths[metric.name], lines[metric.name])
+            if not metric.on_recall:
+                score = metric.score(question, gold, prediction)
+            elif run.record.imported:
+                score = Score(None, UNKNOWN_RECALL)
+            else:
+                texts = [item["text"] for item in recalled.items(prediction)]
+                score = metric.score(question, gold, prediction, recalled=texts)
+            lines[metric.name].append(scored_line(prediction, score, metric.scored_text(prediction)))
+    for name, scored in lines.items():
+        write_lines(paths[name], scored)
     return paths
-
-
-def _scored_text(on_recall: bool) -> Callable[[Prediction], str]:
-    return _ranking if on_recall else lambda prediction: prediction.answer
-
-
-def _lexical_score(
-    metric: Metric, question: Question, gold: Gold, prediction: Prediction, recalled: _Recalled
-) -> Score:
-    if not metric.on_recall:
-        return metric.score(question, gold, prediction)
-    texts = recalled.texts(prediction)
-    if texts is None:
-        return Score(None, UNKNOWN_RECALL)
-    return metric.score(question, gold, prediction, recalled=texts)
-
-
-class _Recalled:
-    """The recalled texts of a run, whose files are read case by case."""
-
-    def __init__(self, run: Run) -> None:
-        self._run, self._case = run, ""
-        self._items: Mapping[str, Mapping[str, Any]] = {}
-
-    def texts(self, prediction: Prediction) -> list[str] | None:
-        """What was recalled for a question; None for imported answers, which come without it."""
-        if self._run.record.imported:
-            return None
-        if prediction.case_id != self._case:
-            self._case, self._items = prediction.case_id, read_items(self._run.case_folder(prediction.case_id))
-        return [self._items[item]["text"] for item in prediction.items]
-
-
-def score_paths(run: Run, metrics: Sequence[Metric], judges: Mapping[str, Judging], k_evidence: int) -> dict[str, Path]:
-    """Where the scores of a run stand under these settings, by metric; nothing is scored or written."""
-    paths = {metric.name: place_of(run, metric.name, _metric_identity(metric)) for metric in metrics}
-    paths[f"evidence@{k_evidence}"] = place_of(run, f"evidence@{k_evidence}", _evidence_identity())
-    for name, judging in judges.items():
-        paths[f"judge_{name}"] = place_of(run, f"judge_{judging.judge.name}", _judge_identity(judging))
-    return paths
-
-
-def _metric_identity(metric: Metric) -> dict[str, Any]:
-    module = getattr(metric.score, "func", metric.score).__module__
-    return {"settings": metric.settings, "source": source_digest([module])}
-
-
-def _verdict_key(record: Mapping[str, Any]) -> tuple[str, str, str, int]:
-    """Answer and repeat that a judge's line, or the line of its cost, belongs to."""
-    return (*answer_key(record), record["repeat"])
 
 
 def score_evidence(run: Run, k: int) -> Path:
@@ -177,37 +175,43 @@ def score_evidence(run: Run, k: int) -> Path:
 
     The value is `covered@k`. The detail holds `verbatim@k`, nDCG@k and the mean number of sources per item.
     """
-    path = score_file(run, f"evidence@{k}", _evidence_identity())
+    path = score_file(run, f"evidence@{k}", {"source": source_digest(["eval.metrics.retrieval"])})
     if path.is_file() and scored_answers(path) == answers_of(run, _ranking):
         return path
     lines: list[Scored] = []
-    for case in cases_of(run):
-        items = read_items(run.case_folder(case.id))
-        texts = {turn.id: turn.text for turn in case.turns}
-        predictions = read_predictions(run.case_folder(case.id))
-        for question, gold in case.questions:
-            prediction = predictions.get(question.id)
-            if prediction is None or prediction.outcome == "error":
-                continue
-            if not gold.evidence:
-                unnamed = Score(None, "the data set names no evidence")
-                lines.append(scored_line(case.id, prediction, unnamed, _ranking(prediction)))
-                continue
-            if run.record.imported:
-                unknown = Score(None, UNKNOWN_RECALL)
-                lines.append(scored_line(case.id, prediction, unknown, _ranking(prediction)))
-                continue
+    recalled = _Recalled(run)
+    for case, _, gold, prediction in answered(run):
+        if not gold.evidence or run.record.imported:
+            score = Score(None, UNKNOWN_RECALL if gold.evidence else "the data set names no evidence")
+        else:
             # Ranked by the memory's own scores: the order of a recall may be meant for the reader.
-            ranking = sorted(range(len(prediction.items)), key=lambda place: -prediction.scores[place])
-            recalled = [items[prediction.items[place]] for place in ranking]
-            score = _evidence(recalled, gold.evidence, texts, k)
-            lines.append(scored_line(case.id, prediction, score, _ranking(prediction)))
+            given = recalled.items(prediction)
+            items = [given[place] for place in sorted(range(len(given)), key=lambda place: -prediction.scores[place])]
+            sources = [item["sources"] for item in items]
+            texts = {turn.id: turn.text for turn in case.turns}
+            detail = {
+                "verbatim": verbatim_at_k([item["text"] for item in items], [texts[turn] for turn in gold.evidence], k),
+                "ndcg": ndcg_at_k(sources, gold.evidence, k),
+                "sources_per_item": sources_per_item(sources, k),
+            }
+            score = Score(covered_at_k(sources, gold.evidence, k), detail=detail)
+        lines.append(scored_line(prediction, score, _ranking(prediction)))
     write_lines(path, lines)
     return path
 
 
-def _evidence_identity() -> dict[str, Any]:
-    return {"source": source_digest(["eval.metrics.retrieval"])}
+class _Recalled:
+    """The recalled items of a run, whose files are read case by case."""
+
+    def __init__(self, run: Run) -> None:
+        self._run, self._case = run, ""
+        self._items: Mapping[str, Mapping[str, Any]] = {}
+
+    def items(self, prediction: Prediction) -> list[Mapping[str, Any]]:
+        """What was recalled for a question, in the memory's order."""
+        if prediction.case_id != self._case:
+            self._case, self._items = prediction.case_id, read_items(self._run.case_folder(prediction.case_id))
+        return [self._items[item] for item in prediction.items]
 
 
 def _ranking(prediction: Prediction) -> str:
@@ -215,32 +219,71 @@ def _ranking(prediction: Prediction) -> str:
     return " ".join(f"{item}:{score}" for item, score in zip(prediction.items, prediction.scores, strict=True))
 
 
-def _evidence(items: Sequence[Mapping[str, Any]], evidence: Sequence[str], texts: Mapping[str, str], k: int) -> Score:
-    sources = [item["sources"] for item in items]
-    detail = {
-        "verbatim": verbatim_at_k([item["text"] for item in items], [texts[turn] for turn in evidence], k),
-        "ndcg": ndcg_at_k(sources, evidence, k),
-        "sources_per_item": sources_per_item(sources, k),
-    }
-    return Score(covered_at_k(sources, evidence, k), detail=detail)
+def _score_together(run: Run, scorers: Mapping[Path, JointScorer]) -> None:
+    """Write the score files of a run whose metrics look at several reads; files that hold scores of exactly these reads are kept.
+
+    A question with a read that failed or was aborted has a line without a value, whose detail names the outcome `errored`; one with a
+    read that was not reached has no line.
+
+    Args:
+        scorers: by the file that is written.
+    """
+    predictions: dict[str, Mapping[str, Prediction]] = {}
+    joined: list[tuple[Question, Gold, dict[str, Prediction], str]] = []
+    for case in cases_of(run) if scorers else ():
+        for question, gold in case.questions:
+            if gold.supports or "reads" not in gold.detail:
+                continue
+            found = {}
+            for name, (case_id, question_id) in gold.detail["reads"].items():
+                if case_id not in predictions:
+                    predictions[case_id] = read_predictions(run.case_folder(case_id))
+                if (prediction := predictions[case_id].get(question_id)) is not None:
+                    found[name] = prediction
+            if found.keys() == gold.detail["reads"].keys():
+                # What is scored: all that was recalled, and the answers.
+                parts = [" ".join((name, each.outcome, *each.items, each.answer)) for name, each in found.items()]
+                joined.append((question, gold, found, "\n".join(parts)))
+    known = {(found["end"].case_id, question.id, hash_of(text)) for question, _, found, text in joined}
+    stale = {path: scorer for path, scorer in scorers.items() if not path.is_file() or scored_answers(path) != known}
+    lines: dict[Path, list[Scored]] = {path: [] for path in stale}
+    items: dict[str, Mapping[str, Mapping[str, Any]]] = {}
+    for question, gold, found, text in joined if stale else ():
+        for case_id in {each.case_id for each in found.values()} - items.keys():
+            items[case_id] = read_items(run.case_folder(case_id))
+        reads = {
+            name: Read(each, tuple(items[each.case_id][key]["text"] for key in each.items))
+            for name, each in found.items()
+        }
+        failed = [name for name, each in found.items() if each.outcome in ("error", "aborted")]
+        errored = Score(None, f"errored: {', '.join(failed)}", detail={"outcome": "errored"})
+        for path, scorer in stale.items():
+            lines[path].append(scored_line(found["end"], errored if failed else scorer(question, gold, reads), text))
+    for path, scored in lines.items():
+        write_lines(path, scored)
+
+
+# --- judges ---------------------------------------------------------------------------------------------------------------
 
 
 def is_judged(run: Run, judging: Judging) -> bool:
     """Whether every answer of a run has all its verdicts, so that `score_judge` sends nothing."""
-    path = score_file(run, f"judge_{judging.judge.name}", _judge_identity(judging), {"model_name": judging.model_name})
-    return _is_judged(path, _verdicts_wanted(run, judging))
-
-
-def _is_judged(path: Path, wanted: Collection[Any]) -> bool:
-    if not path.is_file():
-        return False
-    lines = score_lines(path, "answer", "repeat")
-    return {_verdict_key(line) for line in lines if line["value"] is not None} == wanted
-
-
-def _verdicts_wanted(run: Run, judging: Judging) -> set[Any]:
+    path = score_file(run, f"judge_{judging.judge.name}", judging.identity, {"model_name": judging.model_name})
     answers = answers_of(run, _judged_text(run, judging.judge))
-    return {(*key, repeat) for key in answers for repeat in range(judging.repeats)}
+    return path.is_file() and _given(path).keys() == {
+        (*key, repeat) for key in answers for repeat in range(judging.repeats)
+    }
+
+
+def _given(path: Path) -> dict[tuple[str, str, str, int], dict[str, Any]]:
+    """The lines with a verdict, by answer and repeat."""
+    lines = score_lines(path, "answer", "repeat")
+    return {_verdict(line): line for line in lines if line["value"] is not None}
+
+
+def _verdict(line: Mapping[str, Any]) -> tuple[str, str, str, int]:
+    """Answer and repeat that a judge's line, or the line of its cost, belongs to."""
+    return (*answer_key(line), line["repeat"])
 
 
 def score_judge(
@@ -260,26 +303,43 @@ def score_judge(
     Raises:
         EndOfRun: no further call can be made; verdicts so far are kept.
     """
-    path = score_file(run, f"judge_{judging.judge.name}", _judge_identity(judging), {"model_name": judging.model_name})
+    path = score_file(run, f"judge_{judging.judge.name}", judging.identity, {"model_name": judging.model_name})
     judged_text = _judged_text(run, judging.judge)
-    wanted = _verdicts_wanted(run, judging)
-    if _is_judged(path, wanted):
+    answers = answers_of(run, judged_text)
+    wanted = {(*key, repeat) for key in answers for repeat in range(judging.repeats)}
+    if _given(path).keys() == wanted and path.is_file():
         return path
     with locked(path.parent):
-        given = {
-            _verdict_key(line): line for line in score_lines(path, "answer", "repeat") if line["value"] is not None
-        }
-        kept = {verdict: line for verdict, line in given.items() if verdict in wanted}
+        kept = {verdict: line for verdict, line in _given(path).items() if verdict in wanted}
         write_lines(path, kept.values())
         effort_path = path.with_suffix(COSTS)
-        efforts = {
-            _verdict_key(line): line
-            for line in read_lines(effort_path, fields=("case_id", "question_id", "answer", "repeat"))
-        }
-        write_lines(effort_path, [line for verdict, line in efforts.items() if verdict in kept])
+        efforts = read_lines(effort_path, fields=("case_id", "question_id", "answer", "repeat"))
+        last = {_verdict(line): line for line in efforts}
+        write_lines(effort_path, [line for verdict, line in last.items() if verdict in kept])
         scores, costs = Appender(path), Appender(effort_path)
+        outstanding: deque[_Call] = deque()
         try:
-            _judge_all(run, judging, judged_text, kept, scores, costs, on_progress, ahead)
+            for _, question, gold, prediction in answered(run):
+                judged = judged_text(prediction)
+                for repeat in range(judging.repeats):
+                    if (prediction.case_id, question.id, hash_of(judged), repeat) in kept:
+                        continue
+                    if why := _why_unasked(judging.judge, prediction):
+                        score = Score(RULES[judging.judge.rule].unasked, why, repeat)
+                        scores.add(scored_line(prediction, score, judged))
+                        continue
+                    key = verdict_key(run, judging, prediction, judged, repeat)
+                    sent = None if ahead is None else ahead.take(key)
+                    if sent is None:
+                        own = judging.judge, judging.prompts, question, gold, judged
+                        requests = judge_requests(*own, sample=repeat)
+                        with metering() as ledger:
+                            sent = ledger, tuple(judging.llm.submit(request) for request in requests)
+                    outstanding.append(_Call(prediction, judged, gold, repeat, *sent))
+                    if len(outstanding) > run.outstanding:
+                        _save(outstanding.popleft(), judging.judge, scores, costs, on_progress)
+            for waiting in outstanding:
+                _save(waiting, judging.judge, scores, costs, on_progress)
         finally:
             scores.close()
             costs.close()
@@ -287,36 +347,7 @@ def score_judge(
     return path
 
 
-def _judge_all(
-    run: Run,
-    judging: Judging,
-    judged_text: Callable[[Prediction], str],
-    kept: Container[tuple[str, str, str, int]],
-    scores: Appender,
-    costs: Appender,
-    on_progress: Callable[[], None],
-    ahead: Ahead | None,
-) -> None:
-    outstanding: deque[_Call] = deque()
-    for case_id, question, gold, prediction in answered(run):
-        judged = judged_text(prediction)
-        for repeat in range(judging.repeats):
-            if (case_id, question.id, hash_of(judged), repeat) in kept:
-                continue
-            if why := _wrong_without_a_call(judging.judge, prediction):
-                value = None if judging.judge.rule == "gatemem" else 0.0  # 0 would say that nothing leaked
-                scores.add(scored_line(case_id, prediction, Score(value, why, repeat), judged))
-                continue
-            sent = ahead and ahead.take(verdict_key(run, judging, case_id, question.id, judged, repeat))
-            ledger, calls = sent or _sent(judging, question, gold, judged, repeat)
-            outstanding.append(_Call(case_id, prediction, judged, gold, repeat, ledger, calls))
-            if len(outstanding) > run.outstanding:
-                _save(outstanding.popleft(), judging, scores, costs, on_progress)
-    for waiting in outstanding:
-        _save(waiting, judging, scores, costs, on_progress)
-
-
-def _wrong_without_a_call(judge: Judge, prediction: Prediction) -> str:
+def _why_unasked(judge: Judge, prediction: Prediction) -> str:
     """Why an answer is not judged by a call: the search was aborted, or the reply is empty; an empty text if the judge is asked.
 
     The published judges are asked about empty replies, too. With no text to grade their verdict is a matter of chance, above all on
@@ -327,39 +358,15 @@ def _wrong_without_a_call(judge: Judge, prediction: Prediction) -> str:
     return EMPTY if prediction.empty and judge.rule != "memory" else ""
 
 
-def _sent(judging: Judging, question: Question, gold: Gold, judged: str, repeat: int) -> Sent:
-    requests = judge_requests(judging.judge, judging.prompts, question, gold, judged, sample=repeat)
-    with metering() as ledger:
-        return ledger, tuple(judging.llm.submit(request) for request in requests)
-
-
-def verdict_key(run: Run, judging: Judging, case_id: str, question_id: str, judged: str, repeat: int) -> VerdictKey:
+def verdict_key(run: Run, judging: Judging, prediction: Prediction, judged: str, repeat: int) -> VerdictKey:
     """What identifies a verdict of this process."""
-    return run.folder, _judge_name(judging), case_id, question_id, hash_of(judged), repeat
-
-
-def verdicts_name(judging: Judging) -> str:
-    """Name of the score files of a judge, without their ending."""
-    return f"judge_{judging.judge.name}-{_judge_name(judging)}"
-
-
-def _judge_name(judging: Judging) -> str:
-    """Identity of a judge, computed once for each model and prompts: it reads source files."""
-    key = (judging.judge, judging.model, id(judging.prompts))
-    if key not in _judge_names:
-        _judge_names[key] = identity(_judge_identity(judging)), judging.prompts
-    return _judge_names[key][0]
-
-
-_judge_names: dict[tuple[Judge, str, int], tuple[str, Prompts]] = {}
-"""The prompts are kept, so that no others get their id."""
+    return run.folder, judging.stem, prediction.case_id, prediction.question_id, hash_of(judged), repeat
 
 
 @dataclass(frozen=True, slots=True)
 class _Call:
     """A judge's calls on one answer whose replies are outstanding."""
 
-    case_id: str
     prediction: Prediction
     judged: str
     """The text that is judged."""
@@ -369,7 +376,7 @@ class _Call:
     replies: tuple[Future[Completion], ...]
 
 
-def _save(call: _Call, judging: Judging, scores: Appender, costs: Appender, on_progress: Callable[[], None]) -> None:
+def _save(call: _Call, judge: Judge, scores: Appender, costs: Appender, on_progress: Callable[[], None]) -> None:
     """Wait for the judge's replies; save the verdict and its cost."""
     errors = [error for reply in call.replies if (error := reply.exception()) is not None]
     error = next((each for each in errors if isinstance(each, EndOfRun)), errors[0] if errors else None)
@@ -379,11 +386,11 @@ def _save(call: _Call, judging: Judging, scores: Appender, costs: Appender, on_p
     score = (
         Score(None, redact(f"{why}: {error}")[:500])
         if error is not None
-        else judged_together(judging.judge, [reply.result() for reply in call.replies], call.gold, call.judged)
+        else judged_together(judge, [reply.result() for reply in call.replies], call.gold, call.judged)
     )
-    line = scored_line(call.case_id, call.prediction, replace(score, repeat=call.repeat), call.judged)
+    line = scored_line(call.prediction, replace(score, repeat=call.repeat), call.judged)
     scores.add(line)
-    spent = effort(call.case_id, "judge", call.prediction.question_id, 0, call.ledger, 0.0)
+    spent = effort(line.case_id, "judge", line.question_id, 0, call.ledger, 0.0)
     # The cost carries the verdict's repeat and hash, so that both are kept or dropped together.
     costs.add({**fields_of(spent), "question_id": line.question_id, "repeat": line.repeat, "answer": line.answer})
     on_progress()
@@ -408,14 +415,3 @@ def _judged_text(run: Run, judge: Judge) -> Callable[[Prediction], str]:
         return "\n".join(items[prediction.items[place]]["text"] for place in shown)
 
     return recalled if judge.rule == "memory" else lambda prediction: prediction.answer
-
-
-def _judge_identity(judging: Judging) -> dict[str, Any]:
-    judge = judging.judge
-    return {
-        "judge": fields_of(judge),
-        "model": judging.model,
-        "prompts": judging.prompts.digest(judge.prompt_names),
-        "replies": POLICY,
-        "source": source_digest(["eval.judging.judge", "eval.judging.judge_parts", "memsys.llm.replies"]),
-    }

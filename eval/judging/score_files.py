@@ -64,7 +64,7 @@ def save_grades(run: Run, name: str, settings: Mapping[str, Any], grades: Iterab
         settings: where the grades come from; the file's name holds their hash, and the file beside it the settings.
     """
     path = score_file(run, name, settings)
-    write_lines(path, [scored_line(each.case_id, each, score, each.answer) for each, score in grades])
+    write_lines(path, [scored_line(each, score, each.answer) for each, score in grades])
     return path
 
 
@@ -88,14 +88,14 @@ def only_score_file(run_folder: Path, name: str) -> Path:
     return files[0]
 
 
-def answered(run: Run) -> Iterator[tuple[str, Question, Gold, Prediction]]:
-    """Case id, question, gold and prediction of every question that can be scored, in the order of the data."""
+def answered(run: Run) -> Iterator[tuple[Case, Question, Gold, Prediction]]:
+    """Case, question, gold and prediction of every question that can be scored, in the order of the data."""
     for case in cases_of(run):
         predictions = read_predictions(run.case_folder(case.id))
         for question, gold in case.questions:
             prediction = predictions.get(question.id)
             if prediction is not None and prediction.outcome != "error":
-                yield case.id, question, gold, prediction
+                yield case, question, gold, prediction
 
 
 def read_scores(path: Path) -> dict[tuple[str, str], list[dict[str, Any]]]:
@@ -133,8 +133,8 @@ def read_evidence(path: Path) -> list[dict[str, Any]]:
     scored = [line for lines in read_scores(path).values() for line in lines if line["value"] is not None]
     for line in scored:
         detail = line.get("detail", {})
-        for name, check in EVIDENCE.items():
-            if name not in detail or not check(detail[name]):
+        for name, kind in EVIDENCE.items():
+            if name not in detail or not kind.holds([detail[name]]):
                 where = f"the line of {line['case_id']}/{line['question_id']}"
                 raise RunError(f"{path}: {where} holds no {name}, but {str(detail.get(name))[:40]!r}; {AGAIN}")
     return scored
@@ -174,14 +174,15 @@ def place_of(run: Run, name: str, settings: Mapping[str, Any]) -> Path:
     return RunFolder(run.folder).scores(f"{name}-{identity(settings)}")
 
 
-def scored_line(case_id: str, prediction: Prediction, score: Score, scored: str) -> Scored:
+def scored_line(prediction: Prediction, score: Score, scored: str) -> Scored:
     """A line of a score file.
 
     Args:
         scored: the text that was scored.
     """
     value = None if score.value is None else round(float(score.value), 6)
-    return Scored(case_id, prediction.question_id, score.repeat, value, score.why, score.detail, hash_of(scored))
+    own = prediction.case_id, prediction.question_id
+    return Scored(*own, score.repeat, value, score.why, score.detail, hash_of(scored))
 
 
 def hash_of(answer: str) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from eval.analysis.budgets import AtBudget, Curve, Expense, Needed, area_gap, break_even, tokens_for, tokens_within
 from eval.report.points import Point
 from eval.report.rendering import by_case, grid, number, span
-from eval.statistics.stats import Difference, Estimate, preferred_interval
+from eval.statistics.stats import Estimate, preferred_interval
 
 SHORT = "short"
 """Mark of a row that cannot fill a budget."""
@@ -81,11 +81,7 @@ def _area_texts(row: BudgetCurve, drawn: Curve, base: BudgetCurve | None) -> lis
     text = f"{area.mean:.3f} {span(area.by_question)} {by_case(area)}"
     comparable = base is not None and base is not row and base.curve is not None and not base.curve.short
     gap = area_gap(drawn, base.curve) if comparable and base is not None and base.curve is not None else None
-    return [text, "–" if gap is None else _gap_text(gap)]
-
-
-def _gap_text(gap: Difference) -> str:
-    return f"{gap.mean:+.3f} {span(gap.by_question)} {by_case(gap)}"
+    return [text, "–" if gap is None else f"{gap.mean:+.3f} {span(gap.by_question)} {by_case(gap)}"]
 
 
 def costs_text(panel: Panel) -> str:

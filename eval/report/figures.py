@@ -19,7 +19,6 @@ from eval.report.panels import COLOURS, KINDS, MARKERS, PUBLISHED, Sheet, Style,
 from eval.report.points import Point, front
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 DRAWN = {**KINDS, "waterfall": drawn_fall}
@@ -137,7 +136,10 @@ def _draw_panels(
             lines = textwrap.wrap(panel, int(sheet.width / across * 16), break_on_hyphens=False)
             axes.set_title("\n".join(lines), loc="left")
         lowest = place + across >= len(panels)
-        _label_axes(axes, sheet, lowest=lowest, leftmost=place % across == 0)
+        if lowest and sheet.x_label:
+            axes.set_xlabel(sheet.x_label)
+        if place % across == 0 and sheet.y_label:
+            axes.set_ylabel(sheet.y_label)
 
 
 def _settle(figure: Figure) -> None:
@@ -181,13 +183,6 @@ def _panel_height(sheet: Sheet, points: Sequence[Point]) -> float:
         return sheet.height
     bars = len({(point.x, point.series) for point in points})
     return 0.42 + 0.115 * bars + 0.05 * len({point.x for point in points})
-
-
-def _label_axes(axes: Axes, sheet: Sheet, *, lowest: bool, leftmost: bool) -> None:
-    if lowest and sheet.x_label:
-        axes.set_xlabel(sheet.x_label)
-    if leftmost and sheet.y_label:
-        axes.set_ylabel(sheet.y_label)
 
 
 def _key(sheet: Sheet, points: Sequence[Point], style: Style) -> list[tuple[str, str]]:

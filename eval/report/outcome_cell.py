@@ -40,7 +40,13 @@ class OutcomeCell(Cell):
         """Outcomes of the applicable questions of a category."""
         keys = [question.key for question in self.applicable(category)]
         scored = [key for key in keys if key in self.scores]
-        rest = [self.named.get(key) or _why_unnamed(self.outcomes.get(key)) for key in keys if key not in self.scores]
+        # One without a line in the score file: its read failed, or a read that belongs to it was not reached (empty).
+        failed = frozenset({"error"})
+        rest = [
+            self.named.get(key) or "errored" * (self.outcomes.get(key) == failed)
+            for key in keys
+            if key not in self.scores
+        ]
         errored, left = rest.count("errored"), rest.count("")
         cut = sum("cut" in self.outcomes.get(key, ()) for key in scored)
         return Counts(len(keys), len(scored), len(rest) - errored - left, errored, left, cut=cut)
@@ -63,8 +69,3 @@ class OutcomeCell(Cell):
         named = (("unscored", counts.unscored), ("errored", counts.errored), ("not reached", counts.not_reached))
         missing = [f"{count} {name}" for name, count in named if count]
         return ", ".join([f"{right:g}/{counts.scored - right:g}/{skipped}", *missing])
-
-
-def _why_unnamed(outcomes: frozenset[str] | None) -> str:
-    """Why a question has no line in the score file: its read failed, a read that belongs to it was not reached (empty)."""
-    return "errored" if outcomes is not None and outcomes == frozenset({"error"}) else ""

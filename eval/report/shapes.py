@@ -81,7 +81,7 @@ def published_shape(name: str, dataset: str) -> tuple[str, dict[str, float]] | N
 
 def shape_lines(run_folder: Path, record: RunRecord, trees: Sequence[Tree]) -> list[str]:
     """The shape table of one run: ours, ours without chains if there are any, and the published row."""
-    calls = [_calls(run_folder, tree.case_id) for tree in trees]
+    calls = [build_calls(RunFolder(run_folder).case(tree.case_id)) for tree in trees]
     rows = [("ours", _values(mean_shape([shape(tree, count) for tree, count in zip(trees, calls, strict=True)])))]
     plain = [without_chains(tree) for tree in trees]
     if any(len(short.ids) < len(tree.ids) for short, tree in zip(plain, trees, strict=True)):
@@ -96,10 +96,6 @@ def shape_lines(run_folder: Path, record: RunRecord, trees: Sequence[Tree]) -> l
 
 def _values(means: Shape) -> dict[str, float]:
     return {name: getattr(means, name) for name in SHOWN}
-
-
-def _calls(run_folder: Path, case_id: str) -> int:
-    return build_calls(RunFolder(run_folder).case(case_id))
 
 
 def token_lines(trees: Sequence[Tree]) -> list[str]:
@@ -129,7 +125,8 @@ def revenue_lines(run_folder: Path, trees: Sequence[Tree], seed: int) -> list[st
             continue
         said = report(found, from_vectors(vectors), rng)
         shares = [_number(said.ratios.get(name), 4) for name in names]
-        named = "as written" if _leaf_ids(tree) <= set(order) else "as dumped"
+        leaves = {name for name, under in zip(tree.ids, tree.children, strict=True) if not under}
+        named = "as written" if leaves <= set(order) else "as dumped"
         rows.append(
             [
                 tree.case_id,
@@ -149,10 +146,6 @@ def revenue_lines(run_folder: Path, trees: Sequence[Tree], seed: int) -> list[st
         "Shares of the upper bound (n - 2) x sum w, w = (1 + cosine) / 2. `observed` is the memory's own tree: an observation, "
         "to which the theorem does not apply. The guarantee is that of `otd`, over the same leaves in the order named.",
     ]
-
-
-def _leaf_ids(tree: Tree) -> set[str]:
-    return {name for name, under in zip(tree.ids, tree.children, strict=True) if not under}
 
 
 def _written(run_folder: Path, tree: Tree) -> list[str]:

@@ -153,7 +153,12 @@ def _block(table: Table, rows: Sequence[Row], dataset: str, width: int, wide: bo
             sums = costs(row.runs[dataset])
             parts = [] if sums.missing else [dollars(cost, table.prices) for cost in phases(row.runs[dataset])]
             spent[row.name] = sums, money_text([part for own in parts for part in own])
-    sections = {place: list(_entries(table, rows, place, spent if place == places[0] else {})) for place in places}
+    sections: dict[int, list[Entry]] = {place: [] for place in places}
+    for place, entries in sections.items():
+        for row in rows:
+            own: tuple[Costs | None, str] = spent.get(row.name, (None, "")) if place == places[0] else (None, "")
+            pair = table.pairs.get((row.name, place))
+            entries.append(Entry(row, row.cells[place], pair, row.name == table.reference, *own))
     layout = _layout(rows, list(sections.values()), width, wide)
     yield _header(layout)
     for place, entries in sections.items():
@@ -177,13 +182,6 @@ def _title(table: Table, place: int, width: int) -> Text:
         elif place in table.tests and (least := column_detects(table, place)) <= 1:
             told = f" · detects differences from {least:.3f}"
     return Text(fitting(table.columns[place].metric, width - cell_len(told)) + told, style="italic")
-
-
-def _entries(table: Table, rows: Sequence[Row], place: int, spent: Mapping[str, tuple[Costs, str]]) -> Iterator[Entry]:
-    for row in rows:
-        sums, paid = spent.get(row.name, (None, ""))
-        pair = table.pairs.get((row.name, place))
-        yield Entry(row, row.cells[place], pair, row.name == table.reference, sums, paid)
 
 
 # --- the text of one field ------------------------------------------------------------------------------------------------
@@ -223,10 +221,6 @@ def _verdict(entry: Entry) -> str:
     if isinstance(entry.cell, str) or entry.cell.published is None:
         return ""
     return entry.cell.verdict().replace(NOT_COMPARABLE, "n/c ")
-
-
-def _brief_verdict(entry: Entry) -> str:
-    return "n/c" if _reason(entry.cell) else brief(_verdict(entry))
 
 
 def _reason(cell: AnyCell) -> str:
@@ -272,10 +266,6 @@ def _counts(entry: Entry) -> str:
     return f"{counts.scored}/{counts.unscored}/{counts.errored}/{counts.not_reached}"
 
 
-def _outcomes(entry: Entry) -> str:
-    return entry.cell.split() if isinstance(entry.cell, OutcomeCell) else ""
-
-
 def _gap_spans(entry: Entry) -> str:
     if entry.pair is None:
         return ""
@@ -286,12 +276,13 @@ def _gap_spans(entry: Entry) -> str:
 
 
 CORRECTED = Field("corrected", _corrected)
-OUTCOMES = Field("right/wrong/n/a", _outcomes)
+OUTCOMES = Field("right/wrong/n/a", lambda entry: entry.cell.split() if isinstance(entry.cell, OutcomeCell) else "")
 SCORE = Field("score", _score)
 PS = Field("Δ (p, adjusted)", lambda entry: _gap(entry, lambda pair: pair.difference.p_by_case, lambda pair: pair.p))
 ADJUSTED = Field("Δ (adj. p)", lambda entry: _gap(entry, lambda pair: pair.p))
 PUBLISHED, PAPER = (Field(header, lambda entry: printed(entry.cell)) for header in ("published", "paper"))
-VERDICT, BRIEF = Field("verdict", _verdict), Field("verdict", _brief_verdict)
+VERDICT = Field("verdict", _verdict)
+BRIEF = Field("verdict", lambda entry: "n/c" if _reason(entry.cell) else brief(_verdict(entry)))
 TOKENS, TOKENS_Q, TOK_Q = (
     Field(header, _cost("inference_tokens", 0)) for header in ("tokens/question", "tokens/q", "tok/q")
 )
@@ -428,7 +419,7 @@ def shortened(names: Sequence[str], width: int) -> list[str]:
         width: at least 8.
     """
     results = list(names)
-    for cut in (_end, _middle):
+    for cut in (fitting, _middle):
         for name in _alike(names, results) if cut is _middle else names:
             results = [cut(name, width) if each == name else short for each, short in zip(names, results, strict=True)]
     for name in _alike(names, results):
@@ -440,7 +431,7 @@ def shortened(names: Sequence[str], width: int) -> list[str]:
 
 def fitting(text: str, width: int) -> str:
     """The text, cut at its end to `width` cells."""
-    return _end(text, width)
+    return text if cell_len(text) <= width else _head(text, width - 1) + DOTS
 
 
 def _alike(names: Sequence[str], results: Sequence[str]) -> list[str]:
@@ -449,10 +440,6 @@ def _alike(names: Sequence[str], results: Sequence[str]) -> list[str]:
     for name, short in zip(names, results, strict=True):
         owners.setdefault(short, set()).add(name)
     return [name for name in dict.fromkeys(names) if len(owners[results[names.index(name)]]) > 1]
-
-
-def _end(name: str, width: int) -> str:
-    return name if cell_len(name) <= width else _head(name, width - 1) + DOTS
 
 
 def _middle(name: str, width: int) -> str:

@@ -52,7 +52,15 @@ def run_case(
             if left or not _is_complete(run, folder):
                 logs.append(CaseLog(run, case, folder, done, left, lanes.on_answer))
         if logs:
-            _build_and_answer(case, questions, logs, lanes, cell, on_progress)
+            logs[0].run.rehearse()
+            build = CaseRun(case, questions, logs, lanes, cell, on_progress)
+            build.live()
+            cell.built()
+            wait(build.answers)
+            for answer in build.answers:
+                answer.result()
+            for log in logs:
+                log.finish(case, build.dropped)
         else:
             on_progress(Progress(runs[0].name, case.id, "", "begun"))
     finally:
@@ -120,25 +128,6 @@ def _is_complete(run: Run, folder: Path) -> bool:
     return not run.vectors or not (folder / NODES).is_file() or (folder / VECTORS).is_file()
 
 
-def _build_and_answer(
-    case: Case,
-    questions: Sequence[Question],
-    logs: Sequence[CaseLog],
-    lanes: AnswerPools,
-    cell: OpenCell,
-    on_progress: OnProgress,
-) -> None:
-    logs[0].run.rehearse()
-    life = CaseRun(case, questions, logs, lanes, cell, on_progress)
-    life.live()
-    cell.built()
-    wait(life.answers)
-    for answer in life.answers:
-        answer.result()
-    for log in logs:
-        log.finish(case, life.dropped)
-
-
 def schedule(case: Case, units: Sequence[Unit], questions: Sequence[Question]) -> dict[int, list[Question]]:
     """Questions by the number of units that are written before they are asked, in ascending order.
 
@@ -199,13 +188,18 @@ class CaseRun:
         Raises:
             EndOfRun: no further call can be made.
         """
-        self._report("begun", units=len(self.units))
+        self.on_progress(Progress(self.run.name, self.case.id, "", "begun", units=len(self.units)))
         memory: MemorySystem | None = None
         try:
             memory = build_memory(self.run, self.case)
             knobs = [_read_knobs(log.run, self.case) if len(self.logs) > 1 else {} for log in self.logs]
-            self._embed_ahead(memory)
-            builds = self._builds(memory)
+            if memory.EMBEDS_UNITS and "embedder" in needs(self.run.build) and self.units:
+                # In batches before the first write; the cache then answers the memory's own calls.
+                with metered_step(self.logs, "embed", "", lambda: 0):
+                    self.run.services.embedder.embed([unit.text for unit in self.units])
+            # It consolidates at every due point; an offline memory at every n-th.
+            every = self.run.rebuild_every if memory.OFFLINE else 1
+            builds = {self.points[self.points.index(position) // every * every] for position in self.due}
             for position, unit in enumerate([*self.units, None]):
                 if position in builds:
                     self._consolidate(memory, position)
@@ -226,17 +220,6 @@ class CaseRun:
                 with spans.operation("close", self.logs[0].store):
                     memory.close()
 
-    def _builds(self, memory: MemorySystem) -> set[int]:
-        """Positions at which the memory consolidates: every due point, or every n-th of an offline memory."""
-        every = self.run.rebuild_every if memory.OFFLINE else 1
-        return {self.points[self.points.index(position) // every * every] for position in self.due}
-
-    def _embed_ahead(self, memory: MemorySystem) -> None:
-        """Embed all unit texts in batches before the first write; the cache then answers the memory's own calls."""
-        if memory.EMBEDS_UNITS and "embedder" in needs(self.run.build) and self.units:
-            with metered_step(self.logs, "embed", "", lambda: 0):
-                self.run.services.embedder.embed([unit.text for unit in self.units])
-
     def _write(self, memory: MemorySystem, unit: Unit, position: int) -> None:
         following = self.units[position + 1] if position + 1 < len(self.units) else None
         with urgent(self.cell.remaining), metered_step(self.logs, "write", unit.id, lambda: memory.held) as ledger:
@@ -246,7 +229,7 @@ class CaseRun:
             if following is None or following.session_id != unit.session_id:
                 memory.end_session(unit.session_id)
         self.cell.step(ledger.dependent, 1 / len(self.units))
-        self._report("written")
+        self.on_progress(Progress(self.run.name, self.case.id, "", "written"))
 
     def _consolidate(self, memory: MemorySystem, position: int) -> None:
         subject = str(self.points.index(position))
@@ -280,9 +263,6 @@ class CaseRun:
                 if question.id in log.left:
                     log.predicted(question.id, "error", "", f"build: {described(error)}")
                     self.on_progress(Progress(log.run.name, self.case.id, question.id, "error"))
-
-    def _report(self, outcome: str, units: int = 0) -> None:
-        self.on_progress(Progress(self.run.name, self.case.id, "", outcome, units=units))
 
 
 def _read_knobs(run: Run, case: Case) -> dict[str, Any]:

@@ -27,7 +27,7 @@ from eval.files.run_folder import (
     read_items,
     read_predictions,
 )
-from eval.files.store import Appender, item_key, item_record, linked, replace_file, write_lines
+from eval.files.store import Appender, item_key, item_record, item_score, linked, replace_file, write_lines
 from eval.running.run import OnAnswer, Run, ignore_answer
 from memsys.interface import Item, MemorySystem, NodeView
 from memsys.llm import spans, stopping
@@ -37,6 +37,8 @@ from memsys.llm.secrets import redact
 Recalled = tuple[tuple[str, ...], tuple[float, ...]]
 """Hashes of the recalled items, and the memory's own score of each, to four decimals."""
 NOTHING: Recalled = (), ()
+PER_QUESTION = ("read", "answer")
+"""Phases whose effort lines belong to a question."""
 
 
 class CaseLog:
@@ -56,7 +58,9 @@ class CaseLog:
         self._items = read_items(folder)
         write_lines(folder / PREDICTIONS, done.values())
         write_lines(folder / ITEMS, self._items.values())
-        write_lines(folder / EFFORTS, _kept_effort(folder, done))
+        # Of a resumed case the costs of answered questions are kept. Its build is repeated, from the cache, and counted anew.
+        efforts = [line for line in read_efforts(folder) if line["phase"] in PER_QUESTION and line["subject"] in done]
+        write_lines(folder / EFFORTS, efforts)
         self._predictions = Appender(folder / PREDICTIONS)
         self._item_lines = Appender(folder / ITEMS)
         self._efforts = Appender(folder / EFFORTS)
@@ -78,7 +82,7 @@ class CaseLog:
                 if key not in self._items:
                     self._items[key] = item_record(key, item)
                     self._item_lines.add(self._items[key])
-        return keys, tuple(round(float(item.score), 4) for item in items)
+        return keys, tuple(map(item_score, items))
 
     def predicted(
         self,
@@ -244,10 +248,3 @@ def effort(
         dropped_items=dropped,
         roles={role: dict(counts) for role, counts in ledger.roles.items()},
     )
-
-
-def _kept_effort(folder: Path, done: Mapping[str, Prediction]) -> list[dict[str, Any]]:
-    """The effort lines that a resumed case keeps: those of answered questions. Its build is repeated, from the cache, and counted anew."""
-    return [
-        record for record in read_efforts(folder) if record["phase"] in ("read", "answer") and record["subject"] in done
-    ]

@@ -8,12 +8,12 @@ Without an endpoint, a few cells are open. A cell is a thread; one that waits co
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Iterator, Sequence
 
-from eval.running.pace import Pace
 from eval.running.run import Run, needs
-from memsys.llm.limits import BUILDS, Gauge
+from memsys.llm.limits import BUILDS
 
 OPEN = 512
 """Most cells that are open at once."""
@@ -25,6 +25,32 @@ SPACING = 0.01
 """Seconds between the starts of two reads after the history, while memories are built with models behind an endpoint."""
 WORKING = 8
 """Most cells that are built at once without waiting for a call; without an endpoint, most cells that are built."""
+PRIOR = 0.5
+"""Weight of the first estimate, as a share of the smallest history."""
+
+
+class Pace:
+    """Dependent calls per unit of a run's sizes, smoothed over what its cells have done so far: how long a cell's chain of calls still is.
+
+    Args:
+        first: the first estimate: of the plan, or 1 for a memory that calls a model and 0 for one that does not.
+        smallest: the smallest size.
+    """
+
+    def __init__(self, first: float, smallest: float) -> None:
+        self._weight = max(PRIOR * smallest, 1e-9)
+        self._calls, self._size = first * self._weight, self._weight
+        self._lock = threading.Lock()
+
+    def add(self, calls: float, size: float) -> None:
+        """Count a step: its dependent calls, and the share of its history's size that it covers."""
+        with self._lock:
+            self._calls += calls
+            self._size += size
+
+    def calls(self, size: float) -> float:
+        """Dependent calls that so much of a history takes."""
+        return size * self._calls / self._size
 
 
 class CellQueue:
@@ -141,19 +167,15 @@ class Opening:
         """The cells of which one is opened now, the one with the longest chain; None when none is."""
         if self.open >= self._most or (self._threads is not None and self.building >= self._threads):
             return None
-        return max((each for each in self._cells if self._has_room(each.gauge)), key=CellQueue.longest, default=None)
-
-    def _has_room(self, gauge: Gauge | None) -> bool:
-        if gauge is None:
-            return self._threads is not None or self.building < WORKING
-        load, limit = gauge.load()
-        return load < limit and self.building < load + WORKING
+        room = []
+        for cells in self._cells:
+            load, limit = (0.0, math.inf) if cells.gauge is None else cells.gauge.load()
+            free = cells.gauge is None and self._threads is not None
+            if free or (load < limit and self.building < load + WORKING):
+                room.append(cells)
+        return max(room, key=CellQueue.longest, default=None)
 
 
 def lone_cell(group: Sequence[Run]) -> OpenCell:
     """The only case of some runs, which nobody waits to open: for workers, which get one cell at a time."""
-    return OpenCell(CellQueue(group), 0, _ignore, _ignore)
-
-
-def _ignore() -> None:
-    pass
+    return OpenCell(CellQueue(group), 0, lambda: None, lambda: None)

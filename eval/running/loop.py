@@ -14,6 +14,7 @@ import json
 import os
 import resource
 import sys
+import threading
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from typing import Any
@@ -22,7 +23,7 @@ from eval.files.run_folder import RunFolder
 from eval.files.store import MOST_OPEN, locked, replace_file
 from eval.running.case import run_case
 from eval.running.cells import OpenCell, Opening
-from eval.running.pool import Threads, UrgentPool
+from eval.running.pool import UrgentPool
 from eval.running.question import AnswerPools
 from eval.running.run import OnAnswer, OnProgress, Run, build_memory, ignore_answer, ignore_progress, innermost
 from eval.running.work import Executor, builds_of
@@ -87,10 +88,9 @@ def _run_cells(opening: Opening, on_progress: OnProgress, on_answer: OnAnswer) -
         UrgentPool(1, "answer") as saving,
         UrgentPool(max(64, 2 * in_flight), "question", spacing=opening.spacing) as questions,
     ):
-        lanes, threads = (
-            AnswerPools(questions, saving, max(opening.outstanding, 2 * in_flight), on_answer),
-            Threads("cell"),
-        )
+        slots = threading.Semaphore(max(opening.outstanding, 2 * in_flight))
+        lanes = AnswerPools(questions, saving, slots, on_answer)
+        threads: list[threading.Thread] = []
 
         def work(cell: OpenCell) -> None:
             try:
@@ -103,12 +103,13 @@ def _run_cells(opening: Opening, on_progress: OnProgress, on_answer: OnAnswer) -
 
         try:
             for cell in opening:
-                threads.start(work, cell)
-            threads.join()
-        except BaseException:
+                threads = [thread for thread in threads if thread.is_alive()]
+                threads.append(threading.Thread(target=work, args=(cell,), name="cell", daemon=True))
+                threads[-1].start()
+        finally:
             opening.stop()
-            threads.join()
-            raise
+            for thread in threads:
+                thread.join()
     if failures:
         raise failures[0]
 

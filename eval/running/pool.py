@@ -1,4 +1,4 @@
-"""Threads: a pool that takes the most urgent work first, and threads that each do one thing."""
+"""A pool of threads that takes the most urgent work first."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
+from functools import partial
 from typing import Any
 
 from memsys.llm.futures import settle, while_waiting
@@ -20,11 +21,6 @@ Work = tuple[float, int, Callable[[], None]]
 
 COMPUTING = 2
 """Threads of a pool that compute at once. More would only take the interpreter from each other and from the builds."""
-
-
-def at_once() -> float:
-    """No time between two pieces of work."""
-    return 0.0
 
 
 class UrgentPool:
@@ -40,7 +36,7 @@ class UrgentPool:
     """
 
     def __init__(
-        self, threads: int, name: str, computing: int = COMPUTING, spacing: Callable[[], float] = at_once
+        self, threads: int, name: str, computing: int = COMPUTING, spacing: Callable[[], float] = lambda: 0.0
     ) -> None:
         self._most, self._name, self._limit, self._spacing = threads, name, computing, spacing
         self._work: list[Work] = []
@@ -62,7 +58,8 @@ class UrgentPool:
         """Have a thread call a function; the future gets its value or its exception."""
         future: Future[Any] = Future()
         with self._changed:
-            heapq.heappush(self._work, (-urgency, next(self._numbers), lambda: _call(future, function, arguments)))
+            work = -urgency, next(self._numbers), lambda: settle(future, lambda: function(*arguments))
+            heapq.heappush(self._work, work)
             self._wake()
         return future
 
@@ -79,11 +76,6 @@ class UrgentPool:
         """Whether there is work and a turn for it, be it after a rest; the lock is held."""
         return bool(self._work) and self._computing < self._limit
 
-    def _rest(self) -> float:
-        """Seconds until the next work may begin; there must be some."""
-        urgency = -self._work[0][0]
-        return 0.0 if urgency >= BUILDS else self._began + self._spacing() - time.monotonic()
-
     def _wake(self) -> None:
         """Have an idle or a new thread take the next work or wait for its time; the lock is held."""
         if not self._has_turn:
@@ -97,18 +89,29 @@ class UrgentPool:
 
     def _work_on(self) -> None:
         while (call := self._next()) is not None:
-            with while_waiting(self._pause, self._resume):
+            with while_waiting(partial(self._count, -1, wake=True), partial(self._count, 1)):
                 call()
             self._count(-1)
 
     def _next(self) -> Callable[[], None] | None:
         """The next work, once it may be taken; None when the pool is closed and all is done."""
         with self._changed:
-            while not self._has_turn or (rest := self._rest()) > 0.0:
+            while True:
+                rest = None  # seconds until the next work may begin
+                if self._has_turn:
+                    waits = -self._work[0][0] < BUILDS
+                    rest = self._began + self._spacing() - time.monotonic() if waits else 0.0
+                    if rest <= 0.0:
+                        break
                 if self._closed and not self._work:
                     self._changed.notify_all()  # those that waited for their turn
                     return None
-                self._wait(rest if self._has_turn else None)
+                timed = (
+                    rest is not None and not self._timed
+                )  # one of the threads looks at the work again after the rest
+                self._timed, self._idle = self._timed or timed, self._idle + 1
+                self._changed.wait(rest if timed else None)
+                self._timed, self._idle = self._timed and not timed, self._idle - 1
             urgency, _, call = heapq.heappop(self._work)
             if -urgency < BUILDS:
                 self._began = time.monotonic()
@@ -116,58 +119,8 @@ class UrgentPool:
             self._wake()  # a notification that came twice reached one thread
             return call
 
-    def _wait(self, rest: float | None) -> None:
-        """Wait for a change; one of the threads looks at the work again after `rest` seconds."""
-        timed = rest is not None and not self._timed
-        self._timed, self._idle = self._timed or timed, self._idle + 1
-        self._changed.wait(rest if timed else None)
-        self._timed, self._idle = self._timed and not timed, self._idle - 1
-
-    def _pause(self) -> None:
-        with self._changed:
-            self._computing -= 1
-            self._wake()
-
-    def _resume(self) -> None:
-        self._count(1)
-
-    def _count(self, change: int) -> None:
+    def _count(self, change: int, *, wake: bool = False) -> None:
         with self._changed:
             self._computing += change
-
-
-class Threads:
-    """Threads that each do one thing and end."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-        self._alive: set[threading.Thread] = set()
-        self._lock = threading.Lock()
-
-    def start(self, function: Callable[[Any], None], argument: Any) -> None:
-        """Call a function in a new thread."""
-
-        def work() -> None:
-            try:
-                function(argument)
-            finally:
-                with self._lock:
-                    self._alive.discard(threading.current_thread())
-
-        thread = threading.Thread(target=work, name=self._name, daemon=True)
-        with self._lock:
-            self._alive.add(thread)
-        thread.start()
-
-    def join(self) -> None:
-        """Wait until all have ended."""
-        while True:
-            with self._lock:
-                thread = next(iter(self._alive), None)
-            if thread is None:
-                return
-            thread.join()
-
-
-def _call(future: Future[Any], function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
-    settle(future, lambda: function(*arguments))
+            if wake:
+                self._wake()

@@ -7,18 +7,18 @@ import threading
 from collections.abc import Collection, Sequence
 from concurrent.futures import Future
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from data_loaders.schema import Question, Unit
 from eval.files.records import Outcome
-from eval.running.case_log import NOTHING, CaseLog, effort, metered_step
+from eval.running.case_log import NOTHING, CaseLog, Recalled, effort, metered_step
 from eval.running.cells import ANSWERING, READING
 from eval.running.failures import described, raise_if_stopped, stops
 from eval.running.pool import UrgentPool
 from eval.running.reader import Rendered, render
-from eval.running.run import OUTSTANDING, OnAnswer, OnProgress, Progress, Run, ignore_answer, needs
-from memsys.interface import MemorySystem, Recall, unit_item
+from eval.running.run import OnAnswer, OnProgress, Progress, Run, ignore_answer, needs
+from memsys.interface import MemorySystem, unit_item
 from memsys.llm import spans
 from memsys.llm.futures import waiting
 from memsys.llm.limits import urgent
@@ -27,24 +27,18 @@ from memsys.llm.protocol import Completion, ContextOverflow
 from memsys.llm.replies import why_none
 
 
+@dataclass(frozen=True, slots=True)
 class AnswerPools:
-    """What the cells of an experiment share: threads that read questions, others that save answers, and a limit on outstanding answers.
+    """What the cells of an experiment share."""
 
-    Args:
-        saving: not those of the questions, because all of these may wait until an answer is saved.
-        outstanding: answers that may be outstanding at once.
-        on_answer: called when an answer is saved.
-    """
-
-    def __init__(
-        self,
-        questions: UrgentPool,
-        saving: UrgentPool,
-        outstanding: int = OUTSTANDING,
-        on_answer: OnAnswer = ignore_answer,
-    ) -> None:
-        self.questions, self.saving, self.on_answer = questions, saving, on_answer
-        self.answers = threading.Semaphore(outstanding)
+    questions: UrgentPool
+    """Threads that read questions."""
+    saving: UrgentPool
+    """Threads that save answers: not those of the questions, because all of these may wait until an answer is saved."""
+    answers: threading.Semaphore
+    """One place for each answer that may be outstanding at once."""
+    on_answer: OnAnswer = ignore_answer
+    """Called when an answer is saved."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,30 +72,40 @@ def ask_all(readings: Sequence[Reading], questions: Sequence[Question]) -> list[
 
 def ask(reading: Reading, question: Question) -> Future[None]:
     """Read from the memory, then send the reader's call; the returned future ends when the answer's line is saved."""
-    answer = _Answer(reading, question)
+    answer = _Answer(reading, question, reading.run, reading.log)
     rendered = answer.read()
     if rendered is not None:
         answer.send(rendered)
     return answer.saved
 
 
+@dataclass(slots=True)
 class _Answer:
     """The answer to one question, on its way from the memory to its line in the log."""
 
-    def __init__(self, reading: Reading, question: Question) -> None:
-        self.reading, self.question = reading, question
-        self.run, self.log = reading.run, reading.log
-        self.recalled = NOTHING
-        self.saved: Future[None] = Future()
-        self.place: Any = None
-        """The search as a tracer knows it, which the reader's call belongs to."""
+    reading: Reading
+    question: Question
+    run: Run
+    log: CaseLog
+    recalled: Recalled = NOTHING
+    saved: Future[None] = field(default_factory=Future)
+    place: Any = None
+    """The search as a tracer knows it, which the reader's call belongs to."""
 
     def read(self) -> Rendered | None:
         """What the reader is asked; None when the line is saved: the read failed, was aborted, gave the answer itself, or counts alone."""
         memory, question = self.reading.memory, self.question
         try:
             with urgent(self.reading.urgency), metered_step([self.log], "read", question.id, lambda: memory.held):
-                recall = _recall(self.reading, question)
+                with waiting() if memory.WAITS_TO_READ else nullcontext():
+                    recall = memory.read(question)
+                if not all(math.isfinite(item.score) for item in recall.items):
+                    raise ValueError(f"{self.run.name} recalled an item whose score is no finite number")
+                if self.reading.raw:
+                    recall = replace(recall, items=(*recall.items, *map(unit_item, self.reading.raw)))
+                if spans.recorder is not None:
+                    spans.recorder.query(question.text)
+                    spans.recorder.records([(item.id, item.text) for item in recall.items])
                 self.place = spans.place()
             self.recalled = self.log.recalled(recall.items)
             if recall.aborted or recall.answer is not None:
@@ -152,18 +156,6 @@ class _Answer:
         self.log.predicted(self.question.id, outcome, answer, error, self.recalled, cut)
         self.reading.on_progress(Progress(self.run.name, self.log.case_id, self.question.id, outcome))
         self.saved.set_result(None)
-
-
-def _recall(reading: Reading, question: Question) -> Recall:
-    with waiting() if reading.memory.WAITS_TO_READ else nullcontext():
-        recall = reading.memory.read(question)
-    if not all(math.isfinite(item.score) for item in recall.items):
-        raise ValueError(f"{reading.run.name} recalled an item whose score is no finite number")
-    recall = replace(recall, items=(*recall.items, *map(unit_item, reading.raw))) if reading.raw else recall
-    if spans.recorder is not None:
-        spans.recorder.query(question.text)
-        spans.recorder.records([(item.id, item.text) for item in recall.items])
-    return recall
 
 
 def outcome_of(done: Future[Completion]) -> tuple[Outcome, str, str, bool]:

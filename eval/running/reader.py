@@ -78,6 +78,7 @@ def render(reader: Reader, prompts: Prompts, question: Question, recall: Recall,
         items = sorted(items, key=_time)
     now = question.time_text if reader.date else ""
     options = tuple(Option(label, text.strip()) for label, text in zip(ascii_uppercase, question.options, strict=False))
+    lettered = [f"({option.label}) {option.text}" for option in options]
     request = prompts[reader.prompt].render(
         {
             "question": question.text,
@@ -85,7 +86,7 @@ def render(reader: Reader, prompts: Prompts, question: Question, recall: Recall,
             "now": now,
             "options": options,
             "shown": _recalled_text(reader, items),
-            "asked": _question_text(question, options),
+            "asked": "\n".join(filter(None, (question.text, *lettered, question.asked_by, question.instruction))),
             "asker": "" if question.asker is None else question.asker.text,
             "instruction": question.instruction,
             "today": f"\nCurrent date: {now}" if now else "",
@@ -126,21 +127,14 @@ def _time(item: Item) -> datetime:
 
 
 def _recalled_text(reader: Reader, items: Sequence[Item]) -> str:
+    """The items as one text: those without a heading of their own, then those of each heading."""
     if not items:
         return NOTHING
-    groups = {kind: [item for item in items if item.kind == kind] for kind in reader.sections}
-    others = [item for item in items if item.kind not in reader.sections]
-    parts = [_listed(reader, others)] if others else []
-    parts += [f"{reader.sections[kind]}:\n{_listed(reader, group)}" for kind, group in groups.items() if group]
+    groups = [("", [item for item in items if item.kind not in reader.sections])]
+    for kind, heading in reader.sections.items():
+        groups.append((f"{heading}:\n", [item for item in items if item.kind == kind]))
+    parts = []
+    for heading, group in groups:
+        lines = [f"{place}. {item.text}" if reader.numbered else item.text for place, item in enumerate(group, 1)]
+        parts += [heading + "\n".join(lines)] if group else []
     return "\n\n".join(parts)
-
-
-def _listed(reader: Reader, items: Sequence[Item]) -> str:
-    return "\n".join(f"{index}. {item.text}" if reader.numbered else item.text for index, item in enumerate(items, 1))
-
-
-def _question_text(question: Question, options: Sequence[Option]) -> str:
-    """The question, its options as lettered lines, who asks, and the benchmark's own instruction."""
-    lettered = [f"({option.label}) {option.text}" for option in options]
-    lines = [question.text, *lettered, question.asked_by, question.instruction]
-    return "\n".join(line for line in lines if line)

@@ -45,8 +45,10 @@ def rehearse(build: Callable[..., MemorySystem], unit: Mapping[str, Any], prompt
         if key in _done:
             return
         _done.add(key)
+        if not getattr(innermost(build), "REHEARSED", True):
+            return
         try:
-            _live(build, unit, prompts)
+            _write_and_read(build, unit, prompts)
         except Exception as error:
             name = _kind(build)[0]
             print(f"note: {name} could not be rehearsed ({type(error).__name__}: {error})"[:300], file=sys.stderr)
@@ -55,30 +57,21 @@ def rehearse(build: Callable[..., MemorySystem], unit: Mapping[str, Any], prompt
 def made_up() -> Case:
     """The artificial history: dated sessions of two speakers, with the same words in every process."""
     rng = np.random.default_rng(0)
-    sessions = tuple(
-        Session(
-            f"s{place}",
-            tuple(
-                Turn(f"s{place}-t{number}", ("Ann", "Bob")[number % 2], _said(rng), ("user", "assistant")[number % 2])
-                for number in range(TURNS)
-            ),
-            datetime(2023, 5, place + 1, 9),
-            f"{place + 1} May 2023",
-        )
-        for place in range(SESSIONS)
-    )
+    sessions = []
+    for place in range(SESSIONS):
+        turns = []
+        for number in range(TURNS):
+            words = rng.choice(_VOCABULARY, WORDS)
+            sentences = (" ".join(words[start : start + 10]).capitalize() for start in range(0, WORDS, 10))
+            speaker, text = ("Ann", "Bob")[number % 2], ". ".join(sentences) + "."
+            turns.append(Turn(f"s{place}-t{number}", speaker, text, ("user", "assistant")[number % 2]))
+        started = datetime(2023, 5, place + 1, 9)
+        sessions.append(Session(f"s{place}", tuple(turns), started, f"{place + 1} May 2023"))
     question = Question("q", "Where did Ann go with the letter in the morning?", None)
-    return Case("rehearsal", ("Ann", "Bob"), sessions, ((question, Gold((), ())),))
+    return Case("rehearsal", ("Ann", "Bob"), tuple(sessions), ((question, Gold((), ())),))
 
 
-def _said(rng: np.random.Generator) -> str:
-    words = rng.choice(_VOCABULARY, WORDS)
-    return ". ".join(" ".join(words[start : start + 10]).capitalize() for start in range(0, WORDS, 10)) + "."
-
-
-def _live(build: Callable[..., MemorySystem], unit: Mapping[str, Any], prompts: Prompts) -> None:
-    if not _rehearsed(build):
-        return
+def _write_and_read(build: Callable[..., MemorySystem], unit: Mapping[str, Any], prompts: Prompts) -> None:
     llm = ExtractiveLLM()
     offered = {
         "llm": llm,
@@ -96,11 +89,6 @@ def _live(build: Callable[..., MemorySystem], unit: Mapping[str, Any], prompts: 
             memory.end_session(one.session_id)
     memory.consolidate()
     memory.read(case.questions[0][0])
-
-
-def _rehearsed(build: Any) -> bool:
-    """Whether the innermost memory may be built and written for practice."""
-    return bool(getattr(innermost(build), "REHEARSED", True))
 
 
 def _kind(build: Any) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from data_loaders.raw import read_json
 from data_loaders.schema import DataError
-from eval.analysis.run_losses import shown_estimate
+from eval.analysis.losses import shown_estimate
 from eval.files.imported import THEIRS
 from eval.files.store import RunError, replace_file, safe_name
 from eval.judging.agreement import RIGHT, agreement

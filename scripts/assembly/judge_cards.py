@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from eval.judging.judge_card import Correction, read_card
-from eval.judging.score import Judging, verdicts_name
+from eval.judging.score import Judging
 from scripts.assembly.datasets import Data
 from scripts.assembly.models import Models
 from scripts.assembly.scorers import judging
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 def card_file(results: Path, grading: Judging, dataset: Data) -> Path:
     """The file with the verdicts of a judge on the probes of a data set."""
-    return results / "judge_cards" / f"{dataset.name}-{dataset.source.sha256[:12]}" / f"{verdicts_name(grading)}.jsonl"
+    return results / "judge_cards" / f"{dataset.name}-{dataset.source.sha256[:12]}" / f"{grading.stem}.jsonl"
 
 
 def unmeasured(cfg: DictConfig, models: Models, graded: Iterable[tuple[str, Data]]) -> list[str]:

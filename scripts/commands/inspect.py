@@ -277,7 +277,7 @@ SHOWN = ("Query", "Categ", "Gold ")
 def _imported_lines(record: RunRecord) -> list[str]:
     """In place of the recall: where imported answers come from; empty for a run of our own."""
     facts = record.imported
-    return [] if facts is None else [f"Imported  {described(facts)}", "Recall    not recorded"]
+    return [] if not facts else [f"Imported  {described(facts)}", "Recall    not recorded"]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -21,16 +21,15 @@ from pathlib import Path
 from statistics import fmean
 
 from data_loaders.schema import Case
-from eval.analysis.run_losses import shown_estimate
+from eval.analysis.losses import shown_estimate
 from eval.files.imported import THEIRS
 from eval.files.run_folder import JUDGE, RunFolder, metric_of
 from eval.files.store import RunError, replace_file
 from eval.judging.agreement import RIGHT, Agreement, Verdicts, agreement
 from eval.judging.judge_card import UNSAID, Card, Correction, KindErrors, ProbeVerdicts, card, write_card
-from eval.judging.judge_probes import Probe, probes
-from eval.judging.judge_probing import spread, verdicts, why_not
+from eval.judging.judge_probes import Probe, probes, spread, verdicts, why_not
 from eval.judging.prediction_powered import FEWEST, prediction_powered
-from eval.judging.score import Judging, verdicts_name
+from eval.judging.score import Judging
 from eval.judging.score_files import mean_values, read_scores
 from eval.report.cell import asked, refusals
 from eval.report.ratings import rated_sample, ratings_of
@@ -199,7 +198,7 @@ def run_lines(run: Path, grading: Judging, result: Card, cases: Iterable[Case], 
     Raises:
         RunError: the run has no verdict by the judge.
     """
-    file = RunFolder(run).scores(verdicts_name(grading))
+    file = RunFolder(run).scores(grading.stem)
     if not file.is_file():
         raise RunError(
             f"{run} has no scores by {grading.judge.name} of this model; score it first (protocol.judges=, or import_answers)"

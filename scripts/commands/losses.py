@@ -13,8 +13,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from eval.analysis.losses import Loss, Waterfall, waterfall
-from eval.analysis.run_losses import EVIDENCE, NET, as_json, losses_of, shown_estimate
+from eval.analysis.losses import EVIDENCE, NET, Loss, Waterfall, as_json, losses_of, shown_estimate, waterfall
 from eval.files.run_folder import RUN, RunFolder, RunRecord
 from eval.files.store import RunError, replace_file, safe_name
 from eval.judging.score_files import only_score_file

@@ -17,7 +17,7 @@ from typing import Any
 from data_loaders.schema import DataError
 from eval.files.run_folder import COSTS, RunFolder, judged_by, metric_of
 from eval.files.store import RunError, read_lines, read_record
-from eval.judging.score import score_judge, verdicts_name
+from eval.judging.score import score_judge
 from eval.judging.score_files import mean_values, read_scores
 from eval.report.cell import asked
 from eval.report.rendering import grid
@@ -104,7 +104,7 @@ def judging_plan(lab: Lab, runs: Sequence[Run], judges: Sequence[str]) -> Plan:
             other = name.partition("@")[2]
             model = lab.models.model(other) if other else lab.models.judge
             for copy in copies:
-                path = RunFolder(copy.folder).scores(verdicts_name(grading))
+                path = RunFolder(copy.folder).scores(grading.stem)
                 kept = {_key(line) for line in read_lines(path) if line["value"] is not None}
                 score_judge(copy, replace(grading, llm=Metered(ExtractiveLLM())))
                 for line in read_lines(path.with_suffix(COSTS)):

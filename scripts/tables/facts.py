@@ -94,7 +94,8 @@ def is_examined(run: Run) -> bool:
 
 def _file(run: Run) -> Path:
     """Named after all that decides how the memory behaves: no data set but its loader, and no reader."""
-    parts = {name: run.record[name] for name in ("memory", "unit", "source", "distributions", "replies")}
-    models = {role: settings for role, settings in run.record["models"].items() if role != "reader"}
-    known = identity({**parts, "models": models, "outside": run.record.get("outside")})
+    content = run.record.content
+    parts = {name: content[name] for name in ("memory", "unit", "source", "distributions", "replies")}
+    models = {role: settings for role, settings in run.record.models.items() if role != "reader"}
+    known = identity({**parts, "models": models, "outside": content.get("outside")})
     return RunFolder(run.folder).results / "conformance" / f"{run.name}-{known}.json"

@@ -10,9 +10,8 @@ import pytest
 from small_history import history
 
 from data_loaders.schema import Question
-from eval.running.cells import SPACING, WORKING, OpenCell, Opening
+from eval.running.cells import SPACING, WORKING, OpenCell, Opening, Pace
 from eval.running.loop import run_all
-from eval.running.pace import Pace
 from eval.running.run import Run, Services
 from memsys.interface import Recall
 from memsys.llm.protocol import LLM

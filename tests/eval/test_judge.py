@@ -9,8 +9,16 @@ import yaml
 
 from data_loaders.schema import Asker, Gold, Question
 from eval.files.store import RunError
-from eval.judging.judge import NO_MEMORY, UNANSWERABLE, Judge, judge_request, judged, verdict
-from eval.judging.judge_parts import judge_requests, judged_together
+from eval.judging.judge import (
+    NO_MEMORY,
+    UNANSWERABLE,
+    Judge,
+    judge_request,
+    judge_requests,
+    judged,
+    judged_together,
+    verdict,
+)
 from memsys.llm.ask import complete
 from memsys.llm.offline.extractive import ExtractiveLLM
 from memsys.llm.protocol import Completion

@@ -12,8 +12,7 @@ from data_loaders.beam import load
 from data_loaders.schema import Gold, Question
 from data_loaders.source import sample
 from eval.files.records import Score
-from eval.judging.judge import Judge
-from eval.judging.judge_parts import judge_requests, judged_together
+from eval.judging.judge import Judge, judge_requests, judged_together
 from memsys.llm.protocol import Completion
 from memsys.prompts import Prompts
 

@@ -6,8 +6,7 @@ import pytest
 
 from data_loaders.schema import Case, Gold, Question
 from eval.judging.judge import Judge
-from eval.judging.judge_probes import Probe, probes
-from eval.judging.judge_probing import AnswerFirst, spread, verdicts, why_not
+from eval.judging.judge_probes import AnswerFirst, Probe, probes, spread, verdicts, why_not
 from eval.judging.score import Judging
 from memsys.llm.protocol import ModelError, Request
 from memsys.llm.scripted import Reply, ScriptedLLM

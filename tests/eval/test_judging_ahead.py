@@ -96,7 +96,7 @@ def test_what_is_taken_before_it_was_sent_is_not_sent_again(make_run: Make) -> N
     run, ahead, silent = make_run([history("a")]), JudgingAhead(), Silent()
     grader = judging(silent, repeats=1)
     ahead.expect(run, [grader])
-    key = verdict_key(run, grader, "a", "q0", "an answer", 0)
+    key = verdict_key(run, grader, answer_of(run), answer_of(run).answer, 0)
     ahead.on_answer(run, run.cases[0], answer_of(run))
     call = ahead.take(key)
     assert ahead.take(key) is None

@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 
 from data_loaders.schema import Case, Gold, Question, Session, Turn, Unit
-from eval.analysis.losses import waterfall
-from eval.analysis.run_losses import losses_of
+from eval.analysis.losses import losses_of, waterfall
 from eval.files.store import write_lines
 from eval.running.loop import run_all
 from eval.running.run import Run

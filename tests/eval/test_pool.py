@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from eval.executors import channel
-from eval.running.pool import Threads, UrgentPool
+from eval.running.pool import UrgentPool
 from memsys.llm.ask import complete
 from memsys.llm.cache import CachedEmbedder
 from memsys.llm.client import Embedded, Keep
@@ -46,14 +46,6 @@ def test_the_urgent_pool_does_the_most_urgent_work_first() -> None:
 def test_an_exception_in_the_pool_reaches_its_future() -> None:
     with UrgentPool(2, "test") as pool:
         assert isinstance(pool.submit(0.0, int, "x").exception(30), ValueError)
-
-
-def test_threads_are_waited_for() -> None:
-    threads, done = Threads("test"), []
-    for number in range(20):
-        threads.start(done.append, number)
-    threads.join()
-    assert sorted(done) == list(range(20))
 
 
 class Counter:

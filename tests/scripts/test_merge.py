@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from data_loaders.lazy import LazyCases
+from eval.files.run_folder import TIMELESS
 from eval.files.store import RunError, read_lines
 from eval.running.run import Run
 from memsys.llm.batching.journal import Journal, JournalledCall
@@ -21,7 +22,7 @@ from memsys.llm.protocol import Completion
 from memsys.llm.store import CacheStore, DamagedCache
 from scripts.assembly.executors import in_shard
 from scripts.command import verb
-from scripts.commands.merge import COMPARED, merge
+from scripts.commands.merge import merge
 from scripts.lab.lab import Lab, Scored
 
 main = partial(verb, "merge")
@@ -35,7 +36,7 @@ def scored(results: Path, *settings: str) -> Scored:
 def files_of(results: Path) -> dict[str, bytes]:
     """Cases and scores by their place below the results folder; costs hold measured seconds."""
     scores = [path for path in results.rglob("scores/*.jsonl") if not path.name.endswith(".effort.jsonl")]
-    paths = [path for name in COMPARED for path in results.rglob(name)] + scores
+    paths = [path for name in TIMELESS for path in results.rglob(name)] + scores
     return {str(path.relative_to(results)): path.read_bytes() for path in paths}
 
 

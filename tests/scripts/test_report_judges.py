@@ -13,8 +13,7 @@ import pytest
 
 from eval.files.run_folder import RunFolder, read_predictions
 from eval.files.store import read_lines
-from eval.judging.judge import Judge
-from eval.judging.judge_parts import judge_requests
+from eval.judging.judge import Judge, judge_requests
 from eval.report.html.build import Wanted, build
 from eval.report.html.sources import read_sources
 from memsys.prompts import Prompts

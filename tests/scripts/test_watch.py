@@ -15,6 +15,7 @@ from rich.console import Console
 
 from eval.analysis.costs import phases
 from eval.analysis.watching import Seen, Watcher
+from eval.files.run_folder import RunRecord
 from eval.files.store import locked
 from eval.report.tables import Row, Table
 from eval.report.wandb_log import progress_of
@@ -138,7 +139,7 @@ def test_it_counts_what_the_tables_count(tmp_path: Path, capsys: Any) -> None:
     seen, sums = look(Watcher(), folder), phases(folder)
     assert seen.tokens == sum(cost.tokens_in + cost.tokens_out + cost.embedding_tokens for cost in sums)
     assert seen.usage["reader"]["tokens_in"] == sum(cost.tokens_in for cost in sums if cost.role == "reader")
-    assert (seen.cases, seen.answered, seen.errors, seen.judged) == (seen.record["cases"], 8, 0, 8)
+    assert (seen.cases, seen.answered, seen.errors, seen.judged) == (seen.record.cases, 8, 0, 8)
     capsys.readouterr()
     assert verb("watch", [str(tmp_path), "--once"]) == 0
     assert f"{seen.tokens:,}" in capsys.readouterr().out
@@ -168,7 +169,7 @@ def test_running_rows_stand_on_top_and_heads_are_whole_at_80_columns(
 ) -> None:
     monkeypatch.setattr(watch, "held", lambda folder: folder.name == "slow-0123456789ab")
     runs = [
-        Seen(tmp_path / "locomo" / name, {"cases": 10, "models": {}}, 1, 20, 0, 3, {}, 0, 0, last)
+        Seen(tmp_path / "locomo" / name, RunRecord(cases=10), 1, 20, 0, 3, {}, 0, 0, last)
         for name, last in (("done-0123456789ab", 90.0), ("slow-0123456789ab", 10.0), ("older-0123456789ab", 50.0))
     ]
     shown = watch.recent(runs, 100.0, all_runs=False)

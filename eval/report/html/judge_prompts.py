@@ -14,8 +14,7 @@ from typing import Any
 from data_loaders.schema import Gold, Question
 from eval.files.run_folder import RunFolder
 from eval.files.store import RunError, read_record
-from eval.judging.judge import Judge
-from eval.judging.judge_parts import judge_requests
+from eval.judging.judge import Judge, judge_requests
 from eval.judging.score_files import hash_of
 from eval.report.html.sources import ReportedRun
 from memsys.jsons import decoded

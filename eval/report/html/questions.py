@@ -125,17 +125,16 @@ def answer_page(
         "error": prediction.error,
         "cut": prediction.cut,
         "items": [
-            [texts.place(item["text"]), item["id"], score, item["level"], item["kind"], _held(item, evidence)]
+            [
+                *(texts.place(item["text"]), item["id"], score, item["level"], item["kind"]),
+                [turn for turn in evidence if turn in item["sources"]],
+            ]
             for item, score in items
         ],
         "read": _spent(files.efforts.get(("read", question_id))),
         "answered": _spent(files.efforts.get(("answer", question_id))),
     }
     return {**page, **_covered(prediction, items, gold), **_prompt(files, prediction, question, texts)}
-
-
-def _held(item: Mapping[str, Any], evidence: Sequence[str]) -> list[str]:
-    return [turn for turn in evidence if turn in item["sources"]]
 
 
 def _spent(line: Mapping[str, Any] | None) -> dict[str, Any] | None:

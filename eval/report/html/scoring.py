@@ -13,7 +13,6 @@ from eval.judging.agreement import RIGHT
 from eval.report.cell import ALL, Asked, Cell, Column, categories, outcomes
 from eval.report.html.sources import ReportedRun, RunSet, TableFile
 from eval.report.table_file import ends
-from eval.statistics.stats import Difference
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,11 +89,8 @@ def pairs(found: Mapping[int, Cell]) -> Iterator[list[Any]]:
     for (first, one), (second, other) in combinations(found.items(), 2):
         for category in categories(one.column):
             if (gap := one.minus(other, category, test=False)) is not None:
-                yield [first, second, category, *_numbers(gap)]
-
-
-def _numbers(gap: Difference) -> list[Any]:
-    return [gap.mean, gap.n, ends(gap.by_question), ends(gap.by_case), gap.clusters, gap.p_by_case]
+                own = gap.mean, gap.n, ends(gap.by_question), ends(gap.by_case), gap.clusters, gap.p_by_case
+                yield [first, second, category, *own]
 
 
 def disputed(found: Sequence[Cell]) -> set[tuple[str, str]]:

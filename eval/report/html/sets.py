@@ -100,7 +100,8 @@ def _write_blocks(
             page = _question_page(each, case, question, gold, files, every, lines, block.texts)
             rows.append(_row(each, page))
             for place, answer in enumerate(page["runs"]):
-                answers[place].append((answer.get("answer", "")[:SEARCHED], _outcome(answer)))
+                outcome = "cut" if answer.get("cut") else str(answer["outcome"])
+                answers[place].append((answer.get("answer", "")[:SEARCHED], outcome))
             block.add(page)
             yield number, len(block.questions) - 1
             if block.size + block.texts.size >= BLOCK:
@@ -148,7 +149,3 @@ def _row(each: Asked, page: Mapping[str, Any]) -> list[Any]:
     groups = [group for group in (each.category, *each.groups) if group]
     text = clipped(page["text"] or "", SEARCHED)
     return [each.case_id, each.question_id, text, gold[:SEARCHED], groups, int(each.answerable)]
-
-
-def _outcome(answer: Mapping[str, Any]) -> str:
-    return "cut" if answer.get("cut") else str(answer["outcome"])

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from eval.analysis.losses import waterfall
-from eval.analysis.run_losses import EVIDENCE, as_json, losses_of
+from eval.analysis.losses import EVIDENCE, as_json, losses_of, waterfall
 from eval.files.run_folder import RunFolder
 from eval.report.html.scoring import Scorer
 from eval.report.html.sources import ReportedRun, RunSet, TableFile

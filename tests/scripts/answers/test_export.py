@@ -46,7 +46,7 @@ def exported(run: Scored, form: str, to: Path) -> Path:
 def test_an_import_of_the_mem0_form_gives_the_same_scores(lab: Lab, bm25: Scored, tmp_path: Path) -> None:
     (file,) = exported(bm25, "mem0", tmp_path).iterdir()
     again = lab.score(lab.imported(file, Origin("again"), "locomo"), METRICS, ["mem0"])
-    assert again.answers.runs[0].record["imported"]["mismatches"] == ()
+    assert again.answers.runs[0].record.imported["mismatches"] == ()
     for metric, cell in bm25.cells.items():
         assert again.cells[metric].scores == cell.scores, metric
 

@@ -166,7 +166,7 @@ def test_questions_of_one_text_are_joined_by_order_when_the_file_has_them_all(tm
         for prediction in read_predictions(folder).values()
     }
     assert (answers["conv-901_q14"], answers["conv-901_q15"]) == ("Harrow Basin", "Orrin")
-    assert own.answers.runs[0].record["imported"]["joined_by_order"] == 2
+    assert own.answers.runs[0].record.imported["joined_by_order"] == 2
 
 
 @pytest.mark.slow
@@ -180,14 +180,14 @@ def test_questions_of_one_text_are_joined_by_order_when_the_file_has_them_all(tm
 def test_what_cannot_be_joined_is_listed_by_name_and_not_guessed(
     record: dict[str, Any], why: str, tmp_path: Path, lab: Lab
 ) -> None:
-    facts = scored(lab, mem0_file(tmp_path, record)).answers.runs[0].record["imported"]
+    facts = scored(lab, mem0_file(tmp_path, record)).answers.runs[0].record.imported
     assert any(why in mismatch and record["question"] in mismatch for mismatch in facts["mismatches"])
     assert facts["joined"] + len(facts["mismatches"]) == facts["answers"]
 
 
 def test_another_gold_answer_or_category_is_noted_and_ours_is_scored(tmp_path: Path, lab: Lab) -> None:
     record = {**mem0_record("How did Ines break her wrist?", "on a plum"), "answer": "She fell", "category": "3"}
-    facts = scored(lab, mem0_file(tmp_path, record)).answers.runs[0].record["imported"]
+    facts = scored(lab, mem0_file(tmp_path, record)).answers.runs[0].record.imported
     assert facts["mismatches"] == ()
     assert [note for note in facts["notes"] if "'She fell'" in note and "wet plum" in note]
     assert [note for note in facts["notes"] if "the file's category is 3, ours 4" in note]
@@ -199,7 +199,7 @@ def test_conversations_keep_their_numbers_when_the_data_are_cut(tmp_path: Path) 
     other = {"question": "When did Priya present her results to the department?", "response": "in April"}
     file = saved(tmp_path / "two.json", {"0": own, "1": [{**other, "answer": "28 April, 2023", "category": 2}]})
     kept = lab.load("locomo").cases.ids
-    facts = lab.imported(file, Origin("cut"), "locomo").runs[0].record["imported"]
+    facts = lab.imported(file, Origin("cut"), "locomo").runs[0].record.imported
     assert (facts["joined"], facts["mismatches"]) == (4, ())
     assert facts["outside_the_cut"] == {"conv-901": 1, "conv-902": 3, "conv-903": 4}[kept[0]]
 
@@ -298,7 +298,7 @@ def test_published_scores_are_found_again(
     path = data_root / "third_party_answers" / file
     lab = Lab("profile=smoke", "data.source=real", f"data.root={data_root}", f"results={tmp_path}")
     own = lab.score(lab.imported(path, Origin("published"), "locomo"), ["mem0_f1"], [])
-    facts = own.answers.runs[0].record["imported"]
+    facts = own.answers.runs[0].record.imported
     assert (facts["joined"], facts["mismatches"], facts["without_answer"]) == (1540, (), 446)
     theirs = their_cells(own.answers)["theirs_judge"].estimate()
     assert theirs is not None
