@@ -23,6 +23,8 @@ from memsys.products.places import PINS
 
 PIP = ("-m", "pip", "--quiet", "--disable-pip-version-check")
 HASHES = PINS.parent / "hashes.txt"
+NEWEST = (3, 13)
+"""The newest Python for whose wheels there are hashes."""
 
 
 def find_uv() -> str | None:
@@ -32,24 +34,56 @@ def find_uv() -> str | None:
 
 
 def install(folder: Path, pins: Iterable[str], uv: str | None) -> None:
-    """Make a virtual environment that holds these pins and nothing else, with a Python of our version.
+    """Make a virtual environment that holds these pins and nothing else, with a Python of our version or the one that they need.
 
     Args:
         folder: of the environment; it is made.
-        pins: `name==version` each, all that is needed: nothing is resolved.
+        pins: `name==version` each, all that is needed: nothing is resolved. A line `# python>=3.12` asks for a Python.
         uv: what `find_uv` returned; None installs with pip, which is about ten times slower.
 
     Raises:
-        RunError: a pin has no known sha256, what came has another one, or the installer failed.
+        RunError: a pin has no known sha256, what came has another one, the installer failed, or there is no such Python.
     """
+    pins = list(pins)
     text = requirements(pins)
-    venv.create(folder, with_pip=uv is None, symlinks=os.name != "nt")
+    _make_environment(folder, uv, oldest_python(pins))
     python = str(folder / ("Scripts/python.exe" if os.name == "nt" else "bin/python"))
     if uv is None:
         _run([python, *PIP, "install"], text)
     else:
         # Copies: files linked to uv's cache would let a product change them for every other environment of the user.
         _run([uv, "pip", "install", "--python", python, "--quiet", "--link-mode=copy", "--compile-bytecode"], text)
+
+
+def oldest_python(pins: Iterable[str]) -> tuple[int, int]:
+    """The oldest Python with which pins work: that of a line `# python>=3.12`, or ours."""
+    lines = [match for pin in pins if (match := re.fullmatch(r"# python>=(\d+)\.(\d+)\s*", pin))]
+    return (int(lines[0][1]), int(lines[0][2])) if lines else sys.version_info[:2]
+
+
+def _make_environment(folder: Path, uv: str | None, oldest: tuple[int, int]) -> None:
+    """Make an environment with our Python if it is new enough, else with one that uv finds or fetches, or that is on PATH.
+
+    Raises:
+        RunError: there is none.
+    """
+    if sys.version_info[:2] >= oldest:
+        venv.create(folder, with_pip=uv is None, symlinks=os.name != "nt")
+        return
+    if uv is not None:
+        wanted = f">={oldest[0]}.{oldest[1]},<{NEWEST[0]}.{NEWEST[1] + 1}"
+        _finish([uv, "venv", "--quiet", "--python", wanted, str(folder)])
+        return
+    for minor in range(oldest[1], NEWEST[1] + 1):
+        if (python := shutil.which(f"python{oldest[0]}.{minor}")) and _starts(python):
+            _finish([python, "-m", "venv", str(folder)])
+            return
+    raise RunError(f"this product needs Python {oldest[0]}.{oldest[1]} or later: put one on PATH, or install uv")
+
+
+def _starts(python: str) -> bool:
+    """Whether a program of this name is a Python, and not a link to one that is not installed."""
+    return subprocess.run([python, "-I", "-c", ""], capture_output=True, check=False).returncode == 0
 
 
 def download(pins: Iterable[str], to: Path) -> None:
@@ -71,8 +105,11 @@ def _run(command: list[str], text: str) -> None:
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "requirements.txt"
         file.write_text(text, encoding="utf-8")
-        command = [*command, "--no-deps", "--require-hashes", "-r", str(file)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment_without_secrets())
+        _finish([*command, "--no-deps", "--require-hashes", "-r", str(file)])
+
+
+def _finish(command: list[str]) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment_without_secrets())
     if done.returncode:
         raise RunError(f"{' '.join(command[:4])} … failed:\n{done.stderr[-1500:]}")
 

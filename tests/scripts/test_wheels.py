@@ -19,7 +19,7 @@ from scripts.setup.options import load_option, options
 
 
 def pins_of(path: Path) -> list[str]:
-    return path.read_text(encoding="utf-8").split()
+    return path.read_text(encoding="utf-8").splitlines()
 
 
 def test_every_pin_of_a_product_and_of_a_local_model_has_a_hash_and_no_address_stands_in_the_file() -> None:
@@ -31,9 +31,9 @@ def test_every_pin_of_a_product_and_of_a_local_model_has_a_hash_and_no_address_s
     assert "/" not in re.sub(r"conf/(product|local)", "", wheels.HASHES.read_text(encoding="utf-8"))
 
 
-def test_only_cognee_builds_a_source_archive() -> None:
+def test_only_two_products_build_a_source_archive() -> None:
     building = [path.stem for path in PINS.glob("*.txt") if "--no-binary" in wheels.requirements(pins_of(path))]
-    assert building == ["cognee"]
+    assert sorted(building) == ["cognee", "everos"]
 
 
 def test_a_pin_without_a_hash_is_not_installed(tmp_path: Path) -> None:
@@ -73,6 +73,30 @@ def test_uv_is_the_one_that_started_us_else_the_one_of_the_path(
         assert wheels.find_uv() == str(tmp_path / place / "uv")
     monkeypatch.setenv("UV", str(tmp_path / "gone"))
     assert wheels.find_uv() == str(tmp_path / "bin" / "uv")
+
+
+def test_a_product_for_a_newer_python_gets_one_from_uv_or_from_the_path(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    pins = ["# python>=3.12", "attrs==26.1.0"]
+    assert wheels.oldest_python(pins) == (3, 12)
+    assert wheels.oldest_python(pins[1:]) == sys.version_info[:2]
+    monkeypatch.setattr(sys, "version_info", (3, 11, 7))
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    said = tmp_path / "said"
+    for name, code in (("uv", 0), ("python3.12", 1), ("python3.13", 0)):
+        (tmp_path / name).write_text(f'#!/bin/sh\necho "{name} $@" >> "{said}"\nexit {code}\n')
+        (tmp_path / name).chmod(0o755)
+    wheels.install(tmp_path / "there", pins, str(tmp_path / "uv"))
+    assert said.read_text().splitlines()[0] == f"uv venv --quiet --python >=3.12,<3.14 {tmp_path}/there"
+    said.unlink()
+    wheels._make_environment(tmp_path / "there", None, (3, 12))
+    lines = said.read_text().splitlines()
+    assert lines[-1] == f"python3.13 -m venv {tmp_path}/there", "the first one on the path does not start"
+    (tmp_path / "python3.13").unlink()
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(RunError, match=r"needs Python 3\.12 or later"):
+        wheels._make_environment(tmp_path / "there", None, (3, 12))
 
 
 @pytest.mark.slow

@@ -195,8 +195,14 @@ def _is_object(text: str) -> bool:
 
 
 def _picked(patterns: Sequence[str], text: str) -> str | list[str]:
-    """The first group of a pattern; of two patterns, the group of each match of the second within what the first finds."""
+    """The first group of a pattern; of two patterns, the groups of each match of the second within what the first finds, joined by `: `."""
     outer, *inner = patterns
     match = re.search(outer, text, re.DOTALL)
     found = match[1] if match else ""
-    return [each[each.lastindex or 0] for each in re.finditer(inner[0], found, re.DOTALL)] if inner else found
+    return [_joined(each) for each in re.finditer(inner[0], found, re.DOTALL)] if inner else found
+
+
+def _joined(match: re.Match[str]) -> str:
+    """The groups that took part in a match; all of it where it has none."""
+    groups = [group for group in match.groups() if group is not None]
+    return ": ".join(groups) if groups else match[0]

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
+import sqlite3
 import sys
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 
-from memsys.products.adapters import cognee, graphiti, graphrag, langmem, lightrag, mempalace, simplemem
+from memsys.products.adapters import cognee, everos, graphiti, graphrag, langmem, lightrag, mempalace, simplemem
 from memsys.products.places import PINS
 from scripts.setup.options import load_option
 
@@ -304,6 +307,138 @@ def test_a_document_that_lightrag_only_marks_as_failed_raises() -> None:
     for status in (None, {"status": "failed", "error_msg": "the model is away"}, {"status": "pending"}):
         with pytest.raises(RuntimeError, match=r"missing|the model is away|pending"):
             lightrag._require_success(status)
+
+
+# --- EverOS -----------------------------------------------------------------------------------------------------------
+
+
+class Ledger:
+    """A case of EverOS without the product: the requests that the adapter would send, and the ledger that the product would write."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.sent: list[tuple[str, dict[str, Any]]] = []
+        self.found: list[dict[str, Any]] = []
+        monkeypatch.setattr("os.environ", {})
+        monkeypatch.setattr(everos, "_settings", lambda *_: {})
+        self.product = everos.Product({"scratch": str(folder), "settings": {}})
+        monkeypatch.setattr(self.product, "_post", self._post)
+        monkeypatch.setattr(self.product, "_require_success", self._nothing)
+        monkeypatch.setattr(self.product, "_fill_index", self._nothing)
+        self.product._strategies = SimpleNamespace(wait_idle=self._idle)
+        index = folder / "everos" / ".index" / "sqlite"
+        index.mkdir(parents=True)
+        self._database = sqlite3.connect(index / "system.db")
+        self._database.execute("CREATE TABLE memcell (session_id, payload_json)")
+
+    async def _post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+        self.sent.append((path, body))
+        if path == "memory/flush":  # one piece a session
+            items = [each for at, sent in self.sent if at == "memory/add" for each in sent["messages"]]
+            self.cut([each for each in items if each["session"] == body["session_id"]])
+        if path == "memory/add":
+            for each in body["messages"]:
+                each["session"] = body["session_id"]
+        return {"episodes": self.found}
+
+    def cut(self, messages: list[dict[str, Any]]) -> None:
+        """Store a piece, as the product does."""
+        row = (messages[0]["session"], json.dumps({"items": messages}))
+        self._database.execute("INSERT INTO memcell VALUES (?, ?)", row)
+        self._database.commit()
+
+    async def _nothing(self) -> None: ...
+
+    async def _idle(self, timeout: float) -> bool:
+        return timeout > 0
+
+    def write(self, session: str, *turns: tuple[str, str], role: str = "user") -> None:
+        said = [{"id": name, "speaker": who, "role": role, "text": f"{name} it is"} for who, name in turns]
+        unit = {"id": turns[0][1], "session": session, "time_text": "8 May", "stamp": NOON.timestamp(), "turns": said}
+        asyncio.run(self.product.write(unit))
+
+    def read(self) -> list[dict[str, Any]]:
+        return asyncio.run(self.product.read({"text": "Who?", "k": 10}))
+
+
+@pytest.fixture
+def ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ledger:
+    return Ledger(tmp_path, monkeypatch)
+
+
+def test_everos_gets_messages_in_batches_half_a_minute_apart_and_a_flush_after_each_session(ledger: Ledger) -> None:
+    for number in range(15):
+        ledger.write("s1", ("Mara", f"a{number}"), ("Ben", f"b{number}"))
+    ledger.write("s2", ("Ben", "c0"))
+    assert [(path, len(body.get("messages", []))) for path, body in ledger.sent] == [
+        ("memory/add", 25),
+        ("memory/add", 5),
+        ("memory/flush", 0),
+    ], "the next session closes the one before"
+    asyncio.run(ledger.product.consolidate({}))
+    assert [path for path, _ in ledger.sent[3:]] == ["memory/add", "memory/flush"]
+    times = [each["timestamp"] for _, body in ledger.sent for each in body.get("messages", [])]
+    assert [(time - 1000 * NOON.timestamp()) / 30_000 for time in times] == [*range(30), 0]
+    asyncio.run(ledger.product.consolidate({}))
+    assert len(ledger.sent) == 5, "nothing is flushed twice"
+
+
+def test_an_episode_of_everos_names_the_turns_of_its_own_piece_and_the_day_they_were_said(ledger: Ledger) -> None:
+    ledger.write("s1", ("Mara", "a"), ("Ben", "b"))
+    asyncio.run(ledger.product.end_session({}))
+    ledger.write("s2", ("Mara", "c"))
+    asyncio.run(ledger.product.end_session({}))
+    last = max(moment for session, moment in ledger.product._cells if session == "s1")
+    stamp = datetime.fromtimestamp(last / 1000, UTC).isoformat()
+    ledger.found = [{"id": "e", "subject": "Day", "episode": "They met.", "session_id": "s1", "timestamp": stamp}]
+    (item,) = ledger.read()
+    assert (item["text"], item["time_text"], item["sources"]) == ("Day: They met.", "8 May", ["a", "b"])
+    assert ledger.sent[-1][1]["user_id"] == "mara_0"
+
+
+def test_pieces_in_which_the_searched_person_of_everos_does_not_speak_are_counted(ledger: Ledger) -> None:
+    ledger.write("s1", ("Mara", "a"), ("Ben", "b"))
+    ledger.write("s2", ("Ben", "c"), ("Zoe", "d"))
+    assert asyncio.run(ledger.product.consolidate({})) == {"episodes": 1, "episodes_not_searched": 1}
+
+
+def test_people_of_everos_keep_ids_of_their_own_and_only_an_assistant_is_none(ledger: Ledger) -> None:
+    assert len({ledger.product._sender(name) for name in ("王芳", "李雷", "Ann-Lee", "Ann Lee", "")}) == 5
+    roles = [everos._role({"speaker": who, "role": "assistant"}) for who in ("Ben", "Assistant", "")]
+    assert roles == ["user", "assistant", "assistant"]
+    assert everos._role({"speaker": "", "role": "user"}) == "user"
+
+
+def test_a_search_of_everos_that_no_reply_steered_is_an_error(ledger: Ledger) -> None:
+    ledger.write("s1", ("Mara", "a"))
+    asyncio.run(ledger.product.end_session({}))
+    assert ledger.read() == []
+    post = ledger.product._post
+
+    async def failing(path: str, body: dict[str, Any]) -> dict[str, Any]:
+        ledger.product._rounds.write_text('{"decider_failed": true}\n', encoding="utf-8")
+        return await post(path, body)
+
+    ledger.product._post = failing  # type: ignore[method-assign]
+    with pytest.raises(RuntimeError, match="no reply about the episodes found could be read"):
+        ledger.read()
+
+
+def test_a_search_that_everos_cannot_make_through_the_gateway_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="one of llm_multiround, hybrid, vector, keyword; found agentic"):
+        everos.Product({"scratch": str(tmp_path), "settings": {"method": "agentic"}})
+
+
+def test_a_file_that_the_index_of_everos_lacks_is_an_error(tmp_path: Path) -> None:
+    product = object.__new__(everos.Product)
+
+    async def nothing() -> None: ...
+
+    async def summary() -> SimpleNamespace:
+        return SimpleNamespace(pending=0, failed_permanent=1, failed_retryable=0)
+
+    product._index = SimpleNamespace(_scanner=SimpleNamespace(scan_once=nothing), queue_summary=summary)
+    with pytest.raises(RuntimeError, match="the index lacks files"):
+        asyncio.run(product._fill_index())
 
 
 def test_the_title_of_mem0_2_says_what_a_plain_installation_cannot_search_by() -> None:
