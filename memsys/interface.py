@@ -2,8 +2,8 @@
 
 A new memory is built for every case. It receives, by keyword, the services that its `__init__` names:
 `llm` (`memsys.llm.protocol.LLM`), `probe` (an LLM that returns log-probabilities), `embedder` (`memsys.embed.Embedder`),
-`prompts` (`memsys.prompts.Prompts`) and `rng` (`numpy.random.Generator`, seeded per case). All other parameters are settings; their
-values come from `conf/memory/<name>.yaml`.
+`prompts` (`memsys.prompts.Prompts`) and `rng` (`numpy.random.Generator`, seeded per case). All other parameters are settings, or records
+of settings (`memsys.settings`); their values come from `conf/memory/<name>.yaml`.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class MemorySystem(ABC):
     """
 
     READ_KNOBS: ClassVar[tuple[str, ...]] = ()
-    """Attributes that a sweep may set on `copy.copy(memory)` between reads of one build."""
+    """Settings that only reads use: a sweep reads one build with several values of them (`memsys.settings.tuned`)."""
     PROMPTS: ClassVar[tuple[str, ...]] = ()
     """Folders of `memsys/prompts` that it uses; their contents are part of a run's identity."""
     MODES: ClassVar[tuple[str, ...]] = ()

@@ -28,8 +28,8 @@ from memsys.prompts import SHIPPED, Prompts
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("data_loaders", "memsys", "eval", "scripts")
 """Each may import those before it."""
-LINES, FUNCTION_LINES, ENTRY_LINES = 650, 60, 60
-"""At most so many in a module, in a function, and in an entry point."""
+LINES, FUNCTION_LINES, ENTRY_LINES, PARAMETERS = 650, 60, 60, 8
+"""Most lines of a module, of a function and of an entry point, and most parameters of a function."""
 HEAVY = {
     "openai", "aiohttp", "wandb", "datasets", "matplotlib", "torch", "bpe_openai", "pandas", "sklearn", "umap",
     "sentence_transformers", "llmlingua", "networkx", "ray", "mcp",
@@ -201,6 +201,15 @@ def has_a_function_too_long(module: Module) -> Iterable[str]:
                 yield f"{node.name} has {lines} lines"
 
 
+def has_a_function_with_too_many_parameters(module: Module) -> Iterable[str]:
+    """`self` and `cls` do not count. A constructor with many settings takes a record of them (`memsys.settings`)."""
+    for node in module.nodes:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            names = [each.arg for each in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)]
+            if len(names) - (names[:1] in (["self"], ["cls"])) > PARAMETERS:
+                yield f"{node.name} has {len(names)} parameters"
+
+
 def is_more_than_an_entry_point(module: Module) -> Iterable[str]:
     if (lines := len(module.source.splitlines())) > ENTRY_LINES:
         yield f"{lines} lines"
@@ -271,6 +280,10 @@ def test_no_function_is_longer_than_a_page() -> None:
     nobody(has_a_function_too_long, MODULES)
 
 
+def test_no_function_has_more_parameters_than_a_reader_can_hold() -> None:
+    nobody(has_a_function_with_too_many_parameters, MODULES)
+
+
 def test_an_entry_point_of_scripts_is_thin() -> None:
     nobody(is_more_than_an_entry_point, ENTRY_POINTS)
 
@@ -301,6 +314,7 @@ OFFENCES: list[tuple[Rule, str]] = [
     (looks_at_a_clock_or_throws_dice, "hash(x)"),
     (is_too_long, "x = 1\n" * (LINES + 1)),
     (has_a_function_too_long, "class A:\n    def f(self):\n" + "        x = 1\n" * FUNCTION_LINES),
+    (has_a_function_with_too_many_parameters, "class A:\n    def f(self, a, b, c, d, e, f, g, *, h, i):\n        pass"),
     (is_more_than_an_entry_point, "x = 1\n" * (ENTRY_LINES + 1)),
 ]
 

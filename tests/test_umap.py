@@ -12,6 +12,7 @@ from eval.report.points import projected
 from memsys.embed import HashingEmbedder
 from memsys.llm.scripted import ScriptedLLM
 from memsys.prompts import Prompts
+from memsys.settings import with_settings
 from memsys.systems.raptor import Raptor
 from memsys.systems.raptor.clustering import Clustering, clusters
 from memsys.vectors import normalised
@@ -22,16 +23,9 @@ WORDS = "garden beans soil rake seed harbour boat sail rope tide oven bread flou
 def summary_tree() -> Raptor:
     """A tree of one layer over fifteen units."""
     llm = ScriptedLLM({"raptor.summarise": "A summary."})
-    made = Raptor(
-        llm=llm,
-        embedder=HashingEmbedder(64),
-        prompts=Prompts(),
-        reducer="umap",
-        dimension=3,
-        layers=1,
-        max_components=4,
-        chunk_tokens=None,
-    )
+    made = with_settings(
+        Raptor, {"reducer": "umap", "dimension": 3, "layers": 1, "max_components": 4, "chunk_tokens": None}
+    )(llm=llm, embedder=HashingEmbedder(64), prompts=Prompts())
     for number, word in enumerate(WORDS):
         text = f"{word} {WORDS[number - 3]} {number}"
         made.write(Unit(f"u{number}", (Turn(f"t{number}", "", text),), "s1", datetime(2023, 5, 1 + number), ""))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from copy import copy
 from dataclasses import dataclass, field
 
 from data_loaders.schema import Case, Unit
@@ -13,6 +12,7 @@ from eval.conformance.canaries import CANARIES, HISTORY, OTHER, OTHERS, SUBJECT,
 from eval.running.failures import described, raise_if_stopped, stops
 from memsys.interface import MemorySystem, Recall
 from memsys.llm.meter import metering
+from memsys.settings import tuned
 from memsys.tokens import count_tokens
 
 FAULTS = {
@@ -199,8 +199,7 @@ def _look_at_k(memory: MemorySystem, verdict: ConformanceResult) -> None:
     if "k" not in memory.READ_KNOBS or memory.PAST_K:
         verdict.unchecked["k ignored"] = memory.PAST_K or "it has no k"
         return
-    few = copy(memory)
-    vars(few)["k"] = FEW
+    few = tuned(memory, {"k": FEW})
     with metering() as ledger:
         most = max(len(few.read(asked(canary)).items) for canary in CANARIES)
     if most > FEW or any(note.endswith(".more_than_k") for note in ledger.notes):

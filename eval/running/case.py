@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, wait
-from copy import copy
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +26,7 @@ from eval.running.run import OnProgress, Progress, Run, build_memory, ignore_pro
 from memsys.interface import MemorySystem
 from memsys.llm import spans
 from memsys.llm.limits import urgent
+from memsys.settings import setting, tuned
 from memsys.tokens import count_tokens
 
 
@@ -268,14 +268,9 @@ class CaseRun:
 def _read_knobs(run: Run, case: Case) -> dict[str, Any]:
     """The run's read knobs as the memory's constructor checks and normalises them."""
     memory = build_memory(run, case)
-    return {name: getattr(memory, name) for name in memory.READ_KNOBS}
+    return {name: setting(memory, name) for name in memory.READ_KNOBS}
 
 
 def _with_knobs(memory: MemorySystem, knobs: Mapping[str, Any]) -> MemorySystem:
     """A shallow copy of the memory with these read knobs; without knobs the memory itself."""
-    if not knobs:
-        return memory
-    view = copy(memory)
-    for name, value in knobs.items():
-        setattr(view, name, value)
-    return view
+    return tuned(memory, knobs) if knobs else memory

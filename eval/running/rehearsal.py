@@ -22,6 +22,7 @@ from memsys.embed import HashingEmbedder
 from memsys.interface import MemorySystem
 from memsys.llm.offline.extractive import ExtractiveLLM
 from memsys.prompts import Prompts
+from memsys.settings import Settings
 from memsys.tokens import count_tokens
 
 SESSIONS, TURNS, WORDS = 4, 12, 70
@@ -95,6 +96,8 @@ def _kind(build: Any) -> tuple[str, ...]:
     """A memory's class and the settings that decide which code runs: strings and booleans, those of a wrapped memory included."""
     if not isinstance(build, partial):
         return (getattr(build, "__qualname__", repr(build)),)
-    choices = [f"{name}={value}" for name, value in sorted(build.keywords.items()) if isinstance(value, str | bool)]
+    records = [vars(value) for value in build.keywords.values() if isinstance(value, Settings)]
+    stated = dict(build.keywords, **{name: value for record in records for name, value in record.items()})
+    choices = [f"{name}={value}" for name, value in sorted(stated.items()) if isinstance(value, str | bool)]
     inner = _kind(build.keywords["inner"]) if "inner" in build.keywords else ()
     return (build.func.__qualname__, *choices, *inner)

@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from concurrent.futures import Future
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 from urllib.parse import urljoin
@@ -30,13 +30,36 @@ from memsys.llm.replies import usage_of
 from memsys.llm.secrets import redact
 from memsys.llm.server import Parse, Price, Result, Sent
 from memsys.llm.traffic import Traffic
-from memsys.llm.transport import TRANSPORTS, Transport, Unconnected, event_loop
+from memsys.llm.transport import LeanTransport, Transport, Unconnected, event_loop
 from memsys.llm.unpacking import TooLarge
 
 REDIRECTS = 3
 """How many redirects of one call are followed; all must stay on the server of the base URL."""
 PAUSES = 3
 """How often one call waits for the end of an outage."""
+
+
+@dataclass(frozen=True, slots=True)
+class EndpointLimits:
+    """How much may be asked of a server, and how often a call is tried."""
+
+    in_flight: int = 64
+    """Greatest number of calls in flight, over all models; fewer while the server is overloaded (`memsys.llm.limits`)."""
+    timeout: float = 120.0
+    """Seconds after which an attempt without a reply fails."""
+    retries: int = 6
+    """Greatest number of further attempts after a failure that may be temporary."""
+    backoff: float = 0.5
+    """Seconds before the first retry; doubles each time up to `max_backoff`, with jitter."""
+    max_backoff: float = 30.0
+    patience: float = 600.0
+    """Seconds that the run waits when a server that has answered before refuses connections; 0 = it does not wait."""
+    max_reply_mb: float = 32.0
+    """A reply with more decompressed megabytes is rejected while it is read."""
+    rpm: float | None = None
+    """Requests a minute that are sent at most to each model without an `rpm` of its own; None = as many as the server takes."""
+    tpm: float | None = None
+    """The same for tokens, prompt and reply together."""
 
 
 class Endpoint:
@@ -46,52 +69,28 @@ class Endpoint:
         base_url: the server's URL up to and including `/v1`.
         label: part of the cache key, so that answers of different servers are kept apart; the base URL if empty.
         key_env: environment variable that holds the API key; a server on this machine needs none.
-        in_flight: greatest number of calls in flight, over all models; fewer while the server is overloaded (`memsys.llm.limits`).
-        timeout: seconds after which an attempt without a reply fails.
-        retries: greatest number of further attempts after a failure that may be temporary.
-        backoff: seconds before the first retry; doubles each time up to `max_backoff`, with jitter.
-        patience: seconds that the run waits when a server that has answered before refuses connections; 0 = it does not wait.
-        max_reply_mb: a reply with more decompressed megabytes is rejected while it is read.
-        transport: `lean` (aiohttp) or `sdk` (the openai package).
         purse: the spending cap; None = no cap.
-        rpm: requests a minute that are sent at most to each model without an `rpm` of its own; None = as many as the server takes.
-        tpm: the same for tokens, prompt and reply together.
 
     Raises:
         ModelError: the base URL is not an http(s) URL, or contains a user name, a password or a query, which would end up in files.
-        ValueError: the transport is unknown.
     """
 
     def __init__(
         self,
         base_url: str,
+        limits: EndpointLimits = EndpointLimits(),
         *,
         label: str = "",
         key_env: str = "OPENAI_API_KEY",
-        in_flight: int = 64,
-        timeout: float = 120.0,
-        retries: int = 6,
-        backoff: float = 0.5,
-        max_backoff: float = 30.0,
-        patience: float = 600.0,
-        max_reply_mb: float = 32.0,
-        transport: str = "lean",
         purse: Purse | None = None,
-        rpm: float | None = None,
-        tpm: float | None = None,
     ) -> None:
         check_base_url(base_url)
         self.base_url, self.label, self.key_env = base_url.rstrip("/"), label or base_url, key_env
-        self.retries, self.backoff, self.max_backoff, self.patience = retries, backoff, max_backoff, patience
-        self.purse, self._rpm, self._tpm = purse or Purse(), rpm, tpm
-        self.timeout, self._in_flight, self._most_bytes = timeout, in_flight, int(max_reply_mb * 2**20)
-        if transport not in TRANSPORTS:
-            raise ValueError(f"transport must be one of {', '.join(TRANSPORTS)}, found {transport!r}")
-        self._transport_name = transport
+        self.limits, self.purse = limits, purse or Purse()
         self._jitter = random.Random(base_url)
         self._lock = threading.Lock()
         self._transport: Transport | None = None
-        self.places = CallQueue(in_flight)
+        self.places = CallQueue(limits.in_flight)
         self.latency: float | None = None
         """Seconds of a short request, measured before the run; None when none was sent."""
         self._tasks: set[asyncio.Task[None]] = set()
@@ -126,7 +125,9 @@ class Endpoint:
         """
         self.permitted()
         rpm, tpm = settings.rpm, settings.tpm
-        self.places.rates.allow(settings.model, self._rpm if rpm is None else rpm, self._tpm if tpm is None else tpm)
+        self.places.rates.allow(
+            settings.model, self.limits.rpm if rpm is None else rpm, self.limits.tpm if tpm is None else tpm
+        )
 
     def start(
         self,
@@ -230,8 +231,9 @@ class Endpoint:
                 atexit.register(self.close)
 
     def _new_transport(self, key: str) -> Transport:
-        make = TRANSPORTS[self._transport_name]
-        return make(self.base_url, key or "none", self._in_flight, self.timeout, self._most_bytes)
+        limits = self.limits
+        most = int(limits.max_reply_mb * 2**20)
+        return LeanTransport(self.base_url, key or "none", limits.in_flight, limits.timeout, most)
 
     def key(self) -> str:
         """As `memsys.llm.outcome.key_for`."""
@@ -317,14 +319,14 @@ class Endpoint:
                 self.places.release(urgency)
             if outcome.unreachable:
                 refusals += 1
-                if refusals > (self.retries if self._reached else min(self.retries, 2)):
+                if refusals > (self.limits.retries if self._reached else min(self.limits.retries, 2)):
                     pauses += 1
                     await self._pause(outcome.why, pauses, attempts)
                     refusals = 0
                     continue
             else:
                 failures += 1
-                if not outcome.retry or failures > self.retries:
+                if not outcome.retry or failures > self.limits.retries:
                     raise outcome.error(outcome.why, attempts=attempts, seconds=spent_seconds)
             await asyncio.sleep(self._backoff(max(failures, refusals), outcome.retry_after))
 
@@ -346,13 +348,13 @@ class Endpoint:
         Raises:
             Unreachable: the server does not do so in time, was never reached, or accepts connections from the probe only.
         """
-        if not self._reached or self.patience <= 0 or pauses > PAUSES:
+        if not self._reached or self.limits.patience <= 0 or pauses > PAUSES:
             unreachable = Unreachable(why)
             unreachable.attempts = attempts
             raise unreachable
         if self._outage is None:
             self._paused = (time.time(), why)
-            self._outage = asyncio.get_running_loop().create_task(until_back(self.base_url, why, self.patience))
+            self._outage = asyncio.get_running_loop().create_task(until_back(self.base_url, why, self.limits.patience))
             self._outage.add_done_callback(self._resume)
         await asyncio.shield(self._outage)
 
@@ -425,7 +427,7 @@ class Endpoint:
                 url = target
             return self._judged(url, reply)
         except TimeoutError:
-            why, failure = f"no reply within {self.timeout} s", Outcome(retry=True)
+            why, failure = f"no reply within {self.limits.timeout} s", Outcome(retry=True)
         except Unconnected as error:
             why = f"cannot connect ({error}); is the server running?"
             failure = Outcome(retry=True, refused=True, unreachable=True)
@@ -441,7 +443,7 @@ class Endpoint:
         return replace(failure, why=redact(f"{url}: {why}"))
 
     def _backoff(self, failures: int, retry_after: float) -> float:
-        backoff: float = min(self.max_backoff, self.backoff * 2.0 ** (failures - 1))
+        backoff: float = min(self.limits.max_backoff, self.limits.backoff * 2.0 ** (failures - 1))
         return max(retry_after, float(backoff * self._jitter.uniform(0.5, 1.0)))
 
 

@@ -15,15 +15,13 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 from urllib.parse import urlsplit
-from urllib.request import getproxies, proxy_bypass
 
 from memsys.jsons import encoded
 from memsys.llm import network
-from memsys.llm.unpacking import ACCEPTED, Body, TooLarge
+from memsys.llm.unpacking import ACCEPTED, Body
 
 if TYPE_CHECKING:
     import aiohttp
-    import httpx
 
 
 RATE_HEADERS = tuple(
@@ -129,92 +127,6 @@ class LeanTransport:
             headers={**self._headers(), "Accept-Encoding": ACCEPTED},
         )
         return self._session
-
-
-class SdkTransport:
-    """The openai package with its own retries switched off."""
-
-    def __init__(self, base_url: str, key: str, limit: int, timeout: float, most_bytes: int) -> None:
-        self._base_url, self._key, self._limit, self._timeout = base_url, key, limit, timeout
-        self._most_bytes = most_bytes
-        self._client: Any = None
-
-    async def post(self, url: str, body: Mapping[str, Any]) -> HttpReply:
-        import httpx
-        import openai
-
-        client = self._client or self._open()
-        azure = "api-version=" in urlsplit(self._base_url).query
-        options = {"headers": {"api-key": self._key, "Authorization": openai.Omit()}} if azure else {}
-        try:
-            async with asyncio.timeout(self._timeout):  # the package's own timeout applies to each piece of a reply
-                raw = await client.post(url, body=dict(body), cast_to=httpx.Response, options=options)
-            return _reply(raw.status_code, raw.content, raw.headers)
-        except openai.APIStatusError as error:
-            raw = error.response
-            return _reply(raw.status_code, raw.content, raw.headers)
-        except openai.APITimeoutError as error:
-            raise TimeoutError(str(error)) from error
-        except openai.APIConnectionError as error:
-            cause = error.__cause__
-            if isinstance(cause, TooLarge):
-                raise cause from error
-            kind = Unconnected if isinstance(cause, httpx.ConnectError) and "SSL" not in str(cause) else OSError
-            raise kind(str(cause or error)) from error
-
-    def _open(self) -> Any:
-        import httpx
-        import openai
-
-        url = urlsplit(self._base_url)
-        proxies = {} if proxy_bypass(url.hostname or "") else getproxies()
-        limits = httpx.Limits(max_connections=self._limit, max_keepalive_connections=self._limit)
-        inner = httpx.AsyncHTTPTransport(proxy=proxies.get(url.scheme) or proxies.get("all"), limits=limits)
-        http = httpx.AsyncClient(
-            transport=_bounded(inner, self._most_bytes), timeout=self._timeout, follow_redirects=False
-        )
-        self._client = openai.AsyncOpenAI(
-            base_url=self._base_url.partition("?")[0],
-            api_key=self._key,
-            timeout=self._timeout,
-            max_retries=0,
-            http_client=http,  # type: ignore[arg-type]  # the package accepts any httpx client
-            default_headers={"Accept-Encoding": ACCEPTED},
-        )
-        return self._client
-
-    async def close(self) -> None:
-        if self._client is not None:
-            await self._client.close()
-
-
-def _bounded(inner: httpx.AsyncHTTPTransport, most_bytes: int) -> httpx.AsyncBaseTransport:
-    """An httpx transport that returns complete, decompressed replies of at most `most_bytes` bytes."""
-    import httpx
-
-    class Bounded(httpx.AsyncBaseTransport):
-        async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-            response = await inner.handle_async_request(request)
-            try:
-                body = Body(response.headers.get("Content-Encoding", ""), most_bytes)
-                async for chunk in response.stream:  # type: ignore[union-attr]  # asynchronous, as the transport is
-                    body.add(chunk)
-                content = body.whole()
-            finally:
-                await response.aclose()
-            obsolete = ("content-encoding", "content-length", "transfer-encoding")
-            headers = [(name, value) for name, value in response.headers.multi_items() if name.lower() not in obsolete]
-            return httpx.Response(
-                response.status_code, headers=headers, content=content, extensions=dict(response.extensions)
-            )
-
-        async def aclose(self) -> None:
-            await inner.aclose()
-
-    return Bounded()
-
-
-TRANSPORTS: dict[str, Callable[[str, str, int, float, int], Transport]] = {"lean": LeanTransport, "sdk": SdkTransport}
 
 
 def event_loop() -> asyncio.AbstractEventLoop:

@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from memsys.jsons import encoded, received
-from memsys.llm.endpoint import Endpoint
+from memsys.llm.endpoint import Endpoint, EndpointLimits
 from memsys.llm.outcome import Outcome, outcome_of
 from memsys.llm.protocol import EndOfRun, ModelError
 from memsys.llm.secrets import redact, redact_bytes
@@ -65,14 +65,8 @@ class ServiceEndpoint(Endpoint):
     """One service with its connections and limits."""
 
     def __init__(self, address: Address) -> None:
-        super().__init__(
-            address.base_url,
-            key_env=address.key_env,
-            in_flight=address.in_flight,
-            timeout=address.timeout,
-            retries=address.retries,
-            rpm=address.rpm,
-        )
+        limits = EndpointLimits(address.in_flight, address.timeout, address.retries, rpm=address.rpm)
+        super().__init__(address.base_url, limits, key_env=address.key_env)
         self._own_headers = address.headers
         self.places.rates.allow("", address.rpm, None)
 
@@ -109,7 +103,9 @@ class ServiceEndpoint(Endpoint):
 
     def _new_transport(self, key: str) -> Transport:
         headers = {name: value.replace("{key}", key) for name, value in self._own_headers}
-        return ServiceTransport(headers, self.base_url, self._in_flight, self.timeout, self._most_bytes)
+        return ServiceTransport(
+            headers, self.base_url, self.limits.in_flight, self.limits.timeout, int(self.limits.max_reply_mb * 2**20)
+        )
 
     async def _outcome(self, path: str, body: Mapping[str, Any]) -> Outcome:
         outcome = await super()._outcome(path, body)

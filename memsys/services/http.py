@@ -11,18 +11,19 @@ looks like one, is refused: settings are written to run.json and to reports.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Any
 from urllib.parse import urlsplit
 
 import numpy as np
 
-from memsys.interface import one_of, positive
+from memsys.interface import one_of
 from memsys.llm.protocol import ModelError
-from memsys.llm.written_keys import written_key
 from memsys.services.endpoint import Address, ServiceCall, endpoint_of
 from memsys.services.leftovers import Namespaces, namespaces_at
-from memsys.services.memory import ServiceMemory
+from memsys.services.memory import ServiceMemory, ServiceSettings
 from memsys.services.templates import filled, filled_path, mapping
+from memsys.settings import Positive
 
 FIELDS = {"method", "path", "query", "body", "ok", "id", "repeatable"}
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
@@ -30,52 +31,45 @@ HARMLESS = ("search", "wait", "reset", "delete")
 """Steps that may be repeated unless `repeatable` says otherwise."""
 
 
+@dataclass(frozen=True)
+class HttpSettings(ServiceSettings):
+    """Settings of an HTTP service; `{key}` in `headers` stands for the key."""
+
+    version: str = "1"
+    base_url: str = "http://127.0.0.1:8095"
+    """Address of the service; part of the run's identity."""
+    key_env: str = "MEMORY_API_KEY"
+    """Environment variable that holds the key."""
+    in_flight: Positive = 16
+    """Most calls at once, over all cases of this process."""
+    rpm: float | None = None
+    """Most calls a minute, over all cases of this process; None for no limit."""
+    timeout: float = 60.0
+    """Seconds of an attempt."""
+    retries: int = 4
+    """Further attempts."""
+
+
 class HttpMemory(ServiceMemory):
     """Recalls what an HTTP service finds.
-
-    Args:
-        base_url: address of the service; part of the run's identity, as the version is.
-        version: the service's version, as its operator names it.
-        key_env: environment variable that holds the key.
-        headers: sent with every call; `{key}` stands for the key.
-        open, add, end, search, reset, delete: calls; `open` comes before the first add of a case. null for one that does not exist.
-        in_flight, rpm: most calls at once, and a minute, over all cases of this process; null for no limit a minute.
-        timeout, retries: seconds of an attempt, and further attempts.
-        k, per, results, wait: see `memsys.services.memory`.
 
     Raises:
         ValueError: a setting has another form or holds a key, or the base URL cannot be used.
     """
 
-    def __init__(
-        self,
-        rng: np.random.Generator,
-        base_url: str = "http://127.0.0.1:8095",
-        version: str = "1",
-        k: int = 10,
-        per: Literal["unit", "turn"] = "unit",
-        key_env: str = "MEMORY_API_KEY",
-        headers: Mapping[str, str] | None = None,
-        open: Mapping[str, Any] | None = None,
-        add: Mapping[str, Any] | None = None,
-        end: Mapping[str, Any] | None = None,
-        search: Mapping[str, Any] | None = None,
-        reset: Mapping[str, Any] | None = None,
-        delete: Mapping[str, Any] | None = None,
-        results: Mapping[str, str] | None = None,
-        wait: Mapping[str, Any] | None = None,
-        in_flight: int = 16,
-        rpm: float | None = None,
-        timeout: float = 60.0,
-        retries: int = 4,
-    ) -> None:
-        steps = {"open": open, "add": add, "end": end, "search": search, "reset": reset, "delete": delete}
-        if fault := written_key({"base_url": base_url, "headers": headers, **steps, "wait": wait}):
-            raise ValueError(fault)
-        super().__init__(rng, k, per, steps, results or {}, wait)
-        self.base_url, self.version = base_url, version
-        shown = tuple(sorted((str(name), str(value)) for name, value in (headers or {}).items()))
-        self._address = Address(base_url, key_env, shown, positive("in_flight", in_flight), rpm, timeout, retries)
+    def __init__(self, rng: np.random.Generator, settings: HttpSettings = HttpSettings()) -> None:
+        super().__init__(rng, settings)
+        self.settings: HttpSettings = settings
+        shown = tuple(sorted((str(name), str(value)) for name, value in (settings.headers or {}).items()))
+        self._address = Address(
+            settings.base_url,
+            settings.key_env,
+            shown,
+            settings.in_flight,
+            settings.rpm,
+            settings.timeout,
+            settings.retries,
+        )
         try:
             self._endpoint = endpoint_of(self._address)
         except ModelError as error:
@@ -93,7 +87,7 @@ class HttpMemory(ServiceMemory):
     @property
     def _namespaces(self) -> Namespaces:
         door = [self._address.key_env, self._address.headers]
-        return namespaces_at(urlsplit(self.base_url).netloc, self.base_url, door)
+        return namespaces_at(urlsplit(self._address.base_url).netloc, self._address.base_url, door)
 
     def _send(self, step: str, call: Mapping[str, Any], values: Mapping[str, Any]) -> Any:
         return self._endpoint.ask(_call(call, values))

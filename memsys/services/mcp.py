@@ -17,17 +17,17 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
 import numpy as np
 
 from memsys.llm.outcome import check_base_url
 from memsys.llm.protocol import ModelError
-from memsys.llm.written_keys import written_key
 from memsys.services.leftovers import Namespaces, namespaces_at
-from memsys.services.memory import ServiceError, ServiceMemory
+from memsys.services.memory import ServiceError, ServiceMemory, ServiceSettings
 from memsys.services.session import Program, Session
 from memsys.services.templates import filled, mapping
 
@@ -37,64 +37,54 @@ LAST_WORDS = 5.0
 """Seconds that one call may take after a stop was requested."""
 
 
+@dataclass(frozen=True)
+class McpSettings(ServiceSettings):
+    """Settings of an MCP server: a command, or a `url` whose `headers` name the keys of `keys` as `{NAME}`."""
+
+    version: str = ""
+    """The version that the server must report; empty: any."""
+    command: str | None = None
+    """The program; `{python}` is our interpreter, `{root}` the folder of our packages, `{scratch}` that of the case."""
+    args: Sequence[str] = ()
+    env: Mapping[str, str] | None = None
+    """Variables of the program with their values, none of them a key."""
+    keys: Sequence[str] = ()
+    """Names of environment variables whose values are keys; the program gets them."""
+    url: str | None = None
+    local: bool = False
+    """Whether the command reaches nothing beyond this machine."""
+    open_seconds: float = 60.0
+    """Time limit of opening a session."""
+    step_seconds: float = 60.0
+    """Time limit of a call."""
+
+
 class McpMemory(ServiceMemory):
     """Recalls what a tool of an MCP server finds.
 
-    Args:
-        command, args: the program; `{python}` is our interpreter, `{root}` the folder of our packages, `{scratch}` that of the case.
-        env, keys: variables with their values, none of them a key, and names of variables whose values are keys.
-        url, headers: a server over HTTP, in place of a command; `{NAME}` in a header stands for the key NAME of `keys`.
-        version: the server's version, which it must report; empty: any.
-        local: whether the command reaches nothing beyond this machine.
-        open, add, end, search, reset, delete: calls of tools; null for one that does not exist.
-        open_seconds, step_seconds: time limits.
-        k, per, results, wait: see `memsys.services.memory`.
-
     Raises:
-        ValueError: a setting has another form, or holds a key.
+        ValueError: a setting has another form, there is not one of a command and a url, or a server at a url has no `delete`.
     """
 
     NEEDED: ClassVar = ("add", "search")
 
-    def __init__(
-        self,
-        rng: np.random.Generator,
-        command: str | None = None,
-        args: Sequence[str] = (),
-        env: Mapping[str, str] | None = None,
-        keys: Sequence[str] = (),
-        url: str | None = None,
-        headers: Mapping[str, str] | None = None,
-        version: str = "",
-        local: bool = False,
-        k: int = 10,
-        per: Literal["unit", "turn"] = "unit",
-        open: Mapping[str, Any] | None = None,
-        add: Mapping[str, Any] | None = None,
-        end: Mapping[str, Any] | None = None,
-        search: Mapping[str, Any] | None = None,
-        reset: Mapping[str, Any] | None = None,
-        delete: Mapping[str, Any] | None = None,
-        results: Mapping[str, str] | None = None,
-        wait: Mapping[str, Any] | None = None,
-        open_seconds: float = 60.0,
-        step_seconds: float = 60.0,
-    ) -> None:
-        if (command is None) == (url is None):
+    def __init__(self, rng: np.random.Generator, settings: McpSettings = McpSettings()) -> None:
+        if (settings.command is None) == (settings.url is None):
             raise ValueError("an MCP server needs a command or a url, and not both")
-        if url is not None and delete is None:
+        if settings.url is not None and settings.delete is None:
             raise ValueError("delete is missing: a server at a url keeps what it was told")
-        if url is not None:
-            _checked_url(url)
-        steps = {"open": open, "add": add, "end": end, "search": search, "reset": reset, "delete": delete}
-        stated = {"command": command, "args": args, "env": env, "url": url, "headers": headers}
-        if fault := written_key({**stated, **steps, "wait": wait}):
-            raise ValueError(fault)
-        super().__init__(rng, k, per, steps, results or {}, wait)
-        given = tuple(map(_placed, (command or "", *args)))
-        around = {name: _placed(value) for name, value in (env or {}).items()}
-        self._program = Program(given[0], given[1:], around, tuple(keys), url or "", dict(headers or {}), local)
-        self.version, self.open_seconds, self.step_seconds = version, open_seconds, step_seconds
+        try:
+            check_base_url(settings.url or "http://127.0.0.1")
+        except ModelError as error:
+            raise ValueError(f"url: {error}") from error
+        super().__init__(rng, settings)
+        self.settings: McpSettings = settings
+        given = tuple(map(_placed, (settings.command or "", *settings.args)))
+        around = {name: _placed(value) for name, value in (settings.env or {}).items()}
+        headers = dict(settings.headers or {})
+        self._program = Program(
+            given[0], given[1:], around, tuple(settings.keys), settings.url or "", headers, settings.local
+        )
         self._shared = _Shared()
 
     def report(self) -> dict[str, Any]:
@@ -123,7 +113,7 @@ class McpMemory(ServiceMemory):
         return namespaces_at(name, " ".join((name, *program.args)), door)
 
     def _send(self, step: str, call: Mapping[str, Any], values: Mapping[str, Any]) -> Any:
-        return self._session().call(call["tool"], filled(call["arguments"], values), self.step_seconds)
+        return self._session().call(call["tool"], filled(call["arguments"], values), self.settings.step_seconds)
 
     def _send_at_last(self, call: Mapping[str, Any], values: Mapping[str, Any]) -> None:
         arguments = filled(call["arguments"], values)
@@ -135,7 +125,7 @@ class McpMemory(ServiceMemory):
             if shared.closed:
                 raise ServiceError("the session is closed")
             if shared.session is None:
-                shared.session = Session(self._program, self.version, self.open_seconds)
+                shared.session = Session(self._program, self.settings.version, self.settings.open_seconds)
             return shared.session
 
     def _shut(self) -> None:
@@ -156,10 +146,3 @@ class _Shared:
 
 def _placed(text: str) -> str:
     return text.replace("{python}", sys.executable).replace("{root}", str(ROOT))
-
-
-def _checked_url(url: str) -> None:
-    try:
-        check_base_url(url)
-    except ModelError as error:
-        raise ValueError(f"url: {error}") from error

@@ -31,12 +31,14 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from data_loaders.schema import Asker, Question, Turn, Unit
-from memsys.interface import Item, MemorySystem, Recall, dated, one_of, positive, union
+from memsys.interface import Item, MemorySystem, Recall, dated, union
 from memsys.llm import meter, stopping
 from memsys.llm.protocol import ModelError
 from memsys.llm.secrets import redact
+from memsys.llm.written_keys import written_key
 from memsys.services.leftovers import Namespaces, new_namespace
 from memsys.services.templates import Condition, condition, mapping, placeholders, reached
+from memsys.settings import Positive, Settings
 
 RESULTS = {"items": "", "text": "", "id": "", "score": "", "distance": "", "sources": "", "time": ""}
 SHORTEST = 12
@@ -82,21 +84,56 @@ class Wait:
     """Whether each add is asked for by its id, instead of the namespace as a whole."""
 
 
+@dataclass(frozen=True)
+class ServiceSettings(Settings):
+    """Settings of a memory behind an interface.
+
+    Raises:
+        ValueError: an unknown choice, a number below 1, or a key among the values.
+    """
+
+    k: Positive = 10
+    """Most items of a recall."""
+    per: Literal["unit", "turn"] = "unit"
+    """What one add holds."""
+    version: str = ""
+    """The program's version, part of the run's identity."""
+    headers: Mapping[str, str] | None = None
+    """Sent with every call over HTTP."""
+    open: Mapping[str, Any] | None = None
+    """The call before the first add of a case; like the other five, None for a step that the service does not have."""
+    add: Mapping[str, Any] | None = None
+    end: Mapping[str, Any] | None = None
+    search: Mapping[str, Any] | None = None
+    reset: Mapping[str, Any] | None = None
+    delete: Mapping[str, Any] | None = None
+    results: Mapping[str, str] | None = None
+    """Paths in the reply of a search; `items` is the list, the others are within an entry."""
+    wait: Mapping[str, Any] | None = None
+    """`{call: …, done: {path, equals}, failed: {path, equals}, seconds: 60, every: 0.5}`; None for a service that is ready when an add
+    returns."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        stated = {name: value for name, value in vars(self).items() if name not in ("key_env", "keys")}
+        if fault := written_key(stated):
+            raise ValueError(fault)
+
+    @property
+    def steps(self) -> dict[str, Mapping[str, Any]]:
+        """The steps that the service has."""
+        names = ("open", "add", "end", "search", "reset", "delete")
+        return {name: call for name in names if (call := getattr(self, name)) is not None}
+
+
 class ServiceMemory(MemorySystem):
     """Recalls what a service finds. A subclass turns the description of a step into a call (`_prepared`) and makes it (`_send`).
-
-    Args:
-        k: most items of a recall.
-        per: what one add holds: a `unit` or a `turn`.
-        steps: description of each step; None for one that the service does not have.
-        results: paths in the reply of a search; `items` is the list, the others are within an entry.
-        wait: `{call: …, done: {path, equals}, failed: {path, equals}, seconds: 60, every: 0.5}`; None for a service that is ready
-            when an add returns.
 
     Raises:
         ValueError: a setting has another form.
     """
 
+    settings: ServiceSettings
     READ_KNOBS: ClassVar = ("k",)
     EMBEDS_UNITS: ClassVar = False
     REHEARSED: ClassVar = False
@@ -112,22 +149,13 @@ class ServiceMemory(MemorySystem):
     NEEDED: ClassVar[tuple[str, ...]] = ("add", "search", "delete")
     """Steps without which nothing can be measured."""
 
-    def __init__(
-        self,
-        rng: np.random.Generator,
-        k: int,
-        per: Literal["unit", "turn"],
-        steps: Mapping[str, Any],
-        results: Mapping[str, str],
-        wait: Mapping[str, Any] | None,
-    ) -> None:
-        self.k, self.per = positive("k", k), one_of("per", per, ("unit", "turn"))
-        self._results = RESULTS | mapping("results", results, set(RESULTS))
-        self._steps = {name: self._checked(name, given) for name, given in steps.items() if given is not None}
+    def __init__(self, rng: np.random.Generator, settings: ServiceSettings) -> None:
+        self._results = RESULTS | mapping("results", settings.results or {}, set(RESULTS))
+        self._steps = {name: self._checked(name, given) for name, given in settings.steps.items()}
         if missing := sorted(set(self.NEEDED) - set(self._steps)):
             raise ValueError(f"{missing[0]} is missing: this memory needs {', '.join(self.NEEDED)}")
         self._oks = {name: condition(f"{name}.ok", given.get("ok")) for name, given in self._steps.items()}
-        self._wait = None if wait is None else self._rule(wait)
+        self._wait = None if settings.wait is None else self._rule(settings.wait)
         self.namespace = new_namespace(int(rng.integers(2**32)), secrets.token_hex(4))
         self._texts: dict[str, str] = {}
         self._adds: dict[str, tuple[str, ...]] = {}
@@ -162,7 +190,7 @@ class ServiceMemory(MemorySystem):
 
     def write(self, unit: Unit) -> None:
         self._open()
-        for turns in (unit.turns,) if self.per == "unit" else ((turn,) for turn in unit.turns):
+        for turns in (unit.turns,) if self.settings.per == "unit" else ((turn,) for turn in unit.turns):
             spoken = tuple(turn for turn in turns if turn.text.strip())
             if spoken:
                 reply = self._ask("add", _values(unit, spoken))
@@ -193,7 +221,7 @@ class ServiceMemory(MemorySystem):
             return Recall(())
         asker = question.asker or Asker("")
         who = {"asker": asker.id, "asker_role": asker.role}
-        asked = {"query": question.text, "k": self.k, **who, **_times(question)}
+        asked = {"query": question.text, "k": self.settings.k, **who, **_times(question)}
         return Recall(tuple(self._items(self._ask("search", asked))))
 
     @property
@@ -337,7 +365,7 @@ class ServiceMemory(MemorySystem):
     def _items(self, reply: Any) -> Iterator[Item]:
         known: set[str] = set()
         hits = self._hits(reply)
-        if len(hits) > self.k:
+        if len(hits) > self.settings.k:
             self._count("more_than_k", reported=False)
         for rank, hit in enumerate(hits):
             item = self._item(rank, hit)
@@ -345,7 +373,7 @@ class ServiceMemory(MemorySystem):
                 self._count("blank", reported=False)
             elif item.id in known:
                 self._count("repeated", reported=False)
-            elif len(known) < self.k:
+            elif len(known) < self.settings.k:
                 known.add(item.id)
                 yield item
 

@@ -39,12 +39,13 @@ from typing import Any, ClassVar, Literal
 
 from data_loaders.schema import Question, Unit
 from memsys.embed import Embedder
-from memsys.interface import Item, MemorySystem, NodeView, Recall, dated, known_mode, one_of, positive
+from memsys.interface import Item, MemorySystem, NodeView, Recall, dated
 from memsys.llm import meter
 from memsys.llm.ask import ask
 from memsys.llm.parsing import ParseFailure
 from memsys.llm.protocol import LLM
 from memsys.prompts import Option, Prompts
+from memsys.settings import Positive, Settings
 from memsys.vectors import Vectors, best
 
 
@@ -60,21 +61,37 @@ class _Note:
     """Numbers of the notes it links to."""
 
 
-class AMem(MemorySystem):
-    """Recalls the `k` notes nearest to the question, each with the notes that it links to.
-
-    Args:
-        mode: `paper` or `code`, see the module.
-        k: number of hits; the notes they link to are added to these.
-        cut: whether the recall ends at `k` notes, links included (mode `paper` only).
-        lookup: what is embedded of a question: its `text`, or `keywords` that a model makes of it; None for the mode's choice.
-        neighbours: nearest notes that are shown beside a new one.
-        link_threshold: least cosine of a link; -1 allows every link.
-        evo_threshold: number of notes that change the network before the index is renewed.
+@dataclass(frozen=True)
+class AMemSettings(Settings):
+    """Settings of `AMem`.
 
     Raises:
         ValueError: an unknown choice, `cut` in mode `code`, or a number below 1.
     """
+
+    mode: Literal["paper", "code"] = "paper"
+    """`paper` or `code`, see the module."""
+    k: Positive = 10
+    """Number of hits; the notes they link to are added to these."""
+    cut: bool = False
+    """Whether the recall ends at `k` notes, links included (mode `paper` only)."""
+    lookup: Literal["text", "keywords"] | None = None
+    """What is embedded of a question: its `text`, or `keywords` that a model makes of it; None for the mode's choice."""
+    neighbours: Positive = 5
+    """Nearest notes that are shown beside a new one."""
+    link_threshold: float = -1.0
+    """Least cosine of a link; -1 allows every link."""
+    evo_threshold: Positive = 100
+    """Number of notes that change the network before the index is renewed."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.cut and self.mode == "code":
+            raise ValueError("cut must be false in mode code, which repeats notes")
+
+
+class AMem(MemorySystem):
+    """Recalls the `k` notes nearest to the question, each with the notes that it links to."""
 
     READ_KNOBS: ClassVar = ("k", "cut", "lookup")
     MODES: ClassVar = ("paper", "code")
@@ -83,26 +100,8 @@ class AMem(MemorySystem):
     EMBEDS_UNITS: ClassVar = False  # mode `code` does, one unit at a time
     PAST_K: ClassVar = "k counts the hits; the notes that they link to come on top, unless `cut` is set"
 
-    def __init__(
-        self,
-        llm: LLM,
-        embedder: Embedder,
-        prompts: Prompts,
-        mode: Literal["paper", "code"] = "paper",
-        k: int = 10,
-        cut: bool = False,
-        lookup: Literal["text", "keywords"] | None = None,
-        neighbours: int = 5,
-        link_threshold: float = -1.0,
-        evo_threshold: int = 100,
-    ) -> None:
-        if cut and mode == "code":
-            raise ValueError("cut must be false in mode code, which repeats notes")
-        self.llm, self.embedder, self.prompts, self.mode = llm, embedder, prompts, known_mode(self, mode)
-        self.cut = cut
-        self.lookup = None if lookup is None else one_of("lookup", lookup, ("text", "keywords"))
-        self.k, self.neighbours = positive("k", k), positive("neighbours", neighbours)
-        self.link_threshold, self.evo_threshold = link_threshold, positive("evo_threshold", evo_threshold)
+    def __init__(self, llm: LLM, embedder: Embedder, prompts: Prompts, settings: AMemSettings = AMemSettings()) -> None:
+        self.llm, self.embedder, self.prompts, self.settings = llm, embedder, prompts, settings
         self._notes: list[_Note] = []
         self._vectors = Vectors()
         self._documents: list[str] = []
@@ -113,9 +112,9 @@ class AMem(MemorySystem):
     def write(self, unit: Unit) -> None:
         """Describe the unit, let the network change around it, and add it: two calls. If a call fails, nothing changes."""
         note = self._describe(unit)
-        embedded = _labelled(note) if self.mode == "paper" else unit.text
+        embedded = _labelled(note) if self.settings.mode == "paper" else unit.text
         vector = self.embedder.embed([embedded])[0]
-        near = dict(self._vectors.top(vector, self.neighbours))
+        near = dict(self._vectors.top(vector, self.settings.neighbours))
         reply = self._ask_changes(note, tuple(near))
         evolves = not isinstance(reply, ParseFailure) and reply["should_evolve"]
         actions = reply.get("actions", ()) if evolves else ()
@@ -125,13 +124,13 @@ class AMem(MemorySystem):
         vector = vector if document == embedded else self.embedder.embed([document])[0]
         if "update_neighbor" in actions:
             self._update(tuple(near), reply)
-        if self.mode == "code":
+        if self.settings.mode == "code":
             self._outdated.add(len(self._notes))
         self._notes.append(note)
         self._documents.append(document)
         self._vectors.add(vector)
         self._evolutions += evolves
-        if evolves and self._evolutions % self.evo_threshold == 0:
+        if evolves and self._evolutions % self.settings.evo_threshold == 0:
             self._renew()
 
     def read(self, question: Question) -> Recall:
@@ -139,12 +138,12 @@ class AMem(MemorySystem):
             return Recall(())
         query = self.embedder.embed([self._query_text(question)], query=True)[0]
         similarities = self._vectors.similarities(query)
-        hits = best(similarities, self.k)
-        if self.mode == "code":
-            chosen = [number for hit in hits for number in (hit, *self._notes[hit].links[: self.k + 1])]
+        hits = best(similarities, self.settings.k)
+        if self.settings.mode == "code":
+            chosen = [number for hit in hits for number in (hit, *self._notes[hit].links[: self.settings.k + 1])]
         else:
             chosen = list(dict.fromkeys(number for hit in hits for number in (hit, *self._notes[hit].links)))
-            chosen = chosen[: self.k] if self.cut else chosen
+            chosen = chosen[: self.settings.k] if self.settings.cut else chosen
         return Recall(tuple(self._note_item(number, float(similarities[number])) for number in chosen))
 
     def nodes(self) -> Iterator[NodeView]:
@@ -196,11 +195,11 @@ class AMem(MemorySystem):
     def _strengthen(self, note: _Note, reply: Mapping[str, Any], near: Mapping[int, float]) -> None:
         """Link the note to the neighbours that the model names, and give it the tags of the reply, if any."""
         suggested = dict.fromkeys(reply.get("suggested_connections", ()))
-        allowed = near if self.mode == "paper" else range(len(self._notes))
+        allowed = near if self.settings.mode == "paper" else range(len(self._notes))
         known = [number for number in suggested if number in allowed]
         if len(known) < len(suggested):
             meter.note("amem.dropped_link", len(suggested) - len(known))
-        note.links = [number for number in known if near.get(number, -1.0) >= self.link_threshold]
+        note.links = [number for number in known if near.get(number, -1.0) >= self.settings.link_threshold]
         tags = reply.get("tags_to_update")
         note.tags = note.tags if tags is None else tags
 
@@ -220,7 +219,7 @@ class AMem(MemorySystem):
     def _renew(self) -> None:
         """Embed the documents again that have changed since the last renewal."""
         numbers = sorted(self._outdated)
-        document_of = _labelled if self.mode == "paper" else _plain
+        document_of = _labelled if self.settings.mode == "paper" else _plain
         documents = [document_of(self._notes[number]) for number in numbers]
         vectors = self.embedder.embed(documents) if documents else ()
         for number, document, vector in zip(numbers, documents, vectors, strict=True):
@@ -230,7 +229,7 @@ class AMem(MemorySystem):
 
     def _query_text(self, question: Question) -> str:
         """The text that is embedded for a question."""
-        if (self.lookup or ("text" if self.mode == "paper" else "keywords")) == "text":
+        if (self.settings.lookup or ("text" if self.settings.mode == "paper" else "keywords")) == "text":
             return question.text
         reply = ask(self.llm, self.prompts["amem/query"], text=question.text)
         keywords = "" if isinstance(reply, ParseFailure) else reply["keywords"].strip()

@@ -48,10 +48,8 @@ from memsys.interface import (
     NodeView,
     Recall,
     dated,
-    known_mode,
     period,
     period_text,
-    positive,
     union,
 )
 from memsys.llm import meter
@@ -59,6 +57,7 @@ from memsys.llm.ask import ask
 from memsys.llm.parsing import ParseFailure
 from memsys.llm.protocol import LLM
 from memsys.prompts import Option, Prompts
+from memsys.settings import Positive, Settings
 from memsys.vectors import Vectors, best
 
 Mode = Literal["paper", "code"]
@@ -95,53 +94,51 @@ class _Graph:
     """Number of ordered pairs of synonyms."""
 
 
-class HippoRag(MemorySystem):
-    """Recalls the `k` passages that personalised PageRank ranks highest, best first.
-
-    Args:
-        version: 2 or 1, see the module.
-        mode: `paper` or `code`, see the module.
-        k: most passages of a recall.
-        synonymy: least cosine of two phrases that are connected as synonyms.
-        linking_top_k: facts shown to the filter, and phrases that may be seeds (version 2).
-        max_facts: facts that the filter may keep (version 2).
-        damping: probability of following an edge instead of starting again, in [0, 1).
-        passage_weight: seed of the passage most similar to the question (version 2).
+@dataclass(frozen=True)
+class HippoRagSettings(Settings):
+    """Settings of `HippoRag`.
 
     Raises:
         ValueError: a setting that is none of the known choices, or out of range.
     """
+
+    version: Literal[1, 2] = 2
+    """2 or 1, see the module."""
+    mode: Mode = "paper"
+    """`paper` or `code`, see the module."""
+    k: Positive = 10
+    """Most passages of a recall."""
+    synonymy: float = 0.8
+    """Least cosine of two phrases that are connected as synonyms."""
+    linking_top_k: Positive = 5
+    """Facts shown to the filter, and phrases that may be seeds (version 2)."""
+    max_facts: Positive = 4
+    """Facts that the filter may keep (version 2)."""
+    damping: float = 0.5
+    """Probability of following an edge instead of starting again, in [0, 1)."""
+    passage_weight: float = 0.05
+    """Seed of the passage most similar to the question (version 2)."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not (0 <= self.damping < 1 and self.synonymy > 0 and self.passage_weight >= 0):
+            raise ValueError(
+                f"damping must be in [0, 1), synonymy above 0 and passage_weight at least 0, "
+                f"found {self.damping}, {self.synonymy} and {self.passage_weight}"
+            )
+
+
+class HippoRag(MemorySystem):
+    """Recalls the `k` passages that personalised PageRank ranks highest, best first."""
 
     READ_KNOBS: ClassVar = ("k", "linking_top_k", "max_facts", "damping", "passage_weight")
     MODES: ClassVar = ("paper", "code")
     PROMPTS: ClassVar = ("hipporag",)
 
     def __init__(
-        self,
-        llm: LLM,
-        embedder: Embedder,
-        prompts: Prompts,
-        version: int = 2,
-        mode: Mode = "paper",
-        k: int = 10,
-        synonymy: float = 0.8,
-        linking_top_k: int = 5,
-        max_facts: int = 4,
-        damping: float = 0.5,
-        passage_weight: float = 0.05,
+        self, llm: LLM, embedder: Embedder, prompts: Prompts, settings: HippoRagSettings = HippoRagSettings()
     ) -> None:
-        if version not in (1, 2):
-            raise ValueError(f"version must be 1 or 2, found {version!r}")
-        if not (0 <= damping < 1 and synonymy > 0 and passage_weight >= 0):
-            raise ValueError(
-                f"damping must be in [0, 1), synonymy above 0 and passage_weight at least 0, "
-                f"found {damping}, {synonymy} and {passage_weight}"
-            )
-        self.llm, self.embedder, self.prompts, self.version = llm, embedder, prompts, version
-        self.mode = known_mode(self, mode)
-        self.k, self.linking_top_k = positive("k", k), positive("linking_top_k", linking_top_k)
-        self.max_facts = positive("max_facts", max_facts)
-        self.synonymy, self.damping, self.passage_weight = synonymy, damping, passage_weight
+        self.llm, self.embedder, self.prompts, self.settings = llm, embedder, prompts, settings
         self._units: dict[str, list[Unit]] = {}  # by text: the units that say a passage
         self._triples: list[list[Triple]] = []
         self._phrases: dict[str, int] = {}
@@ -178,8 +175,10 @@ class HippoRag(MemorySystem):
         graph = self._graph
         if graph is None:
             return Recall(())
-        scores = self._by_facts(graph, question) if self.version == 2 else self._by_entities(graph, question)
-        return Recall(tuple(_passage_item(graph.units[place], float(scores[place])) for place in best(scores, self.k)))
+        scores = self._by_facts(graph, question) if self.settings.version == 2 else self._by_entities(graph, question)
+        return Recall(
+            tuple(_passage_item(graph.units[place], float(scores[place])) for place in best(scores, self.settings.k))
+        )
 
     def nodes(self) -> Iterator[NodeView]:
         """Passages (level 0) of the last build and the phrases of their triples (level 1), which are their parents."""
@@ -221,8 +220,8 @@ class HippoRag(MemorySystem):
         triads = [tuple(map(str, parts)) for parts in entries if len(parts) == 3]
         triples: list[Triple] = []
         for subject, predicate, object_ in dict.fromkeys(triads):
-            triple = tuple(normalised_phrase(part, self.mode) for part in (subject, predicate, object_))
-            if self.mode == "code" or (triple[0] and triple[2]):
+            triple = tuple(normalised_phrase(part, self.settings.mode) for part in (subject, predicate, object_))
+            if self.settings.mode == "code" or (triple[0] and triple[2]):
                 triples.append((triple[0], triple[1], triple[2]))
         return triples
 
@@ -244,9 +243,9 @@ class HippoRag(MemorySystem):
         phrases, vectors = tuple(self._phrases), self._phrase_vectors.matrix.copy()
         incidence = self._incidence()
         linked = (incidence > 0).astype(float)
-        near = synonyms(vectors, phrases, self.synonymy)
+        near = synonyms(vectors, phrases, self.settings.synonymy)
         weights = undirected(self._relations, near, len(phrases))
-        if self.version == 2:
+        if self.settings.version == 2:
             no_edges = csr_array((len(self._triples), len(self._triples)))
             weights = csr_array(vstack([hstack([weights, linked.T]), hstack([linked, no_edges])]))
         return _Graph(
@@ -282,17 +281,17 @@ class HippoRag(MemorySystem):
         if not graph.facts:
             return dense
         relevance = scaled(graph.fact_vectors @ query)
-        candidates = best(relevance, self.linking_top_k)
+        candidates = best(relevance, self.settings.linking_top_k)
         places = self._kept_facts(question, [graph.facts[fact] for fact in candidates])
         kept = [candidates[place] for place in places]
         if not kept:
             return dense
         seeds = phrase_weights(graph.ends[kept], relevance[kept], graph.mentions)
-        strongest = best(seeds, self.linking_top_k)
+        strongest = best(seeds, self.settings.linking_top_k)
         reset = np.zeros(graph.weights.shape[0])
         reset[strongest] = seeds[strongest]
-        reset[len(seeds) :] = self.passage_weight * dense
-        return pagerank(graph.weights, reset, self.damping)[len(seeds) :] if reset.any() else dense
+        reset[len(seeds) :] = self.settings.passage_weight * dense
+        return pagerank(graph.weights, reset, self.settings.damping)[len(seeds) :] if reset.any() else dense
 
     def _kept_facts(self, question: Question, candidates: Sequence[str]) -> list[int]:
         """The places of the candidates that the model keeps."""
@@ -301,15 +300,17 @@ class HippoRag(MemorySystem):
             "query": question.text,
             "options": options,
             "facts": candidates,
-            "limit": self.max_facts,
+            "limit": self.settings.max_facts,
         }
         value = ask(self.llm, self.prompts["hipporag/filter"], **fields)
         if isinstance(value, ParseFailure):
             meter.note("hipporag.dense_passages")
             return []
-        named = [fact if isinstance(fact, str) else fact_text(fact) for fact in value["facts"][: self.max_facts]]
+        named = [
+            fact if isinstance(fact, str) else fact_text(fact) for fact in value["facts"][: self.settings.max_facts]
+        ]
         kept = [candidates.index(difflib.get_close_matches(fact, candidates, 1, 0.0)[0]) for fact in named]
-        return kept if self.mode == "code" else list(dict.fromkeys(kept))
+        return kept if self.settings.mode == "code" else list(dict.fromkeys(kept))
 
     def _by_entities(self, graph: _Graph, question: Question) -> np.ndarray:
         """The score of each passage in version 1, float [passages]; all are 1 where the question names no entity."""
@@ -320,7 +321,7 @@ class HippoRag(MemorySystem):
         if isinstance(value, ParseFailure):
             meter.note("hipporag.all_passages_alike")
             return equal
-        names = [normalised_phrase(name, self.mode) for name in dict.fromkeys(value["named_entities"])]
+        names = [normalised_phrase(name, self.settings.mode) for name in dict.fromkeys(value["named_entities"])]
         names = [name for name in names if name]
         if not names:
             return equal
@@ -328,7 +329,7 @@ class HippoRag(MemorySystem):
         linked = np.argmax(graph.phrase_vectors @ self.embedder.embed(names).T, axis=0)
         reset = np.zeros(len(graph.phrases))
         reset[linked] = 1 / graph.mentions[linked]
-        return scaled(graph.incidence @ pagerank(graph.weights, reset, self.damping))
+        return scaled(graph.incidence @ pagerank(graph.weights, reset, self.settings.damping))
 
 
 def fact_text(triple: Sequence[object]) -> str:

@@ -37,12 +37,13 @@ import numpy as np
 
 from data_loaders.schema import Question, Role, Turn, Unit
 from memsys.embed import Embedder
-from memsys.interface import Item, MemorySystem, NodeView, Recall, dated, known_mode, one_of, period, positive, union
+from memsys.interface import Item, MemorySystem, NodeView, Recall, dated, period, union
 from memsys.llm import meter
 from memsys.llm.ask import ask, ask_all
 from memsys.llm.parsing import ParseFailure
 from memsys.llm.protocol import LLM
 from memsys.prompts import Option, Prompts
+from memsys.settings import Positive, Settings
 from memsys.sides import SIDES, shares
 from memsys.vectors import Vectors, best
 
@@ -139,21 +140,27 @@ class _Batch:
         return number if number is not None and number in self.view else None
 
 
+@dataclass(frozen=True)
+class Mem0Settings(Settings):
+    """Settings of `Mem0`."""
+
+    mode: Literal["paper", "code"] = "paper"
+    """`paper` or `code`, see the module."""
+    k: Positive = 60
+    """Most items of a recall; the authors' evaluation takes 30 for each of two speakers."""
+    neighbours: Positive | None = None
+    """Memories looked up for each new fact; None for the mode's number."""
+    window: Positive = 10
+    """Earlier messages shown to the extraction, and messages between two summaries (mode `paper`)."""
+    views: Literal["both", "user"] = "both"
+    """`both` sides of the dialogue as the user in turn, or only the `user` (half the calls)."""
+    per_view: bool = True
+    """Whether each view that has memories gives an equal share of `k`, its items together, as in the authors' evaluation; if not, the
+    best `k` of all views by similarity are recalled."""
+
+
 class Mem0(MemorySystem):
-    """Recalls the `k` memories most similar to the question, half of them about each side of the dialogue.
-
-    Args:
-        mode: `paper` or `code`, see the module.
-        k: most items of a recall; the authors' evaluation takes 30 for each of two speakers.
-        neighbours: memories looked up for each new fact; None for the mode's number.
-        window: earlier messages shown to the extraction, and messages between two summaries (mode `paper`).
-        views: `both` sides of the dialogue as the user in turn, or only the `user` (half the calls).
-        per_view: whether each view that has memories gives an equal share of `k`, its items together, as in the authors' evaluation; if
-            not, the best `k` of all views by similarity are recalled.
-
-    Raises:
-        ValueError: an unknown mode or choice of views, or a number below 1.
-    """
+    """Recalls the `k` memories most similar to the question, half of them about each side of the dialogue."""
 
     READ_KNOBS: ClassVar = ("k", "per_view")
     MODES: ClassVar = ("paper", "code")
@@ -161,31 +168,18 @@ class Mem0(MemorySystem):
     EMBEDS_UNITS: ClassVar = False
     UNIT: ClassVar = {"rule": "floor_pair", "on_unpaired": "keep_single"}
 
-    def __init__(
-        self,
-        llm: LLM,
-        embedder: Embedder,
-        prompts: Prompts,
-        mode: Literal["paper", "code"] = "paper",
-        k: int = 60,
-        neighbours: int | None = None,
-        window: int = 10,
-        views: Literal["both", "user"] = "both",
-        per_view: bool = True,
-    ) -> None:
-        self.llm, self.embedder, self.prompts, self.mode = llm, embedder, prompts, known_mode(self, mode)
-        self.k, self.per_view = positive("k", k), per_view
-        self.neighbours = positive("neighbours", NEIGHBOURS[mode] if neighbours is None else neighbours)
-        self.window = positive("window", window)
-        self._views = tuple(_View(side) for side in SIDES[one_of("views", views, tuple(SIDES))])
-        self._recent: deque[str] = deque(maxlen=window)
+    def __init__(self, llm: LLM, embedder: Embedder, prompts: Prompts, settings: Mem0Settings = Mem0Settings()) -> None:
+        self.llm, self.embedder, self.prompts, self.settings = llm, embedder, prompts, settings
+        self.neighbours = NEIGHBOURS[settings.mode] if settings.neighbours is None else settings.neighbours
+        self._views = tuple(_View(side) for side in SIDES[settings.views])
+        self._recent: deque[str] = deque(maxlen=settings.window)
         self._unsummarised: list[str] = []
         self._summary = ""
         self._counts: Counter[str] = Counter()
 
     def write(self, unit: Unit) -> None:
         """Update each view with the unit: at most two calls per view. Views change only after every call has succeeded."""
-        if self.mode == "paper" and len(self._unsummarised) >= self.window:
+        if self.settings.mode == "paper" and len(self._unsummarised) >= self.settings.window:
             self._summarise()
         batches = self._batches(self._facts(unit))
         prompt = self.prompts["mem0/decide"]
@@ -195,7 +189,7 @@ class Mem0(MemorySystem):
         for batch, entries in zip(batches, decisions, strict=True):
             for decision in entries:
                 self._carry_out(batch, decision, vectors, unit)
-        if self.mode == "paper":
+        if self.settings.mode == "paper":
             lines = [_line(turn) for turn in unit.turns]
             self._recent.extend(lines)
             self._unsummarised += lines
@@ -205,14 +199,14 @@ class Mem0(MemorySystem):
         if not self.held:
             return Recall(())
         query = self.embedder.embed([question.text], query=True)[0]
-        if self.per_view:
+        if self.settings.per_view:
             views = [view for view in self._views if len(view)]
-            limits = shares(self.k, len(views))
+            limits = shares(self.settings.k, len(views))
             return Recall(
                 tuple(item for view, limit in zip(views, limits, strict=True) for item in view.items(query, limit))
             )
-        items = [item for view in self._views for item in view.items(query, self.k)]
-        return Recall(tuple(items[place] for place in best([item.score for item in items], self.k)))
+        items = [item for view in self._views for item in view.items(query, self.settings.k)]
+        return Recall(tuple(items[place] for place in best([item.score for item in items], self.settings.k)))
 
     def nodes(self) -> Iterator[NodeView]:
         for view in self._views:

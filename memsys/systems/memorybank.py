@@ -47,11 +47,8 @@ from memsys.interface import (
     NodeView,
     Recall,
     dated,
-    known_mode,
-    one_of,
     period,
     period_text,
-    positive,
     union,
 )
 from memsys.llm import meter
@@ -59,6 +56,7 @@ from memsys.llm.ask import ask_all
 from memsys.llm.parsing import ParseFailure
 from memsys.llm.protocol import LLM
 from memsys.prompts import Prompts
+from memsys.settings import Positive, Settings
 from memsys.vectors import Vectors, best
 
 KINDS = ("events", "portrait")
@@ -104,26 +102,35 @@ class _Day:
         return [kind for kind in KINDS if not (current and self.texts.get(kind))]
 
 
+@dataclass(frozen=True)
+class MemoryBankSettings(Settings):
+    """Settings of `MemoryBank`."""
+
+    mode: Literal["paper", "code"] = "paper"
+    """`paper` or `code`, see the module."""
+    k: Positive = 2
+    """Number of hits; those of one source become one item. 2 is the release's default, which overrides the 3 and 6 in its modules."""
+    pieces: Literal["auto", "exchange", "sentence"] = "auto"
+    """What is searched: whole exchanges and summaries (`exchange`), their sentences (`sentence`), or sentences only where forgetting is
+    on (`auto`, as released)."""
+    join_chars: Positive = 200
+    """Most characters of a hit that is extended with its neighbours of the same source."""
+    include_global: bool = True
+    """Whether the summary and the portrait of everything are recalled in addition to `k`."""
+    forgetting: Literal["off", "sample", "threshold"] = "off"
+    """`off`; `sample`: an exchange is forgotten when its retention falls below a random number from `rng`; `threshold`: when it falls
+    below `threshold`."""
+    threshold: float = 0.1
+    """Least retention of an exchange that is not forgotten. The value is ours; at strength 1 an exchange is forgotten after three
+    days."""
+    skip_unchanged: bool = True
+    """Whether a consolidation without new units makes no call; if not, the two texts about everything are written again."""
+    mutate_on_read: bool = False
+    """Whether a recall strengthens the exchanges it returns; the questions must then come in order."""
+
+
 class MemoryBank(MemorySystem):
-    """Recalls the summary and portrait of everything, then the exchanges and days nearest to the question, in order of time.
-
-    Args:
-        mode: `paper` or `code`, see the module.
-        k: number of hits; those of one source become one item. 2 is the release's default, which overrides the 3 and 6 in its modules.
-        pieces: what is searched: whole exchanges and summaries (`exchange`), their sentences (`sentence`), or sentences only where
-            forgetting is on (`auto`, as released).
-        join_chars: most characters of a hit that is extended with its neighbours of the same source.
-        include_global: whether the summary and the portrait of everything are recalled in addition to `k`.
-        forgetting: `off`; `sample`: an exchange is forgotten when its retention falls below a random number from `rng`; `threshold`:
-            when it falls below `threshold`.
-        threshold: least retention of an exchange that is not forgotten. The value is ours; at strength 1 an exchange is forgotten after
-            three days.
-        skip_unchanged: whether a consolidation without new units makes no call; if not, the two texts about everything are written again.
-        mutate_on_read: whether a recall strengthens the exchanges it returns; the questions must then come in order.
-
-    Raises:
-        ValueError: an unknown choice, or a number below 1.
-    """
+    """Recalls the summary and portrait of everything, then the exchanges and days nearest to the question, in order of time."""
 
     READ_KNOBS: ClassVar = ("mode", "k", "join_chars", "include_global", "threshold")
     MODES: ClassVar = ("paper", "code")
@@ -137,23 +144,10 @@ class MemoryBank(MemorySystem):
         embedder: Embedder,
         prompts: Prompts,
         rng: np.random.Generator,
-        mode: Literal["paper", "code"] = "paper",
-        k: int = 2,
-        pieces: Literal["auto", "exchange", "sentence"] = "auto",
-        join_chars: int = 200,
-        include_global: bool = True,
-        forgetting: Literal["off", "sample", "threshold"] = "off",
-        threshold: float = 0.1,
-        skip_unchanged: bool = True,
-        mutate_on_read: bool = False,
+        settings: MemoryBankSettings = MemoryBankSettings(),
     ) -> None:
-        self.llm, self.embedder, self.prompts, self.rng = llm, embedder, prompts, rng
-        self.mode = known_mode(self, mode)
-        self.k, self.join_chars = positive("k", k), positive("join_chars", join_chars)
-        self.pieces = one_of("pieces", pieces, ("auto", "exchange", "sentence"))
-        self.forgetting = one_of("forgetting", forgetting, ("off", "sample", "threshold"))
-        self.include_global, self.threshold = include_global, threshold
-        self.skip_unchanged, self.mutate_on_read = skip_unchanged, mutate_on_read
+        self.llm, self.embedder, self.prompts, self.rng, self.settings = llm, embedder, prompts, rng, settings
+        pieces, forgetting = settings.pieces, settings.forgetting
         self._split = pieces == "sentence" or (pieces == "auto" and forgetting != "off")
         self._units: list[Unit] = []
         self._strength: list[int] = []
@@ -192,7 +186,7 @@ class MemoryBank(MemorySystem):
             self._days[place].texts[kind] = _text(reply, f"memorybank.no_day_{kind}")
         for place in sorted({place for place, _ in missing}):
             self._index(place)
-        if missing or not self.skip_unchanged or not all(self._global.values()):
+        if missing or not self.settings.skip_unchanged or not all(self._global.values()):
             self._summarise_all()
 
     def _place(self, unit: Unit) -> int:
@@ -212,7 +206,7 @@ class MemoryBank(MemorySystem):
 
     def _drawn(self) -> float:
         """The retention at which an exchange is forgotten (`sample`)."""
-        return float(self.rng.random()) if self.forgetting == "sample" else 0.0
+        return float(self.rng.random()) if self.settings.forgetting == "sample" else 0.0
 
     def _day_fields(self, place: int) -> dict[str, Any]:
         """The fields of the prompts about one day."""
@@ -263,9 +257,9 @@ class MemoryBank(MemorySystem):
         query = self.embedder.embed([question.text], query=True)[0]
         now = self._now(question)
         pieces, scores = self._searchable(query, now)
-        hits = [index for index in best(scores, self.k) if scores[index] > -np.inf]
+        hits = [index for index in best(scores, self.settings.k) if scores[index] > -np.inf]
         groups = self._extended(pieces, hits)
-        if self.mutate_on_read:
+        if self.settings.mutate_on_read:
             self._reinforce(dict.fromkeys(piece.exchange for group in groups.values() for piece in group), now)
         best_scores: dict[_Source, float] = {}
         for hit in hits:
@@ -283,14 +277,14 @@ class MemoryBank(MemorySystem):
         for hit in hits:
             place = by_time.index(hit)
             # The release looks no farther than the piece's own place in the store, less one, by oversight.
-            reach = place - 1 if self.mode == "code" else len(by_time)
-            joined = _joined(lengths, sources, place, self.join_chars, reach)
+            reach = place - 1 if self.settings.mode == "code" else len(by_time)
+            joined = _joined(lengths, sources, place, self.settings.join_chars, reach)
             places_of.setdefault(sources[place], set()).update(joined)
         return {source: [pieces[by_time[place]] for place in sorted(places)] for source, places in places_of.items()}
 
     def _source(self, piece: _Piece) -> _Source:
         """The exchange or summary that a piece is part of; its day in mode `code` without forgetting."""
-        by_day = self.mode == "code" and self.forgetting == "off"
+        by_day = self.settings.mode == "code" and self.settings.forgetting == "off"
         return piece.day, None if by_day else piece.exchange
 
     def _now(self, question: Question) -> int:
@@ -304,7 +298,7 @@ class MemoryBank(MemorySystem):
         pieces = [*self._pieces, *(piece for day in self._days for piece in day.pieces)]
         summary_scores = [day.vectors @ query for day in self._days if day.vectors is not None]
         scores = np.concatenate([self._vectors.similarities(query), *summary_scores])
-        if self.forgetting != "off":
+        if self.settings.forgetting != "off":
             kept = self._kept(now)
             day_kept = [bool(kept[day.exchanges].any()) for day in self._days]
             gone = [not (day_kept[piece.day] if piece.exchange is None else kept[piece.exchange]) for piece in pieces]
@@ -313,12 +307,12 @@ class MemoryBank(MemorySystem):
 
     def _kept(self, now: int) -> np.ndarray:
         """Whether each exchange is still remembered, bool [exchanges]."""
-        if self.forgetting == "off":
+        if self.settings.forgetting == "off":
             return np.ones(len(self._units), dtype=bool)
         age = np.maximum(0, now - np.array(self._recalled))
-        retained = retention(age, np.array(self._strength), inverted=self.mode == "code")
+        retained = retention(age, np.array(self._strength), inverted=self.settings.mode == "code")
         kept: np.ndarray = retained >= (
-            np.array(self._forgotten_below) if self.forgetting == "sample" else self.threshold
+            np.array(self._forgotten_below) if self.settings.forgetting == "sample" else self.settings.threshold
         )
         return kept
 
@@ -354,8 +348,8 @@ class MemoryBank(MemorySystem):
 
     def _global_items(self) -> list[Item]:
         """The summary and the portrait of everything as items; only the portrait in mode `code`."""
-        recalled = KINDS if self.mode == "paper" else ("portrait",)
-        kinds = [kind for kind in recalled if self.include_global and self._global.get(kind)]
+        recalled = KINDS if self.settings.mode == "paper" else ("portrait",)
+        kinds = [kind for kind in recalled if self.settings.include_global and self._global.get(kind)]
         span = period_text(self._units[0], self._units[-1])
         return [
             Item(kind, dated(self._global[kind], span), 0.0, self._covered[kind], f"global_{kind}", 2) for kind in kinds

@@ -38,12 +38,13 @@ import numpy as np
 
 from data_loaders.schema import Question, Unit
 from memsys.embed import Embedder
-from memsys.interface import Item, MemorySystem, NodeView, Recall, dated, known_mode, positive, union, unit_item
+from memsys.interface import Item, MemorySystem, NodeView, Recall, dated, union, unit_item
 from memsys.llm import meter
 from memsys.llm.ask import ask, ask_all
 from memsys.llm.parsing import ParseFailure
 from memsys.llm.protocol import LLM
 from memsys.prompts import Option, Prompts
+from memsys.settings import Positive, Settings
 from memsys.systems.memtree import within_budget
 from memsys.vectors import Vectors, best
 
@@ -71,61 +72,52 @@ class _Memory:
     """0 for an event; for a thought, 1 more than for its deepest evidence."""
 
 
+@dataclass(frozen=True)
+class MemoryStreamSettings(Settings):
+    """Settings of `MemoryStream`."""
+
+    mode: Mode = "paper"
+    """`paper`, `code` or `genagents`, see the module."""
+    k: Positive = 10
+    """Most items of a recall."""
+    max_tokens: Positive | None = 8192
+    """Budget of the recalled texts (o200k tokens), None for no limit."""
+    weights: Sequence[float] | None = None
+    """Of recency, relevance and importance; None for the mode's. (0, 1, 0) ranks by relevance only."""
+    decay: float | None = None
+    """Factor of recency per unit of time; None for the mode's."""
+    reflections: bool = False
+    """Whether the agent reflects."""
+    trigger: Positive = 150
+    """Sum of importance that starts a reflection."""
+    window: Positive = 100
+    """Number of recent memories from which a reflection draws its questions (mode `paper`)."""
+    reflection_k: Positive = 30
+    """Memories recalled for each of these questions; 30 as released."""
+    identity: str = "an assistant who takes part in the conversation"
+    """The description of the agent in the prompts."""
+    mutate_on_read: bool = False
+    """Whether a recall counts as an access; the questions must then come in order."""
+
+
 class MemoryStream(MemorySystem):
-    """Recalls the `k` memories with the highest sum of recency, relevance and importance, best first.
-
-    Args:
-        mode: `paper`, `code` or `genagents`, see the module.
-        k: most items of a recall.
-        max_tokens: budget of the recalled texts (o200k tokens), None for no limit.
-        weights: of recency, relevance and importance; None for the mode's. (0, 1, 0) ranks by relevance only.
-        decay: factor of recency per unit of time; None for the mode's.
-        reflections: whether the agent reflects.
-        trigger: sum of importance that starts a reflection.
-        window: number of recent memories from which a reflection draws its questions (mode `paper`).
-        reflection_k: memories recalled for each of these questions; 30 as released.
-        identity: the description of the agent in the prompts.
-        mutate_on_read: whether a recall counts as an access; the questions must then come in order.
-
-    Raises:
-        ValueError: an unknown mode, or a number below 1.
-    """
+    """Recalls the `k` memories with the highest sum of recency, relevance and importance, best first."""
 
     READ_KNOBS: ClassVar = ("k", "max_tokens")  # reflections rank by `weights` and `decay`, too
     MODES: ClassVar = ("paper", "code", "genagents")
     PROMPTS: ClassVar = ("memstream",)
 
     def __init__(
-        self,
-        llm: LLM,
-        embedder: Embedder,
-        prompts: Prompts,
-        mode: Mode = "paper",
-        k: int = 10,
-        max_tokens: int | None = 8192,
-        weights: Sequence[float] | None = None,
-        decay: float | None = None,
-        reflections: bool = False,
-        trigger: int = 150,
-        window: int = 100,
-        reflection_k: int = 30,
-        identity: str = "an assistant who takes part in the conversation",
-        mutate_on_read: bool = False,
+        self, llm: LLM, embedder: Embedder, prompts: Prompts, settings: MemoryStreamSettings = MemoryStreamSettings()
     ) -> None:
-        self.llm, self.embedder, self.prompts, self.mode = llm, embedder, prompts, known_mode(self, mode)
-        self.k, self.max_tokens, self.weights, self.decay = k, max_tokens, weights, decay
-        self.reflections, self.trigger, self.window, self.reflection_k = reflections, trigger, window, reflection_k
-        self.identity, self.mutate_on_read = identity, mutate_on_read
-        for name in ("k", "max_tokens", "trigger", "window", "reflection_k"):
-            if getattr(self, name) is not None:
-                positive(name, getattr(self, name))
+        self.llm, self.embedder, self.prompts, self.settings = llm, embedder, prompts, settings
         self._memories: list[_Memory] = []
         self._vectors = Vectors()
         self._accessed: list[float] = []
         self._origin: datetime | None = None
         self._time = 0.0
         self._events = 0
-        self._until_reflection = trigger
+        self._until_reflection = settings.trigger
         self._new_events = 0
         self._reflected = 0
         self._unrated = 0
@@ -133,28 +125,30 @@ class MemoryStream(MemorySystem):
     def write(self, unit: Unit) -> None:
         """Rate the unit and append it; reflect when the importance since the last reflection reaches the trigger."""
         vector = self.embedder.embed([unit.text])[0]
-        idle = self.mode == "code" and "is idle" in unit.text
+        idle = self.settings.mode == "code" and "is idle" in unit.text
         importance = 1 if idle else self._rate([unit.text])[0]
-        if not self._events and self.mode != "genagents":
+        if not self._events and self.settings.mode != "genagents":
             self._origin = unit.time
         self._time = self._now(unit.time)
         self._events += 1
         self._append(_Memory(unit.text, unit, importance, unit.turn_ids), vector)
         self._until_reflection -= importance
         self._new_events += 1
-        if self.reflections and self._until_reflection <= 0:
+        if self.settings.reflections and self._until_reflection <= 0:
             self._reflect(unit)
-            self._until_reflection, self._new_events = self.trigger, 0
+            self._until_reflection, self._new_events = self.settings.trigger, 0
 
     def read(self, question: Question) -> Recall:
         if not self._memories:
             return Recall(())
         query = self.embedder.embed([question.text], query=True)[0]
-        ranked = self._ranked(query, self.k)
-        if self.mutate_on_read:
+        ranked = self._ranked(query, self.settings.k)
+        if self.settings.mutate_on_read:
             self._mark_accessed((index for index, _ in ranked), self._now(question.time))
-        ordered = sorted(ranked) if self.mode == "genagents" else ranked
-        return Recall(within_budget((self._memory_item(index, score) for index, score in ordered), self.max_tokens))
+        ordered = sorted(ranked) if self.settings.mode == "genagents" else ranked
+        return Recall(
+            within_budget((self._memory_item(index, score) for index, score in ordered), self.settings.max_tokens)
+        )
 
     def nodes(self) -> Iterator[NodeView]:
         """Events and thoughts; a memory's parents are the thoughts that cite it."""
@@ -204,10 +198,10 @@ class MemoryStream(MemorySystem):
         candidates = self._candidates()
         if not len(candidates):
             return []
-        decay = DECAY[self.mode] if self.decay is None else self.decay
-        weights = WEIGHTS[self.mode] if self.weights is None else self.weights
+        decay = DECAY[self.settings.mode] if self.settings.decay is None else self.settings.decay
+        weights = WEIGHTS[self.settings.mode] if self.settings.weights is None else self.settings.weights
         terms = (
-            recency(np.array(self._accessed)[candidates], decay, by_rank=self.mode == "code"),
+            recency(np.array(self._accessed)[candidates], decay, by_rank=self.settings.mode == "code"),
             self._vectors.similarities(query)[candidates],
             np.array([memory.importance for memory in self._memories])[candidates],
         )
@@ -218,14 +212,14 @@ class MemoryStream(MemorySystem):
 
     def _candidates(self) -> np.ndarray:
         """Numbers of the memories that may be recalled, int [n]."""
-        if self.mode != "code":
+        if self.settings.mode != "code":
             return np.arange(len(self._memories))
         return np.flatnonzero(["idle" not in memory.text for memory in self._memories])
 
     def _rate(self, texts: Sequence[str]) -> list[int]:
         """The importance of each text, from 1 to 10."""
         prompt = self.prompts["memstream/importance"]
-        asks = [(prompt, {"text": text, "identity": self.identity}) for text in texts]
+        asks = [(prompt, {"text": text, "identity": self.settings.identity}) for text in texts]
         labels = ask_all(self.llm, asks, retries=_ATTEMPTS - 1)
         failed = sum(isinstance(label, ParseFailure) for label in labels)
         self._unrated += failed
@@ -238,7 +232,7 @@ class MemoryStream(MemorySystem):
         self._reflected += 1
         questions = self._questions()
         queries = self.embedder.embed(questions, query=True)
-        recalled = [[index for index, _ in self._ranked(query, self.reflection_k)] for query in queries]
+        recalled = [[index for index, _ in self._ranked(query, self.settings.reflection_k)] for query in queries]
         self._mark_accessed((index for indices in recalled for index in indices), self._time)
         prompt = self.prompts["memstream/insights"]
         asks = [
@@ -260,10 +254,10 @@ class MemoryStream(MemorySystem):
     def _questions(self) -> list[str]:
         """Three questions about the recent memories."""
         recent = self._candidates()
-        if self.mode == "code":
+        if self.settings.mode == "code":
             recent = recent[np.argsort(np.array(self._accessed)[recent], kind="stable")][-self._new_events :]
         else:
-            recent = recent[-self.window :]
+            recent = recent[-self.settings.window :]
         prompt = self.prompts["memstream/questions"]
         reply = ask(self.llm, prompt, retries=_ATTEMPTS - 1, **self._statements(recent.tolist()))
         if isinstance(reply, ParseFailure):
@@ -275,7 +269,7 @@ class MemoryStream(MemorySystem):
         """The prompt fields that show memories, numbered from 1."""
         texts = [self._memories[index].text for index in indices]
         numbered = [Option(str(number), text) for number, text in enumerate(texts, start=1)]
-        return {"text": texts, "statements": numbered, "identity": self.identity}
+        return {"text": texts, "statements": numbered, "identity": self.settings.identity}
 
     def _add_thoughts(self, insights: Sequence[tuple[str, tuple[int, ...]]], unit: Unit) -> None:
         """Rate insights, given with the numbers of their evidence, and append them."""

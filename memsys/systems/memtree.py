@@ -34,12 +34,13 @@ import numpy as np
 
 from data_loaders.schema import Question, Unit
 from memsys.embed import Embedder
-from memsys.interface import Item, MemorySystem, NodeView, Recall, dated, one_of, period_text, positive, unit_item
+from memsys.interface import Item, MemorySystem, NodeView, Recall, dated, period_text, unit_item
 from memsys.llm import meter
 from memsys.llm.ask import ask_all
 from memsys.llm.parsing import ParseFailure
 from memsys.llm.protocol import LLM
 from memsys.prompts import Prompts
+from memsys.settings import Positive, Settings
 from memsys.tokens import count_tokens, truncate
 from memsys.vectors import Vectors, best
 
@@ -84,68 +85,60 @@ class _Route:
     """0: the unit becomes a child of the path's last node (or of the root). n: that last node, a leaf, becomes a chain of n parents."""
 
 
-class MemTree(MemorySystem):
-    """Recalls the `k` nodes of the tree, leaves and summaries, that are most similar to the question.
-
-    Args:
-        k: maximum number of items. In a traversal, the most similar of the visited nodes are kept; None keeps all.
-        max_tokens: budget of the recalled texts (o200k tokens), None for no limit. The paper: 8192 with k = 10, MSC 1000 with k = 3.
-        retrieval: `collapsed` compares all nodes; `traversal` descends level by level and keeps `width` nodes of each (App. A.3.5).
-        theta_retrieve: least cosine of a collapsed recall; -1 is off.
-        width: number of nodes kept per level of a traversal; the paper's k of a traversal.
-        base, rate: parameters of the insertion threshold (A.1.3).
-        threshold_law: `normalised` (A.1.3), `exp` = base · exp(rate · depth) (§3.1), `multiplicative` = base · (1 + rate)^depth.
-        max_depth: `dynamic`, or a fixed number. It normalises the threshold and does not limit the tree.
-        expand_rule: `text` (§3.1), or `algorithm` (Algorithm 1 as printed), which makes chains above near-duplicates.
-        aggregate_final_parent: whether a unit attached as a new child causes a new summary of its parent.
-        n_mode: the count of earlier entries in the prompt, `children` or `leaves` of the node.
-        dates: whether a recalled item begins with the time of its unit, or with those of the first and last unit below its node.
-        parallel: submit the summaries of one insertion together; the tree is the same either way.
+@dataclass(frozen=True)
+class MemTreeSettings(Settings):
+    """Settings of `MemTree`.
 
     Raises:
         ValueError: an unknown choice, a number below 1, or the rule `algorithm` with a threshold that does not rise with depth, with
-            which an insertion may not end.
+                which an insertion may not end.
     """
+
+    k: Positive | None = 10
+    """Maximum number of items. In a traversal, the most similar of the visited nodes are kept; None keeps all."""
+    max_tokens: Positive | None = 8192
+    """Budget of the recalled texts (o200k tokens), None for no limit. The paper: 8192 with k = 10, MSC 1000 with k = 3."""
+    retrieval: Literal["collapsed", "traversal"] = "collapsed"
+    """`collapsed` compares all nodes; `traversal` descends level by level and keeps `width` nodes of each (App. A.3.5)."""
+    theta_retrieve: float = -1.0
+    """Least cosine of a collapsed recall; -1 is off."""
+    width: Positive = 10
+    """Number of nodes kept per level of a traversal; the paper's k of a traversal."""
+    base: float = 0.4
+    rate: float = 0.5
+    """Parameters of the insertion threshold (A.1.3)."""
+    threshold_law: Literal["normalised", "exp", "multiplicative"] = "normalised"
+    """`normalised` (A.1.3), `exp` = base · exp(rate · depth) (§3.1), `multiplicative` = base · (1 + rate)^depth."""
+    max_depth: Literal["dynamic"] | Positive = "dynamic"
+    """`dynamic`, or a fixed number. It normalises the threshold and does not limit the tree."""
+    expand_rule: Literal["text", "algorithm"] = "text"
+    """`text` (§3.1), or `algorithm` (Algorithm 1 as printed), which makes chains above near-duplicates."""
+    aggregate_final_parent: bool = True
+    """Whether a unit attached as a new child causes a new summary of its parent."""
+    n_mode: Literal["children", "leaves"] = "children"
+    """The count of earlier entries in the prompt, `children` or `leaves` of the node."""
+    dates: bool = True
+    """Whether a recalled item begins with the time of its unit, or with those of the first and last unit below its node."""
+    parallel: bool = True
+    """Submit the summaries of one insertion together; the tree is the same either way."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.expand_rule == "algorithm" and not (self.base > 0 and self.rate > 0):
+            raise ValueError(f"expand_rule=algorithm needs base and rate above 0, found {self.base} and {self.rate}")
+
+
+class MemTree(MemorySystem):
+    """Recalls the `k` nodes of the tree, leaves and summaries, that are most similar to the question."""
 
     READ_KNOBS: ClassVar = ("k", "max_tokens", "retrieval", "theta_retrieve", "width", "dates")
     PROMPTS: ClassVar = ("memtree",)
     HIDDEN_ROOT: ClassVar = True
 
     def __init__(
-        self,
-        llm: LLM,
-        embedder: Embedder,
-        prompts: Prompts,
-        k: int | None = 10,
-        max_tokens: int | None = 8192,
-        retrieval: Literal["collapsed", "traversal"] = "collapsed",
-        theta_retrieve: float = -1.0,
-        width: int = 10,
-        base: float = 0.4,
-        rate: float = 0.5,
-        threshold_law: Literal["normalised", "exp", "multiplicative"] = "normalised",
-        max_depth: Literal["dynamic"] | int = "dynamic",
-        expand_rule: Literal["text", "algorithm"] = "text",
-        aggregate_final_parent: bool = True,
-        n_mode: Literal["children", "leaves"] = "children",
-        dates: bool = True,
-        parallel: bool = True,
+        self, llm: LLM, embedder: Embedder, prompts: Prompts, settings: MemTreeSettings = MemTreeSettings()
     ) -> None:
-        self.llm, self.embedder, self.prompts = llm, embedder, prompts
-        self.k, self.max_tokens, self.retrieval = k, max_tokens, retrieval
-        self.theta_retrieve, self.width = theta_retrieve, width
-        self.base, self.rate, self.threshold_law, self.max_depth = base, rate, threshold_law, max_depth
-        self.expand_rule, self.aggregate_final_parent = expand_rule, aggregate_final_parent
-        self.n_mode, self.dates, self.parallel = n_mode, dates, parallel
-        for name, choices in _CHOICES.items():
-            one_of(name, getattr(self, name), choices)
-        for name in ("k", "max_tokens", "width"):
-            if getattr(self, name) is not None:
-                positive(name, getattr(self, name))
-        if max_depth != "dynamic" and not (isinstance(max_depth, int) and max_depth >= 1):
-            raise ValueError(f"max_depth must be dynamic or a whole number of at least 1, found {max_depth!r}")
-        if expand_rule == "algorithm" and not (base > 0 and rate > 0):
-            raise ValueError(f"expand_rule=algorithm needs base and rate above 0, found {base} and {rate}")
+        self.llm, self.embedder, self.prompts, self.settings = llm, embedder, prompts, settings
         self._nodes: list[_Node] = []
         self._vectors = Vectors()
         self._top: list[int] = []
@@ -172,9 +165,9 @@ class MemTree(MemorySystem):
         if not self._nodes:
             return Recall(())
         similarities = self._vectors.similarities(self.embedder.embed([question.text], query=True)[0])
-        chosen = {"collapsed": self._collapsed, "traversal": self._traversal}[self.retrieval](similarities)
+        chosen = {"collapsed": self._collapsed, "traversal": self._traversal}[self.settings.retrieval](similarities)
         items = (self._node_item(index, float(similarities[index])) for index in chosen)
-        return Recall(within_budget(items, self.max_tokens))
+        return Recall(within_budget(items, self.settings.max_tokens))
 
     def nodes(self) -> Iterator[NodeView]:
         """Every node except the root; `level` is the height above the deepest leaf below the node."""
@@ -206,12 +199,12 @@ class MemTree(MemorySystem):
 
     def threshold(self, depth: int) -> float:
         """Least cosine at which a unit moves to a child of a node at `depth` (the root has depth 0) in the present tree."""
-        if self.threshold_law == "exp":
-            return self.base * math.exp(self.rate * depth)
-        if self.threshold_law == "multiplicative":
-            return self.base * (1 + self.rate) ** depth
-        deepest = max(1, self._deepest) if self.max_depth == "dynamic" else self.max_depth
-        return self.base * math.exp(self.rate * depth / deepest)
+        if self.settings.threshold_law == "exp":
+            return self.settings.base * math.exp(self.settings.rate * depth)
+        if self.settings.threshold_law == "multiplicative":
+            return self.settings.base * (1 + self.settings.rate) ** depth
+        deepest = max(1, self._deepest) if self.settings.max_depth == "dynamic" else self.settings.max_depth
+        return self.settings.base * math.exp(self.settings.rate * depth / deepest)
 
     def _route(self, vector: np.ndarray) -> _Route:
         """Descend from the root with a unit's vector."""
@@ -226,7 +219,7 @@ class MemTree(MemorySystem):
             path.append(children[nearest])
             children = self._nodes[path[-1]].children
         links = 1 if path else 0
-        if self.expand_rule == "algorithm":
+        if self.settings.expand_rule == "algorithm":
             while links and similarity >= self.threshold(len(path) + links - 1):
                 links += 1
         return _Route(tuple(path), links)
@@ -241,11 +234,11 @@ class MemTree(MemorySystem):
     def _summaries(self, route: _Route, new: str) -> list[Any]:
         """The new summary, or a `ParseFailure`, of each parent of the new leaf from the top down, chains included."""
         targets = [*route.path, *route.path[-1:] * (route.links - 1)]
-        if not self.aggregate_final_parent and not (route.links and self.expand_rule == "text"):
+        if not self.settings.aggregate_final_parent and not (route.links and self.settings.expand_rule == "text"):
             targets = targets[:-1]
         prompt = self.prompts["memtree/aggregate"]
         asks = [(prompt, self._fields(self._nodes[target], new)) for target in targets]
-        batches = [asks] if self.parallel else [[request] for request in asks]
+        batches = [asks] if self.settings.parallel else [[request] for request in asks]
         values = [value for batch in batches for value in ask_all(self.llm, batch, retries=2)]
         failed = sum(isinstance(value, ParseFailure) for value in values)
         self._failures += failed
@@ -257,7 +250,7 @@ class MemTree(MemorySystem):
 
     def _fields(self, node: _Node, new: str) -> dict[str, Any]:
         # A leaf that is about to become a parent counts as one entry.
-        n = (len(node.children) or 1) if self.n_mode == "children" else node.leaves
+        n = (len(node.children) or 1) if self.settings.n_mode == "children" else node.leaves
         return {"existing": node.text, "new": new, "n": n, "texts": (node.text, new)}
 
     def _expand(self, leaf: int, links: int) -> list[int]:
@@ -291,28 +284,28 @@ class MemTree(MemorySystem):
 
     def _collapsed(self, similarities: np.ndarray) -> list[int]:
         """The most similar of all nodes."""
-        ranked = best(similarities, len(similarities) if self.k is None else self.k)
-        return [index for index in ranked if similarities[index] >= self.theta_retrieve]
+        ranked = best(similarities, len(similarities) if self.settings.k is None else self.settings.k)
+        return [index for index in ranked if similarities[index] >= self.settings.theta_retrieve]
 
     def _traversal(self, similarities: np.ndarray) -> list[int]:
         """The nodes visited by a descent that keeps the `width` most similar nodes of each level."""
         visited: list[int] = []
         candidates = self._top
         while candidates:
-            kept = [candidates[at] for at in best(similarities[candidates], self.width)]
+            kept = [candidates[at] for at in best(similarities[candidates], self.settings.width)]
             visited += kept
             candidates = sorted(child for index in kept for child in self._nodes[index].children)
-        if self.k is None:
+        if self.settings.k is None:
             return visited
-        return [visited[at] for at in sorted(best(similarities[visited], self.k))]
+        return [visited[at] for at in sorted(best(similarities[visited], self.settings.k))]
 
     def _node_item(self, index: int, score: float) -> Item:
         node = self._nodes[index]
-        if node.unit is not None and self.dates:
+        if node.unit is not None and self.settings.dates:
             return unit_item(node.unit, score)
         if node.unit is not None:
             return Item(node.unit.id, node.text, score, node.unit.turn_ids, "leaf")
-        text = dated(node.text, period_text(node.first, node.last)) if self.dates else node.text
+        text = dated(node.text, period_text(node.first, node.last)) if self.settings.dates else node.text
         return Item(self._id(index), text, score, tuple(node.sources), "summary", node.height)
 
     def _id(self, index: int) -> str:

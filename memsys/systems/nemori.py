@@ -42,12 +42,13 @@ import numpy as np
 from data_loaders.schema import Question, Unit
 from memsys.dates import parse_time
 from memsys.embed import Embedder
-from memsys.interface import Item, MemorySystem, NodeView, Recall, dated, known_mode, positive, union
+from memsys.interface import Item, MemorySystem, NodeView, Recall, dated, union
 from memsys.llm import meter
 from memsys.llm.ask import ask
 from memsys.llm.parsing import ParseFailure
 from memsys.llm.protocol import LLM
 from memsys.prompts import Prompts
+from memsys.settings import Positive, Settings
 from memsys.systems.bm25 import bm25_index, bm25_scores, words
 from memsys.vectors import Vectors, best
 
@@ -172,34 +173,25 @@ class NemoriStore:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class EpisodeRules:
-    """Settings of the construction of episodes and statements.
-
-    Raises:
-        ValueError: an unknown choice, or a size below 1.
-    """
+@dataclass(frozen=True)
+class EpisodeRules(Settings):
+    """Settings of the construction of episodes and statements."""
 
     mode: Mode = "paper"
     """`code` shows the boundary prompt no times, leaves the last message out of long histories and never cuts a full buffer."""
-    buffer_min: int = 1
+    buffer_min: Positive = 1
     """Least number of messages in the buffer at which a boundary counts."""
-    buffer_max: int = 20
+    buffer_max: Positive = 20
     """Number of messages at which the buffer is cut without asking, if `enforce_max` says so."""
     enforce_max: bool | None = None
     """Whether a full buffer is cut; None means in mode `paper` only."""
-    known: int = 10
+    known: Positive = 10
     """Maximum number of statements from which an episode is predicted."""
     known_threshold: float = 0.7
     """Least 2·cosine − 1 of such a statement with the episode."""
-    extraction: Extraction = "predict"
-    """`predict` extracts what an episode contains beyond its prediction; `direct` extracts from the episode alone."""
-
-    def __post_init__(self) -> None:
-        if self.extraction not in EXTRACTIONS:
-            raise ValueError(f"extraction must be one of {', '.join(EXTRACTIONS)}, found {self.extraction!r}")
-        for name in ("buffer_min", "buffer_max", "known"):
-            positive(name, getattr(self, name))
+    extraction: Literal["predict", "direct"] | None = "predict"
+    """`predict` extracts what an episode contains beyond its prediction; `direct` extracts from the episode alone. None: xMemory's choice
+    for the mode."""
 
     @property
     def cuts_full_buffer(self) -> bool:
@@ -322,19 +314,24 @@ class EpisodeBuilder:
         return str(reply)
 
 
+@dataclass(frozen=True)
+class NemoriSettings(EpisodeRules):
+    """Settings of `Nemori`."""
+
+    k_episodes: Positive = 10
+    """Number of episodes to recall."""
+    k_statements: Positive = 20
+    """Number of statements to recall."""
+    originals: int = 2
+    """Number of best episodes that include their messages."""
+    search: Literal["vector", "hybrid"] = "vector"
+    """`vector`, or `hybrid`, which fuses the best 2k by vector and the best 2k by BM25 by the sum of 1 / (60 + rank)."""
+
+
 class Nemori(MemorySystem):
     """Recalls the most similar episodes, then the most similar statements; the best episodes include their messages.
 
     Reads use the state of the last `consolidate`.
-
-    Args:
-        k_episodes, k_statements: number of episodes and of statements to recall.
-        originals: number of best episodes that include their messages.
-        search: `vector`, or `hybrid`, which fuses the best 2k by vector and the best 2k by BM25 by the sum of 1 / (60 + rank).
-        mode, buffer_min, buffer_max, enforce_max, known, known_threshold, extraction: see `EpisodeRules`.
-
-    Raises:
-        ValueError: an unknown choice, or a number out of range.
     """
 
     READ_KNOBS: ClassVar = ("k_episodes", "k_statements", "originals")
@@ -344,29 +341,10 @@ class Nemori(MemorySystem):
     UNIT: ClassVar = {"rule": "utterance"}
 
     def __init__(
-        self,
-        llm: LLM,
-        embedder: Embedder,
-        prompts: Prompts,
-        mode: Mode = "paper",
-        k_episodes: int = 10,
-        k_statements: int = 20,
-        originals: int = 2,
-        search: Literal["vector", "hybrid"] = "vector",
-        buffer_min: int = 1,
-        buffer_max: int = 20,
-        enforce_max: bool | None = None,
-        known: int = 10,
-        known_threshold: float = 0.7,
-        extraction: Extraction = "predict",
+        self, llm: LLM, embedder: Embedder, prompts: Prompts, settings: NemoriSettings = NemoriSettings()
     ) -> None:
-        self.embedder, self.mode = embedder, known_mode(self, mode)
-        self.k_episodes, self.k_statements = positive("k_episodes", k_episodes), positive("k_statements", k_statements)
-        self.originals, self.search = originals, search
-        if search not in SEARCHES:
-            raise ValueError(f"search must be one of {', '.join(SEARCHES)}, found {search!r}")
-        rules = EpisodeRules(mode, buffer_min, buffer_max, enforce_max, known, known_threshold, extraction)
-        self._builder = EpisodeBuilder(llm, embedder, prompts, rules)
+        self.embedder, self.settings = embedder, settings
+        self._builder = EpisodeBuilder(llm, embedder, prompts, settings)
         self._store = self._builder.consolidated()
         self._bm25_episodes: object | None = None
         self._bm25_statements: object | None = None
@@ -377,7 +355,7 @@ class Nemori(MemorySystem):
     def consolidate(self) -> None:
         """Turn the open buffer into a provisional episode and index what is new."""
         store = self._builder.consolidated()
-        if store is not self._store and self.search == "hybrid":
+        if store is not self._store and self.settings.search == "hybrid":
             self._bm25_episodes = bm25_index([words(episode.document) for episode in store.episodes], 1.5, 0.75)
             self._bm25_statements = bm25_index([words(statement.text) for statement in store.statements], 1.5, 0.75)
         self._store = store
@@ -385,11 +363,13 @@ class Nemori(MemorySystem):
     def read(self, question: Question) -> Recall:
         store = self._store
         query = self.embedder.embed([question.text], query=True)[0]
-        query_words = words(question.text) if self.search == "hybrid" else None
-        episodes = _ranked(store.episode_vectors, query, self._bm25_episodes, query_words, self.k_episodes)
-        statements = _ranked(store.statement_vectors, query, self._bm25_statements, query_words, self.k_statements)
+        query_words = words(question.text) if self.settings.search == "hybrid" else None
+        episodes = _ranked(store.episode_vectors, query, self._bm25_episodes, query_words, self.settings.k_episodes)
+        statements = _ranked(
+            store.statement_vectors, query, self._bm25_statements, query_words, self.settings.k_statements
+        )
         items = [
-            store.episode_item(index, store.episodes[index].document, score, originals=rank < self.originals)
+            store.episode_item(index, store.episodes[index].document, score, originals=rank < self.settings.originals)
             for rank, (index, score) in enumerate(episodes)
         ]
         return Recall((*items, *(store.statement_item(index, score) for index, score in statements)))

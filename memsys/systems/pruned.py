@@ -27,7 +27,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import Any, ClassVar, Protocol
 
@@ -39,6 +39,7 @@ from memsys.interface import Item, MemorySystem, NodeView, Recall
 from memsys.llm import meter
 from memsys.llm.protocol import LLM
 from memsys.prompts import Prompts
+from memsys.settings import Settings
 from memsys.tokens import count_tokens
 
 WINDOW = 510
@@ -237,18 +238,36 @@ def _joined(matches: Sequence[re.Match[str]], chosen: Sequence[int]) -> str:
     return "".join(parts)
 
 
+@dataclass(frozen=True)
+class PrunedSettings(Settings):
+    """Settings of `Pruned`.
+
+    Raises:
+        ValueError: `rate` is not in (0, 1].
+    """
+
+    rate: float = 0.6
+    """Share of an item's tokens to keep, in (0, 1]."""
+    model: str | None = None
+    """Folder of LLMLingua-2's weights; None uses the surrogate."""
+    forced: Sequence[str] = ()
+    """Words, punctuation marks or the line end that are never deleted."""
+    keep_digits: bool = False
+    """Whether words with digits are never deleted."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 < self.rate <= 1:
+            raise ValueError(f"rate must be above 0 and at most 1, found {self.rate}")
+
+
 class Pruned(MemorySystem):
     """Recalls the items of another memory with their texts pruned; ids, order, scores and sources stay the same.
 
     Args:
         inner: builds the other memory; it receives the services that it names.
-        rate: share of an item's tokens to keep, in (0, 1].
-        model: folder of LLMLingua-2's weights; None uses the surrogate.
-        forced: words, punctuation marks or the line end that are never deleted.
-        keep_digits: whether words with digits are never deleted.
 
     Raises:
-        ValueError: `rate` is not in (0, 1].
         ImportError, OSError: see `LLMLingua2`.
     """
 
@@ -263,17 +282,11 @@ class Pruned(MemorySystem):
         embedder: Embedder,
         prompts: Prompts,
         rng: np.random.Generator,
-        rate: float = 0.6,
-        model: str | None = None,
-        forced: Sequence[str] = (),
-        keep_digits: bool = False,
+        settings: PrunedSettings = PrunedSettings(),
     ) -> None:
-        if not 0 < rate <= 1:
-            raise ValueError(f"rate must be above 0 and at most 1, found {rate}")
         services = {"llm": llm, "probe": probe, "embedder": embedder, "prompts": prompts, "rng": rng}
-        self.inner = _built(inner, services)
-        self.rate, self.forced, self.keep_digits = rate, tuple(forced), keep_digits
-        self.scorer = scorer_for(model)
+        self.inner, self.settings = _built(inner, services), settings
+        self.scorer = scorer_for(settings.model)
         for name in ("PROMPTS", "UNIT", "OFFLINE", "PAST_K", "EMBEDS_UNITS", "HIDDEN_ROOT"):
             setattr(self, name, getattr(self.inner, name))
 
@@ -307,7 +320,9 @@ class Pruned(MemorySystem):
     def _pruned(self, item: Item) -> Item:
         """The item with its text pruned, except a time in brackets at the start."""
         head = match[0] if (match := _TIME.match(item.text)) else ""
-        text = head + prune(item.text[len(head) :], self.rate, self.scorer, self.forced, self.keep_digits)
+        text = head + prune(
+            item.text[len(head) :], self.settings.rate, self.scorer, self.settings.forced, self.settings.keep_digits
+        )
         return replace(item, text=text, kind=self.scorer.name)
 
 

@@ -19,6 +19,7 @@ from eval.running.run import OUTSTANDING, Run, Services, declared_prompts, needs
 from memsys.interface import MemorySystem
 from memsys.jsons import fields_of
 from memsys.llm.replies import POLICY
+from memsys.settings import with_settings
 from scripts.assembly.datasets import Data
 from scripts.assembly.models import Model, Models
 from scripts.settings.checking import checked_call, checked_option, checked_unit
@@ -145,14 +146,29 @@ def recipe_of(dataset: Data, memory: Mapping[str, Any], unit: Mapping[str, Any] 
     Raises:
         RunError: a setting or the unit rule is refused.
     """
-    from hydra.utils import instantiate
-
     memory = checked_option("memory", memory)
     memory = {**memory, "build": checked_call(f"memory {memory['name']}", memory["build"])}
     classes = _classes(memory["build"])
-    build = instantiate(dict(memory["build"]), _convert_="all")
+    try:
+        build = builder(memory["build"])
+    except ValueError as error:
+        raise RunError(f"memory {memory['name']}: {error}") from error
     unit = unit or unit_of(memory, dataset.config)
     return Recipe(memory, build, classes, checked_unit(unit, f"memory {memory['name']} on {dataset.name}"))
+
+
+def builder(build: Mapping[str, Any]) -> partial[MemorySystem]:
+    """What builds a memory from its services, by the value `build` of a file of `conf/memory`.
+
+    Raises:
+        ValueError: a setting is refused.
+    """
+    from hydra.utils import get_object
+
+    stated = {name: value for name, value in build.items() if name not in ("_target_", "_partial_", "_convert_")}
+    if "inner" in stated:
+        stated["inner"] = builder(stated["inner"])
+    return with_settings(get_object(build["_target_"]), stated)
 
 
 def unit_of(memory: Mapping[str, Any], config: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -214,7 +230,7 @@ def _outside(recipe: Recipe) -> dict[str, Any]:
         NotInstalled: such a program is not installed.
     """
     try:
-        return recipe.classes[-1].outside(_innermost(recipe.build).keywords)
+        return recipe.classes[-1].outside(_innermost_settings(recipe.memory["build"]))
     except ValueError as error:
         raise NotInstalled(f"memory {recipe.name}: {error}") from error
 
@@ -239,7 +255,7 @@ def _shared_build(parts: Mapping[str, Any], recipe: Recipe) -> str:
 
     The reader's token budget is one of these settings: a memory is built once for all budgets.
     """
-    if _innermost(recipe.build).keywords.get("mutate_on_read", False):
+    if _innermost_settings(recipe.memory["build"]).get("mutate_on_read", False):
         return ""
     memory, read_settings = parts["memory"], recipe.classes[0].READ_KNOBS
     building = {name: value for name, value in memory["build"].items() if name not in read_settings}
@@ -250,6 +266,10 @@ def _shared_build(parts: Mapping[str, Any], recipe: Recipe) -> str:
 def _targets(build: Mapping[str, Any]) -> list[str]:
     """Class paths of a memory: its own and, for a wrapper, that of its `inner` memory."""
     return [build["_target_"], *(_targets(build["inner"]) if "inner" in build else [])]
+
+
+def _innermost_settings(build: Mapping[str, Any]) -> Mapping[str, Any]:
+    return _innermost_settings(build["inner"]) if "inner" in build else build
 
 
 def _innermost(build: Any) -> Any:

@@ -17,7 +17,7 @@ from memsys.llm.llama import key_of
 from memsys.llm.outcome import located
 from memsys.llm.pricing import ModelSettings, Purse
 from memsys.llm.secrets import redact
-from memsys.llm.transport import TRANSPORTS, event_loop
+from memsys.llm.transport import LeanTransport, event_loop
 
 MOST_BYTES = 32 << 20
 """A larger reply is refused while it is read."""
@@ -103,7 +103,7 @@ class EndpointProbe:
         """Sent so far, and the sum of their seconds."""
         chosen = key_of(base_url) or os.environ.get(key_env, "") if key is None else key
         self.has_key = bool(chosen)
-        self._transport = TRANSPORTS["lean"](base_url, chosen.strip() or "none", parallel, timeout, MOST_BYTES)
+        self._transport = LeanTransport(base_url, chosen.strip() or "none", parallel, timeout, MOST_BYTES)
 
     def __enter__(self) -> EndpointProbe:
         return self

@@ -24,7 +24,7 @@ from memsys.lean import prepare_for_many_calls
 from memsys.llm import meter
 from memsys.llm.cache import CachedEmbedder
 from memsys.llm.client import Embedded, HttpEmbedder
-from memsys.llm.endpoint import Endpoint
+from memsys.llm.endpoint import Endpoint, EndpointLimits
 from memsys.llm.gateway.accounts import Account, Purpose
 from memsys.llm.gateway.server import MODES, Gateway
 from memsys.llm.gateway.upstream import EndpointUpstream, EngineUpstream
@@ -89,10 +89,9 @@ def build(given: argparse.Namespace, store: CacheStore | None) -> Gateway:
         _check_cap(given, [each for each in (settings, embedding) if each is not None])
     endpoint = Endpoint(
         given.base_url,
+        EndpointLimits(in_flight=given.in_flight, timeout=given.timeout),
         label=given.label,
         key_env=given.key_env,
-        in_flight=given.in_flight,
-        timeout=given.timeout,
         purse=Purse(None if given.mode == "replay" else given.max_usd),
     )
     upstream = EndpointUpstream(endpoint, settings)

@@ -346,7 +346,7 @@ def _stand_in(cases: Iterable[Case]) -> StandIn:
 def _model(args: argparse.Namespace) -> LLM:
     from memsys.llm.cache import CachedLLM
     from memsys.llm.client import Client
-    from memsys.llm.endpoint import Endpoint
+    from memsys.llm.endpoint import Endpoint, EndpointLimits
     from memsys.llm.pricing import ModelSettings, Purse
     from memsys.llm.store import CacheStore
     from scripts.setup.options import load_option, options
@@ -354,7 +354,7 @@ def _model(args: argparse.Namespace) -> LLM:
     known = load_option("llm", args.model).get("settings") if args.model in options("llm") else {"model": args.model}
     settings = ModelSettings(**known or {"model": args.model})
     purse = Purse(args.max_usd)
-    endpoint = Endpoint(args.base_url, key_env=args.key_env, in_flight=args.threads, purse=purse)
+    endpoint = Endpoint(args.base_url, EndpointLimits(in_flight=args.threads), key_env=args.key_env, purse=purse)
     return CachedLLM(Client(endpoint, settings), CacheStore(args.out / "cache.sqlite"), settings, endpoint.label)
 
 

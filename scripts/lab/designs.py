@@ -15,7 +15,7 @@ import yaml
 from eval.files.run_folder import RunFolder, RunRecord
 from eval.files.store import RunError
 from eval.structure.tree import Tree, top_down
-from memsys.systems.segtree.reading import READ_KNOBS
+from memsys.systems.segtree.reading import TreeMemory
 from scripts.assembly.run_folder import data_of, trees_of
 from scripts.setup.options import CONF
 
@@ -90,7 +90,8 @@ def _design(folder: Path, record: RunRecord, root: Path | None) -> dict[str, str
         "Leaves": placing["later units"],
         "Annotation": f"prompt segtree/annotate {prompt}, model {_model(models['memory'])}, "
         + _listed({name: settings[name] for name in ANNOTATION}),
-        "Reading": f"embedder {_model(models['embedder'])}, " + _listed({name: settings[name] for name in READ_KNOBS}),
+        "Reading": f"embedder {_model(models['embedder'])}, "
+        + _listed({name: settings[name] for name in TreeMemory.READ_KNOBS}),
     }
 
 

@@ -44,7 +44,6 @@ class Mock:
         faults: float = 0.0,
         seed: int = 0,
         hang: float = 5.0,
-        dimension: int = 64,
         shape: str = "bare",
         quirks: Quirks | None = None,
         batches: BatchQuirks | None = None,
@@ -64,7 +63,7 @@ class Mock:
         """The answer to a request body, by the body and its hash."""
         self.thought: Callable[[dict[str, Any], str], str] = lambda body, key: f"Could it be yes? Or {key[:4]}?"
         """What the shapes that think say before it."""
-        self._embedder = HashingEmbedder(dimension)
+        self._embedder = HashingEmbedder(64)
         self.batches = Batches(self._batched, batches or BatchQuirks())
         self._quirky = None if quirks is None else QuirkyServer(quirks, said)
 

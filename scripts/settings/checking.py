@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import difflib
-import inspect
 import itertools
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Any, TypeVar, get_args, get_type_hints
+from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
 from eval.files.store import RunError
 from memsys.llm.secrets import register
 from memsys.llm.written_keys import variables, written_key
+from memsys.settings import parameters
 from scripts.settings.schema import COMMANDS, GROUPS
 
 if TYPE_CHECKING:
@@ -148,27 +148,18 @@ def checked_call(where: str, call: Mapping[str, Any]) -> dict[str, Any]:
         raise RunError(f"{where}: _target_ is missing") from None
     except Exception as error:  # a user's module may raise anything when it is imported
         raise RunError(f"{where}: cannot import {call['_target_']}: {' '.join(str(error).split())[:300]}") from error
-    parameters, types = _signature(target)
+    known = parameters(target)
     typed: dict[str, Any] = {}
     for name, value in call.items():
         if name in ("_target_", "_partial_", "_convert_"):
             typed[name] = value
-        elif name not in parameters:
-            raise RunError(f"{where}: {name} is not a setting of {call['_target_']}{nearest(name, parameters)}")
+        elif name not in known:
+            raise RunError(f"{where}: {name} is not a setting of {call['_target_']}{nearest(name, known)}")
         elif isinstance(value, Mapping) and "_target_" in value:
             typed[name] = checked_call(f"{where}, {name}", value)
         else:
-            typed[name] = _argument(f"{where}: {name}", value, types.get(name, Any))
+            typed[name] = _argument(f"{where}: {name}", value, known[name].annotation)
     return typed
-
-
-@cache
-def _signature(target: Any) -> tuple[tuple[str, ...], dict[str, Any]]:
-    parameters = tuple(inspect.signature(target).parameters)
-    try:
-        return parameters, get_type_hints(vars(target).get("__init__", target) if isinstance(target, type) else target)
-    except (NameError, TypeError):  # some annotations exist only for type checkers
-        return parameters, {}
 
 
 def _argument(where: str, value: Any, annotation: Any) -> Any:

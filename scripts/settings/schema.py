@@ -76,7 +76,6 @@ class EndpointSettings(Strict):
     backoff: Amount
     patience: Amount
     max_reply_mb: Positive
-    transport: Literal["lean", "sdk"]
     max_output_tokens: Count | None
     probe: bool
 

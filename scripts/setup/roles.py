@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from memsys.llm.batching.endpoint import BatchEndpoint, BatchSettings
 from memsys.llm.batching.journal import Journal
-from memsys.llm.endpoint import Endpoint
+from memsys.llm.endpoint import Endpoint, EndpointLimits
 from memsys.llm.pricing import ModelSettings, Purse
 from scripts.settings.prices import given_prices
 
@@ -64,13 +64,11 @@ class Endpoints:
         """The endpoint of a role's model; built on first use."""
         cfg, url, key_env = self._cfg.endpoint, self.url(option, role), self.key_env(option, role)
         if (url, key_env) not in self.built:
-            names = ("timeout", "retries", "backoff", "patience", "max_reply_mb", "transport", "rpm", "tpm")
-            common = {name: cfg[name] for name in names}
-            in_flight = option.get("in_flight") or cfg.in_flight
+            names = ("timeout", "retries", "backoff", "patience", "max_reply_mb", "rpm", "tpm")
+            stated = {name: cfg[name] for name in names}
+            limits = EndpointLimits(in_flight=option.get("in_flight") or cfg.in_flight, **stated)
             label = cfg.label if url == cfg.base_url and cfg.label else url
-            self.built[url, key_env] = Endpoint(
-                url, label=label, key_env=key_env, in_flight=in_flight, purse=self.purse, **common
-            )
+            self.built[url, key_env] = Endpoint(url, limits, label=label, key_env=key_env, purse=self.purse)
         return self.built[url, key_env]
 
     def batches(self, endpoint: Endpoint) -> BatchEndpoint | None:

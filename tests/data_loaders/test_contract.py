@@ -22,7 +22,6 @@ from typing import Any
 
 import pytest
 from hydra import compose, initialize_config_dir
-from hydra.utils import instantiate
 
 from data_loaders.lazy import as_lazy
 from data_loaders.patterns import official_hit
@@ -40,7 +39,7 @@ from memsys.llm.meter import Metered
 from memsys.llm.scripted import ScriptedLLM
 from memsys.prompts import Prompts
 from memsys.tokens import count_tokens
-from scripts.assembly.runs import reader
+from scripts.assembly.runs import builder, reader
 from scripts.assembly.scorers import metrics
 from scripts.commands.data import loader
 from scripts.lab.single import run_single
@@ -514,7 +513,7 @@ def test_gold_is_in_nothing_that_a_memory_or_a_model_receives_and_in_no_file(
     model = ScriptedLLM("A remark.")
     metered = Metered(model)
     services = Services(metered, metered, metered, HashingEmbedder(64), Prompts())
-    build = instantiate(load_option("memory", memory)["build"], _convert_="all")
+    build = builder(load_option("memory", memory)["build"])
     unit = SETS[name]["unit"]
     run = Run(memory, tmp_path, cases, cases.sizes, build, reader(SETS[name]["reader"]), unit, services)
     found = check(run, threads=2)

@@ -9,7 +9,6 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from hydra.utils import instantiate
 
 from data_loaders.lazy import as_lazy
 from data_loaders.schema import Case, Gold, Question, Session, Turn
@@ -21,7 +20,7 @@ from memsys.embed import HashingEmbedder
 from memsys.llm.meter import Metered
 from memsys.llm.offline.extractive import ExtractiveLLM
 from memsys.prompts import Prompts
-from scripts.assembly.runs import reader
+from scripts.assembly.runs import builder, reader
 from scripts.command import verb
 from scripts.setup.options import load_option
 
@@ -35,7 +34,7 @@ CASE = Case("c1", ("Ines",), (Session("s1", TURNS),), ((Question("q1", "What did
 def a_run(folder: Path, case: Case = CASE, memory: str = "dense") -> Run:
     model = Metered(ExtractiveLLM())
     services = Services(model, model, model, HashingEmbedder(64), Prompts())
-    build = instantiate(load_option("memory", memory)["build"], _convert_="all")
+    build = builder(load_option("memory", memory)["build"])
     cases = as_lazy([case])
     return Run(memory, folder, cases, cases.sizes, build, reader("mem0"), {"rule": "utterance"}, services)
 
@@ -90,7 +89,7 @@ def test_a_memory_is_handed_units_and_questions_and_nothing_that_could_carry_gol
         """A question whose text shows nothing of what else it has."""
 
     watch = Watch()
-    memory = watched(instantiate(load_option("memory", "recency")["build"], _convert_="all"), watch)()
+    memory = watched(builder(load_option("memory", "recency")["build"]), watch)()
     memory.read(Annotated("q1", "What?"))
     assert watch.leaks == {"read: a Annotated in place of a Question"}
 

@@ -51,6 +51,7 @@ from memsys.llm.protocol import (
 from memsys.llm.replies import why_none
 from memsys.llm.scripted import ScriptedLLM
 from memsys.llm.store import CacheStore, DamagedCache
+from memsys.settings import with_settings
 from memsys.systems.bm25 import BM25
 
 Make = Callable[..., Run]
@@ -540,7 +541,7 @@ def test_a_tree_read_with_other_knobs_is_the_tree_built_with_them(make_run: Make
             make_run(
                 STORIES,
                 folder=f"{shared}-{policy}",
-                build=partial(SegTree, policy=policy, alpha=alpha, k=3),
+                build=with_settings(SegTree, {"policy": policy, "alpha": alpha, "k": 3}),
                 shared=shared,
             )
             for policy, alpha in ways
@@ -935,7 +936,7 @@ def trees(make_run: Make, *, knob: str = "k", values: Sequence[Any] = (1, 2, 3),
     from memsys.systems.segtree import SegTree
 
     return [
-        make_run(STORIES, folder=f"tree-{value}", build=partial(SegTree, **{knob: value}), shared="tree", **more)
+        make_run(STORIES, folder=f"tree-{value}", build=with_settings(SegTree, {knob: value}), shared="tree", **more)
         for value in values
     ]
 

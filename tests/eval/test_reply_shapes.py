@@ -17,6 +17,7 @@ from eval.files.records import Score
 from eval.judging.judge import Judge, judge_request, judged
 from memsys.llm.ask import ask, complete
 from memsys.llm.client import Client, Endpoint
+from memsys.llm.endpoint import EndpointLimits
 from memsys.llm.meter import Ledger, Metered, metering
 from memsys.llm.parsing import ParseFailure, parse
 from memsys.llm.pricing import ModelSettings
@@ -61,7 +62,7 @@ class Served:
     """One server for all tests: it answers with the reply of the test, after the thought of the test."""
 
     def __init__(self, url: str, mock: Mock) -> None:
-        self.mock, self._endpoint = mock, Endpoint(url, timeout=10.0, retries=1, backoff=0.01)
+        self.mock, self._endpoint = mock, Endpoint(url, EndpointLimits(timeout=10.0, retries=1, backoff=0.01))
 
     def replying(self, reply: str, thought: str, shape: str) -> Metered:
         self.mock.said = lambda body, key: reply

@@ -2,7 +2,7 @@
 
 A promise is a function of a file name of conf/memory. It builds that memory with the offline engine and asserts. `PROMISES` holds
 them under their names in words; `test_contract.py` asks them of the memories of the tree, `systems/test_released.py` of a toy
-product, `services/test_http.py` of the reference service. Those two replace `factory` and `STANDS_FOR` first.
+product, `services/test_http.py` of the reference service. Those two replace `stated` and `STANDS_FOR` first.
 
 Files that differ in read knobs alone build the same memory: one of them answers for the build, and each of them for what it recalls
 (`OF_READING`).
@@ -10,9 +10,7 @@ Files that differ in read knobs alone build the same memory: one of them answers
 
 from __future__ import annotations
 
-import copy
 import datetime as real
-import inspect
 import itertools
 import json
 import re
@@ -53,6 +51,7 @@ from data_loaders.schema import Asker, Question, Unit
 from memsys.interface import NodeView, Recall
 from memsys.llm.meter import Metered, metering
 from memsys.llm.protocol import Completion, Request
+from memsys.settings import parameters, setting, tuned
 
 Promise = Callable[[str], None]
 PROMISES: dict[str, Promise] = {}
@@ -117,9 +116,8 @@ def the_same_history_is_recalled_the_same_by_readers_at_the_same_time(name: str)
 
 @of_reading
 def a_file_that_differs_in_reading_alone_is_the_same_build_read_otherwise(name: str) -> None:
-    swept = copy.copy(built(stories.STANDS_FOR[name], 20))
-    for knob in swept.READ_KNOBS:
-        setattr(swept, knob, getattr(built(name, 20), knob))
+    memory = built(stories.STANDS_FOR[name], 20)
+    swept = tuned(memory, {knob: setting(built(name, 20), knob) for knob in memory.READ_KNOBS})
     assert recalls(swept) == recalls(built(name, 20))
     assert picture(list(swept.nodes())) == picture(list(built(name, 20).nodes()))
 
@@ -138,13 +136,12 @@ def two_memories_share_nothing(name: str) -> None:
 @of_reading
 def no_more_items_than_k_are_recalled(name: str) -> None:
     memory = built(name)
-    k = getattr(memory, "k", None)
+    k = settings_of(name).get("k")
     if k is None or memory.PAST_K:
         assert k is None or len(memory.PAST_K.split()) > 3, "PAST_K is the reason, as a sentence"
         return
     for least in {1, 3, k} if "k" in memory.READ_KNOBS else {k}:
-        swept = copy.copy(memory)
-        vars(swept)["k"] = least
+        swept = tuned(memory, {"k": least})
         assert all(len(recall.items) <= least for recall in recalls(swept))
 
 
@@ -177,8 +174,8 @@ def accepted(name: str, setting: str, value: Any) -> bool:
 
 def alternatives(name: str, knob: str) -> list[Any]:
     """Other values of a read knob: those of the method's other files, every other choice of a word, one other number."""
-    value = getattr(built(name, 20), knob)
-    annotation = str(inspect.signature(stories.factory(name)).parameters[knob].annotation)
+    value = setting(built(name, 20), knob)
+    annotation = str(parameters(class_of(name))[knob].annotation)
     others = [settings_of(other)[knob] for other in NAMES if class_of(other) is class_of(name)]
     if isinstance(value, bool):
         others += [not value]
@@ -188,8 +185,8 @@ def alternatives(name: str, knob: str) -> list[Any]:
         others += [n for n in (value // 2, value + 1) if accepted(name, knob, n)][:1]
     elif isinstance(value, float):
         others += [x for x in ((value / 2, value * 2) if value > 0 else (0.1,)) if accepted(name, knob, x)][:1]
-    elif isinstance(value, tuple):
-        others += [value[::-1] or ("the",)]
+    elif isinstance(value, tuple | list):
+        others += [[*value[::-1]] or ["the"]]
     elif "float" in annotation and "Sequence" not in annotation:
         others += [0.1]
     elif "int" in annotation:
@@ -205,8 +202,7 @@ def a_knob_turned_on_a_copy_is_a_build_with_that_value(name: str) -> None:
         values = alternatives(name, knob)
         assert values, f"no other value of {knob} is known: a variant's file or the annotation must tell one"
         for value in values:
-            swept = copy.copy(memory)
-            setattr(swept, knob, value)
+            swept = tuned(memory, {knob: value})
             assert recalls(swept) == recalls(feed(fresh(name, **{knob: value}), STORY[:20])), f"{knob}={value}"
     assert recalls(memory) == before
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import inspect
 import itertools
 import json
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from datetime import datetime
@@ -15,8 +14,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
-from hydra.utils import get_class, instantiate
-from omegaconf import OmegaConf
+import yaml
+from hydra.utils import get_class
 
 from data_loaders.schema import Question, Turn, Unit
 from memsys.embed import HashingEmbedder
@@ -24,13 +23,15 @@ from memsys.interface import MemorySystem, Recall
 from memsys.llm.offline.extractive import ExtractiveLLM
 from memsys.llm.protocol import LLM, Completion, Request
 from memsys.prompts import Prompts
+from memsys.settings import parameters
+from scripts.assembly.runs import builder
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 def _lives_here(path: Path) -> bool:
     """Whether a memory lives in this process; products and services have the tests of their own folders."""
-    kind: type[MemorySystem] = get_class(OmegaConf.load(path).build._target_)
+    kind: type[MemorySystem] = get_class(yaml.safe_load(path.read_text(encoding="utf-8"))["build"]["_target_"])
     return kind.REHEARSED
 
 
@@ -103,21 +104,20 @@ class Recorder:
 
 
 @cache
-def factory(name: str) -> Callable[..., MemorySystem]:
-    build = OmegaConf.load(ROOT / "conf" / "memory" / f"{name}.yaml").build
-    made: Callable[..., MemorySystem] = instantiate(build, _convert_="all")
-    return made
+def stated(name: str) -> dict[str, Any]:
+    """What the file of a memory says under `build`."""
+    build = yaml.safe_load((ROOT / "conf" / "memory" / f"{name}.yaml").read_text(encoding="utf-8"))["build"]
+    return dict(build)
 
 
 def class_of(name: str) -> type[MemorySystem]:
-    kind: type[MemorySystem] = factory(name).func  # type: ignore[attr-defined]
+    kind: type[MemorySystem] = get_class(stated(name)["_target_"])
     return kind
 
 
 def settings_of(name: str) -> dict[str, Any]:
     """The settings that the file gives."""
-    settings: dict[str, Any] = factory(name).keywords  # type: ignore[attr-defined]
-    return settings
+    return {setting: value for setting, value in stated(name).items() if setting not in ("_target_", "_partial_")}
 
 
 def same_builds() -> dict[str, str]:
@@ -136,8 +136,7 @@ BUILDS = sorted(set(STANDS_FOR.values()))
 
 
 def fresh(name: str, llm: LLM | None = None, **settings: Any) -> MemorySystem:
-    make = factory(name)
-    takes = inspect.signature(make).parameters
+    takes = parameters(class_of(name))
     llm = llm or Recorder()
     services = {
         "llm": llm,
@@ -148,7 +147,8 @@ def fresh(name: str, llm: LLM | None = None, **settings: Any) -> MemorySystem:
     }
     given = {service: settings.pop(service, value) for service, value in services.items() if service in takes}
     quick = {key: value for key, value in QUICK.items() if key in takes}
-    return make(**(given | quick | {key: value for key, value in settings.items() if key not in services}))
+    changed = {key: value for key, value in settings.items() if key not in services}
+    return builder({**stated(name), **quick, **changed})(**given)
 
 
 def feed(memory: MemorySystem, units: Sequence[Unit], first: int = 0, last: int | None = None) -> MemorySystem:

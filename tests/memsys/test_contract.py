@@ -15,7 +15,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, get_type_hints
 
@@ -29,13 +29,13 @@ from memory_stories import (
     STANDS_FOR,
     built,
     class_of,
-    factory,
     recalls,
     settings_of,
 )
 
 from data_loaders.schema import Question
 from memsys.interface import MemorySystem
+from memsys.settings import Settings, parameters
 
 OF_EACH_KIND = {"nothing", "bm25", "mem0", "segtree", "hipporag", "naive_rag_pruned"}
 """A control, an index, a store that a model keeps, a tree, a graph, and a wrapper: what `make quick` tries."""
@@ -92,9 +92,7 @@ def test_a_memory_is_asked_with_questions_and_never_sees_gold() -> None:
 
 def test_a_file_gives_every_setting_its_value() -> None:
     """A setting missing from the YAML is missing from the run's record."""
-    named = {
-        name: set(settings_of(name)) ^ (set(inspect.signature(class_of(name)).parameters) - SERVICES) for name in NAMES
-    }
+    named = {name: set(settings_of(name)) ^ (set(parameters(class_of(name))) - SERVICES) for name in NAMES}
     assert {name: settings for name, settings in named.items() if settings} == {}
 
 
@@ -105,9 +103,9 @@ def test_the_file_called_as_a_method_holds_the_defaults_of_its_class() -> None:
         of_class = [name for name in NAMES if class_of(name) is kind]
         module, snake = kind.__module__.split(".")[-1], re.sub(r"(?<=[a-z])(?=[A-Z])", "_", kind.__name__).lower()
         for name in [name for name in of_class if name in (module, snake)] or of_class:
-            parameters = {key: value.default for key, value in inspect.signature(kind).parameters.items()}
+            defaults = {key: value.default for key, value in parameters(kind).items()}
             given = {key: value for key, value in settings_of(name).items() if key != "inner"}
-            wrong = [key for key, value in given.items() if plain(value) != plain(parameters[key])]
+            wrong = [key for key, value in given.items() if plain(value) != plain(defaults[key])]
             differing |= {name: wrong} if wrong else {}
     assert differing == {}
 
@@ -117,7 +115,7 @@ def plain(value: Any) -> Any:
 
 
 def test_a_k_of_zero_is_refused_by_name() -> None:
-    asked = [name for name in BUILDS if "k" in inspect.signature(factory(name)).parameters]
+    asked = [name for name in BUILDS if "k" in parameters(class_of(name))]
     assert [name for name in asked if not refused(name, r"\bk\b.*0", k=0)] == []
 
 
@@ -125,7 +123,7 @@ def test_a_k_of_zero_is_refused_by_name() -> None:
 def test_an_unknown_choice_is_refused_naming_the_known_ones() -> None:
     asked = 0
     for name in BUILDS:
-        for setting, parameter in inspect.signature(factory(name)).parameters.items():
+        for setting, parameter in parameters(class_of(name)).items():
             if isinstance(parameter.default, str) and parameter.default.isidentifier():
                 assert parameter.default in choices(name, setting), f"{name}: {setting}"
                 asked += 1
@@ -133,27 +131,40 @@ def test_an_unknown_choice_is_refused_naming_the_known_ones() -> None:
 
 
 def reached(kind: type[MemorySystem], roots: Sequence[str]) -> set[str]:
-    """Attributes of `self` named in these methods of a class and in those that they lead to."""
-    module = ast.parse(inspect.getsource(sys.modules[kind.__module__]))
-    body = next(one for one in module.body if isinstance(one, ast.ClassDef) and one.name == kind.__name__)
-    methods = {one.name: one for one in ast.walk(body) if isinstance(one, ast.FunctionDef)}
+    """Names after `self.`, and after `self.` and a record, in these methods of a class and in those that they lead to.
+
+    A record that is passed on whole counts as all of its settings.
+    """
+    methods: dict[str, ast.FunctionDef] = {}
+    for owner in reversed([each for each in kind.__mro__ if each.__module__.startswith("memsys.")]):
+        module = ast.parse(inspect.getsource(sys.modules[owner.__module__]))
+        body = next(node for node in module.body if isinstance(node, ast.ClassDef) and node.name == owner.__name__)
+        methods |= {node.name: node for node in ast.walk(body) if isinstance(node, ast.FunctionDef)}
+    defaults = {name: parameter.default for name, parameter in inspect.signature(kind).parameters.items()}
+    records = {name: set(vars(record)) for name, record in defaults.items() if isinstance(record, Settings)}
     named: set[str] = set()
     open_ends = list(roots)
     while open_ends:
         if (method := methods.pop(open_ends.pop(), None)) is not None:
-            own = [one for one in ast.walk(method) if isinstance(one, ast.Attribute)]
-            found = {one.attr for one in own if isinstance(one.value, ast.Name) and one.value.id == "self"}
+            found = set(spelled_after_self(method, records))
             named |= found
             open_ends += found
     return named
 
 
+def spelled_after_self(method: ast.FunctionDef, records: Mapping[str, set[str]]) -> Iterator[str]:
+    attributes = [node for node in ast.walk(method) if isinstance(node, ast.Attribute)]
+    within = {id(node.value): node.attr for node in attributes}
+    for node in attributes:
+        if isinstance(node.value, ast.Name) and node.value.id == "self":
+            whole = records.get(node.attr, {node.attr})
+            yield from {within[id(node)]} if node.attr in records and id(node) in within else whole
+
+
 def test_what_reading_alone_looks_at_is_a_read_knob_and_nothing_else_is() -> None:
     """Else runs that could share a build do not, or runs share one that is not theirs."""
     for kind in set(map(class_of, BUILDS)):
-        settings = (
-            set(inspect.signature(kind).parameters) - SERVICES - {"inner", "mutate_on_read"}
-        )  # which never shares
+        settings = set(parameters(kind)) - SERVICES - {"inner", "mutate_on_read"}  # which never shares
         reading, building = reached(kind, ["read"]), reached(kind, ["write", "end_session", "consolidate"])
         assert settings & (reading - building) <= set(kind.READ_KNOBS), kind
         assert not set(kind.READ_KNOBS) & building, kind

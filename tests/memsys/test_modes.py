@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import inspect
-from functools import partial
-from typing import Any, get_args, get_type_hints
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -14,6 +12,7 @@ from eval.running.run import needs
 from memsys.embed import HashingEmbedder
 from memsys.llm.scripted import ScriptedLLM
 from memsys.prompts import Prompts
+from memsys.settings import parameters, with_settings
 from scripts.commands.tables import systems_table
 from scripts.setup.options import load_option, options
 
@@ -25,8 +24,8 @@ def test_the_class_names_the_modes_that_its_constructor_offers(subtests: pytest.
     for target in CLASSES:
         with subtests.test(target=target):
             kind = CLASSES[target]
-            parameter = inspect.signature(kind).parameters.get("mode")
-            offered = get_args(get_type_hints(kind.__init__)["mode"]) if parameter else ()
+            parameter = parameters(kind).get("mode")
+            offered = get_args(parameter.annotation) if parameter else ()
             assert offered == kind.MODES
             assert parameter is None or parameter.default == kind.MODES[0]
 
@@ -44,11 +43,11 @@ def test_a_mode_that_the_class_does_not_name_is_refused(subtests: pytest.Subtest
                 "prompts": Prompts(),
                 "rng": np.random.default_rng(0),
             }
-            given = {service: services[service] for service in needs(partial(kind)) if service in services}
+            given = {service: services[service] for service in needs(kind) if service in services}
             with pytest.raises(
                 ValueError, match=f"mode must be one of {', '.join(kind.MODES)}, found 'of another paper'"
             ):
-                kind(**given, mode="of another paper")
+                with_settings(kind, {"mode": "of another paper"})(**given)
 
 
 def test_the_table_of_memories_takes_the_modes_from_the_class() -> None:

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
-from hydra.utils import instantiate
 from memory_contract import PROMISES
 
 from data_loaders.schema import Question
@@ -21,7 +20,7 @@ from memsys.products.places import place_of
 from memsys.services.memory import ServiceMemory
 from scripts.assembly.datasets import data
 from scripts.assembly.models import build_models
-from scripts.assembly.runs import memory_run, reader
+from scripts.assembly.runs import builder, memory_run, reader
 from scripts.lab.conformance import conformance
 from scripts.lab.lab import Lab
 from scripts.mock.endpoint import serving
@@ -109,7 +108,7 @@ def test_tables_say_what_is_waived_and_untested_outside_this_process_alone(descr
 
 def of_killed_runs(option: dict[str, Any], url: str) -> None:
     """Leave what a killed run leaves: the file of a namespace in a folder that no process holds."""
-    memory = instantiate({**option["build"], "base_url": url}, _convert_="all")(rng=np.random.default_rng(0))
+    memory = builder({**option["build"], "base_url": url})(rng=np.random.default_rng(0))
     left = memory._namespaces.folder / "1-dead"
     left.mkdir(parents=True)
     (left / f"{memory.namespace}.json").touch()
@@ -147,7 +146,7 @@ def test_every_file_of_a_service_can_be_built_and_calls_nobody(subtests: pytest.
     for name in SERVICES:
         with subtests.test(name):
             option = load_option("memory", name)
-            build: partial[ServiceMemory] = instantiate(option["build"], _convert_="all")
+            build: partial[ServiceMemory] = builder(option["build"])
             memory = build(rng=np.random.default_rng(0))
             assert memory.read(Question("q", "nothing was written")).items == ()
             memory.consolidate()

@@ -22,6 +22,7 @@ from memsys.llm.llama import LlamaServer, key_of
 from memsys.llm.protocol import EndOfRun
 from memsys.llm.scripted import ScriptedLLM
 from memsys.prompts import Prompts
+from memsys.settings import with_settings
 from memsys.systems.segtree import SegTree
 from memsys.tokens import count_tokens
 from scripts.assembly import local
@@ -198,7 +199,7 @@ def test_the_tables_segtree_fits_the_window_though_no_reply_places_a_unit() -> N
     window = composed("reproduce", ["table=local", "profile=local"]).local.window
     llm = ScriptedLLM({"segtree.batch": "Sure, I would file it there!", "segtree.annotate": "word " * 128})
     assert row["memory"] == "segtree_td"
-    built = SegTree(llm, HashingEmbedder(64), Prompts(), **row["build"])
+    built = with_settings(SegTree, row["build"])(llm, HashingEmbedder(64), Prompts())
     for number in range(120):
         turn = Turn(f"t{number}", "Ann", "word " * 100)
         built.write(Unit(f"u{number}", (turn,), "s1", datetime(2023, 5, 7), "7 May 2023"))

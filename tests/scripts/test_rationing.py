@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from memsys.llm.client import Client
-from memsys.llm.endpoint import Endpoint
+from memsys.llm.endpoint import Endpoint, EndpointLimits
 from memsys.llm.pricing import ModelSettings
 from memsys.llm.protocol import QuotaExhausted, Request
 from scripts.mock.endpoint import Mock, application, serving
@@ -51,7 +51,7 @@ def requests(count: int) -> list[Request]:
 def test_a_client_that_knows_nothing_learns_the_rate_from_the_first_replies_and_loses_no_call() -> None:
     mock = Mock(rations=Rations(rpm=3000))
     with serving(application(mock)) as url:
-        endpoint = Endpoint(url, in_flight=64, backoff=0.01)
+        endpoint = Endpoint(url, EndpointLimits(in_flight=64, backoff=0.01))
         client = Client(endpoint, ModelSettings("mock"))
         replies = [client.submit(request) for request in requests(120)]
         assert all(reply.result(60).text for reply in replies)
@@ -64,7 +64,7 @@ def test_a_client_that_knows_nothing_learns_the_rate_from_the_first_replies_and_
 def test_an_exhausted_quota_is_asked_once_and_ends_the_run(retries: int) -> None:
     mock = Mock(rations=Rations(quota=1))
     with serving(application(mock)) as url:
-        endpoint = Endpoint(url, retries=retries)
+        endpoint = Endpoint(url, EndpointLimits(retries=retries))
         client = Client(endpoint, ModelSettings("mock"))
         first, second = requests(2)
         assert client.submit(first).result(30).text
@@ -75,7 +75,7 @@ def test_an_exhausted_quota_is_asked_once_and_ends_the_run(retries: int) -> None
 
 
 def test_the_rate_of_a_models_settings_comes_before_that_of_its_endpoint() -> None:
-    endpoint = Endpoint("http://127.0.0.1:9/v1", rpm=600)
+    endpoint = Endpoint("http://127.0.0.1:9/v1", EndpointLimits(rpm=600))
     Client(endpoint, ModelSettings("ours"))
     assert endpoint.snapshot().rpm == pytest.approx(588)
     Client(endpoint, ModelSettings("slow", rpm=60))

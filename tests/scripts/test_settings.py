@@ -95,7 +95,6 @@ def test_a_wrong_setting_is_one_sentence(subtests: pytest.Subtests) -> None:
         ("endpoint.retries=-1", "endpoint.retries must be at least 0, found -1"),
         ("endpoint.retries=true", "endpoint.retries must be a number, found true"),
         ("endpoint.backoff=inf", "endpoint.backoff must be a finite number, found inf"),
-        ("endpoint.transport=fat", "endpoint.transport must be one of lean, sdk, found 'fat'"),
         ("endpoint.base_url=localhost", "endpoint.base_url must begin with http:// or https://"),
         ("build.replicates=0", "build.replicates must be at least 1, found 0"),
         ("judge.repeats=two", "judge.repeats must be a whole number, found 'two'"),

@@ -177,7 +177,10 @@ class BatchEndpoint:
             if not self.settings.collect:
                 self.live.permitted()
                 self._provider = Provider(
-                    self.base_url, self.live.key() or "none", timeout=self.live.timeout, retries=self.live.retries
+                    self.base_url,
+                    self.live.key() or "none",
+                    timeout=self.live.limits.timeout,
+                    retries=self.live.limits.retries,
                 )
             while not self._closed:
                 self._wake.wait(self._seconds_to_next_step())
@@ -213,7 +216,7 @@ class BatchEndpoint:
             raise
         except ModelError as error:
             self._failing_since = self._failing_since or time.monotonic()
-            if time.monotonic() - self._failing_since > self.live.patience:
+            if time.monotonic() - self._failing_since > self.live.limits.patience:
                 raise EndOfRun(f"{error}; run the same command to fetch what the provider has") from error
 
     def _take_arrivals(self) -> None:
@@ -339,7 +342,7 @@ class BatchEndpoint:
         self, calls: Sequence[JournalledCall], came: Mapping[str, Reply], status: Status, full: bool
     ) -> tuple[dict[str, Reply], list[str]]:
         """The replies to keep, and the names of the calls to send again; those of a cancelled batch without a reply are in neither."""
-        most = ENQUEUED_RETRIES if full else self.live.retries
+        most = ENQUEUED_RETRIES if full else self.live.limits.retries
         lost = encoded({"error": f"the batch is {status.state}: {status.why or 'it holds no reply to this call'}"})
         failed_as_a_whole = status.state == "failed" and not full
         replies: dict[str, Reply] = {}
@@ -361,7 +364,7 @@ class BatchEndpoint:
         for name in good:
             self._answer(name)
         self._fetches[batch.id] = self._fetches.get(batch.id, 0) + 1
-        if self._fetches[batch.id] > self.live.retries:
+        if self._fetches[batch.id] > self.live.limits.retries:
             raise EndOfRun(
                 f"{self.base_url}: the files of completed batch {batch.at_provider} lack {missing} replies each time they are fetched; "
                 f"run the same command to try again, or {FORGET.format(batch.at_provider)}"

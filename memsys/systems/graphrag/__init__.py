@@ -35,6 +35,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
 from importlib.util import find_spec
 from string import ascii_uppercase
 from typing import Any, ClassVar, Literal
@@ -49,10 +50,7 @@ from memsys.interface import (
     NodeView,
     Recall,
     dated,
-    known_mode,
-    one_of,
     period_text,
-    positive,
     union,
 )
 from memsys.llm import meter
@@ -60,6 +58,7 @@ from memsys.llm.ask import ask, ask_all
 from memsys.llm.parsing import ParseFailure
 from memsys.llm.protocol import LLM
 from memsys.prompts import Option, Prompts
+from memsys.settings import Positive, Settings
 from memsys.systems.graphrag.communities import Community
 from memsys.systems.graphrag.index import Graph, Index, Indexing, Report
 from memsys.tokens import count_tokens
@@ -70,38 +69,49 @@ SHUFFLE_SEED = 86
 """The seed of the releases. They use Python's generator and we use NumPy's, so the order differs."""
 OVERSAMPLED = 2
 """A local search starts from this many times `top_entities`."""
-_ENCODINGS = {"paper": "cl100k_base", "code": "o200k_base"}
+
+
+@dataclass(frozen=True)
+class GraphRagReading(Settings):
+    """Settings of a read.
+
+    Raises:
+        ValueError: an unknown choice, or a number out of range.
+    """
+
+    search: Literal["local", "global"] = "local"
+    """`local`, with no call, or `global`, one call for each batch of reports and one for the answer, which is part of the recall."""
+    top_entities: Positive = 10
+    """Half the number of entities that a local search starts from."""
+    top_relationships: int = 10
+    """Relationships to entities outside the selection, for each of its entities."""
+    max_tokens: int = 12000
+    """Most tokens of a local search's recall; of a batch of reports, and of all points, in a global search."""
+    community_share: float = 0.15
+    """Share of `max_tokens` for reports."""
+    text_share: float = 0.5
+    """Share of `max_tokens` for text units; the rest is for entities and relationships."""
+    level: int = 2
+    """Deepest level of communities whose reports are used."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        shares = self.community_share, self.text_share
+        if min(shares) < 0 or sum(shares) > 1:
+            raise ValueError(
+                "community_share and text_share must be at least 0 and at most 1 together, "
+                f"found {shares[0]} and {shares[1]}"
+            )
 
 
 class GraphRag(MemorySystem):
     """Recalls reports, entities, relationships and text units around the entities nearest to the question; or answers from all reports.
 
-    Args:
-        mode: `paper` or `code`, see the module.
-        search: `local`, with no call, or `global`, one call for each batch of reports and one for the answer, which is part of the recall.
-        top_entities: half the number of entities that a local search starts from.
-        top_relationships: relationships to entities outside the selection, for each of its entities.
-        max_tokens: most tokens of a local search's recall; of a batch of reports, and of all points, in a global search.
-        community_share, text_share: shares of `max_tokens` for reports and text units; the rest is for entities and relationships.
-        level: deepest level of communities whose reports are used.
-        format: format of the extraction's replies, `json` or `records`.
-        chunk_tokens, overlap: tokens of a text unit, and tokens it repeats from the one before; None makes every unit a text unit.
-        entity_types: types of entities that the extraction asks for.
-        gleanings: number of further extractions from the same text unit.
-        description_tokens: most tokens of the descriptions that one call joins.
-        description_words, report_words: lengths that the prompts ask for.
-        max_cluster_size: communities with more entities are divided again, where Leiden finds a division.
-        use_lcc: find communities in the largest connected component only.
-        report_tokens: most tokens of the tables from which a report is written.
-
     Raises:
-        ValueError: an unknown choice, or a number out of range.
         ImportError: graspologic-native is not installed.
     """
 
-    READ_KNOBS: ClassVar = (
-        "search", "top_entities", "top_relationships", "max_tokens", "community_share", "text_share", "level",
-    )  # fmt: skip
+    READ_KNOBS: ClassVar = tuple(setting.name for setting in fields(GraphRagReading))
     MODES: ClassVar = ("paper", "code")
     PROMPTS: ClassVar = ("graphrag",)
     EMBEDS_UNITS: ClassVar = False
@@ -113,39 +123,13 @@ class GraphRag(MemorySystem):
         llm: LLM,
         embedder: Embedder,
         prompts: Prompts,
-        mode: Literal["paper", "code"] = "paper",
-        search: Literal["local", "global"] = "local",
-        top_entities: int = 10,
-        top_relationships: int = 10,
-        max_tokens: int = 12000,
-        community_share: float = 0.15,
-        text_share: float = 0.5,
-        level: int = 2,
-        format: Literal["json", "records"] = "json",
-        chunk_tokens: int | None = 1200,
-        overlap: int = 100,
-        entity_types: Sequence[str] = ("organization", "person", "geo", "event"),
-        gleanings: int = 1,
-        description_tokens: int = 4000,
-        description_words: int = 500,
-        max_cluster_size: int = 10,
-        use_lcc: bool = True,
-        report_tokens: int = 8000,
-        report_words: int = 2000,
+        indexing: Indexing = Indexing(),
+        reading: GraphRagReading = GraphRagReading(),
     ) -> None:
         if find_spec("graspologic_native") is None:
             raise ImportError("GraphRAG needs graspologic-native: pip install memsys-bench[graph]")
-        _check_sizes(community_share, text_share, chunk_tokens, overlap)
-        self.llm, self.embedder, self.prompts, self.mode = llm, embedder, prompts, known_mode(self, mode)
-        self.search = one_of("search", search, ("local", "global"))
-        self.format = one_of("format", format, ("json", "records"))
-        self.top_entities, self.top_relationships = positive("top_entities", top_entities), top_relationships
-        self.max_tokens, self.community_share, self.text_share = max_tokens, community_share, text_share
-        self.level, self.chunk_tokens, self.overlap, self.use_lcc = level, chunk_tokens, overlap, use_lcc
-        self.entity_types, self.gleanings = tuple(entity_types), gleanings
-        self.description_tokens, self.description_words = description_tokens, description_words
-        self.max_cluster_size = positive("max_cluster_size", max_cluster_size)
-        self.report_tokens, self.report_words = report_tokens, report_words
+        self.llm, self.embedder, self.prompts = llm, embedder, prompts
+        self.indexing, self.reading = indexing, reading
         self._units: list[Unit] = []
         self._built = 0
         self._graph = Graph()
@@ -157,33 +141,16 @@ class GraphRag(MemorySystem):
     def consolidate(self) -> None:
         """Build everything anew when units have been written since the last build."""
         if self._built < len(self._units):
-            index = Index(self.llm, self.embedder, self.prompts, self._indexing())
+            index = Index(self.llm, self.embedder, self.prompts, self.indexing)
             self._graph, self._failures = index.graph(self._units), index.failures
             self._built = len(self._units)
 
-    def _indexing(self) -> Indexing:
-        return Indexing(
-            released=self.mode == "code",
-            encoding=_ENCODINGS[self.mode],
-            records=self.format == "records",
-            chunk_tokens=self.chunk_tokens,
-            overlap=self.overlap,
-            entity_types=self.entity_types,
-            gleanings=self.gleanings,
-            description_tokens=self.description_tokens,
-            description_words=self.description_words,
-            max_cluster_size=self.max_cluster_size,
-            use_lcc=self.use_lcc,
-            report_tokens=self.report_tokens,
-            report_words=self.report_words,
-        )
-
     @property
     def uses_asker(self) -> bool:
-        return self.search == "global"  # which answers itself
+        return self.reading.search == "global"  # which answers itself
 
     def read(self, question: Question) -> Recall:
-        return Recall(self._local(question)) if self.search == "local" else self._global(question)
+        return Recall(self._local(question)) if self.reading.search == "local" else self._global(question)
 
     def nodes(self) -> Iterator[NodeView]:
         """The last build: text units (level 0), entities (1) and communities (from 2).
@@ -231,14 +198,17 @@ class GraphRag(MemorySystem):
         if self._graph.vectors is None:
             return ()
         similarities = self._graph.vectors @ self.embedder.embed([question.text], query=True)[0]
-        chosen = best(similarities, self.top_entities * OVERSAMPLED)
-        report_budget, text_budget = int(self.max_tokens * self.community_share), int(self.max_tokens * self.text_share)
+        chosen = best(similarities, self.reading.top_entities * OVERSAMPLED)
+        report_budget, text_budget = (
+            int(self.reading.max_tokens * self.reading.community_share),
+            int(self.reading.max_tokens * self.reading.text_share),
+        )
         reports = self._fitting(self._nearby_reports(chosen), report_budget)
-        tables = self._tables(chosen, similarities, self.max_tokens - report_budget - text_budget)
+        tables = self._tables(chosen, similarities, self.reading.max_tokens - report_budget - text_budget)
         return (*reports, *tables, *self._fitting(self._nearby_texts(chosen, similarities), text_budget))
 
     def _count(self, text: str) -> int:
-        return count_tokens(text, _ENCODINGS[self.mode])
+        return count_tokens(text, self.indexing.encoding)
 
     def _fitting(self, items: Iterable[Item], budget: int) -> list[Item]:
         """The items before the first that would exceed the budget."""
@@ -284,7 +254,7 @@ class GraphRag(MemorySystem):
             outside, key=lambda edge: (-links[outside[edge]], -graph.relationships[edge].combined_degree, edge)
         )
         inside = [edge for edge in near if edge not in outside]
-        return inside + ranked[: self.top_relationships * len(selected)]
+        return inside + ranked[: self.reading.top_relationships * len(selected)]
 
     def _nearby_texts(self, chosen: Sequence[int], similarities: np.ndarray) -> Iterator[Item]:
         """Text units of the chosen entities, in the order of the entities; of one entity, those with most of its relationships first."""
@@ -300,7 +270,9 @@ class GraphRag(MemorySystem):
     def _global(self, question: Question) -> Recall:
         """The points that batches of reports give for the question, and an answer from the best of them."""
         fields = _question_fields(question)
-        points = self._fitting(sorted(self._all_points(fields), key=lambda point: -point.score), self.max_tokens)
+        points = self._fitting(
+            sorted(self._all_points(fields), key=lambda point: -point.score), self.reading.max_tokens
+        )
         if not points:
             return Recall((), NO_ANSWER)
         lines = [f"(analyst {point.id.split('-')[1]}, importance {point.score:.0f}) {point.text}" for point in points]
@@ -338,7 +310,7 @@ class GraphRag(MemorySystem):
             tokens = self._count(f"[{community.id}] {graph.reports[community.id].content}\n")
             if tokens > left or not batches:
                 batches.append([])
-                left = self.max_tokens
+                left = self.reading.max_tokens
             batches[-1].append(community)
             left -= tokens
         for batch in batches:
@@ -365,11 +337,11 @@ class GraphRag(MemorySystem):
 
     def _usable(self) -> dict[int, list[int]]:
         """The ids of the communities whose reports each entity gives to a search: its deepest down to `level`, or (3.1.2) all."""
-        if self.mode == "paper":
-            return {entity: [place] for entity, place in self._finest(self.level).items()}
+        if self.indexing.mode == "paper":
+            return {entity: [place] for entity, place in self._finest(self.reading.level).items()}
         usable: dict[int, list[int]] = {}
         for community in self._graph.communities.values():
-            if community.level <= self.level:
+            if community.level <= self.reading.level:
                 for entity in community.entities:
                     usable.setdefault(entity, []).append(community.id)
         return usable
@@ -423,17 +395,6 @@ class GraphRag(MemorySystem):
         return NodeView(
             item.id, tuple(parents), item.level, item.kind, item.text, vector, item.sources, first.time, last.time
         )
-
-
-def _check_sizes(community_share: float, text_share: float, chunk_tokens: int | None, overlap: int) -> None:
-    """Raise a ValueError for shares that are not shares of a whole, or an overlap that is no part of a text unit."""
-    if min(community_share, text_share) < 0 or community_share + text_share > 1:
-        raise ValueError(
-            "community_share and text_share must be at least 0 and at most 1 together, "
-            f"found {community_share} and {text_share}"
-        )
-    if chunk_tokens is not None and not 0 <= overlap < chunk_tokens:
-        raise ValueError(f"overlap {overlap} must be at least 0 and smaller than chunk_tokens {chunk_tokens}")
 
 
 def _question_fields(question: Question) -> dict[str, Any]:

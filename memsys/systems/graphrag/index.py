@@ -6,7 +6,7 @@ import itertools
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from memsys.llm.ask import ask_all
 from memsys.llm.parsing import ParseFailure
 from memsys.llm.protocol import LLM
 from memsys.prompts import Prompts
+from memsys.settings import Positive, Settings
 from memsys.systems.graphrag.communities import Community, Tables, communities
 from memsys.systems.graphrag.graph import (
     Entity,
@@ -31,25 +32,50 @@ from memsys.systems.graphrag.graph import (
 from memsys.tokens import count_tokens, truncate
 
 
-@dataclass(frozen=True, slots=True)
-class Indexing:
-    """The settings of a build; see `memsys.systems.graphrag.GraphRag` for those of the same name."""
+@dataclass(frozen=True)
+class Indexing(Settings):
+    """Settings of a build.
 
-    released: bool
-    """Whether to build as release 3.1.2 does (mode `code`), or as 0.3.6."""
-    encoding: str
-    records: bool
-    """Whether replies are delimited records instead of JSON."""
-    chunk_tokens: int | None
-    overlap: int
-    entity_types: tuple[str, ...]
-    gleanings: int
-    description_tokens: int
-    description_words: int
-    max_cluster_size: int
-    use_lcc: bool
-    report_tokens: int
-    report_words: int
+    Raises:
+        ValueError: an unknown choice, or an overlap that is no part of a text unit.
+    """
+
+    mode: Literal["paper", "code"] = "paper"
+    """`paper` or `code`, see the package."""
+    format: Literal["json", "records"] = "json"
+    """Format of the extraction's replies, `json` or `records`."""
+    chunk_tokens: int | None = 1200
+    """Tokens of a text unit; None makes every unit a text unit."""
+    overlap: int = 100
+    """Tokens that a text unit repeats from the one before."""
+    entity_types: Sequence[str] = ("organization", "person", "geo", "event")
+    """Types of entities that the extraction asks for."""
+    gleanings: int = 1
+    """Number of further extractions from the same text unit."""
+    description_tokens: int = 4000
+    """Most tokens of the descriptions that one call joins."""
+    description_words: int = 500
+    """Length of a joined description that the prompt asks for."""
+    max_cluster_size: Positive = 10
+    """Communities with more entities are divided again, where Leiden finds a division."""
+    use_lcc: bool = True
+    """Find communities in the largest connected component only."""
+    report_tokens: int = 8000
+    """Most tokens of the tables from which a report is written."""
+    report_words: int = 2000
+    """Length of a report that the prompt asks for."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.chunk_tokens is not None and not 0 <= self.overlap < self.chunk_tokens:
+            raise ValueError(
+                f"overlap {self.overlap} must be at least 0 and smaller than chunk_tokens {self.chunk_tokens}"
+            )
+
+    @property
+    def encoding(self) -> str:
+        """The tokenizer of the releases: 3.1.2 for `code`, 0.3.6 for `paper`."""
+        return "o200k_base" if self.mode == "code" else "cl100k_base"
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +114,7 @@ class Index:
         """The graph of the whole history."""
         units = text_units(history, self._settings.chunk_tokens, self._settings.overlap, self._settings.encoding)
         extracts = [extract(replies) for replies in self._all_replies(units)]
-        entities, relationships = merged(extracts, blank_ends=not self._settings.released)
+        entities, relationships = merged(extracts, blank_ends=self._settings.mode == "paper")
         if not relationships:
             meter.note("graphrag.no_relationships")
         names = [title for title, _ in entities] + [f"{source}, {target}" for source, target in relationships]
@@ -101,7 +127,7 @@ class Index:
             incident[edge.target].append(place)
         divided = communities(nodes, edges, self._settings.max_cluster_size, self._settings.use_lcc)
         tables = Tables(
-            nodes, edges, divided, self._settings.report_tokens, self._settings.encoding, self._settings.released
+            nodes, edges, divided, self._settings.report_tokens, self._settings.encoding, self._settings.mode == "code"
         )
         reports = self._reports(tables, divided)
         vectors = self._embedder.embed([f"{node.title}:{node.description}" for node in nodes]) if nodes else None
@@ -124,7 +150,7 @@ class Index:
 
     def _extraction_replies(self, step: str, fields: Sequence[Mapping[str, str]]) -> list[Any]:
         """The replies to one extraction step for several text units; None for a reply that cannot be read."""
-        prompt = self._prompts[f"graphrag/{step}_records" if self._settings.records else f"graphrag/{step}"]
+        prompt = self._prompts[f"graphrag/{step}_records" if self._settings.format == "records" else f"graphrag/{step}"]
         replies = ask_all(self._llm, [(prompt, unit_fields) for unit_fields in fields])
         for reply in replies:
             if isinstance(reply, ParseFailure):

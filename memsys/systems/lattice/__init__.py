@@ -35,42 +35,28 @@ Deviations and decisions:
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import fields
 from importlib.util import find_spec
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 from data_loaders.schema import Question, Unit
 from memsys.embed import Embedder
-from memsys.interface import MemorySystem, NodeView, Recall, known_mode, one_of, period, positive, union, unit_item
+from memsys.interface import MemorySystem, NodeView, Recall, period, union, unit_item
 from memsys.llm import meter
 from memsys.llm.protocol import LLM
 from memsys.prompts import Prompts
 from memsys.systems.lattice.search import Search, SearchRules
-from memsys.systems.lattice.tree import LatticeNode, TreeBuilder, height
+from memsys.systems.lattice.tree import LatticeBuild, LatticeNode, TreeBuilder, height
 
 
 class Lattice(MemorySystem):
     """Recalls the `k` units with the highest path relevance among those that the search has rated, best first.
 
-    Args:
-        mode: `paper` or `code`, see the module; it changes the search only.
-        k: most items of a recall.
-        beam: nodes expanded in one step.
-        iterations: steps of a search; it ends early when every inner node is expanded.
-        alpha: weight of the parent's path relevance.
-        anchors: leaves that are rated again beside a node's children, when these are leaves.
-        build: `bottom_up` describes clusters layer by layer; `top_down` splits by topics, from five labels of each unit.
-        init: first layer of a bottom-up build: the units of a `session` in order, or clusters of all units (`scratch`).
-        branching: most children of a node.
-        slate_tokens: most tokens of the texts in one slate; where they have more, all are cut to one length.
-        partition_tokens: most tokens of the labels that are shown to partition a node.
-        seed: seed of the clustering and of the draws of leaves; a draw depends on the question and the step only.
-
     Raises:
-        ValueError: an unknown choice, or a number out of range.
         ImportError: scikit-learn is not installed.
     """
 
-    READ_KNOBS: ClassVar = ("mode", "k", "beam", "iterations", "alpha", "anchors", "slate_tokens")
+    READ_KNOBS: ClassVar = tuple(setting.name for setting in fields(SearchRules))
     MODES: ClassVar = ("paper", "code")
     PROMPTS: ClassVar = ("lattice",)
     EMBEDS_UNITS: ClassVar = False
@@ -82,33 +68,13 @@ class Lattice(MemorySystem):
         llm: LLM,
         embedder: Embedder,
         prompts: Prompts,
-        mode: Literal["paper", "code"] = "paper",
-        k: int = 10,
-        beam: int = 2,
-        iterations: int = 20,
-        alpha: float = 0.5,
-        anchors: int = 10,
-        build: Literal["bottom_up", "top_down"] = "bottom_up",
-        init: Literal["session", "scratch"] = "session",
-        branching: int = 10,
-        slate_tokens: int = 30000,
-        partition_tokens: int = 8000,
-        seed: int = 0,
+        build: LatticeBuild = LatticeBuild(),
+        reading: SearchRules = SearchRules(),
     ) -> None:
-        for name, value, least in (("iterations", iterations, 0), ("anchors", anchors, 0), ("branching", branching, 2)):
-            if value < least:
-                raise ValueError(f"{name} must be at least {least}, found {value}")
-        if not 0 <= alpha <= 1:
-            raise ValueError(f"alpha must be between 0 and 1, found {alpha}")
         if find_spec("sklearn") is None:
             raise ImportError("LATTICE needs sklearn: pip install memsys-bench[cluster]")
-        self.llm, self.embedder, self.prompts, self.mode = llm, embedder, prompts, known_mode(self, mode)
-        self.k, self.beam, self.iterations = positive("k", k), positive("beam", beam), iterations
-        self.alpha, self.anchors, self.branching, self.seed = alpha, anchors, branching, seed
-        self.build = one_of("build", build, ("bottom_up", "top_down"))
-        self.init = one_of("init", init, ("session", "scratch"))
-        self.slate_tokens = positive("slate_tokens", slate_tokens)
-        self.partition_tokens = positive("partition_tokens", partition_tokens)
+        self.llm, self.embedder, self.prompts = llm, embedder, prompts
+        self.build, self.reading = build, reading
         self._units: list[Unit] = []
         self._root: LatticeNode | None = None
         self._built = 0
@@ -121,14 +87,10 @@ class Lattice(MemorySystem):
     def consolidate(self) -> None:
         """Build the tree anew when units have been written since the last build."""
         if self._built < len(self._units):
-            builder = TreeBuilder(
-                self.llm, self.embedder, self.prompts, self.branching, self.partition_tokens, self.seed
-            )
+            builder = TreeBuilder(self.llm, self.embedder, self.prompts, self.build)
             leaves = [LatticeNode(unit.id, unit.text, (), unit, place) for place, unit in enumerate(self._units)]
-            top_down = self.build == "top_down"
-            self._root = LatticeNode(
-                "root", "", builder.top_down(leaves) if top_down else builder.bottom_up(leaves, self.init)
-            )
+            children = builder.top_down(leaves) if self.build.build == "top_down" else builder.bottom_up(leaves)
+            self._root = LatticeNode("root", "", children)
             self._inner, self._fallbacks = builder.inner, builder.fallbacks
             self._built = len(self._units)
 
@@ -137,14 +99,13 @@ class Lattice(MemorySystem):
         meter.note("lattice.leaves_scored", len(search.leaves))
         meter.note("lattice.leaves_held", self._built)
         ranked = sorted(search.leaves, key=lambda leaf: (-search.path[leaf.id], leaf.place))
-        return Recall(tuple(unit_item(leaf.unit, search.path[leaf.id]) for leaf in ranked[: self.k] if leaf.unit))
+        return Recall(
+            tuple(unit_item(leaf.unit, search.path[leaf.id]) for leaf in ranked[: self.reading.k] if leaf.unit)
+        )
 
     def search(self, question: Question) -> Search:
         """The finished search for one question in the tree of the last build."""
-        rules = SearchRules(
-            self.mode, self.beam, self.iterations, self.alpha, self.anchors, self.slate_tokens, self.seed
-        )
-        search = Search(self.llm, self.prompts, rules, question, self._root)
+        search = Search(self.llm, self.prompts, self.reading, self.build.seed, question, self._root)
         search.run()
         return search
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from memsys.llm import meter
 from memsys.llm.parsing import ParseFailure, read_json
 from memsys.llm.protocol import LLM, Request
 from memsys.prompts import Option, Prompts
+from memsys.settings import NotNegative, Positive, Settings
 from memsys.systems.lattice.calibration import calibrated, gated
 from memsys.systems.lattice.tree import LatticeNode, node_text
 from memsys.tokens import count_tokens
@@ -23,26 +24,43 @@ FLOOR = 0.09
 """In mode `code` a raw score up to this is a node's path relevance, whatever its parent's."""
 
 
-@dataclass(frozen=True, slots=True)
-class SearchRules:
-    """The settings of a search; see `memsys.systems.lattice.Lattice`."""
+@dataclass(frozen=True)
+class SearchRules(Settings):
+    """Settings of a search.
 
-    mode: str
-    beam: int
-    iterations: int
-    alpha: float
-    anchors: int
-    slate_tokens: int
-    seed: int
+    Raises:
+        ValueError: an unknown choice, or a number out of range.
+    """
+
+    mode: Literal["paper", "code"] = "paper"
+    """`paper` or `code`, see the module; it changes the search only."""
+    k: Positive = 10
+    """Most items of a recall."""
+    beam: Positive = 2
+    """Nodes expanded in one step."""
+    iterations: NotNegative = 20
+    """Steps of a search; it ends early when every inner node is expanded."""
+    alpha: float = 0.5
+    """Weight of the parent's path relevance."""
+    anchors: NotNegative = 10
+    """Leaves that are rated again beside a node's children, when these are leaves."""
+    slate_tokens: Positive = 30000
+    """Most tokens of the texts in one slate; where they have more, all are cut to one length."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 <= self.alpha <= 1:
+            raise ValueError(f"alpha must be between 0 and 1, found {self.alpha}")
 
 
 class Search:
     """The state of one search; `run` carries it out."""
 
     def __init__(
-        self, llm: LLM, prompts: Prompts, rules: SearchRules, question: Question, root: LatticeNode | None
+        self, llm: LLM, prompts: Prompts, rules: SearchRules, seed: int, question: Question, root: LatticeNode | None
     ) -> None:
         self._llm, self._prompts, self._rules = llm, prompts, rules
+        self._seed = seed
         self.question = question
         self.frontier = [root] if root else []
         """Inner nodes that may be expanded."""
@@ -90,7 +108,7 @@ class Search:
         standing = self.path if paper else self.latent
         scores = np.array([standing[leaf.id] for leaf in self.leaves])
         weights = np.exp(scores) if paper else gated(scores)
-        rng = np.random.default_rng((self._rules.seed, zlib.crc32(self.question.id.encode()), number))
+        rng = np.random.default_rng((self._seed, zlib.crc32(self.question.id.encode()), number))
         drawn = rng.choice(len(scores), self._rules.anchors, replace=False, p=weights / weights.sum())
         return [self.leaves[place] for place in sorted(drawn)]
 

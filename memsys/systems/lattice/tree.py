@@ -6,9 +6,10 @@ import itertools
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
+from annotated_types import Ge
 
 from data_loaders.schema import Unit
 from memsys.embed import Embedder
@@ -18,6 +19,7 @@ from memsys.llm.ask import ask_all
 from memsys.llm.parsing import ParseFailure
 from memsys.llm.protocol import LLM
 from memsys.prompts import Option, Prompts
+from memsys.settings import Positive, Settings
 from memsys.systems.lattice.clustering import clusters
 from memsys.tokens import count_tokens
 
@@ -55,29 +57,36 @@ def height(node: LatticeNode) -> int:
     return 1 + max(map(height, node.children)) if node.children else 0
 
 
+@dataclass(frozen=True)
+class LatticeBuild(Settings):
+    """Settings of a build."""
+
+    build: Literal["bottom_up", "top_down"] = "bottom_up"
+    """`bottom_up` describes clusters layer by layer; `top_down` splits by topics, from five labels of each unit."""
+    init: Literal["session", "scratch"] = "session"
+    """First layer of a bottom-up build: the units of a `session` in order, or clusters of all units (`scratch`)."""
+    branching: Annotated[int, Ge(2)] = 10
+    """Most children of a node."""
+    partition_tokens: Positive = 8000
+    """Most tokens of the labels that are shown to partition a node."""
+    seed: int = 0
+    """Seed of the clustering and of the draws of leaves; a draw depends on the question and the step only."""
+
+
 class TreeBuilder:
-    """Builds one tree. `inner` counts its inner nodes, `fallbacks` the replies that could not be used.
+    """Builds one tree. `inner` counts its inner nodes, `fallbacks` the replies that could not be used."""
 
-    Args:
-        branching: most children of a node.
-        partition_tokens: most tokens of the labels shown to partition a node.
-        seed: seed of the clustering.
-    """
-
-    def __init__(
-        self, llm: LLM, embedder: Embedder, prompts: Prompts, branching: int, partition_tokens: int, seed: int
-    ) -> None:
-        self._llm, self._embedder, self._prompts = llm, embedder, prompts
-        self._branching, self._partition_tokens, self._seed = branching, partition_tokens, seed
+    def __init__(self, llm: LLM, embedder: Embedder, prompts: Prompts, settings: LatticeBuild) -> None:
+        self._llm, self._embedder, self._prompts, self._settings = llm, embedder, prompts, settings
         self.inner = 0
         self.fallbacks = 0
 
-    def bottom_up(self, leaves: Sequence[LatticeNode], init: str) -> tuple[LatticeNode, ...]:
+    def bottom_up(self, leaves: Sequence[LatticeNode]) -> tuple[LatticeNode, ...]:
         """The root's children, built from layers of clusters.
 
-        The first layer groups the leaves of a session in order (`init` is `session`) or clusters all leaves (`scratch`).
+        The first layer groups the leaves of a session in order, or clusters all leaves (`init`).
         """
-        if init == "scratch":
+        if self._settings.init == "scratch":
             return self._layers(self._clustered(leaves))
         sessions = itertools.groupby(leaves, key=lambda leaf: leaf.unit.session_id if leaf.unit else "")
         return self._layers([chunk for _, session in sessions for chunk in self._chunks(list(session))])
@@ -109,16 +118,20 @@ class TreeBuilder:
     def _layers(self, groups: Sequence[Sequence[LatticeNode]]) -> tuple[LatticeNode, ...]:
         """Describe the groups, then clusters of the nodes so made, until at most `branching` nodes are left."""
         layer = self._describe(groups)
-        while len(layer) > self._branching:
+        while len(layer) > self._settings.branching:
             layer = self._describe(self._clustered(layer))
         return tuple(layer)
 
     def _chunks(self, nodes: Sequence[LatticeNode]) -> list[Sequence[LatticeNode]]:
-        return [nodes[first : first + self._branching] for first in range(0, len(nodes), self._branching)]
+        return [
+            nodes[first : first + self._settings.branching] for first in range(0, len(nodes), self._settings.branching)
+        ]
 
     def _clustered(self, nodes: Sequence[LatticeNode]) -> list[list[LatticeNode]]:
         vectors = self._embedder.embed([node.text for node in nodes])
-        return [[nodes[row] for row in group] for group in clusters(vectors, self._branching, self._seed)]
+        return [
+            [nodes[row] for row in group] for group in clusters(vectors, self._settings.branching, self._settings.seed)
+        ]
 
     def _describe(self, groups: Sequence[Sequence[LatticeNode]]) -> list[LatticeNode]:
         """One node per group. A model describes groups of several nodes; a single inner node is its own group's node."""
@@ -155,19 +168,19 @@ class TreeBuilder:
         Args:
             labels: five labels by leaf id, from the broadest to the finest.
         """
-        if len(leaves) <= self._branching:
+        if len(leaves) <= self._settings.branching:
             return tuple(leaves)
         level = next((level for level in range(len(_WORD_COUNTS)) if self._splits(leaves, labels, level)), None)
         if level is None:
             return self._layers(self._chunks(leaves))
         leaf_labels = [labels[leaf.id][level] for leaf in leaves]
         counted = [f"{label} ({count})" for label, count in Counter(leaf_labels).items()]
-        fields = {"texts": tuple(counted), "least": 2, "most": self._branching}
+        fields = {"texts": tuple(counted), "least": 2, "most": self._settings.branching}
         reply = ask_all(self._llm, [(self._prompts["lattice/partition"], fields)], retries=1)[0]
         if isinstance(reply, ParseFailure):
             self._count_fallback("clustered_instead")
             return self._layers(self._clustered(leaves))
-        topics = reply["clusters"][: self._branching]
+        topics = reply["clusters"][: self._settings.branching]
         members = self._members(leaves, leaf_labels, topics)
         if len(members) < 2:
             return self._layers(self._chunks(leaves))
@@ -181,7 +194,10 @@ class TreeBuilder:
     def _splits(self, leaves: Sequence[LatticeNode], labels: Mapping[str, Sequence[str]], level: int) -> bool:
         """Whether the labels of a level are enough to split by, and few enough for one prompt."""
         distinct = {labels[leaf.id][level] for leaf in leaves}
-        return len(distinct) > self._branching and sum(map(count_tokens, distinct)) <= self._partition_tokens
+        return (
+            len(distinct) > self._settings.branching
+            and sum(map(count_tokens, distinct)) <= self._settings.partition_tokens
+        )
 
     def _members(
         self, leaves: Sequence[LatticeNode], leaf_labels: Sequence[str], topics: Sequence[Mapping[str, Any]]

@@ -30,19 +30,20 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 
 from data_loaders.schema import Question, Unit
 from memsys.embed import Embedder
-from memsys.interface import Item, MemorySystem, NodeView, Recall, dated, known_mode, one_of, positive, union
+from memsys.interface import Item, MemorySystem, NodeView, Recall, dated, union
 from memsys.llm import meter
 from memsys.llm.ask import ask, ask_all
 from memsys.llm.parsing import ParseFailure
 from memsys.llm.protocol import LLM
 from memsys.prompts import Prompts
+from memsys.settings import Positive, Settings
 from memsys.systems.lightmem.exchanges import Buffers, Exchange, ExchangeMessage, fine, peaks, tokens_of
 from memsys.systems.lightmem.facts import (
     Fact,
@@ -61,27 +62,48 @@ LONG = 512
 """A message of at least so many tokens is pruned again."""
 
 
-class LightMem(MemorySystem):
-    """Recalls the `k` facts most similar to the question by cosine, best first, each with its date.
-
-    Args:
-        mode: `paper` or `code`, see the module.
-        k: facts recalled.
-        rate: share of a message's tokens that pruning keeps, in (0, 1].
-        model: folder of LLMLingua-2's weights; None uses the surrogate.
-        sensory_tokens: most tokens of user messages in the sensory buffer.
-        stm_tokens: most tokens in the short-term buffer (mode `paper`).
-        feed: `utterance` takes every turn as a user message without a reply, as the LoCoMo script does; `exchange` takes the
-            assistant's turns as replies to the user's last turn.
-        messages_use: whose messages are turned into facts: `user_only`, `assistant_only` or `hybrid`.
-        segmenter: how topic boundaries are found; `embedding` replaces the attention of the release.
-        flush: when partly filled buffers are emptied: at the `end`, or after every `session`.
-        update: whether `consolidate` revises facts.
-        update_threshold: least cosine of a later fact that is shown in the update of an earlier one.
+@dataclass(frozen=True)
+class LightMemSettings(Settings):
+    """Settings of `LightMem`.
 
     Raises:
         ValueError: an unknown choice, or a number out of range.
     """
+
+    mode: Literal["paper", "code"] = "paper"
+    """`paper` or `code`, see the module."""
+    k: Positive = 60
+    """Facts recalled."""
+    rate: float = 0.6
+    """Share of a message's tokens that pruning keeps, in (0, 1]."""
+    model: str | None = None
+    """Folder of LLMLingua-2's weights; None uses the surrogate."""
+    sensory_tokens: Positive = 512
+    """Most tokens of user messages in the sensory buffer."""
+    stm_tokens: Positive = 512
+    """Most tokens in the short-term buffer (mode `paper`)."""
+    feed: Literal["utterance", "exchange"] = "utterance"
+    """`utterance` takes every turn as a user message without a reply, as the LoCoMo script does; `exchange` takes the assistant's turns
+    as replies to the user's last turn."""
+    messages_use: Literal["user_only", "assistant_only", "hybrid"] = "user_only"
+    """Whose messages are turned into facts: `user_only`, `assistant_only` or `hybrid`."""
+    segmenter: Literal["embedding"] = "embedding"
+    """How topic boundaries are found; `embedding` replaces the attention of the release."""
+    flush: Literal["end", "session"] = "end"
+    """When partly filled buffers are emptied: at the `end`, or after every `session`."""
+    update: bool = True
+    """Whether `consolidate` revises facts."""
+    update_threshold: float = 0.9
+    """Least cosine of a later fact that is shown in the update of an earlier one."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 < self.rate <= 1:
+            raise ValueError(f"rate must be above 0 and at most 1, found {self.rate}")
+
+
+class LightMem(MemorySystem):
+    """Recalls the `k` facts most similar to the question by cosine, best first, each with its date."""
 
     READ_KNOBS: ClassVar = ("k",)
     MODES: ClassVar = ("paper", "code")
@@ -90,36 +112,13 @@ class LightMem(MemorySystem):
     UNIT: ClassVar = {"rule": "utterance"}
 
     def __init__(
-        self,
-        llm: LLM,
-        embedder: Embedder,
-        prompts: Prompts,
-        mode: Literal["paper", "code"] = "paper",
-        k: int = 60,
-        rate: float = 0.6,
-        model: str | None = None,
-        sensory_tokens: int = 512,
-        stm_tokens: int = 512,
-        feed: Literal["utterance", "exchange"] = "utterance",
-        messages_use: Literal["user_only", "assistant_only", "hybrid"] = "user_only",
-        segmenter: Literal["embedding"] = "embedding",
-        flush: Literal["end", "session"] = "end",
-        update: bool = True,
-        update_threshold: float = 0.9,
+        self, llm: LLM, embedder: Embedder, prompts: Prompts, settings: LightMemSettings = LightMemSettings()
     ) -> None:
-        if not 0 < rate <= 1:
-            raise ValueError(f"rate must be above 0 and at most 1, found {rate}")
-        self.llm, self.embedder, self.prompts, self.rate = llm, embedder, prompts, rate
-        self.mode = known_mode(self, mode)
-        self.k, self.sensory_tokens = positive("k", k), positive("sensory_tokens", sensory_tokens)
-        self.stm_tokens = 512 if mode == "code" else positive("stm_tokens", stm_tokens)
-        self.feed = one_of("feed", feed, ("utterance", "exchange"))
-        self.messages_use = one_of("messages_use", messages_use, ("user_only", "assistant_only", "hybrid"))
-        self.segmenter = one_of("segmenter", segmenter, ("embedding",))
-        self.flush = one_of("flush", flush, ("end", "session"))
-        self.update, self.update_threshold = update, update_threshold
-        self._roles = ("user", "assistant") if messages_use == "hybrid" else (messages_use.removesuffix("_only"),)
-        self._scorer: Scorer = scorer_for(model)
+        self.llm, self.embedder, self.prompts, self.settings = llm, embedder, prompts, settings
+        self.stm_tokens = 512 if settings.mode == "code" else settings.stm_tokens
+        use = settings.messages_use
+        self._roles = ("user", "assistant") if use == "hybrid" else (use.removesuffix("_only"),)
+        self._scorer: Scorer = scorer_for(settings.model)
         self._open: Exchange | None = None
         self._places = 0
         self._buffers = Buffers()
@@ -135,7 +134,7 @@ class LightMem(MemorySystem):
         for turn in unit.turns:
             if not turn.text.strip():
                 continue
-            role = "user" if self.feed == "utterance" else turn.role
+            role = "user" if self.settings.feed == "utterance" else turn.role
             message = ExchangeMessage(turn.speaker, self._prune(turn.text), role, turn.id)
             if self._open is not None and role == "assistant":
                 self._open = replace(self._open, messages=(*self._open.messages, message))
@@ -143,14 +142,14 @@ class LightMem(MemorySystem):
                 self._close()
                 self._open = Exchange(self._places, (message,), unit.time, unit.time_text)
                 self._places += 1
-            if self.feed == "utterance":
+            if self.settings.feed == "utterance":
                 self._close()
         self._stale = True
 
     def end_session(self, session_id: str) -> None:
         """Close the open exchange; with `flush="session"`, extract facts from all that is buffered."""
         self._close()
-        if self.flush == "session":
+        if self.settings.flush == "session":
             self._facts += self._extract(self._empty(self._buffers))
 
     def consolidate(self) -> None:
@@ -162,16 +161,16 @@ class LightMem(MemorySystem):
         facts = [*self._facts, *self._extract([*pending, *self._empty(buffers)])]
         vectors = self.embedder.embed([fact.text for fact in facts]) if facts else None
         self._table = FactTable(tuple(facts), vectors)
-        if self.update and vectors is not None:
+        if self.settings.update and vectors is not None:
             self._table = self._revised(facts, vectors)
         self._stale = False
 
     def _prune(self, text: str) -> str:
         """The text pruned by `rate`, repeatedly while it is long and still gets shorter."""
         self._scorer.learn(text)
-        shorter = prune(text, self.rate, self._scorer)
-        while count_tokens(shorter) >= LONG and self.rate < 1:
-            again = prune(shorter, self.rate, self._scorer)
+        shorter = prune(text, self.settings.rate, self._scorer)
+        while count_tokens(shorter) >= LONG and self.settings.rate < 1:
+            again = prune(shorter, self.settings.rate, self._scorer)
             if count_tokens(again) >= count_tokens(shorter):
                 break
             shorter = again
@@ -191,10 +190,10 @@ class LightMem(MemorySystem):
         """
         overflowed: list[list[list[Exchange]]] = []
         size = tokens_of([exchange], "user")
-        while buffers.sensory and tokens_of(buffers.sensory, "user") + size > self.sensory_tokens:
+        while buffers.sensory and tokens_of(buffers.sensory, "user") + size > self.settings.sensory_tokens:
             for segment in self._cut(buffers, whole=False):
                 overflowed += self._put_short_term(buffers, segment)
-        if size > self.sensory_tokens:
+        if size > self.settings.sensory_tokens:
             return overflowed + self._put_short_term(buffers, [exchange])
         buffers.sensory.append(exchange)
         return overflowed
@@ -275,7 +274,7 @@ class LightMem(MemorySystem):
 
     def _revised(self, facts: list[Fact], vectors: np.ndarray) -> FactTable:
         """The facts after each was compared with its later near-duplicates, all as they were extracted."""
-        later = later_duplicates(vectors, np.array([fact.place for fact in facts]), self.update_threshold)
+        later = later_duplicates(vectors, np.array([fact.place for fact in facts]), self.settings.update_threshold)
         cases = {old: (facts[old].text, *(facts[new].text for new in later[old])) for old in sorted(later)}
         self._decide([texts for texts in cases.values() if texts not in self._decided])
         kept, rewritten = list[int](), list[int]()
@@ -289,7 +288,7 @@ class LightMem(MemorySystem):
                 sources = union([facts[index].sources, *(facts[new].sources for new in later[index])])
                 facts[index] = replace(facts[index], text=text, sources=sources)
                 rewritten.append(index)
-        if rewritten and self.mode == "paper":
+        if rewritten and self.settings.mode == "paper":
             vectors = vectors.copy()
             vectors[rewritten] = self.embedder.embed([facts[index].text for index in rewritten])
         decisions = tuple(self._decided[texts][0] for texts in cases.values())
@@ -309,7 +308,7 @@ class LightMem(MemorySystem):
         if self._table.vectors is None or not self._table.facts:
             return Recall(())
         scores = self._table.vectors @ self.embedder.embed([question.text], query=True)[0]
-        return Recall(tuple(self._fact_item(index, float(scores[index])) for index in best(scores, self.k)))
+        return Recall(tuple(self._fact_item(index, float(scores[index])) for index in best(scores, self.settings.k)))
 
     def _fact_item(self, index: int, score: float) -> Item:
         fact = self._table.facts[index]
@@ -332,6 +331,6 @@ class LightMem(MemorySystem):
             "facts": len(self._table.facts),
             "messages": self._places,
             "pruned_by": self._scorer.name,
-            "segmenter": self.segmenter,
+            "segmenter": self.settings.segmenter,
             "decisions": {action: self._table.decisions.count(action) for action in ("update", "delete", "ignore")},
         }

@@ -36,12 +36,13 @@ import numpy as np
 
 from data_loaders.schema import Question, Unit
 from memsys.embed import Embedder
-from memsys.interface import Item, MemorySystem, NodeView, Recall, dated, one_of, positive, union
+from memsys.interface import Item, MemorySystem, NodeView, Recall, dated, union
 from memsys.llm import meter
 from memsys.llm.ask import ask
 from memsys.llm.parsing import ParseFailure
 from memsys.llm.protocol import LLM
 from memsys.prompts import Option, Prompts
+from memsys.settings import Positive, Settings
 from memsys.systems.mem0_v3.keywords import KeywordIndex, content_terms, squashed
 from memsys.vectors import Vectors, best
 
@@ -72,55 +73,47 @@ class _Entity:
     """Numbers of the memories that name it, in order (the values are unused)."""
 
 
+@dataclass(frozen=True)
+class Mem0V3Settings(Settings):
+    """Settings of `Mem0V3`."""
+
+    k: Positive = 20
+    """Most items of a recall; they are chosen from the 4k, at least 60, most similar memories."""
+    threshold: float = 0.1
+    """Least cosine of a recalled memory, whatever its other scores."""
+    fusion: Literal["official", "weighted"] = "official"
+    """`official` (the sum of the scores over its maximum in this search) or `weighted` (by `weights`)."""
+    weights: Sequence[float] = (0.7, 0.2, 0.1)
+    """Of cosine, BM25 and entities (fusion `weighted`)."""
+    hashing: Literal["raw", "normalised"] = "raw"
+    """Whether repetitions are recognised by the md5 of the `raw` text, or of the text without case and extra white space
+    (`normalised`)."""
+    entities: Literal["rules", "none"] = "rules"
+    """`rules` finds them; `none` links nothing."""
+    neighbours: Positive = 10
+    """Similar memories that the extraction is shown and that are searched for repetitions."""
+    window: Positive = 10
+    """Earlier messages that the extraction is shown, each cut at 300 characters."""
+
+
 class Mem0V3(MemorySystem):
-    """Recalls the `k` memories with the highest fused score among those most similar to the question.
-
-    Args:
-        k: most items of a recall; they are chosen from the 4k, at least 60, most similar memories.
-        threshold: least cosine of a recalled memory, whatever its other scores.
-        fusion: `official` (the sum of the scores over its maximum in this search) or `weighted` (by `weights`).
-        weights: of cosine, BM25 and entities (fusion `weighted`).
-        hashing: whether repetitions are recognised by the md5 of the `raw` text, or of the text without case and extra white space
-            (`normalised`).
-        entities: `rules` finds them; `none` links nothing.
-        neighbours: similar memories that the extraction is shown and that are searched for repetitions.
-        window: earlier messages that the extraction is shown, each cut at 300 characters.
-
-    Raises:
-        ValueError: an unknown choice, or a number below 1.
-    """
+    """Recalls the `k` memories with the highest fused score among those most similar to the question."""
 
     READ_KNOBS: ClassVar = ("k", "threshold", "fusion", "weights")
     PROMPTS: ClassVar = ("mem0_v3",)
     UNIT: ClassVar = {"rule": "floor_pair", "on_unpaired": "keep_single"}
 
     def __init__(
-        self,
-        llm: LLM,
-        embedder: Embedder,
-        prompts: Prompts,
-        k: int = 20,
-        threshold: float = 0.1,
-        fusion: Literal["official", "weighted"] = "official",
-        weights: Sequence[float] = (0.7, 0.2, 0.1),
-        hashing: Literal["raw", "normalised"] = "raw",
-        entities: Literal["rules", "none"] = "rules",
-        neighbours: int = 10,
-        window: int = 10,
+        self, llm: LLM, embedder: Embedder, prompts: Prompts, settings: Mem0V3Settings = Mem0V3Settings()
     ) -> None:
-        self.llm, self.embedder, self.prompts = llm, embedder, prompts
-        self.k, self.threshold, self.weights = positive("k", k), threshold, tuple(weights)
-        self.fusion = one_of("fusion", fusion, ("official", "weighted"))
-        self.hashing = one_of("hashing", hashing, ("raw", "normalised"))
-        self.entities = one_of("entities", entities, ("rules", "none"))
-        self.neighbours, self.window = positive("neighbours", neighbours), positive("window", window)
+        self.llm, self.embedder, self.prompts, self.settings = llm, embedder, prompts, settings
         self._memories: list[_Memory] = []
         self._vectors = Vectors()
         self._keywords = KeywordIndex()
         self._entities: list[_Entity] = []
         self._entity_vectors = Vectors()
         self._by_key: dict[str, int] = {}
-        self._recent: deque[str] = deque(maxlen=window)
+        self._recent: deque[str] = deque(maxlen=settings.window)
         self._counts: Counter[str] = Counter()
 
     def write(self, unit: Unit) -> None:
@@ -128,7 +121,7 @@ class Mem0V3(MemorySystem):
         if not any(turn.text.strip() for turn in unit.turns):
             self._counts["units_without_memories"] += 1
             return
-        ranked = self._vectors.top(self.embedder.embed([unit.text])[0], self.neighbours)
+        ranked = self._vectors.top(self.embedder.embed([unit.text])[0], self.settings.neighbours)
         neighbours = [number for number, _ in ranked]
         fresh = self._without_repetitions(self._extract(unit, neighbours), unit, neighbours)
         vectors = self.embedder.embed([memory.text for memory in fresh]) if fresh else ()
@@ -149,13 +142,15 @@ class Mem0V3(MemorySystem):
         if not self._memories:
             return Recall(())
         similarities = self._vectors.similarities(self.embedder.embed([question.text], query=True)[0])
-        pool = pool_size(self.k)
+        pool = pool_size(self.settings.k)
         keywords = self._keyword_scores(question.text, pool)
         boosts = self._boosts(question.text)
         # In the order of insertion, so that of equal scores the earlier memory comes first.
-        candidates = [number for number in sorted(best(similarities, pool)) if similarities[number] >= self.threshold]
+        candidates = [
+            number for number in sorted(best(similarities, pool)) if similarities[number] >= self.settings.threshold
+        ]
         scores = self._fuse(similarities, keywords, boosts)[candidates]
-        items = (self._memory_item(candidates[place], float(scores[place])) for place in best(scores, self.k))
+        items = (self._memory_item(candidates[place], float(scores[place])) for place in best(scores, self.settings.k))
         return Recall(tuple(items))
 
     def nodes(self) -> Iterator[NodeView]:
@@ -208,7 +203,7 @@ class Mem0V3(MemorySystem):
         seen = {self._memories[number].hash for number in neighbours}
         fresh = []
         for entry in entries:
-            digest = text_hash(entry["text"], normalise=self.hashing == "normalised")
+            digest = text_hash(entry["text"], normalise=self.settings.hashing == "normalised")
             if digest in seen:
                 self._counts["repetitions"] += 1
                 continue
@@ -220,7 +215,7 @@ class Mem0V3(MemorySystem):
     def _named(self, fresh: Sequence[_Memory]) -> dict[str, _Entity]:
         """The entities of new memories by key, each with the numbers that these memories will get."""
         named: dict[str, _Entity] = {}
-        if self.entities == "rules":
+        if self.settings.entities == "rules":
             for number, memory in enumerate(fresh, start=len(self._memories)):
                 for name in entities(memory.text):
                     named.setdefault(entity_key(name), _Entity(name)).memories[number] = None
@@ -264,9 +259,9 @@ class Mem0V3(MemorySystem):
         return boosts
 
     def _fuse(self, similarities: np.ndarray, keywords: np.ndarray, boosts: np.ndarray) -> np.ndarray:
-        if self.fusion == "official":
+        if self.settings.fusion == "official":
             return fused(similarities, keywords, boosts)
-        semantic, lexical, entity = self.weights
+        semantic, lexical, entity = self.settings.weights
         weighted: np.ndarray = semantic * np.maximum(similarities, 0) + lexical * keywords + entity * boosts / BOOST
         return weighted
 

@@ -35,19 +35,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 
 from data_loaders.schema import Question, Turn, Unit
 from memsys.embed import Embedder
-from memsys.interface import Item, MemorySystem, Recall, dated, known_mode, one_of, positive, spoken, union
+from memsys.interface import Item, MemorySystem, Recall, dated, spoken, union
 from memsys.llm import meter
 from memsys.llm.ask import ask
 from memsys.llm.parsing import ParseFailure
 from memsys.llm.protocol import LLM
 from memsys.prompts import Prompts
+from memsys.settings import Positive, Settings
 from memsys.systems.bm25 import bm25_index, bm25_scores, words
 from memsys.systems.memgpt.calls import CallError, argument_of, block_name, day_of
 from memsys.systems.memgpt.state import Message, State, Written, evicted, is_searchable, message_item, origin
@@ -70,24 +71,34 @@ _ALERT = (
 )
 
 
+@dataclass(frozen=True)
+class MemGPTSettings(Settings):
+    """Settings of `MemGPT`."""
+
+    mode: Literal["paper", "code"] = "paper"
+    """`paper` or `code`, see the module: thresholds and eviction."""
+    window: Positive = 8192
+    """Most tokens that the model sees."""
+    ingest: Literal["replay", "active"] = "replay"
+    """Whether turns are only stored (`replay`), or the model runs after each turn of the user (`active`)."""
+    max_calls: Positive = 8
+    """Most model calls of a read."""
+    max_chain: Positive = 8
+    """Most model calls after one event while the history is written."""
+    recall_search: Literal["substring", "bm25", "embedding"] = "substring"
+    """How the recall store is searched: `substring`, `bm25` or `embedding`."""
+    own_answer: bool = False
+    """Whether the message that the model sends is the answer; if not, the reader answers from the recall."""
+    in_view: Literal["all", "last_session"] = "all"
+    """The turns that stay in the queue until memory is short: of `all` sessions, or of the `last_session` only."""
+    persona: str = "An attentive assistant who remembers what was said."
+    """The first text of the working context about the assistant."""
+    human: str = ""
+    """The first text of the working context about the user."""
+
+
 class MemGPT(MemorySystem):
-    """Recalls the working context, the summary, the messages in view and the hits of the model's searches.
-
-    Args:
-        mode: `paper` or `code`, see the module: thresholds and eviction.
-        window: most tokens that the model sees.
-        in_view: the turns that stay in the queue until memory is short: of `all` sessions, or of the `last_session` only.
-        ingest: whether turns are only stored (`replay`), or the model runs after each turn of the user (`active`).
-        max_calls: most model calls of a read.
-        max_chain: most model calls after one event while the history is written.
-        recall_search: how the recall store is searched: `substring`, `bm25` or `embedding`.
-        own_answer: whether the message that the model sends is the answer; if not, the reader answers from the recall.
-        persona: the first text of the working context about the assistant.
-        human: the first text of the working context about the user.
-
-    Raises:
-        ValueError: an unknown choice, or a number below 1.
-    """
+    """Recalls the working context, the summary, the messages in view and the hits of the model's searches."""
 
     READ_KNOBS: ClassVar = ("max_calls", "own_answer")
     MODES: ClassVar = ("paper", "code")
@@ -96,42 +107,23 @@ class MemGPT(MemorySystem):
     UNIT: ClassVar = {"rule": "utterance"}
 
     def __init__(
-        self,
-        llm: LLM,
-        embedder: Embedder,
-        prompts: Prompts,
-        mode: Literal["paper", "code"] = "paper",
-        window: int = 8192,
-        ingest: Literal["replay", "active"] = "replay",
-        max_calls: int = 8,
-        max_chain: int = 8,
-        recall_search: Literal["substring", "bm25", "embedding"] = "substring",
-        own_answer: bool = False,
-        in_view: Literal["all", "last_session"] = "all",
-        persona: str = "An attentive assistant who remembers what was said.",
-        human: str = "",
+        self, llm: LLM, embedder: Embedder, prompts: Prompts, settings: MemGPTSettings = MemGPTSettings()
     ) -> None:
-        self.llm, self.embedder, self.prompts = llm, embedder, prompts
-        self.mode = known_mode(self, mode)
-        self.window, self.warn = positive("window", window), 0.70 if mode == "paper" else 0.75
-        self.ingest = one_of("ingest", ingest, ("replay", "active"))
-        self.max_calls, self.max_chain = positive("max_calls", max_calls), positive("max_chain", max_chain)
-        self.recall_search = one_of("recall_search", recall_search, ("substring", "bm25", "embedding"))
-        self.own_answer = own_answer
-        self.in_view = one_of("in_view", in_view, ("all", "last_session"))
+        self.llm, self.embedder, self.prompts, self.settings = llm, embedder, prompts, settings
+        self.warn = 0.70 if settings.mode == "paper" else 0.75
         self._session = ""
         step = prompts["memgpt/step"]
         self._fixed = count_tokens(f"{step.system}\n{step.user}")
         self._recall: list[Message] = []
         self._recall_vectors = Vectors()
-        self._state = State({"persona": Written(persona, ()), "human": Written(human, ())})
+        self._state = State({"persona": Written(settings.persona, ()), "human": Written(settings.human, ())})
         self._alerts = 0
 
     # --- construction ---------------------------------------------------------------------------------------------
 
     def write(self, unit: Unit) -> None:
         """Put the unit's turns into queue and recall store; run the model when memory is short, or (`active`) after the user's turns."""
-        if self.in_view == "last_session" and unit.session_id != self._session:
+        if self.settings.in_view == "last_session" and unit.session_id != self._session:
             self._state.hidden += sum(message.role != "summary" for message in self._state.queue)
             self._state.queue, self._state.alerted = [], False
         self._session = unit.session_id
@@ -139,9 +131,9 @@ class MemGPT(MemorySystem):
             if not turn.text.strip():
                 continue
             self._remember(self._state, self._message(turn, unit))
-            responds = self.ingest == "active" and turn.role == "user"
+            responds = self.settings.ingest == "active" and turn.role == "user"
             if self._make_room(self._state, reading=False) or responds:
-                self._run(self._state, self.max_chain, reading=False)
+                self._run(self._state, self.settings.max_chain, reading=False)
             self._state.sent = None
 
     def _message(self, turn: Turn, unit: Unit) -> Message:
@@ -157,7 +149,7 @@ class MemGPT(MemorySystem):
     def _store(self, message: Message) -> None:
         """Put a message into the recall store."""
         self._recall.append(message)
-        if self.recall_search == "embedding":
+        if self.settings.recall_search == "embedding":
             self._recall_vectors.add(self.embedder.embed([message.text])[0])
 
     # --- the loop -------------------------------------------------------------------------------------------------
@@ -228,7 +220,7 @@ class MemGPT(MemorySystem):
 
     def _cut(self, text: str) -> str:
         """The text, cut to an eighth of the window."""
-        return truncate(text, max(1, self.window // 8))
+        return truncate(text, max(1, self.settings.window // 8))
 
     # --- memory pressure ------------------------------------------------------------------------------------------
 
@@ -239,13 +231,13 @@ class MemGPT(MemorySystem):
 
     def _make_room(self, state: State, *, reading: bool) -> bool:
         """Flush the queue where the window is full, and warn the model where it nearly is; returns whether it was warned."""
-        while self._usage(state) > self.window:
+        while self._usage(state) > self.settings.window:
             leaving = self._leaving(state.queue)
             if leaving < 2:
                 meter.note("memgpt.overflow")
                 break
             self._flush(state, leaving, reading=reading)
-        if state.alerted or self._usage(state) <= self.warn * self.window:
+        if state.alerted or self._usage(state) <= self.warn * self.settings.window:
             return False
         state.alerted = True
         self._alerts += not reading
@@ -254,7 +246,7 @@ class MemGPT(MemorySystem):
 
     def _leaving(self, queue: Sequence[Message]) -> int:
         """The number of oldest messages that leave the queue."""
-        if self.mode == "paper":
+        if self.settings.mode == "paper":
             return len(queue) // 2
         return evicted([message.tokens for message in queue], [message.role for message in queue])
 
@@ -276,7 +268,7 @@ class MemGPT(MemorySystem):
 
         Where the reply cannot be read: the earlier summary, or nothing.
         """
-        if len(messages) > 2 and sum(message.tokens for message in messages) > 0.75 * self.window:
+        if len(messages) > 2 and sum(message.tokens for message in messages) > 0.75 * self.settings.window:
             half = len(messages) // 2
             head = self._summary(messages[:half])
             messages = [Message("", "summary", head, count_tokens(head)), *messages[half:]]
@@ -360,10 +352,10 @@ class MemGPT(MemorySystem):
 
     def _matches(self, query: str) -> list[Message]:
         """The messages that match a search of the recall store: in order of time (`substring`), else best first."""
-        if self.recall_search == "substring":
+        if self.settings.recall_search == "substring":
             lowered = query.lower()
             return [message for message in self._recall if is_searchable(message) and lowered in message.text.lower()]
-        if self.recall_search == "bm25":
+        if self.settings.recall_search == "bm25":
             index = bm25_index([words(message.text) for message in self._recall], 1.5, 0.75)
             scores = bm25_scores(index, words(query), len(self._recall))
         else:
@@ -387,22 +379,22 @@ class MemGPT(MemorySystem):
         state = self._state.copy()
         view = list(state.queue)
         self._event(state, "user", self._question_text(question), reading=True)
-        self._run(state, self.max_calls, reading=True, question=question.text)
+        self._run(state, self.settings.max_calls, reading=True, question=question.text)
         items = self._recalled_items(state, view)
-        if not self.own_answer:
+        if not self.settings.own_answer:
             return Recall(items)
         if state.sent is None:
-            return Recall(items, aborted=f"no message was sent within {self.max_calls} calls")
+            return Recall(items, aborted=f"no message was sent within {self.settings.max_calls} calls")
         return Recall(items, answer=state.sent)
 
     @property
     def uses_asker(self) -> bool:
-        return self.own_answer
+        return self.settings.own_answer
 
     def _question_text(self, question: Question) -> str:
         """The question as a message of the user; with its options, asker and instruction where the agent answers it."""
         lines = [f"Question: {question.text}"]
-        if self.own_answer:
+        if self.settings.own_answer:
             lines += [f"({chr(65 + place)}) {option}" for place, option in enumerate(question.options)]
             lines += [line for line in (question.asked_by, question.instruction) if line]
         return dated("\n".join(lines), question.time_text)

@@ -35,6 +35,7 @@ from __future__ import annotations
 import re
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, ClassVar, Literal
 
@@ -42,12 +43,13 @@ import numpy as np
 
 from data_loaders.schema import Question, Unit
 from memsys.embed import Embedder
-from memsys.interface import Item, MemorySystem, NodeView, Recall, dated, known_mode, one_of, positive, unit_item
+from memsys.interface import Item, MemorySystem, NodeView, Recall, dated, unit_item
 from memsys.llm import meter
 from memsys.llm.ask import ask, ask_all
 from memsys.llm.parsing import ParseFailure
 from memsys.llm.protocol import LLM
 from memsys.prompts import Prompts
+from memsys.settings import Positive, Settings
 from memsys.systems.memoryos.longterm import LongTerm, dialogue, knowledge
 from memsys.systems.memoryos.midterm import MidTerm, Page, Segment, Theme, mean_overlap
 from memsys.systems.memoryos.release import RELEASES
@@ -58,24 +60,34 @@ _THEMES, _KEYWORDS = 2, 3
 _NONE = "(none)"
 
 
+@dataclass(frozen=True)
+class MemoryOSSettings(Settings):
+    """Settings of `MemoryOS`."""
+
+    mode: Literal["paper", "code", "library"] = "paper"
+    """`paper`, `code` or `library`, see the module."""
+    k: Positive | None = None
+    """Mid-term pages recalled; None for the mode's number (the paper: 10 on LoCoMo, 5 on GVD). The short term (at most `short_term`
+    items), the profile and the facts are added to these."""
+    segments: Positive = 5
+    """Segments whose pages are searched."""
+    short_term: Positive | None = None
+    mid_term: Positive | None = None
+    knowledge_k: Positive | None = None
+    """Sizes (see `Release`); None for the mode's."""
+    merge_threshold: float = 0.6
+    """Least similarity with which a page is filed in an existing segment."""
+    heat_threshold: float = 5.0
+    """Heat at which a segment is analysed."""
+    incomplete: Literal["drop", "keep"] = "drop"
+    """Whether a page that lacks a reply or a user's part is dropped when it leaves the queue (`drop`), or kept (`keep`; for units that
+    are not pairs)."""
+    mutate_on_read: bool = False
+    """Whether a read visits the segments it recalls from; the questions must then come in order."""
+
+
 class MemoryOS(MemorySystem):
-    """Recalls the latest pages, then the `k` best pages of the best segments, then the profile and facts.
-
-    Args:
-        mode: `paper`, `code` or `library`, see the module.
-        k: mid-term pages recalled; None for the mode's number (the paper: 10 on LoCoMo, 5 on GVD). The short term (at most `short_term`
-            items), the profile and the facts are added to these.
-        segments: segments whose pages are searched.
-        short_term, mid_term, knowledge_k: sizes (see `Release`); None for the mode's.
-        merge_threshold: least similarity with which a page is filed in an existing segment.
-        heat_threshold: heat at which a segment is analysed.
-        incomplete: whether a page that lacks a reply or a user's part is dropped when it leaves the queue (`drop`), or kept (`keep`; for
-            units that are not pairs).
-        mutate_on_read: whether a read visits the segments it recalls from; the questions must then come in order.
-
-    Raises:
-        ValueError: an unknown choice, or a number below 1.
-    """
+    """Recalls the latest pages, then the `k` best pages of the best segments, then the profile and facts."""
 
     READ_KNOBS: ClassVar = ("k", "segments", "knowledge_k")
     MODES: ClassVar = tuple(RELEASES)
@@ -84,32 +96,12 @@ class MemoryOS(MemorySystem):
     PAST_K: ClassVar = "k counts the mid-term pages; the short term, the profile and the facts come on top"
 
     def __init__(
-        self,
-        llm: LLM,
-        embedder: Embedder,
-        prompts: Prompts,
-        mode: Literal["paper", "code", "library"] = "paper",
-        k: int | None = None,
-        segments: int = 5,
-        short_term: int | None = None,
-        mid_term: int | None = None,
-        knowledge_k: int | None = None,
-        merge_threshold: float = 0.6,
-        heat_threshold: float = 5.0,
-        incomplete: Literal["drop", "keep"] = "drop",
-        mutate_on_read: bool = False,
+        self, llm: LLM, embedder: Embedder, prompts: Prompts, settings: MemoryOSSettings = MemoryOSSettings()
     ) -> None:
-        self.llm, self.embedder, self.prompts = llm, embedder, prompts
-        self.mode = known_mode(self, mode)
-        self.release = RELEASES[mode]
-        self.k = None if k is None else positive("k", k)
-        self.knowledge_k = None if knowledge_k is None else positive("knowledge_k", knowledge_k)
-        self.segments = positive("segments", segments)
-        self.short_term = positive("short_term", self.release.short_term if short_term is None else short_term)
-        self.mid_term = positive("mid_term", self.release.mid_term if mid_term is None else mid_term)
-        self.merge_threshold, self.heat_threshold = merge_threshold, heat_threshold
-        self.incomplete = one_of("incomplete", incomplete, ("drop", "keep"))
-        self.mutate_on_read = mutate_on_read
+        self.llm, self.embedder, self.prompts, self.settings = llm, embedder, prompts, settings
+        self.release = RELEASES[settings.mode]
+        self.short_term = settings.short_term or self.release.short_term
+        self.mid_term = settings.mid_term or self.release.mid_term
         self._now: datetime | None = None
         self._short: deque[Page] = deque()
         self._page_vectors = Vectors()
@@ -136,7 +128,7 @@ class MemoryOS(MemorySystem):
 
     def _move_to_mid_term(self, page: Page) -> None:
         """Link the page to the one before it, and file it under each of its themes."""
-        if self.incomplete == "drop" and not (page.text_of("user") and page.text_of("assistant")):
+        if self.settings.incomplete == "drop" and not (page.text_of("user") and page.text_of("assistant")):
             self._count("incomplete_page")
             return
         text = self._theme_text(page)
@@ -190,7 +182,7 @@ class MemoryOS(MemorySystem):
     def _file(self, page: Page, theme: Theme, vector: np.ndarray) -> None:
         """Put the page into the segment most similar to the theme, or into a new one."""
         nearest, score = self._mid.nearest(theme, vector)
-        if nearest is not None and score >= self.merge_threshold:
+        if nearest is not None and score >= self.settings.merge_threshold:
             self._mid.file(page, nearest, self._now)
             return
         if self.release.evaluation:
@@ -213,7 +205,7 @@ class MemoryOS(MemorySystem):
 
     def _analyse_hottest(self) -> None:
         """Read the hottest segment's new pages for long-term knowledge when it reaches the threshold."""
-        hottest = self._mid.hottest(self.heat_threshold, self._now)
+        hottest = self._mid.hottest(self.settings.heat_threshold, self._now)
         new_pages = [page for page in hottest.pages if not page.analysed] if hottest else []
         if hottest is None or not new_pages:
             return
@@ -232,7 +224,7 @@ class MemoryOS(MemorySystem):
             return Recall(())
         query = self.embedder.embed([question.text], query=True)[0]
         _, _, least_fact = self.release.thresholds
-        knowledge_k = self.release.knowledge_k if self.knowledge_k is None else self.knowledge_k
+        knowledge_k = self.release.knowledge_k if self.settings.knowledge_k is None else self.settings.knowledge_k
         return Recall((
             *(unit_item(page.unit, kind="short_term") for page in self._short),
             *self._page_items(question, query),
@@ -249,11 +241,13 @@ class MemoryOS(MemorySystem):
         scores = self._page_vectors.similarities(query)[numbers]
         least = self.release.thresholds[1]
         similar = {number for number, score in zip(numbers, scores, strict=True) if score >= least}
-        if self.mutate_on_read:
+        if self.settings.mutate_on_read:
             visited = [segment for segment in segments if any(page.number in similar for page in segment.pages)]
             self._mid.visit(visited, question.time or self._now)
         hits = [
-            place for place in best(scores, self.release.k if self.k is None else self.k) if numbers[place] in similar
+            place
+            for place in best(scores, self.release.k if self.settings.k is None else self.settings.k)
+            if numbers[place] in similar
         ]
         return [self._page_item(pages[numbers[place]], float(scores[place])) for place in hits]
 
@@ -267,7 +261,7 @@ class MemoryOS(MemorySystem):
             return []
         keywords = self._keywords([question])[0] if self.release.question_keywords else frozenset[str]()
         segments, scores = list(self._mid.segments.values()), self._mid.similarities(query, keywords)
-        nearest = [(segments[place], float(scores[place])) for place in best(scores, self.segments)]
+        nearest = [(segments[place], float(scores[place])) for place in best(scores, self.settings.segments)]
         return [
             segment
             for segment, score in nearest

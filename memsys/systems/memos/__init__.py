@@ -30,6 +30,7 @@ Deviations and decisions:
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any, ClassVar, Literal
 
@@ -37,12 +38,13 @@ import numpy as np
 
 from data_loaders.schema import Question, Role, Turn, Unit
 from memsys.embed import Embedder
-from memsys.interface import Item, MemorySystem, NodeView, Recall, dated, one_of, period, positive, spoken
+from memsys.interface import Item, MemorySystem, NodeView, Recall, dated, period, spoken
 from memsys.llm import meter
 from memsys.llm.ask import ask_all
 from memsys.llm.parsing import ParseFailure
 from memsys.llm.protocol import LLM
 from memsys.prompts import Prompts
+from memsys.settings import Positive, Settings
 from memsys.sides import SIDES, shares
 from memsys.systems.memos.reorganise import Reorganiser
 from memsys.systems.memos.store import CAPACITY, Line, Memory, MemoryStore
@@ -51,19 +53,40 @@ _CONTEXT, _VECTORS = 5, 5
 """Memories shown to the fine parse, and most vectors of one search."""
 
 
-class MemOS(MemorySystem):
-    """Recalls the `k` memories nearest to the question, half of them from each view of the dialogue.
-
-    Args:
-        k: most items of a recall; the evaluation takes 20 from each view.
-        views: `both` sides of the dialogue as the user in turn, or only the `user` (half the calls).
-        window, overlap: lines of a window, and how many of them begin the next window.
-        fine_parse: whether a model writes statements to search by, besides the question (one call per view).
-        reorganise: whether memories are fused and get parents; needs scikit-learn.
-        timestamps: whether a recalled memory shows the time of its messages.
+@dataclass(frozen=True)
+class MemOSSettings(Settings):
+    """Settings of `MemOS`.
 
     Raises:
         ValueError: an unknown choice of views, or a number out of range.
+    """
+
+    k: Positive = 40
+    """Most items of a recall; the evaluation takes 20 from each view."""
+    views: Literal["both", "user"] = "both"
+    """`both` sides of the dialogue as the user in turn, or only the `user` (half the calls)."""
+    window: int = 10
+    overlap: int = 2
+    """Lines of a window, and how many of them begin the next window."""
+    fine_parse: bool = False
+    """Whether a model writes statements to search by, besides the question (one call per view)."""
+    reorganise: bool = False
+    """Whether memories are fused and get parents; needs scikit-learn."""
+    timestamps: bool = False
+    """Whether a recalled memory shows the time of its messages."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 <= self.overlap < self.window:
+            raise ValueError(
+                f"overlap must be at least 0 and smaller than the window {self.window}, found {self.overlap}"
+            )
+
+
+class MemOS(MemorySystem):
+    """Recalls the `k` memories nearest to the question, half of them from each view of the dialogue.
+
+    Raises:
         ImportError: `reorganise` without scikit-learn.
     """
 
@@ -73,28 +96,13 @@ class MemOS(MemorySystem):
     UNIT: ClassVar = {"rule": "utterance"}
 
     def __init__(
-        self,
-        llm: LLM,
-        embedder: Embedder,
-        prompts: Prompts,
-        k: int = 40,
-        views: Literal["both", "user"] = "both",
-        window: int = 10,
-        overlap: int = 2,
-        fine_parse: bool = False,
-        reorganise: bool = False,
-        timestamps: bool = False,
+        self, llm: LLM, embedder: Embedder, prompts: Prompts, settings: MemOSSettings = MemOSSettings()
     ) -> None:
-        if not 0 <= overlap < window:
-            raise ValueError(f"overlap must be at least 0 and smaller than the window {window}, found {overlap}")
-        if reorganise and find_spec("sklearn") is None:
+        if settings.reorganise and find_spec("sklearn") is None:
             raise ImportError("reorganise needs scikit-learn: pip install memsys-bench[cluster]")
-        self.llm, self.embedder, self.prompts = llm, embedder, prompts
-        self.k, self.views = positive("k", k), one_of("views", views, tuple(SIDES))
-        self.window, self.overlap = window, overlap
-        self.fine_parse, self.reorganise, self.timestamps = fine_parse, reorganise, timestamps
+        self.llm, self.embedder, self.prompts, self.settings = llm, embedder, prompts, settings
         self._reorganiser = Reorganiser(llm, embedder, prompts)
-        self._stores = tuple(MemoryStore(side) for side in SIDES[views])
+        self._stores = tuple(MemoryStore(side) for side in SIDES[settings.views])
         self._session: str | None = None
         self._provisional: tuple[MemoryStore, ...] | None = None
         """The stores with their open windows read; None when something was written since the last `consolidate`."""
@@ -111,9 +119,9 @@ class MemOS(MemorySystem):
         for turn in unit.turns:
             for store in self._stores:
                 store.lines.append(_line(turn, unit, store.side))
-                if len(store.lines) == self.window:
+                if len(store.lines) == self.settings.window:
                     full.append((store, store.lines))
-                    store.lines = store.lines[self.window - self.overlap :]
+                    store.lines = store.lines[self.settings.window - self.settings.overlap :]
         self._read_windows(full)
 
     def end_session(self, session_id: str) -> None:
@@ -158,9 +166,9 @@ class MemOS(MemorySystem):
             store.working.append(memory)
             store.add(memory)
             store.unstructured += 1
-            if self.reorganise:
+            if self.settings.reorganise:
                 self._reorganiser.reconcile(store, memory)
-        if self.reorganise:
+        if self.settings.reorganise:
             self._reorganiser.structure(store)
 
     # --- recall ---------------------------------------------------------------------------------------------------
@@ -170,10 +178,12 @@ class MemOS(MemorySystem):
             return Recall(())
         stores = self._current()
         query = self.embedder.embed([question.text], query=True)
-        queries = self._with_statements(stores, question.text, query) if self.fine_parse else [query] * len(stores)
+        queries = (
+            self._with_statements(stores, question.text, query) if self.settings.fine_parse else [query] * len(stores)
+        )
         hits = [
             store.search(vectors, limit)
-            for store, vectors, limit in zip(stores, queries, shares(self.k, len(stores)), strict=True)
+            for store, vectors, limit in zip(stores, queries, shares(self.settings.k, len(stores)), strict=True)
         ]
         return Recall(tuple(self._memory_item(memory, score) for view_hits in hits for memory, score in view_hits))
 
@@ -197,7 +207,7 @@ class MemOS(MemorySystem):
         ]
 
     def _memory_item(self, memory: Memory, score: float) -> Item:
-        text = memory.dated_text if self.timestamps else memory.text
+        text = memory.dated_text if self.settings.timestamps else memory.text
         return Item(memory.id, text, score, memory.sources, memory.kind, memory.level)
 
     # --- structure ------------------------------------------------------------------------------------------------

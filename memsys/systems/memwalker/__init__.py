@@ -28,16 +28,19 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
-from typing import Any, ClassVar, Literal
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, ClassVar, Literal
+
+from annotated_types import Ge
 
 from data_loaders.schema import Question, Unit
-from memsys.interface import Item, MemorySystem, NodeView, Recall, dated, one_of, positive, union, unit_item
+from memsys.interface import Item, MemorySystem, NodeView, Recall, dated, one_of, union, unit_item
 from memsys.llm import meter
 from memsys.llm.ask import ask_all, complete
 from memsys.llm.parsing import ParseFailure
 from memsys.llm.protocol import LLM
 from memsys.prompts import Option, Prompt, Prompts
+from memsys.settings import Positive, Settings
 from memsys.systems.memwalker.walk import BACK, COMMIT, Walk, WalkNode, action_of
 from memsys.tokens import count_tokens, truncate
 
@@ -54,32 +57,52 @@ _CHOICES = {
 }
 
 
+@dataclass(frozen=True)
+class MemWalkerSettings(Settings):
+    """Settings of `MemWalker`."""
+
+    segment: Literal["pack", "unit"] = "pack"
+    """`pack` whole units up to `segment_tokens` (a longer unit is a segment of its own), or one `unit` per segment."""
+    segment_tokens: Positive = 1000
+    """Maximum size of a packed segment, in o200k tokens."""
+    break_at_session: bool = False
+    """Whether a session starts a new segment."""
+    branching: Annotated[int, Ge(2)] = 8
+    """Number of children of a full group (8 in the paper, 5 for screenplays)."""
+    leaf_summary: Literal["llm", "copy_if_short"] = "llm"
+    """`llm` summarises every segment; `copy_if_short` copies texts of at most `short_tokens`."""
+    short_tokens: int = 200
+    """See `leaf_summary`."""
+    summary_tokens: Positive = 400
+    """Length limit of a summary."""
+    output: Literal["evidence", "answer"] = "evidence"
+    """`evidence` for the common reader, or the walk's own `answer`."""
+    collect: Literal["first", "k"] = "first"
+    """End at the `first` commitment, or keep segments until they have `k` units."""
+    k: Positive = 10
+    """Number of units at which `collect="k"` ends."""
+    fallback: Literal["visited", "empty"] = "visited"
+    """Recall of an uncommitted walk: the `visited` segments, the latest first, or nothing (`empty`)."""
+    triage_revert: bool = False
+    exclude_visited: bool = True
+    skip_forced: bool = True
+    """See the module's description."""
+    max_steps: Positive = 30
+    """Maximum number of steps with a call; retries do not count."""
+    attempts: Positive = 3
+    """Replies per step before the walk gives up."""
+    working_memory: Literal["off", "leaf", "both"] = "leaf"
+    """Prompts that contain the working memory: none (`off`), the `leaf` prompt, or `both` leaf and triage prompts."""
+    background_tokens: Positive = 1200
+    """Limit of the working memory; the oldest summaries except the root's are dropped first."""
+    show_dates: bool = True
+    """Whether a triage prompt shows the time span of each summary."""
+    reasoning: bool = True
+    """Whether the prompts ask for reasoning before the action."""
+
+
 class MemWalker(MemorySystem):
-    """Recalls the units of the segments to which a walk down the tree of summaries commits, in order of time.
-
-    Args:
-        segment: `pack` whole units up to `segment_tokens` (a longer unit is a segment of its own), or one `unit` per segment.
-        segment_tokens: maximum size of a packed segment, in o200k tokens.
-        break_at_session: whether a session starts a new segment.
-        branching: number of children of a full group (8 in the paper, 5 for screenplays).
-        leaf_summary: `llm` summarises every segment; `copy_if_short` copies texts of at most `short_tokens`.
-        short_tokens: see `leaf_summary`.
-        summary_tokens: length limit of a summary.
-        output: `evidence` for the common reader, or the walk's own `answer`.
-        collect: end at the `first` commitment, or keep segments until they have `k` units.
-        k: number of units at which `collect="k"` ends.
-        fallback: recall of an uncommitted walk: the `visited` segments, the latest first, or nothing (`empty`).
-        triage_revert, exclude_visited, skip_forced: see the module's description.
-        max_steps: maximum number of steps with a call; retries do not count.
-        attempts: replies per step before the walk gives up.
-        working_memory: prompts that contain the working memory: none (`off`), the `leaf` prompt, or `both` leaf and triage prompts.
-        background_tokens: limit of the working memory; the oldest summaries except the root's are dropped first.
-        show_dates: whether a triage prompt shows the time span of each summary.
-        reasoning: whether the prompts ask for reasoning before the action.
-
-    Raises:
-        ValueError: an unknown choice, or a number below 1 (below 2 for `branching`).
-    """
+    """Recalls the units of the segments to which a walk down the tree of summaries commits, in order of time."""
 
     READ_KNOBS: ClassVar = (
         "output", "collect", "k", "fallback", "triage_revert", "exclude_visited", "skip_forced", "max_steps", "attempts",
@@ -89,41 +112,8 @@ class MemWalker(MemorySystem):
     UNIT: ClassVar = {"rule": "ab_pair", "on_unpaired": "keep_single"}
     PAST_K: ClassVar = "a segment is recalled whole, and k says when enough of them have been collected"
 
-    def __init__(
-        self,
-        llm: LLM,
-        prompts: Prompts,
-        segment: Literal["pack", "unit"] = "pack",
-        segment_tokens: int = 1000,
-        break_at_session: bool = False,
-        branching: int = 8,
-        leaf_summary: Literal["llm", "copy_if_short"] = "llm",
-        short_tokens: int = 200,
-        summary_tokens: int = 400,
-        output: Literal["evidence", "answer"] = "evidence",
-        collect: Literal["first", "k"] = "first",
-        k: int = 10,
-        fallback: Literal["visited", "empty"] = "visited",
-        triage_revert: bool = False,
-        exclude_visited: bool = True,
-        skip_forced: bool = True,
-        max_steps: int = 30,
-        attempts: int = 3,
-        working_memory: Literal["off", "leaf", "both"] = "leaf",
-        background_tokens: int = 1200,
-        show_dates: bool = True,
-        reasoning: bool = True,
-    ) -> None:
-        self.llm, self.prompts = llm, prompts
-        self.segment, self.break_at_session, self.leaf_summary = segment, break_at_session, leaf_summary
-        self.segment_tokens, self.branching = positive("segment_tokens", segment_tokens), branching
-        self.short_tokens, self.summary_tokens = short_tokens, positive("summary_tokens", summary_tokens)
-        self.output, self.collect, self.k, self.fallback = output, collect, positive("k", k), fallback
-        self.triage_revert, self.exclude_visited, self.skip_forced = triage_revert, exclude_visited, skip_forced
-        self.max_steps, self.attempts = positive("max_steps", max_steps), positive("attempts", attempts)
-        self.working_memory, self.background_tokens = working_memory, positive("background_tokens", background_tokens)
-        self.show_dates, self.reasoning = show_dates, reasoning
-        self._check_choices()
+    def __init__(self, llm: LLM, prompts: Prompts, settings: MemWalkerSettings = MemWalkerSettings()) -> None:
+        self.llm, self.prompts, self.settings = llm, prompts, settings
         self._units: list[Unit] = []
         self._cuts: list[int] = []
         """Index of the first unit of each segment."""
@@ -138,8 +128,8 @@ class MemWalker(MemorySystem):
     def _check_choices(self) -> None:
         for name, choices in _CHOICES.items():
             one_of(name, getattr(self, name), choices)
-        if self.branching < 2:
-            raise ValueError(f"branching must be at least 2, found {self.branching}")
+        if self.settings.branching < 2:
+            raise ValueError(f"branching must be at least 2, found {self.settings.branching}")
 
     def write(self, unit: Unit) -> None:
         """Add the unit to the open segment, or open the next segment with it. `consolidate` makes the summaries."""
@@ -148,9 +138,9 @@ class MemWalker(MemorySystem):
         new_session = before is not None and before.session_id != unit.session_id
         if (
             not self._units
-            or self.segment == "unit"
-            or self._size + tokens > self.segment_tokens
-            or (self.break_at_session and new_session)
+            or self.settings.segment == "unit"
+            or self._size + tokens > self.settings.segment_tokens
+            or (self.settings.break_at_session and new_session)
         ):
             self._cuts.append(len(self._units))
             self._size, tokens = 0, count_tokens(dated(unit.text, unit.time_text))
@@ -177,9 +167,9 @@ class MemWalker(MemorySystem):
             if walk.counts[event]:
                 meter.note(f"memwalker.{event}", walk.counts[event])
         # With the walk's own answer, the "no answer" of an exhausted walk must not count as a correct abstention.
-        no_answer = self.output == "answer" and walk.outcome == "exhausted"
+        no_answer = self.settings.output == "answer" and walk.outcome == "exhausted"
         aborted = walk.outcome if no_answer or walk.outcome.startswith("gave_up") else ""
-        answer = (walk.answer or NO_ANSWER) if self.output == "answer" else None
+        answer = (walk.answer or NO_ANSWER) if self.settings.output == "answer" else None
         return Recall(tuple(self._evidence(walk)), answer, aborted)
 
     def walk(self, question: Question) -> Walk:
@@ -224,10 +214,10 @@ class MemWalker(MemorySystem):
 
     def _summarise_full(self) -> None:
         """Summarise the segments and groups that have become full since the last call."""
-        edges = [*self._cuts, *([len(self._units)] if self.segment == "unit" else [])]
+        edges = [*self._cuts, *([len(self._units)] if self.settings.segment == "unit" else [])]
         spans = list(itertools.pairwise(edges))
         self._full[0] += self._segments(len(self._full[0]), spans[len(self._full[0]) :])
-        level, size = 0, self.branching
+        level, size = 0, self.settings.branching
         while len(self._full[level]) >= size:
             if level + 1 == len(self._full):
                 self._full.append([])
@@ -244,14 +234,16 @@ class MemWalker(MemorySystem):
         levels = [segments]
         while len(levels[-1]) > 1:
             full = self._full[len(levels)] if len(levels) < len(self._full) else []
-            ungrouped = levels[-1][len(full) * self.branching :]
+            ungrouped = levels[-1][len(full) * self.settings.branching :]
             levels.append([*full, *self._groups(len(levels) + 1, len(full), [ungrouped] if ungrouped else [])])
         return levels
 
     def _segments(self, first: int, spans: Sequence[tuple[int, int]]) -> list[WalkNode]:
         """Nodes of the segments with these unit ranges; their numbers start at `first`."""
         texts = [self._passage(start, stop) for start, stop in spans]
-        long = [self.leaf_summary == "llm" or count_tokens(text) > self.short_tokens for text in texts]
+        long = [
+            self.settings.leaf_summary == "llm" or count_tokens(text) > self.settings.short_tokens for text in texts
+        ]
         written = iter(
             self._summaries("segment", [[text] for text, is_long in zip(texts, long, strict=True) if is_long])
         )
@@ -277,14 +269,16 @@ class MemWalker(MemorySystem):
 
     def _summaries(self, step: str, texts: Sequence[Sequence[str]]) -> list[tuple[str, bool]]:
         """Summarise each list of texts; True marks a summary that could not be parsed and is the start of the texts."""
-        prompt = replace(self.prompts[f"memwalker/{step}"], max_tokens=self.summary_tokens)
+        prompt = replace(self.prompts[f"memwalker/{step}"], max_tokens=self.settings.summary_tokens)
         values = ask_all(self.llm, [(prompt, {"texts": tuple(parts)}) for parts in texts])
         if failed := sum(isinstance(value, ParseFailure) for value in values):
             meter.note("memwalker.truncated_texts", failed)
-        if capped := sum(isinstance(value, str) and count_tokens(value) >= self.summary_tokens for value in values):
+        if capped := sum(
+            isinstance(value, str) and count_tokens(value) >= self.settings.summary_tokens for value in values
+        ):
             meter.note("memwalker.summary_at_limit", capped)
         return [
-            (truncate(" ".join(parts), self.summary_tokens), True)
+            (truncate(" ".join(parts), self.settings.summary_tokens), True)
             if isinstance(value, ParseFailure)
             else (value, False)
             for parts, value in zip(texts, values, strict=True)
@@ -311,11 +305,11 @@ class MemWalker(MemorySystem):
         """Make one step at an inner node: move to a child, or go back."""
         node = walk.path[-1]
         options = [child for child in node.children if child.id not in walk.closed]
-        may_revert = self.triage_revert and len(walk.path) > 1
+        may_revert = self.settings.triage_revert and len(walk.path) > 1
         if not options:
             walk.closed.add(node.id)
             walk.leave()
-        elif len(options) == 1 and self.skip_forced and not may_revert:
+        elif len(options) == 1 and self.settings.skip_forced and not may_revert:
             walk.counts["forced"] += 1
             walk.move(options[0])
         else:
@@ -323,7 +317,7 @@ class MemWalker(MemorySystem):
             if action is not None and action >= 0:
                 walk.move(options[action])
             elif action is not None:
-                self._reject(walk, exclude=self.exclude_visited)
+                self._reject(walk, exclude=self.settings.exclude_visited)
 
     def _leaf(self, walk: Walk) -> None:
         """Make one step at a segment: commit to it, or go back."""
@@ -332,11 +326,11 @@ class MemWalker(MemorySystem):
             walk.leaves.append(node)
         action, answer = self._step(walk, *self._reading(walk))
         if action == BACK:
-            self._reject(walk, exclude=self.exclude_visited)
+            self._reject(walk, exclude=self.settings.exclude_visited)
         elif action == COMMIT:
             walk.answer = walk.answer or answer
             walk.kept.append(node)
-            if self.collect == "first" or sum(kept.stop - kept.start for kept in walk.kept) >= self.k:
+            if self.settings.collect == "first" or sum(kept.stop - kept.start for kept in walk.kept) >= self.settings.k:
                 walk.outcome = "committed"
             else:
                 walk.closed.add(node.id)
@@ -358,13 +352,13 @@ class MemWalker(MemorySystem):
 
         The action is None when the walk gives up; the reason is then the walk's outcome.
         """
-        if walk.counts["calls"] >= self.max_steps:
+        if walk.counts["calls"] >= self.settings.max_steps:
             walk.outcome = "gave_up_budget"
             return None, ""
         walk.counts["calls"] += 1
-        prompt: Prompt = self.prompts[f"memwalker/{step}{'' if self.reasoning else '_direct'}"]
+        prompt: Prompt = self.prompts[f"memwalker/{step}{'' if self.settings.reasoning else '_direct'}"]
         request = prompt.render(fields)
-        for attempt in range(self.attempts):
+        for attempt in range(self.settings.attempts):
             temperature = RETRY_TEMPERATURE if attempt else request.temperature
             reply = complete(self.llm, replace(request, temperature=temperature, sample=attempt, retry=attempt))
             action, answer = (None, "") if reply.stopped else action_of(reply.text)
@@ -384,11 +378,11 @@ class MemWalker(MemorySystem):
             "query": walk.question.text,
             "now": walk.question.time_text or "not known",
             "options": tuple(
-                Option(str(number), self._dated_summary(node) if self.show_dates else node.summary)
+                Option(str(number), self._dated_summary(node) if self.settings.show_dates else node.summary)
                 for number, node in enumerate(options)
             ),
             "numbers": ", ".join(map(str, allowed)),
-            "background": self._background(walk) if self.working_memory == "both" else (),
+            "background": self._background(walk) if self.settings.working_memory == "both" else (),
         }
         return "triage", fields, allowed
 
@@ -401,7 +395,7 @@ class MemWalker(MemorySystem):
             "memories": walk.path[-1].text,
             "options": tuple(Option(chr(ord("A") + place), text) for place, text in enumerate(question.options)),
             "instruction": "\n".join(line for line in (question.asked_by, question.instruction) if line),
-            "background": self._background(walk) if self.working_memory != "off" else (),
+            "background": self._background(walk) if self.settings.working_memory != "off" else (),
         }
         return "leaf", fields, (BACK, COMMIT)
 
@@ -410,11 +404,11 @@ class MemWalker(MemorySystem):
         notes = [node.summary for node in walk.background]
         sizes = [count_tokens(note) for note in notes]
         dropped = 0
-        while len(notes) - dropped > 1 and sizes[0] + sum(sizes[1 + dropped :]) > self.background_tokens:
+        while len(notes) - dropped > 1 and sizes[0] + sum(sizes[1 + dropped :]) > self.settings.background_tokens:
             dropped += 1
-        if dropped or sizes[:1] > [self.background_tokens]:
+        if dropped or sizes[:1] > [self.settings.background_tokens]:
             meter.note("memwalker.background_cut")
-        root = [truncate(note, self.background_tokens) for note in notes[:1]]
+        root = [truncate(note, self.settings.background_tokens) for note in notes[:1]]
         return (*root, *notes[1 + dropped :])
 
     def _evidence(self, walk: Walk) -> Iterator[Item]:
@@ -422,9 +416,9 @@ class MemWalker(MemorySystem):
         if walk.kept:
             for node in sorted(walk.kept, key=lambda node: node.start):
                 yield from (unit_item(unit, 1.0) for unit in self._units[node.start : node.stop])
-        elif self.fallback == "visited":
+        elif self.settings.fallback == "visited":
             units = [unit for node in reversed(walk.leaves) for unit in self._units[node.start : node.stop]]
-            yield from map(unit_item, units if self.collect == "first" else units[: self.k])
+            yield from map(unit_item, units if self.settings.collect == "first" else units[: self.settings.k])
 
 
 def _same_time(before: Unit | None, unit: Unit) -> bool:

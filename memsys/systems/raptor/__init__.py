@@ -39,12 +39,13 @@ import numpy as np
 
 from data_loaders.schema import Question, Unit
 from memsys.embed import Embedder
-from memsys.interface import Item, MemorySystem, NodeView, Recall, dated, known_mode, one_of, positive, union
+from memsys.interface import Item, MemorySystem, NodeView, Recall, dated, one_of, positive, union
 from memsys.llm import meter
 from memsys.llm.ask import ask_all
 from memsys.llm.parsing import ParseFailure
 from memsys.llm.protocol import LLM
 from memsys.prompts import Prompts
+from memsys.settings import Positive, Settings
 from memsys.systems.raptor.clustering import Clustering, clusters
 from memsys.tokens import count_tokens, truncate
 from memsys.vectors import best
@@ -78,29 +79,48 @@ class _Tree:
     layers: tuple[range, ...] = ()
 
 
+@dataclass(frozen=True)
+class RaptorSettings(Settings):
+    """Settings of `Raptor`."""
+
+    mode: Mode = "paper"
+    k: Positive | None = None
+    """Maximum number of items, None for no limit. In a traversal, the most similar of the visited nodes are kept. The paper limits only
+    the tokens, the released code takes 10."""
+    max_tokens: Positive | None = 2000
+    """Budget of a collapsed recall (cl100k tokens), None for no limit; the first node that would exceed it ends the recall. 2,000 in the
+    paper (about 20 nodes), 3,500 in the released code."""
+    retrieval: Literal["collapsed", "traversal"] = "collapsed"
+    """`collapsed`, or `traversal`: the `traversal_k` best of a layer, then the best of their children."""
+    traversal_k: Positive = 5
+    """Number of nodes that a traversal keeps per layer."""
+    start_layer: int | None = None
+    traversal_layers: Positive | None = None
+    """Layer in which a traversal starts (None = the top), and number of layers it visits (None = all)."""
+    chunk_tokens: Positive | None = 100
+    """Size of the leaves in cl100k tokens; None makes every unit a leaf."""
+    layers: Positive = 5
+    """Maximum number of layers of summaries."""
+    dimension: Positive = 10
+    """Number of dimensions after the reduction; a layer of at most `dimension + 1` nodes is the last."""
+    threshold: float = 0.1
+    """Least posterior (exclusive) with which a node belongs to a component."""
+    max_cluster_tokens: int = 3500
+    """Length above which a cluster is clustered again."""
+    max_components: int = 50
+    """Exclusive upper limit of a mixture's number of components."""
+    summary_tokens: Positive = 100
+    """Length limit of a summary."""
+    reducer: Literal["umap", "pca"] = "umap"
+    """`umap`, or `pca` (the offline stand-in)."""
+    seed: int = 224
+    """Seed of UMAP and of the mixtures that BIC compares; 224 as released. The final mixture has seed 0."""
+
+
 class Raptor(MemorySystem):
     """Recalls the nodes, chunks and summaries, that are most similar to the question, best first.
 
-    Args:
-        k: maximum number of items, None for no limit. In a traversal, the most similar of the visited nodes are kept. The paper limits
-            only the tokens, the released code takes 10.
-        max_tokens: budget of a collapsed recall (cl100k tokens), None for no limit; the first node that would exceed it ends the recall.
-            2,000 in the paper (about 20 nodes), 3,500 in the released code.
-        retrieval: `collapsed`, or `traversal`: the `traversal_k` best of a layer, then the best of their children.
-        traversal_k: number of nodes that a traversal keeps per layer.
-        start_layer, traversal_layers: layer in which a traversal starts (None = the top), and number of layers it visits (None = all).
-        chunk_tokens: size of the leaves in cl100k tokens; None makes every unit a leaf.
-        layers: maximum number of layers of summaries.
-        dimension: number of dimensions after the reduction; a layer of at most `dimension + 1` nodes is the last.
-        threshold: least posterior (exclusive) with which a node belongs to a component.
-        max_cluster_tokens: length above which a cluster is clustered again.
-        max_components: exclusive upper limit of a mixture's number of components.
-        summary_tokens: length limit of a summary.
-        reducer: `umap`, or `pca` (the offline stand-in).
-        seed: seed of UMAP and of the mixtures that BIC compares; 224 as released. The final mixture has seed 0.
-
     Raises:
-        ValueError: an unknown choice, or a number below 1.
         ImportError: scikit-learn or umap-learn is not installed.
     """
 
@@ -113,36 +133,18 @@ class Raptor(MemorySystem):
     INDEPENDENT_CALLS: ClassVar = True
 
     def __init__(
-        self,
-        llm: LLM,
-        embedder: Embedder,
-        prompts: Prompts,
-        mode: Mode = "paper",
-        k: int | None = None,
-        max_tokens: int | None = 2000,
-        retrieval: Literal["collapsed", "traversal"] = "collapsed",
-        traversal_k: int = 5,
-        start_layer: int | None = None,
-        traversal_layers: int | None = None,
-        chunk_tokens: int | None = 100,
-        layers: int = 5,
-        dimension: int = 10,
-        threshold: float = 0.1,
-        max_cluster_tokens: int = 3500,
-        max_components: int = 50,
-        summary_tokens: int = 100,
-        reducer: Literal["umap", "pca"] = "umap",
-        seed: int = 224,
+        self, llm: LLM, embedder: Embedder, prompts: Prompts, settings: RaptorSettings = RaptorSettings()
     ) -> None:
-        self.llm, self.embedder, self.prompts, self.reducer = llm, embedder, prompts, reducer
-        self.mode = known_mode(self, mode)
-        self.k, self.max_tokens, self.retrieval = k, max_tokens, retrieval
-        self.traversal_k, self.start_layer, self.traversal_layers = traversal_k, start_layer, traversal_layers
-        self.chunk_tokens, self.layers, self.summary_tokens = chunk_tokens, layers, summary_tokens
-        self._check(reducer)
-        released = Clustering(max_tokens=max_cluster_tokens, max_components=max_components, reducer=reducer, seed=seed)
-        self._clustering = replace(released, dimension=positive("dimension", dimension), threshold=threshold)
-        self._reclustering = released if mode == "code" else self._clustering
+        for package in ("sklearn", "umap") if settings.reducer == "umap" else ("sklearn",):
+            if find_spec(package) is None:
+                raise ImportError(f"RAPTOR needs {package}: pip install memsys-bench[cluster]")
+        self.llm, self.embedder, self.prompts, self.settings = llm, embedder, prompts, settings
+        released = Clustering(
+            max_tokens=settings.max_cluster_tokens, max_components=settings.max_components, reducer=settings.reducer,
+            seed=settings.seed,
+        )  # fmt: skip
+        self._clustering = replace(released, dimension=settings.dimension, threshold=settings.threshold)
+        self._reclustering = released if settings.mode == "code" else self._clustering
         self._units: list[Unit] = []
         self._built = 0
         """Number of units in the last build."""
@@ -171,9 +173,11 @@ class Raptor(MemorySystem):
         if self._tree.vectors is None:
             return Recall(())
         similarities = self._tree.vectors @ self.embedder.embed([question.text], query=True)[0]
-        chosen = {"collapsed": self._collapsed, "traversal": self._traversal}[self.retrieval](similarities)
+        chosen = {"collapsed": self._collapsed, "traversal": self._traversal}[self.settings.retrieval](similarities)
         items = (self._node_item(index, float(similarities[index])) for index in chosen)
-        return Recall(tuple(items if self.retrieval == "traversal" else _until_full(items, self.max_tokens)))
+        return Recall(
+            tuple(items if self.settings.retrieval == "traversal" else _until_full(items, self.settings.max_tokens))
+        )
 
     def nodes(self) -> Iterator[NodeView]:
         """Every node of the last build; `level` is its layer, `parents` are the summaries of its clusters."""
@@ -199,7 +203,7 @@ class Raptor(MemorySystem):
         clustered = {child for node in nodes for child in node.children}
         sizes = [sum(_count(nodes[child].text) for child in node.children) for node in nodes if node.layer]
         return {
-            "reducer": self.reducer,
+            "reducer": self.settings.reducer,
             "nodes": len(nodes),
             "layers": [len(layer) for layer in layers],
             "unclustered": sum(index not in clustered for layer in layers[:-1] for index in layer),
@@ -212,10 +216,10 @@ class Raptor(MemorySystem):
         nodes = self._leaves()
         if not nodes:
             return _Tree()
-        keeps_lines = self.chunk_tokens is None and self.mode == "paper"
+        keeps_lines = self.settings.chunk_tokens is None and self.settings.mode == "paper"
         vectors = self.embedder.embed([node.text if keeps_lines else _one_line(node.text) for node in nodes])
         layers = [range(len(nodes))]
-        for _ in range(self.layers):
+        for _ in range(self.settings.layers):
             layer = layers[-1]
             if len(layer) <= self._clustering.dimension + 1:
                 break
@@ -232,7 +236,7 @@ class Raptor(MemorySystem):
 
     def _leaves(self) -> list[_Node]:
         """Nodes of layer 0: the chunks of each session, or the units."""
-        if self.chunk_tokens is None:
+        if self.settings.chunk_tokens is None:
             return [_Node(unit.id, unit.text, 0, (), unit.turn_ids, unit, unit) for unit in self._units]
         leaves: list[_Node] = []
         for _, session in itertools.groupby(self._units, key=lambda unit: unit.session_id):
@@ -242,7 +246,7 @@ class Raptor(MemorySystem):
                 for unit in units
                 for turn in unit.turns
             ]
-            for chunk in chunks(lines, self.chunk_tokens, self.mode):
+            for chunk in chunks(lines, self.settings.chunk_tokens, self.settings.mode):
                 text = " ".join(sentence.text for sentence in chunk)
                 sources = union((sentence.turn_id,) for sentence in chunk)
                 leaves.append(_Node(f"chunk-{len(leaves)}", text, 0, (), sources, units[0], units[-1]))
@@ -250,7 +254,7 @@ class Raptor(MemorySystem):
 
     def _summaries(self, nodes: Sequence[_Node], members: Sequence[tuple[int, ...]], layer: int) -> list[_Node]:
         """Nodes of a layer: one summary for each cluster, given by the indices of its members."""
-        prompt = replace(self.prompts["raptor/summarise"], max_tokens=self.summary_tokens)
+        prompt = replace(self.prompts["raptor/summarise"], max_tokens=self.settings.summary_tokens)
         texts = [[_one_line(nodes[index].text) for index in cluster] for cluster in members]
         asks = [(prompt, {"texts": parts, "context": "\n\n".join(parts)}) for parts in texts]
         summaries: list[_Node] = []
@@ -261,7 +265,7 @@ class Raptor(MemorySystem):
             summaries.append(
                 _Node(
                     f"node-{len(nodes) + len(summaries)}",
-                    truncate(" ".join(parts), self.summary_tokens, "cl100k_base") if failed else reply,
+                    truncate(" ".join(parts), self.settings.summary_tokens, "cl100k_base") if failed else reply,
                     layer,
                     cluster,
                     union(nodes[index].sources for index in cluster),
@@ -273,23 +277,25 @@ class Raptor(MemorySystem):
         return summaries
 
     def _collapsed(self, similarities: np.ndarray) -> list[int]:
-        return best(similarities, len(similarities) if self.k is None else self.k)
+        return best(similarities, len(similarities) if self.settings.k is None else self.settings.k)
 
     def _traversal(self, similarities: np.ndarray) -> list[int]:
         """The nodes visited by a descent that keeps the `traversal_k` most similar nodes of each layer."""
         layers = self._tree.layers
-        start = len(layers) - 1 if self.start_layer is None else min(self.start_layer, len(layers) - 1)
+        start = (
+            len(layers) - 1 if self.settings.start_layer is None else min(self.settings.start_layer, len(layers) - 1)
+        )
         candidates = list(layers[start])
         visited: list[int] = []
-        for _ in range(start + 1 if self.traversal_layers is None else self.traversal_layers):
-            kept = [candidates[at] for at in best(similarities[candidates], self.traversal_k)]
+        for _ in range(start + 1 if self.settings.traversal_layers is None else self.settings.traversal_layers):
+            kept = [candidates[at] for at in best(similarities[candidates], self.settings.traversal_k)]
             visited += kept
             candidates = sorted({child for index in kept for child in self._tree.nodes[index].children})
             if not candidates:
                 break
-        if self.k is None:
+        if self.settings.k is None:
             return visited
-        return [visited[at] for at in sorted(best(similarities[visited], self.k))]
+        return [visited[at] for at in sorted(best(similarities[visited], self.settings.k))]
 
     def _node_item(self, index: int, score: float) -> Item:
         node = self._tree.nodes[index]

@@ -22,12 +22,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 
 from data_loaders.schema import Question, Unit
-from memsys.interface import Item, MemorySystem, NodeView, Recall, dated, one_of, positive, spoken
+from memsys.interface import Item, MemorySystem, NodeView, Recall, dated, spoken
 from memsys.llm import meter
 from memsys.llm.gateway.accounts import Account, Purpose
 from memsys.llm.gateway.keys import Normalisation
@@ -36,27 +37,43 @@ from memsys.products.places import place_of
 from memsys.products.process import MalformedReply, count
 from memsys.products.session import Limits, ProductSession
 from memsys.products.surroundings import PROGRAM
+from memsys.settings import Positive, Settings
 
 CHANGES = ("stored", "changed", "deleted")
+
+
+@dataclass(frozen=True)
+class ReleasedSettings(Settings):
+    """How a product is run."""
+
+    product: str = "mem0ai"
+    """Name of a file in conf/product, or the path of an adapter (`….py`) that runs in our own environment."""
+    k: Positive | None = 20
+    """Most items of a recall; None takes all that the product's search returns, of a product whose search has no such number."""
+    clock: Literal["dialogue", "wall"] = "dialogue"
+    settings: Mapping[str, Any] | None = None
+    """Passed to the adapter."""
+    purposes: Sequence[Mapping[str, Any]] = ()
+    """Names of its calls, and how the offline engine answers them (`memsys.llm.gateway.accounts.Purpose`)."""
+    normalise: Sequence[Mapping[str, str]] = ()
+    """What the product stamps into its requests, as `{find: regular expression, put: text}`."""
+    overrides: Mapping[str, Any] | None = None
+    """Fields of every chat request that are replaced, such as the temperature; None removes one."""
+    open_seconds: float = 300.0
+    """Time limit of opening the product."""
+    step_seconds: float = 300.0
+    """Time limit of a step."""
+    memory_mb: int = 0
+    """Memory limit of the process; 0 = none."""
+    restarts: int = 3
+    """How often a dead process is replaced."""
 
 
 class Released(MemorySystem):
     """Recalls what a product's search returns.
 
-    Args:
-        product: name of a file in conf/product, or the path of an adapter (`….py`) that runs in our own environment.
-        k: most items of a recall; None takes all that the product's search returns, of a product whose search has no such number.
-        clock: `dialogue` or `wall`.
-        settings: passed to the adapter.
-        purposes: names of its calls, and how the offline engine answers them (`memsys.llm.gateway.accounts.Purpose`).
-        normalise: what the product stamps into its requests, as `{find: regular expression, put: text}`.
-        overrides: fields of every chat request that are replaced, such as the temperature; null removes one.
-        open_seconds, step_seconds: time limits.
-        memory_mb: memory limit of the process; 0 = none.
-        restarts: how often a dead process is replaced.
-
     Raises:
-        ValueError: an unknown product or clock, or a number out of range.
+        ValueError: an unknown product.
     """
 
     READ_KNOBS: ClassVar = ("k",)
@@ -71,44 +88,22 @@ class Released(MemorySystem):
     }
 
     def __init__(
-        self,
-        gateway: Gateway,
-        rng: np.random.Generator,
-        product: str = "mem0ai",
-        k: int | None = 20,
-        clock: Literal["dialogue", "wall"] = "dialogue",
-        settings: Mapping[str, Any] | None = None,
-        purposes: Sequence[Mapping[str, Any]] = (),
-        normalise: Sequence[Mapping[str, str]] = (),
-        overrides: Mapping[str, Any] | None = None,
-        open_seconds: float = 300.0,
-        step_seconds: float = 300.0,
-        memory_mb: int = 0,
-        restarts: int = 3,
+        self, gateway: Gateway, rng: np.random.Generator, options: ReleasedSettings = ReleasedSettings()
     ) -> None:
-        self.product, self.k = product, None if k is None else positive("k", k)
-        self.clock = one_of("clock", clock, ("dialogue", "wall"))
-        self.settings = dict(settings or {})
-        self.purposes = tuple(Purpose(**each) for each in purposes)
-        self.normalise = tuple(Normalisation(**each) for each in normalise)
-        self.overrides = dict(overrides or {})
-        self.open_seconds, self.step_seconds = open_seconds, step_seconds
-        self.memory_mb, self.restarts = memory_mb, restarts
-        self._gateway = gateway
-        self._seed = int(rng.integers(2**31))
-        place, label = place_of(product), place_of(product).name
+        self.options, self._gateway = options, gateway
+        seed = int(rng.integers(2**31))
+        place = place_of(options.product)
         account = Account(
-            f"{label}/{self._seed:08x}",
-            label=label,
-            purposes=self.purposes,
-            normalisations=self.normalise,
-            overrides=self.overrides,
+            f"{place.name}/{seed:08x}",
+            label=place.name,
+            purposes=tuple(Purpose(**each) for each in options.purposes),
+            normalisations=tuple(Normalisation(**each) for each in options.normalise),
+            overrides=dict(options.overrides or {}),
         )
-        opening: dict[str, Any] = {"seed": self._seed, "clock": clock, "settings": self.settings}
-        limits = Limits(open_seconds, step_seconds, memory_mb, restarts)
+        opening: dict[str, Any] = {"seed": seed, "clock": options.clock, "settings": dict(options.settings or {})}
+        limits = Limits(options.open_seconds, options.step_seconds, options.memory_mb, options.restarts)
         self._account, self._life = account, ProductSession(gateway, account, place, opening, limits)
         self._opening = opening
-        self._held = 0
 
     @classmethod
     def outside(cls, settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -150,11 +145,11 @@ class Released(MemorySystem):
     def read(self, question: Question) -> Recall:
         if not self._life.counts["units"]:
             return Recall(())
-        given = {"id": question.id, "text": question.text, "k": self.k, "stamp": _stamp(question)}
+        given = {"id": question.id, "text": question.text, "k": self.options.k, "stamp": _stamp(question)}
         items = _listed("read", self._life.read("read", given, f"read {question.id}"))
-        if self.k is not None and len(items) > self.k:
+        if self.options.k is not None and len(items) > self.options.k:
             meter.note("released.more_than_k")
-        return Recall(tuple(_item(each) for each in items[: self.k]))
+        return Recall(tuple(_item(each) for each in items[: self.options.k]))
 
     def nodes(self) -> Iterator[NodeView]:
         """What the product holds, if its adapter can list it; without structure."""
@@ -172,7 +167,7 @@ class Released(MemorySystem):
         """What the product is, what it stored, and what went wrong around it."""
         idle, refused = self._account.idle, self._life.refused
         return {
-            "product": place_of(self.product).identity,
+            "product": place_of(self.options.product).identity,
             "abilities": self._life.abilities,
             "counts": dict(self._life.counts),
             "connections_refused": {name: n for name, n in refused.items() if not name.startswith(PROGRAM)},

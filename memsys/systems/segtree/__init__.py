@@ -23,7 +23,7 @@ No code is public, so there is no `mode="code"`. Where the paper is silent or co
 - `summary_tokens`: limit on the child annotations in one annotation prompt; the paper has none. During writes the prompt contains the
   latest children that fit, after the node's previous annotation, which stands for the earlier ones. `consolidate` summarises all
   children in order, with several prompts; each begins with the summary before it. None turns the limit off.
-- `neg`, `sink`: treatment of negative cosines and of nodes without an outgoing edge (`memsys.systems.segtree.propagation`).
+- `neg`, `sink`: treatment of negative cosines and of nodes without an outgoing edge (`memsys.systems.segtree.reading`).
 - `leaf_only`: whether only leaves are admissible. The default is all nodes, as in the paper's figures.
 - `dedup`: of several nodes with the same interval and text (chains repeat their leaf), recall only the best-ranked. The paper is silent.
 - `order`: order of the recalled items, by start of interval (`chronological`) or by score (`rank`). The paper is silent.
@@ -39,105 +39,59 @@ units of their own here; the unit rule of SegTreeMem's tables drops them.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, Literal
 
 import numpy as np
 
-from data_loaders.schema import Question, Unit
+from data_loaders.schema import Unit
 from memsys.embed import Embedder
-from memsys.interface import MemorySystem, NodeView, Recall, one_of
 from memsys.llm import meter
 from memsys.llm.ask import ask, ask_all
 from memsys.llm.parsing import ParseFailure
 from memsys.llm.protocol import LLM
 from memsys.prompts import Option, Prompts
-from memsys.systems.segtree.annotated_tree import AnnotatedTree
-from memsys.systems.segtree.reading import READ_KNOBS, read_settings, recall
+from memsys.settings import Positive
+from memsys.systems.segtree.reading import SegTreeReading, TreeBuild, TreeMemory
 
 
-@dataclass(frozen=True, slots=True)
-class PlacementRules:
-    """How a new unit finds the node of the right edge that receives it (Algorithm 1).
+@dataclass(frozen=True)
+class Placement(TreeBuild):
+    """How a new unit finds the node of the right edge that receives it (Algorithm 1)."""
 
-    Raises:
-        ValueError: an unknown choice, or `max_depth` below 1.
-    """
-
-    compatibility: str
-    """The compatibility model: `cosine`, `pointwise` or `batch`."""
-    tau_c: float
+    compatibility: Literal["cosine", "pointwise", "batch"] = "batch"
+    """The compatibility model."""
+    tau_c: float = 0.11
     """Least cosine with which the model `cosine` attaches a unit."""
-    max_depth: int | None
+    max_depth: Positive | None = 8
     """Depth at which a unit goes to the root instead of opening a new one; None for no limit."""
-    pointwise: str
-    """The reply of the model `pointwise`: `labels` or `score`."""
-    score_threshold: float
+    pointwise: Literal["labels", "score"] = "labels"
+    """The reply of the model `pointwise`."""
+    score_threshold: float = 0.5
     """Least score with which `pointwise="score"` attaches a unit."""
-    early_stop: bool
+    early_stop: bool = False
     """Whether `pointwise` stops at the first node that it accepts."""
 
-    def __post_init__(self) -> None:
-        if self.max_depth is not None and self.max_depth < 1:
-            raise ValueError(f"max_depth must be at least 1, or None for no limit, found {self.max_depth}")
-        one_of("compatibility", self.compatibility, tuple(MODELS))
-        one_of("pointwise", self.pointwise, ("labels", "score"))
 
-
-class SegTree(MemorySystem):
+class SegTree(TreeMemory):
     """Recalls the `k` nodes with the highest propagated relevance from a segment tree built online (SegTreeMem).
 
     Every node covers consecutive units; the root covers all of them. A new unit becomes the rightmost leaf. Its parent is the node of
     the right edge that the compatibility model (`cosine`, `pointwise` or `batch`) chooses, or a new root when it chooses none. All
     leaves have the same depth. The defaults are the paper's representative setting (Table 4).
-
-    Args:
-        compatibility, tau_c, max_depth, pointwise, score_threshold, early_stop: see `PlacementRules`.
-        annotate, summary_tokens: see `memsys.systems.segtree.annotated_tree.AnnotatedTree`.
-        k, policy, alpha, horizon, neg, sink, leaf_only, dedup, order: see `memsys.systems.segtree.reading.SegTreeReading`.
-        collapse_chains: whether `nodes()` leaves out nodes with a single child.
-
-    Raises:
-        ValueError: an unknown choice, or a number out of range.
     """
-
-    READ_KNOBS: ClassVar = READ_KNOBS
-    PROMPTS: ClassVar = ("segtree",)
-    UNIT: ClassVar = {"rule": "ab_pair", "on_unpaired": "keep_single"}
 
     def __init__(
         self,
         llm: LLM,
         embedder: Embedder,
         prompts: Prompts,
-        k: int = 10,
-        compatibility: str = "batch",
-        tau_c: float = 0.11,
-        max_depth: int | None = 8,
-        pointwise: str = "labels",
-        score_threshold: float = 0.5,
-        early_stop: bool = False,
-        annotate: str = "full",
-        summary_tokens: int | None = 8000,
-        policy: str = "top_down",
-        alpha: float = 0.1,
-        horizon: int = 2,
-        neg: str = "clip0",
-        sink: str = "drop",
-        leaf_only: bool = False,
-        dedup: bool = True,
-        order: str = "chronological",
-        collapse_chains: bool = False,
+        build: Placement = Placement(),
+        reading: SegTreeReading = SegTreeReading(),
     ) -> None:
-        self.llm, self.embedder, self.prompts = llm, embedder, prompts
-        self.rules = PlacementRules(compatibility, tau_c, max_depth, pointwise, score_threshold, early_stop)
-        # A sweep sets the read settings one by one on copies of the memory: they are attributes, which each read collects.
-        self.k, self.policy, self.alpha, self.horizon = k, policy, alpha, horizon
-        self.neg, self.sink, self.leaf_only, self.dedup, self.order = neg, sink, leaf_only, dedup, order
-        read_settings(self)  # raises for wrong settings before anything is built
-        self.collapse_chains = collapse_chains
-        self._tree = AnnotatedTree(llm, embedder, prompts, annotate, summary_tokens)
+        super().__init__(llm, embedder, prompts, build, reading)
+        self.build = build
         self._right_edge: list[int] = []
         """Nodes from the last leaf up to the root; a node's index here is its level."""
         self._counts: Counter[str] = Counter()
@@ -158,20 +112,6 @@ class SegTree(MemorySystem):
         self._right_edge[:level] = branch
         self._tree.update(self._right_edge[len(branch) :])
 
-    def consolidate(self) -> None:
-        """Summarise outdated annotations; the results hold until the next unit."""
-        self._tree.refresh()
-
-    def read(self, question: Question) -> Recall:
-        return recall(self._tree, question, read_settings(self))
-
-    def nodes(self) -> Iterator[NodeView]:
-        return self._tree.views(self.collapse_chains)
-
-    @property
-    def held(self) -> int:
-        return len(self._tree)
-
     def report(self) -> dict[str, Any]:
         """Shape of the tree, number of placements, and shares of NONE and of replies that cannot be parsed."""
         return {
@@ -186,12 +126,12 @@ class SegTree(MemorySystem):
         candidates = self._right_edge[1:]
         if not candidates:
             return None
-        chosen = MODELS[self.rules.compatibility](self, unit, vector, candidates)
+        chosen = MODELS[self.build.compatibility](self, unit, vector, candidates)
         self._counts["decisions"] += 1
         self._counts["none"] += chosen is None
         if chosen is not None:
             return chosen + 1
-        if self.rules.max_depth is None or len(candidates) < self.rules.max_depth:
+        if self.build.max_depth is None or len(candidates) < self.build.max_depth:
             return None
         self._counts["attached_to_root_at_max_depth"] += 1
         meter.note("segtree.max_depth")
@@ -201,18 +141,18 @@ class SegTree(MemorySystem):
         """Index of the candidate most similar to the unit; None below `tau_c`."""
         similarities = self._tree.vectors.matrix[list(candidates)] @ vector
         chosen = int(np.argmax(similarities))
-        return chosen if similarities[chosen] >= self.rules.tau_c else None
+        return chosen if similarities[chosen] >= self.build.tau_c else None
 
     def _pointwise(self, unit: Unit, vector: np.ndarray, candidates: Sequence[int]) -> int | None:
         """Index of the candidate that a model accepts, asked about one candidate at a time; None when it accepts none."""
-        prompt = self.prompts["segtree/pointwise" if self.rules.pointwise == "labels" else "segtree/score"]
+        prompt = self.prompts["segtree/pointwise" if self.build.pointwise == "labels" else "segtree/score"]
         asks = [(prompt, self._fields(unit, [Option("MERGE", self._tree.described(node))])) for node in candidates]
-        if not self.rules.early_stop:
+        if not self.build.early_stop:
             scores = [self._score(value) for value in ask_all(self.llm, asks)]
             best = int(np.argmax(scores))
-            return best if scores[best] >= self.rules.score_threshold else None
+            return best if scores[best] >= self.build.score_threshold else None
         for candidate, (prompt, fields) in enumerate(asks):
-            if self._score(ask(self.llm, prompt, **fields)) >= self.rules.score_threshold:
+            if self._score(ask(self.llm, prompt, **fields)) >= self.build.score_threshold:
                 return candidate
         return None
 

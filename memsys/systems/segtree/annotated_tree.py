@@ -16,7 +16,7 @@ import numpy as np
 
 from data_loaders.schema import Unit
 from memsys.embed import Embedder
-from memsys.interface import Item, NodeView, dated, one_of, union
+from memsys.interface import Item, NodeView, dated, union
 from memsys.llm import meter
 from memsys.llm.ask import ask_all
 from memsys.llm.parsing import ParseFailure
@@ -24,8 +24,6 @@ from memsys.llm.protocol import LLM
 from memsys.prompts import Option, Prompts
 from memsys.tokens import count_tokens, truncate
 from memsys.vectors import Vectors
-
-ANNOTATE = ("full", "attach_only", "lazy")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,18 +41,13 @@ class AnnotatedTree:
     Args:
         annotate: which annotations an insertion updates: `full`, `attach_only` or `lazy` (see `memsys.systems.segtree`).
         summary_tokens: maximum number of tokens of child annotations in one prompt; None for no limit.
-
-    Raises:
-        ValueError: an unknown choice, or `summary_tokens` below 2.
     """
 
     def __init__(
         self, llm: LLM, embedder: Embedder, prompts: Prompts, annotate: str, summary_tokens: int | None
     ) -> None:
-        if summary_tokens is not None and summary_tokens < 2:
-            raise ValueError(f"summary_tokens must be at least 2, or None for no limit, found {summary_tokens}")
         self._llm, self.embedder, self._prompts = llm, embedder, prompts
-        self._annotate, self._limit = one_of("annotate", annotate, ANNOTATE), summary_tokens
+        self._annotate, self._limit = annotate, summary_tokens
         self.units: list[Unit] = []
         self.parents: list[int] = []
         self.children: list[list[int]] = []

@@ -1,86 +1,186 @@
-"""Reading an annotated tree (SegTreeMem Algorithm 2, §4.3): its settings, and the selection of nodes after propagation.
+"""Reading an annotated tree (SegTreeMem Algorithm 2, §4.3): relevance propagated along the edges, and the selection of nodes.
 
-SegTreeMem and its non-temporal control share it.
+A tree is an array of parent indices, so one step is a gather (top-down) or a scatter-add (bottom-up). This applies the paper's
+propagation matrix (binary weights, column-normalised, Eq. 3-4) without building it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
+from typing import Annotated, ClassVar, Literal
+
+import numpy as np
+from annotated_types import Ge
 
 from data_loaders.schema import Question
-from memsys.interface import MemorySystem, Recall, one_of, positive
+from memsys.embed import Embedder
+from memsys.interface import MemorySystem, NodeView, Recall
+from memsys.llm.protocol import LLM
+from memsys.prompts import Prompts
+from memsys.settings import NotNegative, Positive, Settings
 from memsys.systems.segtree.annotated_tree import AnnotatedTree
-from memsys.systems.segtree.propagation import check_propagation, propagated, ranking
-
-ORDERS = ("chronological", "rank")
 
 
-@dataclass(frozen=True, slots=True)
-class SegTreeReading:
+@dataclass(frozen=True)
+class TreeBuild(Settings):
+    """Settings of the annotations and of the view of a tree; `memsys.systems.segtree` explains the choices that the paper leaves open."""
+
+    annotate: Literal["full", "attach_only", "lazy"] = "full"
+    """Which annotations an insertion updates."""
+    summary_tokens: Annotated[int, Ge(2)] | None = 8000
+    """Most tokens of child annotations in one prompt; None for no limit."""
+    collapse_chains: bool = False
+    """Whether `nodes()` leaves out nodes with a single child."""
+
+
+@dataclass(frozen=True)
+class SegTreeReading(Settings):
     """Settings of a read; `memsys.systems.segtree` explains the choices that the paper leaves open.
 
     Raises:
         ValueError: an unknown choice, or a number out of range.
     """
 
-    k: int
+    k: Positive = 10
     """Number of nodes to recall."""
-    alpha: float
+    policy: Literal["none", "top_down", "bottom_up"] = "top_down"
+    """Direction of propagation: a node divides its score equally among its children (`top_down`), or passes it to its parent."""
+    alpha: float = 0.1
     """Decay per propagation step, in [0, 1)."""
-    horizon: int
-    """Number of propagation steps H."""
-    policy: str
-    """Direction of propagation: `none`, `top_down` or `bottom_up`."""
-    leaf_only: bool
+    horizon: NotNegative = 2
+    """Number of propagation steps H; 0 gives collapsed retrieval."""
+    neg: Literal["clip0", "shift", "softmax"] = "clip0"
+    """Treatment of negative cosines: `clip0`, `shift` ((1 + cos) / 2) or `softmax` over all nodes."""
+    sink: Literal["drop", "self_loop"] = "drop"
+    """Whether a node without an outgoing edge loses its score in a step (`drop`, the literal reading) or keeps it (`self_loop`)."""
+    leaf_only: bool = False
     """Whether only leaves may be recalled."""
-    neg: str
-    """Treatment of negative cosines: `clip0`, `shift` or `softmax`."""
-    sink: str
-    """Treatment of nodes without an outgoing edge: `drop` or `self_loop`."""
-    dedup: bool
+    dedup: bool = True
     """Whether only the best-ranked of several nodes with the same interval and text is recalled."""
-    order: str
-    """Order of the items: `chronological` (by start of interval) or `rank`."""
+    order: Literal["chronological", "rank"] = "chronological"
+    """Order of the items: by start of interval, or by score."""
 
     def __post_init__(self) -> None:
-        positive("k", self.k)
-        one_of("order", self.order, ORDERS)
-        check_propagation(self.policy, self.alpha, self.horizon, self.neg, self.sink)
+        super().__post_init__()
+        if not 0 <= self.alpha < 1:
+            raise ValueError(f"alpha must be at least 0 and below 1, found {self.alpha}")
 
 
-READ_KNOBS = tuple(setting.name for setting in fields(SegTreeReading))
+class TreeMemory(MemorySystem):
+    """Recalls the `k` nodes of an annotated tree with the highest propagated relevance; a subclass places the units."""
+
+    READ_KNOBS: ClassVar = tuple(setting.name for setting in fields(SegTreeReading))
+    PROMPTS: ClassVar = ("segtree",)
+    UNIT: ClassVar = {"rule": "ab_pair", "on_unpaired": "keep_single"}
+
+    def __init__(
+        self, llm: LLM, embedder: Embedder, prompts: Prompts, build: TreeBuild, reading: SegTreeReading
+    ) -> None:
+        self.llm, self.embedder, self.prompts, self.reading = llm, embedder, prompts, reading
+        self._collapse_chains = build.collapse_chains
+        self._tree = AnnotatedTree(llm, embedder, prompts, build.annotate, build.summary_tokens)
+
+    def consolidate(self) -> None:
+        """Summarise outdated annotations; the results hold until the next unit."""
+        self._tree.refresh()
+
+    def read(self, question: Question) -> Recall:
+        """Recall by Algorithm 2; an item's score is its node's propagated relevance, s-tilde in the paper."""
+        tree, reading = self._tree, self.reading
+        if not len(tree):
+            return Recall(())
+        query = self.embedder.embed([question.text], query=True)[0]
+        scores = propagated(tree.similarities(query), tree.parents, reading)
+        chosen: dict[Hashable, int] = {}
+        for node in map(int, ranking(scores, tree.starts, tree.levels)):
+            if len(chosen) == reading.k:
+                break
+            if reading.leaf_only and tree.levels[node] > 0:
+                continue
+            chosen.setdefault((tree.starts[node], tree.ends[node], tree.text(node)) if reading.dedup else node, node)
+        nodes = list(chosen.values())
+        if reading.order == "chronological":
+            nodes.sort(key=lambda node: tree.starts[node])
+        return Recall(tuple(tree.item(node, float(scores[node])) for node in nodes))
+
+    def nodes(self) -> Iterator[NodeView]:
+        return self._tree.views(self._collapse_chains)
+
+    @property
+    def held(self) -> int:
+        return len(self._tree)
 
 
-def read_settings(memory: MemorySystem) -> SegTreeReading:
-    """The read settings as a memory's attributes stand now; a sweep sets them on copies of the memory.
+def propagated(relevance: np.ndarray, parents: Sequence[int] | np.ndarray, reading: SegTreeReading) -> np.ndarray:
+    """Compute the final score of every node, float64 [n]: its relevance plus what reaches it in up to `horizon` steps.
 
-    Raises:
-        ValueError: see `SegTreeReading`.
+    Args:
+        relevance: cosine of the query with every node, [n].
+        parents: index of every node's parent, [n]; -1 for a root.
+        reading: `policy`, `alpha`, `horizon`, `neg` and `sink` are used.
     """
-    return SegTreeReading(**{knob: getattr(memory, knob) for knob in READ_KNOBS})
+    scores = total = NEGATIVES[reading.neg](np.asarray(relevance, dtype=np.float64))
+    if reading.policy == "none" or not len(total):
+        return total
+    step = STEPS[reading.policy](np.asarray(parents, dtype=np.intp), reading.sink == "self_loop")
+    for hop in range(1, reading.horizon + 1):
+        scores = step(scores)
+        total = total + reading.alpha**hop * scores
+    result: np.ndarray = total / sum(reading.alpha**hop for hop in range(reading.horizon + 1))
+    return result
 
 
-def recall(tree: AnnotatedTree, question: Question, settings: SegTreeReading) -> Recall:
-    """Recall the `k` nodes with the highest propagated relevance to the question (Algorithm 2).
+def ranking(scores: np.ndarray, starts: Sequence[int], levels: Sequence[int]) -> np.ndarray:
+    """Sort node indices by score, best first; ties go to the earlier start, then the lower level, then the lower index."""
+    order: np.ndarray = np.lexsort((np.asarray(levels), np.asarray(starts), -scores))
+    return order
 
-    The score of an item is its node's propagated relevance, s-tilde in the paper.
-    """
-    if not len(tree):
-        return Recall(())
-    query = tree.embedder.embed([question.text], query=True)[0]
-    scores = propagated(
-        tree.similarities(query), tree.parents, policy=settings.policy, alpha=settings.alpha, horizon=settings.horizon,
-        neg=settings.neg, sink=settings.sink,
-    )  # fmt: skip
-    chosen: dict[Hashable, int] = {}
-    for node in map(int, ranking(scores, tree.starts, tree.levels)):
-        if len(chosen) == settings.k:
-            break
-        if settings.leaf_only and tree.levels[node] > 0:
-            continue
-        chosen.setdefault((tree.starts[node], tree.ends[node], tree.text(node)) if settings.dedup else node, node)
-    nodes = list(chosen.values())
-    if settings.order == "chronological":
-        nodes.sort(key=lambda node: tree.starts[node])
-    return Recall(tuple(tree.item(node, float(scores[node])) for node in nodes))
+
+def _clip0(relevance: np.ndarray) -> np.ndarray:
+    return _shares(np.maximum(relevance, 0.0))
+
+
+def _shift(relevance: np.ndarray) -> np.ndarray:
+    return _shares((1.0 + relevance) / 2.0)
+
+
+def _softmax(relevance: np.ndarray) -> np.ndarray:
+    return _shares(np.exp(relevance - relevance.max(initial=0.0)))
+
+
+def _shares(weights: np.ndarray) -> np.ndarray:
+    """Divide the weights by their sum; return uniform shares when all weights are zero."""
+    total = weights.sum()
+    return weights / total if total > 0 else np.full(len(weights), 1.0 / max(1, len(weights)))
+
+
+Step = Callable[[np.ndarray], np.ndarray]
+
+
+def _top_down(parents: np.ndarray, self_loop: bool) -> Step:
+    below = parents >= 0
+    above = parents[below]
+    children = np.bincount(above, minlength=len(parents))
+
+    def step(scores: np.ndarray) -> np.ndarray:
+        moved = np.where(children == 0, scores, 0.0) if self_loop else np.zeros(len(scores))
+        moved[below] += scores[above] / children[above]
+        return moved
+
+    return step
+
+
+def _bottom_up(parents: np.ndarray, self_loop: bool) -> Step:
+    below = parents >= 0
+    above = parents[below]
+
+    def step(scores: np.ndarray) -> np.ndarray:
+        moved = np.bincount(above, weights=scores[below], minlength=len(parents))
+        return moved + np.where(below, 0.0, scores) if self_loop else moved
+
+    return step
+
+
+NEGATIVES: Mapping[str, Step] = {"clip0": _clip0, "shift": _shift, "softmax": _softmax}
+STEPS: Mapping[str, Callable[[np.ndarray, bool], Step]] = {"top_down": _top_down, "bottom_up": _bottom_up}

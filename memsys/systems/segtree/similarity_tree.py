@@ -16,71 +16,48 @@ The mean of the units' vectors is not normalised before the comparison; the cosi
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any, ClassVar
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import numpy as np
 
-from data_loaders.schema import Question, Unit
+from data_loaders.schema import Unit
 from memsys.embed import Embedder
-from memsys.interface import MemorySystem, NodeView, Recall, one_of
 from memsys.llm.protocol import LLM
 from memsys.prompts import Prompts
-from memsys.systems.segtree.annotated_tree import AnnotatedTree
-from memsys.systems.segtree.reading import READ_KNOBS, read_settings, recall
+from memsys.systems.segtree.reading import SegTreeReading, TreeBuild, TreeMemory
 from memsys.vectors import Vectors, normalised
 
 
-class SimilarityTree(MemorySystem):
+@dataclass(frozen=True)
+class SimilarityPlacement(TreeBuild):
+    """How a new unit finds its cluster."""
+
+    annotate: Literal["full", "attach_only", "lazy"] = "attach_only"
+    tau_nt: float = 0.45
+    """Least cosine with which a unit joins a cluster."""
+    hierarchy: Literal["flat", "online"] = "flat"
+    """Levels above the clusters (see the module's description)."""
+
+
+class SimilarityTree(TreeMemory):
     """Recalls the `k` nodes with the highest propagated relevance from a tree of similarity clusters built online.
 
     A unit joins the cluster with the most similar mean vector when the cosine is at least `tau_nt` (0.45 in the paper); otherwise it
     opens a cluster. It never moves again. Ties go to the older cluster.
-
-    Args:
-        tau_nt: least cosine with which a unit joins a cluster.
-        hierarchy: levels above the clusters, `flat` or `online` (see the module's description).
-        annotate, summary_tokens: see `memsys.systems.segtree.annotated_tree.AnnotatedTree`.
-        k, policy, alpha, horizon, neg, sink, leaf_only, dedup, order: see `memsys.systems.segtree.reading.SegTreeReading`.
-        collapse_chains: whether `nodes()` leaves out nodes with a single child.
-
-    Raises:
-        ValueError: an unknown choice, or a number out of range.
     """
-
-    READ_KNOBS: ClassVar = READ_KNOBS
-    PROMPTS: ClassVar = ("segtree",)
-    UNIT: ClassVar = {"rule": "ab_pair", "on_unpaired": "keep_single"}
 
     def __init__(
         self,
         llm: LLM,
         embedder: Embedder,
         prompts: Prompts,
-        k: int = 10,
-        tau_nt: float = 0.45,
-        hierarchy: str = "flat",
-        annotate: str = "attach_only",
-        summary_tokens: int | None = 8000,
-        policy: str = "none",
-        alpha: float = 0.1,
-        horizon: int = 2,
-        neg: str = "clip0",
-        sink: str = "drop",
-        leaf_only: bool = False,
-        dedup: bool = True,
-        order: str = "chronological",
-        collapse_chains: bool = False,
+        build: SimilarityPlacement = SimilarityPlacement(),
+        reading: SegTreeReading = SegTreeReading(policy="none"),
     ) -> None:
-        self.embedder = embedder
-        # A sweep sets the read settings one by one on copies of the memory: they are attributes, which each read collects.
-        self.k, self.policy, self.alpha, self.horizon = k, policy, alpha, horizon
-        self.neg, self.sink, self.leaf_only, self.dedup, self.order = neg, sink, leaf_only, dedup, order
-        read_settings(self)  # raises for wrong settings before anything is built
-        self.collapse_chains = collapse_chains
-        self._tree = AnnotatedTree(llm, embedder, prompts, annotate, summary_tokens)
-        levels = {"flat": 1, "online": 2}[one_of("hierarchy", hierarchy, ("flat", "online"))]
-        self._levels = [_Clusters(tau_nt) for _ in range(levels)]
+        super().__init__(llm, embedder, prompts, build, reading)
+        self.build = build
+        self._levels = [_Clusters(build.tau_nt) for _ in range(2 if build.hierarchy == "online" else 1)]
         self._root: int | None = None
 
     def write(self, unit: Unit) -> None:
@@ -99,20 +76,6 @@ class SimilarityTree(MemorySystem):
         else:
             self._attach_to_root(branch)
         self._tree.update(self._tree.ancestors(leaf))
-
-    def consolidate(self) -> None:
-        """Summarise outdated annotations; the results hold until the next unit."""
-        self._tree.refresh()
-
-    def read(self, question: Question) -> Recall:
-        return recall(self._tree, question, read_settings(self))
-
-    def nodes(self) -> Iterator[NodeView]:
-        return self._tree.views(self.collapse_chains)
-
-    @property
-    def held(self) -> int:
-        return len(self._tree)
 
     def report(self) -> dict[str, Any]:
         """Shape of the tree, counts of annotations, and number of clusters."""

@@ -55,12 +55,13 @@ import numpy as np
 from data_loaders.schema import Question, Unit
 from memsys.dates import written
 from memsys.embed import Embedder
-from memsys.interface import Item, MemorySystem, NodeView, Recall, dated, known_mode, one_of, positive, union
+from memsys.interface import Item, MemorySystem, NodeView, Recall, dated, union
 from memsys.llm import meter
 from memsys.llm.ask import ask, complete
 from memsys.llm.parsing import ParseFailure
 from memsys.llm.protocol import LLM
 from memsys.prompts import Option, Prompts
+from memsys.settings import NotNegative, Positive, Settings
 from memsys.systems.timem.scores import fused, lexical, words
 from memsys.systems.timem.tree import STEPS, Node, Span, Tree, View, calendar, ends, midnight, period
 from memsys.tokens import truncate
@@ -89,28 +90,57 @@ class Plan:
     keywords: str
 
 
-class TiMem(MemorySystem):
-    """Recalls the segments that best match the question and its keywords, and as many of their ancestors as its complexity needs.
-
-    Args:
-        k: number of segments that activate the tree; in a flat recall, number of items.
-        channel_k: number of candidates of each channel (cosine, BM25); None for the mode's (`paper`: all segments, `code`: 40).
-        semantic_weight: weight of the cosine in a segment's score, lambda of Eq. 7.
-        segment: number of units in a segment, w_d.
-        history: number of earlier memories of the same level in a prompt, w_i.
-        l2_history: whether the prompt of a session shows earlier sessions; None for the mode's choice.
-        attempts: number of replies before a step falls back.
-        scope: `planned` asks the planner; `simple`, `hybrid` and `complex` are fixed and cost no call.
-        use_gating: whether a model chooses among the candidates.
-        levels: levels to recall: `all`, `segments` (level 1) or `summaries` (levels 2-5).
-        recall: `hierarchical`, or `flat`.
-        ancestor_pick: ancestors that a budget keeps: the most similar to the `query`, those with the highest `activation`, or the
-            earliest (`chronological`); None for the mode's choice.
-        budgets: maximum numbers of ancestors of levels 2, 3, 4 and 5 by complexity; None for `BUDGETS` of the mode.
+@dataclass(frozen=True)
+class TiMemSettings(Settings):
+    """Settings of `TiMem`.
 
     Raises:
         ValueError: an unknown choice, or a number out of range.
     """
+
+    mode: Literal["paper", "code"] = "paper"
+    k: Positive = 20
+    """Number of segments that activate the tree; in a flat recall, number of items."""
+    channel_k: Positive | None = None
+    """Number of candidates of each channel (cosine, BM25); None for the mode's (`paper`: all segments, `code`: 40)."""
+    semantic_weight: float = 0.9
+    """Weight of the cosine in a segment's score, lambda of Eq. 7."""
+    segment: Positive = 1
+    """Number of units in a segment, w_d."""
+    history: NotNegative = 3
+    """Number of earlier memories of the same level in a prompt, w_i."""
+    l2_history: bool | None = None
+    """Whether the prompt of a session shows earlier sessions; None for the mode's choice."""
+    attempts: Positive = 3
+    """Number of replies before a step falls back."""
+    scope: Literal["planned", "simple", "hybrid", "complex"] = "planned"
+    """`planned` asks the planner; `simple`, `hybrid` and `complex` are fixed and cost no call."""
+    use_gating: bool = True
+    """Whether a model chooses among the candidates."""
+    levels: Literal["all", "segments", "summaries"] = "all"
+    """Levels to recall: `all`, `segments` (level 1) or `summaries` (levels 2-5)."""
+    recall: Literal["hierarchical", "flat"] = "hierarchical"
+    """`hierarchical`, or `flat`."""
+    ancestor_pick: Literal["query", "activation", "chronological"] | None = None
+    """Ancestors that a budget keeps: the most similar to the `query`, those with the highest `activation`, or the earliest
+    (`chronological`); None for the mode's choice."""
+    budgets: Mapping[str, Sequence[int]] | None = None
+    """Maximum numbers of ancestors of levels 2, 3, 4 and 5 by complexity; None for `BUDGETS` of the mode."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 <= self.semantic_weight <= 1:
+            raise ValueError(f"semantic_weight must be between 0 and 1, found {self.semantic_weight}")
+        if self.budgets is None:
+            return
+        if not isinstance(self.budgets, Mapping) or set(self.budgets) != set(SCOPES):
+            raise ValueError(f"budgets must name {', '.join(SCOPES)}, found {self.budgets!r}")
+        if any(len(levels) != 4 or min(levels) < 0 for levels in self.budgets.values()):
+            raise ValueError(f"budgets must give numbers for the levels 2, 3, 4 and 5, found {self.budgets!r}")
+
+
+class TiMem(MemorySystem):
+    """Recalls the segments that best match the question and its keywords, and as many of their ancestors as its complexity needs."""
 
     READ_KNOBS: ClassVar = (
         "k", "channel_k", "semantic_weight", "scope", "use_gating", "levels", "recall", "ancestor_pick", "budgets",
@@ -121,41 +151,9 @@ class TiMem(MemorySystem):
     PAST_K: ClassVar = "k counts the segments; the ancestors that they activate come on top, within their own budgets"
 
     def __init__(
-        self,
-        llm: LLM,
-        embedder: Embedder,
-        prompts: Prompts,
-        mode: Literal["paper", "code"] = "paper",
-        k: int = 20,
-        channel_k: int | None = None,
-        semantic_weight: float = 0.9,
-        segment: int = 1,
-        history: int = 3,
-        l2_history: bool | None = None,
-        attempts: int = 3,
-        scope: Literal["planned", "simple", "hybrid", "complex"] = "planned",
-        use_gating: bool = True,
-        levels: Literal["all", "segments", "summaries"] = "all",
-        recall: Literal["hierarchical", "flat"] = "hierarchical",
-        ancestor_pick: Literal["query", "activation", "chronological"] | None = None,
-        budgets: Mapping[str, Sequence[int]] | None = None,
+        self, llm: LLM, embedder: Embedder, prompts: Prompts, settings: TiMemSettings = TiMemSettings()
     ) -> None:
-        self.llm, self.embedder, self.prompts = llm, embedder, prompts
-        self.mode = known_mode(self, mode)
-        self.k, self.channel_k = positive("k", k), None if channel_k is None else positive("channel_k", channel_k)
-        self.segment, self.attempts = positive("segment", segment), positive("attempts", attempts)
-        self.semantic_weight, self.history, self.l2_history = semantic_weight, history, l2_history
-        self.scope = one_of("scope", scope, ("planned", *SCOPES))
-        self.use_gating, self.levels = use_gating, one_of("levels", levels, tuple(POOLS))
-        self.recall = one_of("recall", recall, ("hierarchical", "flat"))
-        self.ancestor_pick, self.budgets = ancestor_pick, budgets
-        if ancestor_pick is not None:
-            one_of("ancestor_pick", ancestor_pick, PICKS)
-        if not 0 <= semantic_weight <= 1:
-            raise ValueError(f"semantic_weight must be between 0 and 1, found {semantic_weight}")
-        if history < 0:
-            raise ValueError(f"history must be at least 0, found {history}")
-        _check_budgets(budgets)
+        self.llm, self.embedder, self.prompts, self.settings = llm, embedder, prompts, settings
         self._tree = Tree()
         self._consolidated: View | None = None
         """The tree with its open windows closed; None after a unit until `consolidate`."""
@@ -171,7 +169,7 @@ class TiMem(MemorySystem):
         if tree.session is None:
             self._open_session(tree, unit.session_id)
         tree.pending.append(replace(unit, time=tree.clock))
-        if len(tree.pending) == self.segment:
+        if len(tree.pending) == self.settings.segment:
             self._close_segment(tree)
 
     def end_session(self, session_id: str) -> None:
@@ -218,7 +216,7 @@ class TiMem(MemorySystem):
             end=max(bounds, default=None),
             times=ends(unit.time_text for unit in units),
         )
-        earlier = tree.nodes[1] if self.mode == "paper" else tree.waiting(1)
+        earlier = tree.nodes[1] if self.settings.mode == "paper" else tree.waiting(1)
         fields = {"texts": dialogue, "history": self._last(earlier), "period": span.time_text or "time unknown"}
         self._append(tree, 1, span, fields, f"Part of the conversation: {dialogue[:50]}")
         tree.pending, tree.turns = [], turns
@@ -260,16 +258,16 @@ class TiMem(MemorySystem):
         tree.nodes[level].append(node)
 
     def _sees_sessions(self) -> bool:
-        return self.mode == "paper" if self.l2_history is None else self.l2_history
+        return self.settings.mode == "paper" if self.settings.l2_history is None else self.settings.l2_history
 
     def _last(self, nodes: Sequence[Node]) -> list[str]:
         """The latest `history` memories with their times, oldest first."""
-        return [dated(node.text, node.span.time_text) for node in nodes[max(0, len(nodes) - self.history) :]]
+        return [dated(node.text, node.span.time_text) for node in nodes[max(0, len(nodes) - self.settings.history) :]]
 
     def _summary(self, level: int, fields: Mapping[str, Any]) -> str | None:
         """The model's summary of a window; None when every attempt was too short."""
         step = STEPS[level]
-        for attempt in range(self.attempts):
+        for attempt in range(self.settings.attempts):
             filled = {**fields, "history": fields["history"] or "(none)"}
             request = replace(self.prompts[f"timem/{step}"].render(filled), retry=attempt)
             reply = complete(self.llm, request)
@@ -284,8 +282,8 @@ class TiMem(MemorySystem):
 
     def read(self, question: Question) -> Recall:
         view = self._view()
-        hierarchical = self.recall == "hierarchical"
-        pool = np.flatnonzero(np.isin(view.levels, (1,) if hierarchical else POOLS[self.levels]))
+        hierarchical = self.settings.recall == "hierarchical"
+        pool = np.flatnonzero(np.isin(view.levels, (1,) if hierarchical else POOLS[self.settings.levels]))
         if not len(pool):
             return Recall(())
         plan = self._plan(question.text)
@@ -293,14 +291,14 @@ class TiMem(MemorySystem):
         # Rounded, so that equal texts tie in whatever order the processor adds.
         cosines = np.round((view.matrix @ query).astype(np.float64), 6)
         keywords = lexical([view.nodes[index].words for index in pool], words(plan.keywords))
-        channel_k = _CHANNEL_K[self.mode] if self.channel_k is None else self.channel_k
-        scores = fused(cosines[pool], keywords, self.semantic_weight, channel_k)
-        score_of = {int(pool[at]): float(scores[at]) for at in best(scores, self.k) if scores[at] > -math.inf}
+        channel_k = _CHANNEL_K[self.settings.mode] if self.settings.channel_k is None else self.settings.channel_k
+        scores = fused(cosines[pool], keywords, self.settings.semantic_weight, channel_k)
+        score_of = {int(pool[at]): float(scores[at]) for at in best(scores, self.settings.k) if scores[at] > -math.inf}
         if hierarchical:
             score_of = self._with_ancestors(view, score_of, plan.scope, cosines)
         candidates = sorted(score_of, key=lambda index: _by_time(view, index))
         kept = self._gated(view, candidates, question.text, plan.scope)
-        if self.mode == "paper":
+        if self.settings.mode == "paper":
             kept = sorted(kept, key=_by_distance(view, question.time or view.clock))
         return Recall(tuple(self._node_item(view.nodes[index], score_of[index]) for index in kept))
 
@@ -309,9 +307,9 @@ class TiMem(MemorySystem):
 
     def _plan(self, question: str) -> Plan:
         """Ask the planner for the complexity and the keywords of a question, unless `scope` is fixed."""
-        if self.scope != "planned":
-            return Plan(self.scope, question)
-        reply = ask(self.llm, self.prompts["timem/planner"], retries=self.attempts - 1, text=question)
+        if self.settings.scope != "planned":
+            return Plan(self.settings.scope, question)
+        reply = ask(self.llm, self.prompts["timem/planner"], retries=self.settings.attempts - 1, text=question)
         if not isinstance(reply, ParseFailure):
             return Plan(SCOPES[reply["complexity"]], " ".join(reply["keywords"][:3]))
         meter.note("timem.planner_fallback")
@@ -327,26 +325,28 @@ class TiMem(MemorySystem):
             for ancestor in view.ancestors(segment):
                 activated.setdefault(ancestor, []).append(segments[segment])
         order = list(activated)  # chronological
-        pick = self.ancestor_pick or ("query" if self.mode == "paper" else "chronological")
+        pick = self.settings.ancestor_pick or ("query" if self.settings.mode == "paper" else "chronological")
         if pick == "query":
             order.sort(key=lambda index: (-cosines[index], index))
         elif pick == "activation":
             order.sort(key=lambda index: (-math.fsum(activated[index]), -max(activated[index]), index))
         score_of = dict(segments)
-        for level, budget in zip((2, 3, 4, 5), (self.budgets or BUDGETS[self.mode])[scope], strict=True):
+        for level, budget in zip(
+            (2, 3, 4, 5), (self.settings.budgets or BUDGETS[self.settings.mode])[scope], strict=True
+        ):
             chosen = [index for index in order if view.levels[index] == level][:budget]
             score_of |= {index: math.fsum(activated[index]) / len(activated[index]) for index in chosen}
-        return {index: score for index, score in score_of.items() if view.levels[index] in POOLS[self.levels]}
+        return {index: score for index, score in score_of.items() if view.levels[index] in POOLS[self.settings.levels]}
 
     def _gated(self, view: View, candidates: list[int], question: str, scope: str) -> list[int]:
         """The candidates that the gate keeps, in their order."""
-        if not (self.use_gating and candidates):
+        if not (self.settings.use_gating and candidates):
             return candidates
-        prompt = self.prompts["timem/gate_minimal" if self.mode == "code" else f"timem/gate_{scope}"]
+        prompt = self.prompts["timem/gate_minimal" if self.settings.mode == "code" else f"timem/gate_{scope}"]
         options = [
             Option(str(number), self._described(view.nodes[index])) for number, index in enumerate(candidates, start=1)
         ]
-        retries, count = self.attempts - 1, len(options)
+        retries, count = self.settings.attempts - 1, len(options)
         reply = ask(self.llm, prompt, retries=retries, query=question, options=options, count=count)
         if isinstance(reply, ParseFailure):
             meter.note("timem.gate_failed")
@@ -371,7 +371,7 @@ class TiMem(MemorySystem):
     def _date(self, node: Node) -> str:
         """A node's time as the reader sees it: the data set's text, or dates alone in mode `code`."""
         start, end = node.span.start, node.span.end
-        if self.mode == "paper" or start is None or end is None:
+        if self.settings.mode == "paper" or start is None or end is None:
             return node.span.time_text
         return " – ".join(ends((written(start.date()), written(end.date()))))
 

@@ -46,31 +46,30 @@ Deviations and decisions:
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
-from typing import Any, ClassVar, Literal
+from dataclasses import fields, replace
+from typing import Any, ClassVar
 
 import numpy as np
 
 from data_loaders.schema import Question, Unit
 from memsys.embed import Embedder
-from memsys.interface import Item, MemorySystem, NodeView, Recall, known_mode, positive, union
+from memsys.interface import Item, MemorySystem, NodeView, Recall, union
 from memsys.llm import meter
 from memsys.llm.ask import ask_all, complete
 from memsys.llm.parsing import ParseFailure
 from memsys.llm.protocol import LLM
 from memsys.prompts import Prompts
-from memsys.systems.nemori import EpisodeBuilder, EpisodeRules, Extraction, Mode, NemoriStore, span
+from memsys.settings import filled
+from memsys.systems.nemori import EpisodeBuilder, EpisodeRules, NemoriStore, span
 from memsys.systems.xmemory.reading import (
-    READ_KNOBS,
     Backbone,
     Hierarchy,
     XMemoryReading,
     admitted,
     rank_episodes,
-    read_settings,
     select_backbone,
 )
-from memsys.systems.xmemory.themes import Members, MergeAt, Neighbours, ThemeRules, nearest, partition
+from memsys.systems.xmemory.themes import Members, Neighbours, ThemeRules, nearest, partition
 from memsys.tokens import count_tokens
 from memsys.vectors import normalised
 
@@ -82,25 +81,9 @@ class XMemory(MemorySystem):
     """Recalls the episodes that lower a model's uncertainty about the answer, and statements that cover the question's neighbourhood.
 
     Reads use the state of the last `consolidate`.
-
-    Args:
-        theme_cap: maximum number of statements in a theme (Table 8).
-        split, merge: whether themes are split, and whether they are merged (Table 6).
-        attach, lenient, edge, small, cohesion, near, coalesce, max_merges, tiny: see `themes.ThemeRules`.
-        neighbours: number of a node's neighbours in the graphs that reads use, and of the nearest themes considered for a merge.
-        objective_over: number of themes around a change that the objective covers; None for the mode's (`paper`: all, `code`: 10).
-        merge_at: when tiny themes are merged, at each `insertion` or at the `end`; None for the mode's.
-        extraction: see `memsys.systems.nemori.EpisodeRules`; None for the mode's (`paper`: `direct`, `code`: `predict`).
-        buffer_min, buffer_max, enforce_max: see `memsys.systems.nemori.EpisodeRules`.
-        representatives, uncertainty, pool, max_themes, max_statements, alpha, beta, probes, max_episodes, tau_expand, originals: see
-            `reading.XMemoryReading`.
-        episode_pool, support_over, tau_include, expansion: see `reading.XMemoryReading`; None for the mode's (`reading.MODE_DEFAULTS`).
-
-    Raises:
-        ValueError: an unknown choice, or a number out of range.
     """
 
-    READ_KNOBS: ClassVar = READ_KNOBS
+    READ_KNOBS: ClassVar = tuple(setting.name for setting in fields(XMemoryReading))
     MODES: ClassVar = ("paper", "code")
     PROMPTS: ClassVar = ("nemori", "xmemory")
     EMBEDS_UNITS: ClassVar = False
@@ -108,46 +91,26 @@ class XMemory(MemorySystem):
     OFFLINE: ClassVar = True
 
     def __init__(
-        self, llm: LLM, probe: LLM, embedder: Embedder, prompts: Prompts, mode: Mode = "paper",
-        theme_cap: int = 12, split: bool = True, merge: bool = True, attach: float = 0.62, lenient: float = 0.52,
-        edge: float = 0.66, small: int = 8, cohesion: float = 0.72, near: float = 0.78, coalesce: float = 0.50,
-        max_merges: int = 2, tiny: int = 1, neighbours: int = 10, objective_over: int | None = None,
-        merge_at: MergeAt | None = None,
-        extraction: Extraction | None = None, buffer_min: int = 1, buffer_max: int = 20, enforce_max: bool | None = None,
-        representatives: bool = True, uncertainty: bool = True, pool: int = 40, max_themes: int = 5,
-        max_statements: int = 20, alpha: float = 0.7, episode_pool: int | None = None, beta: float = 0.5,
-        support_over: Literal["selected", "all"] | None = None,
-        probes: int = 10, max_episodes: int = 10, tau_include: float | None = None,
-        expansion: Literal["further", "same"] | None = None, tau_expand: float = 0.25, originals: int = 2,
-    ) -> None:  # fmt: skip
+        self,
+        llm: LLM,
+        probe: LLM,
+        embedder: Embedder,
+        prompts: Prompts,
+        episodes: EpisodeRules = EpisodeRules(extraction=None),
+        themes: ThemeRules = ThemeRules(),
+        reading: XMemoryReading = XMemoryReading(),
+    ) -> None:
         self.llm, self.probe, self.embedder, self.prompts = llm, probe, embedder, prompts
-        self.mode = known_mode(self, mode)
-        paper = mode == "paper"
-        extraction = extraction or ("direct" if paper else "predict")
-        episodes = EpisodeRules(mode, buffer_min, buffer_max, enforce_max, extraction=extraction)
-        self._builder = EpisodeBuilder(llm, embedder, prompts, episodes)
-        if objective_over is None and not paper:
-            objective_over = 10
-        self.rules = ThemeRules(
-            cap=positive("theme_cap", theme_cap), attach=attach, lenient=lenient, small=small, edge=edge,
-            cohesion=cohesion, tiny=tiny, coalesce=coalesce, near=near, max_merges=max_merges, neighbours=neighbours,
-            objective_over=objective_over, split=split, merge=merge,
-            merge_at=merge_at or ("insertion" if paper else "end"), guided=paper, renew_full=paper,
-        )  # fmt: skip
-        # A sweep sets the read settings one by one on copies of the memory: they are attributes, which each read collects.
-        self.representatives, self.uncertainty, self.originals = representatives, uncertainty, originals
-        self.pool, self.max_themes, self.max_statements = pool, max_themes, max_statements
-        self.alpha, self.beta, self.probes, self.episode_pool = alpha, beta, probes, episode_pool
-        self.max_episodes, self.tau_include, self.tau_expand = max_episodes, tau_include, tau_expand
-        self.expansion, self.support_over = expansion, support_over
-        read_settings(self, mode)  # raises for wrong settings before anything is built
+        self.episodes = filled(episodes, {"extraction": "direct" if episodes.mode == "paper" else "predict"})
+        self.themes, self.reading = themes.of(episodes.mode), reading
+        self._builder = EpisodeBuilder(llm, embedder, prompts, self.episodes)
         self._summaries: dict[tuple[str, ...], str | ParseFailure] = {}
         """Replies by the texts of the statements that were summarised."""
         self._hierarchy = self._built(self._builder.consolidated())
 
     @property
     def asks_logprobs(self) -> bool:
-        return self.uncertainty
+        return self.reading.uncertainty
 
     def write(self, unit: Unit) -> None:
         self._builder.write(unit)
@@ -161,7 +124,7 @@ class XMemory(MemorySystem):
         self._hierarchy = replace(self._hierarchy, store=store) if unchanged else self._built(store)
 
     def read(self, question: Question) -> Recall:
-        hierarchy, settings = self._hierarchy, read_settings(self, self.mode)
+        hierarchy, settings = self._hierarchy, self.reading.of(self.episodes.mode)
         store = hierarchy.store
         if not store.episodes:
             return Recall(())
@@ -211,7 +174,7 @@ class XMemory(MemorySystem):
     def _built(self, store: NemoriStore) -> Hierarchy:
         """Group the statements of a store into themes and summarise these."""
         vectors = store.statement_vectors.matrix
-        themes = partition(vectors, self.rules)
+        themes = partition(vectors, self.themes)
         self._summarise(_texts(store, members) for members in themes.asked)
         summaries = tuple(self._summary(store, members) for members in themes.summarised)
         theme_of = np.zeros(len(vectors), dtype=np.intp)
@@ -224,8 +187,8 @@ class XMemory(MemorySystem):
             summaries,
             self.embedder.embed(summaries) if summaries else np.empty((0, 0), dtype=np.float32),
             theme_of,
-            nearest(np.stack(centroids), self.rules.neighbours) if centroids else Neighbours(()),
-            nearest(vectors, self.rules.neighbours, earlier=self.mode == "code"),
+            nearest(np.stack(centroids), self.themes.neighbours) if centroids else Neighbours(()),
+            nearest(vectors, self.themes.neighbours, earlier=self.episodes.mode == "code"),
         )
 
     def _summarise(self, statements: Iterable[tuple[str, ...]]) -> None:
@@ -271,7 +234,7 @@ class XMemory(MemorySystem):
                 probed.append(uncertainty_with(rank, originals=False))
                 yield without_episodes - probed[rank]
 
-        chosen = admitted(gains(), settings.tau_include, settings.tau_expand, settings.max_episodes)
+        chosen = admitted(gains(), settings.tau_include or 0.0, settings.tau_expand, settings.max_episodes)
         if settings.expansion == "further":
             falls = [probed[rank] - uncertainty_with(rank, originals=True) for rank, _ in chosen]
             chosen = [(rank, fall > settings.tau_expand) for (rank, _), fall in zip(chosen, falls, strict=True)]

@@ -5,90 +5,65 @@ Stage II asks a model how certain it is; `memsys.systems.xmemory.XMemory` makes 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
-from typing import Any, Literal
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
-from memsys.interface import one_of, positive
+from memsys.settings import NotNegative, Positive, Settings, filled
 from memsys.systems.nemori import Mode, NemoriStore
 from memsys.systems.xmemory.themes import Neighbours, Partition
 from memsys.vectors import best
 
-Expansion = Literal["further", "same"]
-EXPANSIONS = ("further", "same")
-SupportOver = Literal["selected", "all"]
-SUPPORTS = ("selected", "all")
-MODE_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
-    "paper": {"episode_pool": 0, "tau_include": 0.0, "expansion": "further", "support_over": "selected"},
-    "code": {"episode_pool": 10, "tau_include": -0.40, "expansion": "same", "support_over": "all"},
-}
-"""Values of the read settings that depend on the mode."""
 _PATIENCE = ((3, 1), (10, 2))
 """(n, m): among the first n probed episodes, the search ends after m that are not admitted."""
 
 
-@dataclass(frozen=True, slots=True)
-class XMemoryReading:
-    """Settings of a read, with the mode's values in the place of None.
+@dataclass(frozen=True)
+class XMemoryReading(Settings):
+    """Settings of a read."""
 
-    Raises:
-        ValueError: an unknown choice, or a number out of range.
-    """
-
-    representatives: bool
+    representatives: bool = True
     """Whether Stage I is on (Table 4)."""
-    uncertainty: bool
+    uncertainty: bool = True
     """Whether Stage II is on (Table 4)."""
-    pool: int
+    pool: Positive = 40
     """Number of most similar statements that Stage I starts from."""
-    max_themes: int
+    max_themes: Positive = 5
     """Maximum number of themes that Stage I selects."""
-    max_statements: int
+    max_statements: Positive = 20
     """Maximum number of statements that Stage I selects."""
-    alpha: float
+    alpha: float = 0.7
     """Weight of coverage against similarity in Stage I (Eq. 4)."""
-    episode_pool: int
-    """Number of most similar episodes that are candidates beside those of the selected statements."""
-    beta: float
+    episode_pool: NotNegative | None = None
+    """Number of most similar episodes that are candidates in addition to those of the selected statements; None is the mode's."""
+    beta: float = 0.5
     """Weight of the statements' support in an episode's priority."""
-    support_over: SupportOver
-    """Cosines that a statement's support is scaled by: those of the `selected` statements, or of `all` statements of the memory."""
-    probes: int
+    support_over: Literal["selected", "all"] | None = None
+    """Cosines that a statement's support is scaled by: those of the `selected` statements, or of `all` statements of the memory; None is
+    the mode's."""
+    probes: Positive = 10
     """Maximum number of episodes to probe."""
-    max_episodes: int
+    max_episodes: Positive = 10
     """Maximum number of episodes to recall."""
-    tau_include: float
-    """An episode is admitted when it lowers the uncertainty by more than this, in nats."""
-    expansion: Expansion
-    """Which fall in uncertainty decides on an episode's messages: the `further` fall that they bring, or the `same` as its own."""
-    tau_expand: float
+    tau_include: float | None = None
+    """An episode is admitted when it lowers the uncertainty by more than this, in nats; None is the mode's."""
+    expansion: Literal["further", "same"] | None = None
+    """Which fall in uncertainty decides on an episode's messages: the `further` fall that they bring, or the `same` as its own; None is
+    the mode's."""
+    tau_expand: float = 0.25
     """The messages are included when that fall exceeds this, in nats."""
-    originals: int
+    originals: int = 2
     """Without Stage II, the number of best episodes that include their messages."""
 
-    def __post_init__(self) -> None:
-        for name in ("pool", "max_themes", "max_statements", "max_episodes", "probes"):
-            positive(name, getattr(self, name))
-        if self.episode_pool < 0:
-            raise ValueError(f"episode_pool must be at least 0, found {self.episode_pool}")
-        one_of("expansion", self.expansion, EXPANSIONS)
-        one_of("support_over", self.support_over, SUPPORTS)
-
-
-READ_KNOBS = tuple(setting.name for setting in fields(XMemoryReading))
-
-
-def read_settings(memory: Any, mode: Mode) -> XMemoryReading:
-    """The read settings as a memory's attributes stand now; a sweep sets them on copies of the memory.
-
-    Raises:
-        ValueError: see `XMemoryReading`.
-    """
-    settings = {knob: getattr(memory, knob) for knob in READ_KNOBS}
-    defaults = {knob: value for knob, value in MODE_DEFAULTS[mode].items() if settings[knob] is None}
-    return XMemoryReading(**(settings | defaults))
+    def of(self, mode: Mode) -> XMemoryReading:
+        """These settings with the mode's values in the place of None."""
+        if mode == "paper":
+            values = {"episode_pool": 0, "tau_include": 0.0, "expansion": "further", "support_over": "selected"}
+        else:
+            values = {"episode_pool": 10, "tau_include": -0.40, "expansion": "same", "support_over": "all"}
+        return filled(self, values)
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +120,8 @@ def rank_episodes(
     store = hierarchy.store
     if not (settings.representatives or settings.uncertainty):
         return store.episode_vectors.top(query, settings.max_episodes)
-    similar = store.episode_vectors.top(query, settings.episode_pool if backbone.statements else settings.max_episodes)
+    others = settings.episode_pool or 0
+    similar = store.episode_vectors.top(query, others if backbone.statements else settings.max_episodes)
     support: dict[int, float] = {}
     selected = [cosine for _, cosine in backbone.statements]
     # The selected ones lead, so that the first of the scaled values are theirs.

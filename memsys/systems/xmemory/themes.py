@@ -13,27 +13,22 @@ from typing import Literal
 
 import numpy as np
 
-from memsys.interface import positive
+from memsys.settings import Positive, Settings, filled
+from memsys.systems.nemori import Mode
 from memsys.systems.xmemory.objective import Whole, guidance, rounded
 from memsys.vectors import Vectors, best, normalised
 
 Members = tuple[int, ...]
 """Numbers of statements, ascending."""
-MergeAt = Literal["insertion", "end"]
-MERGE_AT = ("insertion", "end")
 _LEAST_GAIN = 1e-9
 """A merge needs a gain above this; smaller ones are rounding errors."""
 
 
-@dataclass(frozen=True, slots=True)
-class ThemeRules:
-    """Settings of the construction; all similarities are cosines.
+@dataclass(frozen=True)
+class ThemeRules(Settings):
+    """Settings of the construction; all similarities are cosines."""
 
-    Raises:
-        ValueError: an unknown choice, or a number below 1.
-    """
-
-    cap: int = 12
+    theme_cap: Positive = 12
     """Maximum number of statements in a theme; more are split."""
     attach: float = 0.62
     """Least similarity to a theme's centroid at which a statement joins the theme, full or not."""
@@ -45,7 +40,7 @@ class ThemeRules:
     """Least similarity at which a theme's graph links two statements."""
     cohesion: float = 0.72
     """Mean similarity of its statements below which a full theme is considered for a split."""
-    tiny: int = 1
+    tiny: Positive = 1
     """Number of statements up to which a theme may be merged with a near one."""
     coalesce: float = 0.50
     """Least similarity at which a tiny theme and another may be merged."""
@@ -53,27 +48,28 @@ class ThemeRules:
     """Least similarity at which themes of any size may be merged at the end."""
     max_merges: int = 2
     """Maximum number of such merges at the end."""
-    neighbours: int = 10
-    """Number of nearest themes considered for a merge."""
-    objective_over: int | None = None
-    """Number of themes around a change that the objective covers; None is the whole partition (Eq. 1-3)."""
+    neighbours: Positive = 10
+    """Number of nearest themes considered for a merge, and of a node's neighbours in the graphs that reads use."""
+    objective_over: Positive | None = None
+    """Number of themes around a change that the objective covers; None is the mode's (`paper`: the whole partition, Eq. 1-3)."""
     split: bool = True
+    """Whether themes are split (Table 6)."""
     merge: bool = True
-    merge_at: MergeAt = "insertion"
+    """Whether themes are merged (Table 6)."""
+    merge_at: Literal["insertion", "end"] | None = None
     """When tiny themes are merged: at each `insertion`, around the theme that the statement has changed; or once at the `end` (as
-    released), after the pairs of near themes."""
-    guided: bool = True
-    """Whether the objective chooses the split of an overcrowded theme; otherwise its graph does (as released)."""
-    renew_full: bool = True
-    """Whether full themes are summarised again at the end; otherwise they keep the summary of when they were opened (as released)."""
+    released), after the pairs of near themes; None is the mode's."""
+    guided: bool | None = None
+    """Whether the objective chooses the split of an overcrowded theme; otherwise its graph does (as released). None is the mode's."""
+    renew_full: bool | None = None
+    """Whether full themes are summarised again at the end; otherwise they keep the summary of when they were opened (as released). None
+    is the mode's."""
 
-    def __post_init__(self) -> None:
-        if self.merge_at not in MERGE_AT:
-            raise ValueError(f"merge_at must be one of {', '.join(MERGE_AT)}, found {self.merge_at!r}")
-        for name in ("cap", "neighbours", "tiny"):
-            positive(name, getattr(self, name))
-        if self.objective_over is not None:
-            positive("objective_over", self.objective_over)
+    def of(self, mode: Mode) -> ThemeRules:
+        """These rules with the mode's values in the place of None."""
+        if mode == "paper":
+            return filled(self, {"merge_at": "insertion", "guided": True, "renew_full": True})
+        return filled(self, {"objective_over": 10, "merge_at": "end", "guided": False, "renew_full": False})
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,7 +207,7 @@ class _Growing:
         else:
             theme, changed = self.themes[number], [number]
             self._set(number, [*theme.members, statement], theme.total + self.vectors[statement])
-            if self.rules.split and self.sizes[number] > self.rules.cap:
+            if self.rules.split and self.sizes[number] > self.rules.theme_cap:
                 parts = self._best_split(number) if self.rules.guided else self._graph_split(number)
                 changed = self._split(number, parts)
         if self.rules.merge and self.rules.merge_at == "insertion":
@@ -222,7 +218,7 @@ class _Growing:
     def review(self) -> None:
         """Summarise every theme again, after a split of full themes with low cohesion."""
         for number, theme in list(self.themes.items()):
-            full = self.sizes[number] >= self.rules.cap
+            full = self.sizes[number] >= self.rules.theme_cap
             if full and self.rules.split and self._loose(theme) and len(parts := self._best_split(number)) > 1:
                 self._split(number, parts)
             elif not full or self.rules.renew_full:
@@ -251,7 +247,7 @@ class _Growing:
         """The pair of this theme and a near one with the largest gain, one of them tiny; None if no merge gains."""
         similarities = self._similarities(number)
         sizes = np.array(self.sizes)
-        similarities[sizes > self.rules.cap - self.sizes[number]] = -np.inf
+        similarities[sizes > self.rules.theme_cap - self.sizes[number]] = -np.inf
         if self.sizes[number] > self.rules.tiny:
             similarities[sizes > self.rules.tiny] = -np.inf
         near = [
@@ -263,7 +259,7 @@ class _Growing:
 
     def _takes(self, theme: _Theme, similarity: float) -> bool:
         """Whether a statement with this similarity joins the theme."""
-        fits = similarity >= self.rules.lenient and len(theme.members) < self.rules.cap
+        fits = similarity >= self.rules.lenient and len(theme.members) < self.rules.theme_cap
         return similarity >= self.rules.attach or fits
 
     def _loose(self, theme: _Theme) -> bool:
@@ -280,13 +276,13 @@ class _Growing:
             groups = [list(range(len(members)))]
         else:
             groups = components(self.vectors[members], self.rules.edge)
-        return [[members[row] for row in piece] for group in groups for piece in chunks(group, self.rules.cap)]
+        return [[members[row] for row in piece] for group in groups for piece in chunks(group, self.rules.theme_cap)]
 
     def _best_split(self, number: int) -> list[list[int]]:
         """The better of two splits by the objective: by graph, or along the principal axis. A single part means no split."""
         members = self.themes[number].members
         order = principal_order(self.vectors[members])
-        by_axis = [[members[row] for row in piece] for piece in chunks(order, self.rules.cap)]
+        by_axis = [[members[row] for row in piece] for piece in chunks(order, self.rules.theme_cap)]
         around = self._around(number)
         return max((self._graph_split(number), by_axis), key=lambda parts: self._objective((number,), around, parts))
 
@@ -358,7 +354,7 @@ class _Growing:
         pairs: set[tuple[int, int]] = set()
         for number in self.themes:
             similarities = self._similarities(number)
-            similarities[np.array(self.sizes) > self.rules.cap - self.sizes[number]] = -np.inf
+            similarities[np.array(self.sizes) > self.rules.theme_cap - self.sizes[number]] = -np.inf
             near = best(similarities, self.rules.neighbours)
             similar = [other for other in near if similarities[other] >= self.rules.near]
             pairs |= {(min(number, other), max(number, other)) for other in similar}

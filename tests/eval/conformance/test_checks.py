@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from hydra.utils import instantiate
 
 from eval.conformance.canaries import CANARIES, HISTORY, shows_date
 from eval.conformance.checks import FAULTS, ConformanceResult, examine
@@ -20,9 +18,10 @@ from memsys.llm.gateway.server import Gateway
 from memsys.llm.gateway.upstream import EngineUpstream
 from memsys.llm.offline.extractive import ExtractiveLLM
 from memsys.prompts import Prompts
+from memsys.settings import with_settings
 from memsys.systems.controls import FullHistory, Nothing
 from memsys.systems.released import Released
-from scripts.assembly.runs import recipe_of
+from scripts.assembly.runs import builder, recipe_of
 from scripts.mock.endpoint import serving
 from scripts.mock.memory_service import Service
 from scripts.mock.memory_store import FAULTS as OF_SERVICES
@@ -44,18 +43,19 @@ def named(verdict: ConformanceResult) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def reference() -> Callable[..., Any]:
-    build: Callable[..., Any] = instantiate(load_option("memory", "reference_http")["build"], _convert_="all")
+def reference() -> Mapping[str, Any]:
+    build: Mapping[str, Any] = load_option("memory", "reference_http")["build"]
     return build
 
 
-def of_service(reference: Callable[..., Any], fault: str) -> ConformanceResult:
+def of_service(reference: Mapping[str, Any], fault: str) -> ConformanceResult:
     with serving(Service(Store(fault)).application()) as url:
-        return examine(lambda case: reference(rng=np.random.default_rng(0), base_url=url), PAIRS, 0.3)
+        build = builder({**reference, "base_url": url})
+        return examine(lambda case: build(rng=np.random.default_rng(0)), PAIRS, 0.3)
 
 
 @pytest.mark.parametrize("fault", ["", *OF_SERVICES])
-def test_a_sabotaged_service_is_refused_with_the_name_of_its_fault(reference: Callable[..., Any], fault: str) -> None:
+def test_a_sabotaged_service_is_refused_with_the_name_of_its_fault(reference: Mapping[str, Any], fault: str) -> None:
     assert named(of_service(reference, fault)) == ([fault] if fault else [])
 
 
@@ -74,7 +74,9 @@ def test_a_sabotaged_worker_is_refused_with_the_name_of_its_fault(gateway: Gatew
         "purposes": [{"name": "extract", "find": "^Toy", "stand_in": STAND_IN}],
         "settings": {"sabotage": fault},
     }
-    verdict = examine(lambda case: Released(gateway, np.random.default_rng(0), **settings), Released.UNIT, 0.3)
+    verdict = examine(
+        lambda case: with_settings(Released, settings)(gateway, np.random.default_rng(0)), Released.UNIT, 0.3
+    )
     assert named(verdict) == ([fault] if fault else [])
 
 
@@ -88,7 +90,7 @@ def test_a_memory_may_have_the_units_of_its_published_protocol() -> None:
     units, ks = {}, {}
     for name in ("mem0_v3", "mem0_v3_protocol", "released_mem0", "released_mem0_protocol"):
         recipe = recipe_of(Dataset(), load_option("memory", name))  # type: ignore[arg-type]
-        units[name], ks[name] = recipe.unit["rule"], recipe.build.keywords["k"]
+        units[name], ks[name] = recipe.unit["rule"], recipe.memory["build"]["k"]
     assert list(units.values()) == ["floor_pair", "utterance", "floor_pair", "utterance"]
     assert list(ks.values()) == [20, 200, 20, 200]
     assert load_option("reader", "mem0_protocol")["order"] == "chronological"
@@ -99,12 +101,11 @@ def test_a_memory_may_have_the_units_of_its_published_protocol() -> None:
 def refusal(name: str) -> dict[str, str]:
     """The faults of a memory of the tree that are not waived."""
     option = load_option("memory", name)
-    recipe = recipe_of(Dataset(), option)  # type: ignore[arg-type]
-    quick = {key: value for key, value in QUICK.items() if key in recipe.build.keywords}
+    quick = {key: value for key, value in QUICK.items() if key in option["build"]}
+    recipe = recipe_of(Dataset(), {**option, "build": {**option["build"], **quick}})  # type: ignore[arg-type]
     engine = ExtractiveLLM()
     services = Services(engine, engine, engine, HashingEmbedder(256), Prompts())
-    build = partial(recipe.build.func, **{**recipe.build.keywords, **quick})
-    run = Run(name, Path(), (), (), build, None, {}, services)  # type: ignore[arg-type]
+    run = Run(name, Path(), (), (), recipe.build, None, {}, services)  # type: ignore[arg-type]
     verdict = examine(lambda case: build_memory(run, case), recipe.unit)
     return {fault: verdict.faults[fault] for fault in verdict.unwaived(recipe.waived)}
 

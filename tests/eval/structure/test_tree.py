@@ -29,6 +29,7 @@ from eval.structure.tree import (
 from eval.structure.triplets import agreement, ask_triplets, sample_triplets
 from memsys.llm.scripted import ScriptedLLM
 from memsys.prompts import Prompts
+from memsys.settings import with_settings
 from memsys.systems.memtree import MemTree
 from memsys.systems.pruned import Pruned
 from memsys.systems.segtree import SegTree
@@ -119,8 +120,8 @@ def test_a_circle_is_refused() -> None:
 
 
 MEMORIES: dict[str, Any] = {
-    "memtree": partial(MemTree, base=0.1),
-    "segtree": partial(SegTree, compatibility="cosine", tau_c=0.6),
+    "memtree": with_settings(MemTree, {"base": 0.1}),
+    "segtree": with_settings(SegTree, {"compatibility": "cosine", "tau_c": 0.6}),
 }
 
 
@@ -153,7 +154,7 @@ def test_the_folder_tells_what_the_memory_reports_of_itself(make_run: Any, memor
 
 def test_a_memtree_with_one_topmost_node_keeps_the_depths_of_its_hidden_root(make_run: Any) -> None:
     """A threshold that everything reaches leaves one node at the top; the root above it still counts."""
-    always = partial(MemTree, base=-1.0, rate=0.0)
+    always = with_settings(MemTree, {"base": -1.0, "rate": 0.0})
     for name, build in {"plain": always, "pruned": partial(Pruned, inner=always)}.items():
         run = make_run([history()], build=build, folder=name)
         run_all([run])

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from memsys.llm.client import Client, HttpEmbedder
-from memsys.llm.endpoint import Endpoint
+from memsys.llm.endpoint import Endpoint, EndpointLimits
 from memsys.llm.outcome import check_base_url, located
 from memsys.llm.pricing import ModelSettings
 from memsys.llm.protocol import ModelError, Request
@@ -42,12 +42,11 @@ def azure() -> Iterator[tuple[list[tuple[str, str, bool]], str]]:
         yield arrived, url.removesuffix("/v1") + PATH + QUERY
 
 
-@pytest.mark.parametrize("transport", ["lean", "sdk"])
 def test_calls_carry_the_version_and_the_key_in_a_header_of_its_own(
-    azure: tuple[list[tuple[str, str, bool]], str], transport: str, monkeypatch: pytest.MonkeyPatch
+    azure: tuple[list[tuple[str, str, bool]], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AZURE_TEST_KEY", "azure-key-1")
-    endpoint = Endpoint(azure[1], key_env="AZURE_TEST_KEY", transport=transport, retries=0)
+    endpoint = Endpoint(azure[1], EndpointLimits(retries=0), key_env="AZURE_TEST_KEY")
     try:
         completion = Client(endpoint, ModelSettings("mine")).submit(Request((("user", "Hello"),), "a.b")).result(30)
         vectors = HttpEmbedder(endpoint, ModelSettings("mine")).fetch(["a tomato"])

@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from memsys.llm.batching.journal import Batch, Journal, JournalledCall
 from memsys.llm.batching.provider import Provider, replies_of
 from memsys.llm.cache import CachedLLM
 from memsys.llm.client import Client, HttpEmbedder
-from memsys.llm.endpoint import Endpoint
+from memsys.llm.endpoint import Endpoint, EndpointLimits
 from memsys.llm.keys import request_key
 from memsys.llm.pricing import ModelSettings, Purse
 from memsys.llm.protocol import Completion, EndOfRun, ModelError, Request
@@ -39,7 +40,7 @@ REQUESTS = [Request((("user", f"question {number}"),), "test.step", max_tokens=1
 def batching(
     url: str, cache: Path, settings: BatchSettings = QUICK, purse: Purse | None = None, retries: int = 3
 ) -> Iterator[BatchEndpoint]:
-    live = Endpoint(url, label="mock", purse=purse, retries=retries, patience=0.0, timeout=5.0)
+    live = Endpoint(url, EndpointLimits(retries=retries, patience=0.0, timeout=5.0), label="mock", purse=purse)
     journal = Journal(cache)
     endpoint = BatchEndpoint(live, journal, settings)
     try:
@@ -406,6 +407,6 @@ def test_a_batch_whose_creation_was_not_confirmed_is_not_created_again(cache: Pa
 
     mock.batches.create = lose_the_reply  # type: ignore[method-assign]
     with serving(application(mock)) as url, batching(url, cache) as endpoint:
-        endpoint.live.patience = 10.0
+        endpoint.live.limits = replace(endpoint.live.limits, patience=10.0)
         assert len(answers(endpoint, store)) == 20
     assert len(mock.batches.batches) == 1

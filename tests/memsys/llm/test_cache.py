@@ -19,7 +19,7 @@ import pytest
 from memsys.llm.ask import complete
 from memsys.llm.cache import CachedEmbedder, CachedLLM, request_key
 from memsys.llm.client import Client, Embedded, HttpEmbedder, Keep
-from memsys.llm.endpoint import Endpoint
+from memsys.llm.endpoint import Endpoint, EndpointLimits
 from memsys.llm.meter import Ledger, Metered, metering
 from memsys.llm.pricing import ModelSettings
 from memsys.llm.protocol import Completion, ModelError, Request
@@ -420,7 +420,7 @@ def test_a_call_keeps_its_place_in_flight_until_its_reply_is_committed(
     monkeypatch.setattr(store, "_commit", commit_later)
     mock = Mock()
     with serving(application(mock)) as url:
-        endpoint = Endpoint(url, in_flight=3)
+        endpoint = Endpoint(url, EndpointLimits(in_flight=3))
         llm = cached(Client(endpoint, SETTINGS), store)
         futures = [llm.submit(replace(REQUEST, messages=(("user", str(number)),))) for number in range(9)]
         other = Client(endpoint, SETTINGS)  # of the same server, without a cache
@@ -446,7 +446,7 @@ def test_a_batch_of_texts_keeps_its_place_in_flight_until_its_vectors_are_commit
 ) -> None:
     mock, commit = Mock(), store.keep_vectors
     with serving(application(mock)) as url:
-        endpoint = Endpoint(url, in_flight=2)
+        endpoint = Endpoint(url, EndpointLimits(in_flight=2))
         answered: list[int] = []
 
         def commit_slowly(rows: Any) -> None:
@@ -499,7 +499,7 @@ def test_a_reply_that_is_not_committed_gives_its_place_away(
         raise ZeroDivisionError("a bug")
 
     with serving(application(Mock())) as url:
-        endpoint = Endpoint(url, in_flight=1)
+        endpoint = Endpoint(url, EndpointLimits(in_flight=1))
         llm = cached(Client(endpoint, SETTINGS), store)
         with monkeypatch.context() as patched:
             patched.setattr(store if broken == "keep_answer" else Client, broken, fail)

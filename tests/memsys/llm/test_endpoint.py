@@ -20,7 +20,7 @@ from memsys.llm import network as offline
 from memsys.llm import outage, secrets, stopping
 from memsys.llm.ask import complete
 from memsys.llm.client import Client, HttpEmbedder
-from memsys.llm.endpoint import Endpoint
+from memsys.llm.endpoint import Endpoint, EndpointLimits
 from memsys.llm.futures import keeping, release
 from memsys.llm.outage import Unreachable
 from memsys.llm.pricing import ModelSettings, Purse
@@ -30,7 +30,6 @@ from memsys.llm.transport import event_loop, new_event_loop
 from scripts.mock.endpoint import Mock, application, serving
 
 SETTINGS = ModelSettings("mock-model", usd_per_million_in=1.0, usd_per_million_out=2.0)
-BOTH = pytest.mark.parametrize("transport", ["lean", "sdk"])
 KEY = "k-3y"
 GOOD = {"choices": [{"message": {"content": "ok"}}], "usage": {"prompt_tokens": 1, "completion_tokens": 1}}
 
@@ -47,8 +46,9 @@ def opened() -> Iterator[Open]:
     """Endpoints that are closed when the test is over."""
     made: list[Endpoint] = []
 
-    def make(url: str, **more: Any) -> Endpoint:
-        made.append(Endpoint(url, **{"timeout": 5.0, "backoff": 0.01, "max_backoff": 0.05, **more}))
+    def make(url: str, purse: Purse | None = None, key_env: str = "OPENAI_API_KEY", **limits: Any) -> Endpoint:
+        waits = {"timeout": 5.0, "backoff": 0.01, "max_backoff": 0.05}
+        made.append(Endpoint(url, EndpointLimits(**waits | limits), purse=purse, key_env=key_env))
         return made[-1]
 
     yield make
@@ -78,33 +78,28 @@ def always(body: bytes, status: int = 200, **headers: str) -> Callable[[Any], An
 # --- replies that are too much, or nothing -----------------------------------------------------------------------------
 
 
-@BOTH
 @pytest.mark.parametrize("packed", [gzip.compress, zlib.compress, lambda body: zlib.compress(body, wbits=-15)])
-def test_a_packed_reply_is_unpacked(opened: Open, transport: str, packed: Callable[[bytes], bytes]) -> None:
+def test_a_packed_reply_is_unpacked(opened: Open, packed: Callable[[bytes], bytes]) -> None:
     encoding = "gzip" if packed is gzip.compress else "deflate"
     with answering(always(packed(json.dumps(GOOD).encode()), Content_Encoding=encoding)) as url:
-        assert complete(Client(opened(url, transport=transport), SETTINGS), request()).text == "ok"
+        assert complete(Client(opened(url), SETTINGS), request()).text == "ok"
 
 
 @pytest.mark.slow
-@BOTH
 @pytest.mark.parametrize("status", [200, 500])
-def test_a_small_reply_that_unpacks_to_far_too_much_is_refused_while_it_is_read(
-    opened: Open, transport: str, status: int
-) -> None:
+def test_a_small_reply_that_unpacks_to_far_too_much_is_refused_while_it_is_read(opened: Open, status: int) -> None:
     bomb = gzip.compress(b" " * (64 << 20))
     assert len(bomb) < 100_000
     with (
         answering(always(bomb, status, Content_Encoding="gzip")) as url,
         pytest.raises(ModelError, match="larger than 2 MB") as error,
     ):
-        complete(Client(opened(url, transport=transport, max_reply_mb=2), SETTINGS), request())
+        complete(Client(opened(url, max_reply_mb=2), SETTINGS), request())
     assert error.value.attempts == 1
 
 
-@BOTH
 @pytest.mark.parametrize("chunked", [False, True])
-def test_a_reply_of_forty_megabytes_is_refused_by_default(opened: Open, transport: str, chunked: bool) -> None:
+def test_a_reply_of_forty_megabytes_is_refused_by_default(opened: Open, chunked: bool) -> None:
     from aiohttp import web
 
     async def handle(incoming: Any) -> Any:
@@ -118,11 +113,10 @@ def test_a_reply_of_forty_megabytes_is_refused_by_default(opened: Open, transpor
         return response
 
     with answering(handle) as url, pytest.raises(ModelError, match="larger than 32 MB"):
-        complete(Client(opened(url, transport=transport, timeout=60.0), SETTINGS), request())
+        complete(Client(opened(url, timeout=60.0), SETTINGS), request())
 
 
-@BOTH
-def test_a_server_that_sends_a_byte_now_and_then_is_given_up_in_time(opened: Open, transport: str) -> None:
+def test_a_server_that_sends_a_byte_now_and_then_is_given_up_in_time(opened: Open) -> None:
     from aiohttp import web
 
     async def drip(incoming: Any) -> Any:
@@ -134,14 +128,13 @@ def test_a_server_that_sends_a_byte_now_and_then_is_given_up_in_time(opened: Ope
         return response
 
     with answering(drip) as url, pytest.raises(ModelError, match=r"no reply within 0\.5 s"):
-        complete(Client(opened(url, transport=transport, timeout=0.5, retries=0), SETTINGS), request())
+        complete(Client(opened(url, timeout=0.5, retries=0), SETTINGS), request())
 
 
-@BOTH
 @pytest.mark.parametrize("body", [b"\xff\xfe\x00garbage", b"[" * 100_000, b"[]", b"null", b""])
-def test_a_reply_that_is_no_reply_is_a_failed_call(opened: Open, transport: str, body: bytes) -> None:
+def test_a_reply_that_is_no_reply_is_a_failed_call(opened: Open, body: bytes) -> None:
     with answering(always(body)) as url, pytest.raises(ModelError):
-        complete(Client(opened(url, transport=transport, retries=1), SETTINGS), request())
+        complete(Client(opened(url, retries=1), SETTINGS), request())
 
 
 def test_half_a_character_in_a_reply_is_replaced_and_whole_ones_stay(opened: Open) -> None:
@@ -178,11 +171,8 @@ def test_whatever_is_raised_while_a_reply_is_read_is_a_failed_call(opened: Open)
 # --- redirects ---------------------------------------------------------------------------------------------------------
 
 
-@BOTH
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
-def test_a_redirect_to_another_server_is_refused_and_forwards_nothing(
-    opened: Open, transport: str, status: int
-) -> None:
+def test_a_redirect_to_another_server_is_refused_and_forwards_nothing(opened: Open, status: int) -> None:
     arrived: list[bytes] = []
 
     async def keep(incoming: Any) -> Any:
@@ -196,13 +186,12 @@ def test_a_redirect_to_another_server_is_refused_and_forwards_nothing(
         answering(always(b"", status, Location=f"{other}/chat/completions")) as url,
         pytest.raises(ModelError, match="redirects to") as error,
     ):
-        complete(Client(opened(url, transport=transport), SETTINGS), request())
+        complete(Client(opened(url), SETTINGS), request())
     assert arrived == []
     assert error.value.attempts == 1
 
 
-@BOTH
-def test_a_redirect_within_the_server_is_followed_with_the_same_body(opened: Open, transport: str) -> None:
+def test_a_redirect_within_the_server_is_followed_with_the_same_body(opened: Open) -> None:
     from aiohttp import web
 
     async def handle(incoming: Any) -> Any:
@@ -212,17 +201,16 @@ def test_a_redirect_within_the_server_is_followed_with_the_same_body(opened: Ope
         return web.json_response(GOOD)
 
     with answering(handle) as url:
-        assert complete(Client(opened(url, transport=transport), SETTINGS), request()).text == "ok"
+        assert complete(Client(opened(url), SETTINGS), request()).text == "ok"
 
 
 # --- keys --------------------------------------------------------------------------------------------------------------
 
 
-@BOTH
 @pytest.mark.parametrize("key", ["k-3y", "a-much-longer-key-0123456789", 'with"quote\\and-more'])
 @pytest.mark.parametrize("end", ["", "\n"])
 def test_no_failure_shows_the_key_whatever_its_variable_and_length(
-    opened: Open, monkeypatch: pytest.MonkeyPatch, transport: str, key: str, end: str
+    opened: Open, monkeypatch: pytest.MonkeyPatch, key: str, end: str
 ) -> None:
     monkeypatch.setenv("PASSPHRASE_OF_MINE", key + end)
 
@@ -233,7 +221,7 @@ def test_no_failure_shows_the_key_whatever_its_variable_and_length(
         return web.Response(status=401, text=incoming.headers["Authorization"] + "x" * 470 + key + json.dumps(key))
 
     with answering(echo) as url, pytest.raises(ModelError, match="HTTP 401") as error:
-        complete(Client(opened(url, transport=transport, key_env="PASSPHRASE_OF_MINE"), SETTINGS), request())
+        complete(Client(opened(url, key_env="PASSPHRASE_OF_MINE"), SETTINGS), request())
     assert key[:4] not in str(error.value)
     assert "<PASSPHRASE_OF_MINE>" in str(error.value)
 
@@ -298,18 +286,17 @@ def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(offline, "_forbidden", True)
 
 
-@BOTH
 @pytest.mark.parametrize(
     "url",
     ["https://api.example.com/v1", "http://192.0.2.1/v1", "http://127.0.0.1.example.com/v1", "http://[2001:db8::1]/v1"],
 )
 def test_without_a_network_a_base_url_beyond_this_machine_is_refused_before_anything_is_sent(
-    no_network: None, opened: Open, transport: str, url: str
+    no_network: None, opened: Open, url: str
 ) -> None:
     with pytest.raises(EndOfRun, match="nothing was sent"):
-        Client(opened(url, transport=transport), SETTINGS)
+        Client(opened(url), SETTINGS)
     with pytest.raises(EndOfRun, match="nothing was sent"):
-        HttpEmbedder(opened(url, transport=transport), SETTINGS)
+        HttpEmbedder(opened(url), SETTINGS)
 
 
 def test_without_a_network_a_local_name_that_leads_elsewhere_is_refused(
@@ -336,12 +323,9 @@ def test_without_a_network_the_loop_itself_connects_to_nothing_beyond_this_machi
     loop.close()
 
 
-@BOTH
-def test_without_a_network_a_server_on_this_machine_still_answers(
-    no_network: None, opened: Open, transport: str
-) -> None:
+def test_without_a_network_a_server_on_this_machine_still_answers(no_network: None, opened: Open) -> None:
     with answering(always(json.dumps(GOOD).encode())) as url:
-        assert complete(Client(opened(url, transport=transport), SETTINGS), request()).text == "ok"
+        assert complete(Client(opened(url), SETTINGS), request()).text == "ok"
 
 
 # --- a server that goes away -------------------------------------------------------------------------------------------
@@ -373,14 +357,13 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-@BOTH
 def test_a_server_that_goes_away_pauses_the_run_until_it_is_back(
-    opened: Open, transport: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    opened: Open, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(outage, "LONGEST", 0.1)
     monkeypatch.setattr(outage, "FIRST", 0.1)
     port, mock = free_port(), Mock()
-    at = opened(f"http://127.0.0.1:{port}/v1", transport=transport, retries=3)
+    at = opened(f"http://127.0.0.1:{port}/v1", retries=3)
     client = Client(at, SETTINGS)
     with server_on(port, mock):
         complete(client, request("before"))

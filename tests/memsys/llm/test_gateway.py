@@ -18,7 +18,7 @@ import pytest
 from memsys.embed import HashingEmbedder
 from memsys.llm.cache import CachedEmbedder
 from memsys.llm.client import HttpEmbedder
-from memsys.llm.endpoint import Endpoint
+from memsys.llm.endpoint import Endpoint, EndpointLimits
 from memsys.llm.gateway.accounts import Account, Purpose
 from memsys.llm.gateway.keys import Normalisation
 from memsys.llm.gateway.server import Gateway, Mode
@@ -26,7 +26,7 @@ from memsys.llm.gateway.shapes import embedding_texts
 from memsys.llm.gateway.upstream import EndpointUpstream, EngineUpstream, inlined
 from memsys.llm.meter import metering
 from memsys.llm.offline.extractive import ExtractiveLLM
-from memsys.llm.pricing import ModelSettings
+from memsys.llm.pricing import ModelSettings, Purse
 from memsys.llm.store import CacheStore
 from memsys.tokens import count_tokens
 from scripts.mock.endpoint import Mock, application, serving
@@ -41,10 +41,13 @@ TOOL = {"type": "function", "function": {"name": "remember", "parameters": SCHEM
 
 
 @contextmanager
-def in_front_of(url: str, cache: Path, mode: Mode = "record", **endpoint: Any) -> Iterator[Gateway]:
+def in_front_of(
+    url: str, cache: Path, mode: Mode = "record", purse: Purse | None = None, **limits: Any
+) -> Iterator[Gateway]:
     """A gateway to an endpoint, its cache in a file."""
     store = CacheStore(cache)
-    there = Endpoint(url, label="mock", retries=endpoint.pop("retries", 1), backoff=0.01, **endpoint)
+    limits = {"retries": 1, "backoff": 0.01} | limits
+    there = Endpoint(url, EndpointLimits(**limits), label="mock", purse=purse)
     inner = None if mode == "replay" else HttpEmbedder(there, ModelSettings("mock"))
     embedder = CachedEmbedder(inner, store, "mock", "mock")
     gateway = Gateway(EndpointUpstream(there, ModelSettings("mock")), embedder, store, mode)

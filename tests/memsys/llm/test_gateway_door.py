@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from memsys.embed import HashingEmbedder
-from memsys.llm.endpoint import Endpoint
+from memsys.llm.endpoint import Endpoint, EndpointLimits
 from memsys.llm.gateway.accounts import Account
 from memsys.llm.gateway.bodies import IMAGE_TOKENS, most_tokens_in
 from memsys.llm.gateway.server import Gateway
@@ -213,7 +213,7 @@ def test_a_cap_holds_whatever_a_body_is_made_of_with_64_in_flight(fields: dict[s
 def priced(url: str, purse: Purse, **settings: Any) -> Iterator[Account]:
     """An account of a gateway to a model with a price."""
     known = ModelSettings("mock", usd_per_million_in=PRICE, usd_per_million_out=PRICE, **settings)
-    endpoint = Endpoint(url, label="mock", purse=purse, backoff=0.01)
+    endpoint = Endpoint(url, EndpointLimits(backoff=0.01), label="mock", purse=purse)
     gateway = Gateway(EndpointUpstream(endpoint, known), HashingEmbedder(32), None, "live")
     try:
         yield gateway.open(gateway.new_token("one"), Account("one"))
@@ -281,7 +281,7 @@ def test_a_client_without_a_limit_gets_the_models_or_is_told_to_send_one() -> No
 def test_a_repetition_of_a_failed_request_is_charged_once_and_forgets_the_failure() -> None:
     server, body = Mock(faults=1.0, hang=0.0), {"messages": [{"role": "user", "content": "Hi"}]}
     with serving(application(server)) as url:
-        endpoint = Endpoint(url, label="mock", retries=0)
+        endpoint = Endpoint(url, EndpointLimits(retries=0), label="mock")
         gateway = Gateway(EndpointUpstream(endpoint, ModelSettings("mock")), HashingEmbedder(32), None, "live")
         account = gateway.open(gateway.new_token("one"), Account("one"))
         assert posted(account, body)[0] == 400

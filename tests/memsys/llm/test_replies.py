@@ -13,6 +13,7 @@ import pytest
 from memsys.llm.ask import ask, complete
 from memsys.llm.cache import CachedLLM, request_key
 from memsys.llm.client import Client, Endpoint, HttpEmbedder, chat_body
+from memsys.llm.endpoint import EndpointLimits
 from memsys.llm.meter import Metered, metering
 from memsys.llm.parsing import ParseFailure, parse_reply
 from memsys.llm.pricing import ModelSettings, Purse
@@ -277,11 +278,13 @@ def test_what_a_reply_may_have_is_capped_by_the_endpoint_and_enters_the_key_wher
 
 def test_the_spending_cap_reserves_what_the_capped_reply_may_cost() -> None:
     settings = ModelSettings("m", usd_per_million_in=0.0, usd_per_million_out=1e6, max_output_tokens=40)
-    client = Client(Endpoint("http://127.0.0.1:9/v1", purse=Purse(39.0), retries=0), settings)
+    client = Client(Endpoint("http://127.0.0.1:9/v1", EndpointLimits(retries=0), purse=Purse(39.0)), settings)
     with pytest.raises(ModelError, match="max_usd"):
         complete(client, ASKED)
     with pytest.raises(ModelError, match="annot connect"):
-        complete(Client(Endpoint("http://127.0.0.1:9/v1", purse=Purse(41.0), retries=0), settings), ASKED)
+        complete(
+            Client(Endpoint("http://127.0.0.1:9/v1", EndpointLimits(retries=0), purse=Purse(41.0)), settings), ASKED
+        )
 
 
 # --- windows --------------------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from memsys.embed import HashingEmbedder
 from memsys.llm.batching.endpoint import BatchEndpoint, BatchSettings
 from memsys.llm.batching.journal import Journal
 from memsys.llm.client import Client, HttpEmbedder
-from memsys.llm.endpoint import Endpoint
+from memsys.llm.endpoint import Endpoint, EndpointLimits
 from memsys.llm.gateway.accounts import Account
 from memsys.llm.gateway.server import Gateway
 from memsys.llm.gateway.upstream import EndpointUpstream
@@ -74,22 +74,22 @@ def asked(server: Server) -> None:
 
 
 def chat(url: str, purse: Purse) -> None:
-    endpoint = Endpoint(url, label="mock", purse=purse, in_flight=IN_FLIGHT)
+    endpoint = Endpoint(url, EndpointLimits(in_flight=IN_FLIGHT), label="mock", purse=purse)
     asked(endpoint)
     endpoint.close()
 
 
 def embeddings(url: str, purse: Purse) -> None:
-    endpoint = Endpoint(url, label="mock", purse=purse, in_flight=IN_FLIGHT)
+    endpoint = Endpoint(url, EndpointLimits(in_flight=IN_FLIGHT), label="mock", purse=purse)
     HttpEmbedder(endpoint, PRICED, batch=1).fetch([f"{number} " + "word " * 40 for number in range(CALLS)])
     endpoint.close()
 
 
 def gateway(url: str, purse: Purse) -> None:
-    endpoint = Endpoint(url, label="mock", purse=purse, in_flight=IN_FLIGHT)
+    endpoint = Endpoint(url, EndpointLimits(in_flight=IN_FLIGHT), label="mock", purse=purse)
     served = Gateway(EndpointUpstream(endpoint, PRICED), HashingEmbedder(32), None, "live")
     account = served.open(served.new_token("one"), Account("one"))
-    other = Endpoint(account.base_url, label="gateway", in_flight=IN_FLIGHT, retries=0)
+    other = Endpoint(account.base_url, EndpointLimits(in_flight=IN_FLIGHT, retries=0), label="gateway")
     client = Client(other, ModelSettings("any"))
     calls = [
         client.submit(Request((("user", f"question {number}"),), "test.step", max_tokens=LIMIT))

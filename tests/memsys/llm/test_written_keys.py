@@ -17,6 +17,7 @@ from memsys.llm.endpoint import Endpoint
 from memsys.llm.written_keys import names_secret, written_key
 from memsys.services.http import HttpMemory
 from memsys.services.mcp import McpMemory
+from memsys.settings import with_settings
 from scripts.command import verb
 from scripts.lab.single import run_single
 from scripts.settings.checking import checked, resolved
@@ -66,14 +67,18 @@ def test_a_literal_key_in_the_variables_and_arguments_of_an_mcp_server_is_refuse
         {"args": ["--key=x"]},
     ):
         with pytest.raises(ValueError, match="key as it is"):
-            McpMemory(np.random.default_rng(0), **given, **more)
-    McpMemory(np.random.default_rng(0), **given, env={"MODE": "fast"}, args=["--port", "80"]).close()
+            with_settings(McpMemory, {**given, **more})(np.random.default_rng(0))
+    with_settings(McpMemory, {"env": {"MODE": "fast"}, "args": ["--port", "80"], **given})(
+        np.random.default_rng(0)
+    ).close()
 
 
 def test_a_notebook_that_builds_an_http_memory_with_a_key_is_refused_too() -> None:
     build = {**load_option("memory", "reference_http")["build"], "headers": {"Authorization": f"Bearer {KEY}"}}
     with pytest.raises(ValueError, match=r"headers\.Authorization holds a key") as refused:
-        HttpMemory(np.random.default_rng(0), **{name: value for name, value in build.items() if name[0] != "_"})
+        with_settings(HttpMemory, {name: value for name, value in build.items() if name[0] != "_"})(
+            np.random.default_rng(0)
+        )
     assert KEY not in str(refused.value)
 
 

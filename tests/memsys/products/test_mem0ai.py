@@ -19,6 +19,7 @@ from memsys.llm.meter import metering
 from memsys.llm.offline.extractive import ExtractiveLLM
 from memsys.llm.server import Sent
 from memsys.products.places import place_of
+from memsys.settings import with_settings
 from memsys.systems.released import Released
 from scripts.setup.options import load_option
 
@@ -60,7 +61,7 @@ def scripted() -> Iterator[tuple[Scripted, Released]]:
     gateway = Gateway(upstream, HashingEmbedder(64), None, "live")
     build = load_option("memory", "released_mem0_1")["build"]
     settings = {name: value for name, value in build.items() if not name.startswith("_")}
-    memory = Released(gateway, np.random.default_rng(0), **settings)
+    memory = with_settings(Released, settings)(gateway, np.random.default_rng(0))
     yield upstream, memory
     memory.close()
     gateway.close()

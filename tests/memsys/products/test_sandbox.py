@@ -31,6 +31,7 @@ from memsys.llm.gateway.upstream import EngineUpstream
 from memsys.llm.offline.extractive import ExtractiveLLM
 from memsys.products import sandbox
 from memsys.products.process import Crashed, MalformedReply
+from memsys.settings import with_settings
 from memsys.systems.released import Released
 from scripts.tables.captions import waivers
 
@@ -64,7 +65,7 @@ def made(gateway: Gateway) -> Iterator[Callable[..., Released]]:
 
     def make(adapter: Path, settings: dict[str, Any], **more: Any) -> Released:
         given = {"product": str(adapter), "settings": settings, "step_seconds": 60.0, **more}
-        memories.append(Released(gateway, np.random.default_rng(0), **given))
+        memories.append(with_settings(Released, given)(gateway, np.random.default_rng(0)))
         return memories[-1]
 
     yield make
@@ -272,13 +273,14 @@ from memsys.embed import HashingEmbedder
 from memsys.llm.gateway.server import Gateway
 from memsys.llm.gateway.upstream import EngineUpstream
 from memsys.llm.offline.extractive import ExtractiveLLM
+from memsys.settings import with_settings
 from memsys.systems.released import Released
 from scripts.tables.captions import waivers
 from data_loaders.schema import Turn, Unit
 gateway = Gateway(EngineUpstream(ExtractiveLLM()), HashingEmbedder(64), None, "live")
 settings = json.loads(sys.argv[2])
 print(gateway.start(), flush=True)
-memory = Released(gateway, np.random.default_rng(0), product=sys.argv[1], settings=settings)
+memory = with_settings(Released, {"product": sys.argv[1], "settings": settings})(gateway, np.random.default_rng(0))
 memory.write(Unit("u1", (Turn("t1", "Mara", "I planted 4 tomatoes."),), "s1"))
 """
 

@@ -6,7 +6,6 @@ import json
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import datetime
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,7 @@ from memsys.llm.protocol import EndOfRun, ModelError
 from memsys.services.http import HttpMemory
 from memsys.services.memory import NotIndexed, ServiceError
 from memsys.services.templates import filled, filled_path, reached
+from memsys.settings import with_settings
 from scripts.mock.endpoint import serving
 from scripts.mock.memory_service import Service
 from scripts.mock.memory_store import Store
@@ -51,7 +51,7 @@ def memory(service: Service) -> Iterator[Callable[..., HttpMemory]]:
 
         def make(**more: Any) -> HttpMemory:
             given = {**REFERENCE, "base_url": url, "retries": 0, **more}
-            made.append(HttpMemory(np.random.default_rng(0), **given))
+            made.append(with_settings(HttpMemory, given)(np.random.default_rng(0)))
             return made[-1]
 
         yield make
@@ -83,8 +83,9 @@ def written(memory: HttpMemory, count: int = 5) -> HttpMemory:
 def test_the_reference_service_keeps_every_promise_but_for_what_is_waived(
     memory: Callable[..., HttpMemory], monkeypatch: pytest.MonkeyPatch, subtests: pytest.Subtests
 ) -> None:
-    url = memory().base_url
-    monkeypatch.setattr(memory_stories, "factory", lambda name: partial(HttpMemory, **{**REFERENCE, "base_url": url}))
+    url = memory().settings.base_url
+    target = {"_target_": "memsys.services.http.HttpMemory"}
+    monkeypatch.setattr(memory_stories, "stated", lambda name: {**target, **REFERENCE, "base_url": url})
     monkeypatch.setattr(memory_stories, "STANDS_FOR", {"service": "service"})
     assert set(HttpMemory.WAIVED) <= set(PROMISES)
     for words in sorted(set(PROMISES) - set(HttpMemory.WAIVED)):
@@ -184,13 +185,13 @@ def test_a_call_that_was_refused_is_repeated_and_one_that_may_have_been_taken_is
     app = web.Application()
     app.router.add_route("*", "/v1/{rest:.*}", add)
     with serving(app) as url:
-        own = HttpMemory(np.random.default_rng(0), **{**REFERENCE, "base_url": url})
+        own = with_settings(HttpMemory, {**REFERENCE, "base_url": url})(np.random.default_rng(0))
         with pytest.raises(ModelError, match="HTTP 500"):
             own.write(unit(1))
         assert len(adds) == 2, "503: not taken; 500: perhaps taken, so sent no more"
-        own = HttpMemory(
-            np.random.default_rng(0), **{**REFERENCE, "base_url": url, "add": {**REFERENCE["add"], "repeatable": True}}
-        )
+        own = with_settings(
+            HttpMemory, {**REFERENCE, "base_url": url, "add": {**REFERENCE["add"], "repeatable": True}}
+        )(np.random.default_rng(0))
         own.write(unit(1))
         assert len(adds) == 3
 
@@ -236,10 +237,10 @@ def test_the_key_comes_from_the_environment_and_is_in_no_message(
 def test_another_machine_is_refused_without_network_and_without_a_key() -> None:
     far = {**REFERENCE, "base_url": "https://memory.example.org/v1"}
     with pytest.raises(EndOfRun, match="set the environment variable MEMORY_API_KEY"):
-        HttpMemory(np.random.default_rng(0), **far).write(unit(1))
+        with_settings(HttpMemory, far)(np.random.default_rng(0)).write(unit(1))
     network.forbid_network()
     with pytest.raises(EndOfRun, match="network=false"):
-        HttpMemory(np.random.default_rng(0), **far).write(unit(1))
+        with_settings(HttpMemory, far)(np.random.default_rng(0)).write(unit(1))
 
 
 # --- namespaces -------------------------------------------------------------------------------------------------------
@@ -327,7 +328,7 @@ def test_the_file_of_a_public_service_sends_and_reads_what_its_documentation_sho
     app.router.add_route("*", "/{rest:.*}", answer)
     with serving(app) as url:
         settings = {key: value for key, value in build.items() if not key.startswith("_")}
-        own = HttpMemory(np.random.default_rng(0), **{**settings, "base_url": url.removesuffix("/v1")})
+        own = with_settings(HttpMemory, {**settings, "base_url": url.removesuffix("/v1")})(np.random.default_rng(0))
         items = written(own, 1).read(ASKED).items
         own.close()
     assert set(asked) == set(REPLIES[name]), "every call that is described is made, and no other"
@@ -356,7 +357,7 @@ def test_a_wrong_description_is_refused_by_name() -> None:
     }
     for why, settings in wrong.items():
         with pytest.raises(ValueError, match=why.replace("{", r"\{").replace("}", r"\}")):
-            HttpMemory(np.random.default_rng(0), **{**REFERENCE, **settings})
+            with_settings(HttpMemory, {**REFERENCE, **settings})(np.random.default_rng(0))
 
 
 def test_no_value_leaves_its_place_in_a_path_and_none_is_read_as_code() -> None:

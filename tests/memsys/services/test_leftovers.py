@@ -15,6 +15,7 @@ import yaml
 
 from memsys.services.http import HttpMemory
 from memsys.services.leftovers import namespaces_at
+from memsys.settings import with_settings
 from scripts.mock.endpoint import serving
 from scripts.mock.memory_service import Service
 from scripts.mock.memory_store import Store
@@ -29,7 +30,8 @@ RUN = """
 import sys, yaml, numpy as np
 from data_loaders.schema import Turn, Unit
 from memsys.services.http import HttpMemory
-memory = HttpMemory(np.random.default_rng(0), **yaml.safe_load(sys.argv[1]))
+from memsys.settings import with_settings
+memory = with_settings(HttpMemory, yaml.safe_load(sys.argv[1]))(np.random.default_rng(0))
 memory.write(Unit("u", (Turn("t", "Mara", "I planted tomatoes."),), "s"))
 print(memory.namespace, flush=True)
 sys.stdin.read()
@@ -84,11 +86,13 @@ def test_the_next_run_deletes_what_a_killed_one_left_and_nothing_of_one_that_liv
     there, settings = service
     (_, living), dead = start(), killed(start())
     assert set(there.store.spaces) == {living, dead}
-    said = HttpMemory(np.random.default_rng(0), **settings).clear_up()
+    said = with_settings(HttpMemory, settings)(np.random.default_rng(0)).clear_up()
     assert said == f"1 of 1 namespaces that killed runs left at {settings['base_url']} are deleted"
     assert set(there.store.spaces) == {living}
     assert [file.stem for file in folder.rglob("*.json")] == [living]
-    assert HttpMemory(np.random.default_rng(0), **settings).clear_up() == "", "nothing is said where nothing was left"
+    assert with_settings(HttpMemory, settings)(np.random.default_rng(0)).clear_up() == "", (
+        "nothing is said where nothing was left"
+    )
 
 
 @pytest.mark.slow
@@ -98,7 +102,7 @@ def test_a_deletion_that_fails_is_counted_and_its_file_stays(
     there, settings = service
     dead = killed(start())
     refusing = {**settings, "delete": {"method": "DELETE", "path": "/nowhere/{namespace}"}}
-    said = HttpMemory(np.random.default_rng(0), **refusing).clear_up()
+    said = with_settings(HttpMemory, refusing)(np.random.default_rng(0)).clear_up()
     assert re.fullmatch(
         r"0 of 1 .* deleted, 1 are not \(ModelError: .*HTTP 404.*\): their files stay in .*tries again", said
     )
@@ -111,7 +115,7 @@ def test_the_files_follow_the_namespaces_and_leave_their_folder_by_no_name(
 ) -> None:
     from data_loaders.schema import Turn, Unit
 
-    memory = HttpMemory(np.random.default_rng(0), **service[1])
+    memory = with_settings(HttpMemory, service[1])(np.random.default_rng(0))
     assert list(folder.rglob("*.json")) == []
     memory.write(Unit("u", (Turn("t", "Mara", "I planted tomatoes."),), "s"))
     (file,) = folder.rglob("*.json")
@@ -122,7 +126,7 @@ def test_the_files_follow_the_namespaces_and_leave_their_folder_by_no_name(
 
 
 def test_a_file_with_another_name_deletes_nothing(service: tuple[Service, dict[str, Any]], folder: Path) -> None:
-    own = HttpMemory(np.random.default_rng(0), **service[1])
+    own = with_settings(HttpMemory, service[1])(np.random.default_rng(0))
     abandoned = own._namespaces.folder / "1-dead"
     abandoned.mkdir(parents=True)
     (abandoned / "everything.json").write_text("{}")

@@ -25,6 +25,7 @@ from memsys.llm.protocol import EndOfRun
 from memsys.services.mcp import McpMemory
 from memsys.services.memory import ServiceError
 from memsys.services.session import MISSING, SessionError, _value
+from memsys.settings import with_settings
 from scripts.mock.memory_mcp import server
 from scripts.mock.memory_store import Store
 
@@ -40,7 +41,7 @@ needs_mcp = pytest.mark.skipif(not installed, reason="the package mcp is not ins
 
 
 def memory_of(**more: Any) -> McpMemory:
-    return McpMemory(np.random.default_rng(0), **{**REFERENCE, **more})
+    return with_settings(McpMemory, {**REFERENCE, **more})(np.random.default_rng(0))
 
 
 def unit(number: int) -> Unit:
@@ -224,7 +225,8 @@ import os, subprocess, sys, time
 import numpy as np, yaml
 from data_loaders.schema import Turn, Unit
 from memsys.services.mcp import McpMemory
-memory = McpMemory(np.random.default_rng(0), **yaml.safe_load(sys.argv[1]))
+from memsys.settings import with_settings
+memory = with_settings(McpMemory, yaml.safe_load(sys.argv[1]))(np.random.default_rng(0))
 memory.write(Unit("u", (Turn("t", "Mara", "I planted tomatoes."),), "s"))
 print((memory._session()._folder / "stderr.txt").read_text(), flush=True)
 lives = lambda: subprocess.run(["pgrep", "-f", "^tail .*=86.5309"], stdout=subprocess.DEVNULL).returncode == 0

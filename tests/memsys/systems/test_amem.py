@@ -14,6 +14,7 @@ from memsys.llm import meter
 from memsys.llm.protocol import ModelError
 from memsys.llm.scripted import Script, ScriptedLLM
 from memsys.prompts import Prompts
+from memsys.settings import tuned, with_settings
 from memsys.systems.amem import AMem
 from memsys.systems.dense import Dense
 
@@ -69,7 +70,7 @@ def memory(
         QUERY: '{"keywords": "query"}',
     }
     llm, embedder = ScriptedLLM(script), Cosines({"query": 1.0, **(table or {})})
-    held = AMem(llm=llm, embedder=embedder, prompts=Prompts(), **settings)
+    held = with_settings(AMem, settings)(llm=llm, embedder=embedder, prompts=Prompts())
     for number in range(len(evolutions)):
         held.write(unit(number))
     return held, llm, embedder
@@ -220,8 +221,7 @@ def _later(number: int) -> Unit:
 
 
 def _with_k(held: AMem, k: int) -> AMem:
-    wider = copy.copy(held)
-    wider.k = k
+    wider = tuned(held, {"k": k})
     return wider
 
 

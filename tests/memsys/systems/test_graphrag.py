@@ -21,6 +21,7 @@ from memsys.llm import meter
 from memsys.llm.protocol import ModelError, Request
 from memsys.llm.scripted import Script, ScriptedLLM
 from memsys.prompts import Prompts
+from memsys.settings import tuned, with_settings
 from memsys.systems.dense import Dense
 from memsys.systems.graphrag import NO_ANSWER, GraphRag
 from memsys.systems.graphrag.communities import Community, Tables, communities
@@ -77,7 +78,7 @@ def memory(
     """A memory of text units (each a unit), each with the graph that the model finds in it."""
     llm = scripted(**({"extract": lambda request: said[request.fields["text"]]} | replies))
     chosen = {"chunk_tokens": None} | dict(settings or {})
-    made = GraphRag(llm=llm, embedder=HashingEmbedder(512), prompts=Prompts(), **chosen)
+    made = with_settings(GraphRag, chosen)(llm=llm, embedder=HashingEmbedder(512), prompts=Prompts())
     for number, text in enumerate(said):
         made.write(unit(text, number))
     made.consolidate()
@@ -425,7 +426,7 @@ def test_delimited_records_are_asked_for_and_read_as_released() -> None:
     llm = ScriptedLLM(
         {"graphrag.extract_records": records, "graphrag.glean_records": "<|COMPLETE|>", "graphrag.report": report_of}
     )
-    made = GraphRag(llm=llm, embedder=HashingEmbedder(64), prompts=Prompts(), format="records")
+    made = with_settings(GraphRag, {"format": "records"})(llm=llm, embedder=HashingEmbedder(64), prompts=Prompts())
     made.write(unit("Okke lives in Halmby."))
     made.consolidate()
     assert [entity.title for entity in made._graph.entities] == ["OKKE", "HALMBY"]
@@ -500,7 +501,7 @@ def test_the_first_report_that_does_not_fit_ends_the_reports() -> None:
     made, _ = memory({"P": cliques("A", "B")}, {"top_entities": 6}, report=long_first)
     question = "A0 A1 A2 A3 A4 is known B1"
     assert "report" not in kinds(made, question)
-    made.max_tokens = 30_000
+    made = tuned(made, {"max_tokens": 30_000})
     assert len(kinds(made, question)["report"]) == 2
 
 
@@ -535,7 +536,7 @@ def test_relationships_inside_the_selection_come_first_then_the_best_linked_then
 
 def test_relationships_that_lead_outside_are_limited_for_each_selected_entity() -> None:
     made = star()
-    made.top_relationships = 1
+    made = tuned(made, {"top_relationships": 1})
     assert around(made, "S1", "S2") == ["S1-S2", "S1-X", "S2-X"]
     assert around(made, "S1") == ["S1-Y"]
 
@@ -664,7 +665,7 @@ def test_paper_mode_uses_each_entity_s_deepest_report_and_code_mode_all() -> Non
     divided = {one.parent for one in paper._graph.communities.values()}
     assert used[1] == set(code._graph.communities)
     assert {one for one in used[1] if one not in divided} <= used[0] < used[1]
-    paper.level = 0
+    paper = tuned(paper, {"level": 0})
     assert {one.level for batch in paper._batches() for one in batch} == {0}
 
 
@@ -680,7 +681,7 @@ def test_a_local_search_of_release_0_3_6_counts_an_entity_for_its_deepest_commun
 
     assert found(paper) == [f"report-{child.id}"]
     assert {f"report-{child.id}", f"report-{child.parent}"} == set(found(code))
-    paper.level = 0
+    paper = tuned(paper, {"level": 0})
     assert found(paper) == [f"report-{child.parent}"], "the deepest of those down to the level"
 
 
@@ -691,11 +692,11 @@ def test_reports_are_shuffled_and_packed_and_the_weightiest_lead_each_batch() ->
     content = [[f"[{one.id}] {made._graph.reports[one.id].content}\n" for one in batch] for batch in batches]
     assert [len(batch) for batch in batches] == [2, 1]
     assert all(sum(count_tokens(text, "cl100k_base") for text in batch) <= 60 for batch in content)
-    made.max_tokens = 1
+    made = tuned(made, {"max_tokens": 1})
     expected = sorted(made._graph.reports)
     expected = [expected[at] for at in np.random.default_rng(86).permutation(len(expected))]
     assert [one.id for batch in made._batches() for one in batch] == expected != sorted(expected)
-    made.max_tokens = 12_000
+    made = tuned(made, {"max_tokens": 12_000})
     (batch,) = made._batches()
     assert [made._graph.entities[one.entities[0]].title for one in batch] == ["C0", "A0", "B0"]
     assert [len(made._text_units(one)) for one in batch] == [4, 3, 1]
@@ -782,7 +783,7 @@ def test_four_times_the_history_costs_four_times_as_much() -> None:
             return graph_json(named(*titles), linked(*itertools.pairwise(titles)))
 
         llm = scripted(extract=found)
-        made = GraphRag(llm=llm, embedder=HashingEmbedder(64), prompts=Prompts(), chunk_tokens=None)
+        made = with_settings(GraphRag, {"chunk_tokens": None})(llm=llm, embedder=HashingEmbedder(64), prompts=Prompts())
         for number in range(count):
             made.write(unit(f"text {number}", number))
         made.consolidate()
@@ -822,4 +823,4 @@ def test_the_files_hold_the_released_settings(name: str) -> None:
 )
 def test_nonsense_is_refused_by_name(setting: dict[str, Any], said: str) -> None:
     with pytest.raises(ValueError, match=said):
-        GraphRag(llm=ScriptedLLM(""), embedder=HashingEmbedder(8), prompts=Prompts(), **setting)
+        with_settings(GraphRag, setting)(llm=ScriptedLLM(""), embedder=HashingEmbedder(8), prompts=Prompts())

@@ -21,6 +21,7 @@ from memsys.llm import meter
 from memsys.llm.protocol import ModelError, Request
 from memsys.llm.scripted import Script, ScriptedLLM
 from memsys.prompts import Prompts
+from memsys.settings import with_settings
 from memsys.systems.dense import Dense
 from memsys.systems.hipporag import HippoRag, normalised_phrase, pagerank, phrase_weights, scaled, synonyms, undirected
 
@@ -73,7 +74,7 @@ def memory(
         if vectors is None
         else TableEmbedder(vectors, HashingEmbedder(len(next(iter(vectors.values())))))
     )
-    made = HippoRag(llm=llm, embedder=embedder, prompts=Prompts(), **settings)
+    made = with_settings(HippoRag, settings)(llm=llm, embedder=embedder, prompts=Prompts())
     for number, text in enumerate(passages):
         made.write(unit(text, number))
     made.consolidate()
@@ -524,4 +525,4 @@ def test_the_files_hold_the_settings_of_segtreemem_appendix_e(name: str) -> None
 @pytest.mark.parametrize("setting", [{"version": 3}, {"damping": 1.0}, {"synonymy": 0.0}, {"passage_weight": -1.0}])
 def test_nonsense_is_refused_by_name(setting: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=next(iter(setting))):
-        HippoRag(llm=ScriptedLLM(""), embedder=HashingEmbedder(8), prompts=Prompts(), **setting)
+        with_settings(HippoRag, setting)(llm=ScriptedLLM(""), embedder=HashingEmbedder(8), prompts=Prompts())

@@ -18,6 +18,7 @@ from memsys.llm.offline.extractive import ExtractiveLLM
 from memsys.llm.protocol import Completion, ModelError, Request
 from memsys.llm.scripted import ScriptedLLM
 from memsys.prompts import Prompts
+from memsys.settings import tuned, with_settings
 from memsys.systems.dense import Dense
 from memsys.systems.lattice import Lattice
 from memsys.systems.lattice.calibration import calibrated, gated
@@ -59,7 +60,7 @@ def lattice(
 ) -> tuple[Lattice, ScriptedLLM]:
     flat = rated_by(lambda text: 50)
     llm = ScriptedLLM({"lattice.describe": described, "lattice.navigate": flat, "lattice.leaf": flat, **(script or {})})
-    memory = Lattice(llm=llm, embedder=HashingEmbedder(64), prompts=Prompts(), **settings)
+    memory = with_settings(Lattice, settings)(llm=llm, embedder=HashingEmbedder(64), prompts=Prompts())
     for number, names in enumerate(sessions):
         for name in names:
             memory.write(unit(name, f"s{number}"))
@@ -421,7 +422,7 @@ def test_slates_show_one_line_each_and_the_dates_and_are_cut_when_too_long() -> 
     memory.read(ASKED)
     assert shown(llm, "leaf")[0][0] == "[7 May 2023] Ann: Hello there. Bo: Good day."
     assert "9 May 2023" in llm.requests[-1].messages[1][1]
-    memory.slate_tokens = 200
+    memory = tuned(memory, {"slate_tokens": 200})
     with meter.metering() as ledger:
         memory.read(ASKED)
     assert sum(map(count_tokens, shown(llm, "leaf")[-1])) <= 200
@@ -660,7 +661,9 @@ def test_the_order_of_searches_does_not_matter() -> None:
 
 
 def test_the_offline_engine_finds_what_a_branch_describes_in_another_order_than_plain_similarity() -> None:
-    memory = Lattice(llm=ExtractiveLLM(), embedder=HashingEmbedder(), prompts=Prompts(), k=5, branching=4)
+    memory = with_settings(Lattice, {"k": 5, "branching": 4})(
+        llm=ExtractiveLLM(), embedder=HashingEmbedder(), prompts=Prompts()
+    )
     dense = Dense(embedder=HashingEmbedder(), k=5)
     for number in range(20):
         text = (

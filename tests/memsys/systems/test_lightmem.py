@@ -16,6 +16,7 @@ from memsys.llm import meter
 from memsys.llm.protocol import ModelError, Request
 from memsys.llm.scripted import ScriptedLLM
 from memsys.prompts import Prompts
+from memsys.settings import with_settings
 from memsys.systems.dense import Dense
 from memsys.systems.lightmem import LightMem
 from memsys.systems.lightmem.exchanges import THRESHOLDS, Buffers, Exchange, ExchangeMessage, fine, peaks
@@ -53,7 +54,7 @@ def decide(action: str, text: str | None = None) -> str:
 def light(script: Mapping[str, Any] | None = None, **settings: Any) -> tuple[LightMem, ScriptedLLM]:
     llm = ScriptedLLM({EXTRACT: every_line, UPDATE: decide("ignore"), **(script or {})})
     embedder = settings.pop("embedder", HashingEmbedder(512))
-    return LightMem(llm, embedder, Prompts(), **{"rate": 1.0, **settings}), llm
+    return with_settings(LightMem, {"rate": 1.0, **settings})(llm, embedder, Prompts()), llm
 
 
 def fed(texts: Sequence[str], script: Mapping[str, Any] | None = None, **settings: Any) -> tuple[LightMem, ScriptedLLM]:

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import copy
 import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -17,6 +16,7 @@ from memsys.llm.offline.extractive import ExtractiveLLM
 from memsys.llm.protocol import ModelError, Request
 from memsys.llm.scripted import Script, ScriptedLLM
 from memsys.prompts import Prompts
+from memsys.settings import tuned, with_settings
 from memsys.systems.dense import Dense
 from memsys.systems.mem0 import Mem0
 
@@ -57,7 +57,7 @@ def memory(script: Mapping[str, Script], **settings: Any) -> tuple[Mem0, Scripte
     """One view in mode `code`, where nothing else is said; every fact is added."""
     llm = ScriptedLLM({EXTRACT: NO_FACTS, DECIDE: add_all, **script})
     settings = {"mode": "code", "views": "user", "embedder": HashingEmbedder(256), **settings}
-    return Mem0(llm=llm, prompts=Prompts(), **settings), llm
+    return with_settings(Mem0, settings)(llm=llm, prompts=Prompts()), llm
 
 
 def texts(memory: Mem0) -> dict[str, str]:
@@ -274,7 +274,7 @@ def test_a_deleted_memory_is_never_found_again() -> None:
 
 def test_a_deleted_memory_takes_no_place_among_those_recalled() -> None:
     held, _ = after(("DELETE", "0", BICYCLE))
-    held.k = 2
+    held = tuned(held, {"k": 2})
     assert len(held.read(asked(BICYCLE)).items) == 2
 
 
@@ -404,8 +404,7 @@ def test_a_side_without_memories_takes_no_share() -> None:
 
 
 def test_the_best_of_both_sides_together_are_those_most_similar() -> None:
-    held = copy.copy(two_sides(k=4))
-    held.per_view = False
+    held = tuned(two_sides(k=4), {"per_view": False})
     items = held.read(asked("Ben has cups")).items
     assert [item.kind for item in items] == ["assistant_fact"] * 4
 

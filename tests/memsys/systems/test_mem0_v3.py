@@ -16,6 +16,7 @@ from memsys.llm import meter
 from memsys.llm.protocol import ModelError
 from memsys.llm.scripted import ScriptedLLM
 from memsys.prompts import Prompts
+from memsys.settings import tuned, with_settings
 from memsys.systems.bm25 import bm25_index, bm25_scores, words
 from memsys.systems.dense import Dense
 from memsys.systems.mem0_v3 import Mem0V3, boost, entities, entity_key, fused, pool_size, text_hash
@@ -51,7 +52,7 @@ def reply(*texts: str, **more: Any) -> str:
 def memory(*replies: str, **settings: Any) -> tuple[Mem0V3, ScriptedLLM]:
     """A memory that has taken in one unit for each reply, consolidated."""
     llm = ScriptedLLM({EXTRACT: list(replies)})
-    held = Mem0V3(llm=llm, prompts=Prompts(), **{"embedder": HashingEmbedder(256), **settings})
+    held = with_settings(Mem0V3, {"embedder": HashingEmbedder(256), **settings})(llm=llm, prompts=Prompts())
     for number in range(len(replies)):
         held.write(unit(number))
     held.consolidate()
@@ -351,7 +352,7 @@ def test_a_memory_below_the_threshold_is_dropped_whatever_else_it_has() -> None:
     table = {"Where is Rome?": 1.0, "Rome is Rome.": 0.09, "They left.": 0.11}
     held, _ = memory(reply("Rome is Rome.", "They left."), embedder=Cosines(table))
     assert list(scores(held, "Where is Rome?")) == ["They left."]
-    held.threshold = 0.05
+    held = tuned(held, {"threshold": 0.05})
     assert list(scores(held, "Where is Rome?")) == ["Rome is Rome.", "They left."]
 
 
@@ -360,8 +361,7 @@ def test_what_is_not_among_the_most_similar_is_no_candidate() -> None:
     table = {"Where is Rome?": 1.0, "Rome is Rome.": 0.2, **said}
     held, _ = memory(reply(*said, "Rome is Rome."), embedder=Cosines(table), k=10)
     assert "Rome is Rome." not in scores(held, "Where is Rome?")
-    wider = copy.copy(held)
-    wider.k = 16
+    wider = tuned(held, {"k": 16})
     assert next(iter(scores(wider, "Where is Rome?"))) == "Rome is Rome."
 
 

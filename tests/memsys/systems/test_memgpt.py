@@ -16,6 +16,7 @@ from memsys.llm import meter
 from memsys.llm.protocol import ModelError, Request
 from memsys.llm.scripted import ScriptedLLM
 from memsys.prompts import Prompts
+from memsys.settings import with_settings
 from memsys.systems.dense import Dense
 from memsys.systems.memgpt import BLOCK_CHARS, MemGPT
 from memsys.systems.memgpt.state import evicted
@@ -52,7 +53,7 @@ def unit(number: int, text: str, role: Any = None) -> Unit:
 
 def gpt(steps: Any = DONE, summary: Any = "Much was said.", **settings: Any) -> tuple[MemGPT, ScriptedLLM]:
     llm = ScriptedLLM({STEP: steps, SUMMARY: summary})
-    return MemGPT(llm, HashingEmbedder(256), Prompts(), **settings), llm
+    return with_settings(MemGPT, settings)(llm, HashingEmbedder(256), Prompts()), llm
 
 
 def fed(texts: Sequence[str], steps: Any = DONE, **settings: Any) -> tuple[MemGPT, ScriptedLLM]:
@@ -341,7 +342,7 @@ def test_the_model_is_warned_once_between_flushes_and_the_summary_is_recursive()
     memory, llm = small(500, steps=DONE, summary=lambda request: next(summaries))
     for number in range(60):
         memory.write(unit(number, f"message {number}"))
-        assert memory._usage(memory._state) <= memory.window
+        assert memory._usage(memory._state) <= memory.settings.window
     alerts = [index for index, purpose in enumerate(llm.purposes) if purpose == STEP]
     flushes = [index for index, purpose in enumerate(llm.purposes) if purpose == SUMMARY]
     assert len(flushes) >= 2

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -17,6 +16,7 @@ from memsys.llm import meter
 from memsys.llm.protocol import ModelError, Request
 from memsys.llm.scripted import ScriptedLLM
 from memsys.prompts import Prompts
+from memsys.settings import tuned, with_settings
 from memsys.systems.dense import Dense
 from memsys.systems.memorybank import MemoryBank, _joined, retention
 
@@ -41,7 +41,7 @@ def bank(script: Mapping[str, Any] | None = None, **settings: Any) -> tuple[Memo
     llm = ScriptedLLM({"*": summary, **(script or {})})
     embedder = settings.pop("embedder", HashingEmbedder(512))
     rng = np.random.default_rng(settings.pop("seed", 0))
-    return MemoryBank(llm=llm, embedder=embedder, prompts=Prompts(), rng=rng, **settings), llm
+    return with_settings(MemoryBank, settings)(llm=llm, embedder=embedder, prompts=Prompts(), rng=rng), llm
 
 
 THREE_DAYS = [
@@ -147,8 +147,7 @@ def test_a_recall_raises_the_strength_by_one_and_starts_the_clock_again() -> Non
     assert memory.report()["mean_strength"] == 1
     assert found(memory, "I adopted a puppy", day=1) == ["u0"]
     assert memory.report()["mean_strength"] == 1.5
-    swept = copy.copy(memory)
-    swept.mutate_on_read = False
+    swept = tuned(memory, {"mutate_on_read": False})
     # exp(-3 / 2) = .22: three days after the recall it is still there, u1 (exp(-4)) is not; one day later both are gone.
     assert found(swept, "Her name is Luna", day=4) == ["u0"]
     assert found(swept, "Her name is Luna", day=5) == []
@@ -304,9 +303,9 @@ def test_a_sentence_found_is_extended_with_its_neighbours_up_to_two_hundred_char
     (item,) = memory.read(asked("gamma")).items
     # 67 characters, 67 of the later neighbour and 66 of the earlier one are 200; as released, spaces between them do not count.
     assert item.text == f"[7 May 2023] {sentences[1]} {sentences[2]} {sentences[3]}"
-    memory.join_chars = 199
+    memory = tuned(memory, {"join_chars": 199})
     assert memory.read(asked("gamma")).items[0].text == f"[7 May 2023] {sentences[2]} {sentences[3]}"
-    memory.join_chars = 10
+    memory = tuned(memory, {"join_chars": 10})
     assert memory.read(asked("gamma")).items[0].text == f"[7 May 2023] {sentences[2]}"
 
 

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import copy
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -17,6 +16,7 @@ from memsys.llm import meter
 from memsys.llm.protocol import ModelError, Request
 from memsys.llm.scripted import ScriptedLLM
 from memsys.prompts import Prompts
+from memsys.settings import tuned, with_settings
 from memsys.systems.dense import Dense
 from memsys.systems.memoryos import RELEASES, MemoryOS
 from memsys.systems.memoryos.midterm import heat, jaccard, mean_overlap, recency
@@ -64,7 +64,7 @@ SCRIPT: Mapping[str, Any] = {
 def memoryos(script: Mapping[str, Any] | None = None, **settings: Any) -> tuple[MemoryOS, ScriptedLLM]:
     llm = ScriptedLLM({**SCRIPT, **(script or {})})
     embedder = settings.pop("embedder", HashingEmbedder(512))
-    return MemoryOS(llm=llm, embedder=embedder, prompts=Prompts(), **settings), llm
+    return with_settings(MemoryOS, settings)(llm=llm, embedder=embedder, prompts=Prompts()), llm
 
 
 def feed(memory: MemoryOS, *units: Unit) -> MemoryOS:
@@ -529,7 +529,7 @@ def test_pages_are_looked_for_in_the_nearest_segments_only() -> None:
         dense.write(page(number, text))
     assert found(memory, "tomatoes")[1:] == [("page", "p0")]
     assert [name for _, name in found(dense, "tomatoes")] == ["p1"]
-    memory.segments = 2
+    memory = tuned(memory, {"segments": 2})
     assert found(memory, "tomatoes")[1:] == [("page", "p1"), ("page", "p0")]
 
 
@@ -606,8 +606,7 @@ def test_without_times_everything_is_recent() -> None:
 def test_other_numbers_can_be_read_from_one_build() -> None:
     memory, _ = memoryos(short_term=1)
     feed(memory, *same(4), page(4, "later"))
-    fewer = copy.copy(memory)
-    fewer.k = 1
+    fewer = tuned(memory, {"k": 1})
     assert sum(kind == "page" for kind, _ in found(fewer)) == 1
     assert sum(kind == "page" for kind, _ in found(memory)) == 4
 

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import copy
 import importlib.util
 import json
 from collections.abc import Mapping, Sequence
@@ -17,6 +16,7 @@ from memsys.llm import meter
 from memsys.llm.protocol import ModelError, Request
 from memsys.llm.scripted import ScriptedLLM
 from memsys.prompts import Prompts
+from memsys.settings import tuned, with_settings
 from memsys.systems.dense import Dense
 from memsys.systems.memos import MemOS
 from memsys.systems.memos.reorganise import partition
@@ -48,7 +48,7 @@ def lines(request: Request) -> str:
 def memos(script: Mapping[str, Any] | None = None, **settings: Any) -> tuple[MemOS, ScriptedLLM]:
     llm = ScriptedLLM({READ: lines, **(script or {})})
     embedder = settings.pop("embedder", HashingEmbedder(512))
-    return MemOS(llm=llm, embedder=embedder, prompts=Prompts(), **{"views": "user", **settings}), llm
+    return with_settings(MemOS, {"views": "user", **settings})(llm=llm, embedder=embedder, prompts=Prompts()), llm
 
 
 def feed(memory: MemOS, units: Sequence[Unit]) -> MemOS:
@@ -235,8 +235,7 @@ def test_a_recall_is_ranked_by_cosine_and_shows_no_time_unless_told_to() -> None
     assert [item.text for item in items][:2] == ["Ann has a dog.", "Ann has a cat."]
     assert items[0].score > items[1].score > items[2].score
     assert (items[0].sources, items[0].kind, items[0].level) == (("t1",), "long_term", 1)
-    dated = copy.copy(memory)
-    dated.timestamps = True
+    dated = tuned(memory, {"timestamps": True})
     assert found(dated, "Who has a dog?")[0] == "[8 May] Ann has a dog."
 
 
@@ -254,7 +253,7 @@ def test_each_view_gives_its_share_of_k() -> None:
     assert [item.id.split("-")[0] for item in memory.read(Question("q", "word3")).items] == ["user"] * 4 + [
         "assistant"
     ] * 3
-    memory.k = 1
+    memory = tuned(memory, {"k": 1})
     assert len(found(memory)) == 1
 
 
@@ -264,7 +263,7 @@ def test_a_memory_counts_with_its_best_cosine_to_the_question_and_the_statements
     memory, _ = memos(script, embedder=TableEmbedder(table), k=2)
     feed(memory, [utterance(0)])
     assert found(memory, "q") == ["near", "neither"]
-    memory.fine_parse = True
+    memory = tuned(memory, {"fine_parse": True})
     items = memory.read(Question("q", "q")).items
     assert [item.text for item in items] == ["near", "hers"]
     assert [item.score for item in items] == pytest.approx([1 / 1.04**0.5] * 2)
@@ -294,7 +293,7 @@ def test_a_question_that_cannot_be_parsed_is_searched_for_as_it_is(garbage: str)
     memory, _ = memos({PARSE: garbage})
     feed(memory, [utterance(number) for number in range(9)])
     plain = memory.read(Question("q", "word3"))
-    memory.fine_parse = True
+    memory = tuned(memory, {"fine_parse": True})
     with meter.metering() as ledger:
         assert memory.read(Question("q", "word3")) == plain
     assert ledger.notes == {"memos.fast_parse": 1}

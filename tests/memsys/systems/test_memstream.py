@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import copy
 import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
@@ -15,6 +14,7 @@ from memsys.llm import meter
 from memsys.llm.protocol import ModelError
 from memsys.llm.scripted import ScriptedLLM
 from memsys.prompts import Prompts
+from memsys.settings import tuned, with_settings
 from memsys.systems.dense import Dense
 from memsys.systems.memstream import MemoryStream, recency, scaled
 
@@ -33,7 +33,7 @@ def stream(script: Mapping[str, Any] | None = None, **settings: Any) -> tuple[Me
     llm = ScriptedLLM({RATE: "5", **(script or {})})
     table = settings.pop("table", {})
     embedder = TableEmbedder(table, HashingEmbedder(2 if table else 256))
-    return MemoryStream(llm=llm, embedder=embedder, prompts=Prompts(), **settings), llm
+    return with_settings(MemoryStream, settings)(llm=llm, embedder=embedder, prompts=Prompts()), llm
 
 
 def worked(**settings: Any) -> MemoryStream:
@@ -154,7 +154,7 @@ def test_reading_leaves_the_memory_as_it_was() -> None:
 def test_with_mutation_a_recalled_memory_is_the_most_recent_next_time() -> None:
     memory = worked(mutate_on_read=True, k=1, weights=(0, 0, 1))
     assert [item.id for item in memory.read(asked("q", 11)).items] == ["u1"]
-    memory.weights = (1, 0, 0)
+    memory = tuned(memory, {"weights": (1, 0, 0)})
     (item,) = memory.read(asked("q", 12)).items
     assert (item.id, item.score) == ("u1", 1)
 
@@ -164,7 +164,7 @@ def test_with_mutation_and_no_times_a_recalled_memory_is_the_most_recent_next_ti
     for number, text in enumerate(["bread", "rope", "salt"]):
         memory.write(unit(text, number))
     memory.read(asked("bread"))
-    memory.weights = (1, 0, 0)
+    memory = tuned(memory, {"weights": (1, 0, 0)})
     assert [item.id for item in memory.read(asked("rope")).items] == ["u0"]
 
 
@@ -200,11 +200,10 @@ def test_relevance_alone_ranks_as_dense_retrieval_does_and_the_full_score_differ
 def test_k_and_the_budget_limit_the_recall() -> None:
     memory = worked(k=2)
     assert len(memory.read(asked("q")).items) == 2
-    shorter = copy.copy(memory)
-    shorter.max_tokens = 3
+    shorter = tuned(memory, {"max_tokens": 3})
     (item,) = shorter.read(asked("q")).items
     assert item.text == "[2023"
-    shorter.max_tokens = None
+    shorter = tuned(shorter, {"max_tokens": None})
     assert len(shorter.read(asked("q")).items) == 2
 
 
@@ -298,7 +297,7 @@ def test_a_reflection_makes_what_it_looks_up_recent() -> None:
     memory, _ = reflecting("", trigger=20, weights=(0, 1, 0), reflection_k=1)
     memory.write(unit("Ann gardens and cooks and sails", 0, 0))
     memory.write(unit("Bob sleeps", 1, 50))
-    memory.weights = (1, 0, 0)
+    memory = tuned(memory, {"weights": (1, 0, 0)})
     assert [item.score for item in memory.read(asked("x")).items] == [0.5, 0.5]
 
 

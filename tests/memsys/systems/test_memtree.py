@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -16,6 +15,7 @@ from memsys.llm import meter
 from memsys.llm.protocol import ModelError, Request
 from memsys.llm.scripted import Script, ScriptedLLM
 from memsys.prompts import Prompts
+from memsys.settings import tuned, with_settings
 from memsys.systems.dense import Dense
 from memsys.systems.memtree import MemTree
 from memsys.tokens import count_tokens
@@ -50,7 +50,7 @@ def question(text: str) -> Question:
 
 def tree(table: Mapping[str, Any], script: Script = joined, **settings: Any) -> tuple[MemTree, ScriptedLLM]:
     llm = ScriptedLLM({"memtree.aggregate": script})
-    return MemTree(llm=llm, embedder=MeanEmbedder(table), prompts=Prompts(), **settings), llm
+    return with_settings(MemTree, settings)(llm=llm, embedder=MeanEmbedder(table), prompts=Prompts()), llm
 
 
 def random_table(count: int, seed: int = 0, dimension: int = 4) -> dict[str, np.ndarray]:
@@ -342,7 +342,7 @@ def test_algorithm_one_as_printed_makes_a_chain_of_fifteen_under_an_exact_duplic
         ({"expand_rule": "algorithm", "rate": 0.0}, "base and rate above 0"),
         ({"expand_rule": "never"}, "expand_rule must be one of text, algorithm"),
         ({"retrieval": "collapse"}, "retrieval must be one of collapsed, traversal"),
-        ({"max_depth": 0}, "max_depth must be dynamic or a whole number of at least 1, found 0"),
+        ({"max_depth": 0}, "max_depth must be at least 1, found 0"),
         ({"width": 0}, "width must be at least 1, found 0"),
     ],
 )
@@ -383,10 +383,9 @@ def test_nodes_below_the_retrieval_threshold_are_not_recalled() -> None:
     for number, name in enumerate("ABCD"):
         memory.write(unit(name, number))
     assert len(memory.read(question("A")).items) == 6
-    strict = copy.copy(memory)
-    strict.theta_retrieve = 0.9
+    strict = tuned(memory, {"theta_retrieve": 0.9})
     assert {item.id for item in strict.read(question("A")).items} == {"u0", "u3", "node-0", "node-1"}
-    strict.theta_retrieve = 1.1
+    strict = tuned(strict, {"theta_retrieve": 1.1})
     assert strict.read(question("A")).items == ()
 
 
@@ -411,8 +410,7 @@ def test_a_narrow_traversal_keeps_the_best_of_each_level_and_their_children_only
         memory.write(unit(name, number))
     assert [item.id for item in memory.read(question("D")).items] == ["node-0", "node-1", "u3"]
     assert [item.id for item in memory.read(question("C")).items] == ["u2"]
-    capped = copy.copy(memory)
-    capped.k = 2
+    capped = tuned(memory, {"k": 2})
     assert [item.id for item in capped.read(question("D")).items] == ["node-1", "u3"]
 
 
@@ -422,10 +420,10 @@ def test_the_first_item_that_exceeds_the_budget_ends_the_recall_and_a_first_one_
     for number, text in enumerate(list(texts)[:3]):
         memory.write(unit(text, number))
     assert [item.text for item in memory.read(question("q")).items] == ["one two three"]
-    memory.max_tokens = 2
+    memory = tuned(memory, {"max_tokens": 2})
     (item,) = memory.read(question("q")).items
     assert item.text == "one two"
-    memory.max_tokens = None
+    memory = tuned(memory, {"max_tokens": None})
     assert len(memory.read(question("q")).items) == 3
 
 

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import copy
 import json
 from collections.abc import Callable
 from datetime import datetime
@@ -17,6 +16,7 @@ from memsys.llm.offline.extractive import ExtractiveLLM
 from memsys.llm.protocol import Completion, ModelError, Request
 from memsys.llm.scripted import ScriptedLLM
 from memsys.prompts import Prompts
+from memsys.settings import tuned, with_settings
 from memsys.systems.dense import Dense
 from memsys.systems.memwalker import MemWalker
 from memsys.systems.memwalker.walk import action_of
@@ -47,7 +47,9 @@ def summary(request: Request) -> str:
 def walker(script: dict[str, Any] | None = None, **settings: Any) -> tuple[MemWalker, ScriptedLLM]:
     """Segments of one unit, each summarised by a call, unless the settings say otherwise."""
     llm = ScriptedLLM({"memwalker.segment": summary, "memwalker.group": summary, **(script or {})})
-    return MemWalker(llm=llm, prompts=Prompts(), **({"segment": "unit", "leaf_summary": "llm"} | settings)), llm
+    return with_settings(MemWalker, {"segment": "unit", "leaf_summary": "llm"} | settings)(
+        llm=llm, prompts=Prompts()
+    ), llm
 
 
 def grown(count: int, script: dict[str, Any] | None = None, **settings: Any) -> tuple[MemWalker, ScriptedLLM]:
@@ -405,7 +407,7 @@ def test_the_oldest_notes_but_the_roots_are_dropped_first() -> None:
     assert texts["node-2-0"] not in last
     assert sum(map(count_tokens, last)) <= 80
     assert ledger.notes["memwalker.background_cut"] > 0
-    memory.background_tokens = 7
+    memory = tuned(memory, {"background_tokens": 7})
     memory.read(ASKED)
     (root,) = walk_prompts(llm)[-1].fields["background"]
     assert count_tokens(root) <= 7
@@ -456,7 +458,7 @@ def test_evidence_is_the_committed_segment_in_order_of_time() -> None:
     assert tuple(turn for item in recall.items for turn in item.sources) == second.sources
     assert (recall.answer, recall.aborted) == (None, "")
     assert recall.items[0].text == "[7 May 2023] Ann: fact 6"
-    memory.output = "answer"
+    memory = tuned(memory, {"output": "answer"})
     assert memory.read(ASKED).answer == "X"
 
 
@@ -466,9 +468,9 @@ def test_an_exhausted_walk_recalls_what_it_visited_newest_first_or_nothing() -> 
     recall = memory.read(ASKED)
     assert [item.id for item in recall.items] == ["u4", "u3", "u2", "u1"]
     assert (recall.aborted, recall.answer) == ("", None)
-    memory.fallback = "empty"
+    memory = tuned(memory, {"fallback": "empty"})
     assert memory.read(ASKED).items == ()
-    memory.output = "answer"
+    memory = tuned(memory, {"output": "answer"})
     assert (memory.read(ASKED).answer, memory.read(ASKED).aborted) == ("no answer", "exhausted")
 
 
@@ -479,9 +481,9 @@ def test_segments_are_collected_until_they_hold_k_units() -> None:
     assert len(memory.read(ASKED).items) == 4
     assert [item.id for item in memory.read(ASKED).items] == ["u5", "u6", "u7", "u8"]
     assert (walk.outcome, walk.counts["reverts"]) == ("committed", 0)
-    memory.k, memory.max_steps = 99, 100
+    memory = tuned(memory, {"k": 99, "max_steps": 100})
     assert len(memory.read(ASKED).items) == 12
-    memory.max_steps = 5
+    memory = tuned(memory, {"max_steps": 5})
     found = memory.read(ASKED)
     assert 0 < len(found.items) < 12
     assert found.aborted == ""
@@ -537,7 +539,7 @@ def test_the_small_fixture_costs_one_call_to_build_and_two_to_walk() -> None:
 
 
 def test_the_offline_engine_walks_to_a_passage_that_plain_similarity_would_not_give() -> None:
-    memory = MemWalker(llm=ExtractiveLLM(), prompts=Prompts(), segment_tokens=60, branching=3)
+    memory = with_settings(MemWalker, {"segment_tokens": 60, "branching": 3})(llm=ExtractiveLLM(), prompts=Prompts())
     dense = Dense(embedder=HashingEmbedder(), k=10)
     for number in range(1, 20):
         text = (
@@ -553,8 +555,7 @@ def test_the_offline_engine_walks_to_a_passage_that_plain_similarity_would_not_g
     recall, plain = memory.read(question), dense.read(question)
     assert "u11" in [item.id for item in recall.items]
     assert [item.id for item in recall.items] != [item.id for item in plain.items]
-    answering = copy.copy(memory)
-    answering.output = "answer"
+    answering = tuned(memory, {"output": "answer"})
     assert "boathouse" in (answering.read(question).answer or "")
 
 

@@ -18,6 +18,7 @@ from memsys.llm import meter
 from memsys.llm.protocol import Request
 from memsys.llm.scripted import Script, ScriptedLLM
 from memsys.prompts import Prompts
+from memsys.settings import with_settings
 from memsys.systems.dense import Dense
 from memsys.systems.nemori import NO_PREDICTION, EpisodeBuilder, EpisodeRules, Nemori, fused
 
@@ -72,7 +73,7 @@ def nemori(
     embedder: Embedder | None = None, script: dict[str, Script] | None = None, **settings: Any
 ) -> tuple[Nemori, ScriptedLLM]:
     llm = ScriptedLLM({**SCRIPT, **(script or {})})
-    return Nemori(llm=llm, embedder=embedder or HashingEmbedder(64), prompts=Prompts(), **settings), llm
+    return with_settings(Nemori, settings)(llm=llm, embedder=embedder or HashingEmbedder(64), prompts=Prompts()), llm
 
 
 def builder(

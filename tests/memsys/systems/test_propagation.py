@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from memsys.systems.segtree.propagation import propagated, ranking
+from memsys.systems.segtree.reading import SegTreeReading, propagated, ranking
 
 # Root R over P and Q, P over a and b, Q over c.
 NAMES = ("R", "P", "Q", "a", "b", "c")
@@ -18,8 +18,7 @@ LEVELS = (2, 1, 1, 0, 0, 0)
 
 
 def score(relevance: np.ndarray = RELEVANCE, **changes: Any) -> np.ndarray:
-    settings: dict[str, Any] = {"policy": "top_down", "alpha": 0.1, "horizon": 2}
-    return propagated(relevance, PARENTS, **(settings | changes))
+    return propagated(relevance, PARENTS, SegTreeReading(**changes))
 
 
 def test_top_down_scores_are_those_of_the_worked_example() -> None:
@@ -96,9 +95,9 @@ def test_ties_go_to_the_earlier_start_then_the_lower_level() -> None:
 
 
 def test_a_tree_of_no_or_one_node_is_scored() -> None:
-    assert len(propagated(np.zeros(0), (), policy="top_down", alpha=0.1, horizon=2)) == 0
+    assert len(propagated(np.zeros(0), (), SegTreeReading())) == 0
     for policy in ("top_down", "bottom_up"):
-        alone = propagated(np.ones(1), (-1,), policy=policy, alpha=0.1, horizon=2)
+        alone = propagated(np.ones(1), (-1,), SegTreeReading(policy=policy))
         assert alone == pytest.approx([1 / 1.11])
 
 

@@ -17,6 +17,7 @@ from memsys.interface import MemorySystem
 from memsys.llm.meter import metering
 from memsys.llm.scripted import ScriptedLLM
 from memsys.prompts import Prompts
+from memsys.settings import with_settings
 from memsys.systems.controls import FullHistory
 from memsys.systems.memstream import MemoryStream
 from memsys.systems.naive_rag import NaiveRag
@@ -54,7 +55,7 @@ def unit(number: int, text: str, time_text: str = "7 May 2023") -> Unit:
 
 def pruned(inner: Callable[..., MemorySystem], **settings: Any) -> Pruned:
     llm = settings.pop("llm", ScriptedLLM({}))
-    return Pruned(inner, llm, llm, HashingEmbedder(256), Prompts(), np.random.default_rng(0), **settings)
+    return with_settings(Pruned, settings)(inner, llm, llm, HashingEmbedder(256), Prompts(), np.random.default_rng(0))
 
 
 # --- the pipeline -------------------------------------------------------------------------------------------------------

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -19,6 +18,7 @@ from memsys.llm import meter
 from memsys.llm.protocol import ModelError, Request
 from memsys.llm.scripted import Script, ScriptedLLM
 from memsys.prompts import Prompts
+from memsys.settings import tuned, with_settings
 from memsys.systems.dense import Dense
 from memsys.systems.raptor import Raptor, RaptorSentence, chunks
 from memsys.systems.raptor.clustering import Clustering, clusters
@@ -54,7 +54,9 @@ def heads(request: Request) -> str:
 def memory(script: Script = heads, embedder: Any = None, **settings: Any) -> tuple[Raptor, ScriptedLLM]:
     llm = ScriptedLLM({SUMMARISE: script})
     small = {"reducer": "pca", "dimension": 3, "max_components": 6, "chunk_tokens": None}
-    return Raptor(llm=llm, embedder=embedder or HashingEmbedder(64), prompts=Prompts(), **{**small, **settings}), llm
+    return with_settings(Raptor, {**small, **settings})(
+        llm=llm, embedder=embedder or HashingEmbedder(64), prompts=Prompts()
+    ), llm
 
 
 def built(units: Sequence[Unit] | None = None, **settings: Any) -> tuple[Raptor, ScriptedLLM]:
@@ -361,26 +363,23 @@ def test_the_first_node_that_exceeds_the_budget_ends_the_recall() -> None:
     units = [unit(text, number) for number, text in enumerate(filler.values())]
     made, _ = built(units, embedder=TableEmbedder(table), k=3, max_tokens=3500)
     assert ids(made) == ["u0"]
-    made.max_tokens = 3600
+    made = tuned(made, {"max_tokens": 3600})
     assert ids(made) == ["u0", "u1", "u2"]
 
 
 def test_a_traversal_goes_from_parents_to_their_best_children() -> None:
     made = two_layers(retrieval="traversal", traversal_k=2, k=None, max_tokens=1)
     assert ids(made) == ["node-4", "u1", "u2"]  # the budget does not bind it
-    changed = copy.copy(made)
-    changed.traversal_layers = 1
+    changed = tuned(made, {"traversal_layers": 1})
     assert ids(changed) == ["node-4"]
-    changed = copy.copy(made)
-    changed.start_layer = 0
+    changed = tuned(made, {"start_layer": 0})
     assert ids(changed) == ["u1", "u2"]
-    changed.start_layer, changed.k = None, 2
+    changed = tuned(changed, {"start_layer": None, "k": 2})
     assert ids(changed) == ["node-4", "u1"]
 
 
 def test_a_traversal_takes_at_most_so_many_of_each_layer_parents_first(tree: tuple[Raptor, ScriptedLLM]) -> None:
-    made = copy.copy(tree[0])
-    made.retrieval, made.traversal_k = "traversal", 2
+    made = tuned(tree[0], {"retrieval": "traversal", "traversal_k": 2})
     items = made.read(Question("q", "garden soil")).items
     levels = [item.level for item in items]
     assert levels == sorted(levels, reverse=True)
@@ -394,8 +393,7 @@ def test_the_recall_differs_from_that_of_dense_retrieval(tree: tuple[Raptor, Scr
     dense = Dense(HashingEmbedder(64), k=6)
     for one in history():
         dense.write(one)
-    made = copy.copy(tree[0])
-    made.k = 6
+    made = tuned(tree[0], {"k": 6})
     question = "garden soil"
     assert ids(made, question) != [item.id for item in dense.read(Question("q", question)).items]
     assert any(name.startswith("node-") for name in ids(made, question))

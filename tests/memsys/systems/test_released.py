@@ -8,7 +8,6 @@ import re
 import signal
 from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +25,7 @@ from memsys.llm.offline.extractive import ExtractiveLLM
 from memsys.llm.protocol import ModelError
 from memsys.products.places import PINS, place_of
 from memsys.products.process import Crashed, Hung, Raised, WorkerError
+from memsys.settings import with_settings
 from memsys.systems.released import Released
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -50,7 +50,7 @@ def toy(gateway: Gateway) -> Iterator[Callable[..., Released]]:
 
     def make(settings: Mapping[str, Any] | None = None, **more: Any) -> Released:
         given = {"product": TOY, "purposes": PURPOSES, "settings": dict(settings or {}), "step_seconds": 60.0, **more}
-        made.append(Released(gateway, np.random.default_rng(0), **given))
+        made.append(with_settings(Released, given)(gateway, np.random.default_rng(0)))
         return made[-1]
 
     yield make
@@ -84,8 +84,9 @@ ASKED = Question("q", "Which garden has 4 tomatoes?")
 def test_the_toy_keeps_every_promise_but_for_what_is_waived(
     gateway: Gateway, monkeypatch: pytest.MonkeyPatch, subtests: pytest.Subtests
 ) -> None:
-    settings = {"product": TOY, "purposes": PURPOSES, "k": 20}
-    monkeypatch.setattr(memory_stories, "factory", lambda name: partial(Released, gateway=gateway, **settings))
+    settings = {"gateway": gateway, "product": TOY, "purposes": PURPOSES, "k": 20}
+    target = {"_target_": "memsys.systems.released.Released"}
+    monkeypatch.setattr(memory_stories, "stated", lambda name: {**target, **settings})
     monkeypatch.setattr(memory_stories, "STANDS_FOR", {"toy": "toy"})
     for words in sorted(set(PROMISES) - set(Released.WAIVED)):
         with subtests.test(words):
@@ -280,7 +281,7 @@ def test_a_failed_call_that_the_product_passes_over_fails_the_step(
 
     monkeypatch.setattr(upstream, "reply", refuse)
     gateway = Gateway(upstream, HashingEmbedder(64), None, "live")
-    memory = Released(gateway, np.random.default_rng(0), product=product, purposes=PURPOSES)
+    memory = with_settings(Released, {"product": product, "purposes": PURPOSES})(gateway, np.random.default_rng(0))
     try:
         with pytest.raises(ModelError, match="the server is down"):
             written(memory, 1)
@@ -293,7 +294,9 @@ def test_a_failed_call_that_the_product_passes_over_fails_the_step(
 def test_a_window_that_simplemem_would_drop_for_unreadable_replies_is_an_error(gateway: Gateway) -> None:
     if not place_of("simplemem").installed:
         pytest.skip("simplemem is not installed: make product NAME=simplemem")
-    memory = Released(gateway, np.random.default_rng(0), product="simplemem")  # without purposes the engine chats
+    memory = with_settings(Released, {"product": "simplemem"})(
+        gateway, np.random.default_rng(0)
+    )  # without purposes the engine chats
     try:
         with pytest.raises(Raised, match="no reply to a window of 5 turns could be read"):
             written(memory)

@@ -21,8 +21,10 @@ from memsys.llm.meter import metering
 from memsys.llm.protocol import Request
 from memsys.llm.scripted import ScriptedLLM
 from memsys.prompts import Prompts
+from memsys.settings import parameters, tuned, with_settings
 from memsys.systems.dense import Dense
 from memsys.systems.segtree import SegTree
+from memsys.systems.segtree.reading import SegTreeReading, propagated
 from memsys.tokens import count_tokens
 
 GARBAGE = [
@@ -62,7 +64,7 @@ def split(request: Request) -> str:
 def memory(batch: Any = lowest, notes: Any = note, **settings: Any) -> SegTree:
     script = {"segtree.batch": batch, "segtree.annotate": notes}
     defaults: dict[str, Any] = {"llm": ScriptedLLM(script), "embedder": HashingEmbedder(64), "prompts": Prompts()}
-    return SegTree(**(defaults | settings))
+    return with_settings(SegTree, defaults | settings)()
 
 
 def purposes(built: SegTree) -> list[str]:
@@ -553,7 +555,7 @@ def test_policies_change_what_comes_first() -> None:
     built = reading([*CATS, *TAXES], ["MERGE_1", "SPLIT", "MERGE_1", "MERGE_1"], order="rank", alpha=0.95)
     levels = {}
     for policy in ("none", "top_down", "bottom_up"):
-        built.policy = policy
+        built = tuned(built, {"policy": policy})
         levels[policy] = [item.level for item in built.read(Question("q", "the cat Tofu")).items]
     assert levels["bottom_up"][:2] == [2, 1]
     assert levels["top_down"][:2] == [0, 0]
@@ -564,7 +566,7 @@ def test_chains_do_not_waste_the_budget_unless_asked_to() -> None:
     built = reading([*CATS, "the comet is seen at dawn"], ["MERGE_1", "SPLIT"], k=3, policy="none", order="rank")
     texts = [item.text for item in built.read(Question("q", "comet at dawn")).items]
     assert len(set(texts)) == 3
-    built.dedup = False
+    built = tuned(built, {"dedup": False})
     repeated = built.read(Question("q", "comet at dawn")).items
     assert [(item.id, item.kind) for item in repeated[:2]] == [("u4", "leaf"), ("node-6", "chain")]
     assert repeated[0].text == repeated[1].text
@@ -573,7 +575,7 @@ def test_chains_do_not_waste_the_budget_unless_asked_to() -> None:
 def test_leaf_only_recalls_units_alone_but_scores_the_whole_tree() -> None:
     built = reading([*CATS, *TAXES], ["MERGE_1", "SPLIT", "MERGE_1", "MERGE_1"], order="rank", k=4)
     every = {item.id: item.score for item in built.read(Question("q", "the cat Tofu")).items}
-    built.leaf_only = True
+    built = tuned(built, {"leaf_only": True})
     items = built.read(Question("q", "the cat Tofu")).items
     assert [item.level for item in items] == [0, 0, 0, 0]
     assert all(every[item.id] == item.score for item in items if item.id in every)
@@ -582,7 +584,7 @@ def test_leaf_only_recalls_units_alone_but_scores_the_whole_tree() -> None:
 def test_evidence_comes_in_order_of_time_or_of_rank() -> None:
     built = reading([*TAXES, *CATS], k=4)
     timed = built.read(Question("q", "Tofu purrs")).items
-    built.order = "rank"
+    built = tuned(built, {"order": "rank"})
     ranked = built.read(Question("q", "Tofu purrs")).items
     assert {item.id for item in timed} == {item.id for item in ranked}
     starts = [int(item.sources[0][1:]) for item in timed]
@@ -600,7 +602,7 @@ def test_equal_scores_go_to_the_earlier_unit() -> None:
 def test_the_budget_is_kept() -> None:
     built = reading([*CATS, *TAXES], split)
     for k in (1, 5, 100):
-        built.k = k
+        built = tuned(built, {"k": k})
         recalled = ids(built, "the cat")
         assert len(recalled) == len(set(recalled)) <= k
     assert len(recalled) == 11  # six units and five summaries; chains repeat their unit
@@ -624,7 +626,7 @@ def test_a_copy_with_other_read_settings_recalls_like_a_build_with_them() -> Non
     base = reading([*CATS, *TAXES])
     copied = copy.copy(base)
     for name, value in settings.items():
-        setattr(copied, name, value)
+        copied = tuned(copied, {name: value})
     question = Question("q", "the cat Tofu")
     assert copied.read(question) == reading([*CATS, *TAXES], **settings).read(question)
     assert copied.read(question) != base.read(question)
@@ -633,11 +635,9 @@ def test_a_copy_with_other_read_settings_recalls_like_a_build_with_them() -> Non
 @pytest.mark.parametrize(
     ("name", "value"), [("k", 0), ("alpha", 1.0), ("horizon", -1), ("neg", "x"), ("sink", "x"), ("order", "x")]
 )
-def test_a_wrong_read_setting_on_a_copy_is_refused_by_its_read(name: str, value: Any) -> None:
-    copied = copy.copy(reading([*CATS, *TAXES]))
-    setattr(copied, name, value)
+def test_a_wrong_read_setting_is_refused_before_a_read(name: str, value: Any) -> None:
     with pytest.raises(ValueError, match=name):
-        copied.read(Question("q", "the cat Tofu"))
+        tuned(reading([*CATS, *TAXES]), {name: value})
 
 
 def test_a_topic_that_returns_later_is_not_joined_with_its_first_mention() -> None:
@@ -654,13 +654,11 @@ def test_a_topic_that_returns_later_is_not_joined_with_its_first_mention() -> No
 
 def _mass_from(start: str, built: SegTree, horizon: int) -> set[str]:
     """Turns of the nodes that relevance at one leaf reaches upward."""
-    from memsys.systems.segtree.propagation import propagated
-
     views = list(built.nodes())
     place = {view.id: number for number, view in enumerate(views)}
     relevance = np.array([view.id == start for view in views], dtype=float)
     parents = [place[view.parents[0]] if view.parents else -1 for view in views]
-    scores = propagated(relevance, parents, policy="bottom_up", alpha=0.5, horizon=horizon)
+    scores = propagated(relevance, parents, SegTreeReading(policy="bottom_up", alpha=0.5, horizon=horizon))
     return {turn for view, score in zip(views, scores, strict=True) if score > 0 for turn in view.sources}
 
 
@@ -696,7 +694,7 @@ def test_an_unknown_setting_is_refused_by_name(wrong: dict[str, Any]) -> None:
     ((name, value),) = wrong.items()
     services = {"llm": ScriptedLLM(""), "embedder": HashingEmbedder(8), "prompts": Prompts()}
     with pytest.raises(ValueError, match=name.removesuffix("_mode")):
-        SegTree(**services, **{name.removesuffix("_mode"): value})  # type: ignore[arg-type]
+        with_settings(SegTree, {**services, **{name.removesuffix("_mode"): value}})()  # type: ignore[arg-type]
 
 
 REPRESENTATIVE = {"compatibility": "batch", "policy": "top_down", "alpha": 0.1, "horizon": 2, "k": 10}
@@ -715,8 +713,8 @@ def test_the_shipped_settings_are_the_defaults_but_for_what_their_name_says(
     name: str, changes: dict[str, Any], root: Path
 ) -> None:
     build = yaml.safe_load((root / "conf" / "memory" / f"{name}.yaml").read_text())["build"]
-    parameters = inspect.signature(SegTree.__init__).parameters.values()
-    defaults = {one.name: one.default for one in parameters if one.default is not inspect.Parameter.empty}
+    stated = parameters(SegTree).values()
+    defaults = {one.name: one.default for one in stated if one.default is not inspect.Parameter.empty}
     assert build == defaults | changes | {"_target_": "memsys.systems.segtree.SegTree", "_partial_": True}
     assert REPRESENTATIVE.items() <= defaults.items()
 

@@ -19,6 +19,7 @@ from memsys.llm.meter import metering
 from memsys.llm.protocol import Request
 from memsys.llm.scripted import ScriptedLLM
 from memsys.prompts import Prompts
+from memsys.settings import parameters, tuned, with_settings
 from memsys.systems.dense import Dense
 from memsys.systems.segtree import SegTree
 from memsys.systems.segtree.similarity_tree import SimilarityTree
@@ -36,7 +37,7 @@ def note(request: Request) -> str:
 def memory(notes: Any = note, **settings: Any) -> SimilarityTree:
     llm = ScriptedLLM({"segtree.annotate": notes})
     defaults: dict[str, Any] = {"llm": llm, "embedder": HashingEmbedder(64), "prompts": Prompts()}
-    return SimilarityTree(**(defaults | settings))
+    return with_settings(SimilarityTree, defaults | settings)()
 
 
 def placed(vectors: Sequence[Sequence[float]], consolidating: bool = False, **settings: Any) -> SimilarityTree:
@@ -169,7 +170,7 @@ def test_the_control_annotates_with_the_very_prompt_of_the_segment_tree() -> Non
     """SegTreeMem App. F: the control differs in the update rule only."""
     llms = [ScriptedLLM({"segtree.annotate": "A note.", "segtree.batch": "MERGE_1"}) for _ in range(2)]
     both = (
-        SimilarityTree(llms[0], HashingEmbedder(64), Prompts(), tau_nt=-1),
+        with_settings(SimilarityTree, {"tau_nt": -1})(llms[0], HashingEmbedder(64), Prompts()),
         SegTree(llms[1], HashingEmbedder(64), Prompts()),
     )
     for built in both:
@@ -247,12 +248,12 @@ def test_propagation_and_budget_are_those_of_the_segment_tree() -> None:
     built = reading(k=2, order="rank", alpha=0.95)
     question = Question("q", "the cat Tofu")
     collapsed = built.read(question)
-    built.policy = "bottom_up"
+    built = tuned(built, {"policy": "bottom_up"})
     assert [item.level for item in built.read(question).items] == [2, 1]
     assert built.read(question) != collapsed
-    built.horizon = 0
+    built = tuned(built, {"horizon": 0})
     assert built.read(question) == collapsed
-    built.leaf_only = True
+    built = tuned(built, {"leaf_only": True})
     assert [item.level for item in built.read(question).items] == [0, 0]
 
 
@@ -264,7 +265,7 @@ def test_an_unknown_setting_is_refused_by_name(wrong: dict[str, Any]) -> None:
 
 def test_the_shipped_setting_is_the_default_without_propagation_and_the_paper_s_threshold(root: Path) -> None:
     build = yaml.safe_load((root / "conf" / "memory" / "similarity_tree.yaml").read_text())["build"]
-    parameters = inspect.signature(SimilarityTree.__init__).parameters.values()
-    defaults = {one.name: one.default for one in parameters if one.default is not inspect.Parameter.empty}
+    stated = parameters(SimilarityTree).values()
+    defaults = {one.name: one.default for one in stated if one.default is not inspect.Parameter.empty}
     assert build == defaults | {"_target_": "memsys.systems.segtree.similarity_tree.SimilarityTree", "_partial_": True}
     assert {"tau_nt": 0.45, "policy": "none", "k": 10}.items() <= build.items()

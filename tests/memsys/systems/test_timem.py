@@ -20,6 +20,7 @@ from memsys.llm import meter
 from memsys.llm.protocol import Completion, ModelError, Request
 from memsys.llm.scripted import Script, ScriptedLLM
 from memsys.prompts import Prompts
+from memsys.settings import with_settings
 from memsys.systems.dense import Dense
 from memsys.systems.timem import BUDGETS, Plan, TiMem
 from memsys.systems.timem.scores import fused, lexical
@@ -62,7 +63,7 @@ def timem(script: dict[str, Script] | None = None, embedder: Any = None, **setti
         f"timem.gate_{kind}": everything for kind in ("simple", "hybrid", "complex", "minimal")
     }
     llm = ScriptedLLM({**replies, **{f"timem.{step}": reply for step, reply in (script or {}).items()}})
-    return TiMem(llm=llm, embedder=embedder or CosineEmbedder(), prompts=Prompts(), **settings), llm
+    return with_settings(TiMem, settings)(llm=llm, embedder=embedder or CosineEmbedder(), prompts=Prompts()), llm
 
 
 def exchange(number: int, session: str, when: datetime | None, text: str = "") -> Unit:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import itertools
 import json
 import math
@@ -20,11 +19,12 @@ from memsys.llm import meter
 from memsys.llm.protocol import Completion, ModelError, Request
 from memsys.llm.scripted import Script, ScriptedLLM
 from memsys.prompts import Prompts
+from memsys.settings import tuned, with_settings
 from memsys.systems.dense import Dense
 from memsys.systems.nemori import Mode, NemoriStore, Statement
 from memsys.systems.xmemory import XMemory
 from memsys.systems.xmemory.objective import Whole, bell, guidance, sparsity
-from memsys.systems.xmemory.reading import Backbone, admitted, minmax, rank_episodes, read_settings, representatives
+from memsys.systems.xmemory.reading import Backbone, admitted, minmax, rank_episodes, representatives
 from memsys.systems.xmemory.themes import (
     Partition,
     ThemeRules,
@@ -38,9 +38,15 @@ from memsys.systems.xmemory.themes import (
 from memsys.tokens import count_tokens
 from memsys.vectors import normalised
 
-GROWTH = ThemeRules(merge=False)
+
+def theme_rules(**changes: Any) -> ThemeRules:
+    """The rules of mode `paper`, but for the changes."""
+    return ThemeRules(**changes).of("paper")
+
+
+GROWTH = theme_rules(merge=False)
 """Attach and split only."""
-END = ThemeRules(merge_at="end", objective_over=10)
+END = theme_rules(merge_at="end", objective_over=10)
 """Merges as released: once, in the end, by the ten themes around."""
 
 
@@ -139,7 +145,7 @@ def test_a_statement_that_overcrowds_its_theme_has_it_split() -> None:
     split = partition(vectors, GROWTH)
     assert split.themes == (tuple(range(12)), (12,))
     assert split.reassigned == 1
-    assert partition(vectors, ThemeRules(merge=False, split=False)).themes == (tuple(range(13)),)
+    assert partition(vectors, theme_rules(merge=False, split=False)).themes == (tuple(range(13)),)
 
 
 def test_of_equally_near_themes_the_older_takes_the_statement() -> None:
@@ -156,21 +162,21 @@ def test_the_centroid_is_the_running_mean() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "rules", [ThemeRules(cap=cap, guided=guided) for cap in (1, 3, 8, 12) for guided in (True, False)]
+    "rules", [theme_rules(theme_cap=cap, guided=guided) for cap in (1, 3, 8, 12) for guided in (True, False)]
 )
 @pytest.mark.parametrize("seed", range(3))
 def test_every_statement_is_in_exactly_one_theme_of_at_most_the_cap(rules: ThemeRules, seed: int) -> None:
     for spread in (0.0, 0.5, 1.0):
         made = partition(clustered(90, seed, spread), rules)
         assert sorted(itertools.chain(*made.themes)) == list(range(90))
-        assert max(sizes(made)) <= rules.cap
+        assert max(sizes(made)) <= rules.theme_cap
         assert all(list(members) == sorted(members) for members in made.themes)
         assert 0 <= made.reassigned <= 90
 
 
 def test_without_split_and_merge_no_statement_ever_changes_its_theme() -> None:
     switches = itertools.product((True, False), repeat=2)
-    made = {on: partition(clustered(150, 1, 0.8), ThemeRules(split=on[0], merge=on[1])) for on in switches}
+    made = {on: partition(clustered(150, 1, 0.8), theme_rules(split=on[0], merge=on[1])) for on in switches}
     assert made[False, False].reassigned == 0
     assert min(made[True, False].reassigned, made[False, True].reassigned) > 0
     assert made[True, True].reassigned > made[True, False].reassigned
@@ -204,40 +210,40 @@ def two_groups(first: int, second: int, cosine: float) -> np.ndarray:
 
 
 def test_an_overcrowded_theme_is_taken_apart_along_its_graph() -> None:
-    made = partition(two_groups(7, 6, 0.6), ThemeRules(merge=False, guided=False))
+    made = partition(two_groups(7, 6, 0.6), theme_rules(merge=False, guided=False))
     assert made.themes == (tuple(range(0, 13, 2)), tuple(range(1, 13, 2)))
     assert made.reassigned == 6
 
 
 def test_a_theme_that_its_graph_holds_together_is_cut_after_the_cap() -> None:
-    made = partition(two_groups(7, 6, 0.7), ThemeRules(merge=False, guided=False))
+    made = partition(two_groups(7, 6, 0.7), theme_rules(merge=False, guided=False))
     assert made.themes == (tuple(range(12)), (12,))
 
 
 def test_a_theme_of_eight_or_less_is_not_taken_apart_by_its_graph() -> None:
-    made = partition(two_groups(4, 3, 0.6), ThemeRules(cap=6, merge=False, guided=False))
+    made = partition(two_groups(4, 3, 0.6), theme_rules(theme_cap=6, merge=False, guided=False))
     assert sizes(made) == [6, 1]
-    made = partition(two_groups(4, 3, 0.6), ThemeRules(cap=6, merge=False, guided=False, small=6))
+    made = partition(two_groups(4, 3, 0.6), theme_rules(theme_cap=6, merge=False, guided=False, small=6))
     assert sizes(made) == [4, 3]
 
 
 def test_the_objective_chooses_between_the_graph_and_the_principal_axis() -> None:
     # Both cut 12 and 1, which sparsity cannot tell apart: in order by the graph, at the odd one out along the axis.
     vectors = rows(at(0.7), *[at(1.0)] * 12)
-    assert partition(vectors, ThemeRules(merge=False, guided=False)).themes == (tuple(range(12)), (12,))
+    assert partition(vectors, theme_rules(merge=False, guided=False)).themes == (tuple(range(12)), (12,))
     assert partition(vectors, GROWTH).themes == (tuple(range(1, 13)), (0,))
     # Along the axis 12 and 1 again, but the graph parts the two groups.
     assert sizes(partition(two_groups(7, 6, 0.6), GROWTH)) == [7, 6]
 
 
 def test_a_full_theme_that_does_not_hold_together_is_split_in_the_end() -> None:
-    loose = partition(two_groups(6, 6, 0.4), ThemeRules(merge=False, lenient=0.3))
+    loose = partition(two_groups(6, 6, 0.4), theme_rules(merge=False, lenient=0.3))
     assert [len(members) for members in loose.themes] == [6, 6]
     assert loose.reassigned == 6
     held = partition(two_groups(6, 6, 0.65), GROWTH)
     assert sizes(held) == [12]
-    assert sizes(partition(two_groups(6, 6, 0.4), ThemeRules(merge=False, lenient=0.3, split=False))) == [12]
-    assert sizes(partition(two_groups(6, 5, 0.4), ThemeRules(merge=False, lenient=0.3))) == [11]
+    assert sizes(partition(two_groups(6, 6, 0.4), theme_rules(merge=False, lenient=0.3, split=False))) == [12]
+    assert sizes(partition(two_groups(6, 5, 0.4), theme_rules(merge=False, lenient=0.3))) == [11]
 
 
 STRICT = replace(END, attach=0.95, lenient=0.95, coalesce=2.0)
@@ -266,7 +272,7 @@ def test_at_most_two_pairs_of_near_themes_are_merged() -> None:
     assert merged.reassigned == 6
     assert sizes(partition(vectors, replace(STRICT, max_merges=1))) == [4] * 5 + [6, 3, 3, 3, 3]
     assert sizes(partition(vectors, replace(STRICT, near=0.91))) == [4] * 5 + [3] * 6
-    assert sizes(partition(vectors, replace(STRICT, cap=5))) == [4] * 5 + [3] * 6
+    assert sizes(partition(vectors, replace(STRICT, theme_cap=5))) == [4] * 5 + [3] * 6
 
 
 def test_a_merge_that_the_objective_does_not_gain_from_is_not_made() -> None:
@@ -290,7 +296,7 @@ def test_single_statements_join_a_theme_of_cosine_one_half_and_no_less() -> None
     assert made.themes[5:] == ((10, 11), (12,), (13,))
     assert made.reassigned == 1
     assert sizes(partition(vectors, replace(END, coalesce=0.48))) == [2] * 7
-    assert sizes(partition(vectors, replace(END, cap=2))) == [2] * 6 + [1] * 2
+    assert sizes(partition(vectors, replace(END, theme_cap=2))) == [2] * 6 + [1] * 2
     assert sizes(partition(vectors, replace(END, coalesce=0.52))) == [2] * 5 + [1] * 4
 
 
@@ -322,7 +328,7 @@ def test_a_later_statement_triggers_the_merge_of_a_tiny_theme_and_in_the_release
     """xMemory §3.2 and §5.3: insertions trigger split or merge. Two statements .51 apart are one theme before the next one comes."""
     vectors = rows(*PAIRS, axis(0), near(0, 0.51), axis(1))
     merged, later = (10, 11), (12,)
-    made, released = partition(vectors, ThemeRules()), partition(vectors, END)
+    made, released = partition(vectors, theme_rules()), partition(vectors, END)
     assert made.themes[5:] == released.themes[5:] == (merged, later)
     assert made.asked.index(merged) < made.asked.index(later)
     assert released.asked.index(merged) > released.asked.index(later)
@@ -333,13 +339,13 @@ def test_after_an_insertion_the_tiny_themes_near_it_are_looked_at_too() -> None:
     vectors = rows(
         *PAIRS, axis(0), near(0, 0.49), [0.8 * a + 0.6 * b for a, b in zip(axis(0), near(0, 0.49), strict=True)]
     )
-    assert sizes(partition(vectors[:12], ThemeRules())) == [2] * 5 + [1, 1]
-    assert partition(vectors, ThemeRules()).themes[5:] == ((10, 11, 12),)
+    assert sizes(partition(vectors[:12], theme_rules())) == [2] * 5 + [1, 1]
+    assert partition(vectors, theme_rules()).themes[5:] == ((10, 11, 12),)
 
 
 def test_how_many_statements_make_a_theme_tiny_is_a_setting() -> None:
     vectors = rows(*PAIRS, axis(0), axis(0), near(0, 0.51), near(0, 0.51))
-    rules = ThemeRules(attach=0.95, lenient=0.95)
+    rules = theme_rules(attach=0.95, lenient=0.95)
     order = [*range(10), 12, 13, 10, 11]
     assert sizes(partition(vectors[order], replace(rules, coalesce=0.505, near=2.0, tiny=1, merge=False))) == [2] * 7
     growing = {
@@ -356,7 +362,7 @@ def test_the_objective_is_that_of_the_whole_partition() -> None:
     """xMemory Eq. 1-3 are sums over all themes; the release looks at the ten around a change."""
     vectors = clustered(200, 3, 1.0)
     growing = {
-        over: _Growing(vectors, vectors.astype(np.float64), ThemeRules(merge=False, objective_over=over))
+        over: _Growing(vectors, vectors.astype(np.float64), theme_rules(merge=False, objective_over=over))
         for over in (None, 10)
     }
     for statement in range(200):
@@ -419,8 +425,8 @@ def test_sets_are_summarised_when_they_are_opened_reviewed_split_and_merged() ->
 def test_the_release_leaves_a_full_theme_with_the_summary_it_was_opened_with() -> None:
     vectors = rows(*[at(1.0)] * 12)
     assert partition(vectors, GROWTH).summarised == (tuple(range(12)),)
-    assert partition(vectors, ThemeRules(renew_full=False)).summarised == ((0,),)
-    assert partition(vectors[:11], ThemeRules(renew_full=False)).summarised == (tuple(range(11)),)
+    assert partition(vectors, theme_rules(renew_full=False)).summarised == ((0,),)
+    assert partition(vectors[:11], theme_rules(renew_full=False)).summarised == (tuple(range(11)),)
 
 
 def test_neighbours_are_the_most_similar_others_with_a_positive_cosine() -> None:
@@ -558,7 +564,9 @@ def xmemory(
 ) -> tuple[XMemory, ScriptedLLM, ScriptedLLM]:
     """A memory of so many messages, the model that built it, and the one that is probed."""
     llm, probed = ScriptedLLM({**SCRIPT, **(script or {})}), ScriptedLLM({"xmemory.probe": probe})
-    memory = XMemory(llm=llm, probe=probed, embedder=embedder or HashingEmbedder(256), prompts=Prompts(), **settings)
+    memory = with_settings(XMemory, settings)(
+        llm=llm, probe=probed, embedder=embedder or HashingEmbedder(256), prompts=Prompts()
+    )
     for number in range(count):
         memory.write(unit(number))
     memory.consolidate()
@@ -578,7 +586,7 @@ def test_a_build_asks_as_nemori_does_and_then_once_for_each_set_of_statements() 
     assert not any(purpose.startswith("xmemory") for purpose in llm.purposes[: -len(themes)])
     assert llm.purposes.count("nemori.boundary") == 11
     assert llm.purposes.count("nemori.episode") == llm.purposes.count("nemori.direct") == 12
-    made = partition(memory._hierarchy.store.statement_vectors.matrix, memory.rules)
+    made = partition(memory._hierarchy.store.statement_vectors.matrix, memory.themes)
     texts = [statement.text for statement in memory._hierarchy.store.statements]
     assert len(texts) == 24
     wanted = list(dict.fromkeys(tuple(texts[index] for index in members) for members in made.asked))
@@ -676,7 +684,11 @@ def test_a_paper_build_merges_as_statements_come_over_the_whole_partition_and_th
     rules = {}
     for settings in ({}, {"mode": "code"}, {"objective_over": 3, "merge_at": "end"}, {"neighbours": 4}):
         memory, _, _ = xmemory(0, **settings)  # type: ignore[arg-type]
-        rules[tuple(settings.values())] = (memory.rules.merge_at, memory.rules.objective_over, memory.rules.neighbours)
+        rules[tuple(settings.values())] = (
+            memory.themes.merge_at,
+            memory.themes.objective_over,
+            memory.themes.neighbours,
+        )
     assert rules == {
         (): ("insertion", None, 10), ("code",): ("end", 10, 10), (3, "end"): ("end", 3, 10), (4,): ("insertion", None, 4),
     }  # fmt: skip
@@ -689,7 +701,7 @@ def test_the_release_writes_neighbours_once_and_is_not_guided() -> None:
             other > index for index, edges in enumerate(memory._hierarchy.statement_graph.edges) for other in edges
         ]
         assert any(later) == (mode == "paper")
-        assert (memory.rules.guided, memory.rules.renew_full) == ((mode == "paper"),) * 2
+        assert (memory.themes.guided, memory.themes.renew_full) == ((mode == "paper"),) * 2
 
 
 def test_the_report_counts_the_structure() -> None:
@@ -767,7 +779,7 @@ def test_the_release_scales_the_support_of_an_episode_over_all_statements(over: 
     memory, _, _ = xmemory(0, mode="code", episode_pool=0, support_over=over)
     hierarchy = replace(memory._hierarchy, store=store)
     backbone = Backbone(tuple((number, cosines[number]) for number in (4, 5, 6, 7)), ())
-    ranked = rank_episodes(hierarchy, np.array([1, 0, 0], dtype=np.float32), backbone, read_settings(memory, "code"))
+    ranked = rank_episodes(hierarchy, np.array([1, 0, 0], dtype=np.float32), backbone, memory.reading.of("code"))
     assert [episode for episode, _ in ranked] == [7, 6, 5, 4]
     # Equally similar episodes count 0.5 each; beta is 0.5.
     assert [priority for _, priority in ranked] == pytest.approx(
@@ -778,7 +790,7 @@ def test_the_release_scales_the_support_of_an_episode_over_all_statements(over: 
 def test_the_mode_decides_what_support_is_scaled_over() -> None:
     """The paper speaks of semantic support and gives no scale: the selected statements stay the paper's mode."""
     modes: tuple[Mode, ...] = ("paper", "code")
-    assert [read_settings(xmemory(0, mode=mode)[0], mode).support_over for mode in modes] == ["selected", "all"]
+    assert [xmemory(0, mode=mode)[0].reading.of(mode).support_over for mode in modes] == ["selected", "all"]
 
 
 def test_only_episodes_of_the_statements_selected_are_tried() -> None:
@@ -909,8 +921,7 @@ class TopicEmbedder:
 
 def test_stage_one_selects_at_most_five_themes_and_statements_of_these() -> None:
     memory, _, probed = xmemory(40, certain(*[1.0] * 4), embedder=TopicEmbedder(), merge=False)
-    swept = copy.copy(memory)
-    swept.max_themes = 1
+    swept = tuned(memory, {"max_themes": 1})
     memory.read(QUESTION)
     chosen = recalled(swept, "semantic")
     many, few = probed.requests[0].fields["themes"], probed.requests[2].fields["themes"]
@@ -918,7 +929,7 @@ def test_stage_one_selects_at_most_five_themes_and_statements_of_these() -> None
     assert few == many[:1]
     parents = {node.id: node.parents for node in memory.nodes()}
     assert len({parents[statement] for statement in chosen}) == 1
-    swept.pool, swept.probe = 1, ScriptedLLM({"xmemory.probe": certain(1.0, 1.0)})
+    swept = tuned(swept, {"pool": 1, "probe": ScriptedLLM({"xmemory.probe": certain(1.0, 1.0)})})
     assert len(recalled(swept, "semantic")) == 1
 
 
@@ -970,9 +981,7 @@ def test_unknown_choices_are_refused_by_name(setting: dict[str, Any], message: s
 @pytest.mark.parametrize(
     ("name", "value"), [("pool", 0), ("probes", 0), ("episode_pool", -1), ("expansion", "all"), ("support_over", "x")]
 )
-def test_a_wrong_read_setting_on_a_copy_is_refused_by_its_read(name: str, value: Any) -> None:
+def test_a_wrong_read_setting_is_refused_before_a_read(name: str, value: Any) -> None:
     memory, _, _ = xmemory(2)
-    swept = copy.copy(memory)
-    setattr(swept, name, value)
     with pytest.raises(ValueError, match=name):
-        swept.read(QUESTION)
+        tuned(memory, {name: value})

@@ -46,7 +46,7 @@ def _in_front_of(url: str) -> Iterator[str]:
     """A gateway of this process; gives the base URL of an account."""
     from memsys.embed import HashingEmbedder
     from memsys.lean import prepare_for_many_calls
-    from memsys.llm.endpoint import Endpoint
+    from memsys.llm.endpoint import Endpoint, EndpointLimits
     from memsys.llm.gateway.accounts import Account
     from memsys.llm.gateway.server import Gateway
     from memsys.llm.gateway.upstream import EndpointUpstream
@@ -55,7 +55,10 @@ def _in_front_of(url: str) -> Iterator[str]:
 
     prepare_for_many_calls()  # as `scripts.assembly.models.build_models` does
     with tempfile.TemporaryDirectory() as folder:
-        store, endpoint = CacheStore(Path(folder) / "cache.sqlite"), Endpoint(url, label="mock", in_flight=IN_FLIGHT)
+        store, endpoint = (
+            CacheStore(Path(folder) / "cache.sqlite"),
+            Endpoint(url, EndpointLimits(in_flight=IN_FLIGHT), label="mock"),
+        )
         server = Gateway(EndpointUpstream(endpoint, ModelSettings("mock")), HashingEmbedder(64), store)
         try:
             yield server.open("bench", Account("bench")).base_url

@@ -12,14 +12,14 @@ def services(url: str, cache: Path, in_flight: int = 64) -> tuple[Any, Any, Any]
     from memsys.lean import prepare_for_many_calls
     from memsys.llm.cache import CachedEmbedder, CachedLLM
     from memsys.llm.client import Client, HttpEmbedder
-    from memsys.llm.endpoint import Endpoint
+    from memsys.llm.endpoint import Endpoint, EndpointLimits
     from memsys.llm.meter import Metered
     from memsys.llm.pricing import ModelSettings
     from memsys.llm.store import CacheStore
 
     prepare_for_many_calls()  # as `scripts.assembly.models.build_models` does
     store, settings = CacheStore(cache), ModelSettings("mock")
-    endpoint = Endpoint(url, label="mock", in_flight=in_flight, retries=12, backoff=0.05)
+    endpoint = Endpoint(url, EndpointLimits(in_flight=in_flight, retries=12, backoff=0.05), label="mock")
     llm = Metered(CachedLLM(Client(endpoint, settings), store, settings, "mock"))
     return llm, CachedEmbedder(HttpEmbedder(endpoint, settings), store, "mock", "mock"), endpoint
 

@@ -36,19 +36,19 @@ class _Instant:
 
 def insertion() -> list[Measured]:
     """Own CPU of one more unit at 1,000 and at 10,000 units, models mocked: structure must not cost more than linear."""
-    from hydra.utils import instantiate
 
     from data_loaders.units import make_units
     from eval.running.run import needs
     from memsys.embed import HashingEmbedder
     from memsys.prompts import Prompts
+    from scripts.assembly.runs import builder
     from scripts.setup.options import load_option
 
     units = make_units(histories_of_words(1, 0, turns=20_000)[0].sessions, "ab_pair").units
     offered = {"llm": _Instant(), "probe": _Instant(), "embedder": HashingEmbedder(64), "prompts": Prompts()}
     measured = []
     for name in GROWING:
-        build = instantiate(load_option("memory", name)["build"], _convert_="all")
+        build = builder(load_option("memory", name)["build"])
         memory = build(**{service: offered[service] for service in needs(build) & set(offered)})
         times = []
         for first, last in ((0, 1000), (1000, 9000), (9000, 10_000)):

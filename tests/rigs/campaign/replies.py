@@ -146,12 +146,12 @@ def pairs(names: Sequence[str], share: float, seed: int) -> dict[str, list[int]]
 
 
 def _embeds(memory: str) -> bool:
-    from hydra.utils import instantiate
 
     from eval.running.run import needs
+    from scripts.assembly.runs import builder
     from scripts.setup.options import load_option
 
-    return "embedder" in needs(instantiate(load_option("memory", memory)["build"], _convert_="all"))
+    return "embedder" in needs(builder(load_option("memory", memory)["build"]))
 
 
 def meet(memory: str, numbers: Iterable[int], folder: Path) -> Outcome:

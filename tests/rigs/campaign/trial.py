@@ -102,13 +102,12 @@ def settings(memory: str, url: str, results: Path, *more: str, data: Path | None
 
 def quick(memory: str) -> list[str]:
     """Settings that save time only: UMAP compiles for half a minute, and mixtures of 50 components are fitted for long."""
-    import inspect
-
     from hydra.utils import get_class
 
+    from memsys.settings import parameters
     from scripts.setup.options import load_option
 
-    takes = inspect.signature(get_class(load_option("memory", memory)["build"]["_target_"])).parameters
+    takes = parameters(get_class(load_option("memory", memory)["build"]["_target_"]))
     wanted = {"reducer": "pca", "max_components": 4}
     return [f"++memory.build.{name}={value}" for name, value in wanted.items() if name in takes]
 
