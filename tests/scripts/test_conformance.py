@@ -142,7 +142,9 @@ def test_a_service_is_a_row_of_a_table_like_any_other(
 
 
 def test_every_file_of_a_service_can_be_built_and_calls_nobody(subtests: pytest.Subtests) -> None:
-    assert {"mem0_http", "reference_http", "reference_mcp", "zep_http"} <= set(SERVICES)
+    assert {"mem0_http", "zep_http", "supermemory_http", "mastra_http", "reference_http", "reference_mcp"} <= set(
+        SERVICES
+    )
     for name in SERVICES:
         with subtests.test(name):
             option = load_option("memory", name)
