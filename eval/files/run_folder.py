@@ -276,19 +276,19 @@ def read_items(case_folder: Path) -> dict[str, dict[str, Any]]:
     """
     path = case_folder / ITEMS
     records = read_lines(path, fields=("key", "id", "text", "sources", "kind", "level"))
-    return Items(path, {record["key"]: record for record in records})
+    items = Items({record["key"]: record for record in records})
+    items.path = path
+    return items
 
 
 class Items(dict[str, dict[str, Any]]):
     """Recalled items by hash; looking up an unknown hash raises `RunError`, because the file must be damaged."""
 
-    def __init__(self, path: Path, items: Mapping[str, dict[str, Any]]) -> None:
-        super().__init__(items)
-        self._path = path
+    path: Path
 
     def __missing__(self, key: str) -> dict[str, Any]:
-        folder = self._path.parent
-        raise RunError(f"{self._path} lacks the item {key} that a prediction names; delete {folder} and run again")
+        folder = self.path.parent
+        raise RunError(f"{self.path} lacks the item {key} that a prediction names; delete {folder} and run again")
 
 
 def read_efforts(case_folder: Path, *needed: str) -> list[dict[str, Any]]:

@@ -154,8 +154,6 @@ def judge_requests(
 def judged_together(judge: Judge, replies: Sequence[Completion], gold: Gold, answer: str) -> Score:
     """The score in the replies to `judge_requests`, in their order."""
     parts = _parts(judge, gold, answer)
-    if not parts and (score := longmemeval_v2.decided(gold, answer)) is not None:
-        return score
     scores = [judged(judge, reply, part) for reply, (part, _) in zip(replies, parts, strict=True)]
     return RULES[judge.rule].together(judge, scores, gold, answer)
 
@@ -307,10 +305,6 @@ def _events_and_lines(judge: Judge, gold: Gold, answer: str) -> tuple[list[str],
     return beam.events_of(gold.detail["rubric"], official=official), beam.lines_of(answer, official=official)
 
 
-def _first(judge: Judge, scores: Sequence[Score], gold: Gold, answer: str) -> Score:
-    return scores[0]
-
-
 def _by_parts(judge: Judge, scores: Sequence[Score], gold: Gold, answer: str) -> Score:
     if "rubric" not in gold.detail:
         return scores[0]
@@ -327,11 +321,13 @@ def _by_parts(judge: Judge, scores: Sequence[Score], gold: Gold, answer: str) ->
     return Score(value, "" if value is not None else "tau is not defined for these events", detail=detail)
 
 
+def _asked_or_decided(judge: Judge, scores: Sequence[Score], gold: Gold, answer: str) -> Score:
+    """LongMemEval-V2: the judge's score, or where no judge is asked that of the question's own scorer."""
+    decided = None if scores else longmemeval_v2.decided(gold, answer)
+    return scores[0] if decided is None else decided
+
+
 # --- the rules ------------------------------------------------------------------------------------------------------------
-
-
-def _nothing(judge: Judge, question: Question, gold: Gold, answer: str) -> Mapping[str, Any]:
-    return {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -342,9 +338,9 @@ class GradingRule:
     """The score in the text of a reply; None where it has no verdict."""
     complete: Callable[[str], str]
     """The part of a cut reply that holds a complete verdict; empty where there is none."""
-    fields: Callable[[Judge, Question, Gold, str], Mapping[str, Any]] = _nothing
+    fields: Callable[[Judge, Question, Gold, str], Mapping[str, Any]] = lambda *_: {}
     """What the prompt shows beside the fields of all prompts, or in their place."""
-    together: Callable[[Judge, Sequence[Score], Gold, str], Score] = _first
+    together: Callable[[Judge, Sequence[Score], Gold, str], Score] = lambda judge, scores, *_: scores[0]
     """The score of an answer from those of its parts."""
     unasked: float | None = 0.0
     """Score of an aborted search and of an empty reply, which are not judged. None for GateMem: 0 would say that nothing leaked."""
@@ -356,7 +352,7 @@ _LABEL = GradingRule(lambda judge, text, gold: _binary(locomo.label_verdict(text
 RULES: Mapping[Rule, GradingRule] = {
     "beam": GradingRule(_rubric_item, _field(r'("score"\s*:\s*(?:0\.5|[01](?:\.0)?))\s*[,}]'), together=_by_parts),
     "label": _LABEL,
-    "longmemeval_v2": _LABEL,
+    "longmemeval_v2": replace(_LABEL, together=_asked_or_decided),
     "halumem": GradingRule(_of_three, _field(r'"label"\s*:\s*"[^"]*"')),
     "binary": GradingRule(
         lambda judge, text, gold: _binary(msc.memtree_verdict(text)), _beginning(r"[01](?=[^\w.]|\.\D)")

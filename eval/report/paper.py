@@ -86,16 +86,12 @@ FITTED = (
 
 def escaped(text: str) -> str:
     """Text that TeX sets as it is, whatever it holds."""
-    return "".join(map(_escaped, unicodedata.normalize("NFC", text)))
-
-
-def _escaped(character: str) -> str:
-    if character in ESCAPES:
-        return ESCAPES[character]
-    if character.isspace():
-        return " "
-    plain = " " <= character <= "~" or ("¡" <= character <= "ſ" and unicodedata.category(character)[0] == "L")
-    return character if plain else f"[U+{ord(character):04X}]"
+    parts = []
+    for character in unicodedata.normalize("NFC", text):
+        letter = "¡" <= character <= "ſ" and unicodedata.category(character)[0] == "L"
+        plain = character if " " <= character <= "~" or letter else f"[U+{ord(character):04X}]"
+        parts.append(ESCAPES.get(character, " " if character.isspace() else plain))
+    return "".join(parts)
 
 
 def latex(table: Table) -> str:

@@ -55,7 +55,14 @@ def read_published(name: str, folder: Path = FOLDER) -> tuple[Published, ...]:
         ValueError: a field that must be a number is not one.
     """
     with (folder / f"{name}.csv").open(encoding="utf-8", newline="") as handle:
-        return tuple(_published(row) for row in csv.DictReader(handle))
+        rows = list(csv.DictReader(handle))
+    numbers = []
+    for row in rows:
+        low, high, std = (float(row[name]) if row[name].strip() else None for name in ("ci_low", "ci_high", "std"))
+        texts = {name: row[name] for name in ("paper", "table", "dataset", "backbone", "method", "variant", "category")}
+        own = {"metric": row["metric"], "note": row["note"], "printed": row["value"]}
+        numbers.append(Published(**texts, **own, value=float(row["value"]), low=low, high=high, std=std))
+    return tuple(numbers)
 
 
 def find(numbers: Sequence[Published], wanted: Mapping[str, str]) -> Published | None:
@@ -160,26 +167,3 @@ def _their_variance(published: Published, scale: float, runs: Runs) -> float | N
 def _rounding_variance(published: Published, scale: float) -> float:
     digits = len(published.printed.partition(".")[2])
     return float((10.0**-digits / scale) ** 2 / 12)
-
-
-def _published(row: Mapping[str, str]) -> Published:
-    return Published(
-        paper=row["paper"],
-        table=row["table"],
-        dataset=row["dataset"],
-        backbone=row["backbone"],
-        method=row["method"],
-        variant=row["variant"],
-        category=row["category"],
-        metric=row["metric"],
-        value=float(row["value"]),
-        low=_number(row["ci_low"]),
-        high=_number(row["ci_high"]),
-        std=_number(row["std"]),
-        note=row["note"],
-        printed=row["value"],
-    )
-
-
-def _number(text: str) -> float | None:
-    return float(text) if text.strip() else None

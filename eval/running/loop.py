@@ -54,7 +54,10 @@ def run_all(
     """
     from threadpoolctl import threadpool_limits
 
-    groups = _sharing_builds(runs)
+    sharing: dict[Any, list[Run]] = {}  # a run that shares its build with no other is a group of its own
+    for run in {run.folder: run for run in runs}.values():
+        sharing.setdefault((run.shared, run.questions) if run.shared else run.folder, []).append(run)
+    groups = list(sharing.values())
     allow_files(len(runs) + MOST_OPEN + OTHER_FILES)
     with ExitStack() as locks:
         # One core per matrix product: the sums are the same on every machine, and the cells keep the cores busy.
@@ -112,14 +115,6 @@ def _run_cells(opening: Opening, on_progress: OnProgress, on_answer: OnAnswer) -
                 thread.join()
     if failures:
         raise failures[0]
-
-
-def _sharing_builds(runs: Sequence[Run]) -> list[list[Run]]:
-    """Runs grouped by the build that they share; a run that shares none is a group of its own."""
-    groups: dict[Any, list[Run]] = {}
-    for run in {run.folder: run for run in runs}.values():
-        groups.setdefault((run.shared, run.questions) if run.shared else run.folder, []).append(run)
-    return list(groups.values())
 
 
 def allow_files(count: int) -> None:

@@ -26,7 +26,9 @@ def test_two_patterns_of_a_field_make_a_list_and_the_engine_answers_for_each_ele
 def test_two_groups_of_an_element_are_its_speaker_and_its_text() -> None:
     fields = {"text": ["(.*)", '"speaker": (.*?), "content": (.*?) }']}
     purpose = Purpose("episode", "", {"kind": "extract", "schema": FORM, "fields": fields})
-    shown = '{ "speaker": Mara, "content": I planted four tomatoes. } { "speaker": Ben, "content": I bought a red boat. }'
+    shown = (
+        '{ "speaker": Mara, "content": I planted four tomatoes. } { "speaker": Ben, "content": I bought a red boat. }'
+    )
     body = {"messages": [{"role": "user", "content": shown}]}
     reply, _, _ = asyncio.run(EngineUpstream(ExtractiveLLM()).reply(body, "episode", purpose))
     facts = json.loads(reply["choices"][0]["message"]["content"])["facts"]
