@@ -149,14 +149,11 @@ class Prompts:
                 f"(declared: {', '.join(self._declared) or 'none'})"
             )
         if name not in self._read:
-            self._read[name] = _parse(name, self._path(name).read_text(encoding="utf-8"))
+            paths = [path for folder in self._folders if (path := folder / f"{name}.md").is_file()]
+            if not paths:
+                raise PromptError(f"no prompt {name}.md in {', '.join(map(str, self._folders))}")
+            self._read[name] = _parse(name, paths[0].read_text(encoding="utf-8"))
         return self._read[name]
-
-    def _path(self, name: str) -> Path:
-        for folder in self._folders:
-            if (path := folder / f"{name}.md").is_file():
-                return path
-        raise PromptError(f"no prompt {name}.md in {', '.join(map(str, self._folders))}")
 
     def only(self, declared: Iterable[str]) -> Prompts:
         """A view of the same prompts in which only the declared folders and files can be read.
@@ -174,27 +171,21 @@ class Prompts:
         Raises:
             PromptError: a name is neither a prompt nor a folder with prompts.
         """
-        return {
-            stem: hashlib.sha256(_without_header(path.read_bytes().decode("utf-8")).encode()).hexdigest()
-            for name in names
-            for stem, path in self._files(name).items()
-        }
-
-    def _files(self, name: str) -> dict[str, Path]:
-        paths: dict[str, Path] = {}
-        for folder in reversed(self._folders):
-            single = folder / f"{name}.md"
-            for path in [single] if single.is_file() else sorted((folder / name).glob("*.md")):
-                paths[path.relative_to(folder).with_suffix("").as_posix()] = path
-        if not paths:
-            raise PromptError(f"no prompt {name}.md or {name}/*.md in {', '.join(map(str, self._folders))}")
-        return paths
-
-
-def _without_header(text: str) -> str:
-    """The file without the lines of its header: rewording them changes no digest."""
-    match = _FRONT.match(text)
-    return text if match is None else _HEADER.sub("", text[: match.start(2)]) + match.group(2)
+        digests: dict[str, str] = {}
+        for name in names:
+            paths: dict[str, Path] = {}
+            for folder in reversed(self._folders):
+                single = folder / f"{name}.md"
+                for path in [single] if single.is_file() else sorted((folder / name).glob("*.md")):
+                    paths[path.relative_to(folder).with_suffix("").as_posix()] = path
+            if not paths:
+                raise PromptError(f"no prompt {name}.md or {name}/*.md in {', '.join(map(str, self._folders))}")
+            for stem, path in paths.items():
+                text = path.read_bytes().decode("utf-8")
+                if match := _FRONT.match(text):  # rewording the lines of a header changes no digest
+                    text = _HEADER.sub("", text[: match.start(2)]) + match.group(2)
+                digests[stem] = hashlib.sha256(text.encode()).hexdigest()
+        return digests
 
 
 def _parse(name: str, text: str) -> Prompt:

@@ -25,7 +25,10 @@ class Vectors:
     def add(self, vector: np.ndarray) -> int:
         """Append a vector, float32 [d], and return its index. Takes amortised constant time."""
         if self._count == len(self._rows):
-            self._grow(vector.shape[-1])
+            rows = np.zeros((max(64, 2 * self._count), vector.shape[-1]), dtype=np.float32)
+            if self._count:
+                rows[: self._count] = self.matrix
+            self._rows = rows
         self._rows[self._count] = vector
         self._count += 1
         return self._count - 1
@@ -42,12 +45,6 @@ class Vectors:
         """The `k` rows most similar to the query, float32 [d], as (index, cosine), best first."""
         similarities = self.similarities(query)
         return [(index, float(similarities[index])) for index in best(similarities, k)]
-
-    def _grow(self, dimension: int) -> None:
-        rows = np.zeros((max(64, 2 * self._count), dimension), dtype=np.float32)
-        if self._count:
-            rows[: self._count] = self.matrix
-        self._rows = rows
 
 
 def best(scores: np.ndarray | Sequence[float], k: int) -> list[int]:

@@ -66,10 +66,10 @@ class Ledger:
         with self._lock:
             return len(self._groups)
 
-    def add_seconds(self, seconds: float, group: int) -> None:
-        with self._lock:
-            self.seconds += seconds
-            self._groups[group] = max(self._groups.get(group, 0.0), seconds)
+    def took(self, seconds: float, group: int) -> None:
+        """Note the seconds of a call; the lock is held."""
+        self.seconds += seconds
+        self._groups[group] = max(self._groups.get(group, 0.0), seconds)
 
     def add_call(self, purpose: str, role: str = "") -> None:
         with self._lock:
@@ -78,8 +78,8 @@ class Ledger:
                 self.roles.setdefault(role, Counter())["calls"] += 1
 
     def add_completion(self, purpose: str, completion: Completion, group: int, role: str = "") -> None:
-        self.add_seconds(completion.seconds, group)
         with self._lock:
+            self.took(completion.seconds, group)
             if role:
                 own = self.roles.setdefault(role, Counter())
                 own["tokens_in"] += completion.prompt_tokens
@@ -96,21 +96,17 @@ class Ledger:
                 self.notes[f"{purpose}: {completion.stopped}"] += 1
 
     def add_failure(self, purpose: str, attempts: int, seconds: float, group: int) -> None:
-        self.add_seconds(seconds, group)
         with self._lock:
+            self.took(seconds, group)
             self.attempts[purpose] += attempts
             self.sent += 1
             self.failures[purpose] += 1
 
     def add_embedding(self, tokens: int, seconds: float) -> None:
-        self.add_seconds(seconds, next(_numbers))
         with self._lock:
+            self.took(seconds, next(_numbers))
             self.embedding_calls += 1
             self.embedding_tokens += tokens
-
-    def add_service_cpu(self, seconds: float) -> None:
-        with self._lock:
-            self.service_cpu += seconds
 
     def add_worker_cpu(self, seconds: float) -> None:
         with self._lock:
@@ -156,13 +152,15 @@ def current() -> Ledger | None:
 def count_parse_failure(purpose: str) -> None:
     """Count one reply that could not be parsed."""
     if (ledger := _ledger.get()) is not None:
-        ledger.count(ledger.parse_failures, purpose)
+        with ledger._lock:
+            ledger.parse_failures[purpose] += 1
 
 
 def note(event: str, amount: int = 1) -> None:
     """Count an event that a report should show: a fallback, a truncated input, a capped prompt."""
     if (ledger := _ledger.get()) is not None:
-        ledger.count(ledger.notes, event, amount)
+        with ledger._lock:
+            ledger.notes[event] += amount
 
 
 @contextmanager
@@ -176,7 +174,8 @@ def service_time() -> Iterator[None]:
     finally:
         _serving.reset(token)
         if ledger is not None:
-            ledger.add_service_cpu(time.thread_time() - started)
+            with ledger._lock:
+                ledger.service_cpu += time.thread_time() - started
 
 
 def embedding(model: str) -> AbstractContextManager[Callable[[int], None]]:

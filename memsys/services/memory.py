@@ -122,8 +122,7 @@ class ServiceSettings(Settings):
     @property
     def steps(self) -> dict[str, Mapping[str, Any]]:
         """The steps that the service has."""
-        names = ("open", "add", "end", "search", "reset", "delete")
-        return {name: call for name in names if (call := getattr(self, name)) is not None}
+        return {name: call for name in STEPS if (call := getattr(self, name)) is not None}
 
 
 class ServiceMemory(MemorySystem):

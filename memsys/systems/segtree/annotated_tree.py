@@ -150,11 +150,6 @@ class AnnotatedTree:
         """The current annotation of a node, refreshed where `refresh` has made one; a leaf's is its unit's text."""
         return self._current[node].text if node in self._current else self._texts[node]
 
-    def vector(self, node: int) -> np.ndarray:
-        """Unit vector of the current annotation of a node, float32 [d]."""
-        vector: np.ndarray = self._current[node].vector if node in self._current else self.vectors.matrix[node]
-        return vector
-
     def similarities(self, query: np.ndarray) -> np.ndarray:
         """Cosine of the query with the current annotation of every node, float64 [n], rounded to six decimals."""
         cosines = self.vectors.similarities(query).astype(np.float64)
@@ -204,7 +199,7 @@ class AnnotatedTree:
                 level=self.levels[node],
                 kind=self.kind(node),
                 text=self.text(node),
-                vector=self.vector(node),
+                vector=self._current[node].vector if node in self._current else self.vectors.matrix[node],
                 sources=self.sources(node),
                 start=self.units[self.starts[node]].time,
                 end=self.units[self.ends[node]].time,
@@ -307,7 +302,8 @@ class AnnotatedTree:
         lead = self._lead(self._texts[node])
         remaining = self._limit - count_tokens(lead.text)
         parts = [self._part(child) for child in self._latest(children, remaining)]
-        return [lead, *(parts or [Option(self._label(children[-1]), truncate(self.text(children[-1]), remaining))])]
+        last = self._part(children[-1])
+        return [lead, *(parts or [Option(last.label, truncate(last.text, remaining))])]
 
     def _latest(self, children: Sequence[int], budget: int) -> list[int]:
         """The last children whose annotations fit into a budget of tokens, in their order."""
@@ -320,10 +316,7 @@ class AnnotatedTree:
         return kept[::-1]
 
     def _part(self, child: int) -> Option:
-        return Option(self._label(child), self.text(child))
-
-    def _label(self, child: int) -> str:
-        return self.time(child) or "time unknown"
+        return Option(self.time(child) or "time unknown", self.text(child))
 
     def _joined(self, texts: Iterable[str]) -> str:
         """Join texts, one per line, and truncate the result to the token limit of a summary."""

@@ -6,7 +6,7 @@ propagation matrix (binary weights, column-normalised, Eq. 3-4) without building
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from typing import Annotated, ClassVar, Literal
 
@@ -120,67 +120,37 @@ def propagated(relevance: np.ndarray, parents: Sequence[int] | np.ndarray, readi
         parents: index of every node's parent, [n]; -1 for a root.
         reading: `policy`, `alpha`, `horizon`, `neg` and `sink` are used.
     """
-    scores = total = NEGATIVES[reading.neg](np.asarray(relevance, dtype=np.float64))
+    scores = total = _shares(np.asarray(relevance, dtype=np.float64), reading.neg)
     if reading.policy == "none" or not len(total):
         return total
-    step = STEPS[reading.policy](np.asarray(parents, dtype=np.intp), reading.sink == "self_loop")
+    keeps, indices = reading.sink == "self_loop", np.asarray(parents, dtype=np.intp)
+    below = indices >= 0
+    above = indices[below]
+    children = np.bincount(above, minlength=len(indices))
     for hop in range(1, reading.horizon + 1):
-        scores = step(scores)
+        if reading.policy == "top_down":
+            moved = np.where(children == 0, scores, 0.0) if keeps else np.zeros(len(scores))
+            moved[below] += scores[above] / children[above]
+        else:
+            moved = np.bincount(above, weights=scores[below], minlength=len(indices))
+            moved = moved + np.where(below, 0.0, scores) if keeps else moved
+        scores = moved
         total = total + reading.alpha**hop * scores
     result: np.ndarray = total / sum(reading.alpha**hop for hop in range(reading.horizon + 1))
     return result
+
+
+def _shares(relevance: np.ndarray, neg: str) -> np.ndarray:
+    """The relevance of every node, at least 0, divided by its sum; uniform where all are 0."""
+    if neg == "clip0":
+        weights = np.maximum(relevance, 0.0)
+    else:
+        weights = (1.0 + relevance) / 2.0 if neg == "shift" else np.exp(relevance - relevance.max(initial=0.0))
+    total = weights.sum()
+    return weights / total if total > 0 else np.full(len(weights), 1.0 / max(1, len(weights)))
 
 
 def ranking(scores: np.ndarray, starts: Sequence[int], levels: Sequence[int]) -> np.ndarray:
     """Sort node indices by score, best first; ties go to the earlier start, then the lower level, then the lower index."""
     order: np.ndarray = np.lexsort((np.asarray(levels), np.asarray(starts), -scores))
     return order
-
-
-def _clip0(relevance: np.ndarray) -> np.ndarray:
-    return _shares(np.maximum(relevance, 0.0))
-
-
-def _shift(relevance: np.ndarray) -> np.ndarray:
-    return _shares((1.0 + relevance) / 2.0)
-
-
-def _softmax(relevance: np.ndarray) -> np.ndarray:
-    return _shares(np.exp(relevance - relevance.max(initial=0.0)))
-
-
-def _shares(weights: np.ndarray) -> np.ndarray:
-    """Divide the weights by their sum; return uniform shares when all weights are zero."""
-    total = weights.sum()
-    return weights / total if total > 0 else np.full(len(weights), 1.0 / max(1, len(weights)))
-
-
-Step = Callable[[np.ndarray], np.ndarray]
-
-
-def _top_down(parents: np.ndarray, self_loop: bool) -> Step:
-    below = parents >= 0
-    above = parents[below]
-    children = np.bincount(above, minlength=len(parents))
-
-    def step(scores: np.ndarray) -> np.ndarray:
-        moved = np.where(children == 0, scores, 0.0) if self_loop else np.zeros(len(scores))
-        moved[below] += scores[above] / children[above]
-        return moved
-
-    return step
-
-
-def _bottom_up(parents: np.ndarray, self_loop: bool) -> Step:
-    below = parents >= 0
-    above = parents[below]
-
-    def step(scores: np.ndarray) -> np.ndarray:
-        moved = np.bincount(above, weights=scores[below], minlength=len(parents))
-        return moved + np.where(below, 0.0, scores) if self_loop else moved
-
-    return step
-
-
-NEGATIVES: Mapping[str, Step] = {"clip0": _clip0, "shift": _shift, "softmax": _softmax}
-STEPS: Mapping[str, Callable[[np.ndarray, bool], Step]] = {"top_down": _top_down, "bottom_up": _bottom_up}

@@ -149,7 +149,7 @@ def _built(case: Case) -> Iterator[Any]:
 def _spent(case: Case, phase: str, subject: str, context: int) -> Any:
     ledger = Ledger()
     ledger.tokens_in, ledger.tokens_out = 100, 10
-    ledger.add_seconds(0.5, 0)
+    ledger.took(0.5, 0)
     ledger.calls["invented"] += 1
     return effort(case.id, phase, subject, 1, ledger, 0.001, context)
 
