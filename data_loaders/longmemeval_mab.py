@@ -41,7 +41,11 @@ def load(path: Path, *, source: str = "longmemeval_s*") -> LazyCases:
     which the official judge sees as a list with brackets. `Gold.detail` has `question_id`, `question_type`, `qa_pair_id` and
     `evidence_user_turns`. Raises DataError for malformed rows, and if no row has this source.
     """
-    rows = _rows(path, source)
+    rows = []
+    for number, row in enumerate(read_rows(path)):
+        where = f"{path.name}: row {number}"
+        if check_text(get(get(row, "metadata", dict, where), "source", str, f"{where}.metadata"), where) == source:
+            rows.append(row)
     if not rows:
         raise DataError(f"{path.name}: expected rows with metadata.source {source!r}, found none")
     ids = [_case_id(row, source, number, f"{path.name}: row {number}") for number, row in enumerate(rows)]
@@ -57,15 +61,6 @@ def read_rows(path: Path) -> list[Any]:
     if path.suffix == ".parquet":
         return _read_parquet(path)
     return read_jsonl(path) if path.suffix == ".jsonl" else expect(read_json(path), list, path.name)
-
-
-def _rows(path: Path, source: str) -> list[Any]:
-    rows = read_rows(path)
-    return [row for number, row in enumerate(rows) if _source(row, f"{path.name}: row {number}") == source]
-
-
-def _source(row: object, where: str) -> str:
-    return check_text(get(get(row, "metadata", dict, where), "source", str, f"{where}.metadata"), where)
 
 
 def _read_parquet(path: Path) -> list[Any]:

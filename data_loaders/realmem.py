@@ -79,23 +79,16 @@ def load(path: Path, *, ask: Ask = "stream", questions: Questions = "queries") -
     files = sorted(path.glob(_FILES))
     if not files:
         raise DataError(f"{path}: expected a folder with files {_FILES}, found none")
-
-    def parse(index: int) -> Case:
-        return _case(files[index], ask, questions)
-
-    return LazyCases([_persona(file) for file in files], [file.stat().st_size for file in files], parse)
+    personas = [file.name.partition("_dialogues_")[0] for file in files]
+    sizes = [file.stat().st_size for file in files]
+    return LazyCases(personas, sizes, lambda index: _case(personas[index], files[index], ask, questions))
 
 
-def _persona(file: Path) -> str:
-    return file.name.partition("_dialogues_")[0]
-
-
-def _case(file: Path, ask: Ask, questions: Questions) -> Case:
+def _case(persona: str, file: Path, ask: Ask, questions: Questions) -> Case:
     notes: list[str] = []
     history = _history(get(read_json(file), "dialogues", list, file.name), file.name, notes)
     asked = tuple(_questions(history, file.name, ask, questions, notes))
     check_unique((question.id for question, _ in asked), f"{file.name}: questions")
-    persona = _persona(file)
     return Case(persona, ("User", "Assistant"), tuple(history.sessions), asked, cluster=persona, notes=tuple(notes))
 
 
@@ -189,7 +182,9 @@ def _questions(
         raw_turns = record["dialogue_turns"]
         for index, turn in enumerate(session.turns):
             raw, reply = raw_turns[index], raw_turns[index + 1] if index + 1 < len(raw_turns) else {}
-            if turn.role == "user" and _is_asked(raw, reply, questions):
+            names_memories = reply.get("speaker") == "Assistant" and "memory_used" in reply
+            is_asked = names_memories if questions == "all_gold_turns" else raw.get("is_query") is True
+            if turn.role == "user" and is_asked:
                 place = f"{where}: dialogues[{position}].dialogue_turns[{index}]"
                 question = Question(
                     get_text(raw, "query_id", place) if raw.get("is_query") else turn.id,
@@ -204,12 +199,6 @@ def _questions(
                 yield question, _gold(history, key, raw, place)
         if session.turns:
             before = session.turns[-1].id
-
-
-def _is_asked(raw: Mapping[str, Any], reply: Mapping[str, Any], questions: Questions) -> bool:
-    if questions == "all_gold_turns":
-        return reply.get("speaker") == "Assistant" and "memory_used" in reply
-    return raw.get("is_query") is True
 
 
 def _key(reply: Mapping[str, Any], where: str) -> _Key:

@@ -259,23 +259,19 @@ class ExtractiveLLM:
     def submit(self, request: Request) -> Future[Completion]:
         """A completed future with the reply, or with a `ModelError` for an unknown kind of prompt."""
         future: Future[Completion] = Future()
-        if request.kind in _FINDERS:
-            try:
-                future.set_result(self._complete(request))
-            except KeyError as missing:
-                kind = f"a prompt of kind {request.kind!r}"
-                future.set_exception(ModelError(f"the extractive engine needs the field {missing} of {kind}"))
-        else:
+        if request.kind not in _FINDERS:
             future.set_exception(ModelError(f"the extractive engine knows no prompt of kind {request.kind!r}"))
-        return future
-
-    def _complete(self, request: Request) -> Completion:
+            return future
         started = time.thread_time()
-        found = self._weighed(request, _FINDERS[request.kind](request))
-        text = _reply(request, found)
+        try:
+            text, strength = self._reply(request)
+        except KeyError as missing:
+            kind = f"a prompt of kind {request.kind!r}"
+            future.set_exception(ModelError(f"the extractive engine needs the field {missing} of {kind}"))
+            return future
         tokens = count_tokens(text)
-        certainty = math.log(0.02 + 0.96 * found.strength)
-        return Completion(
+        certainty = math.log(0.02 + 0.96 * strength)
+        completion = Completion(
             text,
             prompt_tokens=sum(_tokens(content) for _, content in request.messages),
             completion_tokens=tokens,
@@ -284,19 +280,19 @@ class ExtractiveLLM:
             model="extractive",
             endpoint="offline",
         )
+        future.set_result(completion)
+        return future
 
-    def _weighed(self, request: Request, found: Found) -> Found:
-        weak = request.kind == "answer" and found.text != UNKNOWN and found.strength < self.abstain_below
-        return replace(found, text=ABSTENTION, parts=(ABSTENTION,), labels=(ABSTENTION,)) if weak else found
-
-
-def _reply(request: Request, found: Found) -> str:
-    found = replace(found, text=truncate(found.text, max(1, _budget(request))))
-    if request.schema is not None:
-        return json.dumps(form(request.schema, found), ensure_ascii=False)
-    if labels := request.fields.get("labels"):
-        return str(labelled(labels, found))
-    return found.text
+    def _reply(self, request: Request) -> tuple[str, float]:
+        """The text of the reply in the form that the request asks for, and the strength of what it says, 0 to 1."""
+        found = _FINDERS[request.kind](request)
+        if request.kind == "answer" and found.text != UNKNOWN and found.strength < self.abstain_below:
+            found = replace(found, text=ABSTENTION, parts=(ABSTENTION,), labels=(ABSTENTION,))
+        found = replace(found, text=truncate(found.text, max(1, _budget(request))))
+        if request.schema is not None:
+            return json.dumps(form(request.schema, found), ensure_ascii=False), found.strength
+        labels = request.fields.get("labels")
+        return str(labelled(labels, found)) if labels else found.text, found.strength
 
 
 def _tokens(content: str) -> int:

@@ -251,17 +251,13 @@ def answer(question: str, texts: Sequence[str]) -> tuple[str, float]:
     rank = match + SPEAKER_BONUS * context.said_by(named) - QUESTION_MALUS * context.questions
     top = [int(index) for index in np.argsort(-rank, kind="stable")[:8]]
     for index in top:
-        rank[index] += KIND_BONUS * _holds(kind, context.sentences[index])
+        sentence = context.sentences[index]
+        dated = kind == "date" and bool(mentions(sentence.text, sentence.said))
+        rank[index] += KIND_BONUS * (dated or (kind == "number" and bool(QUANTITY.search(sentence.text))))
     top.sort(key=lambda index: -rank[index])
     wanted = top[:3] if kind == "phrase" and _PLURAL.search(question.lower()) else top[:1]
     spans = [_span(kind, context.sentences[index], context, asked) for index in wanted]
     return ", ".join(dict.fromkeys(spans)), min(1.0, float(match[top[0]]))
-
-
-def _holds(kind: str, sentence: Sentence) -> bool:
-    if kind == "date":
-        return bool(mentions(sentence.text, sentence.said))
-    return kind == "number" and bool(QUANTITY.search(sentence.text))
 
 
 def _span(kind: str, sentence: Sentence, context: Context, asked: frozenset[str]) -> str:
@@ -276,15 +272,11 @@ def _span(kind: str, sentence: Sentence, context: Context, asked: frozenset[str]
         return "No" if _DENIAL.search(sentence.text) else "Yes"
     if kind == "reason" and (reason := _REASON.search(sentence.text)):
         return " ".join(reason[1].split()[: LONGEST + 2]).strip(" .,!?")
-    if kind == "name" and (name := _name(sentence, asked)):
-        return name
+    if kind == "name":  # the first capitalised words inside the sentence that do not occur in the question
+        for run in re.findall(r"(?<=[\w,] )[A-Z][\w'’-]+(?: [A-Z][\w'’-]+)*", sentence.text):
+            if stems(run) and not stems(run) & asked:
+                return str(run)
     return _phrase(sentence, context, asked)
-
-
-def _name(sentence: Sentence, asked: frozenset[str]) -> str:
-    """The first capitalised words inside a sentence that do not occur in the question."""
-    runs = re.findall(r"(?<=[\w,] )[A-Z][\w'’-]+(?: [A-Z][\w'’-]+)*", sentence.text)
-    return next((run for run in runs if stems(run) and not stems(run) & asked), "")
 
 
 def _phrase(sentence: Sentence, context: Context, asked: frozenset[str]) -> str:
