@@ -30,7 +30,7 @@ from scripts.assembly.runs import reader
 from scripts.settings.types import PLAIN_NAME
 
 if TYPE_CHECKING:
-    from omegaconf import DictConfig
+    from scripts.settings.schema import Settings
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class Origin:
 
 
 def import_run(
-    cfg: DictConfig, models: Models, dataset: Data, read: Callable[[Questions], Reading], origin: Origin
+    cfg: Settings, models: Models, dataset: Data, read: Callable[[Questions], Reading], origin: Origin
 ) -> Run:
     """Read published answers, join them with a data set and write their run folder; returns the run.
 
@@ -62,7 +62,8 @@ def import_run(
     """
     if not re.match(PLAIN_NAME, origin.name):
         raise RunError(f"as={origin.name}: must be a plain name (letters, digits, `.`, `_`, `-`)")
-    whole = data(_uncut(cfg), dataset.config).cases
+    uncut = cfg.data.changed(size="all", max_cases=None, transform="none")  # conversations are numbered in the whole
+    whole = data(uncut, dataset.config).cases
     questions = of_cases(dataset.title, [whole[index] for index in range(len(whole))])
     file = read(questions)
     if not file.matched.pairs:
@@ -76,15 +77,6 @@ def import_run(
         content = {**run.record.content, "imported": {**run.record.imported, **facts}}
         replace_file(RunFolder(run.folder).file, json.dumps(content, indent=1, sort_keys=True, default=str))
     return replace(run, record=RunRecord.of(content))
-
-
-def _uncut(cfg: DictConfig) -> DictConfig:
-    """The configuration for the whole data set: conversations are numbered in it."""
-    from omegaconf import OmegaConf
-
-    merged = OmegaConf.merge(cfg, {"data": {"size": "all", "max_cases": None, "transform": "none"}})
-    assert isinstance(merged, type(cfg))
-    return merged
 
 
 def _run(models: Models, dataset: Data, file: Reading, origin: Origin) -> Run:

@@ -10,7 +10,7 @@ from scripts.assembly.plan import Plan, total_usd
 from scripts.settings.prices import how_to_give
 
 if TYPE_CHECKING:
-    from omegaconf import DictConfig
+    from scripts.settings.schema import Settings
 
 HALF = BatchSettings().discount
 
@@ -39,7 +39,7 @@ def plan_text(plan: Plan) -> str:
     return "\n".join([*lines, *plan.failures, *plan.detectable, *plan.open])
 
 
-def confirmed(cfg: DictConfig, plan: Plan) -> bool:
+def confirmed(cfg: Settings, plan: Plan) -> bool:
     """Print the plan and ask whether to spend it. `yes=true` agrees; without a terminal the answer is no."""
     print(plan_text(plan), flush=True)  # before the line on standard error that speaks of it
     if cfg.max_usd is not None and plan.usd is None:

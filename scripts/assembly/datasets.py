@@ -20,7 +20,7 @@ from scripts.settings.types import TRANSFORMS
 from scripts.setup.downloads import entries_to_download
 
 if TYPE_CHECKING:
-    from omegaconf import DictConfig
+    from scripts.settings.schema import DataCut
 
 KEPT_BYTES = 40 << 20
 """Data sets up to this size (40 MiB) are parsed once and stay in memory."""
@@ -48,26 +48,30 @@ class Data:
     """Whether `data.size` or `data.max_cases` leaves something out."""
 
 
-def check_data_root(cfg: DictConfig) -> Path | None:
-    """Return the folder of raw files that the configuration names; None when it names none.
+def check_data_root(wanted: DataCut) -> Path | None:
+    """Return the folder of raw files that the settings name; None when they name none.
 
     Raises:
         RunError: `data.root` or MEMSYS_DATA names a folder that does not exist, or `data.root` is given while samples are asked for.
     """
-    if cfg.data.root and cfg.data.source == "sample":
+    if wanted.root and wanted.source == "sample":
         raise RunError(
-            f"data.root={cfg.data.root} is not read while data.source=sample takes the shipped samples; "
+            f"data.root={wanted.root} is not read while data.source=sample takes the shipped samples; "
             "add data.source=real (make … DATA= does), or leave data.root out"
         )
-    named = cfg.data.root or (os.environ.get("MEMSYS_DATA") if cfg.data.source == "real" else None)
+    named = wanted.root or (os.environ.get("MEMSYS_DATA") if wanted.source == "real" else None)
     if named and not Path(named).expanduser().is_dir():
-        setting = "data.root (make … DATA=)" if cfg.data.root else "the environment variable MEMSYS_DATA"
+        setting = "data.root (make … DATA=)" if wanted.root else "the environment variable MEMSYS_DATA"
         raise RunError(f"{setting}: no folder {named}; create it, or name the one that holds the data sets")
-    return Path(cfg.data.root).expanduser() if cfg.data.root else None
+    return Path(wanted.root).expanduser() if wanted.root else None
 
 
-def data(cfg: DictConfig, config: Mapping[str, Any]) -> Data:
+def data(wanted: DataCut, config: Mapping[str, Any]) -> Data:
     """Find, verify, load and cut a data set.
+
+    Args:
+        wanted: which cut of it (`data` of the settings).
+        config: values of a file of `conf/dataset`.
 
     Raises:
         DataError: a file is missing or differs from the manifest; the message says how to get it.
@@ -75,28 +79,28 @@ def data(cfg: DictConfig, config: Mapping[str, Any]) -> Data:
     """
     from hydra.utils import instantiate
 
-    root = check_data_root(cfg)
-    located = locate(config, real=cfg.data.source == "real", root=root, unpinned=cfg.data.unpinned)
+    root = check_data_root(wanted)
+    located = locate(config, real=wanted.source == "real", root=root, unpinned=wanted.unpinned)
     loading = checked_call(f"dataset {config['name']}: load", {**config["load"], **located.choices})
     source, load = located.source, {name: value for name, value in loading.items() if name != "_partial_"}
     cases = as_lazy(instantiate({**load, "_partial_": True})(source.path))
     settings = {
         "load": {name: str(value) for name, value in load.items()},
         "sha256": [source.sha256, *(file.sha256 for file in located.beside)],
-        "transform": cfg.data.transform,
-        "size": cfg.data.size,
-        "max_cases": cfg.data.max_cases,
-        "seed": cfg.data.seed,
+        "transform": wanted.transform,
+        "size": wanted.size,
+        "max_cases": wanted.max_cases,
+        "seed": wanted.seed,
     }
-    suite = str(cfg.data.transform).startswith("change")
-    cut = _changed(cfg, cases) if suite else _cut(cfg, cases)
-    kept = _keep_if_small(cut if suite else _transformed(cfg, cut), source.path)
+    suite = str(wanted.transform).startswith("change")
+    cut = _changed(wanted, cases) if suite else _cut(wanted, cases)
+    kept = _keep_if_small(cut if suite else _transformed(wanted, cut), source.path)
     own = instantiate({**config["caption"], "_partial_": True})(source.path) if "caption" in config else ""
     note = "; ".join(filter(None, (_untested(config, source, cases), own)))
-    fewer = _fewer_probes(cfg, kept) if suite else _fewer(cfg, cut)
+    fewer = _fewer_probes(wanted, kept) if suite else _fewer(wanted, cut)
     if fewer:
         print(f"note: {config['name']}: {fewer}", file=sys.stderr)
-    less = cfg.data.size != "all" or len(cut) < len(cases)
+    less = wanted.size != "all" or len(cut) < len(cases)
     return Data(config["name"], config["title"], kept, source, settings, config, note, fewer, less)
 
 
@@ -108,25 +112,16 @@ def _untested(config: Mapping[str, Any], source: Source, cases: LazyCases) -> st
     return f"{UNTESTED}{', ' + compared(config['published'], counts_of(cases)) if real else ''}"
 
 
-def with_transform(cfg: DictConfig, transform: str) -> DictConfig:
-    """The configuration with another `data.transform`."""
-    from omegaconf import OmegaConf
-
-    merged = OmegaConf.merge(cfg, {"data": {"transform": transform}})
-    assert isinstance(merged, type(cfg))
-    return merged
-
-
-def fetch_missing(cfg: DictConfig, table: Mapping[str, Any]) -> None:
+def fetch_missing(wanted: DataCut, table: Mapping[str, Any]) -> None:
     """Download the files of a table's data sets; a note on standard error names those that cannot be downloaded."""
     from data_loaders.download import download
     from data_loaders.source import data_root
 
-    root = data_root(check_data_root(cfg))
+    root = data_root(check_data_root(wanted))
     for option in table["columns"]:
         try:
             for entry in entries_to_download(option["dataset"]):
-                download(entry, root, unpinned=cfg.data.unpinned)
+                download(entry, root, unpinned=wanted.unpinned)
         except DataError as error:
             print(f"note: {option['dataset']}: {error}", file=sys.stderr)
 
@@ -139,45 +134,45 @@ def _keep_if_small(cases: LazyCases, path: Path) -> LazyCases:
     return LazyCases(cases.ids, cases.sizes, lru_cache(maxsize=None)(cases.__getitem__))
 
 
-def _cut(cfg: DictConfig, cases: LazyCases) -> LazyCases:
+def _cut(wanted: DataCut, cases: LazyCases) -> LazyCases:
     """Apply `data.size` and `data.max_cases`."""
     from data_loaders.transforms import shares, subset
 
-    if cfg.data.size != "all":
-        given = shares(cases, int(cfg.data.size), n_cases=cfg.data.max_cases, seed=cfg.data.seed)
-        return subset(cases, n_questions=given, seed=cfg.data.seed)
-    return cases if cfg.data.max_cases is None else subset(cases, n_cases=cfg.data.max_cases, seed=cfg.data.seed)
+    if wanted.size != "all":
+        given = shares(cases, int(wanted.size), n_cases=wanted.max_cases, seed=wanted.seed)
+        return subset(cases, n_questions=given, seed=wanted.seed)
+    return cases if wanted.max_cases is None else subset(cases, n_cases=wanted.max_cases, seed=wanted.seed)
 
 
-def _changed(cfg: DictConfig, cases: LazyCases) -> LazyCases:
+def _changed(wanted: DataCut, cases: LazyCases) -> LazyCases:
     """The suite `change` on the histories of a data set, of `data.size` probes a family and at most `data.max_cases` hosts."""
     from data_loaders.change import change
 
-    name, _, order = str(cfg.data.transform).partition(":")
-    seed = cfg.data.seed + ORDER_SEEDS * int(order or 0)
-    return change(cases, seed=seed, size=_probes(cfg), hosts=cfg.data.max_cases, held_out=name == "change_held_out")
+    name, _, order = str(wanted.transform).partition(":")
+    seed = wanted.seed + ORDER_SEEDS * int(order or 0)
+    return change(cases, seed=seed, size=_probes(wanted), hosts=wanted.max_cases, held_out=name == "change_held_out")
 
 
-def _probes(cfg: DictConfig) -> int:
+def _probes(wanted: DataCut) -> int:
     """Probes a family: `data.size`, else 640, of samples 64."""
     from data_loaders.change import SIZE, SMOKE
 
-    usual = SMOKE if cfg.data.source == "sample" else SIZE
-    return usual if cfg.data.size == "all" else int(cfg.data.size)
+    usual = SMOKE if wanted.source == "sample" else SIZE
+    return usual if wanted.size == "all" else int(wanted.size)
 
 
-def _fewer_probes(cfg: DictConfig, suite: LazyCases) -> str:
+def _fewer_probes(wanted: DataCut, suite: LazyCases) -> str:
     """`640 probes a family asked, 96 given (the data has no more histories)`; empty where they are all there."""
     from data_loaders.change import VARIANTS, probes
 
     given = sum(1 for case in suite for _ in probes(case)) // len(VARIANTS)
-    why = "data.max_cases" if cfg.data.max_cases is not None else "the data has no more histories"
-    return f"{_probes(cfg)} probes a family asked, {given} given ({why})" if given < _probes(cfg) else ""
+    why = "data.max_cases" if wanted.max_cases is not None else "the data has no more histories"
+    return f"{_probes(wanted)} probes a family asked, {given} given ({why})" if given < _probes(wanted) else ""
 
 
-def _fewer(cfg: DictConfig, cut: LazyCases) -> str:
+def _fewer(wanted: DataCut, cut: LazyCases) -> str:
     """`200 questions asked, 2 given (data.max_cases=2)`; empty where everything that was asked for is there."""
-    limit, size = cfg.data.max_cases, cfg.data.size
+    limit, size = wanted.max_cases, wanted.size
     if size != "all" and (given := sum(len(case.questions) for case in cut)) < int(size):
         why = f"data.max_cases={limit}" if len(cut) == limit else "the data has no more"
         return f"{size} questions asked, {given} given ({why})"
@@ -186,7 +181,7 @@ def _fewer(cfg: DictConfig, cut: LazyCases) -> str:
     return ""
 
 
-def _transformed(cfg: DictConfig, cases: LazyCases) -> LazyCases:
+def _transformed(wanted: DataCut, cases: LazyCases) -> LazyCases:
     """Apply `data.transform`.
 
     Raises:
@@ -194,8 +189,8 @@ def _transformed(cfg: DictConfig, cases: LazyCases) -> LazyCases:
     """
     from data_loaders.transforms import oracle, permute_all, shuffle_sessions_all
 
-    name, _, order = str(cfg.data.transform).partition(":")
-    seed = cfg.data.seed + ORDER_SEEDS * int(order or 0)
+    name, _, order = str(wanted.transform).partition(":")
+    seed = wanted.seed + ORDER_SEEDS * int(order or 0)
     if name == "oracle":
         return oracle(cases)
     if name in ("permute", "permute_between_questions", "permute_exchanges"):
@@ -204,5 +199,5 @@ def _transformed(cfg: DictConfig, cases: LazyCases) -> LazyCases:
     if name == "shuffle_sessions":
         return shuffle_sessions_all(cases, seed=seed)
     if name != "none":
-        raise RunError(f"data.transform must be one of {', '.join(TRANSFORMS)}, found {cfg.data.transform!r}")
+        raise RunError(f"data.transform must be one of {', '.join(TRANSFORMS)}, found {wanted.transform!r}")
     return cases

@@ -11,6 +11,7 @@ from pathlib import Path
 from data_loaders.schema import Case
 from eval.report.errata import Layer, audited_layer, read_layer
 from scripts.assembly.datasets import data
+from scripts.settings.schema import DataCut
 from scripts.setup.options import load_option
 
 AUDITED = "locomo"
@@ -31,11 +32,9 @@ def layer_of(name: str, root: Path | None) -> Layer:
 
 def _audit(root: Path | None) -> Layer:
     """The audit of LoCoMo, whatever cut of the data the runs have."""
-    from omegaconf import OmegaConf
-
-    whole = {"source": "real", "root": None if root is None else str(root), "unpinned": False}
-    cfg = OmegaConf.create({"data": {**whole, "transform": "none", "size": "all", "max_cases": None, "seed": 0}})
-    released, corrected = (data(cfg, load_option("dataset", f"locomo_{name}")) for name in ("audited", "corrected"))
+    folder = None if root is None else str(root)
+    whole = DataCut(source="real", root=folder, unpinned=False, size="all", max_cases=None, transform="none", seed=0)
+    released, corrected = (data(whole, load_option("dataset", f"locomo_{name}")) for name in ("audited", "corrected"))
     return audited_layer("locomo-audit", in_order(released.cases), in_order(corrected.cases))
 
 

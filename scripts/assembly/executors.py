@@ -21,13 +21,13 @@ from scripts.assembly.steps import execute_capped
 from scripts.setup.replays import workable
 
 if TYPE_CHECKING:
-    from omegaconf import DictConfig
+    from scripts.settings.schema import Settings
 
 ENOUGH = 8
 """Cells of real data from which on worker processes, which need two seconds to start, are worth it."""
 
 
-def executor_of(cfg: DictConfig, runs: Sequence[Run]) -> Executor | None:
+def executor_of(cfg: Settings, runs: Sequence[Run]) -> Executor | None:
     """The executor that the configuration names; None for the threads of this process.
 
     `auto` takes processes for offline runs on real data with at least `ENOUGH` cells, on a machine with several cores: while calls are
@@ -58,7 +58,7 @@ def executor_of(cfg: DictConfig, runs: Sequence[Run]) -> Executor | None:
     return None
 
 
-def _worth_it(cfg: DictConfig, runs: Sequence[Run]) -> bool:
+def _worth_it(cfg: Settings, runs: Sequence[Run]) -> bool:
     builds = {run.shared or str(run.folder): len(run.sizes) for run in runs}
     return _offline(runs) and cfg.data.source == "real" and sum(builds.values()) >= ENOUGH
 
@@ -67,7 +67,7 @@ def _offline(runs: Sequence[Run]) -> bool:
     return all(runs_anywhere(run.services) for run in runs)
 
 
-def answer_all(cfg: DictConfig, models: Models, runs: Sequence[Run], questions: int) -> str:
+def answer_all(cfg: Settings, models: Models, runs: Sequence[Run], questions: int) -> str:
     """Answer every question of the runs, or of this command's shard, that has no answer yet.
 
     Args:
@@ -86,7 +86,6 @@ def answer_all(cfg: DictConfig, models: Models, runs: Sequence[Run], questions: 
     number, shards = map(int, cfg.shard.split("/"))
     chosen = workable(cfg, [in_shard(run, number, shards) for run in runs])
     execute_capped(chosen, questions // shards, cfg.threads, models.traffic, models.ahead, executor_of(cfg, chosen))
-    cfg.max_unscored = 1.0  # most questions belong to other shards
     return f"Shard {cfg.shard} of the histories; merge all with python -m scripts merge. {models.purse.stop}".strip()
 
 

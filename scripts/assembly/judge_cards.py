@@ -16,7 +16,7 @@ from scripts.assembly.models import Models
 from scripts.assembly.scorers import judging
 
 if TYPE_CHECKING:
-    from omegaconf import DictConfig
+    from scripts.settings.schema import Settings
 
 
 def card_file(results: Path, grading: Judging, dataset: Data) -> Path:
@@ -24,7 +24,7 @@ def card_file(results: Path, grading: Judging, dataset: Data) -> Path:
     return results / "judge_cards" / f"{dataset.name}-{dataset.source.sha256[:12]}" / f"{grading.stem}.jsonl"
 
 
-def unmeasured(cfg: DictConfig, models: Models, graded: Iterable[tuple[str, Data]]) -> list[str]:
+def unmeasured(cfg: Settings, models: Models, graded: Iterable[tuple[str, Data]]) -> list[str]:
     """Models that judge, and whose errors no card states: of judges by their name in a table, each on a data set."""
     gradings = [(judging(cfg, models, name), dataset) for name, dataset in graded]
     return sorted(
@@ -37,7 +37,7 @@ def unmeasured(cfg: DictConfig, models: Models, graded: Iterable[tuple[str, Data
     )
 
 
-def correction(cfg: DictConfig, models: Models, name: str, dataset: Data) -> Correction:
+def correction(cfg: Settings, models: Models, name: str, dataset: Data) -> Correction:
     """What corrects the scores of a judge on a data set, by its name in a table."""
     grading = judging(cfg, models, name)
     remedy = f"`make judge-card JUDGE={name} DATASET={dataset.name}` with the same models and data makes one"

@@ -6,7 +6,7 @@ import atexit
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TypeVar
 
 from data_loaders.source import file_sha256
 from memsys.llm.llama import LlamaServer
@@ -14,57 +14,45 @@ from memsys.llm.pricing import ModelSettings
 from scripts.assembly.plan import Plan
 from scripts.checkup.calls import EndpointProbe
 from scripts.checkup.probes import ask
+from scripts.settings.prices import NOTHING
+from scripts.settings.schema import Settings
 from scripts.setup.local_files import model_file
 
-if TYPE_CHECKING:
-    from omegaconf import DictConfig
-
-FREE = {"in": 0.0, "cached": 0.0, "out": 0.0}
+S = TypeVar("S", bound=Settings)
 
 
-def use_local_models(cfg: DictConfig) -> None:
-    """Start what `local.model` and `local.embedder` name, and point the configuration at it; does nothing where both are null.
+def with_local_models(cfg: S) -> S:
+    """Start what `local.model` and `local.embedder` name; the settings with these models in the place of an endpoint's.
 
     Raises:
         RunError: a model is not there.
         EndOfRun: llama.cpp cannot load it.
         ImportError: the extra is not installed.
     """
-    from omegaconf import open_dict
-
-    if cfg.local.model is None and cfg.local.embedder is None:
-        return
-    with open_dict(cfg):
-        if cfg.prices is None:
-            cfg.prices = {}
-        if cfg.local.model is not None:
-            _use_chat_model(cfg, model_file(cfg.local.model))
-        if cfg.local.embedder is not None:
-            _use_embedder(cfg, model_file(cfg.local.embedder))
+    if cfg.local.model is not None:
+        cfg = _with_chat_model(cfg, model_file(cfg.local.model))
+    if cfg.local.embedder is not None:
+        cfg = _with_embedder(cfg, model_file(cfg.local.embedder))
+    return cfg
 
 
-def _use_chat_model(cfg: DictConfig, file: Path) -> None:
+def _with_chat_model(cfg: S, file: Path) -> S:
+    url = "http://127.0.0.1:9/v1"  # a replay sends nothing
     if not cfg.replay:
-        cfg.endpoint.base_url = _served(file, cfg.local.window, cfg.local.slots, cfg.local.threads, False).base_url
-    else:
-        cfg.endpoint.base_url = "http://127.0.0.1:9/v1"  # a replay sends nothing
-    cfg.endpoint.label = f"local {file_sha256(file)[:12]}, window {cfg.local.window}"
-    cfg.endpoint.in_flight = cfg.local.slots
-    for role in ("memory", "reader", "judge"):
-        cfg.models[role] = cfg.models[role] or file.stem
-    if not isinstance(cfg.prices, str):
-        cfg.prices[file.stem] = FREE
+        url = _served(file, cfg.local.window, cfg.local.slots, cfg.local.threads, False).base_url
+    label = f"local {file_sha256(file)[:12]}, window {cfg.local.window}"
+    roles = {role: getattr(cfg.models, role) or file.stem for role in ("memory", "reader", "judge")}
+    endpoint = {"base_url": url, "label": label, "in_flight": cfg.local.slots}
+    return cfg.changed(endpoint=endpoint, models=roles, prices={**cfg.prices, file.stem: NOTHING})
 
 
-def _use_embedder(cfg: DictConfig, place: Path) -> None:
+def _with_embedder(cfg: S, place: Path) -> S:
     if place.is_dir():  # a sentence-transformers model, which `build_models` loads
-        cfg.models.embedder, cfg.local.embedder = "minilm", str(place)
-        return
+        return cfg.changed(models={"embedder": "minilm"}, local={"embedder": str(place)})
     if not cfg.replay:
-        cfg.endpoints.embedder.base_url = _served(place, cfg.local.window, 1, cfg.local.threads, True).base_url
-    cfg.models.embedder = place.stem
-    if not isinstance(cfg.prices, str):
-        cfg.prices[place.stem] = FREE
+        url = _served(place, cfg.local.window, 1, cfg.local.threads, True).base_url
+        cfg = cfg.changed(endpoints={"embedder": {"base_url": url}})
+    return cfg.changed(models={"embedder": place.stem}, prices={**cfg.prices, place.stem: NOTHING})
 
 
 @cache

@@ -34,7 +34,7 @@ from scripts.setup.options import load_option, options
 from scripts.setup.roles import Endpoints, chosen_models
 
 if TYPE_CHECKING:
-    from omegaconf import DictConfig
+    from scripts.settings.schema import Settings
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,14 +178,14 @@ def _discounted(cost: Price, discount: float) -> Price:
     return discounted
 
 
-def _set_up_process(cfg: DictConfig) -> None:
+def _set_up_process(cfg: Settings) -> None:
     """Forbid the network and record spans where the configuration says so; calls are many from now on."""
     forbid_network(not cfg.network)
     record_to(otel_spans(cfg.logger.texts) if cfg.logger.name == "otel" else None)
     prepare_for_many_calls()
 
 
-def build_models(cfg: DictConfig) -> Models:
+def build_models(cfg: Settings) -> Models:
     """Build the models, their cache and the embedder from the configuration, each once.
 
     Raises:
@@ -240,7 +240,7 @@ def _gateway(memory: Model, embedder: Embedder, store: CacheStore, *, replay: bo
 
 
 def _build_model(
-    cfg: DictConfig, name: str, option: Mapping[str, Any], places: Endpoints, role: str, store: CacheStore
+    cfg: Settings, name: str, option: Mapping[str, Any], places: Endpoints, role: str, store: CacheStore
 ) -> Model:
     if option["engine"] == "extractive":
         engine = {key: value for key, value in option.items() if key != "engine"}
@@ -259,7 +259,7 @@ def _build_model(
     return Model(known.model, llm, settings, known, endpoint, batched, cfg.endpoint.batch.discount if batched else 1.0)
 
 
-def _option_or_any(group: str, name: str, cfg: DictConfig, role: str) -> dict[str, Any]:
+def _option_or_any(group: str, name: str, cfg: Settings, role: str) -> dict[str, Any]:
     """Read the model's file; a configured endpoint may serve models that have none.
 
     Raises:
@@ -267,14 +267,14 @@ def _option_or_any(group: str, name: str, cfg: DictConfig, role: str) -> dict[st
     """
     if name in options(group):
         return load_option(group, name)
-    if cfg.endpoints[role].base_url is None and cfg.endpoint.base_url is None:
+    if getattr(cfg.endpoints, role).base_url is None and cfg.endpoint.base_url is None:
         raise RunError(
             f"no {group} called {name!r} (there are: {', '.join(options(group))}), and no endpoint.base_url that could serve it"
         )
     return {"engine": "http", "settings": {"model": name}}
 
 
-def _build_embedder(cfg: DictConfig, name: str, store: CacheStore, places: Endpoints) -> BuiltEmbedder:
+def _build_embedder(cfg: Settings, name: str, store: CacheStore, places: Endpoints) -> BuiltEmbedder:
     option = _option_or_any("embedder", name, cfg, "embedder")
     if option["engine"] == "hashing":
         settings = {**option, "source": source_digest(["memsys.embed"]), "model": "hashing"}

@@ -39,7 +39,7 @@ from scripts.assembly.scorers import judging
 from scripts.assembly.steps import execute
 
 if TYPE_CHECKING:
-    from omegaconf import DictConfig
+    from scripts.settings.schema import Settings
 
 SAMPLED = 10
 """Questions of the sampled history that are answered, spread evenly over it."""
@@ -200,7 +200,7 @@ class Usage:
 
 
 def plan(
-    cfg: DictConfig, models: Models, runs: Iterable[Run], judges: Mapping[str, list[str]], window: int | None = None
+    cfg: Settings, models: Models, runs: Iterable[Run], judges: Mapping[str, list[str]], window: int | None = None
 ) -> Plan:
     """Run a sample offline in a temporary folder, scale it and price it.
 
@@ -238,9 +238,7 @@ def plan(
     return Plan(tuple(shares), lasting, lines, chains, failures, again_shares, left, costs)
 
 
-def _graders(
-    cfg: DictConfig, models: Models, judges: Mapping[str, list[str]], llm: Metered
-) -> dict[str, list[Judging]]:
+def _graders(cfg: Settings, models: Models, judges: Mapping[str, list[str]], llm: Metered) -> dict[str, list[Judging]]:
     """The judges of each data set, asked offline."""
     return {data: [replace(judging(cfg, models, name), llm=llm) for name in names] for data, names in judges.items()}
 
@@ -327,7 +325,7 @@ def _failures(sample: Sample) -> Iterator[str]:
         yield f"  {name}: {len(errors)} of {sample.questions} sampled questions have no answer: {errors[0]}"
 
 
-def duration(cfg: DictConfig, models: Models, shares: Sequence[Share], longest: float) -> Duration:
+def duration(cfg: Settings, models: Models, shares: Sequence[Share], longest: float) -> Duration:
     """How long the calls of these shares take, `longest` of which depend on each other."""
     endpoints = {id(endpoint): endpoint for endpoint in models.endpoints.values()}
     measured = [endpoint.latency for endpoint in endpoints.values() if endpoint.latency is not None]

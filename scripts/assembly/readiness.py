@@ -26,7 +26,7 @@ from scripts.settings.prices import how_to_give
 from scripts.terminal.progress import progress_line
 
 if TYPE_CHECKING:
-    from omegaconf import DictConfig
+    from scripts.settings.schema import Settings
 
 ATTEMPTS = 3
 """Tries at an endpoint that answers but is busy; whether it recovers is the run's own concern."""
@@ -52,7 +52,7 @@ class ServedModel:
         return f"{', '.join(self.roles)}: {self.settings.model} at {self.endpoint.base_url}"
 
 
-def prepared(cfg: DictConfig, models: Models) -> Models:
+def prepared(cfg: Settings, models: Models) -> Models:
     """Return the models once every endpoint has answered; in the paper profile with what the doctor learned in their settings.
 
     Nothing is sent when replaying, or with `endpoint.probe=false`.

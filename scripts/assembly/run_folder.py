@@ -23,20 +23,19 @@ def data_of(record: RunRecord, root: Path | None) -> LazyCases:
         DataError: the files are missing.
         RunError: the data set has no file in `conf/dataset`, or the files differ from those of the run.
     """
-    from omegaconf import OmegaConf
-
     from scripts.assembly.datasets import data
+    from scripts.settings.schema import DataCut
     from scripts.setup.options import load_option
 
     known = record.dataset
-    cuts = {name: known[name] for name in ("transform", "size", "max_cases", "seed")}
-    source = "sample" if record.data_status == "sample" else "real"
-    folder = None if root is None else str(root)
-    cfg = OmegaConf.create(
-        {"data": {**cuts, "source": source, "root": folder, "unpinned": record.data_status == "unpinned"}}
+    cut = DataCut(
+        source="sample" if record.data_status == "sample" else "real",
+        root=None if root is None else str(root),
+        unpinned=record.data_status == "unpinned",
+        **{name: known[name] for name in ("transform", "size", "max_cases", "seed")},
     )
     option = load_option("dataset", known["name"])
-    loaded = data(cfg, {**option, "file": record.data_file or option["file"]})
+    loaded = data(cut, {**option, "file": record.data_file or option["file"]})
     if differing := [name for name, value in loaded.settings.items() if known.get(name) != value]:
         raise RunError(f"the data set differs from that of the run in {', '.join(differing)}")
     return loaded.cases

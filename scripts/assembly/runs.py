@@ -27,7 +27,7 @@ from scripts.setup.options import load_option
 from scripts.setup.source_code import sources, used_distributions
 
 if TYPE_CHECKING:
-    from omegaconf import DictConfig
+    from scripts.settings.schema import Settings
 
 _surroundings = cache(surroundings)
 BUDGET = ("max_context_tokens", "fill")
@@ -77,7 +77,7 @@ class Recipe:
 
 
 def memory_run(
-    cfg: DictConfig,
+    cfg: Settings,
     models: Models,
     dataset: Data,
     memory: Mapping[str, Any],
@@ -197,7 +197,7 @@ def _classes(build: Mapping[str, Any]) -> tuple[type[MemorySystem], ...]:
 
 
 def _parts(
-    cfg: DictConfig, models: Models, dataset: Data, recipe: Recipe, reader: Reader, replicate: int
+    cfg: Settings, models: Models, dataset: Data, recipe: Recipe, reader: Reader, replicate: int
 ) -> dict[str, Any]:
     """Everything that identifies a run: two runs that agree in these parts give the same numbers."""
     build, loader = recipe.memory["build"], dataset.config["load"]["_target_"]
@@ -235,7 +235,7 @@ def _outside(recipe: Recipe) -> dict[str, Any]:
         raise NotInstalled(f"memory {recipe.name}: {error}") from error
 
 
-def _not_identifying(cfg: DictConfig, recipe: Recipe, dataset: Data) -> dict[str, Any]:
+def _not_identifying(cfg: Settings, recipe: Recipe, dataset: Data) -> dict[str, Any]:
     """The rest of `run.json`: facts that do not decide which folder a run has."""
     here = all(each.REHEARSED for each in recipe.classes)
     return {

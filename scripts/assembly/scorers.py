@@ -22,10 +22,10 @@ from scripts.settings.checking import checked_call, nearest
 from scripts.setup.options import load_option, metric_options
 
 if TYPE_CHECKING:
-    from omegaconf import DictConfig
+    from scripts.settings.schema import Settings
 
 
-def judging(cfg: DictConfig, models: Models, name: str) -> Judging:
+def judging(cfg: Settings, models: Models, name: str) -> Judging:
     """Build a judge from its file in `conf/judge`.
 
     Args:
@@ -46,7 +46,7 @@ def judge_prompts(metric: Mapping[str, Any]) -> set[str]:
     return set(Judge(**load_option("judge", metric["judge"].partition("@")[0])).prompt_names)
 
 
-def judge_ahead(cfg: DictConfig, models: Models, runs: Sequence[Run], judges: Mapping[str, Sequence[str]]) -> None:
+def judge_ahead(cfg: Settings, models: Models, runs: Sequence[Run], judges: Mapping[str, Sequence[str]]) -> None:
     """Have the answers of runs judged while other questions are still being answered, by the judges that are models at an endpoint.
 
     Args:
@@ -57,7 +57,7 @@ def judge_ahead(cfg: DictConfig, models: Models, runs: Sequence[Run], judges: Ma
         models.ahead.expect(run, [grader for grader in graders if grader.model not in models.stand_in_identities])
 
 
-def finished(cfg: DictConfig, models: Models, runs: Sequence[Run], judges: Mapping[str, Sequence[str]]) -> bool:
+def finished(cfg: Settings, models: Models, runs: Sequence[Run], judges: Mapping[str, Sequence[str]]) -> bool:
     """Whether every question of these runs is answered and judged, so that no model will be asked.
 
     Args:

@@ -10,14 +10,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from omegaconf import DictConfig
+    from scripts.settings.schema import Budgets
 
 GROUP = "run"
 CONFIG = "budgets"
 WORDS = "table"
 
 
-def main(cfg: DictConfig) -> int:
+def main(cfg: Budgets) -> int:
     """Run the job of one configuration; its exit code."""
     from scripts.tables.equal_budgets import equal_budgets
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from omegaconf import DictConfig
+    from scripts.settings.schema import Calibrate
 
 GROUP = "science"
 CONFIG = "calibrate"
 
 
-def main(cfg: DictConfig) -> int:
+def main(cfg: Calibrate) -> int:
     """Run the job of one configuration; its exit code."""
     from scripts.lab.calibration import calibrate
 

@@ -110,7 +110,7 @@ def compare(names: Sequence[str], settings: Sequence[str], metric: str | None, c
         print("\n" + "\n".join(visible(line) for line in part))
     for one in scored:
         print(f"{one.answers.title}: {one.answers.folder}")
-    return complain(table, lab.cfg.max_unscored)
+    return complain(table, lab.cfg.missing_limit)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

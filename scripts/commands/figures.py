@@ -9,14 +9,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from omegaconf import DictConfig
+    from scripts.settings.schema import Figures
 
 GROUP = "run"
 CONFIG = "figures"
 WORDS = "figure"
 
 
-def main(cfg: DictConfig) -> int:
+def main(cfg: Figures) -> int:
     """Run the job of one configuration; its exit code."""
     from scripts.tables.figures import figure
 

@@ -178,7 +178,7 @@ def run(gate: Gate, home: Path, place: Path, stored: Measured | None, settings: 
         refuse_others(begun, stored, place)  # before anything is built
     if not lab.agreed([memory], dataset, judges):
         return 3
-    now, limit = measured(lab, gate.metrics, memory, dataset, judges, begun), lab.cfg.max_unscored * len(keys)
+    now, limit = measured(lab, gate.metrics, memory, dataset, judges, begun), lab.cfg.missing_limit * len(keys)
     if stored is None:
         return write_baseline(now, place, limit)
     refuse_others(now, stored, place)

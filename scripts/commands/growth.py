@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from omegaconf import DictConfig
+    from scripts.settings.schema import Growth
 
 GROUP = "run"
 CONFIG = "growth"
@@ -33,14 +33,8 @@ SHOWN = (
 """What the summary prints: its name, and line and column of the CSV."""
 
 
-def main(cfg: DictConfig) -> int:
-    """Run the job of one configuration; its exit code."""
-    from scripts.setup.exits import configured
-
-    return configured(cfg, "growth", _growth)
-
-
-def _growth(cfg: DictConfig) -> int:
+def main(cfg: Growth) -> int:
+    """Build, measure, print and write."""
     from eval.analysis.growth import Schedule, growth_file, measure
     from eval.files.store import replace_file
     from scripts.assembly.scorers import answer_metric
@@ -50,8 +44,9 @@ def _growth(cfg: DictConfig) -> int:
     run, dataset, models = single_run(cfg)
     check_no_replay(cfg, run, "growth")
     metric = answer_metric(dataset.config) if cfg.score and cfg.questions else None
-    sizes = tuple(int(size) for size in cfg.sizes)
-    schedule = Schedule(sizes, cfg.window, cfg.reads, cfg.questions, cfg.k_evidence, metric.name if metric else "")
+    schedule = Schedule(
+        tuple(cfg.sizes), cfg.window, cfg.reads, cfg.questions, cfg.k_evidence, metric.name if metric else ""
+    )
     path = growth_file(run, dataset.name, schedule)
     text = measure(run, dataset.name, schedule, metric.score if metric else None)
     replace_file(path, text)

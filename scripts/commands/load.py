@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from omegaconf import DictConfig
-
     from eval.analysis.load import Level, Plan
+    from scripts.settings.schema import Load
 
 GROUP = "run"
 CONFIG = "load"
@@ -25,14 +24,8 @@ CAUSES = 5
 """Most kinds of failure that are printed, and most leaks."""
 
 
-def main(cfg: DictConfig) -> int:
-    """Run the job of one configuration; its exit code."""
-    from scripts.setup.exits import configured
-
-    return configured(cfg, "load", _load)
-
-
-def _load(cfg: DictConfig) -> int:
+def main(cfg: Load) -> int:
+    """Measure, print and write; 1 where the memory leaks, or too many operations fail."""
     from eval.analysis.load import Plan, as_csv, load_file, measure
     from eval.files.store import RunError, replace_file
     from eval.running.loop import clear_up
@@ -41,9 +34,9 @@ def _load(cfg: DictConfig) -> int:
     if cfg.replay:
         raise RunError("replay=true: load measures the memory itself, not the cache; leave replay=true out")
     if cfg.memory.get("control"):
-        raise RunError(f"{cfg.memory.name} is made of the answer key; nobody could use it")
+        raise RunError(f"{cfg.memory['name']} is made of the answer key; nobody could use it")
     plan = Plan(
-        tuple(int(count) for count in cfg.users),
+        tuple(cfg.users),
         *(cfg.writes, cfg.reads, cfg.write_rate, cfg.read_rate, cfg.patience, cfg.seconds),
     )
     run, dataset, models = single_run(cfg)
@@ -51,13 +44,13 @@ def _load(cfg: DictConfig) -> int:
     levels = measure(run, plan)
     path = load_file(run, dataset.name, plan)
     replace_file(path, as_csv(run.name, dataset.name, levels))
-    print("\n".join(lines(f"{cfg.memory.title} on {dataset.title}", plan, levels)))
+    print("\n".join(lines(f"{cfg.memory['title']} on {dataset.title}", plan, levels)))
     if models.stand_ins:
         print(f"STAND-IN: {', '.join(models.stand_ins)} filled by offline engines; these are not the times of models.")
     print(f"written: {path}")
     sent = sum(level.tally.sent.total() for level in levels)
     errors = sum(level.tally.errors.total() for level in levels)
-    return int(any(level.tally.leaks for level in levels) or errors > cfg.max_unscored * sent)
+    return int(any(level.tally.leaks for level in levels) or errors > cfg.missing_limit * sent)
 
 
 def lines(title: str, plan: Plan, levels: Sequence[Level]) -> Iterator[str]:

@@ -120,7 +120,7 @@ def probed(lab: Lab, memory: Mapping[str, Any]) -> int:
     print("\n" + "\n".join(table(lab, scored)))
     lost = scored[0].answers
     errors = sum("error" in each for each in outcomes([lost.folder], lost.questions).values())
-    return int(errors > lab.cfg.max_unscored * len(lost.questions))
+    return int(errors > lab.cfg.missing_limit * len(lost.questions))
 
 
 def table(lab: Lab, scored: Sequence[Scored]) -> Iterator[str]:

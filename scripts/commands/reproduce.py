@@ -8,14 +8,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from omegaconf import DictConfig
+    from scripts.settings.schema import Reproduce
 
 GROUP = "run"
 CONFIG = "reproduce"
 WORDS = "table"
 
 
-def main(cfg: DictConfig) -> int:
+def main(cfg: Reproduce) -> int:
     """Run the job of one configuration; its exit code."""
     from scripts.tables.table import reproduce
 

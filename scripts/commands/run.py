@@ -9,14 +9,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from omegaconf import DictConfig
+    from scripts.settings.schema import Single
 
 GROUP = "run"
 CONFIG = "config"
 WORDS = "memory dataset"
 
 
-def main(cfg: DictConfig) -> int:
+def main(cfg: Single) -> int:
     """Run the job of one configuration; its exit code."""
     from scripts.lab.single import run_single
 

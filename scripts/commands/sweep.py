@@ -10,7 +10,7 @@ import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from omegaconf import DictConfig
+    from scripts.settings.schema import Sweeps
 
 GROUP = "run"
 CONFIG = "sweep"
@@ -20,7 +20,7 @@ SPENT: list[float] = []
 """Dollars of each job of this process, which is one command; `max_usd` caps what all its jobs spend together."""
 
 
-def main(cfg: DictConfig) -> int:
+def main(cfg: Sweeps) -> int:
     """Run one job of the sweep; its exit code. A code above 1 ends the command: the jobs that follow would fail for the same reason."""
     from scripts.tables.sweep import sweep, swept_settings
 

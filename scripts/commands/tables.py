@@ -63,7 +63,7 @@ def measure(names: Sequence[str], folder: Path) -> list[Calls]:
 
     cfg = composed("config", [f"results={folder}", "data.max_cases=1"])
     built = build_models(cfg)
-    dataset = data(cfg, load_option("dataset", "locomo"))
+    dataset = data(cfg.data, load_option("dataset", "locomo"))
     reading = reader("segtree")
     runs = [memory_run(cfg, built, dataset, load_option("memory", name), reading) for name in names]
     run_all(runs, threads=1)

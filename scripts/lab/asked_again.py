@@ -59,10 +59,9 @@ def _same_run(run_folder: Path, root: Path | None, settings: Sequence[str]) -> R
     record = RunFolder(run_folder).record()
     if record.imported:
         raise RunError("the answers are imported: there is no memory to ask")
-    lab = Lab(*_data_settings(record.dataset, str(record.data_status), root), *settings)
     seed, replicate = record.seed
-    lab.cfg.build.seed, lab.cfg.build.rebuild_every = seed, record.rebuild_every
-    lab.cfg.prompts_dir = record.prompts_dir
+    built = [f"build.seed={seed}", f"build.rebuild_every={record.rebuild_every}"]
+    lab = Lab(*_data_settings(record.dataset, str(record.data_status), root), *settings, *built)
     name = str(record.name)
     run = memory_run(
         lab.cfg,

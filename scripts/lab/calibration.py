@@ -21,12 +21,11 @@ from memsys.tokens import count_tokens
 from scripts.assembly.readiness import prepared
 from scripts.assembly.runs import memory_run, reader
 from scripts.lab.lab import Lab
-from scripts.setup.exits import configured
 from scripts.setup.replays import check_no_replay
 from scripts.tables.captions import models_line
 
 if TYPE_CHECKING:
-    from omegaconf import DictConfig
+    from scripts.settings.schema import Calibrate
 
 SETTING = "tau_c"
 
@@ -44,17 +43,10 @@ class Trial:
     """Placements that attached a unit to the root because the tree may not grow higher."""
 
 
-def calibrate(cfg: DictConfig) -> int:
-    """Build, print and write; the exit code is 2 when the input is wrong."""
-    return configured(cfg, "calibrate", _calibrate)
-
-
-def _calibrate(cfg: DictConfig) -> int:
-    from omegaconf import OmegaConf
-
+def calibrate(cfg: Calibrate) -> int:
+    """Build, print and write."""
     lab = Lab(cfg=cfg)
-    dataset, models = lab.load(), prepared(cfg, lab.models)
-    memory: dict[str, Any] = dict(OmegaConf.to_container(cfg.memory, resolve=True))  # type: ignore[arg-type]
+    dataset, models, memory = lab.load(), prepared(lab.cfg, lab.models), lab.memory()
     if memory["build"].get("compatibility") != "cosine":
         raise RunError(
             f"{memory['name']} places units by no cosine; calibrate fits {SETTING} of such a memory: segtree_cosine"
@@ -64,7 +56,7 @@ def _calibrate(cfg: DictConfig) -> int:
     trials = []
     for value in sorted(set(cfg.tau_c)):
         changed = {**memory, "build": {**memory["build"], SETTING: value}}
-        run = memory_run(cfg, models, dataset, changed, answering, unit=cfg.protocol.unit)
+        run = memory_run(lab.cfg, models, dataset, changed, answering, unit=cfg.protocol.unit)
         check_no_replay(cfg, run, "calibrate")
         case = _history(run.cases, cfg.history)
         trials.append(_trial(run, case, value))

@@ -11,21 +11,16 @@ from eval.files.store import RunError
 from scripts.assembly.datasets import Data
 from scripts.assembly.runs import memory_run, reader, recipe_of
 from scripts.lab.lab import Lab
-from scripts.setup.exits import configured
 from scripts.setup.replays import check_no_replay
 from scripts.tables.captions import models_line
 from scripts.tables.facts import examine_and_keep
 
 if TYPE_CHECKING:
-    from omegaconf import DictConfig
+    from scripts.settings.schema import Single
 
 
-def conformance(cfg: DictConfig) -> int:
-    """Examine one memory; 1 if it is refused, 2 if the input is wrong."""
-    return configured(cfg, "config", _conformance)
-
-
-def _conformance(cfg: DictConfig) -> int:
+def conformance(cfg: Single) -> int:
+    """Examine one memory; 1 if it is refused."""
     lab = Lab(cfg=cfg)
     return 0 if examined(lab, lab.load(), lab.memory()) else 1
 

@@ -20,10 +20,10 @@ from eval.statistics.stats import ENOUGH_CLUSTERS, Difference
 from memsys.interface import MemorySystem
 from memsys.llm import stopping
 from scripts.assembly.confirmation import confirmed
-from scripts.assembly.datasets import Data, data, with_transform
+from scripts.assembly.datasets import Data, data
 from scripts.assembly.executors import answer_all
 from scripts.assembly.judge_cards import correction, unmeasured
-from scripts.assembly.local import use_local_models
+from scripts.assembly.local import with_local_models
 from scripts.assembly.models import build_models
 from scripts.assembly.plan import plan
 from scripts.assembly.readiness import prepared
@@ -40,9 +40,9 @@ from scripts.tables.grid import other_data
 
 if TYPE_CHECKING:
     import pandas
-    from omegaconf import DictConfig
 
     from scripts.answers.importing import Origin
+    from scripts.settings.schema import Single
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,12 +100,11 @@ class Lab:
         RunError: a setting is unknown or out of range, or an endpoint does not answer.
     """
 
-    def __init__(self, *settings: str, cfg: DictConfig | None = None, probe: bool = True) -> None:
+    def __init__(self, *settings: str, cfg: Single | None = None, probe: bool = True) -> None:
         if cfg is None:
             stopping.forget()  # the cell of a notebook that was interrupted is over
             cfg = composed("config", settings)
-        self.cfg = cfg
-        use_local_models(self.cfg)
+        self.cfg = with_local_models(cfg)
         self.models = build_models(self.cfg)
         self._probed = probe
         if probe:
@@ -121,8 +120,8 @@ class Lab:
             DataError: its files are not there; the message says how to get them.
             RunError: there is no such data set.
         """
-        cfg = self.cfg if transform is None else with_transform(self.cfg, transform)
-        return data(cfg, self._chosen("dataset") if name is None else load_option("dataset", name))
+        wanted = self.cfg.data if transform is None else self.cfg.data.changed(transform=transform)
+        return data(wanted, self.cfg.dataset if name is None else load_option("dataset", name))
 
     def memory(self, what: str | type[MemorySystem] | None = None, **settings: Any) -> dict[str, Any]:
         """A memory's configuration, with `settings` laid over those of its file.
@@ -350,16 +349,11 @@ class Lab:
         asked = (prompt for judge in judges for prompt in judge_prompts({"judge": judge}))
         return prompts_line(self.models.prompts, names.union(asked))
 
-    def _chosen(self, group: str) -> dict[str, Any]:
-        from omegaconf import OmegaConf
-
-        return dict(OmegaConf.to_container(self.cfg[group], resolve=True))  # type: ignore[arg-type]
-
     def _of_file(self, name: str | None) -> dict[str, Any]:
         from omegaconf import OmegaConf
 
         if name is None:
-            return self._chosen("memory")
+            return {**self.cfg.memory}
         if not name.endswith(".yaml"):
             return load_option("memory", name)
         if not Path(name).is_file():

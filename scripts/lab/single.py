@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from eval.files.store import replace_file
 from eval.report.rendering import markdown
@@ -14,38 +14,27 @@ from scripts.assembly.readiness import prepared
 from scripts.assembly.runs import memory_run, reader
 from scripts.assembly.steps import complain
 from scripts.lab.lab import Lab
-from scripts.setup.exits import configured
 from scripts.terminal.printing import print_table
 
 if TYPE_CHECKING:
-    from omegaconf import DictConfig
-
     from eval.running.run import Run
+    from scripts.settings.schema import Single
 
 
-def single_run(cfg: DictConfig) -> tuple[Run, Data, Models]:
+def single_run(cfg: Single) -> tuple[Run, Data, Models]:
     """The run of the configured memory, for a command that drives the memory itself (growth, load); no question is answered.
 
     Raises:
         RunError: a setting is refused, or data or models are missing.
     """
-    from omegaconf import OmegaConf
-
     models = prepared(cfg, build_models(cfg))
-    dataset = data(cfg, OmegaConf.to_container(cfg.dataset, resolve=True))  # type: ignore[arg-type]
-    memory: Any = OmegaConf.to_container(cfg.memory, resolve=True)
+    dataset = data(cfg.data, cfg.dataset)
     answering = reader(cfg.protocol.reader or dataset.config["reader"])
-    return memory_run(cfg, models, dataset, memory, answering, unit=cfg.protocol.unit), dataset, models
+    return memory_run(cfg, models, dataset, cfg.memory, answering, unit=cfg.protocol.unit), dataset, models
 
 
-def run_single(cfg: DictConfig) -> int:
-    """Run, score and print; return exit code 1 if too many questions are unscored, 2 if the input is wrong, 3 if the plan is declined."""
-    return configured(cfg, "config", _run_single)
-
-
-def _run_single(cfg: DictConfig) -> int:
-    from omegaconf import OmegaConf
-
+def run_single(cfg: Single) -> int:
+    """Run, score and print; return exit code 1 if too many questions are unscored, 3 if the plan is declined."""
     lab = Lab(cfg=cfg, probe=False)
     dataset = lab.load()
     judges = lab.judges(dataset)
@@ -58,8 +47,8 @@ def _run_single(cfg: DictConfig) -> int:
     replace_file(file, markdown(table))
     print(f"run folder: {answers.folder}")
     print(f"written: {file} (with categories, evidence and costs by phase)")
-    log_table(OmegaConf.to_container(cfg, resolve=True), table)  # type: ignore[arg-type]
-    code = complain(table, cfg.max_unscored)
+    log_table(lab.cfg.plain, table)
+    code = complain(table, cfg.missing_limit)
     if stop := lab.models.purse.stop:
         print(stop, file=sys.stderr)
     return code

@@ -15,13 +15,17 @@ from eval.files.store import RunError
 from memsys.llm.secrets import register
 from memsys.llm.written_keys import variables, written_key
 from memsys.settings import parameters
-from scripts.settings.schema import COMMANDS, GROUPS
+from scripts.settings.schema import COMMANDS, GROUPS, Settings
+from scripts.settings.tables import row_keys
+from scripts.settings.types import FileOf, settled
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
+    from pydantic.fields import FieldInfo
     from pydantic_core import ErrorDetails
 
 Record = TypeVar("Record")
+Model = TypeVar("Model", bound=BaseModel)
 NAMED_FAULTS = 3
 """A message names this many faults and counts the others."""
 EXPECTED = {
@@ -47,8 +51,8 @@ EXPECTED = {
 """Our words for pydantic's error types."""
 
 
-def checked(cfg: DictConfig, command: str) -> DictConfig:
-    """Check the configuration of a command and convert every value to its type, in place; returns `cfg`.
+def checked(cfg: DictConfig, command: str) -> Settings:
+    """The settings of a command, checked and typed.
 
     Args:
         cfg: as Hydra composed it.
@@ -57,7 +61,7 @@ def checked(cfg: DictConfig, command: str) -> DictConfig:
     Raises:
         RunError: a setting is unknown, missing, of another type or out of range, or holds a key.
     """
-    from omegaconf import OmegaConf, open_dict
+    from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
     try:
@@ -65,15 +69,9 @@ def checked(cfg: DictConfig, command: str) -> DictConfig:
         groups = [str(name) for name in cfg if name != "hydra" and OmegaConf.is_config(cfg[name])]
         alone = OmegaConf.masked_copy(cfg, [str(name) for name in cfg if name not in ("hydra", *groups)])
         values = resolved(alone) | {name: resolved(cfg[name], name) for name in groups}
-        plain = {str(name): values[str(name)] for name in cfg if name != "hydra"}
     except OmegaConfBaseException as error:
         raise RunError(" ".join(str(error).split())) from error
-    typed = validated(COMMANDS[command], plain, "")
-    with open_dict(cfg):
-        for name, value in typed.items():
-            if repr(value) != repr(plain[name]):
-                cfg[name] = value
-    return cfg
+    return _parsed(COMMANDS[command], {str(name): values[str(name)] for name in cfg if name != "hydra"}, "")
 
 
 def resolved(config: Any, where: str = "") -> Any:
@@ -167,7 +165,7 @@ def _argument(where: str, value: Any, annotation: Any) -> Any:
         raise RunError(f"{where} must be a number or text, found {str(value).lower()}")
     try:
         settings = ConfigDict(arbitrary_types_allowed=True, allow_inf_nan=False, coerce_numbers_to_str=True)
-        return _settled(value, TypeAdapter(annotation, config=settings).validate_python(value))
+        return settled(value, TypeAdapter(annotation, config=settings).validate_python(value))
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         choices = [str(choice) for choice in _choices(annotation)]
@@ -190,7 +188,7 @@ def _choices(annotation: Any) -> list[Any]:
 
 
 def validated(schema: type[BaseModel], plain: dict[str, Any], where: str) -> dict[str, Any]:
-    """Check values against a schema and convert them. Keys such as `rows_qwen` of a table are checked as `rows`.
+    """Check the values of a file against a schema and convert them.
 
     Args:
         where: begins the message of an error.
@@ -198,17 +196,22 @@ def validated(schema: type[BaseModel], plain: dict[str, Any], where: str) -> dic
     Raises:
         RunError: see `checked`.
     """
+    typed = settled(plain, _parsed(schema, plain, where).model_dump(exclude_unset=True))
+    assert isinstance(typed, dict)
+    return typed
+
+
+def _parsed(schema: type[Model], plain: dict[str, Any], where: str) -> Model:
+    """The values as their schema has them. Keys such as `rows_qwen` of a table are checked as `rows`."""
     try:
-        model = schema.model_validate(_without_rows(plain))
+        model = schema.model_validate(plain)
     except ValidationError as error:
         raise RunError(where + _sentence(schema, error)) from None
     for table in (plain, plain.get("table")):
-        for name in _row_keys(table):
-            assert isinstance(table, Mapping)
-            validated(GROUPS["table"], {**_without_rows(table), "rows": table[name]}, f"{where}{name}: ")
-    typed = _settled(plain, model.model_dump(exclude_unset=True))
-    assert isinstance(typed, dict)
-    return typed
+        for name in (others := row_keys(table)):
+            own = {key: value for key, value in dict(table or {}).items() if key not in others}
+            _parsed(GROUPS["table"], {**own, "rows": (table or {})[name]}, f"{where}{name}: ")
+    return model
 
 
 def typed(kind: type[Record], plain: Any, where: str) -> Record:
@@ -232,31 +235,6 @@ def _adapter(kind: Any) -> TypeAdapter[Any]:
     return TypeAdapter(kind)
 
 
-def _row_keys(table: Any) -> list[str]:
-    if not isinstance(table, Mapping) or "backbones" not in table:
-        return []
-    return [name for name in table if isinstance(name, str) and name.startswith("rows_")]
-
-
-def _without_rows(plain: Mapping[str, Any]) -> dict[str, Any]:
-    kept = {name: value for name, value in plain.items() if name not in _row_keys(plain)}
-    if _row_keys(plain.get("table")):
-        kept["table"] = _without_rows(plain["table"])
-    return kept
-
-
-def _settled(old: Any, new: Any) -> Any:
-    """The typed values, in the shape and order of the old ones. A value of the right type is kept, because run identities hash it."""
-    if isinstance(old, Mapping) and isinstance(new, Mapping):
-        return {name: _settled(value, new[name]) if name in new else value for name, value in old.items()}
-    if isinstance(old, list) and isinstance(new, Sequence) and not isinstance(new, str) and len(old) == len(new):
-        return [_settled(before, after) for before, after in zip(old, new, strict=True)]
-    if isinstance(old, Mapping | list) or isinstance(new, Mapping | list):
-        return old
-    whole = type(old) is int and isinstance(new, float)
-    return old if type(old) is type(new) or (whole and old == new) else new
-
-
 # --- messages -----------------------------------------------------------------------------------------------------------
 
 
@@ -276,7 +254,8 @@ def _fault(schema: type, fault: ErrorDetails) -> str:
     if kind == "missing":
         return f"{path} is missing"
     if kind == "value_error":
-        return f"{path} {fault['ctx']['error']}"
+        text = str(fault["ctx"]["error"])
+        return text if text.startswith(path) else f"{path} {text}"
     if kind == "literal_error":
         choices = [choice.strip("'") for choice in fault["ctx"]["expected"].replace(" or ", ", ").split(", ")]
         near = nearest(str(fault["input"]), choices)
@@ -301,8 +280,7 @@ def _known(schema: Any, location: Sequence[int | str]) -> list[str]:
     level = schema
     for part in location:
         settings = getattr(level, "model_fields", {})
-        level = settings[part].annotation if part in settings else level
-        level = next((leaf for leaf in _leaves(level) if hasattr(leaf, "model_fields")), level)
+        level = next(iter(_schemas(settings[part])), settings[part].annotation) if part in settings else level
     return list(getattr(level, "model_fields", {}))
 
 
@@ -317,9 +295,14 @@ def all_settings(schema: type[BaseModel], above: str = "") -> Iterator[str]:
     """Dotted names of all settings of a command, below `above`."""
     for name, field in schema.model_fields.items():
         yield above + name
-        for inner in _leaves(field.annotation):
-            if hasattr(inner, "model_fields"):
-                yield from all_settings(inner, f"{above}{name}.")
+        for inner in _schemas(field):
+            yield from all_settings(inner, f"{above}{name}.")
+
+
+def _schemas(field: FieldInfo) -> Iterator[type[BaseModel]]:
+    """The schemas of a setting that is a mapping, or that holds some."""
+    yield from (mark.schema for mark in field.metadata if isinstance(mark, FileOf))
+    yield from (leaf for leaf in _leaves(field.annotation) if hasattr(leaf, "model_fields"))
 
 
 def composition_error(error: Exception) -> str:

@@ -4,32 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from eval.files.store import RunError
-
-if TYPE_CHECKING:
-    from omegaconf import DictConfig
 
 FREE = "free"
 """In place of a model's prices: its calls cost nothing."""
 FIELDS = {"in": "usd_per_million_in", "cached": "usd_per_million_cached", "out": "usd_per_million_out"}
+NOTHING = dict.fromkeys(FIELDS.values(), 0.0)
+"""The price settings of a model whose calls cost nothing."""
 
 
-def given_prices(prices: DictConfig | str | None) -> dict[str, dict[str, float]]:
+def given_prices(prices: Mapping[str, Any] | str | None) -> dict[str, dict[str, float]]:
     """Return the price settings of each model, from `prices={model: {in: …, out: …}}` or a YAML file with such lines.
 
     Raises:
         RunError: the file cannot be read, a price is not a number of at least 0, or its name is not one of in, cached, out.
     """
-    from omegaconf import OmegaConf
-
     if prices is None:
         return {}
     if isinstance(prices, str):
         return dict(_by_model(_file(Path(prices).expanduser())))
-    plain: dict[str, Any] = dict(OmegaConf.to_container(prices, resolve=True))  # type: ignore[arg-type]
-    return dict(_by_model(plain))
+    return dict(_by_model(prices))
 
 
 def how_to_give(*models: str) -> str:

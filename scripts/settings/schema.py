@@ -6,19 +6,23 @@ leave it out. `scripts.settings.checking` checks a configuration against these c
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import MISSING, fields
-from typing import Any, Literal, get_args, get_type_hints
+from typing import Annotated, Any, Literal, get_args, get_type_hints
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, PlainValidator
 
+from eval.files.store import RunError
 from eval.judging.judge import Judge
 from eval.running.reader import Reader
 from memsys.llm.pricing import ModelSettings
+from scripts.settings.prices import given_prices
 from scripts.settings.tables import FIGURE, Sweep, Table
 from scripts.settings.types import (
     Aggregate,
     Amount,
     Count,
+    FileOf,
     Name,
     Natural,
     Positive,
@@ -105,12 +109,22 @@ class RoleEndpoint(Strict):
     key_env: Text | None
 
 
-class Price(Strict):
-    """US dollars per million tokens."""
+class RoleEndpoints(Strict):
+    memory: RoleEndpoint
+    reader: RoleEndpoint
+    judge: RoleEndpoint
+    probe: RoleEndpoint
+    embedder: RoleEndpoint
 
-    input: Amount | None = Field(None, alias="in")
-    cached: Amount | None = None
-    out: Amount | None = None
+
+def _prices(value: Any) -> dict[str, dict[str, float]]:
+    """The price settings of each model, from a mapping or a file."""
+    if value is not None and not isinstance(value, str | Mapping):
+        raise ValueError(f"must be a mapping of models or a file, found {value!r}")
+    try:
+        return given_prices(value)
+    except RunError as error:
+        raise ValueError(str(error)) from error
 
 
 class Building(Strict):
@@ -141,8 +155,8 @@ class RayCluster(Strict):
     address: Text
 
 
-class Common(Strict):
-    """`conf/common.yaml`, and the name that a profile gives."""
+class Settings(Strict):
+    """What every command with settings is told: `conf/common.yaml`, and the name that a profile gives."""
 
     profile_name: Name
     logger: Logger
@@ -150,8 +164,9 @@ class Common(Strict):
     models: ModelNames
     endpoint: EndpointSettings
     local: Local
-    endpoints: dict[Literal["memory", "reader", "judge", "probe", "embedder"], RoleEndpoint]
-    prices: dict[str, Price | Literal["free"]] | str | None
+    endpoints: RoleEndpoints
+    prices: Annotated[dict[str, dict[str, float]], PlainValidator(_prices)]
+    """Settings of `ModelSettings` by model."""
     build: Building
     judge: Judgements
     nodes: Nodes
@@ -170,6 +185,16 @@ class Common(Strict):
     network: bool
     max_unscored: Share
     traceback: bool
+
+    @property
+    def plain(self) -> dict[str, Any]:
+        """The settings as plain values, as a file of `conf` would state them."""
+        return self.model_dump(exclude_unset=True, by_alias=True)
+
+    @property
+    def missing_limit(self) -> float:
+        """The largest share of a cell's questions that may be unscored: all of them in a shard, which leaves most to other commands."""
+        return self.max_unscored if self.shard is None else 1.0
 
 
 # --- the files of conf --------------------------------------------------------------------------------------------------
@@ -301,7 +326,7 @@ GROUPS: dict[str, type[BaseModel]] = {
 class Protocol(Strict):
     reader: Text | None
     judges: list[Text] | None
-    unit: Unit | None
+    unit: Annotated[dict[str, Any], FileOf(Unit)] | None
 
 
 Printed = Literal["paper", "narrow", "wide", "plain"]
@@ -309,10 +334,10 @@ PRINTED = get_args(Printed)
 """Forms in which a table is printed."""
 
 
-class Single(Common):
+class Single(Settings):
     print: Printed | None
-    dataset: Dataset
-    memory: Memory
+    dataset: Annotated[dict[str, Any], FileOf(Dataset)]
+    memory: Annotated[dict[str, Any], FileOf(Memory)]
     protocol: Protocol
 
 
@@ -340,7 +365,9 @@ class Calibrate(Single):
     history: Text | None
 
 
-class Chosen(Common):
+class Chosen(Settings):
+    """Settings of a command that runs a table or a part of it."""
+
     backbone: Text | None
     columns: list[Text] | None
     only: list[Text] | None
@@ -350,33 +377,35 @@ class Reproduce(Chosen):
     print: Printed | None
     errata: Text | None
     guessable: Literal["keep", "list", "exclude"]
-    table: Table
+    table: Annotated[dict[str, Any], FileOf(Table)]
     report: bool
 
 
 class Budgets(Chosen):
-    table: Table
+    table: Annotated[dict[str, Any], FileOf(Table)]
     budget: list[Count] = Field(min_length=1)
 
 
-class Sweeps(Common):
-    dataset: Dataset
-    memory: Memory
-    sweep: Sweep
+class Figures(Chosen):
+    projection: Literal["pca", "umap"]
+    bare: bool
+    figure: Annotated[dict[str, Any], FileOf(FIGURE)]
 
 
-FIGURES = extended(
-    "Figures", Chosen, {"projection": (Literal["pca", "umap"], ...), "bare": (bool, ...), "figure": (FIGURE, ...)}
-)
+class Sweeps(Settings):
+    dataset: Annotated[dict[str, Any], FileOf(Dataset)]
+    memory: Annotated[dict[str, Any], FileOf(Memory)]
+    sweep: Annotated[dict[str, Any], FileOf(Sweep)]
 
-COMMANDS: dict[str, type[BaseModel]] = {
+
+COMMANDS: dict[str, type[Settings]] = {
     "config": Single,
     "growth": Growth,
     "load": Load,
     "calibrate": Calibrate,
     "reproduce": Reproduce,
     "budgets": Budgets,
-    "figures": FIGURES,
+    "figures": Figures,
     "sweep": Sweeps,
 }
 """Schemas by the primary file of `conf`."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import MISSING, fields
 from typing import Annotated, Any, Literal, get_type_hints
 
-from pydantic import BeforeValidator
+from pydantic import BeforeValidator, model_validator
 
 from eval.report.panels import Sheet
 from scripts.settings.types import (
@@ -31,6 +32,13 @@ def _mapping(value: Any) -> Any:
 
 def _named(value: Any) -> Any:
     return {"memory": value} if isinstance(value, str) else value
+
+
+def row_keys(table: Any) -> list[str]:
+    """The keys `rows_<backbone>` of a table."""
+    if not isinstance(table, Mapping) or "backbones" not in table:
+        return []
+    return [name for name in table if isinstance(name, str) and name.startswith("rows_")]
 
 
 class Difference(Strict):
@@ -126,7 +134,7 @@ class NotReproduced(Strict):
 
 
 class Table(Strict):
-    """A table; keys `rows_<backbone>` are checked as `rows` (`scripts.settings.checking`)."""
+    """A table; keys `rows_<backbone>` are left out here and checked as `rows` (`scripts.settings.checking`)."""
 
     name: Name
     title: Text
@@ -140,6 +148,12 @@ class Table(Strict):
     """How often the paper judged each answer: the least `judge.repeats` of profile=paper."""
     reference: str = ""
     not_reproduced: list[NotReproduced] = []
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_rows_of_backbones(cls, values: Any) -> Any:
+        own = row_keys(values)
+        return {name: value for name, value in values.items() if name not in own} if own else values
 
 
 class StatedPoint(Strict):

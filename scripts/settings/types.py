@@ -2,17 +2,31 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, create_model
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    GetCoreSchemaHandler,
+    PlainValidator,
+    WrapValidator,
+    create_model,
+)
+from pydantic_core import CoreSchema, core_schema
 
 from data_loaders.units import OnUnpaired, Rule
 
 PLAIN_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 
 
-STRICT = ConfigDict(extra="forbid", allow_inf_nan=False, coerce_numbers_to_str=True, protected_namespaces=())
-"""Unknown keys and infinite numbers are refused; a number is accepted where text is expected."""
+STRICT = ConfigDict(
+    extra="forbid", allow_inf_nan=False, coerce_numbers_to_str=True, protected_namespaces=(), frozen=True
+)
+"""Unknown keys and infinite numbers are refused; a number is accepted where text is expected. Nothing is changed afterwards."""
 
 
 class Strict(BaseModel):
@@ -20,11 +34,50 @@ class Strict(BaseModel):
 
     model_config = STRICT
 
+    def changed(self, **values: Any) -> Self:
+        """A copy with other values, which are not checked again; a mapping changes some settings of a section."""
+        sections = {name: getattr(self, name) for name, value in values.items() if isinstance(value, Mapping)}
+        nested = {name: own.changed(**values[name]) for name, own in sections.items() if isinstance(own, Strict)}
+        return self.model_copy(update={**values, **nested})
+
 
 def _number(value: Any) -> Any:
     if isinstance(value, bool):
         raise ValueError(f"must be a number, found {str(value).lower()}")
     return value
+
+
+def _whole(value: Any, check: Callable[[Any], float]) -> float:
+    """The number as it is written: 120 stays a whole number, because identities hash it."""
+    number = check(value)
+    return value if type(value) is int and value == number else number
+
+
+def settled(old: Any, new: Any) -> Any:
+    """The typed values, in the shape and order of the old ones. A value of the right type is kept, because run identities hash it."""
+    if isinstance(old, Mapping) and isinstance(new, Mapping):
+        return {name: settled(value, new[name]) if name in new else value for name, value in old.items()}
+    if isinstance(old, list) and isinstance(new, Sequence) and not isinstance(new, str) and len(old) == len(new):
+        return [settled(before, after) for before, after in zip(old, new, strict=True)]
+    if isinstance(old, Mapping | list) or isinstance(new, Mapping | list):
+        return old
+    whole = type(old) is int and isinstance(new, float)
+    return old if type(old) is type(new) or (whole and old == new) else new
+
+
+@dataclass(frozen=True, slots=True)
+class FileOf:
+    """Marks the values of a file of `conf` among the settings of a command: checked against a schema, and kept as a plain mapping."""
+
+    schema: type[BaseModel]
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        """Check as `schema` does; the checked values keep the shape of the file."""
+        return core_schema.no_info_wrap_validator_function(
+            lambda value, check: settled(value, check(value).model_dump(exclude_unset=True, by_alias=True)),
+            handler.generate_schema(self.schema),
+            serialization=core_schema.plain_serializer_function_ser_schema(lambda value: value),
+        )
 
 
 def _size(value: Any) -> int | str:
@@ -65,9 +118,9 @@ Name = Annotated[str, Field(pattern=PLAIN_NAME)]
 """A name that is used as a file or folder name."""
 Count = Annotated[int, BeforeValidator(_number), Field(ge=1)]
 Natural = Annotated[int, BeforeValidator(_number), Field(ge=0)]
-Positive = Annotated[float, BeforeValidator(_number), Field(gt=0)]
-Amount = Annotated[float, BeforeValidator(_number), Field(ge=0)]
-Share = Annotated[float, BeforeValidator(_number), Field(ge=0, le=1)]
+Positive = Annotated[float, BeforeValidator(_number), Field(gt=0), WrapValidator(_whole)]
+Amount = Annotated[float, BeforeValidator(_number), Field(ge=0), WrapValidator(_whole)]
+Share = Annotated[float, BeforeValidator(_number), Field(ge=0, le=1), WrapValidator(_whole)]
 Shard = Annotated[str, PlainValidator(_shard)]
 """One of several commands that share the histories between them, `2/4`."""
 Size = Annotated[Any, PlainValidator(_size)]

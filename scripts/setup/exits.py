@@ -6,14 +6,10 @@ import os
 import re
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from memsys.inert import inert_output
 from memsys.llm import stopping
 from memsys.llm.secrets import redact, register_environment, scrub
-
-if TYPE_CHECKING:
-    from omegaconf import DictConfig
 
 
 def guarded(work: Callable[[], int | None], *, traceback: bool = False) -> int:
@@ -66,25 +62,6 @@ def _worked(work: Callable[[], int | None], traceback: bool) -> int:
 
         print(f"error: {as_called(redact(message))}", file=sys.stderr)
         return 2
-
-
-def configured(cfg: DictConfig, command: str, work: Callable[[DictConfig], int]) -> int:
-    """Check every setting of a configuration, then run the command as `guarded` does.
-
-    Args:
-        cfg: as Hydra composed it.
-        command: the primary file of `conf`.
-        work: takes the configuration with every value converted to its type.
-    """
-    from scripts.settings.checking import checked
-    from scripts.terminal.live_log import live
-
-    def watched() -> int:
-        settings = checked(cfg, command)
-        with live(settings, command):
-            return work(settings)
-
-    return guarded(watched, traceback=str(cfg.get("traceback")).lower() == "true")
 
 
 def _message(error: Exception) -> str:

@@ -9,21 +9,24 @@ from collections.abc import Callable, Sequence
 from functools import wraps
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 from scripts.setup.exits import guarded
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
+    from scripts.settings.schema import Reproduce, Settings, Single, Sweeps
+
+Done = TypeVar("Done")
 CONF = str(Path(__file__).resolve().parents[2] / "conf")
 
 
-def launch(job: Callable[[DictConfig], int], primary: str, *, keep_record: bool = False) -> int:
+def launch(job: Callable[[Any], int], primary: str, *, keep_record: bool = False) -> int:
     """Compose the command line and run its jobs; the exit code is the highest of the jobs, 2 for a wrong command line.
 
     Args:
-        job: does the work of one configuration and returns its exit code.
+        job: does the work of one configuration, checked and typed, and returns its exit code.
         primary: the primary file of `conf`, such as `reproduce`.
         keep_record: keep Hydra's record of a multirun (`multirun.yaml`) where the configuration puts it; else it is deleted.
     """
@@ -31,11 +34,15 @@ def launch(job: Callable[[DictConfig], int], primary: str, *, keep_record: bool 
         sys.argv[:] = [*(argument for argument in sys.argv if argument != "--traceback"), "traceback=true"]
     sys.argv[1:] = [readable(argument) for argument in sys.argv[1:]]
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra raises its errors instead of printing them; `guarded` prints one line
+    traceback = "traceback=true" in sys.argv
     codes: list[int] = []
 
     @wraps(job)  # Hydra names the command after the file of `job`
     def run(cfg: DictConfig) -> None:
-        codes.append(job(cfg))
+        from scripts.settings.checking import checked
+
+        # Guarded by itself, because the jobs of a multirun that follow a failed one are still run.
+        codes.append(guarded(lambda: perform(job, checked(cfg, primary), primary), traceback=traceback))
 
     def work() -> int:
         import hydra
@@ -46,7 +53,15 @@ def launch(job: Callable[[DictConfig], int], primary: str, *, keep_record: bool 
             hydra.main(version_base="1.3", config_path=CONF, config_name=primary)(run)()
         return max(codes, default=0)
 
-    return guarded(work, traceback="traceback=true" in sys.argv)
+    return guarded(work, traceback=traceback)
+
+
+def perform(job: Callable[[Any], Done], settings: Settings, primary: str) -> Done:
+    """Do a job; what it returns. With `logger=wandb` its progress is logged meanwhile."""
+    from scripts.terminal.live_log import live
+
+    with live(settings, primary):
+        return job(settings)
 
 
 PATHS = ("data.root", "results", "cache", "prompts_dir", "prices", "local.model", "local.embedder")
@@ -69,8 +84,16 @@ def quoted(text: str) -> str:
     return "'" + re.sub(r"(\\+)$", lambda found: found[1] * 2, escaped) + "'"
 
 
-def composed(primary: str, overrides: Sequence[str]) -> DictConfig:
-    """Compose the configuration of a command as its command line would, and check every setting.
+@overload
+def composed(primary: Literal["config"], overrides: Sequence[str]) -> Single: ...
+@overload
+def composed(primary: Literal["reproduce"], overrides: Sequence[str]) -> Reproduce: ...
+@overload
+def composed(primary: Literal["sweep"], overrides: Sequence[str]) -> Sweeps: ...
+@overload
+def composed(primary: str, overrides: Sequence[str]) -> Settings: ...
+def composed(primary: str, overrides: Sequence[str]) -> Settings:
+    """The settings of a command as its command line would compose them, checked and typed.
 
     Raises:
         RunError: a setting is unknown, missing, of another type or out of range.

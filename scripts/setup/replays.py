@@ -10,12 +10,11 @@ from eval.files.store import RunError
 from eval.running.run import Run, innermost
 
 if TYPE_CHECKING:
-    from omegaconf import DictConfig
-
     from data_loaders.schema import Case
+    from scripts.settings.schema import Settings
 
 
-def workable(cfg: DictConfig, runs: Sequence[Run]) -> list[Run]:
+def workable(cfg: Settings, runs: Sequence[Run]) -> list[Run]:
     """The runs that may be worked on: all of them, but in a replay without those of services, which must be finished.
 
     An answer that failed counts as finished: asking for it again would need the service.
@@ -31,7 +30,7 @@ def workable(cfg: DictConfig, runs: Sequence[Run]) -> list[Run]:
     return [run for run in runs if _replayable(run)]
 
 
-def check_no_replay(cfg: DictConfig, run: Run, what: str) -> None:
+def check_no_replay(cfg: Settings, run: Run, what: str) -> None:
     """Refuse a replay of what always asks the memory itself.
 
     Raises:

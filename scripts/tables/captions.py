@@ -17,7 +17,7 @@ from scripts.tables.evidence import lost
 from scripts.tables.layout import TableRow
 
 if TYPE_CHECKING:
-    from omegaconf import DictConfig
+    from scripts.settings.schema import Settings
 
 
 def stand_ins_in_use(models: Models, runs: Iterable[Run], *, judged: bool) -> list[str]:
@@ -31,7 +31,7 @@ def stand_ins_in_use(models: Models, runs: Iterable[Run], *, judged: bool) -> li
 
 
 def caption(
-    cfg: DictConfig,
+    cfg: Settings,
     models: Models,
     used: Sequence[tuple[Data, Reader, Mapping[str, Any]]],
     stand_ins: Sequence[str] | None = None,
@@ -136,7 +136,7 @@ def _sandboxes(run: Run) -> set[str]:
 
 
 def imported_caption(
-    cfg: DictConfig, models: Models, dataset: Data, facts: Sequence[Mapping[str, Any]], judged: bool
+    cfg: Settings, models: Models, dataset: Data, facts: Sequence[Mapping[str, Any]], judged: bool
 ) -> tuple[str, ...]:
     """Lines below the title of a table of imported answers: where they come from, the data, the judge if one was asked.
 
@@ -205,7 +205,7 @@ def models_line(models: Models) -> str:
     return f"STAND-IN: {', '.join(models.stand_ins)} filled by offline engines without a model{rest}"
 
 
-def _dataset_line(cfg: DictConfig, dataset: Data, reader: Reader, unit: Mapping[str, Any]) -> str:
+def _dataset_line(cfg: Settings, dataset: Data, reader: Reader, unit: Mapping[str, Any]) -> str:
     gone = lost(dataset.cases, unit)
     counts = [(len(case.questions), len(case.notes)) for case in dataset.cases]
     questions, notes = sum(count for count, _ in counts), sum(count for _, count in counts)

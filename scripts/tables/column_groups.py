@@ -10,14 +10,14 @@ from data_loaders.schema import DataError
 from eval.files.store import RunError
 from eval.report.cell import ALL, ANSWERABLE, Asked, Column, asked
 from eval.running.reader import Reader
-from scripts.assembly.datasets import Data, data, with_transform
+from scripts.assembly.datasets import Data, data
 from scripts.assembly.runs import reader
 from scripts.settings.arguments import as_called
 from scripts.setup.options import load_option
 from scripts.tables.layout import SCORES, group_name, kind_of, title_of
 
 if TYPE_CHECKING:
-    from omegaconf import DictConfig
+    from scripts.settings.schema import DataCut, Settings
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class ColumnGroup:
         return Column(self.name, self.title, title_of(metric), questions, self.aggregate, self.answerable, scale)
 
 
-def column_group(cfg: DictConfig, option: Mapping[str, Any]) -> ColumnGroup:
+def column_group(cfg: Settings, option: Mapping[str, Any]) -> ColumnGroup:
     """Load the data set of a column group, cut as the configuration asks; a missing real data set is noted in `missing`.
 
     Raises:
@@ -72,7 +72,7 @@ def column_group(cfg: DictConfig, option: Mapping[str, Any]) -> ColumnGroup:
     config["title"] = option.get("title") or config["title"]
     dataset, missing = None, ""
     try:
-        dataset = data(_with_transform(cfg, option), config)
+        dataset = data(_with_transform(cfg.data, option), config)
     except DataError as error:
         if cfg.data.source != "real":
             raise
@@ -94,19 +94,19 @@ def _within_budget(reader: Reader, budget: int | None) -> Reader:
     return reader if budget is None else replace(reader, max_context_tokens=budget, fill=True)
 
 
-def _with_transform(cfg: DictConfig, option: Mapping[str, Any]) -> DictConfig:
-    """The configuration with the group's `transform`, if it has one.
+def _with_transform(wanted: DataCut, option: Mapping[str, Any]) -> DataCut:
+    """The settings with the group's `transform`, if it has one.
 
     Raises:
-        RunError: the configuration sets a transform, too.
+        RunError: the settings name a transform, too.
     """
     if "transform" not in option:
-        return cfg
-    if cfg.data.transform != "none":
+        return wanted
+    if wanted.transform != "none":
         raise RunError(
             f"{group_name(option)} sets the transform {option['transform']} itself; data.transform must be none"
         )
-    return with_transform(cfg, option["transform"])
+    return wanted.changed(transform=option["transform"])
 
 
 def _in_category(questions: Sequence[Asked], category: str) -> tuple[Asked, ...]:

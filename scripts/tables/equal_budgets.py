@@ -18,18 +18,15 @@ from eval.report.cell import Cell
 from eval.report.panels import Sheet
 from eval.running.run import Run
 from memsys.llm.pricing import ModelSettings
-from scripts.settings.prices import given_prices
-from scripts.setup.exits import configured
 from scripts.setup.options import load_option
 from scripts.tables.budgets import WHOLE, budgeted, group_at
 from scripts.tables.column_groups import ColumnGroup
 from scripts.tables.experiments import Experiment, experiment
 from scripts.tables.figures import footnote, write_figure
 from scripts.tables.layout import TableRow, cells_of, title_of, wanted_columns
-from scripts.terminal.outcome import Outcome
 
 if TYPE_CHECKING:
-    from omegaconf import DictConfig
+    from scripts.settings.schema import Budgets
 
 NOTES = (
     f"Every row is read at each budget from one build; the last text is cut to fit. {SHORT}: shows over 2 % fewer tokens than the budget "
@@ -39,26 +36,18 @@ NOTES = (
 )
 
 
-def equal_budgets(cfg: DictConfig) -> int:
-    """Make the comparison; the exit code is 2 when the input is wrong, 3 when nobody agreed to the cost."""
-    return configured(cfg, "budgets", lambda checked: make_budgets(checked).code)
-
-
-def make_budgets(cfg: DictConfig) -> Outcome:
-    """Run what is missing, print, and write `<results>/budgets/<table>-<profile>.md`, `.csv`, `.pdf`, `.png` and `.svg`.
+def equal_budgets(cfg: Budgets) -> int:
+    """Run what is missing, print, and write `<results>/budgets/<table>-<profile>.md`, `.csv` and drawings; 3 when the plan is declined.
 
     Raises:
         RunError: no row has a result, or the table has no row with a memory.
     """
-    from omegaconf import OmegaConf
-
-    table: dict[str, Any] = dict(OmegaConf.to_container(cfg.table, resolve=True))  # type: ignore[arg-type]
-    table["columns"] = wanted_columns(table, cfg.columns)
-    cfg.columns = None  # from here on every group has the name of its budget
+    table = {**cfg.table, "columns": wanted_columns(cfg.table, cfg.columns)}
     budgets = sorted(set(cfg.budget))
-    behind = experiment(cfg, budgeted(table, cfg.backbone, budgets))
+    every_budget = cfg.changed(columns=None)  # a column group has the name of its budget
+    behind = experiment(every_budget, budgeted(table, cfg.backbone, budgets))
     if behind is None:
-        return Outcome(3)
+        return 3
     prices, priced = _prices(cfg, behind)
     reference = next((line.title for line in behind.lines if line.name == (table.get("reference") or "bm25")), "")
     panels = [
@@ -85,21 +74,21 @@ def make_budgets(cfg: DictConfig) -> Outcome:
     if outcome := behind.outcome():
         print(outcome)
     print(f"written: {stem}.md, {', '.join(str(file) for file in files)}")
-    return Outcome(0, files[0])
+    return 0
 
 
-def _group(behind: Experiment, name: str) -> ColumnGroup | None:
+def _group(behind: Experiment[Budgets], name: str) -> ColumnGroup | None:
     return next((group for group in behind.groups if group.name == name and group.dataset is not None), None)
 
 
-def _metrics(behind: Experiment, option: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+def _metrics(behind: Experiment[Budgets], option: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
     """The metrics of a column group; none where its data are missing."""
     whole = _group(behind, str(option.get("group") or option["dataset"]))
     return [] if whole is None else cells_of(whole.option)
 
 
 def _panel(
-    behind: Experiment,
+    behind: Experiment[Budgets],
     option: Mapping[str, Any],
     budgets: Sequence[int],
     metric: Mapping[str, Any],
@@ -124,7 +113,7 @@ def _panel(
 
 
 def _row(
-    behind: Experiment,
+    behind: Experiment[Budgets],
     line: TableRow,
     groups: Sequence[ColumnGroup],
     budgets: Sequence[int],
@@ -177,18 +166,17 @@ def _cached(whole: Expense | None, tokens: float, price: Price | None) -> Expens
     return Expense(whole.build, whole.first, whole.first - listed + cached)
 
 
-def _prices(cfg: DictConfig, behind: Experiment) -> tuple[dict[str, Price], str]:
+def _prices(cfg: Budgets, behind: Experiment[Budgets]) -> tuple[dict[str, Price], str]:
     """Prices by role, and what is said about them: of the models that answered, else of the table's."""
     prices, borrowed = dict(behind.models.prices), []
     names = dict(behind.backbone["models"])
     names.setdefault("probe", names.get("reader"))
-    given = given_prices(cfg.prices)
     for role, name in names.items():
         if role in prices or role == "judge" or name is None:
             continue
         settings = load_option("embedder" if role == "embedder" else "llm", name).get("settings")
         if settings is not None:
-            own = {**settings, **given.get(settings["model"], {}), **given.get(name, {})}
+            own = {**settings, **cfg.prices.get(settings["model"], {}), **cfg.prices.get(name, {})}
             prices[role] = ModelSettings(**own).cost
             borrowed.append(f"{role} {name}")
     said = (

@@ -16,19 +16,19 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from eval.files.store import RunError, replace_file
 from memsys.llm import stopping
 from memsys.processes import quiet_tracker
 from scripts.settings.checking import nearest
-from scripts.setup.exits import configured
-from scripts.setup.launch import composed
+from scripts.setup.exits import guarded
+from scripts.setup.launch import composed, perform
 from scripts.setup.options import CONF, load_option
 from scripts.terminal.outcome import Outcome
 
 if TYPE_CHECKING:
-    from omegaconf import DictConfig
+    from scripts.settings.schema import Reproduce
 
 PAPERS = ("memtree", "timem", "segtreemem", "xmemory")
 HEADER = ("| what | command | seconds | file | outcome |", "|---|---|---|---|---|")
@@ -91,7 +91,7 @@ def everything() -> Iterator[str]:
             yield from sorted(names, key=lambda name: (len(name), name))
 
 
-def _processes(arguments: Sequence[str], cfg: DictConfig) -> int:
+def _processes(arguments: Sequence[str], cfg: Reproduce) -> int:
     given = [argument.removeprefix("processes=") for argument in arguments if argument.startswith("processes=")]
     if not given:
         return 1 if cfg.network else min(4, os.cpu_count() or 1)
@@ -146,18 +146,18 @@ def make(name: str, overrides: Sequence[str]) -> Attempt:
     """Make one table or figure with its output captured; an error becomes the attempt's `failure`."""
     stopping.check()
     primary, make_it = _maker(name)
+    settings = composed(primary, [_choice(name), *overrides])
     output, started = io.StringIO(), time.perf_counter()
     outcome = Outcome(2)
 
-    def work(cfg: DictConfig) -> int:
+    def work() -> int:
         nonlocal outcome
-        outcome = make_it(cfg)
+        outcome = perform(make_it, settings, primary)
         return outcome.code
 
-    cfg = composed(primary, [_choice(name), *overrides])
     with redirect_stdout(output), redirect_stderr(output):
         try:
-            code = configured(cfg, primary, work)
+            code = guarded(work)
         except Exception as error:  # an error in one table does not stop the others
             code = 2
             print(f"{type(error).__name__}: {error}")
@@ -168,7 +168,7 @@ def make(name: str, overrides: Sequence[str]) -> Attempt:
     return Attempt(name, command_of(name, overrides), seconds, outcome.file, last if code else "")
 
 
-def _maker(name: str) -> tuple[str, Callable[[DictConfig], Outcome]]:
+def _maker(name: str) -> tuple[str, Callable[[Any], Outcome]]:
     """The primary file of `conf`, and what makes a table or a figure from its configuration."""
     from scripts.tables import figures, table
 

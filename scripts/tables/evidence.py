@@ -19,7 +19,7 @@ from scripts.tables.column_groups import ColumnGroup, column_group
 from scripts.tables.layout import TableRow, belongs, group_name, read_lines_of, table_unit
 
 if TYPE_CHECKING:
-    from omegaconf import DictConfig
+    from scripts.settings.schema import Settings
 
 Key = tuple[str, str]
 """Ids of a case and of its question."""
@@ -132,7 +132,7 @@ def evidence_line(title: str, units: Mapping[str, Mapping[str, Any]], losses: Ma
     return f"Evidence, {title}: {warning}{'. '.join(parts)}.{' Every other row has all evidence.' if complete else ''}"
 
 
-def evidence_of_tables(cfg: DictConfig) -> Iterator[tuple[str, str, str]]:
+def evidence_of_tables(cfg: Settings) -> Iterator[tuple[str, str, str]]:
     """For every column group of every file of `conf/table`: both names, and the caption line about lost evidence, empty for none.
 
     No model is called and no memory is built. A column group whose data set is not there says so.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any, Generic, TypeVar
 
 from eval.files.store import RunError
 from eval.running.run import Run
@@ -13,13 +13,14 @@ from scripts.assembly.actual import Meter, meter, side_by_side
 from scripts.assembly.confirmation import confirmed
 from scripts.assembly.datasets import Data, fetch_missing
 from scripts.assembly.executors import answer_all
-from scripts.assembly.local import at_pace, pace, use_local_models
+from scripts.assembly.local import at_pace, pace, with_local_models
 from scripts.assembly.models import Models, build_models
 from scripts.assembly.plan import Plan, plan
 from scripts.assembly.readiness import prepared
 from scripts.assembly.runs import NotInstalled, memory_run, recipe_of
 from scripts.assembly.scorers import finished, judge_ahead, judging
 from scripts.assembly.steps import score
+from scripts.settings.schema import Chosen
 from scripts.setup.replays import workable
 from scripts.setup.roles import chosen_models
 from scripts.tables.column_groups import ColumnGroup, column_group
@@ -36,14 +37,15 @@ from scripts.tables.layout import (
 )
 from scripts.tables.published import published_answers
 
-if TYPE_CHECKING:
-    from omegaconf import DictConfig
+S = TypeVar("S", bound=Chosen)
 
 
 @dataclass(frozen=True, slots=True)
-class Experiment:
+class Experiment(Generic[S]):
     """A table before it is printed: rows, column groups, runs, and the grid that makes its cells."""
 
+    settings: S
+    """Those of the command, with the models of the backbone, and in `only` the names of rows."""
     models: Models
     backbone: Mapping[str, Any]
     groups: Sequence[ColumnGroup]
@@ -52,48 +54,44 @@ class Experiment:
     grid: Grid
     capped: str
     """Why the runs stopped before the end; empty when they did not."""
-    only: frozenset[str] | None
-    """Names of the rows that `only` asks for; None for all."""
     planned: Plan | None
     """The estimate that was agreed to; None where nothing was planned."""
     before: Meter
     """What had been used before the first run."""
+
+    @property
+    def only(self) -> frozenset[str] | None:
+        """Names of the rows that were asked for; None for all."""
+        return None if self.settings.only is None else frozenset(self.settings.only)
 
     def outcome(self) -> str:
         """The plan beside what was used up to now; empty where nothing was planned."""
         return "" if self.planned is None else side_by_side(self.planned, meter(self.models).since(self.before))
 
 
-def experiment(cfg: DictConfig, table: Mapping[str, Any], *, run: bool = True) -> Experiment | None:
-    """Describe the runs of a table and run what is missing; None when nobody agreed to the cost.
+def experiment(cfg: S, table: Mapping[str, Any], *, run: bool = True) -> Experiment[S] | None:
+    """Describe the runs of a table and run what is missing; None when the plan is declined.
 
     Args:
-        cfg: the checked configuration; its models are filled in, and `only` is changed to names.
+        cfg: the settings of the command; `only` holds names or titles.
         table: values of a file of `conf/table`.
         run: False runs nothing.
 
     Raises:
         RunError: the backbone, a row or a column group is unknown, or no data set is there.
     """
-    from omegaconf import open_dict
-
-    use_local_models(cfg)
-    backbone = _backbone(table, cfg.backbone)
-    with open_dict(cfg):
-        cfg.models.update(chosen_models(cfg, backbone["models"]))
-        if cfg.profile_name == "paper":
-            cfg.judge.repeats = max(cfg.judge.repeats, table.get("repeats", 1))
+    known = table["backbones"]
+    if (cfg.backbone or "default") not in known:
+        raise RunError(f"{table['name']} has no backbone {cfg.backbone!r}; there are: {', '.join(known)}")
+    backbone = dict(known[cfg.backbone or "default"])
+    lines = read_lines_of(table, cfg.backbone)
+    cfg = _filled_in(with_local_models(cfg), table, backbone, lines)
     if cfg.profile_name == "paper" and cfg.data.source == "real":
-        fetch_missing(cfg, table)
-    if cfg.nodes.vectors is None:
-        cfg.nodes.vectors = any("spread" in metric for column in table["columns"] for metric in column["metrics"])
+        fetch_missing(cfg.data, table)
     models = build_models(cfg)
     groups = [column_group(cfg, option) for option in wanted_columns(table, cfg.columns)]
     if all(group.dataset is None for group in groups):
         raise RunError("none of the data sets is there: " + "; ".join(group.missing for group in groups))
-    lines = read_lines_of(table, cfg.backbone)
-    only = wanted_rows(table, lines, cfg.only)
-    cfg.only = None if only is None else sorted(only)  # the user may have given titles; from here on they are names
     answers, absent = published_answers(cfg, models, groups, lines)
     runs = {**_runs(cfg, models, groups, lines), **answers}
     wanted = [each for key, each in runs.items() if cfg.only is None or key[0] in cfg.only]
@@ -110,17 +108,26 @@ def experiment(cfg: DictConfig, table: Mapping[str, Any], *, run: bool = True) -
     if not (cfg.replay or models.paid or capped):
         _examine(cfg, groups, lines, runs)
     grid = Grid(cfg, models, backbone, groups, lines, runs, published_of(backbone), absent)
-    return Experiment(models, backbone, groups, lines, runs, grid, capped, only, planned, before)
+    return Experiment(cfg, models, backbone, groups, lines, runs, grid, capped, planned, before)
 
 
-def _backbone(table: Mapping[str, Any], name: str | None) -> Mapping[str, Any]:
-    known = table["backbones"]
-    if (name or "default") not in known:
-        raise RunError(f"{table['name']} has no backbone {name!r}; there are: {', '.join(known)}")
-    return dict(known[name or "default"])
+def _filled_in(cfg: S, table: Mapping[str, Any], backbone: Mapping[str, Any], lines: Sequence[TableRow]) -> S:
+    """The settings with what the table decides: models, judgements, whether vectors are kept, the rows by their names."""
+    repeats, vectors = cfg.judge.repeats, cfg.nodes.vectors
+    if cfg.profile_name == "paper":
+        repeats = max(repeats, table.get("repeats", 1))
+    if vectors is None:
+        vectors = any("spread" in metric for column in table["columns"] for metric in column["metrics"])
+    only = wanted_rows(table, lines, cfg.only)
+    return cfg.changed(
+        models=chosen_models(cfg, backbone["models"]),
+        judge={"repeats": repeats},
+        nodes={"vectors": vectors},
+        only=None if only is None else sorted(only),
+    )
 
 
-def _runs(cfg: DictConfig, models: Models, groups: Sequence[ColumnGroup], lines: Sequence[TableRow]) -> dict[Key, Run]:
+def _runs(cfg: Chosen, models: Models, groups: Sequence[ColumnGroup], lines: Sequence[TableRow]) -> dict[Key, Run]:
     """One run for each row, column group and replicate; without the rows not asked for whose packages are not installed, and without the
     products that are not installed and not asked for by name.
     """
@@ -146,9 +153,7 @@ def _runs(cfg: DictConfig, models: Models, groups: Sequence[ColumnGroup], lines:
     return runs
 
 
-def _examine(
-    cfg: DictConfig, groups: Sequence[ColumnGroup], lines: Sequence[TableRow], runs: Mapping[Key, Run]
-) -> None:
+def _examine(cfg: Chosen, groups: Sequence[ColumnGroup], lines: Sequence[TableRow], runs: Mapping[Key, Run]) -> None:
     """Examine the conformance of the rows that are asked for, where a column group prints it and nobody has."""
     rows = {line.name: line for line in lines}
     for group in groups:
@@ -160,13 +165,13 @@ def _examine(
                 examine_and_keep(run, recipe_of(group.dataset, memory, run.unit).waived)
 
 
-def _builds(cfg: DictConfig, line: TableRow) -> int:
+def _builds(cfg: Chosen, line: TableRow) -> int:
     """How often a row is built: a verdict on a published number needs the error between builds."""
     return int(cfg.build.replicates if line.published is None else cfg.build.published or cfg.build.replicates)
 
 
 def _run(
-    cfg: DictConfig,
+    cfg: Chosen,
     models: Models,
     group: ColumnGroup,
     dataset: Data,
@@ -185,32 +190,32 @@ def _run(
     return replace(run, questions=lambda case_id, question_id: first[case_id] == question_id)
 
 
-def _asked_for(cfg: DictConfig, runs: Mapping[Key, Run]) -> dict[Key, Run]:
+def _asked_for(cfg: Chosen, runs: Mapping[Key, Run]) -> dict[Key, Run]:
     """The runs of the rows that `only` asks for; imported answers are there already."""
     wanted = {key: run for key, run in runs.items() if cfg.only is None or key[0] in cfg.only}
     return {key: run for key, run in wanted.items() if not run.record.imported}
 
 
 def _planned(
-    cfg: DictConfig,
+    cfg: Chosen,
     models: Models,
     backbone: Mapping[str, Any],
     groups: Sequence[ColumnGroup],
     runs: Mapping[Key, Run],
 ) -> Plan | None:
     """The plan of the runs asked for, each folder once; None where nothing is paid for and no model runs on this machine."""
-    local = cfg.profile_name == "local" and models.memory.endpoint is not None and not cfg.replay
-    if cfg.profile_name != "paper" and not local and (cfg.replay or not models.paid):
+    local = None if cfg.profile_name != "local" or cfg.replay else models.memory.endpoint
+    if cfg.profile_name != "paper" and local is None and (cfg.replay or not models.paid):
         return None
     by_folder = {run.folder: run for run in _asked_for(cfg, runs).values()}
-    window = cfg.local.window if local and cfg.local.model is not None else None
+    window = cfg.local.window if local is not None and cfg.local.model is not None else None
     planned = plan(cfg, models, workable(cfg, list(by_folder.values())), _judges(cfg, backbone, groups), window)
-    if not local:
+    if local is None:
         return planned
-    return at_pace(planned, pace(cfg.endpoint.base_url, models.memory.name), cfg.endpoint.max_output_tokens or 512)
+    return at_pace(planned, pace(local.base_url, models.memory.name), cfg.endpoint.max_output_tokens or 512)
 
 
-def _agreed(cfg: DictConfig, planned: Plan) -> bool:
+def _agreed(cfg: Chosen, planned: Plan) -> bool:
     """Print the plan and ask whether to spend that; for a model on this machine print how many minutes it takes."""
     if cfg.profile_name == "paper" or planned.usd:
         return confirmed(cfg, planned)
@@ -218,7 +223,7 @@ def _agreed(cfg: DictConfig, planned: Plan) -> bool:
     return True
 
 
-def _judges(cfg: DictConfig, backbone: Mapping[str, Any], groups: Sequence[ColumnGroup]) -> dict[str, list[str]]:
+def _judges(cfg: Chosen, backbone: Mapping[str, Any], groups: Sequence[ColumnGroup]) -> dict[str, list[str]]:
     """Names of the judges by data set, each once."""
     judges: dict[str, list[str]] = {}
     for group in groups:
@@ -230,7 +235,7 @@ def _judges(cfg: DictConfig, backbone: Mapping[str, Any], groups: Sequence[Colum
 
 
 def _execute(
-    cfg: DictConfig,
+    cfg: Chosen,
     models: Models,
     backbone: Mapping[str, Any],
     groups: Sequence[ColumnGroup],

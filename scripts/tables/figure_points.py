@@ -9,7 +9,7 @@ import csv
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from eval.analysis.growth import Schedule, growth_file, measure
 from eval.files.run_folder import RunFolder
@@ -22,12 +22,10 @@ from eval.structure.tree import Tree
 from eval.structure.triplets import agreement, ask_triplets, sample_triplets
 from scripts.assembly.run_folder import trees_of
 from scripts.assembly.scorers import answer_metric
+from scripts.settings.schema import Figures
 from scripts.tables.column_groups import ColumnGroup
 from scripts.tables.experiments import Experiment
 from scripts.tables.layout import TableRow, cells_of, title_of
-
-if TYPE_CHECKING:
-    from omegaconf import DictConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +81,7 @@ def _setting(line: TableRow, name: str) -> Any:
     return build[name]["_target_"] if name == "inner" else build[name]
 
 
-def _subjects(experiment: Experiment, *, metrics: bool) -> Iterator[Subject]:
+def _subjects(experiment: Experiment[Figures], *, metrics: bool) -> Iterator[Subject]:
     """Every drawn row on every data set that is present, once for each metric or (`metrics=False`) just once."""
     drawn = [line for line in experiment.lines if line.option.get("drawn", True)]
     for group in experiment.groups:
@@ -93,19 +91,19 @@ def _subjects(experiment: Experiment, *, metrics: bool) -> Iterator[Subject]:
                     yield Subject(line, group, metric, experiment.models.memory.name)
 
 
-def _folder(experiment: Experiment, subject: Subject) -> Path | None:
+def _folder(experiment: Experiment[Figures], subject: Subject) -> Path | None:
     """Run folder of the first replicate; None when the row has no run."""
     run = experiment.runs.get((subject.line.name, subject.group.name, 0))
     return None if run is None else run.folder
 
 
-def _trees(experiment: Experiment, *, vectors: bool = False) -> Iterator[tuple[Subject, list[Tree]]]:
+def _trees(experiment: Experiment[Figures], *, vectors: bool = False) -> Iterator[tuple[Subject, list[Tree]]]:
     for subject in _subjects(experiment, metrics=False):
         if (folder := _folder(experiment, subject)) is not None:
             yield subject, trees_of(folder, RunFolder(folder).record(), vectors=vectors)
 
 
-def _scores(cfg: DictConfig, options: Mapping[str, Any], experiment: Experiment) -> list[Point]:
+def _scores(cfg: Figures, options: Mapping[str, Any], experiment: Experiment[Figures]) -> list[Point]:
     """One point for each panel, series and x, averaging the settings that share it; `base` rows are drawn in every panel."""
     names = options.get("names", {})
     marks: dict[Point, list[AnyCell]] = {}
@@ -133,7 +131,7 @@ def _scores(cfg: DictConfig, options: Mapping[str, Any], experiment: Experiment)
     return sorted(points, key=lambda point: order.index(point.panel))
 
 
-def _levels(cfg: DictConfig, options: Mapping[str, Any], experiment: Experiment) -> list[Point]:
+def _levels(cfg: Figures, options: Mapping[str, Any], experiment: Experiment[Figures]) -> list[Point]:
     """Share of the recalled items by level, with the score of the first metric."""
     names = options.get("names", {})
     folders = [(subject, _folder(experiment, subject)) for subject in _subjects(experiment, metrics=False)]
@@ -161,7 +159,7 @@ def _levels(cfg: DictConfig, options: Mapping[str, Any], experiment: Experiment)
     return points
 
 
-def _depths(cfg: DictConfig, options: Mapping[str, Any], experiment: Experiment) -> list[Point]:
+def _depths(cfg: Figures, options: Mapping[str, Any], experiment: Experiment[Figures]) -> list[Point]:
     """Nodes and tokens by depth; `measures` selects and titles them."""
     names, titles = options.get("names", {}), options["measures"]
     points = [
@@ -180,7 +178,7 @@ def _depths(cfg: DictConfig, options: Mapping[str, Any], experiment: Experiment)
     ]
 
 
-def _tree(cfg: DictConfig, options: Mapping[str, Any], experiment: Experiment) -> list[Point]:
+def _tree(cfg: Figures, options: Mapping[str, Any], experiment: Experiment[Figures]) -> list[Point]:
     """Each row's tree of one history: `case`, or the first history where there is none of that name."""
     points: list[Point] = []
     for subject, trees in _trees(experiment):
@@ -193,7 +191,7 @@ def _tree(cfg: DictConfig, options: Mapping[str, Any], experiment: Experiment) -
     return points
 
 
-def _map(cfg: DictConfig, options: Mapping[str, Any], experiment: Experiment) -> list[Point]:
+def _map(cfg: Figures, options: Mapping[str, Any], experiment: Experiment[Figures]) -> list[Point]:
     """Vectors of all nodes in two dimensions, one panel per level, data sets side by side."""
     names = options.get("names", {})
     points = [
@@ -204,7 +202,7 @@ def _map(cfg: DictConfig, options: Mapping[str, Any], experiment: Experiment) ->
     return sorted(points, key=lambda point: int(point.panel.rpartition(" ")[2]))
 
 
-def _hits(cfg: DictConfig, options: Mapping[str, Any], experiment: Experiment) -> list[Point]:
+def _hits(cfg: Figures, options: Mapping[str, Any], experiment: Experiment[Figures]) -> list[Point]:
     """Share of the recalled items that hold one, two, and more content words of the answer, by category."""
     points: list[Point] = []
     for subject in _subjects(experiment, metrics=False):
@@ -219,7 +217,7 @@ def _hits(cfg: DictConfig, options: Mapping[str, Any], experiment: Experiment) -
     return sorted(points, key=lambda point: options["categories"].index(point.panel))
 
 
-def _triplets(cfg: DictConfig, options: Mapping[str, Any], experiment: Experiment) -> list[Point]:
+def _triplets(cfg: Figures, options: Mapping[str, Any], experiment: Experiment[Figures]) -> list[Point]:
     """How often the judge's model rates the descendant as more similar, by tier and depth; Wilson intervals."""
     import numpy as np
 
@@ -235,7 +233,7 @@ def _triplets(cfg: DictConfig, options: Mapping[str, Any], experiment: Experimen
     return points
 
 
-def _growth(cfg: DictConfig, options: Mapping[str, Any], experiment: Experiment) -> list[Point]:
+def _growth(cfg: Figures, options: Mapping[str, Any], experiment: Experiment[Figures]) -> list[Point]:
     """Cost by size. A finished measurement is not repeated, because its seconds would differ."""
     sizes = options["sizes"].get(cfg.profile_name) or options["sizes"]["default"]
     points = []
@@ -273,7 +271,7 @@ def _at_size(panel: str, series: str, cost: Mapping[str, str], fields: Sequence[
     return Point(panel, series, float(cost["n"]), sum(float(cost[name]) for name in fields), low, high, n=1)
 
 
-Show = Callable[["DictConfig", Mapping[str, Any], Experiment], list[Point]]
+Show = Callable[[Figures, Mapping[str, Any], Experiment[Figures]], list[Point]]
 SHOWS: Mapping[str, Show] = {
     "scores": _scores,
     "levels": _levels,

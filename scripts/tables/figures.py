@@ -20,7 +20,6 @@ from eval.report.points import Point, as_csv, published
 from eval.report.published import find, read_published
 from eval.report.wandb_log import log_figure
 from scripts.assembly.models import Models
-from scripts.setup.exits import configured
 from scripts.setup.options import load_option
 from scripts.tables.captions import models_line, prompts_line, unfitted
 from scripts.tables.evidence import evidence_lines
@@ -31,27 +30,25 @@ from scripts.tables.layout import group_name
 from scripts.terminal.outcome import Outcome
 
 if TYPE_CHECKING:
-    from omegaconf import DictConfig
+    from scripts.settings.schema import Figures
 
 INTERVALS = "Intervals: 95 %, by history; with fewer than five, Wilson's on the effective number of questions."
 
 
-def figure(cfg: DictConfig) -> int:
-    """Make the figure; the exit code is 2 when the input is wrong, 3 when nobody agreed to the cost."""
-    return configured(cfg, "figures", lambda checked: make_figure(checked).code)
+def figure(cfg: Figures) -> int:
+    """Make the figure; 3 when the plan is declined."""
+    return make_figure(cfg).code
 
 
-def make_figure(cfg: DictConfig) -> Outcome:
+def make_figure(cfg: Figures) -> Outcome:
     """Run what is missing, draw, and write `<results>/figures/<name>-<profile>.pdf`, `.png` and `.csv`.
 
     Raises:
         RunError: no row has a result, or a published number that the figure names does not exist.
     """
-    from omegaconf import OmegaConf
-
-    options: dict[str, Any] = dict(OmegaConf.to_container(cfg.figure, resolve=True))  # type: ignore[arg-type]
+    options = cfg.figure
     points: list[Point] = []
-    experiments: list[Experiment] = []
+    experiments: list[Experiment[Figures]] = []
     for backbone in _backbones(cfg, options):
         behind = _experiment(cfg, options, backbone)
         if behind is None:
@@ -72,11 +69,11 @@ def make_figure(cfg: DictConfig) -> Outcome:
     for note in notes:
         print(note)
     print(f"written: {', '.join(str(file) for file in files)} ({len(points)} points)")
-    log_figure(OmegaConf.to_container(cfg, resolve=True), options["name"], files)  # type: ignore[arg-type]
+    log_figure(cfg.plain, options["name"], files)
     return Outcome(0, files[0])
 
 
-def _backbones(cfg: DictConfig, options: Mapping[str, Any]) -> list[str | None]:
+def _backbones(cfg: Figures, options: Mapping[str, Any]) -> list[str | None]:
     """Sets of models that the figure compares; outside the paper profile there is only one."""
     chosen = cfg.backbone or options.get("backbone")
     if chosen is not None or cfg.profile_name != "paper":
@@ -84,15 +81,12 @@ def _backbones(cfg: DictConfig, options: Mapping[str, Any]) -> list[str | None]:
     return [None if name == "default" else name for name in options.get("backbones", ["default"])]
 
 
-def _experiment(cfg: DictConfig, options: Mapping[str, Any], backbone: str | None) -> Experiment | None:
-    """Run the table behind the figure; None when nobody agreed to the cost."""
-    from omegaconf import OmegaConf
-
-    with_backbone = OmegaConf.merge(cfg, {"backbone": backbone})
-    if options["show"] == "map" and with_backbone.nodes.vectors is None:
-        with_backbone.nodes.vectors = True
-    assert isinstance(with_backbone, type(cfg))
-    return experiment(with_backbone, layout(options), run=options["show"] != "growth")
+def _experiment(cfg: Figures, options: Mapping[str, Any], backbone: str | None) -> Experiment[Figures] | None:
+    """Run the table behind the figure; None when the plan is declined."""
+    vectors = True if options["show"] == "map" and cfg.nodes.vectors is None else cfg.nodes.vectors
+    return experiment(
+        cfg.changed(backbone=backbone, nodes={"vectors": vectors}), layout(options), run=options["show"] != "growth"
+    )
 
 
 def layout(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -132,7 +126,9 @@ def _published_points(options: Mapping[str, Any]) -> Iterator[Point]:
         yield published(Point(entry["panel"], entry["series"], entry["x"], 0.0), number, entry.get("scale", 1.0))
 
 
-def footnote(experiments: Sequence[Experiment], options: Mapping[str, Any], points: Sequence[Point]) -> tuple[str, ...]:
+def footnote(
+    experiments: Sequence[Experiment[Any]], options: Mapping[str, Any], points: Sequence[Point]
+) -> tuple[str, ...]:
     """Notes below a figure: models, data, intervals, missing data sets, prompts, lost evidence, and what published points are."""
     notes = [f"{models_line(each.models)}." for each in experiments]
     stand_in = bool(experiments[0].models.stand_ins)
@@ -179,7 +175,7 @@ def _ratios(options: Mapping[str, Any], points: Sequence[Point]) -> Iterator[str
             yield f"{entry['over']} over {entry['under']}, {entry['panel']}: {over / under:.1f} (published {number.value:g})."
 
 
-def _missing_data(experiments: Sequence[Experiment]) -> list[str]:
+def _missing_data(experiments: Sequence[Experiment[Any]]) -> list[str]:
     return [f"{group.title}: {group.missing}" for each in experiments for group in each.groups if group.missing]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from eval.analysis.costs import cost_missing
 from eval.files.imported import THEIRS
@@ -28,6 +28,7 @@ from scripts.assembly.judge_cards import correction
 from scripts.assembly.models import Models
 from scripts.assembly.scorers import cell_of, judge_prompts, judging, metrics
 from scripts.assembly.steps import score
+from scripts.settings.schema import Chosen, Reproduce, Settings
 from scripts.setup.roles import other_models
 from scripts.tables.column_groups import ColumnGroup
 from scripts.tables.facts import fact
@@ -43,9 +44,6 @@ from scripts.tables.layout import (
     score_name,
     title_of,
 )
-
-if TYPE_CHECKING:
-    from omegaconf import DictConfig
 
 Key = tuple[str, str, int]
 """Row, column group, replicate."""
@@ -69,7 +67,7 @@ NOTHING = "–"
 class Grid:
     """The cells of a table. A cell is made when it is first asked for, because differences and best rows need other cells."""
 
-    cfg: DictConfig
+    cfg: Chosen
     models: Models
     backbone: Mapping[str, Any]
     groups: Sequence[ColumnGroup]
@@ -83,6 +81,11 @@ class Grid:
     _files: dict[tuple[str, str], list[dict[str, Path]]] = field(default_factory=dict)
     _guessable: dict[str, dict[tuple[str, str], float]] = field(default_factory=dict)
     _errata: dict[str, frozenset[tuple[str, str]]] = field(default_factory=dict)
+
+    @property
+    def guessing(self) -> str:
+        """What is done with guessable questions: the setting `guessable` of a table that is reproduced."""
+        return self.cfg.guessable if isinstance(self.cfg, Reproduce) else "keep"
 
     def cell(self, line: TableRow, group: ColumnGroup, metric: Mapping[str, Any]) -> AnyCell:
         """The cell of a row, a column group and a metric; a string says why there is no number."""
@@ -129,9 +132,7 @@ class Grid:
             return missing
         if kind_of(metric) in FIGURES:
             return Measure(group.column(metric), self._measure(line, group, metric))
-        chooses = (
-            self.cfg.get("guessable") == "exclude" and line.memory is not None and line.memory["name"] == NO_MEMORY
-        )
+        chooses = self.guessing == "exclude" and line.memory is not None and line.memory["name"] == NO_MEMORY
         if chooses and len(self._replicates(line, group)) < 2:
             return CHOOSES
         return self._scores(line, group, metric, builds=slice(1, None) if chooses else slice(None))
@@ -173,7 +174,7 @@ class Grid:
     def column(self, group: ColumnGroup, metric: Mapping[str, Any]) -> Column:
         """The column of a metric, without guessable questions where `guessable=exclude` leaves them out."""
         column = group.column(metric)
-        if self.cfg.get("guessable") != "exclude":
+        if self.guessing != "exclude":
             return column
         left_out = self.guessable(group)
         return replace(column, questions=tuple(each for each in column.questions if each.key not in left_out))
@@ -208,7 +209,7 @@ class Grid:
         scores = self._scores(lines[0], group, whole, group.column(whole), slice(1)).scores if lines else {}
         if not scores:
             raise RunError(
-                f"guessable={self.cfg.guessable}: {group.title} needs scores of the row `{NO_MEMORY}`; "
+                f"guessable={self.guessing}: {group.title} needs scores of the row `{NO_MEMORY}`; "
                 f"add it to the table's rows, and to `only`"
             )
         answerable = {question.key for question in group.questions if question.answerable}
@@ -220,7 +221,7 @@ class Grid:
         Raises:
             RunError: they name no question of the table.
         """
-        name = self.cfg.get("errata")
+        name = self.cfg.errata if isinstance(self.cfg, Reproduce) else None
         if name and name not in self._errata:
             root = None if self.cfg.data.root is None else Path(self.cfg.data.root).expanduser()
             self._errata[name] = frozenset(layer_of(name, root).gold)
@@ -354,7 +355,7 @@ class Grid:
             return ""
         if "data" in metric:
             return other_data(self.cfg, group.dataset)
-        if self.cfg.get("guessable") == "exclude" and self.guessable(group):
+        if self.guessing == "exclude" and self.guessable(group):
             return "questions left out"
         reason = why_not_comparable(self.cfg, self.models, self.backbone, group.dataset)
         other_judge = with_our_judge(self.cfg, self.backbone, metric) != metric
@@ -397,7 +398,7 @@ def _held_out(line: TableRow) -> bool:
     return bool(line.option["chosen_on"] == "others")
 
 
-def with_our_judge(cfg: DictConfig, backbone: Mapping[str, Any], metric: Mapping[str, Any]) -> Mapping[str, Any]:
+def with_our_judge(cfg: Chosen, backbone: Mapping[str, Any], metric: Mapping[str, Any]) -> Mapping[str, Any]:
     """The metric with the judge that is asked: `judge@model` keeps its model only where `models.judge` is the paper's, too."""
     papers_judge = cfg.profile_name == "paper" and cfg.models.judge == backbone["models"]["judge"]
     if "judge" not in metric or papers_judge:
@@ -405,7 +406,7 @@ def with_our_judge(cfg: DictConfig, backbone: Mapping[str, Any], metric: Mapping
     return {**metric, "judge": metric["judge"].partition("@")[0]}
 
 
-def why_not_comparable(cfg: DictConfig, models: Models, backbone: Mapping[str, Any], dataset: Data) -> str:
+def why_not_comparable(cfg: Settings, models: Models, backbone: Mapping[str, Any], dataset: Data) -> str:
     """Why our numbers may not be compared with the paper's; empty when they may."""
     if models.stand_ins:
         return "stand-in"
@@ -414,7 +415,7 @@ def why_not_comparable(cfg: DictConfig, models: Models, backbone: Mapping[str, A
     return other_data(cfg, dataset)
 
 
-def other_data(cfg: DictConfig, dataset: Data) -> str:
+def other_data(cfg: Settings, dataset: Data) -> str:
     """Why the data are not the paper's; empty when they are."""
     if dataset.source.status != "official":
         return f"{dataset.source.status} data"

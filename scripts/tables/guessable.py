@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from eval.files.run_folder import read_predictions
 from eval.files.store import replace_file
@@ -20,12 +20,12 @@ from scripts.tables.experiments import Experiment
 from scripts.tables.grid import NO_MEMORY
 
 if TYPE_CHECKING:
-    from omegaconf import DictConfig
+    from scripts.settings.schema import Reproduce
 
 FIELDS = ("group", "case_id", "question_id", "category", "score", "question", "gold", "answer_without_memory")
 
 
-def guessable_notes(cfg: DictConfig, behind: Experiment) -> list[str]:
+def guessable_notes(cfg: Reproduce, behind: Experiment[Any]) -> list[str]:
     """A caption line for each column group on how many questions need no memory; none where nobody asked (`guessable=keep`)."""
     if cfg.guessable == "keep":
         return []
@@ -38,12 +38,12 @@ def guessable_notes(cfg: DictConfig, behind: Experiment) -> list[str]:
     ]
 
 
-def write_guessable(behind: Experiment, file: Path) -> None:
+def write_guessable(behind: Experiment[Any], file: Path) -> None:
     """Write these questions as CSV, with the answer that was given without a memory."""
     replace_file(file, csv_text([FIELDS, *_lines(behind)]))
 
 
-def _lines(behind: Experiment) -> Iterator[list[str]]:
+def _lines(behind: Experiment[Any]) -> Iterator[list[str]]:
     for group in behind.groups:
         guessed = behind.grid.guessable(group)
         if group.dataset is None or not guessed:

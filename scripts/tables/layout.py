@@ -28,7 +28,7 @@ from scripts.assembly.scorers import metric_title
 from scripts.setup.options import load_option, options, profile_settings
 
 if TYPE_CHECKING:
-    from omegaconf import DictConfig
+    from scripts.settings.schema import Chosen
 
 DATA_CUTS = ("source", "size", "max_cases", "transform", "seed")
 """Settings of `data` that choose histories and questions."""
@@ -164,14 +164,16 @@ def restriction(
     return "".join(f"-{part}-{_brief(names)}" for part, names in parts if names is not None)
 
 
-def variation(cfg: DictConfig) -> str:
+def variation(cfg: Chosen) -> str:
     """Suffix for the file names of a table with other data, sizes or models than its profile's; empty where there are none.
 
     Two commands that differ in these write two tables, and neither takes the place of the other's. Read before models are filled in.
     """
     usual = profile_settings(cfg.profile_name)
-    parts = [(name, [str(cfg.data[name])]) for name in DATA_CUTS if cfg.data[name] != usual["data"][name]]
-    named = [str(name).rpartition("/")[2] for name in [*cfg.models.values(), cfg.local.model] if name is not None]
+    cuts = {name: getattr(cfg.data, name) for name in DATA_CUTS}
+    parts = [(name, [str(value)]) for name, value in cuts.items() if value != usual["data"][name]]
+    chosen = [*dict(cfg.models).values(), cfg.local.model]
+    named = [str(name).rpartition("/")[2] for name in chosen if name is not None]
     models = [name for name in dict.fromkeys(named) if name != usual["local"]["model"]]
     return "".join(f"-{part}-{_brief(values)}" for part, values in [*parts, *([("models", models)] if models else [])])
 

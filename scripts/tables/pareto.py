@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from eval.analysis.costs import BUILD, costs, efforts
 from eval.files.store import RunError
@@ -64,7 +65,7 @@ def pareto(name: str, overrides: Sequence[str]) -> int:
     return 0
 
 
-def tradeoffs(behind: Experiment) -> tuple[list[Tradeoff], list[str]]:
+def tradeoffs(behind: Experiment[Any]) -> tuple[list[Tradeoff], list[str]]:
     """Every row that has an answer to each question, and the names of the rows that do not."""
     finished, unfinished = [], []
     for group in behind.groups:
@@ -123,7 +124,7 @@ def pareto_table(points: Sequence[Point]) -> str:
     return "\n".join(lines)
 
 
-def _drawing(name: str, behind: Experiment, rows: Sequence[Tradeoff]) -> Sheet:
+def _drawing(name: str, behind: Experiment[Any], rows: Sequence[Tradeoff]) -> Sheet:
     metrics = dict.fromkeys(f"{row.dataset} by {row.metric}" for row in rows)
     footnote = (
         f"{models_line(behind.models)}.",

@@ -18,11 +18,11 @@ from scripts.tables.column_groups import ColumnGroup
 from scripts.tables.layout import TableRow, belongs
 
 if TYPE_CHECKING:
-    from omegaconf import DictConfig
+    from scripts.settings.schema import Settings
 
 
 def published_answers(
-    cfg: DictConfig, models: Models, groups: Sequence[ColumnGroup], lines: Sequence[TableRow]
+    cfg: Settings, models: Models, groups: Sequence[ColumnGroup], lines: Sequence[TableRow]
 ) -> tuple[dict[tuple[str, str, int], Run], dict[tuple[str, str], str]]:
     """Import the answers of every such row.
 
@@ -41,10 +41,10 @@ def published_answers(
     return runs, absent
 
 
-def _imported(cfg: DictConfig, models: Models, dataset: Data, option: Mapping[str, Any]) -> Run:
+def _imported(cfg: Settings, models: Models, dataset: Data, option: Mapping[str, Any]) -> Run:
     if cfg.data.source != "real":
         raise RunError("the answers are to the real data; set data.source=real (make … PROFILE=subset)")
-    found = find(option["file"], root=check_data_root(cfg), unpinned=cfg.data.unpinned)
+    found = find(option["file"], root=check_data_root(cfg.data), unpinned=cfg.data.unpinned)
     entry = manifest()[option["file"]]
     origin = Origin(option["name"], option["title"], option["by"], entry.licence, entry.url)
     return import_run(cfg, models, dataset, partial(read_answers, path=found.path), origin)

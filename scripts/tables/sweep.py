@@ -18,6 +18,7 @@ from __future__ import annotations
 import itertools
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -40,7 +41,6 @@ from scripts.assembly.readiness import prepared
 from scripts.assembly.runs import memory_run
 from scripts.assembly.scorers import judge_ahead, judge_prompts, judging, metrics
 from scripts.assembly.steps import print_missing, score
-from scripts.setup.exits import configured
 from scripts.setup.replays import workable
 from scripts.setup.roles import STAND_IN, chosen_models
 from scripts.tables.captions import prompts_line
@@ -50,7 +50,7 @@ from scripts.tables.layout import score_name
 from scripts.tables.sweep_file import SweepLine, merged, printed
 
 if TYPE_CHECKING:
-    from omegaconf import DictConfig
+    from scripts.settings.schema import Sweeps
 
 RUNTIME = (
     "results", "cache", "threads", "executor", "ray", "workers", "shard", "max_usd", "prices", "yes", "replay", "network", "logger",
@@ -78,34 +78,23 @@ def swept_settings() -> tuple[str, ...]:
     return tuple(dict.fromkeys([*(job.sweeper.params or ()), *built_with]))
 
 
-def sweep(cfg: DictConfig, swept: Sequence[str], spent: list[float]) -> int:
-    """Run, score and write the settings of one job; 1 when too much is not scored, 2 when the input is wrong, 3 when nobody agreed.
+def sweep(cfg: Sweeps, swept: Sequence[str], spent: list[float]) -> int:
+    """Run, score and write the settings of one job; 1 when too much is not scored, 3 when the plan is declined.
 
     Args:
-        cfg: the configuration of this job.
+        cfg: the settings of this job.
         swept: dotted names of the settings that differ between jobs.
         spent: USD that each earlier job of the command spent; this job's sum is appended.
     """
-    return configured(cfg, "sweep", lambda checked: _sweep(checked, swept, spent))
-
-
-def _sweep(cfg: DictConfig, swept: Sequence[str], spent: list[float]) -> int:
-    from omegaconf import OmegaConf
-
-    job_settings = {name.removeprefix("memory.build."): _value(cfg, name) for name in swept}
-    _set_models(cfg, swept)
-    if cfg.profile_name == "paper":
-        cfg.judge.repeats = max(cfg.judge.repeats, cfg.sweep.get("repeats", 1))
-    if cfg.max_usd is not None:
-        cfg.max_usd = max(0.0, cfg.max_usd - sum(spent))
-    plain: dict[str, Any] = dict(OmegaConf.to_container(cfg, resolve=True))  # type: ignore[arg-type]
+    job_settings = {name.removeprefix("memory.build."): _value(cfg.plain, name) for name in swept}
+    cfg = _filled_in(cfg, swept, spent)
     if cfg.profile_name == "paper" and cfg.data.source == "real":
-        fetch_missing(cfg, plain["sweep"])
+        fetch_missing(cfg.data, cfg.sweep)
     models = prepared(cfg, build_models(cfg))
-    groups = _with_data([column_group(cfg, option) for option in plain["sweep"]["columns"]])
-    grid = settings(plain["sweep"]["read"])
+    groups = _with_data([column_group(cfg, option) for option in cfg.sweep["columns"]])
+    grid = settings(cfg.sweep["read"])
     runs = {
-        (number, group.name): _replicates(cfg, models, group, _with_settings(plain["memory"], read))
+        (number, group.name): _replicates(cfg, models, group, _with_settings(cfg.memory, read))
         for group in groups
         for number, read in enumerate(grid)
     }
@@ -118,7 +107,7 @@ def _sweep(cfg: DictConfig, swept: Sequence[str], spent: list[float]) -> int:
     questions = sum(len(group.questions) for group in groups) * len(grid) * cfg.build.replicates
     judge_ahead(cfg, models, every_run, _judges(cfg, groups))
     capped = answer_all(cfg, models, every_run, questions)
-    protocol = _protocol(plain, swept)
+    protocol = _protocol(cfg.plain, swept)
     lines = [
         SweepLine({**job_settings, **read}, {**values, "protocol": protocol}, missing_share)
         for group in groups
@@ -126,11 +115,11 @@ def _sweep(cfg: DictConfig, swept: Sequence[str], spent: list[float]) -> int:
         for values, missing_share in _lines(cfg, models, group, runs[number, group.name])
     ]
     spent.append(models.purse.spent)
-    path = models.results / "sweeps" / f"{plain['sweep']['name']}-{cfg.profile_name}.csv"
+    path = models.results / "sweeps" / f"{cfg.sweep['name']}-{cfg.profile_name}.csv"
     replace_file(path, merged(path.read_text(encoding="utf-8") if path.is_file() else "", lines))
     if planned is not None:
         print(side_by_side(planned, meter(models).since(before)))
-    log_sweep(plain, plain["sweep"]["name"], path)
+    log_sweep(cfg.plain, cfg.sweep["name"], path)
     print(*_evidence_lines(groups, runs), sep="", end="")
     return _report(cfg, models, path, lines, capped)
 
@@ -145,22 +134,27 @@ def _evidence_lines(groups: Sequence[ColumnGroup], runs: Mapping[tuple[int, str]
                 yield f"{said}\n"
 
 
-def _value(cfg: DictConfig, name: str) -> Any:
-    """Value of a swept setting; a memory is given by its name."""
-    from omegaconf import OmegaConf
+def _value(plain: Mapping[str, Any], name: str) -> Any:
+    """Value of a swept setting by its dotted name; a memory is given by its own name."""
+    return (
+        plain["memory"]["name"] if name == "memory" else reduce(lambda level, part: level[part], name.split("."), plain)
+    )
 
-    return cfg.memory.name if name == "memory" else OmegaConf.select(cfg, name)
 
-
-def _offline(cfg: DictConfig) -> bool:
+def _offline(cfg: Sweeps) -> bool:
     return bool(cfg.profile_name != "paper" and cfg.endpoint.base_url is None)
 
 
-def _set_models(cfg: DictConfig, swept: Sequence[str]) -> None:
-    """Fill in the model of each role: the paper's in its profile; offline engines for swept models when there is no endpoint."""
+def _filled_in(cfg: Sweeps, swept: Sequence[str], spent: Sequence[float]) -> Sweeps:
+    """The settings with the model of each role, the paper's judgements, and what the earlier jobs have left of the cap.
+
+    Models are the paper's in its profile; offline engines take the place of swept models where there is no endpoint.
+    """
     if _offline(cfg):
-        cfg.models.update({role: engine for role, engine in STAND_IN.items() if f"models.{role}" in swept})
-    cfg.models.update(chosen_models(cfg, dict(cfg.sweep.models)))
+        cfg = cfg.changed(models={role: engine for role, engine in STAND_IN.items() if f"models.{role}" in swept})
+    repeats = max(cfg.judge.repeats, cfg.sweep.get("repeats", 1) if cfg.profile_name == "paper" else 1)
+    left = None if cfg.max_usd is None else max(0.0, cfg.max_usd - sum(spent))
+    return cfg.changed(models=chosen_models(cfg, cfg.sweep["models"]), judge={"repeats": repeats}, max_usd=left)
 
 
 def _protocol(plain: Mapping[str, Any], swept: Sequence[str]) -> str:
@@ -196,7 +190,7 @@ def _with_settings(memory: Mapping[str, Any], read: Mapping[str, Any]) -> dict[s
     return {**memory, "build": {**memory["build"], **read}}
 
 
-def _replicates(cfg: DictConfig, models: Models, group: ColumnGroup, memory: Mapping[str, Any]) -> list[Run]:
+def _replicates(cfg: Sweeps, models: Models, group: ColumnGroup, memory: Mapping[str, Any]) -> list[Run]:
     assert group.dataset is not None
     unit = group.option.get("unit")
     return [
@@ -205,14 +199,14 @@ def _replicates(cfg: DictConfig, models: Models, group: ColumnGroup, memory: Map
     ]
 
 
-def _judge(cfg: DictConfig, name: str) -> str:
+def _judge(cfg: Sweeps, name: str) -> str:
     """The judge to ask: `judge@model` loses its model offline, and in the paper profile where `models.judge` is not the paper's."""
-    papers_judge = cfg.sweep.models.get("judge") or STAND_IN["judge"]
+    papers_judge = cfg.sweep["models"].get("judge") or STAND_IN["judge"]
     other_judge = cfg.profile_name == "paper" and cfg.models.judge != papers_judge
     return name.partition("@")[0] if other_judge or _offline(cfg) else name
 
 
-def _judges(cfg: DictConfig, groups: Sequence[ColumnGroup]) -> dict[str, list[str]]:
+def _judges(cfg: Sweeps, groups: Sequence[ColumnGroup]) -> dict[str, list[str]]:
     """Names of the judges by data set."""
     return {
         group.dataset.name: [_judge(cfg, metric["judge"]) for metric in group.option["metrics"] if "judge" in metric]
@@ -222,7 +216,7 @@ def _judges(cfg: DictConfig, groups: Sequence[ColumnGroup]) -> dict[str, list[st
 
 
 def _lines(
-    cfg: DictConfig, models: Models, group: ColumnGroup, runs: Sequence[Run]
+    cfg: Sweeps, models: Models, group: ColumnGroup, runs: Sequence[Run]
 ) -> Iterator[tuple[dict[str, Any], float]]:
     """Score one setting on one data set; yields for each metric the values of its line and the share of unscored questions."""
     options = group.option["metrics"]
@@ -318,7 +312,7 @@ def best_lines(lines: Sequence[SweepLine]) -> list[str]:
     return texts
 
 
-def _report(cfg: DictConfig, models: Models, path: Path, lines: Sequence[SweepLine], capped: str) -> int:
+def _report(cfg: Sweeps, models: Models, path: Path, lines: Sequence[SweepLine], capped: str) -> int:
     """Print the job's lines; 1 when more than `max_unscored` of a line's questions is not scored."""
     if models.stand_ins:
         print(
@@ -334,9 +328,9 @@ def _report(cfg: DictConfig, models: Models, path: Path, lines: Sequence[SweepLi
         print(text)
     print(capped or f"written: {path}")
     worst = max(line.missing_share for line in lines)
-    if worst > cfg.max_unscored:
+    if worst > cfg.missing_limit:
         folders = [models.results / "runs" / line.values["run"] for line in lines]
         scores = [path for folder in folders for path in RunFolder(folder).score_files()]
-        print_missing(worst, "line", cfg.max_unscored, folders, scores)
+        print_missing(worst, "line", cfg.missing_limit, folders, scores)
         return 1
     return 0

@@ -17,7 +17,6 @@ from eval.report.tables import Row, Table
 from eval.report.wandb_log import log_table
 from scripts.assembly.judge_cards import unmeasured
 from scripts.assembly.steps import complain
-from scripts.setup.exits import configured
 from scripts.setup.launch import composed
 from scripts.setup.options import load_option
 from scripts.setup.roles import other_models
@@ -32,15 +31,11 @@ from scripts.terminal.printing import print_table
 from scripts.terminal.progress import progress_line
 
 if TYPE_CHECKING:
-    from omegaconf import DictConfig
+    from scripts.settings.schema import Reproduce
 
 
-def reproduce(cfg: DictConfig) -> int:
-    """Make the table; the exit code is 1 when too much is not scored, 2 when the input is wrong, 3 when nobody agreed to the cost."""
-    return configured(cfg, "reproduce", _table_and_report)
-
-
-def _table_and_report(cfg: DictConfig) -> int:
+def reproduce(cfg: Reproduce) -> int:
+    """Make the table, and with `report=true` the HTML report; 1 when too much is not scored, 3 when the plan is declined."""
     made = make_table(cfg)
     if cfg.report and made.file is not None:
         from scripts.tables.html_report import write_report
@@ -50,15 +45,13 @@ def _table_and_report(cfg: DictConfig) -> int:
     return made.code
 
 
-def make_table(cfg: DictConfig) -> Outcome:
+def make_table(cfg: Reproduce) -> Outcome:
     """Run what is missing, score, print, and write `<results>/tables/<name>-<profile>.md`, `.csv`, `.tex` and `.json`."""
-    from omegaconf import OmegaConf
-
-    option: dict[str, Any] = dict(OmegaConf.to_container(cfg.table, resolve=True))  # type: ignore[arg-type]
-    varied = variation(cfg)
+    option, varied = cfg.table, variation(cfg)
     behind = experiment(cfg, option)
     if behind is None:
         return Outcome(3)
+    cfg = behind.settings
     table = _table(cfg, option, behind)
     name = "-".join([option["name"], *([cfg.backbone] if cfg.backbone else []), cfg.profile_name]) + varied
     columns = None if cfg.columns is None else [group.name for group in behind.groups]
@@ -74,8 +67,8 @@ def make_table(cfg: DictConfig) -> Outcome:
     if outcome := behind.outcome():
         print(outcome)
     print(f"written: {file} (with categories, paired differences and costs by phase), .csv, .tex, .json")
-    log_table(OmegaConf.to_container(cfg, resolve=True), table)  # type: ignore[arg-type]
-    code = complain(table, cfg.max_unscored)
+    log_table(cfg.plain, table)
+    code = complain(table, cfg.missing_limit)
     if stop := behind.models.purse.stop:
         print(stop, file=sys.stderr)
     return Outcome(code, file)
@@ -93,9 +86,9 @@ def finished_table(name: str, settings: Sequence[str]) -> tuple[Table, Path]:
     """
     cfg = composed("reproduce", [f"table={name}", *settings, "replay=true", "yes=true"])
     wanted, option, varied = cfg.only, load_option("table", name), variation(cfg)
-    cfg.only = []  # nobody's scores are made anew
-    behind = experiment(cfg, option, run=False)
-    assert behind is not None, "nothing is run, so nobody is asked"
+    behind = experiment(cfg.changed(only=[]), option, run=False)  # no row is scored
+    assert behind is not None, "nothing is run, so there is no plan to decline"
+    cfg = behind.settings
     table = _table(cfg, option, behind)
     if wanted is not None:
         chosen = wanted_rows(option, behind.lines, wanted)
@@ -108,7 +101,7 @@ def finished_table(name: str, settings: Sequence[str]) -> tuple[Table, Path]:
     return table, behind.models.results / "tables" / stem
 
 
-def _table(cfg: DictConfig, option: Mapping[str, Any], behind: Experiment) -> Table:
+def _table(cfg: Reproduce, option: Mapping[str, Any], behind: Experiment[Reproduce]) -> Table:
     rows = []
     with progress_line("scoring", len(behind.lines)) as progress:
         for line in behind.lines:
@@ -149,7 +142,7 @@ def _table(cfg: DictConfig, option: Mapping[str, Any], behind: Experiment) -> Ta
     )
 
 
-def _primary(behind: Experiment) -> frozenset[int]:
+def _primary(behind: Experiment[Reproduce]) -> frozenset[int]:
     """Numbers of the table's primary columns."""
     places, start = set(), 0
     for group in behind.groups:
@@ -158,7 +151,7 @@ def _primary(behind: Experiment) -> frozenset[int]:
     return frozenset(places)
 
 
-def _notes(cfg: DictConfig, option: Mapping[str, Any], behind: Experiment) -> list[str]:
+def _notes(cfg: Reproduce, option: Mapping[str, Any], behind: Experiment[Reproduce]) -> list[str]:
     """Caption lines about the paper: where its numbers stand, its models, what is not reproduced, which best rows were chosen."""
     backbone = behind.backbone
     models = ", ".join(f"{role} {model}" for role, model in backbone["models"].items())
@@ -183,7 +176,7 @@ def _notes(cfg: DictConfig, option: Mapping[str, Any], behind: Experiment) -> li
     return [*notes, *behind.grid.choices(), *([stopped] if stopped else [])]
 
 
-def _row(cfg: DictConfig, behind: Experiment, line: TableRow) -> Row:
+def _row(cfg: Reproduce, behind: Experiment[Reproduce], line: TableRow) -> Row:
     cells = [behind.grid.cell(line, group, metric) for group in behind.groups for metric in cells_of(group.option)]
     folders = {
         group: run.folder

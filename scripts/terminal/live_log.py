@@ -19,7 +19,7 @@ from scripts.terminal.progress import FOLLOWERS
 from scripts.terminal.progress_screen import State
 
 if TYPE_CHECKING:
-    from omegaconf import DictConfig
+    from scripts.settings.schema import Settings
 
 PAUSE = 15.0
 """Seconds between two entries, as between the progress lines of a log file."""
@@ -83,18 +83,16 @@ class LiveLog:
 
 
 @contextmanager
-def live(cfg: DictConfig, command: str) -> Iterator[None]:
+def live(cfg: Settings, command: str) -> Iterator[None]:
     """Keep a W&B run open while the block works and log live numbers to it; without `logger=wandb` this does nothing.
 
     Raises:
         RunError: W&B is not installed, or may not connect.
     """
-    if "logger" not in cfg or cfg.logger.name != "wandb":
+    if cfg.logger.name != "wandb":
         yield
         return
-    from omegaconf import OmegaConf
-
-    config: Mapping[str, Any] = OmegaConf.to_container(cfg, resolve=True)  # type: ignore[assignment]
+    config: Mapping[str, Any] = cfg.plain
     names = (config[key]["name"] for key in ("table", "figure", "sweep", "memory") if key in config)
     with logged(config, next(names, command), command) as run:
         follower = LiveLog(run.log, Path(config["results"])).follow

@@ -42,9 +42,9 @@ from memsys.tokens import count_tokens
 from scripts.assembly.runs import builder, reader
 from scripts.assembly.scorers import metrics
 from scripts.commands.data import loader
-from scripts.lab.single import run_single
 from scripts.setup.downloads import read_set, set_names
 from scripts.setup.options import load_option
+from tests.scripts.commands import run_single
 
 ROOT = Path(__file__).resolve().parents[2]
 SAMPLES = ROOT / "data_loaders" / "samples"

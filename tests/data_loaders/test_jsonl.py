@@ -17,7 +17,7 @@ from mutations import BROKEN_BYTES, broken_copies, check_only_data_errors, mutat
 from data_loaders import jsonl
 from data_loaders.jsonl import load
 from data_loaders.schema import Case, DataError, Turn
-from scripts.lab.single import run_single
+from tests.scripts.commands import run_single
 
 ROOT = Path(__file__).parents[2]
 SAMPLE = ROOT / "data_loaders" / "samples" / "jsonl.jsonl"

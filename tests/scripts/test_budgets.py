@@ -18,7 +18,7 @@ from memsys.systems.bm25 import BM25
 from scripts.setup.launch import composed, readable
 from scripts.setup.options import load_option
 from scripts.tables.budgets import budgeted, deepened
-from scripts.tables.equal_budgets import make_budgets
+from tests.scripts.commands import budgets
 
 BUDGETS = (200, 400, 1500)
 
@@ -57,7 +57,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
                 "table.columns=[{dataset:locomo,reader:segtree,metrics:[{metric:locomo_f1}]}]",
             ],
         )
-        assert make_budgets(cfg).code == 0
+        assert budgets(cfg) == 0
     return Made(results, (results / "budgets" / "equal_budgets-smoke.md").read_text(encoding="utf-8"), written)
 
 

@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 from hydra import compose, initialize_config_dir
 
-from scripts.lab.calibration import Trial, calibrate, nearest
+from scripts.lab.calibration import Trial, nearest
 from scripts.settings.checking import checked_option
 from scripts.setup.options import load_option
 from scripts.tables.captions import unfitted
 from scripts.tables.layout import TableRow, read_lines_of
+from tests.scripts.commands import calibrate
 
 CONF = str(Path(__file__).resolve().parents[2] / "conf")
 

@@ -11,7 +11,7 @@ from eval.files.store import RunError, read_lines, write_lines
 from scripts.commands.ceilings import main
 from scripts.door import Lab
 from scripts.setup.launch import composed
-from scripts.tables.table import reproduce
+from tests.scripts.commands import reproduce
 
 pytestmark = pytest.mark.slow
 

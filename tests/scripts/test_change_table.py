@@ -18,7 +18,7 @@ from scripts.setup.launch import composed
 from scripts.setup.options import load_option
 from scripts.tables.html_report import write_report
 from scripts.tables.layout import cells_of, read_lines_of
-from scripts.tables.table import reproduce
+from tests.scripts.commands import reproduce
 
 CONTROLS = ["nothing", "full_history", "recency", "oracle_editor"]
 FAMILIES = ["supersede", "echo", "retract", "users", "poison", "private"]

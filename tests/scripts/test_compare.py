@@ -15,9 +15,9 @@ from scripts.commands import compare, completion
 from scripts.commands import list as listing
 from scripts.door import Lab
 from scripts.door import compare as difference
-from scripts.lab.single import run_single
 from scripts.setup.launch import composed
 from scripts.setup.options import options
+from tests.scripts.commands import run_single
 
 SETTINGS = ("profile=smoke", "protocol.judges=[]")
 

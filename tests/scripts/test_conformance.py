@@ -21,7 +21,6 @@ from memsys.services.memory import ServiceMemory
 from scripts.assembly.datasets import data
 from scripts.assembly.models import build_models
 from scripts.assembly.runs import builder, memory_run, reader
-from scripts.lab.conformance import conformance
 from scripts.lab.lab import Lab
 from scripts.mock.endpoint import serving
 from scripts.mock.memory_service import Service
@@ -29,6 +28,7 @@ from scripts.mock.memory_store import Store
 from scripts.setup.launch import composed
 from scripts.setup.options import load_option, memories_here, options
 from scripts.tables.captions import waivers
+from tests.scripts.commands import conformance
 
 ELSEWHERE = sorted(set(options("memory")) - set(memories_here()))
 SERVICES = [name for name in ELSEWHERE if not name.startswith("released_")]
@@ -79,7 +79,7 @@ def test_an_installed_product_is_accepted(name: str, tmp_path: Path, capsys: pyt
 def described(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Run]:
     """Describes a run of the reference service, with settings changed."""
     cfg = composed("config", [f"results={tmp_path_factory.mktemp('results')}", "data.max_cases=1"])
-    models, dataset = build_models(cfg), data(cfg, load_option("dataset", "locomo"))
+    models, dataset = build_models(cfg), data(cfg.data, load_option("dataset", "locomo"))
     option = load_option("memory", "reference_http")
 
     def make(title: str = "", **changed: Any) -> Run:

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 import yaml
-from hydra import compose, initialize_config_dir
 
 import scripts.checkup.probes as probes
 import scripts.checkup.report as doctor_report
@@ -26,6 +25,7 @@ from scripts.checkup.report import chat_file, file_name, table, write
 from scripts.command import verb
 from scripts.mock.endpoint import Mock, application, serving
 from scripts.mock.quirks import SETS, Quirks
+from scripts.setup.launch import composed
 from scripts.setup.options import CONF, load_option
 
 
@@ -192,8 +192,7 @@ def test_the_file_it_writes_is_a_settings_file_that_runs_take(
     assert written["in_flight"] < 16
     assert ModelSettings(**written["settings"]).json_output == "object"
     assert "CUT WITHOUT A WORD" in capsys.readouterr().out
-    with initialize_config_dir(str(CONF), version_base="1.3"):
-        cfg = compose("config", [f"results={tmp_path}", "models.reader=mine"])
+    cfg = composed("config", [f"results={tmp_path}", "models.reader=mine"])
     monkeypatch.setattr("scripts.setup.options.CONF", tmp_path / "conf")
     found = build_models(cfg).reader
     assert found.endpoint is not None
@@ -253,9 +252,8 @@ def test_a_password_in_the_address_is_refused(capsys: pytest.CaptureFixture[str]
 
 
 def _run(tmp_path: Path, memory: str, *overrides: str) -> None:
-    with initialize_config_dir(str(CONF), version_base="1.3"):
-        cfg = compose("config", [f"results={tmp_path}", "network=true", *overrides])
-    built, dataset = build_models(cfg), data(cfg, load_option("dataset", "locomo"))
+    cfg = composed("config", [f"results={tmp_path}", "network=true", *overrides])
+    built, dataset = build_models(cfg), data(cfg.data, load_option("dataset", "locomo"))
     memory_run(cfg, built, dataset, load_option("memory", memory), reader("segtree"))
 
 

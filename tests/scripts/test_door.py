@@ -15,8 +15,8 @@ from eval.files.store import RunError
 from eval.statistics.stats import difference
 from memsys.interface import MemorySystem, Recall
 from scripts.door import Lab, Scored, compare, in_words, markdown
-from scripts.lab.single import run_single
 from scripts.setup.launch import composed
+from tests.scripts.commands import run_single
 
 OWN = """
 from data_loaders.schema import Question, Unit

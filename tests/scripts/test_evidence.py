@@ -7,10 +7,10 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from omegaconf import DictConfig
 
 from data_loaders.schema import Case, Gold, Question, Session, Turn
 from scripts.command import verb
+from scripts.settings.schema import Reproduce
 from scripts.setup.launch import composed
 from scripts.setup.options import load_option, options
 from scripts.tables.column_groups import ColumnGroup, column_group
@@ -28,7 +28,7 @@ Place = tuple[str, list[TableRow], dict[str, Lost]]
 """A column group: its table and caption line, its rows, and what each row loses by its title."""
 
 
-def places(cfg: DictConfig) -> Iterator[Place]:
+def places(cfg: Reproduce) -> Iterator[Place]:
     """Every column group of the tables whose data set is there."""
     loaded: dict[tuple[str, str], ColumnGroup] = {}
     for name in options("table"):
@@ -69,17 +69,17 @@ def check_reasons(tables: Sequence[Place]) -> None:
 
 
 @pytest.fixture(scope="module")
-def samples() -> DictConfig:
+def samples() -> Reproduce:
     return composed("reproduce", ["table=regression", "data.source=sample"])
 
 
 @pytest.fixture(scope="module")
-def tables(samples: DictConfig) -> list[Place]:
+def tables(samples: Reproduce) -> list[Place]:
     return list(places(samples))
 
 
 @pytest.fixture
-def real(data_root: Path) -> DictConfig:
+def real(data_root: Path) -> Reproduce:
     assert data_root / "locomo" / "locomo10.json"
     where = ["data.source=real", f"data.root={data_root}", "data.unpinned=true"]
     return composed("reproduce", ["table=regression", *where])
@@ -96,14 +96,14 @@ def test_only_the_tables_of_segtreemem_and_two_released_systems_leave_evidence_o
 
 @pytest.mark.data
 @pytest.mark.slow
-def test_the_same_holds_of_the_real_files(real: DictConfig) -> None:
+def test_the_same_holds_of_the_real_files(real: Reproduce) -> None:
     tables = list(places(real))
     assert len(tables) > 50
     check_captions(tables)
     check_reasons(tables)
 
 
-def test_the_default_units_of_locomo_leave_no_turn_out(samples: DictConfig) -> None:
+def test_the_default_units_of_locomo_leave_no_turn_out(samples: Reproduce) -> None:
     for name in ("locomo", "locomo_audited", "locomo_corrected", "locomo_sound"):
         config = load_option("dataset", name)
         group = column_group(samples, {"dataset": "locomo", "metrics": []})
@@ -112,7 +112,7 @@ def test_the_default_units_of_locomo_leave_no_turn_out(samples: DictConfig) -> N
 
 
 @pytest.mark.data
-def test_segtreemem_loses_the_evidence_of_a_hundred_questions_and_says_so(real: DictConfig) -> None:
+def test_segtreemem_loses_the_evidence_of_a_hundred_questions_and_says_so(real: Reproduce) -> None:
     table = load_option("table", "segtreemem_t4")
     group = column_group(real, table["columns"][0])
     assert group.dataset is not None
@@ -125,7 +125,7 @@ def test_segtreemem_loses_the_evidence_of_a_hundred_questions_and_says_so(real: 
     assert "183 questions lose evidence, 100 of them all of it" in said
 
 
-def test_a_unit_of_a_row_comes_before_that_of_its_column(samples: DictConfig) -> None:
+def test_a_unit_of_a_row_comes_before_that_of_its_column(samples: Reproduce) -> None:
     table = load_option("table", "xmemory_t2")
     rows = {line.title: line for line in read_lines_of(table, None)}
     column = {**table["columns"][0], "unit": {"rule": "utterance"}}
@@ -133,7 +133,7 @@ def test_a_unit_of_a_row_comes_before_that_of_its_column(samples: DictConfig) ->
     assert table_unit(rows["xMemory"], column) == {"rule": "utterance"}
 
 
-def test_memoryos_sees_profiles_and_events_of_perltqa(samples: DictConfig) -> None:
+def test_memoryos_sees_profiles_and_events_of_perltqa(samples: Reproduce) -> None:
     """They are no exchanges: as pages alone, most of them and the evidence of most questions would be left out."""
     table = load_option("table", "xmemory_t2")
     group = column_group(samples, table["columns"][0])

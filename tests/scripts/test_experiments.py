@@ -21,11 +21,10 @@ from omegaconf import DictConfig
 from eval.files.store import read_lines
 from scripts.assembly import local
 from scripts.door import Lab
-from scripts.lab.single import run_single
 from scripts.mock.endpoint import Mock, application, serving
 from scripts.tables.grid import other_data
 from scripts.tables.layout import variation
-from scripts.tables.table import reproduce
+from tests.scripts.commands import reproduce, run_single, typed
 
 pytestmark = pytest.mark.slow
 
@@ -445,9 +444,11 @@ def test_tables_of_other_data_sizes_or_models_have_files_of_their_own(experiment
 
 
 def test_a_limit_that_leaves_nothing_out_makes_no_subset(experiment: Any) -> None:
-    given = {cases: Lab(cfg=experiment(f"data.max_cases={cases}")).load("locomo") for cases in ("3", "2", "null")}
+    given = {
+        cases: Lab(cfg=typed(experiment(f"data.max_cases={cases}"))).load("locomo") for cases in ("3", "2", "null")
+    }
     assert {cases: data.cut for cases, data in given.items()} == {"3": False, "2": True, "null": False}
-    assert Lab(cfg=experiment("data.size=5")).load("locomo").cut
+    assert Lab(cfg=typed(experiment("data.size=5"))).load("locomo").cut
     official = {cases: replace(data, source=replace(data.source, status="official")) for cases, data in given.items()}
     cfg = experiment("data.max_cases=3")
     assert [other_data(cfg, official[cases]) for cases in ("3", "2")] == ["", "subset"]

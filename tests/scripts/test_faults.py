@@ -25,12 +25,12 @@ from memsys.llm.pricing import ModelSettings
 from memsys.llm.protocol import Request
 from memsys.llm.store import CacheStore
 from scripts.command import verb
-from scripts.lab.single import run_single
 from scripts.mock.endpoint import Mock, application, serving
 from scripts.setup.exits import guarded
 from scripts.setup.faults import REMEDIES
 from scripts.setup.launch import composed
 from scripts.setup.options import CONF
+from tests.scripts.commands import run_single
 
 pytestmark = pytest.mark.slow
 

@@ -16,11 +16,13 @@ from eval.files.run_folder import RunRecord
 from eval.files.store import RunError, read_lines
 from eval.report.points import Point
 from memsys.prompts import Prompts
+from scripts.settings.checking import checked
 from scripts.setup.options import load_option, options
 from scripts.tables.experiments import Experiment, experiment
 from scripts.tables.figure_points import Subject
-from scripts.tables.figures import _ratios, figure, footnote, layout
+from scripts.tables.figures import _ratios, footnote, layout
 from scripts.tables.layout import read_lines_of
+from tests.scripts.commands import figure
 
 pytestmark = pytest.mark.slow
 
@@ -177,7 +179,9 @@ def test_growth_is_measured_once_and_covers_reading(made: Any, results: Path) ->
 
 
 def test_a_row_is_named_by_settings_categories_and_values_of_its_own(results: Path) -> None:
-    found = experiment(composed("memtree_fa7", results), layout(load_option("figure", "memtree_fa7")), run=False)
+    found = experiment(
+        checked(composed("memtree_fa7", results), "figures"), layout(load_option("figure", "memtree_fa7")), run=False
+    )
     assert isinstance(found, Experiment)
     one = Subject(found.lines[0], found.groups[0], {"judge": "memtree", "category": "temporal"}, "m")
     assert one.value("base", {}) == 0.1

@@ -11,7 +11,7 @@ import pytest
 from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig
 
-from scripts.commands.growth import main as growth
+from tests.scripts.commands import growth
 
 pytestmark = pytest.mark.slow
 

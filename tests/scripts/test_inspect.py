@@ -24,7 +24,7 @@ from scripts.assembly.run_folder import data_of, trees_of
 from scripts.command import verb
 from scripts.commands import inspect
 from scripts.lab.designs import span_counts
-from scripts.lab.single import run_single
+from tests.scripts.commands import run_single
 
 pytestmark = pytest.mark.slow
 

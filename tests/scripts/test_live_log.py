@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from eval.running.run import Progress
-from scripts.lab.single import run_single
 from scripts.setup.launch import composed
 from scripts.terminal import live_log, progress
 from scripts.terminal.live_log import PAUSE, LiveLog
 from scripts.terminal.progress import ProgressLine
+from tests.scripts.commands import run_single
 from tests.scripts.test_progress import Clock, Traffic
 
 

@@ -8,14 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hydra import compose, initialize_config_dir
-from omegaconf import OmegaConf
 
-from scripts.commands.load import main
 from scripts.mock.endpoint import serving
 from scripts.mock.memory_service import Service
 from scripts.mock.memory_store import Store
-from scripts.setup.options import CONF
+from scripts.setup.launch import composed
+from tests.scripts.commands import load
 from tests.scripts.test_released_runs import TOY
 
 FAST = ["write_rate=1000", "read_rate=1000", "writes=3", "reads=2", "patience=0"]
@@ -23,11 +21,8 @@ FAST = ["write_rate=1000", "read_rate=1000", "writes=3", "reads=2", "patience=0"
 
 def of_load(results: Path, *settings: str, memory: dict[str, Any] | None = None) -> tuple[int, list[Mapping[str, str]]]:
     """The exit code, and the lines of the CSV."""
-    with initialize_config_dir(str(CONF), version_base="1.3"):
-        cfg = compose("load", [f"results={results}", *FAST, *settings])
-    if memory is not None:
-        cfg.memory = OmegaConf.create(memory)
-    code = main(cfg)
+    cfg = composed("load", [f"results={results}", *FAST, *settings])
+    code = load(cfg if memory is None else cfg.changed(memory=memory))
     rows: list[Mapping[str, str]] = []
     for path in (results / "load").glob("*.csv"):
         rows += csv.DictReader(path.open(encoding="utf-8"))

@@ -27,7 +27,7 @@ from memsys.systems.segtree import SegTree
 from memsys.tokens import count_tokens
 from scripts.assembly import local
 from scripts.assembly.actual import Meter, side_by_side
-from scripts.assembly.local import Pace, at_pace, use_local_models
+from scripts.assembly.local import Pace, at_pace, with_local_models
 from scripts.assembly.plan import Duration, Plan, Share
 from scripts.door import Lab
 from scripts.setup import local_files, wheels
@@ -140,7 +140,7 @@ def test_llama_cpp_keeps_no_past_prompts(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_a_model_that_is_not_there_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(RunError, match=r"no local model .*expected a file, or one of conf/local"):
-        use_local_models(composed("config", [f"local.model={tmp_path / 'missing.gguf'}"]))
+        with_local_models(composed("config", [f"local.model={tmp_path / 'missing.gguf'}"]))
 
 
 def test_a_local_model_fills_the_roles_that_name_none_and_is_named_by_its_content(
@@ -152,13 +152,14 @@ def test_a_local_model_fills_the_roles_that_name_none_and_is_named_by_its_conten
     monkeypatch.setattr(local, "_served", lambda *settings: Served)
     file = tmp_path / "my-model.gguf"
     file.write_bytes(b"GGUF")
-    cfg = composed("config", [f"local.model={file}", "models.judge=gpt-4o-mini", "local.slots=3"])
-    use_local_models(cfg)
+    asked = composed("config", [f"local.model={file}", "models.judge=gpt-4o-mini", "local.slots=3"])
+    cfg = with_local_models(asked)
     assert (cfg.models.memory, cfg.models.reader, cfg.models.judge) == ("my-model", "my-model", "gpt-4o-mini")
     assert cfg.endpoint.base_url == Served.base_url
     assert cfg.endpoint.label == f"local {sha256(b'GGUF').hexdigest()[:12]}, window 8192"  # no port and no path
     assert cfg.endpoint.in_flight == 3
-    assert cfg.prices["my-model"] == {"in": 0.0, "cached": 0.0, "out": 0.0}
+    assert set(cfg.prices["my-model"].values()) == {0.0}
+    assert asked.models.memory is None, "the settings that were given stay as they are"
 
 
 def test_the_minutes_said_at_the_start_stand_beside_the_actual_ones_at_the_end() -> None:

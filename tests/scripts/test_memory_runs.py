@@ -7,7 +7,6 @@ import shutil
 from pathlib import Path
 
 import pytest
-from hydra import compose, initialize_config_dir
 
 from eval.files import provenance
 from eval.files.store import RunError
@@ -16,6 +15,7 @@ from scripts.assembly.datasets import data
 from scripts.assembly.models import build_models
 from scripts.assembly.runs import memory_run, reader
 from scripts.assembly.scorers import judging, metric_title, metrics
+from scripts.setup.launch import composed
 from scripts.setup.options import CONF, load_option, options
 from scripts.setup.source_code import RUN_LOOP
 
@@ -27,10 +27,9 @@ SERVED = [
 
 
 def test_an_offline_engine_is_named_in_whatever_role(tmp_path: Path) -> None:
-    with initialize_config_dir(str(CONF), version_base="1.3"):
-        served = compose("config", [f"results={tmp_path}/a", *SERVED])
-        probed = compose("config", [f"results={tmp_path}/b", *SERVED, "models.probe=extractive"])
-        offline = compose("config", [f"results={tmp_path}/c"])
+    served = composed("config", [f"results={tmp_path}/a", *SERVED])
+    probed = composed("config", [f"results={tmp_path}/b", *SERVED, "models.probe=extractive"])
+    offline = composed("config", [f"results={tmp_path}/c"])
     built = build_models(served)
     assert built.stand_ins == []
     judging(served, built, "mem0@extractive")
@@ -65,9 +64,8 @@ def test_every_module_of_the_run_loop_is_part_of_a_runs_identity() -> None:
 def test_another_run_loop_is_another_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     running = shutil.copytree(CONF.parent / "eval" / "running", tmp_path / "eval" / "running")
     monkeypatch.setattr("scripts.setup.source_code.ROOT", tmp_path)
-    with initialize_config_dir(str(CONF), version_base="1.3"):
-        cfg = compose("config", [f"results={tmp_path}"])
-    built, dataset = build_models(cfg), data(cfg, load_option("dataset", "locomo"))
+    cfg = composed("config", [f"results={tmp_path}"])
+    built, dataset = build_models(cfg), data(cfg.data, load_option("dataset", "locomo"))
 
     def folder() -> Path:
         return memory_run(cfg, built, dataset, load_option("memory", "bm25"), reader("segtree")).folder
@@ -82,14 +80,13 @@ def test_another_run_loop_is_another_run(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_what_is_done_with_replies_and_the_cap_on_them_are_part_of_what_a_run_is(tmp_path: Path) -> None:
-    with initialize_config_dir(str(CONF), version_base="1.3"):
-        free = compose("config", [f"results={tmp_path}", *SERVED])
-        capped = compose("config", [f"results={tmp_path}", *SERVED, "endpoint.max_output_tokens=60"])
+    free = composed("config", [f"results={tmp_path}", *SERVED])
+    capped = composed("config", [f"results={tmp_path}", *SERVED, "endpoint.max_output_tokens=60"])
     runs = [
         memory_run(
             cfg,
             build_models(cfg),
-            data(cfg, load_option("dataset", "locomo")),
+            data(cfg.data, load_option("dataset", "locomo")),
             load_option("memory", "bm25"),
             reader("mem0"),
         )
@@ -105,9 +102,8 @@ def test_an_edited_memory_of_ones_own_is_another_run(tmp_path: Path, monkeypatch
     module = tmp_path / "mine_elsewhere.py"
     module.write_text("from memsys.systems.bm25 import BM25\n\n\nclass Mine(BM25):\n    pass\n")
     monkeypatch.syspath_prepend(str(tmp_path))
-    with initialize_config_dir(str(CONF), version_base="1.3"):
-        cfg = compose("config", [f"results={tmp_path}/results"])
-    built, dataset = build_models(cfg), data(cfg, load_option("dataset", "locomo"))
+    cfg = composed("config", [f"results={tmp_path}/results"])
+    built, dataset = build_models(cfg), data(cfg.data, load_option("dataset", "locomo"))
     mine = {"name": "mine", "title": "Mine", "build": {"_target_": "mine_elsewhere.Mine", "_partial_": True, "k": 2}}
 
     def folder() -> Path:
@@ -125,9 +121,8 @@ def test_an_edited_memory_of_ones_own_is_another_run(tmp_path: Path, monkeypatch
 
 @pytest.mark.parametrize("name", ["../mine", "a/b", "/tmp/x", "a\\b", "", ".hidden", "a\nb"])
 def test_a_memory_whose_name_is_a_path_is_refused(name: str, tmp_path: Path) -> None:
-    with initialize_config_dir(str(CONF), version_base="1.3"):
-        cfg = compose("config", [f"results={tmp_path}/results"])
-    built, dataset = build_models(cfg), data(cfg, load_option("dataset", "locomo"))
+    cfg = composed("config", [f"results={tmp_path}/results"])
+    built, dataset = build_models(cfg), data(cfg.data, load_option("dataset", "locomo"))
     with pytest.raises(RunError, match="name must be a plain name"):
         memory_run(cfg, built, dataset, {**load_option("memory", "bm25"), "name": name}, reader("segtree"))
 

@@ -8,16 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from omegaconf import OmegaConf
 
 from eval.files.run_folder import read_predictions
 from eval.files.store import RunError
 from memsys.llm.pricing import ModelSettings, Purse, SpendingCapReached
-from scripts.lab.single import run_single
 from scripts.mock.endpoint import Mock, application, serving
 from scripts.settings.prices import given_prices
 from scripts.setup.launch import composed
-from scripts.tables.table import reproduce
+from tests.scripts.commands import reproduce, run_single
 
 PRICED = ModelSettings("m", usd_per_million_in=2.0, usd_per_million_cached=1.0, usd_per_million_out=10.0)
 
@@ -59,11 +57,11 @@ def test_a_server_that_bills_five_times_the_limit_passes_the_cap_by_its_first_ca
 
 
 def test_a_model_may_be_free_and_a_cached_token_costs_no_more_than_another() -> None:
-    assert given_prices(OmegaConf.create({"m": "free"})) == {
+    assert given_prices({"m": "free"}) == {
         "m": {"usd_per_million_in": 0.0, "usd_per_million_cached": 0.0, "usd_per_million_out": 0.0}
     }
     with pytest.raises(RunError, match="a cached token"):
-        given_prices(OmegaConf.create({"m": {"in": 1.0, "cached": 2.0, "out": 1.0}}))
+        given_prices({"m": {"in": 1.0, "cached": 2.0, "out": 1.0}})
 
 
 # --- commands -----------------------------------------------------------------------------------------------------------

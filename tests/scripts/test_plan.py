@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hydra import compose, initialize_config_dir
 
 from eval.analysis.costs import BUILD, phases
 from eval.report.equivalence import left_open
@@ -32,6 +31,7 @@ from scripts.assembly.plan import (
     plan,
 )
 from scripts.assembly.runs import memory_run, reader
+from scripts.setup.launch import composed
 from scripts.setup.options import load_option
 
 pytestmark = pytest.mark.slow
@@ -47,13 +47,10 @@ MODELS = {
 
 def runs_of(folder: Path, dataset: str, names: Sequence[str], *more: str) -> tuple[Any, Models, list[Run]]:
     overrides = [f"models.{role}={model}" for role, model in MODELS.items()]
-    with initialize_config_dir(str(CONF), version_base="1.3"):
-        cfg = compose(
-            "reproduce",
-            ["table=segtreemem_t4", "profile=smoke", "network=true", f"results={folder}", *overrides, *more],
-        )
+    asked = ["table=segtreemem_t4", "profile=smoke", "network=true", f"results={folder}", *overrides, *more]
+    cfg = composed("reproduce", asked)
     built, option = build_models(cfg), load_option("dataset", dataset)
-    held = data(cfg, option)
+    held = data(cfg.data, option)
     return (
         cfg,
         built,

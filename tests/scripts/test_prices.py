@@ -5,12 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hydra import compose, initialize_config_dir
 
 from eval.files.store import RunError
 from scripts.assembly.models import build_models
-from scripts.settings.prices import given_prices
-from scripts.setup.options import CONF
+from scripts.setup.launch import composed
 
 pytestmark = pytest.mark.slow
 
@@ -18,8 +16,7 @@ GIVEN = {"usd_per_million_in": 0.5, "usd_per_million_out": 2.0}
 
 
 def prices(*overrides: str) -> dict[str, dict[str, float]]:
-    with initialize_config_dir(str(CONF), version_base="1.3"):
-        return given_prices(compose("config", list(overrides)).prices)
+    return composed("config", list(overrides)).prices
 
 
 def test_a_price_is_given_on_the_command_line_by_the_name_of_the_model() -> None:
@@ -54,9 +51,8 @@ def test_a_given_price_is_that_of_the_model_in_each_role_and_changes_no_identity
         "models.embedder=qwen3-embedding-0.6b",
     ]
     given = "prices={gpt-5.4-mini: {in: 0.5, out: 2}, Qwen/Qwen3-8B: {in: 1, out: 1}, qwen3-embedding-0.6b: {in: 3}}"
-    with initialize_config_dir(str(CONF), version_base="1.3"):
-        plain = build_models(compose("config", [f"results={tmp_path}/a", *models]))
-        priced = build_models(compose("config", [f"results={tmp_path}/b", *models, given]))
+    plain = build_models(composed("config", [f"results={tmp_path}/a", *models]))
+    priced = build_models(composed("config", [f"results={tmp_path}/b", *models, given]))
     assert priced.reader.prices is not None
     assert priced.reader.prices.cost(10**6, 10**6) == 2.5
     assert priced.judge.prices is not None

@@ -9,7 +9,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from omegaconf import DictConfig
 
 from data_loaders.locomo import UNANSWERABLE
 from data_loaders.schema import DataError
@@ -18,6 +17,7 @@ from eval.judging.judge import UNANSWERABLE as SHOWN_TO_JUDGES
 from eval.metrics.locomo import abstains
 from eval.report.cell import Cell
 from memsys.prompts import SHIPPED, TEXTS, Prompts
+from scripts.settings.schema import Reproduce
 from scripts.setup.launch import composed
 from scripts.setup.options import load_option, options
 from scripts.tables.captions import prompts_line
@@ -25,7 +25,7 @@ from scripts.tables.column_groups import column_group
 from scripts.tables.experiments import experiment
 from scripts.tables.grid import PROMPTS_OURS, prompts_behind
 from scripts.tables.layout import cells_of
-from scripts.tables.table import reproduce
+from tests.scripts.commands import reproduce
 
 PROMPTS = Prompts()
 NAMES = sorted(path.relative_to(SHIPPED).with_suffix("").as_posix() for path in SHIPPED.rglob("*.md"))
@@ -42,7 +42,7 @@ def plain(text: str) -> str:
     return " ".join(re.findall(r"\w+", text.lower()))
 
 
-def fixed_phrases(cfg: DictConfig) -> set[str]:
+def fixed_phrases(cfg: Reproduce) -> set[str]:
     """Golds of several words that are the gold of several questions of a data set, and those that loaders and judges fill in."""
     phrases = {plain(UNANSWERABLE), plain(SHOWN_TO_JUDGES)}
     for name in options("dataset"):

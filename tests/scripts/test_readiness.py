@@ -14,13 +14,12 @@ from scripts.assembly.models import build_models
 from scripts.assembly.plan import Plan
 from scripts.assembly.readiness import prepared
 from scripts.assembly.scorers import judging
-from scripts.lab.single import run_single
 from scripts.mock.endpoint import Mock, application, serving
 from scripts.mock.quirks import SETS, Quirks
 from scripts.setup.options import CONF
 from scripts.setup.roles import chosen_models
 from scripts.tables.experiments import experiment
-from scripts.tables.table import reproduce
+from tests.scripts.commands import reproduce, run_single, typed
 
 pytestmark = pytest.mark.slow
 
@@ -90,7 +89,7 @@ def test_a_finished_run_with_an_answer_or_a_verdict_missing_asks_its_endpoints_f
 def test_a_replay_asks_nobody(config: Any, mock: Any) -> None:
     server, url = mock
     cfg = config(*SMALL, *models(url), "replay=true")
-    prepared(cfg, build_models(cfg))
+    prepared(typed(cfg), build_models(typed(cfg)))
     assert arrived(server) == 0
 
 
@@ -137,7 +136,7 @@ def test_the_check_up_before_a_paid_run_stays_under_thirty_calls_and_says_what_i
     server, url = mock
     prices = "prices={m: {in: 1, out: 2}, j: {in: 1, out: 2}, e: {in: 1}}"
     cfg = config(*SMALL, *models(url), "profile=paper", "data.source=sample", "models.judge=j", prices)
-    prepared(cfg, build_models(cfg))
+    prepared(typed(cfg), build_models(typed(cfg)))
     assert arrived(server) < 30
     assert f"check-up: {arrived(server)} calls, 0.0" in capsys.readouterr().err
 
@@ -146,7 +145,7 @@ def test_a_busy_server_is_left_to_the_run(config: Any, mock: Any, capsys: Any) -
     server, url = mock
     server.faults = 1.0
     cfg = config(*SMALL, *models(url))
-    prepared(cfg, build_models(cfg))
+    prepared(typed(cfg), build_models(typed(cfg)))
     assert "answers, but is busy or failing" in capsys.readouterr().err
 
 
@@ -170,7 +169,7 @@ def test_before_a_papers_run_the_doctor_stops_what_would_lie(config: Any, capsys
     with serving(application(Mock(quirks=SETS["ollama"]))) as url:
         cfg = config("profile=paper", *models(url))
         with pytest.raises(Exception, match=r"will not do: window: CUT WITHOUT A WORD: 4096 of"):
-            prepared(cfg, build_models(cfg))
+            prepared(typed(cfg), build_models(typed(cfg)))
     assert "a schema is" in capsys.readouterr().err
 
 
@@ -198,7 +197,7 @@ def test_every_role_has_its_own_endpoint_and_key(config: Any, mock: Any, monkeyp
     with serving(application(Mock(quirks=SETS["reasoning"]))) as judge, serving(application(Mock())) as vectors:
         own = [f"endpoints.judge.base_url={judge}", "endpoints.judge.key_env=JUDGE_KEY"]
         cfg = config(*models(url), *own, f"endpoints.embedder.base_url={vectors}")
-        built = build_models(cfg)
+        built = build_models(typed(cfg))
         places = [built.memory.endpoint, built.reader.endpoint, built.probe.endpoint, built.judge.endpoint]
         assert [at and at.base_url for at in [*places, built.embedder_endpoint]] == [url, url, url, judge, vectors]
         assert built.judge.endpoint is not None
@@ -270,7 +269,8 @@ def test_the_plan_counts_the_chosen_rows_only(config: Any, mock: Any, monkeypatc
     monkeypatch.setattr("scripts.tables.experiments.confirmed", lambda cfg, plan: plans.append(plan) or False)
     for overrides in ([], ["only=[recency]"]):
         cfg = _paper(config, *models(url), *overrides)
-        assert experiment(cfg, cfg.table) is None
+        asked = typed(cfg, "reproduce")
+        assert experiment(asked, asked.table) is None
     everything, chosen = ({share.role: share.calls for share in plan.shares} for plan in plans)
     assert everything["memory"] > 0
     assert chosen["memory"] == 0

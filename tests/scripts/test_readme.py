@@ -18,7 +18,7 @@ from scripts.commands import architecture
 from scripts.settings.checking import checked_option
 from scripts.setup.launch import composed
 from scripts.tables.layout import read_lines_of, wanted_columns
-from scripts.tables.table import reproduce
+from tests.scripts.commands import reproduce
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = ("README.md", "USAGE.md", "CONTRIBUTING.md", "ARCHITECTURE.md", "CLAIMS.md")
@@ -156,11 +156,7 @@ def test_the_annotated_table_is_a_table(tmp_path: Path, capsys: pytest.CaptureFi
     cfg = composed(
         "reproduce", ["table=memtree_t3", "profile=smoke", "print=plain", "data.size=6", f"results={tmp_path}"]
     )
-    from omegaconf import open_dict
-
-    with open_dict(cfg):
-        cfg.table = {**table, "name": "memtree_t3"}  # a table is looked up by its name, and this one has no file
-    reproduce(cfg)
+    reproduce(cfg.changed(table={**table, "name": "memtree_t3"}))  # a table is looked up by its name
     shown = capsys.readouterr()
     assert "| Recency, best k |" in shown.out, shown.err
 

@@ -29,7 +29,7 @@ def test_a_key_that_is_not_set_is_named(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_a_row_that_is_not_asked_for_needs_no_package(monkeypatch: pytest.MonkeyPatch) -> None:
-    def run(cfg: Any, models: Any, group: Any, dataset: Any, line: Any, replicate: int) -> str:
+    def run(cfg: Any, models: Any, group: Any, dataset: Any, line: Any, replicate: int, asked_for: bool) -> str:
         if line.name == "raptor":
             raise ImportError("RAPTOR needs sklearn: pip install memsys-bench[cluster]")
         return str(line.name)

@@ -9,15 +9,14 @@ import pytest
 import yaml
 
 from eval.files.store import RunError
-from scripts.lab.conformance import conformance
 from scripts.lab.lab import Lab
-from scripts.lab.single import run_single
 from scripts.mock.endpoint import Mock, application, serving
 from scripts.mock.memory_service import Service
 from scripts.mock.memory_store import Store
 from scripts.setup.launch import composed
 from scripts.setup.options import load_option
 from tests.rigs.campaign.trial import results
+from tests.scripts.commands import conformance, run_single
 
 SMALL = ("profile=smoke", "network=false", "data.max_cases=1", "data.size=4")
 

@@ -15,9 +15,9 @@ import pytest
 from eval.files.store import locked
 from scripts.command import verb
 from scripts.commands import runs
-from scripts.lab.single import run_single
 from scripts.setup import source_code
 from scripts.setup.launch import composed
+from tests.scripts.commands import run_single
 
 pytestmark = pytest.mark.slow
 

@@ -27,9 +27,11 @@ from scripts.assembly.datasets import data
 from scripts.assembly.models import build_models
 from scripts.assembly.runs import memory_run, reader
 from scripts.mock.endpoint import Mock, application
+from scripts.settings.checking import checked
 from scripts.setup.options import load_option, options
-from scripts.tables.sweep import _scores, settings, sweep
+from scripts.tables.sweep import _scores, settings
 from scripts.tables.sweep_file import MEASURED, SweepLine, merged
+from tests.scripts.commands import sweep
 
 pytestmark = pytest.mark.slow
 
@@ -184,8 +186,8 @@ def test_every_sweep_runs_offline(job: Any, tmp_path: Path, name: str) -> None:
 
 
 def test_only_settings_that_change_the_build_keep_runs_from_sharing_it(job: Any) -> None:
-    cfg = job("segtree_propagation", *SMALL)
-    built, dataset, reading = build_models(cfg), data(cfg, load_option("dataset", "locomo")), reader("segtree")
+    cfg = checked(job("segtree_propagation", *SMALL), "sweep")
+    built, dataset, reading = build_models(cfg), data(cfg.data, load_option("dataset", "locomo")), reader("segtree")
 
     def shared(name: str, replicate: int = 0, unit: Any = None, **build: Any) -> str:
         memory = load_option("memory", name)

@@ -40,7 +40,7 @@ from scripts.tables.layout import (
     references,
     restriction,
 )
-from scripts.tables.table import reproduce
+from tests.scripts.commands import reproduce
 
 CONF = Path(__file__).resolve().parents[2] / "conf"
 TABLES = [
@@ -133,7 +133,7 @@ def test_settings_of_a_row_are_settings_of_its_memory(subtests: pytest.Subtests)
 
 def test_the_memory_of_every_row_accepts_its_settings(subtests: pytest.Subtests) -> None:
     cfg = composed("config", [])
-    models, dataset, answering = build_models(cfg), data(cfg, load_option("dataset", "locomo")), reader("segtree")
+    models, dataset, answering = build_models(cfg), data(cfg.data, load_option("dataset", "locomo")), reader("segtree")
     lines = [line for name in TABLES for each in table(name)["backbones"] for line in read_lines_of(table(name), each)]
     memories = {repr(line.memory): (line.name, line.memory) for line in lines if line.memory is not None}
     for name, memory in memories.values():

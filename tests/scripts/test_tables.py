@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hydra import compose, initialize_config_dir
 
 from eval.files.provenance import ROOT
 from eval.report.points import Point
@@ -16,10 +15,11 @@ from memsys.llm.pricing import ModelSettings
 from scripts.assembly.models import Model
 from scripts.command import verb
 from scripts.commands.tables import calls_table, measure, printed
+from scripts.setup.launch import composed
 from scripts.setup.options import load_option, options
 from scripts.tables.experiments import experiment
 from scripts.tables.pareto import pareto_table, row_costs
-from scripts.tables.table import reproduce
+from tests.scripts.commands import reproduce
 
 main = partial(verb, "tables")
 
@@ -55,8 +55,7 @@ def test_every_memory_has_a_row_in_the_list_of_systems() -> None:
 def run_table(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Results of two rows of a table."""
     results = tmp_path_factory.mktemp("results")
-    with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
-        cfg = compose("reproduce", ["table=segtreemem_t4", f"results={results}", *SMALL, "only=[bm25,recency]"])
+    cfg = composed("reproduce", ["table=segtreemem_t4", f"results={results}", *SMALL, "only=[bm25,recency]"])
     reproduce(cfg)
     return results
 
@@ -106,8 +105,7 @@ def test_the_stars_of_the_text_are_the_non_dominated_rows() -> None:
 
 
 def test_building_costs_money_where_the_model_has_a_price(run_table: Path) -> None:
-    with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
-        cfg = compose("reproduce", [f"results={run_table}", *SMALL, "replay=true"])
+    cfg = composed("reproduce", [f"results={run_table}", *SMALL, "replay=true"])
     found = experiment(cfg, load_option("table", "segtreemem_t4"), run=False)
     assert found is not None
     run = found.runs["bm25", "locomo", 0]

@@ -22,8 +22,8 @@ from eval.report.wandb_log import progress_of
 from scripts.command import verb
 from scripts.commands import watch
 from scripts.commands.watch import HEADER, PriceList, row, state_of
-from scripts.lab.single import run_single
 from scripts.setup.launch import composed
+from tests.scripts.commands import run_single
 
 EFFORT = {
     **{"case_id": "c", "subject": "q", "phase": "answer", "failures": {"answer": 1}, "embedding_tokens": 0},

@@ -148,7 +148,6 @@ def test_without_the_package_or_with_a_collector_elsewhere_the_setting_is_refuse
 
 def test_worker_processes_are_refused_because_spans_are_those_of_this_process(tmp_path: Path) -> None:
     lab = Lab("profile=smoke", f"results={tmp_path}")
-    lab.cfg.logger = {"name": "otel", "texts": False}
-    lab.cfg.executor = "processes"
+    traced = lab.cfg.changed(logger={"name": "otel"}, executor="processes")
     with pytest.raises(RunError, match="executor=threads"):
-        executor_of(lab.cfg, [])
+        executor_of(traced, [])

@@ -19,10 +19,10 @@ from memsys.services.http import HttpMemory
 from memsys.services.mcp import McpMemory
 from memsys.settings import with_settings
 from scripts.command import verb
-from scripts.lab.single import run_single
 from scripts.settings.checking import checked, resolved
 from scripts.setup.exits import configured
 from scripts.setup.options import CONF, load_option, options
+from tests.scripts.commands import run_single
 
 KEY = "canary-8f1c/2B+7e55d0aQ"
 

@@ -30,7 +30,7 @@ from tests.rigs.campaign.disturbed import disturb
 from tests.rigs.campaign.trial import PATIENCE, ROOT, SIGNALS, Ended, environment
 
 if TYPE_CHECKING:
-    from omegaconf import DictConfig
+    from scripts.settings.schema import Single
 
 NUMBER = struct.Struct("!i")
 """How the forking process sends a child's process id, then its exit code."""
@@ -178,13 +178,13 @@ def serve(line: socket.socket) -> Callable[[], int]:
 
 
 @cache
-def _composed(overrides: tuple[str, ...]) -> DictConfig:
+def _composed(overrides: tuple[str, ...]) -> Single:
     from scripts.setup.launch import composed
 
     return composed("config", overrides)
 
 
-def _command(cfg: DictConfig, request: Mapping[str, Any], descriptors: Sequence[int]) -> int:
+def _command(cfg: Single, request: Mapping[str, Any], descriptors: Sequence[int]) -> int:
     """What `python -m scripts run` does after its start-up."""
     from scripts.commands import run
     from scripts.setup.exits import guarded
@@ -193,11 +193,10 @@ def _command(cfg: DictConfig, request: Mapping[str, Any], descriptors: Sequence[
         os.dup2(descriptor, standard)
         os.close(descriptor)
     as_started()
-    cfg["results"] = request["results"]
     if request["disturbance"] is not None:
         way, amount = request["disturbance"]
         disturb(way, amount, request["results"])
-    return guarded(lambda: run.main(cfg))
+    return guarded(lambda: run.main(cfg.changed(results=request["results"])))
 
 
 def as_started() -> None:

@@ -11,7 +11,6 @@ import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import redirect_stderr, redirect_stdout
-from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from memsys.llm.stopping import SAID
 
 if TYPE_CHECKING:
-    from omegaconf import DictConfig
+    from scripts.settings.schema import Single
 
 ROOT = Path(__file__).resolve().parents[3]
 KEY_ENV = "TORTURE_KEY"
@@ -112,7 +111,7 @@ def quick(memory: str) -> list[str]:
     return [f"++memory.build.{name}={value}" for name, value in wanted.items() if name in takes]
 
 
-def run_here(cfg: DictConfig, **changed: Any) -> Ended:
+def run_here(cfg: Single, **changed: Any) -> Ended:
     """`memsys-bench run` in this process, in a thread that is left behind when it hangs; `changed` are settings that differ.
 
     Raises:
@@ -121,14 +120,11 @@ def run_here(cfg: DictConfig, **changed: Any) -> Ended:
     from scripts.lab.single import run_single
     from scripts.setup.exits import guarded
 
-    ours = deepcopy(cfg)
-    for name, value in changed.items():
-        ours[name] = value
     out, err, codes = io.StringIO(), io.StringIO(), list[int]()
 
     def work() -> None:
         try:
-            codes.append(guarded(lambda: run_single(ours)))
+            codes.append(guarded(lambda: run_single(cfg.changed(**changed))))
         except BaseException as error:
             import traceback
 

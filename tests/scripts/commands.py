@@ -1,0 +1,47 @@
+"""The jobs of commands as their command line ends them: settings checked, an error as exit code 2 and one line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from omegaconf import DictConfig
+
+from scripts.commands import growth as growing
+from scripts.lab import calibration, single
+from scripts.lab import conformance as conforming
+from scripts.settings.checking import checked
+from scripts.settings.schema import Settings
+from scripts.setup.exits import guarded
+from scripts.setup.launch import perform
+from scripts.tables import equal_budgets, figures, table
+from scripts.tables import sweep as sweeping
+
+Job = Callable[..., int]
+
+
+def typed(cfg: Settings | DictConfig, command: str = "config") -> Any:
+    """The settings of a command, as its command line checks them."""
+    return cfg if isinstance(cfg, Settings) else checked(cfg, command)
+
+
+def ended(job: Job, command: str) -> Job:
+    """The exit code of a job; its settings are typed, or as Hydra composed them."""
+
+    def end(cfg: Settings | DictConfig, *others: Any) -> int:
+        def work() -> int:
+            return perform(lambda settings: job(settings, *others), typed(cfg, command), command)
+
+        return guarded(work)
+
+    return end
+
+
+budgets = ended(equal_budgets.equal_budgets, "budgets")
+calibrate = ended(calibration.calibrate, "calibrate")
+conformance = ended(conforming.conformance, "config")
+figure = ended(figures.figure, "figures")
+growth = ended(growing.main, "growth")
+reproduce = ended(table.reproduce, "reproduce")
+run_single = ended(single.run_single, "config")
+sweep = ended(sweeping.sweep, "sweep")
