@@ -52,7 +52,7 @@ class ServiceHost:
             probe=self._model(services.probe),
             embedder=self._embedder(services.embedder),
             gauges={},  # the driver alone knows how busy its endpoints are
-            gateway=None,  # products are run by the driver (`scripts.assembly.executors`)
+            gateway=None,  # products are run by the driver (`scripts.assembly.steps`)
         )
 
     def answer(self, ask: Ask, send: Callable[[Reply], None]) -> None:

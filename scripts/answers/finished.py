@@ -15,7 +15,7 @@ from eval.files.run_folder import JUDGE, RunFolder, RunRecord, is_complete, judg
 from eval.files.store import RunError, read_record
 from eval.judging.score_files import graded_files
 from eval.report.cell import Cell, Column, asked, outcomes
-from scripts.assembly.run_folder import data_of
+from scripts.assembly.run_folders import data_of
 from scripts.setup.options import load_option, metric_options
 
 

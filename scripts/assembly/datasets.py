@@ -1,10 +1,10 @@
-"""Load a data set as the configuration asks: find its file, verify it, cut it to size, transform it."""
+"""Load a data set as the settings ask: find its file, verify it, cut it to size, transform it; layers of errata over it."""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -12,15 +12,19 @@ from typing import TYPE_CHECKING, Any
 
 from data_loaders.counts import UNTESTED, compared, counts_of
 from data_loaders.lazy import LazyCases, as_lazy
-from data_loaders.schema import DataError
+from data_loaders.schema import Case, DataError
 from data_loaders.source import Source, locate
 from eval.files.store import RunError
+from eval.report.errata import Layer, audited_layer, read_layer
 from scripts.settings.checking import checked_call
+from scripts.settings.schema import DataCut
 from scripts.settings.types import TRANSFORMS
 from scripts.setup.downloads import entries_to_download
+from scripts.setup.options import load_option
 
 if TYPE_CHECKING:
     from scripts.settings.schema import DataCut
+
 
 KEPT_BYTES = 40 << 20
 """Data sets up to this size (40 MiB) are parsed once and stay in memory."""
@@ -201,3 +205,34 @@ def _transformed(wanted: DataCut, cases: LazyCases) -> LazyCases:
     if name != "none":
         raise RunError(f"data.transform must be one of {', '.join(TRANSFORMS)}, found {wanted.transform!r}")
     return cases
+
+
+AUDITED = "locomo"
+"""The layer that is made of the audit's file, in place of a CSV file."""
+
+
+def layer_of(name: str, root: Path | None) -> Layer:
+    """The layer called `locomo`, which is the audit of LoCoMo, or that of a CSV file of one's own.
+
+    LoCoMo-Refined is no layer by name: its files could not be had. Whoever has them writes a CSV with the columns case, question and gold.
+
+    Args:
+        root: folder of the raw data files.
+
+    Raises:
+        DataError: a file is missing or damaged.
+    """
+    return _audit(root) if name == AUDITED else read_layer(Path(name).expanduser())
+
+
+def _audit(root: Path | None) -> Layer:
+    """The audit of LoCoMo, whatever cut of the data the runs have."""
+    folder = None if root is None else str(root)
+    whole = DataCut(source="real", root=folder, unpinned=False, size="all", max_cases=None, transform="none", seed=0)
+    released, corrected = (data(whole, load_option("dataset", f"locomo_{name}")) for name in ("audited", "corrected"))
+    return audited_layer("locomo-audit", in_order(released.cases), in_order(corrected.cases))
+
+
+def in_order(cases: Sequence[Case]) -> Iterator[Case]:
+    """The cases one after the other; a sequence that loads lazily ends by its length."""
+    return (cases[index] for index in range(len(cases)))

@@ -1,4 +1,7 @@
-"""Describe one run: a memory on a data set, its settings checked, its folder named by everything that can move a number."""
+"""Describe one run: a memory on a data set, its settings checked, its folder named by everything that can move a number.
+
+That includes the code of its memory and its loader, wherever they live, and of the run loop.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 from data_loaders.schema import Case
-from eval.files.provenance import identity, surroundings
+from eval.files.provenance import ROOT, code_only, distributions, identity, source_digest, surroundings
 from eval.files.run_folder import RunRecord
 from eval.files.store import RunError
 from eval.running.gold_evidence import gold_evidence
@@ -24,10 +27,10 @@ from scripts.assembly.datasets import Data
 from scripts.assembly.models import Model, Models
 from scripts.settings.checking import checked_call, checked_option, checked_unit
 from scripts.setup.options import load_option
-from scripts.setup.source_code import sources, used_distributions
 
 if TYPE_CHECKING:
     from scripts.settings.schema import Settings
+
 
 _surroundings = cache(surroundings)
 BUDGET = ("max_context_tokens", "fill")
@@ -316,3 +319,36 @@ def _check_logprobs(memory: MemorySystem, recipe: Recipe, probe: Model) -> None:
             f"memory {recipe.name} reads log-probabilities, and the probe {probe.name} gives none; choose a model that does with "
             "models.probe=… (and endpoints.probe.base_url=… when another server has it)"
         )
+
+
+RUN_LOOP = ("run", "loop", "case", "question", "failures", "gold_evidence", "oracle_editor", "case_log", "reader")
+"""Modules of `eval.running` whose code is part of every run's identity."""
+
+
+def sources(build: Mapping[str, Any], loader: str) -> str:
+    """Identity of the code that a run depends on."""
+    own = [code_only((ROOT / "eval" / "running" / f"{name}.py").read_text(encoding="utf-8")) for name in RUN_LOOP]
+    return identity({"closure": source_digest(modules_of(build, loader)), "own": own})
+
+
+def used_distributions(build: Mapping[str, Any], loader: str) -> dict[str, str]:
+    """Versions of the installed packages that this code imports."""
+    return distributions(modules_of(build, loader))
+
+
+def modules_of(build: Mapping[str, Any], loader: str) -> list[str]:
+    targets = [*_named_in(build), loader]
+    return [
+        *(name.rpartition(".")[0] for name in targets),
+        "data_loaders.units",
+        "data_loaders.transforms",
+        "data_loaders.change",
+    ]
+
+
+def _named_in(build: Any) -> list[str]:
+    """Every `_target_` within a memory's configuration."""
+    if isinstance(build, Mapping):
+        own = [str(build["_target_"])] if "_target_" in build else []
+        return [*own, *(name for value in build.values() for name in _named_in(value))]
+    return [name for value in build for name in _named_in(value)] if isinstance(build, list) else []

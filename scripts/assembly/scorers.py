@@ -1,22 +1,25 @@
-"""Judges and lexical metrics by name, as `conf/judge` and `conf/metrics.yaml` configure them."""
+"""Judges, their cards and lexical metrics by name, as `conf/judge` and `conf/metrics.yaml` configure them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from importlib.metadata import version
 from inspect import signature
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from eval.files.run_folder import judged_by
 from eval.files.store import RunError
 from eval.judging.judge import Judge
+from eval.judging.judge_card import Correction, read_card
 from eval.judging.score import Judging, Metric, is_judged
 from eval.metrics.lexical import splitter
 from eval.report.cell import Cell
 from eval.report.outcome_cell import OutcomeCell
 from eval.running.case import is_answered
 from eval.running.run import Run
+from scripts.assembly.datasets import Data
 from scripts.assembly.models import Models
 from scripts.settings.checking import checked_call, nearest
 from scripts.setup.options import load_option, metric_options
@@ -122,3 +125,31 @@ def metric_title(name: str) -> str:
     option = metric_options()[name]
     by_punkt = option.get("sentences") in ("auto", "punkt") and splitter() == "punkt"
     return str(option.get("title", name)) + (", sentences by punkt" if by_punkt else "")
+
+
+def card_file(results: Path, grading: Judging, dataset: Data) -> Path:
+    """The file with the verdicts of a judge on the probes of a data set.
+
+    A score file has the same name (judge, model and prompt): a table takes the card of the judge that gave its scores, and no other.
+    """
+    return results / "judge_cards" / f"{dataset.name}-{dataset.source.sha256[:12]}" / f"{grading.stem}.jsonl"
+
+
+def unmeasured(cfg: Settings, models: Models, graded: Iterable[tuple[str, Data]]) -> list[str]:
+    """Models that judge, and whose errors no card states: of judges by their name in a table, each on a data set."""
+    gradings = [(judging(cfg, models, name), dataset) for name, dataset in graded]
+    return sorted(
+        {
+            grading.model_name
+            for grading, dataset in gradings
+            if grading.model not in models.stand_in_identities
+            and not card_file(models.results, grading, dataset).is_file()
+        }
+    )
+
+
+def correction(cfg: Settings, models: Models, name: str, dataset: Data) -> Correction:
+    """What corrects the scores of a judge on a data set, by its name in a table."""
+    grading = judging(cfg, models, name)
+    remedy = f"`make judge-card JUDGE={name} DATASET={dataset.name}` with the same models and data makes one"
+    return Correction(read_card(card_file(models.results, grading, dataset)), remedy)

@@ -1,25 +1,43 @@
-"""Steps that the entry points share: run, score, and complain about missing scores."""
+"""Steps that the entry points share: choose which cells are worked on and where, run them, score, and complain about missing scores.
+
+With `replay=true` only finished runs of a service's memory can be shown again: its state is not in the cache.
+"""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from data_loaders.lazy import as_lazy
+from eval.executors.cluster import in_ray
+from eval.executors.processes import in_processes
+from eval.executors.service_host import runs_anywhere
+from eval.files.run_folder import is_complete, read_predictions
+from eval.files.store import RunError
 from eval.judging.judging_ahead import JudgingAhead
 from eval.judging.score import Judging, Metric, score_evidence, score_judge, score_lexical, score_paths
 from eval.report.cell import Cell
 from eval.report.tables import Table
+from eval.running.cells import WORKING
 from eval.running.loop import run_all
-from eval.running.run import Run, ignore_answer
+from eval.running.run import Run, ignore_answer, innermost, needs
 from eval.running.work import Executor
+from memsys.lean import cores
 from memsys.llm.pricing import SpendingCapReached
 from memsys.llm.traffic import Traffic
+from scripts.assembly.models import Models
 from scripts.checkup.causes import commonest
 from scripts.settings.arguments import as_called
-from scripts.terminal.progress import progress_line
-from scripts.terminal.time_left import expected_cells
+from scripts.terminal.progress import expected_cells, progress_line
+
+if TYPE_CHECKING:
+    from data_loaders.schema import Case
+    from scripts.settings.schema import Settings
+
 
 Watch = Callable[[], Sequence[Traffic]]
 """Returns the calls in flight at each endpoint."""
@@ -105,3 +123,132 @@ def print_missing(share: float, where: str, limit: float, folders: Sequence[Path
     print(f"error: {share:.1%} of the questions of a {where} are not scored (limit {limit:.1%})", file=sys.stderr)
     if (cause := commonest(folders, score_files)) is not None:
         print(as_called(str(cause)), file=sys.stderr)
+
+
+def workable(cfg: Settings, runs: Sequence[Run]) -> list[Run]:
+    """The runs that may be worked on: all of them, but in a replay without those of services, which must be finished.
+
+    An answer that failed counts as finished: asking for it again would need the service.
+
+    Raises:
+        RunError: a replay needs a service's run that is not finished; nobody has been asked.
+    """
+    if not cfg.replay:
+        return list(runs)
+    for run in runs:
+        if not _replayable(run):
+            _check_finished(run)
+    return [run for run in runs if _replayable(run)]
+
+
+def check_no_replay(cfg: Settings, run: Run, what: str) -> None:
+    """Refuse a replay of what always asks the memory itself.
+
+    Raises:
+        RunError: the memory is a service's.
+    """
+    if cfg.replay and not _replayable(run):
+        raise RunError(f"replay=true: {what} asks the service of {run.name} itself; leave replay=true out")
+
+
+def _replayable(run: Run) -> bool:
+    return run.control is not None or getattr(innermost(run.build), "REPLAYABLE", True)
+
+
+def _check_finished(run: Run) -> None:
+    open_questions = [_open_questions(run, case) for case in run.cases]
+    unfinished = [
+        count
+        for case, count in zip(run.cases, open_questions, strict=True)
+        if count or not is_complete(run.case_folder(case.id))
+    ]
+    if unfinished:
+        raise RunError(
+            f"replay=true: the run of {run.name} on {run.dataset} is not finished: {len(unfinished)} of "
+            f"{len(open_questions)} histories, {sum(unfinished)} questions without an answer (in {run.folder}). What a service holds "
+            "is not in the cache, so nothing but the service can answer them; run the same command without replay=true first"
+        )
+
+
+def _open_questions(run: Run, case: Case) -> int:
+    asked = {question.id for question, _ in case.questions if run.questions(case.id, question.id)}
+    return len(asked - read_predictions(run.case_folder(case.id)).keys())
+
+
+ENOUGH = 8
+"""Cells of real data from which on worker processes, which need two seconds to start, are worth it."""
+
+
+def executor_of(cfg: Settings, runs: Sequence[Run]) -> Executor | None:
+    """The executor that the configuration names; None for the threads of this process.
+
+    `auto` takes processes for offline runs on real data with at least `ENOUGH` cells, on a machine with several cores: while calls are
+    under way one process is enough, and the cells of samples are small.
+
+    Raises:
+        RunError: workers are asked for, and a run needs the gateway, or a tracer is told of everything, which only this process has.
+    """
+    if any("gateway" in needs(run.build) for run in runs):
+        if cfg.executor in ("processes", "ray"):
+            raise RunError("released products have processes of their own: run them with executor=threads")
+        return None
+    if cfg.logger.name == "otel":
+        if cfg.executor in ("processes", "ray"):
+            raise RunError("logger=otel traces this process alone: run with executor=threads")
+        return None
+    if cfg.executor == "ray":
+        return in_ray(cfg.ray.address, cfg.workers, cfg.threads or WORKING)
+    workers = cfg.workers or cores()
+    if cfg.executor == "processes" and cfg.threads is None and not _offline(runs):
+        print(
+            f"note: executor=processes builds {WORKING} histories at once, fewer than the endpoint may answer; "
+            "executor=threads builds as many as keep it busy, and threads=N sets how many processes build",
+            file=sys.stderr,
+        )
+    if cfg.executor == "processes" or (cfg.executor == "auto" and workers > 1 and _worth_it(cfg, runs)):
+        return in_processes(workers, cfg.threads or WORKING)
+    return None
+
+
+def _worth_it(cfg: Settings, runs: Sequence[Run]) -> bool:
+    builds = {run.shared or str(run.folder): len(run.sizes) for run in runs}
+    return _offline(runs) and cfg.data.source == "real" and sum(builds.values()) >= ENOUGH
+
+
+def _offline(runs: Sequence[Run]) -> bool:
+    return all(runs_anywhere(run.services) for run in runs)
+
+
+def answer_all(cfg: Settings, models: Models, runs: Sequence[Run], questions: int) -> str:
+    """Answer every question of the runs, or of this command's shard, that has no answer yet.
+
+    Args:
+        questions: their number over all runs, for the progress line.
+
+    Returns:
+        A caption line when not all of them were asked, because of a spending cap or a shard; else an empty string.
+
+    Raises:
+        RunError: a replay needs a service's run that is not finished.
+    """
+    if cfg.shard is None:
+        runs = workable(cfg, runs)
+        execute_capped(runs, questions, cfg.threads, models.traffic, models.ahead, executor_of(cfg, runs))
+        return models.purse.stop
+    number, shards = map(int, cfg.shard.split("/"))
+    chosen = workable(cfg, [in_shard(run, number, shards) for run in runs])
+    execute_capped(chosen, questions // shards, cfg.threads, models.traffic, models.ahead, executor_of(cfg, chosen))
+    return f"Shard {cfg.shard} of the histories; merge all with python -m scripts merge. {models.purse.stop}".strip()
+
+
+def in_shard(run: Run, number: int, shards: int) -> Run:
+    """The run with the cases of one shard, numbered from 1: by size, back and forth, so that shards are about equally large."""
+    order = sorted(range(len(run.sizes)), key=lambda index: (-run.sizes[index], index))
+    mine = sorted(index for place, index in enumerate(order) if _shard_of(place, shards) == number)
+    cases = as_lazy(run.cases).select(mine)
+    return replace(run, cases=cases, sizes=tuple(run.sizes[index] for index in mine))
+
+
+def _shard_of(place: int, shards: int) -> int:
+    round_number, slot = divmod(place, shards)
+    return 1 + (slot if round_number % 2 == 0 else shards - 1 - slot)

@@ -268,7 +268,7 @@ def audit_published(folder: Path = FOLDER) -> list[Finding]:
 def audit_evidence(root: Path | None) -> list[Finding]:
     """Column groups of the tables in `conf/table` whose rows lose evidence, on the samples or the real files below `root`."""
     from scripts.setup.launch import composed
-    from scripts.tables.evidence import evidence_of_tables
+    from scripts.tables.captions import evidence_of_tables
 
     where = ["data.source=sample"] if root is None else ["data.source=real", f"data.root={root}", "data.unpinned=true"]
     lines = evidence_of_tables(composed("reproduce", ["table=regression", *where]))

@@ -26,8 +26,8 @@ from eval.report.errata import Key, Layer, Overlaid, overlaid
 from eval.report.rendering import by_case, grid, number, span
 from eval.report.table_file import estimated
 from eval.statistics.stats import Estimate
-from scripts.assembly.errata import AUDITED, in_order, layer_of
-from scripts.assembly.run_folder import data_of
+from scripts.assembly.datasets import AUDITED, in_order, layer_of
+from scripts.assembly.run_folders import data_of
 from scripts.assembly.scorers import metrics
 from scripts.settings.arguments import as_called
 from scripts.setup.options import metric_options

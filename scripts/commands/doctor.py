@@ -14,13 +14,13 @@ from urllib.parse import urlsplit
 
 from eval.files.store import RunError
 from memsys.llm.pricing import ModelSettings
+from scripts.assembly.models import OPENAI
 from scripts.checkup.calls import EndpointProbe
 from scripts.checkup.embedding import examine_embedder
 from scripts.checkup.probes import Checked, examine
 from scripts.checkup.report import chat_file, embedder_file, file_name, table, write
 from scripts.settings.arguments import as_called
 from scripts.setup.options import load_option, options
-from scripts.setup.roles import OPENAI
 
 GROUP = "develop"
 

@@ -17,7 +17,7 @@ WORDS = "figure"
 
 
 def main(cfg: Figures) -> int:
-    """Run the job of one configuration; its exit code."""
-    from scripts.tables.figures import figure
+    """Make the figure; 3 when the plan is declined."""
+    from scripts.tables.figures import make_figure
 
-    return figure(cfg)
+    return make_figure(cfg).code

@@ -38,8 +38,8 @@ def main(cfg: Growth) -> int:
     from eval.analysis.growth import Schedule, growth_file, measure
     from eval.files.store import replace_file
     from scripts.assembly.scorers import answer_metric
+    from scripts.assembly.steps import check_no_replay
     from scripts.lab.single import single_run
-    from scripts.setup.replays import check_no_replay
 
     run, dataset, models = single_run(cfg)
     check_no_replay(cfg, run, "growth")

@@ -29,7 +29,7 @@ from eval.report.wrong_answers import score_file, wrong_answers
 from eval.structure.tree import Tree, ancestors, depths, read_tree
 from memsys.inert import visible
 from memsys.jsons import fields_of
-from scripts.assembly.run_folder import data_of
+from scripts.assembly.run_folders import data_of
 from scripts.lab.designs import design_lines
 from scripts.settings.arguments import as_called, whole
 from scripts.settings.checking import nearest

@@ -35,8 +35,7 @@ from eval.report.cell import asked, refusals
 from eval.report.ratings import rated_sample, ratings_of
 from eval.report.tables import corrected_text, shown_share
 from eval.statistics.stats import Interval, estimate
-from scripts.assembly.judge_cards import card_file
-from scripts.assembly.scorers import judging
+from scripts.assembly.scorers import card_file, judging
 from scripts.lab.lab import Lab
 from scripts.settings.arguments import as_called, whole
 from scripts.setup.options import options as options_of

@@ -15,9 +15,9 @@ from pathlib import Path
 
 from eval.analysis.leaks import Report, check
 from scripts.assembly.runs import memory_run, reader
+from scripts.assembly.steps import check_no_replay
 from scripts.lab.lab import Lab
 from scripts.settings.arguments import as_called
-from scripts.setup.replays import check_no_replay
 
 GROUP = "science"
 RUNS_MEMORIES = True

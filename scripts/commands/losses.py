@@ -17,7 +17,7 @@ from eval.analysis.losses import EVIDENCE, NET, Loss, Waterfall, as_json, losses
 from eval.files.run_folder import RUN, RunFolder, RunRecord
 from eval.files.store import RunError, replace_file, safe_name
 from eval.judging.score_files import only_score_file
-from scripts.assembly.run_folder import data_of
+from scripts.assembly.run_folders import data_of
 from scripts.settings.arguments import as_called
 
 GROUP = "science"

@@ -16,7 +16,15 @@ WORDS = "table"
 
 
 def main(cfg: Reproduce) -> int:
-    """Run the job of one configuration; its exit code."""
-    from scripts.tables.table import reproduce
+    """Make the table, and with `report=true` the HTML report; 1 when too much is not scored, 3 when the plan is declined."""
+    from pathlib import Path
 
-    return reproduce(cfg)
+    from scripts.tables.table import make_table
+
+    made = make_table(cfg)
+    if cfg.report and made.file is not None:
+        from scripts.tables.html_report import write_report
+
+        root = None if cfg.data.root is None else Path(cfg.data.root).expanduser()
+        print(f"open in a browser: {write_report(Path(cfg.results), root=root)}")
+    return made.code

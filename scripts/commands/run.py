@@ -6,6 +6,7 @@ command run again resumes.
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -17,7 +18,28 @@ WORDS = "memory dataset"
 
 
 def main(cfg: Single) -> int:
-    """Run the job of one configuration; its exit code."""
-    from scripts.lab.single import run_single
+    """Run, score and print; 1 if too many questions are unscored, 3 if the plan is declined."""
+    from eval.files.store import replace_file
+    from eval.report.rendering import markdown
+    from eval.report.wandb_log import log_table
+    from scripts.assembly.steps import complain
+    from scripts.lab.lab import Lab
+    from scripts.terminal.printing import print_table
 
-    return run_single(cfg)
+    lab = Lab(cfg=cfg, probe=False)
+    dataset = lab.load()
+    judges = lab.judges(dataset)
+    if not lab.agreed([lab.memory()], dataset, judges):
+        return 3
+    answers = lab.ask(dataset=dataset, judges=judges)
+    table = lab.table(lab.score(answers))
+    print_table(table, cfg.print)
+    file = answers.folder / "table.md"
+    replace_file(file, markdown(table))
+    print(f"run folder: {answers.folder}")
+    print(f"written: {file} (with categories, evidence and costs by phase)")
+    log_table(lab.cfg.plain, table)
+    code = complain(table, cfg.missing_limit)
+    if stop := lab.models.purse.stop:
+        print(stop, file=sys.stderr)
+    return code

@@ -75,7 +75,7 @@ def garbage(runs: Sequence[ListedRun]) -> Iterator[tuple[ListedRun, str]]:
 
 def _is_todays(record: RunRecord) -> bool:
     """Whether today's code, packages and prompts would make this run in this folder; also where that cannot be known."""
-    from scripts.setup.source_code import modules_of, sources, used_distributions
+    from scripts.assembly.runs import modules_of, sources, used_distributions
 
     if record.imported:
         return True  # no code of ours made the answers

@@ -39,7 +39,7 @@ from eval.statistics.variance import (
     sampled,
 )
 from memsys.jsons import canonical
-from scripts.assembly.run_folder import data_of
+from scripts.assembly.run_folders import data_of
 from scripts.settings.arguments import amount, as_called
 
 GROUP = "science"

@@ -20,8 +20,8 @@ from eval.running.run import Run, build_memory
 from memsys.tokens import count_tokens
 from scripts.assembly.readiness import prepared
 from scripts.assembly.runs import memory_run, reader
+from scripts.assembly.steps import check_no_replay
 from scripts.lab.lab import Lab
-from scripts.setup.replays import check_no_replay
 from scripts.tables.captions import models_line
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ from eval.conformance.checks import FAULTS, ConformanceResult
 from eval.files.store import RunError
 from scripts.assembly.datasets import Data
 from scripts.assembly.runs import memory_run, reader, recipe_of
+from scripts.assembly.steps import check_no_replay
 from scripts.lab.lab import Lab
-from scripts.setup.replays import check_no_replay
 from scripts.tables.captions import models_line
 from scripts.tables.facts import examine_and_keep
 

@@ -16,7 +16,7 @@ from eval.files.run_folder import RunFolder, RunRecord
 from eval.files.store import RunError
 from eval.structure.tree import Tree, top_down
 from memsys.systems.segtree.reading import TreeMemory
-from scripts.assembly.run_folder import data_of, trees_of
+from scripts.assembly.run_folders import data_of, trees_of
 from scripts.setup.options import CONF
 
 ANNOTATION = ("annotate", "summary_tokens")

@@ -19,23 +19,37 @@ from eval.running.run import Run
 from eval.statistics.stats import ENOUGH_CLUSTERS, Difference
 from memsys.interface import MemorySystem
 from memsys.llm import stopping
-from scripts.assembly.confirmation import confirmed
 from scripts.assembly.datasets import Data, data
-from scripts.assembly.executors import answer_all
-from scripts.assembly.judge_cards import correction, unmeasured
 from scripts.assembly.local import with_local_models
 from scripts.assembly.models import build_models
-from scripts.assembly.plan import plan
+from scripts.assembly.plan import confirmed, plan
 from scripts.assembly.readiness import prepared
 from scripts.assembly.runs import memory_run, reader
-from scripts.assembly.scorers import cell_of, finished, judge_ahead, judge_prompts, judging, metric_title, metrics
-from scripts.assembly.steps import score
+from scripts.assembly.scorers import (
+    cell_of,
+    correction,
+    finished,
+    judge_ahead,
+    judge_prompts,
+    judging,
+    metric_title,
+    metrics,
+    unmeasured,
+)
+from scripts.assembly.steps import answer_all, score, workable
 from scripts.settings.checking import resolved
 from scripts.setup.launch import composed
 from scripts.setup.options import load_option
-from scripts.setup.replays import workable
-from scripts.tables.captions import caption, imported_caption, prompts_line, stand_ins_in_use, usage_note, waivers
-from scripts.tables.evidence import evidence_line, lost_by_row
+from scripts.tables.captions import (
+    caption,
+    evidence_line,
+    imported_caption,
+    lost_by_row,
+    prompts_line,
+    stand_ins_in_use,
+    usage_note,
+    waivers,
+)
 from scripts.tables.grid import other_data
 
 if TYPE_CHECKING:

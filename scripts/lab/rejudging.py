@@ -30,11 +30,10 @@ from scripts.answers.formats import best_reading
 from scripts.answers.graders import COLUMNS, STAND_IN, STORED, Grader, Judged, Key, compared, keep
 from scripts.answers.importing import Origin, import_run
 from scripts.answers.manifest import Claim, files_of
-from scripts.assembly.confirmation import confirmed
-from scripts.assembly.plan import Plan, Usage, duration
+from scripts.assembly.models import STAND_IN as STAND_INS
+from scripts.assembly.plan import Plan, Usage, confirmed, duration
 from scripts.assembly.scorers import judging
 from scripts.lab.lab import Answers, Lab
-from scripts.setup.roles import STAND_IN as STAND_INS
 
 DATASETS = {"LoCoMo": "locomo", "LongMemEval": "longmemeval_oracle"}
 """Files of conf/dataset with the questions of a claim's data set."""

@@ -35,7 +35,13 @@ class Strict(BaseModel):
     model_config = STRICT
 
     def changed(self, **values: Any) -> Self:
-        """A copy with other values, which are not checked again; a mapping changes some settings of a section."""
+        """A copy with other values, which are not checked again; a mapping changes some settings of a section.
+
+        Raises:
+            TypeError: there is no setting of such a name.
+        """
+        if unknown := values.keys() - type(self).model_fields.keys():
+            raise TypeError(f"{type(self).__name__} has no {', '.join(sorted(unknown))}")
         sections = {name: getattr(self, name) for name, value in values.items() if isinstance(value, Mapping)}
         nested = {name: own.changed(**values[name]) for name, own in sections.items() if isinstance(own, Strict)}
         return self.model_copy(update={**values, **nested})

@@ -31,37 +31,34 @@ def guarded(work: Callable[[], int | None], *, traceback: bool = False) -> int:
     with stopping.handling_signals(), inert_output():
         try:
             try:
-                return _worked(work, traceback)
+                code = work() or 0
+                sys.stdout.flush()
+                return code
             except KeyboardInterrupt:
                 return _stopped()
+            except BrokenPipeError:  # the reader of our output, such as `head`, has closed it
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+                stopping.wind_down()
+                return 1
+            except Exception as error:
+                if (
+                    stopping.requested() and not stopping.wound_down()
+                ):  # an error inside, already handled, is not a signal
+                    return _stopped()
+                scrub(error)
+                message = _message(error)
+                _report(stopping.wind_down())
+                if traceback or not message:
+                    raise
+                from scripts.settings.arguments import as_called
+
+                print(f"error: {as_called(redact(message))}", file=sys.stderr)
+                return 2
             finally:
                 for keeper in set(stopping.keepers) - before:  # the cache is one file when the command has ended
                     keeper.close()
-        except KeyboardInterrupt:  # in the middle of closing, which the end of the process makes up for
+        except KeyboardInterrupt:  # in the middle of closing or of an error, which the end of the process makes up for
             return _stopped()
-
-
-def _worked(work: Callable[[], int | None], traceback: bool) -> int:
-    try:
-        code = work() or 0
-        sys.stdout.flush()
-        return code
-    except BrokenPipeError:  # the reader of our output, such as `head`, has closed it
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        stopping.wind_down()
-        return 1
-    except Exception as error:
-        if stopping.requested() and not stopping.wound_down():  # an error inside, already handled, is not a signal
-            return _stopped()
-        scrub(error)
-        message = _message(error)
-        _report(stopping.wind_down())
-        if traceback or not message:
-            raise
-        from scripts.settings.arguments import as_called
-
-        print(f"error: {as_called(redact(message))}", file=sys.stderr)
-        return 2
 
 
 def _message(error: Exception) -> str:

@@ -20,10 +20,9 @@ from eval.running.run import Run
 from memsys.llm.pricing import ModelSettings
 from scripts.setup.options import load_option
 from scripts.tables.budgets import WHOLE, budgeted, group_at
-from scripts.tables.column_groups import ColumnGroup
 from scripts.tables.experiments import Experiment, experiment
 from scripts.tables.figures import footnote, write_figure
-from scripts.tables.layout import TableRow, cells_of, title_of, wanted_columns
+from scripts.tables.layout import ColumnGroup, TableRow, cells_of, title_of, wanted_columns
 
 if TYPE_CHECKING:
     from scripts.settings.schema import Budgets

@@ -5,37 +5,42 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Generic, TypeVar
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from data_loaders.schema import DataError
+from data_loaders.source import find, manifest
 from eval.files.store import RunError
 from eval.running.run import Run
-from scripts.assembly.actual import Meter, meter, side_by_side
-from scripts.assembly.confirmation import confirmed
-from scripts.assembly.datasets import Data, fetch_missing
-from scripts.assembly.executors import answer_all
+from scripts.answers.formats import read_answers
+from scripts.answers.importing import Origin, import_run
+from scripts.assembly.datasets import Data, check_data_root, fetch_missing
 from scripts.assembly.local import at_pace, pace, with_local_models
-from scripts.assembly.models import Models, build_models
-from scripts.assembly.plan import Plan, plan
+from scripts.assembly.models import Models, build_models, chosen_models
+from scripts.assembly.plan import Meter, Plan, confirmed, meter, plan, side_by_side
 from scripts.assembly.readiness import prepared
 from scripts.assembly.runs import NotInstalled, memory_run, recipe_of
 from scripts.assembly.scorers import finished, judge_ahead, judging
-from scripts.assembly.steps import score
+from scripts.assembly.steps import answer_all, score, workable
 from scripts.settings.schema import Chosen
-from scripts.setup.replays import workable
-from scripts.setup.roles import chosen_models
-from scripts.tables.column_groups import ColumnGroup, column_group
 from scripts.tables.facts import examine_and_keep, is_examined
 from scripts.tables.grid import Grid, Key, with_our_judge
 from scripts.tables.layout import (
+    ColumnGroup,
     TableRow,
     belongs,
+    column_group,
     published_of,
     read_lines_of,
     table_unit,
     wanted_columns,
     wanted_rows,
 )
-from scripts.tables.published import published_answers
+
+if TYPE_CHECKING:
+    from scripts.settings.schema import Settings
+
 
 S = TypeVar("S", bound=Chosen)
 
@@ -272,3 +277,42 @@ def _execute(
         if models.purse.reached:
             break
     return said
+
+
+def published_answers(
+    cfg: Settings, models: Models, groups: Sequence[ColumnGroup], lines: Sequence[TableRow]
+) -> tuple[dict[tuple[str, str, int], Run], dict[tuple[str, str], str]]:
+    """Import the answers of every such row.
+
+    Returns the runs by row, column group and replicate, and by row and column group why answers are not there.
+    """
+    runs: dict[tuple[str, str, int], Run] = {}
+    absent: dict[tuple[str, str], str] = {}
+    for line in lines:
+        for group in groups:
+            if line.answers is None or group.dataset is None or not belongs(line, group.option):
+                continue
+            try:
+                runs[line.name, group.name, 0] = _imported(cfg, models, group.dataset, line.answers)
+            except (DataError, RunError) as error:
+                absent[line.name, group.name] = f"no data: {error}"
+    return runs, absent
+
+
+def _imported(cfg: Settings, models: Models, dataset: Data, option: Mapping[str, Any]) -> Run:
+    if cfg.data.source != "real":
+        raise RunError("the answers are to the real data; set data.source=real (make … PROFILE=subset)")
+    found = find(option["file"], root=check_data_root(cfg.data), unpinned=cfg.data.unpinned)
+    entry = manifest()[option["file"]]
+    origin = Origin(option["name"], option["title"], option["by"], entry.licence, entry.url)
+    return import_run(cfg, models, dataset, partial(read_answers, path=found.path), origin)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Exit code of a command, and the main file it wrote."""
+
+    code: int
+    """0 done, 1 too much is not scored, 3 nobody agreed to the cost."""
+    file: Path | None = None
+    """None when nothing was written."""

@@ -20,12 +20,11 @@ from eval.report.tables import AnyCell
 from eval.statistics.stats import wilson
 from eval.structure.tree import Tree
 from eval.structure.triplets import agreement, ask_triplets, sample_triplets
-from scripts.assembly.run_folder import trees_of
+from scripts.assembly.run_folders import trees_of
 from scripts.assembly.scorers import answer_metric
 from scripts.settings.schema import Figures
-from scripts.tables.column_groups import ColumnGroup
 from scripts.tables.experiments import Experiment
-from scripts.tables.layout import TableRow, cells_of, title_of
+from scripts.tables.layout import ColumnGroup, TableRow, cells_of, title_of
 
 
 @dataclass(frozen=True, slots=True)

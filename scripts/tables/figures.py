@@ -21,23 +21,16 @@ from eval.report.published import find, read_published
 from eval.report.wandb_log import log_figure
 from scripts.assembly.models import Models
 from scripts.setup.options import load_option
-from scripts.tables.captions import models_line, prompts_line, unfitted
-from scripts.tables.evidence import evidence_lines
-from scripts.tables.experiments import Experiment, experiment
+from scripts.tables.captions import evidence_lines, models_line, prompts_line, unfitted
+from scripts.tables.experiments import Experiment, Outcome, experiment
 from scripts.tables.figure_points import SHOWS
 from scripts.tables.grid import all_prompts
 from scripts.tables.layout import group_name
-from scripts.terminal.outcome import Outcome
 
 if TYPE_CHECKING:
     from scripts.settings.schema import Figures
 
 INTERVALS = "Intervals: 95 %, by history; with fewer than five, Wilson's on the effective number of questions."
-
-
-def figure(cfg: Figures) -> int:
-    """Make the figure; 3 when the plan is declined."""
-    return make_figure(cfg).code
 
 
 def make_figure(cfg: Figures) -> Outcome:

@@ -22,19 +22,16 @@ from eval.report.published import Published, find
 from eval.report.tables import AnyCell, Measure
 from eval.running.run import Run
 from eval.statistics.stats import Estimate
-from scripts.assembly.datasets import Data
-from scripts.assembly.errata import layer_of
-from scripts.assembly.judge_cards import correction
-from scripts.assembly.models import Models
-from scripts.assembly.scorers import cell_of, judge_prompts, judging, metrics
+from scripts.assembly.datasets import Data, layer_of
+from scripts.assembly.models import Models, other_models
+from scripts.assembly.scorers import cell_of, correction, judge_prompts, judging, metrics
 from scripts.assembly.steps import score
 from scripts.settings.schema import Chosen, Reproduce, Settings
-from scripts.setup.roles import other_models
-from scripts.tables.column_groups import ColumnGroup
 from scripts.tables.facts import fact
 from scripts.tables.layout import (
     FIGURES,
     SCORES,
+    ColumnGroup,
     TableRow,
     belongs,
     candidates,

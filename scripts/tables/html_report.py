@@ -13,7 +13,7 @@ from eval.files.run_folder import RunRecord
 from eval.files.store import RunError
 from eval.report.html.build import Wanted, build
 from eval.report.html.sources import read_sources
-from scripts.assembly.run_folder import data_of
+from scripts.assembly.run_folders import data_of
 
 
 def write_report(

@@ -15,9 +15,12 @@ Decisions:
 
 from __future__ import annotations
 
+import csv
+import io
 import itertools
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,26 +34,20 @@ from eval.report.measures import cost
 from eval.report.wandb_log import log_sweep
 from eval.running.run import Run
 from eval.statistics.stats import Interval
-from scripts.assembly.actual import meter, side_by_side
-from scripts.assembly.confirmation import confirmed
+from memsys.inert import csv_text, plain_cell
 from scripts.assembly.datasets import fetch_missing
-from scripts.assembly.executors import answer_all
-from scripts.assembly.models import Models, build_models
-from scripts.assembly.plan import plan
+from scripts.assembly.models import STAND_IN, Models, build_models, chosen_models
+from scripts.assembly.plan import confirmed, meter, plan, side_by_side
 from scripts.assembly.readiness import prepared
 from scripts.assembly.runs import memory_run
 from scripts.assembly.scorers import judge_ahead, judge_prompts, judging, metrics
-from scripts.assembly.steps import print_missing, score
-from scripts.setup.replays import workable
-from scripts.setup.roles import STAND_IN, chosen_models
-from scripts.tables.captions import prompts_line
-from scripts.tables.column_groups import ColumnGroup, column_group
-from scripts.tables.evidence import evidence_line, lost_by_row
-from scripts.tables.layout import score_name
-from scripts.tables.sweep_file import SweepLine, merged, printed
+from scripts.assembly.steps import answer_all, print_missing, score, workable
+from scripts.tables.captions import evidence_line, lost_by_row, prompts_line
+from scripts.tables.layout import ColumnGroup, column_group, score_name
 
 if TYPE_CHECKING:
     from scripts.settings.schema import Sweeps
+
 
 RUNTIME = (
     "results", "cache", "threads", "executor", "ray", "workers", "shard", "max_usd", "prices", "yes", "replay", "network", "logger",
@@ -334,3 +331,81 @@ def _report(cfg: Sweeps, models: Models, path: Path, lines: Sequence[SweepLine],
         print_missing(worst, "line", cfg.missing_limit, folders, scores)
         return 1
     return 0
+
+
+MEASURED = (
+    "dataset",
+    "metric",
+    "category",
+    "mean",
+    "question_low",
+    "question_high",
+    "case_low",
+    "case_high",
+    "n",
+    "questions",
+    "errors",
+    "unscored",
+    "not_reached",
+    "empty",
+    "recalled_tokens",
+    "build_calls",
+    "engine",
+    "prompts",
+    "run",
+    "protocol",
+)
+"""Columns of the CSV after those of the settings."""
+
+
+@dataclass(frozen=True, slots=True)
+class SweepLine:
+    """One setting on one data set in one metric."""
+
+    setting: Mapping[str, Any]
+    values: Mapping[str, Any]
+    """By the names of `MEASURED`."""
+    missing_share: float
+    """Share of the questions without a score."""
+
+
+def merged(text: str, new_lines: Sequence[SweepLine]) -> str:
+    """The CSV with new lines added or replaced, in order of their settings.
+
+    Old lines of another protocol, or with other columns, are left out.
+
+    Args:
+        text: the CSV so far; empty for none.
+        new_lines: at least one.
+    """
+    names = list(dict.fromkeys(name for line in new_lines for name in line.setting))
+    header = [*names, *MEASURED]
+    reader = csv.DictReader(io.StringIO(text))
+    keys = [*names, "dataset", "metric", "category"]
+    new = [
+        {
+            name: plain_cell(printed(value))
+            for name, value in ({**dict.fromkeys(names), **line.setting, **line.values}).items()
+        }
+        for line in new_lines
+    ]
+    old = list(reader) if reader.fieldnames == header else []
+    kept = [line for line in old if line["protocol"] == new[0]["protocol"]]
+    lines = {tuple(line[key] for key in keys): line for line in [*kept, *new]}
+    ordered = sorted(lines.items(), key=lambda entry: [_order(part) for part in entry[0]])
+    return csv_text([header, *([line[name] for name in header] for _, line in ordered)])
+
+
+def printed(value: Any) -> str:
+    """A value as the CSV holds it: six significant digits, empty for None."""
+    if value is None:
+        return ""
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def _order(text: str) -> tuple[int, float, str]:
+    """Sort key: empty first, then numbers by size, then words."""
+    try:
+        return (1, float(text), "")
+    except ValueError:
+        return (2 if text else 0, 0.0, text)

@@ -1,48 +1,42 @@
-"""What `memsys-bench reproduce` does: run a paper's table, score it, and write it beside the published numbers."""
+"""What `memsys-bench reproduce` does: run a paper's table, score it, and write it beside the published numbers.
+
+Guessable questions are answered right without a memory: the row `nothing` scores at least .5 in the group's first metric. The row's first
+build chooses them. Its own score without them would be 0 by construction: its other builds give it (`build.replicates=2`), or it has none.
+A model may know the answer from its training, or guess it from the question. Questions that the history does not answer are not among
+them: to refuse them needs no memory, and they test that a memory does not mislead the reader.
+"""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from eval.files.imported import described
+from eval.files.run_folder import read_predictions
 from eval.files.store import RunError, replace_file
 from eval.report.paper import latex
 from eval.report.rendering import markdown
 from eval.report.table_file import as_csv, as_json
 from eval.report.tables import Row, Table
 from eval.report.wandb_log import log_table
-from scripts.assembly.judge_cards import unmeasured
+from memsys.inert import csv_text
+from scripts.assembly.models import other_models
+from scripts.assembly.scorers import unmeasured
 from scripts.assembly.steps import complain
 from scripts.setup.launch import composed
 from scripts.setup.options import load_option
-from scripts.setup.roles import other_models
-from scripts.tables.captions import caption, prompts_line, unfitted, usage_note, waivers
-from scripts.tables.evidence import evidence_lines
-from scripts.tables.experiments import Experiment, experiment
-from scripts.tables.grid import all_prompts, other_data, why_not_comparable, with_our_judge
-from scripts.tables.guessable import guessable_notes, write_guessable
+from scripts.tables.captions import caption, evidence_lines, prompts_line, unfitted, usage_note, waivers
+from scripts.tables.experiments import Experiment, Outcome, experiment
+from scripts.tables.grid import NO_MEMORY, all_prompts, other_data, why_not_comparable, with_our_judge
 from scripts.tables.layout import TableRow, cells_of, primary_of, published_files, restriction, variation, wanted_rows
-from scripts.terminal.outcome import Outcome
 from scripts.terminal.printing import print_table
 from scripts.terminal.progress import progress_line
 
 if TYPE_CHECKING:
     from scripts.settings.schema import Reproduce
-
-
-def reproduce(cfg: Reproduce) -> int:
-    """Make the table, and with `report=true` the HTML report; 1 when too much is not scored, 3 when the plan is declined."""
-    made = make_table(cfg)
-    if cfg.report and made.file is not None:
-        from scripts.tables.html_report import write_report
-
-        root = None if cfg.data.root is None else Path(cfg.data.root).expanduser()
-        print(f"open in a browser: {write_report(Path(cfg.results), root=root)}")
-    return made.code
 
 
 def make_table(cfg: Reproduce) -> Outcome:
@@ -197,3 +191,44 @@ def refuse_an_empty(table: Table, name: str, settings: Sequence[str]) -> None:
     if not any(isinstance(cell, Cell) and cell.estimate() is not None for row in table.rows for cell in row.cells):
         command = " ".join(["python -m scripts reproduce", f"table={name}", *settings])
         raise RunError(f"no row of {name} has been run with these settings: {command}")
+
+
+FIELDS = ("group", "case_id", "question_id", "category", "score", "question", "gold", "answer_without_memory")
+
+
+def guessable_notes(cfg: Reproduce, behind: Experiment[Any]) -> list[str]:
+    """A caption line for each column group on how many questions need no memory; none where nobody asked (`guessable=keep`)."""
+    if cfg.guessable == "keep":
+        return []
+    done = "left out of every row (costs are those of all questions)" if cfg.guessable == "exclude" else "listed"
+    return [
+        f"Guessable: {len(behind.grid.guessable(group))} of {sum(question.answerable for question in group.questions)} answerable "
+        f"questions of {group.title} are answered right without a memory (row `{NO_MEMORY}`, first build); they are {done}."
+        for group in behind.groups
+        if group.dataset is not None
+    ]
+
+
+def write_guessable(behind: Experiment[Any], file: Path) -> None:
+    """Write these questions as CSV, with the answer that was given without a memory."""
+    replace_file(file, csv_text([FIELDS, *_lines(behind)]))
+
+
+def _lines(behind: Experiment[Any]) -> Iterator[list[str]]:
+    for group in behind.groups:
+        guessed = behind.grid.guessable(group)
+        if group.dataset is None or not guessed:
+            continue
+        run = next(
+            run
+            for (row, name, _), run in behind.runs.items()
+            if name == group.name
+            and any(line.name == row and (line.memory or {}).get("name") == NO_MEMORY for line in behind.lines)
+        )
+        for case in (group.dataset.cases[index] for index in range(len(group.dataset.cases))):
+            predictions = read_predictions(run.case_folder(case.id))
+            for question, gold in case.questions:
+                if (score := guessed.get((case.id, question.id))) is not None:
+                    answer = predictions[question.id].answer if question.id in predictions else ""
+                    texts = [question.text, " / ".join(gold.answers), answer]
+                    yield [group.name, case.id, question.id, gold.category, f"{score:.3f}", *texts]

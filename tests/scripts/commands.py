@@ -7,14 +7,17 @@ from typing import Any
 
 from omegaconf import DictConfig
 
+from scripts.commands import figures, run
 from scripts.commands import growth as growing
-from scripts.lab import calibration, single
+from scripts.commands import load as loading
+from scripts.commands import reproduce as reproducing
+from scripts.lab import calibration
 from scripts.lab import conformance as conforming
 from scripts.settings.checking import checked
 from scripts.settings.schema import Settings
 from scripts.setup.exits import guarded
 from scripts.setup.launch import perform
-from scripts.tables import equal_budgets, figures, table
+from scripts.tables import equal_budgets
 from scripts.tables import sweep as sweeping
 
 Job = Callable[..., int]
@@ -40,8 +43,9 @@ def ended(job: Job, command: str) -> Job:
 budgets = ended(equal_budgets.equal_budgets, "budgets")
 calibrate = ended(calibration.calibrate, "calibrate")
 conformance = ended(conforming.conformance, "config")
-figure = ended(figures.figure, "figures")
+figure = ended(figures.main, "figures")
+load = ended(loading.main, "load")
 growth = ended(growing.main, "growth")
-reproduce = ended(table.reproduce, "reproduce")
-run_single = ended(single.run_single, "config")
+reproduce = ended(reproducing.main, "reproduce")
+run_single = ended(run.main, "config")
 sweep = ended(sweeping.sweep, "sweep")

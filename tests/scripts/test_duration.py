@@ -8,8 +8,7 @@ import pytest
 
 from memsys.llm.meter import Metered, metering, together
 from memsys.llm.protocol import Completion, Request
-from scripts.assembly.actual import Meter, side_by_side
-from scripts.assembly.plan import Duration, OneSecond, Plan, Share
+from scripts.assembly.plan import Duration, Meter, OneSecond, Plan, Share, side_by_side
 
 
 @pytest.mark.parametrize(

@@ -13,9 +13,8 @@ from scripts.command import verb
 from scripts.settings.schema import Reproduce
 from scripts.setup.launch import composed
 from scripts.setup.options import load_option, options
-from scripts.tables.column_groups import ColumnGroup, column_group
-from scripts.tables.evidence import Lost, differ, evidence_line, evidence_lines, lost, lost_by_row, row_units
-from scripts.tables.layout import TableRow, group_name, read_lines_of, table_unit
+from scripts.tables.captions import Lost, differ, evidence_line, evidence_lines, lost, lost_by_row, row_units
+from scripts.tables.layout import ColumnGroup, TableRow, column_group, group_name, read_lines_of, table_unit
 
 main = partial(verb, "audit")
 

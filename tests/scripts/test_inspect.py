@@ -20,7 +20,7 @@ from eval.files.store import read_lines
 from eval.report import shapes
 from eval.report.shapes import published_shape
 from eval.structure.tree import Tree, depths
-from scripts.assembly.run_folder import data_of, trees_of
+from scripts.assembly.run_folders import data_of, trees_of
 from scripts.command import verb
 from scripts.commands import inspect
 from scripts.lab.designs import span_counts

@@ -22,8 +22,7 @@ from eval.report.rendering import markdown
 from eval.report.table_file import as_csv
 from eval.report.tables import Table
 from eval.report.terminal import terminal
-from scripts.assembly.judge_cards import card_file
-from scripts.assembly.scorers import judging
+from scripts.assembly.scorers import card_file, judging
 from scripts.commands.judge_card import main
 from scripts.door import Lab
 

@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hydra import compose, initialize_config_dir
 
 from scripts.mock.endpoint import serving
 from scripts.mock.memory_service import Service
 from scripts.mock.memory_store import Store
-from scripts.setup.launch import composed
-from tests.scripts.commands import load
+from scripts.setup.options import CONF
+from tests.scripts.commands import load, typed
 from tests.scripts.test_released_runs import TOY
 
 FAST = ["write_rate=1000", "read_rate=1000", "writes=3", "reads=2", "patience=0"]
@@ -21,8 +22,9 @@ FAST = ["write_rate=1000", "read_rate=1000", "writes=3", "reads=2", "patience=0"
 
 def of_load(results: Path, *settings: str, memory: dict[str, Any] | None = None) -> tuple[int, list[Mapping[str, str]]]:
     """The exit code, and the lines of the CSV."""
-    cfg = composed("load", [f"results={results}", *FAST, *settings])
-    code = load(cfg if memory is None else cfg.changed(memory=memory))
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        cfg = compose("load", [f"results={results}", *FAST, *settings])
+    code = load(cfg if memory is None else typed(cfg, "load").changed(memory=memory))
     rows: list[Mapping[str, str]] = []
     for path in (results / "load").glob("*.csv"):
         rows += csv.DictReader(path.open(encoding="utf-8"))

@@ -13,11 +13,10 @@ from eval.files.store import RunError
 from memsys.llm.replies import POLICY
 from scripts.assembly.datasets import data
 from scripts.assembly.models import build_models
-from scripts.assembly.runs import memory_run, reader
+from scripts.assembly.runs import RUN_LOOP, memory_run, reader
 from scripts.assembly.scorers import judging, metric_title, metrics
 from scripts.setup.launch import composed
 from scripts.setup.options import CONF, load_option, options
-from scripts.setup.source_code import RUN_LOOP
 
 pytestmark = pytest.mark.slow
 
@@ -63,7 +62,7 @@ def test_every_module_of_the_run_loop_is_part_of_a_runs_identity() -> None:
 
 def test_another_run_loop_is_another_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     running = shutil.copytree(CONF.parent / "eval" / "running", tmp_path / "eval" / "running")
-    monkeypatch.setattr("scripts.setup.source_code.ROOT", tmp_path)
+    monkeypatch.setattr("scripts.assembly.runs.ROOT", tmp_path)
     cfg = composed("config", [f"results={tmp_path}"])
     built, dataset = build_models(cfg), data(cfg.data, load_option("dataset", "locomo"))
 

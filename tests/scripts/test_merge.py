@@ -20,7 +20,7 @@ from eval.running.run import Run
 from memsys.llm.batching.journal import Journal, JournalledCall
 from memsys.llm.protocol import Completion
 from memsys.llm.store import CacheStore, DamagedCache
-from scripts.assembly.executors import in_shard
+from scripts.assembly.steps import in_shard
 from scripts.command import verb
 from scripts.commands.merge import merge
 from scripts.lab.lab import Lab, Scored

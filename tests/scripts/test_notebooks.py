@@ -24,7 +24,7 @@ from eval.files.run_folder import RunFolder
 from eval.files.store import read_lines
 from eval.statistics.power import detectable
 from eval.statistics.stats import difference
-from scripts.assembly.run_folder import data_of
+from scripts.assembly.run_folders import data_of
 
 pytestmark = pytest.mark.integration
 

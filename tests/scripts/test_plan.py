@@ -16,7 +16,6 @@ from eval.running.run import Run
 from memsys.embed import HashingEmbedder
 from memsys.llm.meter import Metered
 from memsys.llm.offline.extractive import ExtractiveLLM
-from scripts.assembly.confirmation import plan_text
 from scripts.assembly.datasets import data
 from scripts.assembly.models import Models, build_models
 from scripts.assembly.plan import (
@@ -29,6 +28,7 @@ from scripts.assembly.plan import (
     Usage,
     _samples,
     plan,
+    plan_text,
 )
 from scripts.assembly.runs import memory_run, reader
 from scripts.setup.launch import composed

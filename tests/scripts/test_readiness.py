@@ -10,14 +10,13 @@ import pytest
 from aiohttp import web
 from hydra import compose, initialize_config_dir
 
-from scripts.assembly.models import build_models
+from scripts.assembly.models import build_models, chosen_models
 from scripts.assembly.plan import Plan
 from scripts.assembly.readiness import prepared
 from scripts.assembly.scorers import judging
 from scripts.mock.endpoint import Mock, application, serving
 from scripts.mock.quirks import SETS, Quirks
 from scripts.setup.options import CONF
-from scripts.setup.roles import chosen_models
 from scripts.tables.experiments import experiment
 from tests.scripts.commands import reproduce, run_single, typed
 
@@ -209,7 +208,7 @@ def test_every_role_has_its_own_endpoint_and_key(config: Any, mock: Any, monkeyp
 
 def test_a_key_of_its_own_is_used_for_the_same_model_at_the_same_server(config: Any, mock: Any) -> None:
     _, url = mock
-    built = build_models(config(*models(url), "endpoints.judge.key_env=JUDGE_KEY"))
+    built = build_models(typed(config(*models(url), "endpoints.judge.key_env=JUDGE_KEY")))
     assert built.judge.endpoint is not None
     assert built.reader.endpoint is not None
     assert (built.judge.endpoint.key_env, built.reader.endpoint.key_env) == ("JUDGE_KEY", "OPENAI_API_KEY")
@@ -218,7 +217,7 @@ def test_a_key_of_its_own_is_used_for_the_same_model_at_the_same_server(config: 
 
 def test_a_role_with_its_own_endpoint_needs_no_common_one(config: Any, mock: Any) -> None:
     _, url = mock
-    built = build_models(config(f"endpoints.judge.base_url={url}", "models.judge=any"))
+    built = build_models(typed(config(f"endpoints.judge.base_url={url}", "models.judge=any")))
     assert built.judge.endpoint is not None
     assert built.stand_ins == ["memory", "reader", "embedder"]
 

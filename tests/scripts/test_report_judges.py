@@ -17,7 +17,7 @@ from eval.judging.judge import Judge, judge_requests
 from eval.report.html.build import Wanted, build
 from eval.report.html.sources import read_sources
 from memsys.prompts import Prompts
-from scripts.assembly.run_folder import data_of
+from scripts.assembly.run_folders import data_of
 from scripts.command import verb
 from scripts.door import Lab
 from tests.scripts.test_report import data

@@ -14,7 +14,7 @@ from eval.files.store import RunError
 from scripts.command import verb
 from scripts.tables import figures, table
 from scripts.tables.everything import everything, make
-from scripts.terminal.outcome import Outcome
+from scripts.tables.experiments import Outcome
 
 pytestmark = pytest.mark.slow
 

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from eval.files.store import locked
+from scripts.assembly.runs import modules_of
 from scripts.command import verb
 from scripts.commands import runs
-from scripts.setup import source_code
 from scripts.setup.launch import composed
 from tests.scripts.commands import run_single
 
@@ -204,5 +204,5 @@ def test_every_module_of_a_configuration_is_part_of_the_code_of_a_run() -> None:
         "parts": [{"_target_": "a.b.C"}],
     }
     assert {"memsys.systems.pruned", "memsys.systems.memtree", "a.b", "data_loaders.locomo"} <= set(
-        source_code.modules_of(build, "data_loaders.locomo.load")
+        modules_of(build, "data_loaders.locomo.load")
     )

@@ -15,18 +15,16 @@ from typing import Any, get_args
 import pytest
 from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig, OmegaConf
+from pydantic import ValidationError
 
 from eval.files.store import RunError
-from scripts.assembly.confirmation import confirmed
-from scripts.assembly.plan import Duration, Plan
+from scripts.assembly.plan import Duration, Plan, confirmed
 from scripts.command import verb
-from scripts.commands.load import main as load
 from scripts.settings.checking import checked, checked_call, checked_option, checked_unit
 from scripts.settings.schema import COMMANDS, GROUPS, Settings
 from scripts.setup.launch import composed
 from scripts.setup.options import CONF, load_option, options
-from scripts.tables.equal_budgets import equal_budgets
-from tests.scripts.commands import calibrate, figure, growth, reproduce, run_single, sweep
+from tests.scripts.commands import budgets, calibrate, figure, growth, load, reproduce, run_single, sweep
 
 pytestmark = pytest.mark.slow
 
@@ -123,7 +121,7 @@ COMMAND: dict[str, Callable[[DictConfig], int]] = {
     "calibrate": calibrate,
     "reproduce": reproduce,
     "figures": figure,
-    "budgets": equal_budgets,
+    "budgets": budgets,
     "sweep": lambda cfg: sweep(cfg, (), []),
 }
 
@@ -157,6 +155,30 @@ def test_what_is_right_stays_as_it_is(command: str) -> None:
     before: dict[str, Any] = dict(OmegaConf.to_container(configuration(command), resolve=True))  # type: ignore[arg-type]
     after = {**checked(configuration(command), command).plain, "prices": before["prices"]}
     assert json.dumps(after, sort_keys=True) == json.dumps(before, sort_keys=True)
+
+
+def test_settings_are_changed_in_a_copy_alone() -> None:
+    cfg = composed("config", ["data.size=3"])
+    other = cfg.changed(data={"size": 5}, models={"judge": "m"}, yes=True)
+    assert (other.data.size, other.models.judge, other.yes) == (5, "m", True)
+    assert (cfg.data.size, cfg.models.judge, cfg.yes) == (3, None, False)
+    assert other.data.seed == cfg.data.seed
+    assert other.plain["data"] == {**cfg.plain["data"], "size": 5}
+    with pytest.raises(ValidationError, match="frozen"):
+        cfg.yes = True
+    with pytest.raises(TypeError, match="DataCut has no sise"):
+        cfg.changed(data={"sise": 5})
+
+
+def test_only_what_composes_settings_knows_omegaconf() -> None:
+    texts = {path.relative_to(CONF.parent): path.read_text() for path in (CONF.parent / "scripts").rglob("*.py")}
+    reading = {"gate", "lab"}  # a YAML file of the user
+    assert {path.stem for path, text in texts.items() if "omegaconf" in text} == {
+        "checking",
+        "launch",
+        "options",
+        *reading,
+    }
 
 
 def test_every_file_of_a_group_is_what_its_schema_says(subtests: pytest.Subtests) -> None:

@@ -29,8 +29,7 @@ from scripts.assembly.runs import memory_run, reader
 from scripts.mock.endpoint import Mock, application
 from scripts.settings.checking import checked
 from scripts.setup.options import load_option, options
-from scripts.tables.sweep import _scores, settings
-from scripts.tables.sweep_file import MEASURED, SweepLine, merged
+from scripts.tables.sweep import MEASURED, SweepLine, _scores, merged, settings
 from tests.scripts.commands import sweep
 
 pytestmark = pytest.mark.slow

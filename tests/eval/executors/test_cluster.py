@@ -37,7 +37,7 @@ from memsys.llm.store import CacheStore
 from memsys.systems.bm25 import BM25
 from memsys.systems.memtree import MemTree
 from memsys.systems.released import Released
-from scripts.assembly.executors import executor_of
+from scripts.assembly.steps import executor_of
 from tests.rigs.campaign import clusters
 from tests.rigs.campaign.clusters import free_ports, parent_of
 

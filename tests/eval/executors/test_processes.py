@@ -39,7 +39,7 @@ from memsys.llm.protocol import ContextOverflow, ModelError
 from memsys.llm.stopping import Stopped
 from memsys.systems.bm25 import BM25
 from memsys.systems.memtree import MemTree
-from scripts.assembly.executors import executor_of
+from scripts.assembly.steps import executor_of
 
 pytestmark = pytest.mark.slow
 Make = Callable[..., Run]

@@ -17,7 +17,7 @@ from memsys.llm import network, secrets, spans
 from memsys.llm.meter import Metered, metering
 from memsys.llm.protocol import ModelError, Request
 from memsys.llm.scripted import ScriptedLLM
-from scripts.assembly.executors import executor_of
+from scripts.assembly.steps import executor_of
 from scripts.lab.lab import Lab
 
 ROOT = Path(__file__).resolve().parents[3]

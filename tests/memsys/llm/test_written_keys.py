@@ -20,7 +20,6 @@ from memsys.services.mcp import McpMemory
 from memsys.settings import with_settings
 from scripts.command import verb
 from scripts.settings.checking import checked, resolved
-from scripts.setup.exits import configured
 from scripts.setup.options import CONF, load_option, options
 from tests.scripts.commands import run_single
 
@@ -156,7 +155,7 @@ def test_a_secret_of_the_environment_is_in_no_file_of_a_run_its_report_card_or_e
     results = tmp_path / "results"
     with initialize_config_dir(str(CONF), version_base="1.3"):
         cfg = compose("config", [f"results={results}", "memory=bm25", "data.size=2"])
-    assert configured(cfg, "config", run_single) == 0
+    assert run_single(cfg) == 0
     (folder,) = (results / "runs" / "locomo").iterdir()
     assert verb("card", [str(folder)]) == 0
     assert verb("report", [str(results)]) == 0

@@ -158,7 +158,7 @@ def deleted(path: Path, results: Path, message: str) -> bool:
 
 def _looked_at(run_folder: Path) -> Iterator[str]:
     """A look at the structure and the record."""
-    from scripts.assembly.run_folder import trees_of
+    from scripts.assembly.run_folders import trees_of
 
     try:
         trees_of(run_folder, RunFolder(run_folder).record())

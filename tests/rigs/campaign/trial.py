@@ -117,14 +117,14 @@ def run_here(cfg: Single, **changed: Any) -> Ended:
     Raises:
         TimeoutError: it did not end within `PATIENCE`.
     """
-    from scripts.lab.single import run_single
+    from scripts.commands import run
     from scripts.setup.exits import guarded
 
     out, err, codes = io.StringIO(), io.StringIO(), list[int]()
 
     def work() -> None:
         try:
-            codes.append(guarded(lambda: run_single(cfg.changed(**changed))))
+            codes.append(guarded(lambda: run.main(cfg.changed(**changed))))
         except BaseException as error:
             import traceback
 
