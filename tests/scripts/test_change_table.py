@@ -108,7 +108,7 @@ def test_a_data_set_without_hosts_is_refused_in_one_sentence(tmp_path: Path) -> 
 
 def test_another_data_set_is_one_setting() -> None:
     cfg = composed("reproduce", ["table=change", "table.columns.0.dataset=realmem"])
-    assert cfg.table.columns[0].dataset == "realmem"
+    assert cfg.table["columns"][0]["dataset"] == "realmem"
     with pytest.raises(RunError, match="transform must be one of"):
         composed("reproduce", ["table=change", "table.columns.0.transform=changed"])
 

@@ -411,8 +411,8 @@ def test_memtree_s_nodes_have_no_dates_in_the_tables_of_multihop_rag_alone() -> 
         builds = [dict(one.memory or {})["build"] for one in rows]
         assert {build.get("inner", build)["dates"] for build in builds} == {False}
     swept = [f"memtree_{name}" for name in ("threshold", "traversal", "pruning")]
-    sweeps = {name: composed("sweep", [f"sweep={name}"]).memory.build for name in swept}
-    assert {build.get("inner", build).dates for build in sweeps.values()} == {False}
+    sweeps = {name: composed("sweep", [f"sweep={name}"]).memory["build"] for name in swept}
+    assert {build.get("inner", build)["dates"] for build in sweeps.values()} == {False}
 
 
 def test_timem_s_queries_are_embedded_without_the_instruction_which_is_a_file_of_its_own() -> None:
