@@ -93,6 +93,8 @@ class MemorySystem(ABC):
     """Whether its topmost nodes have a common root that `nodes` does not yield."""
     REHEARSED: ClassVar[bool] = True
     """Whether the run makes a short build with offline engines before it times the first one. False if writes leave this process."""
+    PLANNED_WITH: ClassVar[Mapping[str, Any]] = {}
+    """Settings that take the place of its own where a build is only counted for a plan: quicker, with about as many calls."""
     REPLAYABLE: ClassVar[bool] = True
     """Whether a run can be repeated from the cache of model calls. False if its state lies in a program that the cache knows nothing of."""
     PAST_K: ClassVar[str] = ""

@@ -134,6 +134,7 @@ class Prompts:
             raise PromptError(f"the prompt folder {overlay} does not exist")
         self._folders = tuple(Path(folder) for folder in (overlay, SHIPPED) if folder)
         self._read: dict[str, Prompt] = {}
+        self._digests: dict[str, dict[str, str]] = {}
         self._declared: tuple[str, ...] | None = None
 
     def __getitem__(self, name: str) -> Prompt:
@@ -173,18 +174,25 @@ class Prompts:
         """
         digests: dict[str, str] = {}
         for name in names:
-            paths: dict[str, Path] = {}
-            for folder in reversed(self._folders):
-                single = folder / f"{name}.md"
-                for path in [single] if single.is_file() else sorted((folder / name).glob("*.md")):
-                    paths[path.relative_to(folder).with_suffix("").as_posix()] = path
-            if not paths:
-                raise PromptError(f"no prompt {name}.md or {name}/*.md in {', '.join(map(str, self._folders))}")
-            for stem, path in paths.items():
-                text = path.read_bytes().decode("utf-8")
-                if match := _FRONT.match(text):  # rewording the lines of a header changes no digest
-                    text = _HEADER.sub("", text[: match.start(2)]) + match.group(2)
-                digests[stem] = hashlib.sha256(text.encode()).hexdigest()
+            if name not in self._digests:
+                self._digests[name] = self._digest(name)
+            digests |= self._digests[name]
+        return digests
+
+    def _digest(self, name: str) -> dict[str, str]:
+        paths: dict[str, Path] = {}
+        for folder in reversed(self._folders):
+            single = folder / f"{name}.md"
+            for path in [single] if single.is_file() else sorted((folder / name).glob("*.md")):
+                paths[path.relative_to(folder).with_suffix("").as_posix()] = path
+        if not paths:
+            raise PromptError(f"no prompt {name}.md or {name}/*.md in {', '.join(map(str, self._folders))}")
+        digests: dict[str, str] = {}
+        for stem, path in paths.items():
+            text = path.read_bytes().decode("utf-8")
+            if match := _FRONT.match(text):  # rewording the lines of a header changes no digest
+                text = _HEADER.sub("", text[: match.start(2)]) + match.group(2)
+            digests[stem] = hashlib.sha256(text.encode()).hexdigest()
         return digests
 
 

@@ -1,7 +1,8 @@
 """Estimate what an experiment will cost before anything is paid for.
 
 Every memory is built on one history of each data set, the one of median size, with the offline engines, and answers some of its
-questions. Calls and tokens are scaled to the histories and questions that are left and priced at the real models' prices. It is an
+questions. Of a long history two beginnings are built, the second twice as long as the first: what a phase uses in both tells how it grows
+with the history. Calls and tokens are scaled to the histories and questions that are left and priced at the real models' prices. It is an
 estimate: replies of a real model may be longer and the structures it builds different, and what the cache holds is counted as if it had
 to be bought. A plan is printed before anybody is asked whether to spend it, and again beside what the experiment used.
 """
@@ -15,20 +16,22 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
-from functools import reduce
+from functools import partial, reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from data_loaders.schema import Case
 from eval.analysis.costs import BUILD, phases
 from eval.files.run_folder import COSTS, EFFORTS, RunFolder, read_predictions
 from eval.files.store import read_lines
 from eval.judging.score import Judging, score_judge
 from eval.report.equivalence import left_open
-from eval.running.run import Run, build_memory
+from eval.running.run import Run, build_memory, innermost, no_rehearsal
 from eval.statistics.power import POWER, planned
 from eval.statistics.power import shown as detectable
 from memsys.embed import HashingEmbedder
 from memsys.llm.batching.endpoint import BatchSettings
+from memsys.interface import MemorySystem
 from memsys.llm.futures import settle
 from memsys.llm.gateway.server import Gateway
 from memsys.llm.gateway.upstream import EngineUpstream
@@ -51,10 +54,16 @@ SAMPLED = 10
 BUILT = 3
 """The same for a memory that is rebuilt before each question."""
 
+TURNS, CHARACTERS = 280, 80_000
+"""Size of the beginning that is built of a longer history; a quarter of it by a memory that is rebuilt as a whole."""
+
 ROLES = ("memory", "probe", "reader", "judge", "embedder")
 
 SECONDS_PER_CALL = 1.5
 """Assumed duration of a call where none was measured; used for the estimated duration only."""
+
+STEEPER = 0.25
+"""By how much the exponent of the cost of building may differ from 1."""
 
 Place = tuple[str, str, str | None]
 """Case, question, and the last turn before the question (None: the question comes after the whole history)."""
@@ -171,12 +180,29 @@ class Sample:
     question_factor: float
     by_history: tuple[int, ...]
     """Questions of the whole run, by history."""
+    half: Run | None = None
+    """The same over half of what `run` builds, where that is the beginning of a longer history."""
+    longer: float = 1.0
+    """Size of the whole history, divided by that of the beginning which `run` builds."""
 
     def factor(self, phase: str) -> float:
-        """Cost of a phase in the whole run, divided by its cost in the sample."""
+        """Cost of a phase in the whole run, divided by its cost in the sample, if it does not grow with the history other than by units."""
         if phase not in BUILD:
             return self.question_factor
         return self.consolidate_factor if phase == "consolidate" else self.write_factor
+
+    def growth(self, phase: str, half: float, whole: float) -> float:
+        """What `factor` misses, from what a phase uses over half of the sample and over the whole of it.
+
+        A phase that uses `size ** exponent` is extrapolated with that exponent. Two samples tell it roughly, so building has one within
+        `STEEPER` of 1, and a question either one from a half to 1 or, as most memories recall so many items, none.
+        """
+        if half <= 0.0 or whole <= 0.0:
+            return 1.0
+        exponent = math.log2(whole / half)
+        if phase in BUILD:
+            return float(self.longer ** min(max(exponent - 1.0, -STEEPER), STEEPER))
+        return float(self.longer ** min(exponent, 1.0)) if exponent > 0.5 else 1.0
 
 
 @dataclass(slots=True)
@@ -187,7 +213,7 @@ class Usage:
     tokens_in: float = 0.0
     tokens_out: float = 0.0
 
-    def add(self, factor: float, calls: int, tokens_in: int, tokens_out: int) -> None:
+    def add(self, factor: float, calls: float, tokens_in: float, tokens_out: float) -> None:
         """Add what a sample used, times its factor."""
         self.calls += factor * calls
         self.tokens_in += factor * tokens_in
@@ -219,10 +245,11 @@ def plan(
     engine: LLM = ExtractiveLLM() if window is None else Windowed(ExtractiveLLM(), window)
     offline = Metered(OneSecond(engine))
     with tempfile.TemporaryDirectory() as folder:
-        samples = _samples(runs, lambda run: _offline(run, offline, Path(folder)))
+        samples = _samples(runs, lambda run: _offline(run, offline, Path(folder)), whole=window is not None)
         sizes = {sample.run.dataset: sample.by_history for sample in samples}
         samples = [sample for sample in samples if sample.questions]
-        execute([sample.run for sample in samples], sum(s.questions for s in samples), cfg.threads, "planning")
+        played = [(run, sample.questions) for sample in samples for run in (sample.run, sample.half) if run is not None]
+        execute([run for run, _ in played], sum(count for _, count in played), cfg.threads, "planning")
         chains = {sample.planned.folder: _chain(sample) for sample in samples}
         longest = max((_longest(sample, chains[sample.planned.folder]) for sample in samples), default=0.0)
         by_run = _usage(samples, _graders(cfg, models, judges, offline))
@@ -351,13 +378,26 @@ def duration(cfg: Settings, models: Models, shares: Sequence[Share], longest: fl
 
 def _add_run(usage: Mapping[str, Usage], sample: Sample, *, counts_build: bool) -> None:
     """Add what a sample's memory, reader and embedder used; a build that several runs share counts once."""
-    for cost in phases(sample.run.folder):
-        if cost.phase in BUILD and not counts_build:
+    half = _used(sample.half)
+    for (phase, role), used in _used(sample.run).items():
+        if phase in BUILD and not counts_build:
             continue
-        factor = sample.factor(cost.phase)
-        for role, used in cost.by_role.items():
-            usage[role].add(factor, used.calls, used.tokens_in, used.tokens_out)
-        usage["embedder"].add(factor, cost.steps if cost.embedding_tokens else 0, cost.embedding_tokens, 0)
+        smaller = half.get((phase, role), (0, 0, 0))
+        grown = [
+            count * sample.growth(phase, before, count) if sample.half is not None else count
+            for before, count in zip(smaller, used, strict=True)
+        ]
+        usage[role].add(sample.factor(phase), *grown)
+
+
+def _used(run: Run | None) -> dict[tuple[str, str], tuple[int, int, int]]:
+    """Calls, tokens in and tokens out of a sample, by phase and role."""
+    used: dict[tuple[str, str], tuple[int, int, int]] = {}
+    for cost in phases(run.folder) if run is not None else ():
+        for role, each in cost.by_role.items():
+            used[cost.phase, role] = (each.calls, each.tokens_in, each.tokens_out)
+        used[cost.phase, "embedder"] = (cost.steps if cost.embedding_tokens else 0, cost.embedding_tokens, 0)
+    return used
 
 
 def _add_judge(usage: Usage, sample: Sample, judge: Judging) -> None:
@@ -384,19 +424,98 @@ def _offline(run: Run, engine: Metered, folder: Path) -> Run:
         gauges={},
         gateway=gateway,
     )
-    return replace(run, services=services, folder=folder / run.dataset / run.folder.name)
+    folder = folder / run.dataset / run.folder.name
+    return replace(run, services=services, folder=folder, build=_quick(run.build), rehearse=no_rehearsal)
 
 
-def _samples(runs: Iterable[Run], offline: Callable[[Run], Run]) -> list[Sample]:
+def _quick(build: Callable[..., MemorySystem]) -> Callable[..., MemorySystem]:
+    """The build with the settings that its memory, or the one that it wraps, takes in plans."""
+    if not isinstance(build, partial):
+        return build
+    if "inner" in build.keywords:
+        return partial(build.func, *build.args, **{**build.keywords, "inner": _quick(build.keywords["inner"])})
+    quick = getattr(build.func, "PLANNED_WITH", {})
+    if not quick:
+        return build
+    return partial(build.func, *build.args, **{**build.keywords, "settings": replace(build.keywords["settings"], **quick)})
+
+
+def _samples(runs: Iterable[Run], offline: Callable[[Run], Run], *, whole: bool = False) -> list[Sample]:
+    """The sample of each run; `whole` builds the whole history however long it is."""
     places: dict[int, list[list[Place]]] = {}
     samples = []
+    beginnings: dict[tuple[int, str, int], Case] = {}
     for run in runs:
         if id(run.cases) not in places:  # runs on one data set hold the same cases
             places[id(run.cases)] = [
                 [(case.id, question.id, question.after) for question, _ in case.questions] for case in run.cases
             ]
-        samples.append(_sample(run, offline(run), places[id(run.cases)]))
+        sample = _sample(run, offline(run), places[id(run.cases)])
+        cuts = sample.questions and not whole and run.control is None
+        samples.append(_cut(sample, beginnings) if cuts else sample)
     return samples
+
+
+def _cut(sample: Sample, beginnings: dict[tuple[int, str, int], Case]) -> Sample:
+    """The sample over the beginning of its history and over half of that, if it is long. `beginnings` keeps what runs share."""
+
+    def beginning(turns: int) -> Case:
+        key = id(sample.planned.cases), case.id, turns
+        if key not in beginnings:
+            beginnings[key] = _beginning(case, turns)
+        return beginnings[key]
+
+    (case,), (size,) = sample.run.cases, sample.run.sizes
+    turns = _affordable(case, 4 if getattr(innermost(sample.run.build), "OFFLINE", False) else 1)
+    if turns == (every := len(case.turns)):
+        return sample
+    longer = every / turns
+    run = replace(sample.run, cases=[beginning(turns)], sizes=[max(1, round(size / longer))])
+    half = replace(
+        run,
+        cases=[beginning(-(-turns // 2))],
+        shared=f"{run.shared}-half" if run.shared else "",
+        folder=run.folder.with_name(f"{run.folder.name}-half"),
+    )
+    return replace(
+        sample,
+        run=run,
+        half=half,
+        longer=longer,
+        write_factor=sample.write_factor * longer,
+        consolidate_factor=sample.consolidate_factor * longer,
+    )
+
+
+def _affordable(case: Case, part: int) -> int:
+    """How many turns of a history a sample builds: a part of `TURNS` that has a part of `CHARACTERS` at most; one at least."""
+    characters = 0
+    for number, turn in enumerate(case.turns[: TURNS // part]):
+        characters += len(turn.text)
+        if characters > CHARACTERS // part:
+            return max(number, 1)
+    return min(len(case.turns), TURNS // part)
+
+
+def _beginning(case: Case, turns: int) -> Case:
+    """The first turns of a case; its questions are asked after the same share of what is left as of the whole."""
+    sessions, left = [], turns
+    for session in case.sessions:
+        if left > 0:
+            sessions.append(replace(session, turns=session.turns[:left]))
+            left -= len(session.turns)
+    place = {turn.id: number for number, turn in enumerate(case.turns)}
+    kept = [turn.id for session in sessions for turn in session.turns]
+    share = len(kept) / len(place)
+
+    def moved(after: str | None) -> str | None:
+        return kept[min(int((place[after] + 1) * share), len(kept) - 1)] if after else after
+
+    return replace(
+        case,
+        sessions=tuple(sessions),
+        questions=tuple((replace(question, after=moved(question.after)), gold) for question, gold in case.questions),
+    )
 
 
 def _sample(planned: Run, run: Run, places: Sequence[Sequence[Place]]) -> Sample:

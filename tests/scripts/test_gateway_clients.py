@@ -168,7 +168,29 @@ const calls = kinds.flatMap(kind => ["no-cors", "cors"].map(mode => fetch(base +
   {method: "POST", mode, body, headers: kind ? {"Content-Type": kind} : {}}).then(reply => reply.status || reply.type, () => "failed")));
 calls.push(fetch(base + "/models").then(reply => reply.text(), () => "failed"));
 calls.push(new Promise(done => { navigator.sendBeacon(base + "/chat/completions", body); setTimeout(() => done("sent"), 300); }));
-Promise.all(calls).then(results => { document.title = "done"; document.body.textContent = "results " + results.join(" "); });
+const over = (what, begin) => calls.push(new Promise(done => {
+  const end = how => done(what + ":" + how);
+  begin(end); setTimeout(() => end("waited"), 1500);
+}));
+const all = (target, names, end) => names.forEach(name => target["on" + name] = () => end(name));
+for (const place of ["/chat/completions", "/models"])
+  over("image", end => { const image = new Image(); all(image, ["load", "error"], end);
+    image.src = base + place + "?" + encodeURIComponent(body); });
+over("socket", end => { const socket = new WebSocket(base.replace("http", "ws") + "/chat/completions");
+  all(socket, ["open", "error"], end); socket.addEventListener("open", () => socket.send(body)); });
+over("events", end => all(new EventSource(base + "/models"), ["open", "error"], end));
+over("script", end => { const script = document.createElement("script"); all(script, ["load", "error"], end);
+  script.src = base + "/models"; document.head.append(script); });
+addEventListener("DOMContentLoaded", () => {
+  const forms = [["text/plain", body.slice(0, -1) + ', "x": "', '"}'], ["application/x-www-form-urlencoded", "body", body]];
+  for (const [encoding, name, value] of forms) {
+    const frame = document.createElement("iframe"), form = document.createElement("form"), field = document.createElement("input");
+    frame.name = form.target = "frame" + encoding; form.method = "POST"; form.enctype = encoding; form.action = base + "/chat/completions";
+    Object.assign(field, {type: "hidden", name, value}); form.append(field); document.body.append(frame, form);
+    over("form", end => { frame.onload = () => end("answered"); form.submit(); });
+  }
+  Promise.all(calls).then(results => { document.title = "done"; document.body.textContent = "results " + results.join(" "); });
+});
 </script><body>"""
 
 
@@ -200,6 +222,12 @@ def test_a_page_of_another_origin_sends_no_call_upstream_even_with_the_token(tmp
             )  # fmt: skip
         gateway.close()
     assert "results" in done.stdout, done.stderr[-1000:]
+    assert [done.stdout.count(what) for what in ("form:", "image:error", "socket:error", "script:error")] == [
+        2,
+        2,
+        1,
+        1,
+    ]
     assert not server.arrivals
     assert not account.idle.calls
     assert '"object"' not in done.stdout, "no reply was read"

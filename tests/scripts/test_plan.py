@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from data_loaders.schema import Case
 from eval.analysis.costs import BUILD, phases
 from eval.report.equivalence import left_open
 from eval.running.loop import run_all
@@ -92,6 +93,42 @@ def test_a_plan_from_a_sample_is_near_what_everything_takes(
     calls, tokens = spent(tmp_path, dataset, names, *more)
     assert planned.calls == pytest.approx(calls, rel=0.25)
     assert planned.tokens_in == pytest.approx(tokens, rel=0.25)
+
+
+def test_of_a_long_history_two_beginnings_are_built_and_tell_how_costs_grow(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = ("segtree_td", "full_history")
+    whole = shares(tmp_path / "whole", "locomo", names)
+    monkeypatch.setattr("scripts.assembly.plan.TURNS", 40)
+    (sample,) = _samples(runs_of(tmp_path, "locomo", names[:1])[2], lambda run: run)
+    assert sample.half is not None
+    cut, half = sample.run.cases[0], sample.half.cases[0]
+    assert (len(cut.turns), len(half.turns)) == (40, 20)
+    assert half.turns == cut.turns[:20] == sample.planned.cases[0].turns[:20]
+    beginnings = shares(tmp_path / "beginnings", "locomo", names)
+    for role, counts in (("memory", ("calls", "tokens_in")), ("reader", ("calls", "tokens_in"))):
+        for count in counts:
+            assert getattr(beginnings[role], count) == pytest.approx(getattr(whole[role], count), rel=0.25), (
+                role,
+                count,
+            )
+
+
+def test_questions_of_a_beginning_are_asked_after_the_same_share_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("scripts.assembly.plan.TURNS", 20)
+    (sample,) = _samples(runs_of(tmp_path, "realmem", ("bm25",))[2], lambda run: run)
+    (case,), size = sample.run.cases, len(sample.run.cases[0].turns)
+    original = next(each for each in sample.planned.cases if each.id == case.id)
+
+    def shares_of(one: Case) -> list[float]:
+        place = {turn.id: number + 1 for number, turn in enumerate(one.turns)}
+        return [place[question.after] / len(place) for question, _ in one.questions if question.after]
+
+    assert size < len(original.turns)
+    assert shares_of(case) == pytest.approx(shares_of(original), abs=1 / size)
 
 
 def test_what_a_sample_used_counts_by_its_factor() -> None:

@@ -131,6 +131,7 @@ class Raptor(MemorySystem):
     UNIT: ClassVar = {"rule": "utterance"}
     OFFLINE: ClassVar = True
     INDEPENDENT_CALLS: ClassVar = True
+    PLANNED_WITH: ClassVar = {"reducer": "pca", "max_components": 12}
 
     def __init__(
         self, llm: LLM, embedder: Embedder, prompts: Prompts, settings: RaptorSettings = RaptorSettings()

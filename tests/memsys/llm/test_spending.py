@@ -7,12 +7,15 @@ import json
 import os
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import numpy as np
 import pytest
 
+from data_loaders.schema import Turn, Unit
 from memsys.embed import HashingEmbedder
 from memsys.llm.batching.endpoint import BatchEndpoint, BatchSettings
 from memsys.llm.batching.journal import Journal
@@ -24,11 +27,14 @@ from memsys.llm.gateway.upstream import EndpointUpstream
 from memsys.llm.pricing import SUSPECTED, ModelSettings, Purse, Reservation, SpendingCapReached
 from memsys.llm.protocol import Request
 from memsys.llm.server import Server
+from memsys.systems.released import Released
 from scripts.checkup.calls import EndpointProbe
 from scripts.mock.endpoint import Mock, application, serving
 
 RACES = int(os.environ.get("MEMSYS_RACES", "1"))
 CALLS, IN_FLIGHT, LIMIT = 300, 64, 20
+PRODUCTS, WRITES = 4, 25
+TOY = Path(__file__).resolve().parents[2] / "products" / "toy.py"
 PRICED = ModelSettings("mock", usd_per_million_in=100.0, usd_per_million_out=1000.0)
 CAP = 1.0
 DISCOUNT = 0.5
@@ -129,9 +135,39 @@ def two_at_once(url: str, purse: Purse) -> None:
             done.result()
 
 
+def two_commands(url: str, purse: Purse) -> None:
+    """Two commands at once: each has the whole cap."""
+    with ThreadPoolExecutor(2) as pool:
+        for done in [pool.submit(chat, url, each) for each in (purse, Purse(CAP))]:
+            done.result()
+
+
+def products(url: str, purse: Purse) -> None:
+    """Programs of others, each in a process of its own, which send no limit."""
+    endpoint = Endpoint(url, EndpointLimits(in_flight=IN_FLIGHT), label="mock", purse=purse)
+    served = Gateway(
+        EndpointUpstream(endpoint, replace(PRICED, max_output_tokens=LIMIT)), HashingEmbedder(32), None, "live"
+    )
+
+    def fed(number: int) -> None:
+        memory = Released(served, np.random.default_rng(number), product=str(TOY), settings={}, step_seconds=60)
+        try:
+            for turn in range(WRITES):
+                memory.write(Unit(f"u{turn}", (Turn(f"t{turn}", "Mara", f"I planted {turn} of {number}."),), "s1"))
+        except SpendingCapReached:
+            pass
+        finally:
+            memory.close()
+
+    with ThreadPoolExecutor(PRODUCTS) as pool:
+        list(pool.map(fed, range(PRODUCTS)))
+    served.close()
+    endpoint.close()
+
+
 SPENDERS: dict[str, Callable[[str, Purse], None]] = {
     "chat": chat, "embeddings": embeddings, "gateway": gateway, "batches": batches, "the check-up": check_up,
-    "chat and embeddings": two_at_once,
+    "chat and embeddings": two_at_once, "two commands": two_commands, "products": products,
 }  # fmt: skip
 SERVERS: dict[str, dict[str, Any]] = {
     "honest": {},
@@ -156,8 +192,9 @@ def test_no_race_passes_the_cap_by_more_than_the_first_lie(server: str, spender:
         mock, purse = Billing(**told, price=DISCOUNT if spender == "batches" else 1.0), Purse(CAP)
         with serving(application(mock)) as url:
             SPENDERS[spender](url, purse)
-        late = (mock.factor / SUSPECTED - 1) * (1 - mock.onset) * CAP
-        most = CAP if server == "honest" else CAP + max(mock.dearest, late)
+        commands = 2 if spender == "two commands" else 1  # the first lie comes when each has spent its part
+        late = (mock.factor / SUSPECTED - 1) * (1 - mock.onset / commands) * CAP
+        most = commands * (CAP if server == "honest" else CAP + max(mock.dearest, late))
         print(f"{spender}, {server}: billed {mock.billed / CAP:.2f} of the cap, the dearest call {mock.dearest:.3f}")
         assert mock.billed <= most * (1 + 1e-9)
         assert mock.billed > 0.5 * CAP, "the cap was reached for no good reason, or not at all"
