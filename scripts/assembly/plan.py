@@ -55,7 +55,7 @@ BUILT = 3
 """The same for a memory that is rebuilt before each question."""
 
 TURNS, CHARACTERS = 280, 80_000
-"""Size of the beginning that is built of a longer history; a quarter of it by a memory that is rebuilt as a whole."""
+"""Size of the beginning that is built of a longer history; half of it by a memory that is rebuilt as a whole."""
 
 ROLES = ("memory", "probe", "reader", "judge", "embedder")
 
@@ -64,6 +64,8 @@ SECONDS_PER_CALL = 1.5
 
 STEEPER = 0.25
 """By how much the exponent of the cost of building may differ from 1."""
+PROPORTIONAL = 0.8
+"""Exponent above which a question costs in proportion to the history."""
 
 Place = tuple[str, str, str | None]
 """Case, question, and the last turn before the question (None: the question comes after the whole history)."""
@@ -195,14 +197,14 @@ class Sample:
         """What `factor` misses, from what a phase uses over half of the sample and over the whole of it.
 
         A phase that uses `size ** exponent` is extrapolated with that exponent. Two samples tell it roughly, so building has one within
-        `STEEPER` of 1, and a question either one from a half to 1 or, as most memories recall so many items, none.
+        `STEEPER` of 1, and a question costs the same or, as with the whole history in its prompt, in proportion.
         """
         if half <= 0.0 or whole <= 0.0:
             return 1.0
         exponent = math.log2(whole / half)
         if phase in BUILD:
             return float(self.longer ** min(max(exponent - 1.0, -STEEPER), STEEPER))
-        return float(self.longer ** min(exponent, 1.0)) if exponent > 0.5 else 1.0
+        return self.longer if exponent > PROPORTIONAL else 1.0
 
 
 @dataclass(slots=True)
@@ -466,7 +468,7 @@ def _cut(sample: Sample, beginnings: dict[tuple[int, str, int], Case]) -> Sample
         return beginnings[key]
 
     (case,), (size,) = sample.run.cases, sample.run.sizes
-    turns = _affordable(case, 4 if getattr(innermost(sample.run.build), "OFFLINE", False) else 1)
+    turns = _affordable(case, 2 if getattr(innermost(sample.run.build), "OFFLINE", False) else 1)
     if turns == (every := len(case.turns)):
         return sample
     longer = every / turns

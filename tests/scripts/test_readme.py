@@ -75,7 +75,7 @@ def test_the_readme_says_where_it_runs_and_what_lies_in_the_data_folder() -> Non
     readme = " ".join(text_of("README.md").split())
     assert 'requires-python = ">=3.11,<3.14"' in text_of("pyproject.toml")
     assert "Python 3.11–3.13 on Linux or macOS (Windows: WSL)" in readme
-    assert "make fetch SET=locomo DATA=~/data # real data: ~/data/locomo/locomo10.json" in readme
+    assert "make fetch SET=locomo DATA=~/data # real data, 3 MB: ~/data/locomo/locomo10.json" in readme
     assert "locomo/locomo10.json" in {entry["file"] for entry in yaml.safe_load(text_of("data_loaders/manifest.yaml"))}
 
 

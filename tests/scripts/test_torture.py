@@ -100,6 +100,18 @@ def test_of_memories_that_differ_in_numbers_only_the_first_meets_the_replies() -
     assert "segtree_bu" not in replies.systems()
 
 
+def test_replies_are_judged_by_a_complete_run_and_a_machine_that_is_late_by_itself_is_a_defect(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    codes = [1, 1, 0]
+    monkeypatch.setattr(replies, "run_here", lambda cfg, results: Ended(codes.pop(0), "", ""))
+    assert not replies.meet("bm25", [], tmp_path / "late at first").defects
+    assert not codes
+    codes += [1] * replies.STARTS
+    (defect,) = replies.meet("bm25", [0], tmp_path / "always late").defects
+    assert defect == f"bm25: the run without a bad reply is not complete after {replies.STARTS} starts"
+
+
 def test_what_a_message_says_is_deleted_the_file_or_a_folder_of_the_run(tmp_path: Path) -> None:
     case = tmp_path / "results" / "runs" / "case"
 
