@@ -439,7 +439,9 @@ def _quick(build: Callable[..., MemorySystem]) -> Callable[..., MemorySystem]:
     quick = getattr(build.func, "PLANNED_WITH", {})
     if not quick:
         return build
-    return partial(build.func, *build.args, **{**build.keywords, "settings": replace(build.keywords["settings"], **quick)})
+    return partial(
+        build.func, *build.args, **{**build.keywords, "settings": replace(build.keywords["settings"], **quick)}
+    )
 
 
 def _samples(runs: Iterable[Run], offline: Callable[[Run], Run], *, whole: bool = False) -> list[Sample]:

@@ -27,6 +27,7 @@ from memsys.llm.gateway.upstream import EndpointUpstream
 from memsys.llm.pricing import SUSPECTED, ModelSettings, Purse, Reservation, SpendingCapReached
 from memsys.llm.protocol import Request
 from memsys.llm.server import Server
+from memsys.settings import with_settings
 from memsys.systems.released import Released
 from scripts.checkup.calls import EndpointProbe
 from scripts.mock.endpoint import Mock, application, serving
@@ -150,7 +151,8 @@ def products(url: str, purse: Purse) -> None:
     )
 
     def fed(number: int) -> None:
-        memory = Released(served, np.random.default_rng(number), product=str(TOY), settings={}, step_seconds=60)
+        given = {"product": str(TOY), "settings": {}, "step_seconds": 60.0}
+        memory = with_settings(Released, given)(served, np.random.default_rng(number))
         try:
             for turn in range(WRITES):
                 memory.write(Unit(f"u{turn}", (Turn(f"t{turn}", "Mara", f"I planted {turn} of {number}."),), "s1"))
