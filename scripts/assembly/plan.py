@@ -30,8 +30,8 @@ from eval.running.run import Run, build_memory, innermost, no_rehearsal
 from eval.statistics.power import POWER, planned
 from eval.statistics.power import shown as detectable
 from memsys.embed import HashingEmbedder
-from memsys.llm.batching.endpoint import BatchSettings
 from memsys.interface import MemorySystem
+from memsys.llm.batching.endpoint import BatchSettings
 from memsys.llm.futures import settle
 from memsys.llm.gateway.server import Gateway
 from memsys.llm.gateway.upstream import EngineUpstream
