@@ -16,6 +16,30 @@ from data_loaders.lazy import LazyCases, as_lazy
 from data_loaders.schema import Case, Gold, Question, Session, Turn
 
 
+def beginning_of(case: Case, turns: int) -> Case:
+    """The first turns of a case; its questions are asked after the same share of what is left as of the whole.
+
+    The gold still names evidence that is cut off: this is for estimates of cost, which score nothing.
+    """
+    sessions, left = [], turns
+    for session in case.sessions:
+        if left > 0:
+            sessions.append(replace(session, turns=session.turns[:left]))
+            left -= len(session.turns)
+    place = {turn.id: number for number, turn in enumerate(case.turns)}
+    kept = [turn.id for session in sessions for turn in session.turns]
+    share = len(kept) / len(place)
+
+    def moved(after: str | None) -> str | None:
+        return kept[min(int((place[after] + 1) * share), len(kept) - 1)] if after else after
+
+    return replace(
+        case,
+        sessions=tuple(sessions),
+        questions=tuple((replace(question, after=moved(question.after)), gold) for question, gold in case.questions),
+    )
+
+
 def subset(
     cases: Sequence[Case],
     *,

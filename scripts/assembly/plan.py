@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from data_loaders.schema import Case
+from data_loaders.transforms import beginning_of
 from eval.analysis.costs import BUILD, phases
 from eval.files.run_folder import COSTS, EFFORTS, RunFolder, read_predictions
 from eval.files.store import read_lines
@@ -466,7 +467,7 @@ def _cut(sample: Sample, beginnings: dict[tuple[int, str, int], Case]) -> Sample
     def beginning(turns: int) -> Case:
         key = id(sample.planned.cases), case.id, turns
         if key not in beginnings:
-            beginnings[key] = _beginning(case, turns)
+            beginnings[key] = beginning_of(case, turns)
         return beginnings[key]
 
     (case,), (size,) = sample.run.cases, sample.run.sizes
@@ -499,27 +500,6 @@ def _affordable(case: Case, part: int) -> int:
         if characters > CHARACTERS // part:
             return max(number, 1)
     return min(len(case.turns), TURNS // part)
-
-
-def _beginning(case: Case, turns: int) -> Case:
-    """The first turns of a case; its questions are asked after the same share of what is left as of the whole."""
-    sessions, left = [], turns
-    for session in case.sessions:
-        if left > 0:
-            sessions.append(replace(session, turns=session.turns[:left]))
-            left -= len(session.turns)
-    place = {turn.id: number for number, turn in enumerate(case.turns)}
-    kept = [turn.id for session in sessions for turn in session.turns]
-    share = len(kept) / len(place)
-
-    def moved(after: str | None) -> str | None:
-        return kept[min(int((place[after] + 1) * share), len(kept) - 1)] if after else after
-
-    return replace(
-        case,
-        sessions=tuple(sessions),
-        questions=tuple((replace(question, after=moved(question.after)), gold) for question, gold in case.questions),
-    )
 
 
 def _sample(planned: Run, run: Run, places: Sequence[Sequence[Place]]) -> Sample:
