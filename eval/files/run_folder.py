@@ -295,9 +295,9 @@ def read_efforts(case_folder: Path, *needed: str) -> list[dict[str, Any]]:
     """The effort lines of a case; empty where it has none.
 
     Args:
-        needed: fields that every line must have, beside `phase` and `subject`.
+        needed: fields that every line must have, beside `phase`.
 
     Raises:
         RunError: a line is damaged or lacks a field.
     """
-    return read_lines(case_folder / EFFORTS, again=False, fields=("phase", "subject", *needed))
+    return read_lines(case_folder / EFFORTS, again=False, fields=("phase", *needed))

@@ -75,7 +75,7 @@ def rendered_again(
 
 def _effort(case_folder: Path, prediction: Prediction) -> dict[str, Any]:
     """The effort line of the answer; the last one, where a failed answer was asked for again."""
-    lines = read_efforts(case_folder, "context_tokens", "dropped_items")
+    lines = read_efforts(case_folder, "subject", "context_tokens", "dropped_items")
     asked = [line for line in lines if (line["phase"], line["subject"]) == ("answer", prediction.question_id)]
     if not asked:
         raise RunError("no reader was asked: the memory failed, gave up or answered itself")

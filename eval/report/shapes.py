@@ -150,7 +150,7 @@ def revenue_lines(run_folder: Path, trees: Sequence[Tree], seed: int) -> list[st
 
 def _written(run_folder: Path, tree: Tree) -> list[str]:
     """Unit ids of a case in the order in which they were written."""
-    lines = read_efforts(RunFolder(run_folder).case(tree.case_id))
+    lines = read_efforts(RunFolder(run_folder).case(tree.case_id), "subject")
     return [line["subject"] for line in lines if line["phase"] == "write"]
 
 

@@ -59,7 +59,11 @@ class CaseLog:
         write_lines(folder / PREDICTIONS, done.values())
         write_lines(folder / ITEMS, self._items.values())
         # Of a resumed case the costs of answered questions are kept. Its build is repeated, from the cache, and counted anew.
-        efforts = [line for line in read_efforts(folder) if line["phase"] in PER_QUESTION and line["subject"] in done]
+        efforts = [
+            line
+            for line in read_efforts(folder, "subject")
+            if line["phase"] in PER_QUESTION and line["subject"] in done
+        ]
         write_lines(folder / EFFORTS, efforts)
         self._predictions = Appender(folder / PREDICTIONS)
         self._item_lines = Appender(folder / ITEMS)

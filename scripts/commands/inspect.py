@@ -97,7 +97,7 @@ def reader_lines(case_folder: Path, prediction: Prediction) -> list[str]:
     """What of the recall the reader was shown; nothing where the memory answered itself, or nothing was asked."""
     asked = [
         line
-        for line in read_efforts(case_folder, "context_tokens")
+        for line in read_efforts(case_folder, "subject", "context_tokens")
         if (line["phase"], line["subject"]) == ("answer", prediction.question_id) and line["context_tokens"]
     ]
     return [

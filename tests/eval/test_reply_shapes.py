@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from functools import cache
 from itertools import product
 from pathlib import Path
 from string import Template
@@ -54,6 +55,7 @@ ENDED = {
     "tool call only": "tool call only",
 }
 """Shapes without a reply, and the outcome of each."""
+PROMPTS = Prompts()
 PROSE = "Ines learned to weave in Oaxaca. She sold two looms and a rug."
 DECOY = "Could it be yes? Perhaps CORRECT, 1, or Action: 2. No: it is WRONG, 0."
 
@@ -133,7 +135,7 @@ def test_every_prompt_reads_the_bare_value_or_a_typed_failure_whatever_the_shape
 ) -> None:
     for name in NAMES:
         with subtests.test(name=name):
-            prompt = Prompts()[name]
+            prompt = PROMPTS[name]
             fields, purpose = fields_of(prompt), name.replace("/", ".")
             reply, _ = replies_of(prompt, fields)
             labels = prompt.labels_for(fields)
@@ -195,6 +197,7 @@ RIGHT_AND_WRONG = {
 }
 
 
+@cache
 def judge_of(name: str) -> Judge:
     folder = Path(__file__).parents[2] / "conf" / "judge"
     return Judge(**yaml.safe_load((folder / f"{name}.yaml").read_text(encoding="utf-8")))
@@ -210,7 +213,7 @@ def graded(served: Served, name: str, kind: str, right: bool, shape: str) -> Sco
     gold = Gold(GOLD.answers, category=GOLD.category, detail={**GOLD.detail, "question_type": kind})
     forms = [form if isinstance(form, str) else json.dumps(form) for form in RIGHT_AND_WRONG[judge.rule]]
     reply, other = forms if right else forms[::-1]
-    request = judge_request(judge, Prompts(), Question("q7", "Where did Ines learn to weave?"), gold, "In Oaxaca")
+    request = judge_request(judge, PROMPTS, Question("q7", "Where did Ines learn to weave?"), gold, "In Oaxaca")
     thought = f"Could it be {other}? I should say {other}.\n{other}"
     return judged(judge, complete(served.replying(reply, thought, shape), request), gold)
 

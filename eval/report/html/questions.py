@@ -63,7 +63,7 @@ class CaseFiles:
 def case_files(run: ReportedRun, case_id: str) -> CaseFiles:
     """Read the files of a case; all empty where the run has not reached it."""
     folder = run.case_folder(case_id)
-    lines = read_efforts(folder)
+    lines = read_efforts(folder, "subject")
     efforts = {(line["phase"], line["subject"]): line for line in lines if line["phase"] in ("read", "answer")}
     return CaseFiles(run, read_predictions(folder), read_items(folder), efforts)
 
