@@ -209,7 +209,7 @@ def chain_above(above: dict[str, list[str]], node: str) -> list[str]:
 
 def test_where_the_data_are_not_those_of_the_run_the_reason_stands_in_place_of_the_gold(copied: Path) -> None:
     record = json.loads((copied / "run.json").read_text())
-    record.dataset["sha256"] = ["0" * 64]
+    record["dataset"]["sha256"] = ["0" * 64]
     (copied / "run.json").write_text(json.dumps(record))
     line = lines_of(copied)[0]
     page = "\n".join(inspect.inspect(copied, line["question_id"], line["case_id"]))
@@ -220,7 +220,7 @@ def test_where_the_data_are_not_those_of_the_run_the_reason_stands_in_place_of_t
 
 def test_where_the_files_are_gone_the_command_that_gets_them_is_shown(copied: Path, tmp_path: Path) -> None:
     record = json.loads((copied / "run.json").read_text())
-    record.data_status = "official"
+    record["data_status"] = "official"
     (copied / "run.json").write_text(json.dumps(record))
     line = lines_of(copied)[0]
     page = "\n".join(inspect.inspect(copied, line["question_id"], line["case_id"], tmp_path / "empty"))
@@ -344,7 +344,7 @@ def test_the_prompt_is_shown_as_it_was_sent_and_not_when_that_is_not_known(copie
     texts = {item["key"]: item["text"] for item in read_lines(folder / "items.jsonl")}
     assert all(texts[key] in prompt for key in line["items"])
     record = json.loads((copied / "run.json").read_text())
-    record.prompts[record.reader["prompt"]] = "0" * 64
+    record["prompts"][record["reader"]["prompt"]] = "0" * 64
     (copied / "run.json").write_text(json.dumps(record))
     assert verb("inspect", asked) == 0
     assert "Prompt    not shown: the prompt file reader/locomo_official.md has changed" in capsys.readouterr().out
@@ -455,7 +455,7 @@ def test_a_memory_without_a_description_is_named_with_those_that_have_one(
     copied: Path, run_folder: Path, capsys: Any
 ) -> None:
     record = json.loads((copied / "run.json").read_text(encoding="utf-8"))
-    record.memory["build"]["_target_"] = "memsys.systems.raptor.Raptor"
+    record["memory"]["build"]["_target_"] = "memsys.systems.raptor.Raptor"
     (copied / "run.json").write_text(json.dumps(record), encoding="utf-8")
     assert verb("inspect", [str(run_folder), "--design", str(copied)]) == 2
     assert (
