@@ -12,13 +12,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 
 import numpy as np
 
 from data_loaders.schema import Question, Turn, Unit
-
-Mode = TypeVar("Mode", bound=str)
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,17 +159,6 @@ class MemorySystem(ABC):
     def report(self) -> dict[str, Any]:
         """Statistics of the build (node counts, fallback rates …), JSON-serialisable; written once per case."""
         return {}
-
-
-def known_mode(memory: MemorySystem, mode: Mode) -> Mode:
-    """Return the mode if it is one of the memory's `MODES`.
-
-    Raises:
-        ValueError: the mode is unknown.
-    """
-    if mode not in memory.MODES:
-        raise ValueError(f"mode must be one of {', '.join(memory.MODES)}, found {mode!r}")
-    return mode
 
 
 def positive(name: str, value: int) -> int:

@@ -44,13 +44,6 @@ from memsys.settings import Positive, Settings
 from memsys.tokens import count_tokens, truncate
 from memsys.vectors import Vectors, best
 
-_CHOICES = {
-    "retrieval": ("collapsed", "traversal"),
-    "threshold_law": ("normalised", "exp", "multiplicative"),
-    "expand_rule": ("text", "algorithm"),
-    "n_mode": ("children", "leaves"),
-}
-
 
 @dataclass(slots=True)
 class _Node:

@@ -53,9 +53,6 @@ from memsys.systems.bm25 import bm25_index, bm25_scores, words
 from memsys.vectors import Vectors, best
 
 Mode = Literal["paper", "code"]
-Extraction = Literal["predict", "direct"]
-EXTRACTIONS = ("predict", "direct")
-SEARCHES = ("vector", "hybrid")
 NO_PREDICTION = "Nothing is known yet that would let anybody expect what happens here."
 _FULL = "The buffer is full."
 _END = "The conversation stops here for now."

@@ -66,8 +66,9 @@ class MemOSSettings(Settings):
     views: Literal["both", "user"] = "both"
     """`both` sides of the dialogue as the user in turn, or only the `user` (half the calls)."""
     window: int = 10
+    """Lines of a window."""
     overlap: int = 2
-    """Lines of a window, and how many of them begin the next window."""
+    """Lines of a window that begin the next one."""
     fine_parse: bool = False
     """Whether a model writes statements to search by, besides the question (one call per view)."""
     reorganise: bool = False

@@ -34,7 +34,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from annotated_types import Ge
 
 from data_loaders.schema import Question, Unit
-from memsys.interface import Item, MemorySystem, NodeView, Recall, dated, one_of, union, unit_item
+from memsys.interface import Item, MemorySystem, NodeView, Recall, dated, union, unit_item
 from memsys.llm import meter
 from memsys.llm.ask import ask_all, complete
 from memsys.llm.parsing import ParseFailure
@@ -47,14 +47,6 @@ from memsys.tokens import count_tokens, truncate
 NO_ANSWER = "no answer"
 RETRY_TEMPERATURE = 0.7
 """At temperature 0, an invalid reply would be repeated."""
-_CHOICES = {
-    "segment": ("pack", "unit"),
-    "leaf_summary": ("llm", "copy_if_short"),
-    "output": ("evidence", "answer"),
-    "collect": ("first", "k"),
-    "fallback": ("visited", "empty"),
-    "working_memory": ("off", "leaf", "both"),
-}
 
 
 @dataclass(frozen=True)
@@ -124,12 +116,6 @@ class MemWalker(MemorySystem):
         """All nodes of each level as of the last `consolidate`."""
         self._built = 0
         """Number of units in these levels."""
-
-    def _check_choices(self) -> None:
-        for name, choices in _CHOICES.items():
-            one_of(name, getattr(self, name), choices)
-        if self.settings.branching < 2:
-            raise ValueError(f"branching must be at least 2, found {self.settings.branching}")
 
     def write(self, unit: Unit) -> None:
         """Add the unit to the open segment, or open the next segment with it. `consolidate` makes the summaries."""

@@ -39,7 +39,7 @@ import numpy as np
 
 from data_loaders.schema import Question, Unit
 from memsys.embed import Embedder
-from memsys.interface import Item, MemorySystem, NodeView, Recall, dated, one_of, positive, union
+from memsys.interface import Item, MemorySystem, NodeView, Recall, dated, union
 from memsys.llm import meter
 from memsys.llm.ask import ask_all
 from memsys.llm.parsing import ParseFailure
@@ -51,7 +51,6 @@ from memsys.tokens import count_tokens, truncate
 from memsys.vectors import best
 
 Mode = Literal["paper", "code"]
-_CHOICES = {"reducer": ("umap", "pca"), "retrieval": ("collapsed", "traversal")}
 _count: Callable[[str], int] = partial(count_tokens, encoding="cl100k_base")
 
 
@@ -95,8 +94,9 @@ class RaptorSettings(Settings):
     traversal_k: Positive = 5
     """Number of nodes that a traversal keeps per layer."""
     start_layer: int | None = None
+    """Layer in which a traversal starts; None is the top."""
     traversal_layers: Positive | None = None
-    """Layer in which a traversal starts (None = the top), and number of layers it visits (None = all)."""
+    """Number of layers that a traversal visits; None is all."""
     chunk_tokens: Positive | None = 100
     """Size of the leaves in cl100k tokens; None makes every unit a leaf."""
     layers: Positive = 5
@@ -150,16 +150,6 @@ class Raptor(MemorySystem):
         self._built = 0
         """Number of units in the last build."""
         self._tree = _Tree()
-
-    def _check(self, reducer: str) -> None:
-        for name, choices in _CHOICES.items():
-            one_of(name, getattr(self, name), choices)
-        for name in ("k", "max_tokens", "traversal_k", "traversal_layers", "chunk_tokens", "layers", "summary_tokens"):
-            if getattr(self, name) is not None:
-                positive(name, getattr(self, name))
-        for package in ("sklearn", "umap") if reducer == "umap" else ("sklearn",):
-            if find_spec(package) is None:
-                raise ImportError(f"RAPTOR needs {package}: pip install memsys-bench[cluster]")
 
     def write(self, unit: Unit) -> None:
         self._units.append(unit)

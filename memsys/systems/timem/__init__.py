@@ -74,7 +74,6 @@ BUDGETS: Mapping[str, Mapping[str, Sequence[int]]] = {
 }
 """Maximum numbers of ancestors of levels 2, 3, 4 and 5 by complexity (Table 7; the release's default configuration)."""
 POOLS = {"all": (1, 2, 3, 4, 5), "segments": (1,), "summaries": (2, 3, 4, 5)}
-PICKS = ("query", "activation", "chronological")
 _CHANNEL_K = {"paper": None, "code": 40}
 _SHORTEST = {1: 10, 2: 20, 3: 20, 4: 20, 5: 20}
 """Least number of characters of a memory of each level."""
@@ -415,12 +414,3 @@ def _by_distance(view: View, now: datetime | None) -> Callable[[int], tuple[int,
         return int(view.levels[index]), abs(now - end) if now and end else timedelta.max, index
 
     return key
-
-
-def _check_budgets(budgets: Mapping[str, Sequence[int]] | None) -> None:
-    if budgets is None:
-        return
-    if not isinstance(budgets, Mapping) or set(budgets) != set(SCOPES):
-        raise ValueError(f"budgets must name {', '.join(SCOPES)}, found {budgets!r}")
-    if any(len(levels) != 4 or min(levels) < 0 for levels in budgets.values()):
-        raise ValueError(f"budgets must give numbers for the levels 2, 3, 4 and 5, found {budgets!r}")
