@@ -61,11 +61,14 @@ class OutcomeCell(Cell):
             if found[name] and name not in RIGHT
         )
 
+    def skipped(self, category: str = ALL) -> int:
+        """Number of questions of a category that say nothing about the memory."""
+        return len(self._questions(category)) - len(self.applicable(category))
+
     def split(self, category: str = ALL) -> str:
         """`610/20/10`: right, wrong and not applicable, and what else became of questions where there is anything."""
         counts = self.counts(category)
         right = sum(self.scores[each.key] for each in self.applicable(category) if each.key in self.scores)
-        skipped = len(self._questions(category)) - counts.questions
         named = (("unscored", counts.unscored), ("errored", counts.errored), ("not reached", counts.not_reached))
         missing = [f"{count} {name}" for name, count in named if count]
-        return ", ".join([f"{right:g}/{counts.scored - right:g}/{skipped}", *missing])
+        return ", ".join([f"{right:g}/{counts.scored - right:g}/{self.skipped(category)}", *missing])

@@ -14,6 +14,7 @@ from typing import Any
 
 from eval.analysis.costs import Price, effort_missing, phases
 from eval.report.cell import ALL, Cell, categories
+from eval.report.outcome_cell import OutcomeCell
 from eval.report.rendering import money, shown
 from eval.report.tables import CORRECTED, AnyCell, Measure, Table, corrected_fields, is_corrected, printed
 from eval.statistics.stats import Estimate, Interval
@@ -24,6 +25,8 @@ FIELDS = (
     "case_low,case_high,clusters,spread,could_be_low,could_be_high,published,published_low,published_high,verdict"
 ).split(",")
 """Columns of the CSV."""
+OUTCOMES = ["not_applicable", "wrong_outcomes"]
+"""Further ones where outcomes have names (`eval.report.outcome_cell`): questions that say nothing, and wrong outcomes by name."""
 
 
 def as_json(table: Table, results: Path) -> str:
@@ -141,13 +144,16 @@ def ends(interval: Interval | None) -> list[float] | None:
 def as_csv(table: Table) -> str:
     """One CSV line per cell and category, with every number that the Markdown prints of scores."""
     more = CORRECTED if is_corrected(table) else []
-    lines = [[*FIELDS, *more]]
+    fields = [*FIELDS]
+    if any(isinstance(cell, OutcomeCell) for row in table.rows for cell in row.cells):
+        fields += OUTCOMES
+    lines = [[*fields, *more]]
     for row in table.rows:
         for column, cell in zip(table.columns, row.cells, strict=True):
             for name in categories(column) if isinstance(cell, Cell) else [ALL]:
                 values = {"table": table.name, "memory": row.name, "dataset": column.dataset, "metric": column.metric}
                 values |= {"category": name, **_values(cell, name)}
-                own = [values.get(field) for field in FIELDS]
+                own = [values.get(field) for field in fields]
                 texts = [
                     "" if value is None else f"{value:.6f}" if isinstance(value, float) else str(value) for value in own
                 ]
@@ -169,6 +175,8 @@ def _values(cell: AnyCell, category: str) -> dict[str, Any]:
         counts, bounds = cell.counts(category), cell.bounds(category)
         values |= {name: getattr(counts, name) for name in FIELDS[FIELDS.index("questions") : FIELDS.index("mean")]}
         values |= _span("could_be", bounds)
+        if isinstance(cell, OutcomeCell):
+            values |= {"not_applicable": cell.skipped(category), "wrong_outcomes": cell.failures(category)}
     if category == ALL:
         values |= {"verdict": cell.verdict(), "spread": cell.spread if isinstance(cell, Cell) else None}
         if (number := cell.published) is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 from pathlib import Path
 
 import pytest
@@ -62,6 +63,8 @@ def test_errors_and_what_was_not_reached_are_missing(tmp_path: Path) -> None:
     assert (counts.questions, counts.scored, counts.unscored, counts.errored, counts.not_reached) == (11, 4, 1, 1, 5)
     assert made.split() == "1/3/1, 1 unscored, 1 errored, 5 not reached"
     assert made.failures() == "both 1, lost 2", "the one that matters comes first"
+    (line,) = csv.DictReader(as_csv(Table("t", "T", (), (COLUMN,), (Row("a", "A", (made,)),))).splitlines())
+    assert (line["not_applicable"], line["wrong_outcomes"]) == ("1", "both 1, lost 2")
     bounds = made.bounds()
     assert bounds is not None
     assert (bounds.low, bounds.high) == (pytest.approx(1 / 11), pytest.approx(8 / 11))
