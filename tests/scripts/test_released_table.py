@@ -7,15 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from memsys.products.places import PINS, Place
+from memsys.products.places import PINS
 from scripts.setup.exits import guarded
 from scripts.setup.launch import composed
 from scripts.setup.options import load_option, options
 from scripts.tables.facts import NOT_EXAMINED
 from scripts.tables.table import make_table
-
-ROOT = Path(__file__).resolve().parents[2]
-TOY = str(ROOT / "tests" / "products" / "toy.py")
 
 
 def printed(folder: Path, *settings: str) -> dict[str, list[str]]:
@@ -56,16 +53,16 @@ def test_a_product_that_is_asked_for_by_name_has_to_be_installed(
 
 
 @pytest.mark.slow
-def test_a_row_whose_conformance_is_refused_says_why_and_a_replay_examines_nobody(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("memsys.systems.released.place_of", lambda _: Place("mem0ai", Path(TOY), None))
-    rows = printed(tmp_path, "table.others=[bm25,released_mem0]")
-    assert rows["released_mem0"][-1] == "refused: empties", "the engine does not know what the toy asks for"
-    assert rows["released_mem0"][-3] == "pairs of turns; k 20; the default of a search; searchable when a write returns"
+def test_a_row_whose_conformance_is_refused_says_why_and_a_replay_examines_nobody(tmp_path: Path) -> None:
+    rows = printed(tmp_path, "table.others=[bm25,nothing]")
+    assert (rows["bm25"][-1], rows["nothing"][-1]) == ("accepted", "accepted, waived: empties")
     for file in (tmp_path / "conformance").iterdir():
-        file.unlink()
-    assert printed(tmp_path, "table.others=[bm25,released_mem0]", "replay=true")["bm25"][-1] == NOT_EXAMINED
+        if file.name.startswith("nothing-"):
+            file.unlink()
+        else:
+            file.write_text('{"refused": ["k ignored"], "faults": {"k ignored": "3 came"}}', encoding="utf-8")
+    rows = printed(tmp_path, "table.others=[bm25,nothing]", "replay=true")
+    assert (rows["bm25"][-1], rows["nothing"][-1]) == ("refused: k ignored", NOT_EXAMINED)
 
 
 def test_every_product_is_a_row_of_the_table_and_says_how_it_recalls() -> None:
