@@ -58,7 +58,7 @@ MARKER = "->->"
 _MARKED = re.compile(rf"\s*{MARKER} *(?:\d+, *(?:\d+|N/A)?)?")
 """A marker with the blanks before it and its place in the plan; the bullet's number is missing in some."""
 
-Chats = Literal["truncated", "whole"]
+Chats = Literal["truncated", "whole", "none"]
 Markers = Literal["cut", "raw"]
 
 _WHOLE, _TRUNCATED = "chat.json", "chat_trunecated.json"
@@ -69,8 +69,9 @@ _SPEAKERS: Mapping[str, tuple[str, Role]] = {"user": ("User", "user"), "assistan
 def load(path: Path, *, chats: Chats = "truncated", markers: Markers = "cut") -> Sequence[Case]:
     """One case per chat of the tier's folder, by number, parsed on access; sizes are bytes.
 
-    Turn ids are the message ids; question ids are `<ability>_<number from 0>`. All questions are asked after the whole chat. `Gold.detail`
-    has `rubric` (texts), `difficulty`, `subtype`, `topic` and `chat_category`.
+    `chats="none"` gives the questions of every chat without its messages, to judge answers that others gave. Turn ids are the message
+    ids; question ids are `<ability>_<number from 0>`. All questions are asked after the whole chat. `Gold.detail` has `rubric` (texts),
+    `difficulty`, `subtype`, `topic` and `chat_category`.
 
     Raises DataError if a file is malformed, and ValueError for an unknown choice.
     """
@@ -78,16 +79,19 @@ def load(path: Path, *, chats: Chats = "truncated", markers: Markers = "cut") ->
         raise ValueError(
             f"expected chats of {get_args(Chats)} and markers of {get_args(Markers)}: {chats!r}, {markers!r}"
         )
-    folders = _folders(path)
+    needed = _QUESTIONS if chats == "none" else _WHOLE
+    folders = _folders(path, needed)
     if not folders:
         raise DataError(f"{path}: expected folders with {_WHOLE} and {_QUESTIONS}, found none")
-    sizes = [(folder / _WHOLE).stat().st_size for folder in folders]
+    sizes = [(folder / needed).stat().st_size for folder in folders]
     return LazyCases([folder.name for folder in folders], sizes, lambda index: _case(folders[index], chats, markers))
 
 
 def caption(path: Path, *, chats: Chats = "truncated", markers: Markers = "cut") -> str:
     """A table caption's text: how many chats there are, which of them are read truncated, and whether plan markers are cut."""
-    folders = _folders(path)
+    folders = _folders(path, _QUESTIONS if chats == "none" else _WHOLE)
+    if chats == "none":
+        return f"{len(folders)} chats, their questions alone"
     shorter = [folder.name for folder in folders if (folder / _TRUNCATED).is_file()]
     asked = len([folder for folder in path.iterdir() if (folder / _QUESTIONS).is_file()])
     read = "read truncated, as by the official answer script" if chats == "truncated" else "read whole"
@@ -96,15 +100,15 @@ def caption(path: Path, *, chats: Chats = "truncated", markers: Markers = "cut")
     return f"{held}, {len(shorter)} with a truncated copy {read}; plan markers at the end of messages {plan}"
 
 
-def _folders(path: Path) -> list[Path]:
+def _folders(path: Path, needed: str) -> list[Path]:
     folders = [folder for folder in path.iterdir() if folder.is_dir()] if path.is_dir() else []
-    held = [folder for folder in folders if (folder / _WHOLE).is_file()]
+    held = [folder for folder in folders if (folder / needed).is_file()]
     return sorted(held, key=lambda folder: (len(folder.name), folder.name))
 
 
 def _case(folder: Path, chats: Chats, markers: Markers) -> Case:
     name = folder.name
-    batches, notes = _batches(folder, chats)
+    batches, notes = ([], []) if chats == "none" else _batches(folder, chats)
     sessions = _sessions(batches, markers, name, notes)
     turns = [turn for session in sessions for turn in session.turns]
     check_unique((turn.id for turn in turns), f"{name}: messages")
@@ -123,6 +127,8 @@ def _case(folder: Path, chats: Chats, markers: Markers) -> Case:
     labels = {field: get_text(topic, key, f"{name}: topic.json") for field, key in _TOPIC.items()}
     raw = expect(read_json(folder / _QUESTIONS), dict, f"{name}: {Path(_QUESTIONS).name}")
     questions = tuple(_questions(raw, {turn.id for turn in turns}, labels, f"{name}: {Path(_QUESTIONS).name}", notes))
+    if chats == "none":
+        notes = ["The chat is left out, and the evidence with it."]
     return Case(name, ("User", "Assistant"), sessions, questions, cluster=name, notes=tuple(notes))
 
 

@@ -21,7 +21,7 @@ from datetime import datetime
 from pathlib import Path
 
 from data_loaders.lazy import LazyCases
-from data_loaders.raw import MAX_TEXT, check_text, expect, get, get_text, parse_json
+from data_loaders.raw import MAX_TEXT, check_text, expect, get, get_text, parse_json, read_json
 from data_loaders.schema import Case, DataError, Gold, Question, Role, Session, Turn
 
 CATEGORIES = (
@@ -52,6 +52,26 @@ def load(path: Path) -> LazyCases:
         [place.end - place.start for place in places],
         lambda index: _case(path, places[index]),
     )
+
+
+def load_questions(path: Path) -> LazyCases:
+    """The questions of a file whose records have no history, one case each, to judge answers that others gave.
+
+    `Gold.detail` has `question_id`, `question_type` and `answer_session_ids`. Raises DataError for malformed records.
+    """
+    records = [(f"{path.name}[{at}]", each) for at, each in enumerate(expect(read_json(path), list, path.name))]
+    ids = [get_text(record, "question_id", where) for where, record in records]
+
+    def parse(index: int) -> Case:
+        where, record = records[index]
+        cited = expect(record, dict, where).get("answer_session_ids") or []  # null for some abstentions
+        gold, _ = _gold({**record, "answer_session_ids": cited}, ids[index], [], where)
+        question = Question(ids[index], get_text(record, "question", where))
+        return Case(
+            ids[index], ("user", "assistant"), (), ((question, gold),), ids[index], ("The history is left out.",)
+        )
+
+    return LazyCases(ids, [1] * len(ids), parse)
 
 
 def parse_time(text: str, where: str) -> datetime:

@@ -59,7 +59,7 @@ def is_subset(scored: ScoredClaim) -> bool:
     """Whether the file answers fewer than 99 of 100 of the data set's answerable questions."""
     if scored.claim.part or scored.joined is None:
         return bool(scored.claim.part)
-    return covered(scored) < 0.99 * WHOLE[scored.claim.dataset]
+    return covered(scored) < 0.99 * WHOLE.get(scored.claim.dataset, scored.whole)
 
 
 def covered(scored: ScoredClaim) -> int:

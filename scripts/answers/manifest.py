@@ -102,10 +102,17 @@ class Claim:
     options: Mapping[str, str] = field(default_factory=dict)
     claimed: tuple[Printed, ...] = ()
     note: str = ""
+    tier: str = ""
+    """Of BEAM, its length."""
     part: str = ""
     """Which part of the data set the file covers, where it does not cover the whole."""
     extract: bool = False
     """The held file is an extract of the owner's."""
+
+    @property
+    def questions(self) -> str:
+        """Name of the questions that the answers belong to (`scripts.answers.questions`)."""
+        return f"{self.dataset} {self.tier}".rstrip()
 
     @property
     def urls(self) -> list[str]:

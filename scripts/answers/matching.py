@@ -1,6 +1,7 @@
 """Join published answers of any form with the questions of a data set: by conversation, text, category and gold; never by a guess.
 
-The conversation counts where the file names one, by its id or by its number. Category and gold only tell questions of the same text apart,
+The conversation counts where the file names one, by its id or by its number; not where conversations have numbers for names, which some
+files count from 0, and no two questions the same text. Category and gold only tell questions of the same text apart,
 because names of categories differ between files: the category is always the data set's. Questions that agree in text and gold are
 interchangeable, since every score of an answer is the same for each of them; they are given out in the order of the data set. Two answers
 to one question are duplicates: the first counts where both are equal, none where they differ.
@@ -57,6 +58,11 @@ class Questions:
         for each in self.asked:
             ids[each.question_id].append(each)
         return {name: tuple(same) for name, same in ids.items()}
+
+    @cached_property
+    def only_numbered(self) -> bool:
+        """Whether the text of a question says more than the conversation that a file names."""
+        return len(self.by_text) == len(self.asked) and all(name.isdecimal() for name in self.cases)
 
     def sizes(self, answerable: bool | None = None) -> list[int]:
         """Number of questions of each conversation, with `answerable` of those that are or are not."""
@@ -145,6 +151,8 @@ def _candidates(answer: Answer, questions: Questions) -> tuple[Asked, ...] | str
 
 def _case(answer: Answer, questions: Questions) -> str:
     """The conversation that an answer names; empty where it names none that the data set has."""
+    if questions.only_numbered:
+        return ""
     if answer.conversation in questions.cases:
         return answer.conversation
     known = answer.position is not None and 0 <= answer.position < len(questions.cases)

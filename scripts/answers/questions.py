@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
+from dataclasses import replace
+from functools import lru_cache, partial
 from pathlib import Path
 
-from data_loaders import locomo
+from data_loaders import beam, locomo
 from data_loaders.raw import get, get_text, read_json
 from data_loaders.schema import Case, DataError, Gold
-from data_loaders.source import find
+from data_loaders.source import data_root, find, manifest
 from scripts.answers.matching import Asked, Questions
 
 LONGMEMEVAL = ("longmemeval/longmemeval_oracle.json", "longmemeval/longmemeval_questions_500.json")
@@ -71,13 +72,32 @@ def _longmemeval(record: object, place: str) -> Asked:
     )
 
 
-LOADERS: Mapping[str, Callable[[Path | None], Questions]] = {"LoCoMo": of_locomo, "LongMemEval": of_longmemeval}
+def of_beam(tier: str, root: Path | None) -> Questions | None:
+    """The questions of a length tier of BEAM; None where its files of questions are not there.
+
+    An abstention has a reference text and counts in the official mean, so that every question counts as answerable.
+    Raises DataError where one is damaged.
+    """
+    folder = f"beam/chats/{tier}"
+    files = [name for name in manifest() if name.startswith(f"{folder}/") and name.endswith("/probing_questions.json")]
+    found = [find(name, root=root).path for name in files if (data_root(root) / name).is_file()]
+    if len(found) < len(files) or not files:
+        return None
+    questions = of_cases(f"BEAM {tier}", beam.load(data_root(root) / folder, chats="none"))
+    return replace(questions, asked=tuple(replace(each, answerable=True) for each in questions.asked))
+
+
+LOADERS: Mapping[str, Callable[[Path | None], Questions | None]] = {
+    "LoCoMo": of_locomo,
+    "LongMemEval": of_longmemeval,
+    **{f"BEAM {tier}": partial(of_beam, tier) for tier in ("100K", "500K", "1M")},
+}
 """Data sets whose questions are joined; the answers to others are scored with the gold of their own file."""
 
 
 @lru_cache(maxsize=4)
 def questions_of(title: str, root: Path | None) -> Questions | None:
-    """The questions of a data set; None for one that is not joined.
+    """The questions of a data set, `BEAM 1M` for a tier; None for one that is not joined.
 
     Raises:
         DataError: its file is missing or damaged.

@@ -68,11 +68,13 @@ class ScoredClaim:
     other_gold: int
     texts: tuple[str, ...] = ()
     """The answers themselves, for the pages."""
+    has_questions: bool = True
+    """Whether the answers were joined with the data set's questions; if not, the file's own stand for them."""
 
     @property
     def joined(self) -> float | None:
         """Share of the answers that have their question; None where the data set is not joined."""
-        return len(self.asked) / self.answers if self.claim.dataset in ("LoCoMo", "LongMemEval") else None
+        return len(self.asked) / self.answers if self.has_questions else None
 
     @property
     def clusters(self) -> list[str]:
@@ -100,7 +102,7 @@ def score_claim(claim: Claim, root: Path) -> ScoredClaim:
     """
     files = files_of(claim, root)
     contents = contents_of(claim, files)
-    questions = questions_of(claim.dataset, root)
+    questions = questions_of(claim.questions, root)
     pairs, counts, listed = [], contents.counts.copy(), list(contents.listed)
     golds = other_gold = 0
     if questions is None:
@@ -130,6 +132,7 @@ def score_claim(claim: Claim, root: Path) -> ScoredClaim:
         golds,
         other_gold,
         tuple(answer.answer for _, answer in pairs),
+        questions is not None,
     )
 
 

@@ -30,13 +30,25 @@ from scripts.answers.formats import best_reading
 from scripts.answers.graders import COLUMNS, STAND_IN, STORED, Grader, Judged, Key, compared, keep
 from scripts.answers.importing import Origin, import_run
 from scripts.answers.manifest import Claim, files_of
+from scripts.answers.questions import LONGMEMEVAL
+from scripts.assembly.datasets import Data, data
 from scripts.assembly.models import STAND_IN as STAND_INS
 from scripts.assembly.plan import Plan, Usage, confirmed, duration
 from scripts.assembly.scorers import judging
 from scripts.lab.lab import Answers, Lab
+from scripts.setup.options import load_option
 
-DATASETS = {"LoCoMo": "locomo", "LongMemEval": "longmemeval_oracle"}
+DATASETS = {
+    "LoCoMo": "locomo",
+    "LongMemEval": "longmemeval_oracle",
+    **{f"BEAM {tier}": f"beam_{tier.lower()}" for tier in ("100K", "500K", "1M")},
+}
 """Files of conf/dataset with the questions of a claim's data set."""
+QUESTIONS_ALONE = {
+    "file": LONGMEMEVAL[1],
+    "load": {"_target_": "data_loaders.longmemeval.load_questions", "_partial_": True},
+}
+"""LongMemEval's questions without histories, where the oracle file is not there."""
 
 
 def rejudge(claims: Sequence[Claim], judges: Sequence[str], lab: Lab, root: Path) -> tuple[str, int]:
@@ -82,13 +94,24 @@ def imported(claim: Claim, lab: Lab, root: Path) -> Answers:
         DataError: its files are not there or damaged.
         RunError: its data set's questions are not joined.
     """
-    if claim.dataset not in DATASETS:
-        raise RunError(f"the answers are not joined with the questions of {claim.dataset}")
-    dataset, files = lab.load(DATASETS[claim.dataset]), files_of(claim, root)
+    if claim.questions not in DATASETS:
+        raise RunError(f"the answers are not joined with the questions of {claim.questions}")
+    dataset, files = _dataset(claim, lab, root), files_of(claim, root)
     read = partial(best_reading, claim.name, files, known=forms(), wanted=claim.form, options=claim.options)
     origin = Origin(claim.name, claim.system, claim.by, claim.licence, claim.urls[0])
     run = import_run(lab.cfg, lab.models, dataset, read, origin)
     return Answers(claim.system, dataset, asked(dataset.cases), (run,))
+
+
+def _dataset(claim: Claim, lab: Lab, root: Path) -> Data:
+    """The questions of a claim's data set: of BEAM and LongMemEval without histories, which no judge is shown."""
+    config = load_option("dataset", DATASETS[claim.questions])
+    if claim.tier:
+        without = {**config["load"], "chats": "none"}
+        return data(lab.cfg, {**config, "load": without, "caption": {**config["caption"], "chats": "none"}})
+    if claim.dataset == "LongMemEval" and not (root / LONGMEMEVAL[0]).exists():
+        return data(lab.cfg, {key: value for key, value in config.items() if key != "instead"} | QUESTIONS_ALONE)
+    return data(lab.cfg, config)
 
 
 def judging_plan(lab: Lab, runs: Sequence[Run], judges: Sequence[str]) -> Plan:

@@ -159,6 +159,22 @@ def test_a_chat_whose_messages_are_not_held_is_left_out_and_counted(tier: Path) 
     )
 
 
+def test_questions_alone_are_those_of_every_chat_whose_questions_are_there(tier: Path) -> None:
+    (tier / "2" / "chat.json").unlink()
+    alone = load(tier, chats="none")
+    assert alone.ids == ("1", "2")
+    assert load(tier).ids == ("1",)
+    whole = load(SAMPLE)
+    for case in alone:
+        assert not case.sessions
+        assert not any(gold.evidence for _, gold in case.questions)
+        theirs = dict(whole[whole.ids.index(case.id)].questions)
+        assert {question: gold.detail["rubric"] for question, gold in case.questions} == {
+            question: gold.detail["rubric"] for question, gold in theirs.items()
+        }
+    assert caption(tier, chats="none") == "2 chats, their questions alone"
+
+
 @broken_copies(tests=2)
 @given(raw=mutated_json(CHAT))
 def test_a_broken_chat_is_loaded_or_is_a_data_error(raw: Any, tmp_path: Path) -> None:

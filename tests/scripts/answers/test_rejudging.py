@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from argparse import Namespace
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from data_loaders.source import sample
 from eval.files.store import RunError
 from scripts.answers.graders import Grader, Judged, keep, kept
 from scripts.answers.manifest import FOLDER, AnswersFile, Claim
@@ -76,6 +78,45 @@ def test_a_stand_in_is_named_and_both_graders_stand_side_by_side(claim: Claim, t
     assert list(judged.graders[0].values.values()) == [1.0, 1.0, 0.0]
     assert judged.sha256 == claim.files[0].sha256
     assert kept(tmp_path / "results", replace(claim, name="beam")) is None
+
+
+def judged_alone(tmp_path: Path, questions: list[str], **facts: str) -> str:
+    """The page of a claim that answers these questions, whose data set is there without any history."""
+    records = [{"conversation": "x", "question": each, "answer": "Brioche", "verdicts": [1]} for each in questions]
+    place = tmp_path / FOLDER / "theirs.json"
+    place.parent.mkdir(parents=True)
+    place.write_text(json.dumps(records))
+    file = AnswersFile("a.json", place.name, parsed(place).sha256, 1)
+    real = ("data.source=real", f"data.root={tmp_path}", "data.unpinned=true")
+    lab = Lab("profile=smoke", f"results={tmp_path / 'results'}", *real)
+    text, code = rejudge([replace(CLAIM, form="extract", files=(file,), **facts)], ["mem0"], lab, tmp_path)
+    assert code == 0, text
+    return text
+
+
+def test_a_claim_on_beam_is_judged_on_the_questions_of_its_tier_without_the_chats(tmp_path: Path) -> None:
+    tier = tmp_path / "beam" / "chats" / "100K"
+    shutil.copytree(sample("beam").path, tier)
+    for chat in tier.glob("*/chat*.json"):
+        chat.unlink()
+    asked = json.loads((tier / "2" / "probing_questions" / "probing_questions.json").read_text(encoding="utf-8"))
+    texts = [each["question"] for questions in asked.values() for each in questions]
+    text = judged_alone(tmp_path, texts, dataset="BEAM", tier="100K")
+    assert f"| mem0 by extractive (stand-in) | {len(texts)} | 0 |" in text
+
+
+def test_a_claim_on_longmemeval_is_judged_where_only_the_list_of_questions_is_there(tmp_path: Path) -> None:
+    kinds = ("multi-session", "temporal-reasoning", "knowledge-update")
+    rows = [
+        {"question_id": f"q{at}", "question_type": kind, "question": f"Who baked it {at}?", "answer": at}
+        for at, kind in enumerate(kinds)
+    ]
+    rows.append({**rows[0], "question_id": "q9_abs", "question": "Who flew?", "answer_session_ids": None})
+    place = tmp_path / "longmemeval" / "longmemeval_questions_500.json"
+    place.parent.mkdir()
+    place.write_text(json.dumps(rows))
+    text = judged_alone(tmp_path, [row["question"] for row in rows], dataset="LongMemEval")
+    assert "| mem0 by extractive (stand-in) | 4 | 0 |" in text
 
 
 @pytest.mark.parametrize(
