@@ -108,10 +108,10 @@ def _dataset(claim: Claim, lab: Lab, root: Path) -> Data:
     config = load_option("dataset", DATASETS[claim.questions])
     if claim.tier:
         without = {**config["load"], "chats": "none"}
-        return data(lab.cfg, {**config, "load": without, "caption": {**config["caption"], "chats": "none"}})
+        return data(lab.cfg.data, {**config, "load": without, "caption": {**config["caption"], "chats": "none"}})
     if claim.dataset == "LongMemEval" and not (root / LONGMEMEVAL[0]).exists():
-        return data(lab.cfg, {key: value for key, value in config.items() if key != "instead"} | QUESTIONS_ALONE)
-    return data(lab.cfg, config)
+        return data(lab.cfg.data, {key: value for key, value in config.items() if key != "instead"} | QUESTIONS_ALONE)
+    return data(lab.cfg.data, config)
 
 
 def judging_plan(lab: Lab, runs: Sequence[Run], judges: Sequence[str]) -> Plan:
