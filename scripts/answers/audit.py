@@ -59,7 +59,7 @@ def is_subset(scored: ScoredClaim) -> bool:
     """Whether the file answers fewer than 99 of 100 of the data set's answerable questions."""
     if scored.claim.part or scored.joined is None:
         return bool(scored.claim.part)
-    return covered(scored) < 0.99 * WHOLE.get(scored.claim.dataset, scored.whole)
+    return covered(scored) < 0.99 * _answerable_in_all(scored)
 
 
 def covered(scored: ScoredClaim) -> int:
@@ -69,6 +69,11 @@ def covered(scored: ScoredClaim) -> int:
 
 WHOLE: Mapping[str, int] = {"LoCoMo": 1540, "LongMemEval": 470}
 """Answerable questions of the data sets."""
+
+
+def _answerable_in_all(scored: ScoredClaim) -> int:
+    """Answerable questions of the whole data set; of BEAM, all of the tier's."""
+    return WHOLE.get(scored.claim.dataset, scored.whole)
 
 
 def readings(scored: ScoredClaim, printed: Printed) -> dict[str, float]:
@@ -112,7 +117,7 @@ def flags(scored: ScoredClaim) -> list[str]:
     if unjoined > UNJOINED * scored.answers:
         found.append(f"{unjoined} of {scored.answers} answers have no question of the data set")
     if is_subset(scored):
-        found.append(scored.claim.part or f"{covered(scored)} of {WHOLE[scored.claim.dataset]} answerable questions")
+        found.append(scored.claim.part or f"{covered(scored)} of {_answerable_in_all(scored)} answerable questions")
     if (judged & ~answerable).any() and (judged & answerable).any():
         gain = float(verdict[judged].mean() - verdict[judged & answerable].mean())
         if abs(gain) >= ADVERSARIAL_GAIN:
