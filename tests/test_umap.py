@@ -15,6 +15,7 @@ from memsys.prompts import Prompts
 from memsys.settings import with_settings
 from memsys.systems.raptor import Raptor
 from memsys.systems.raptor.clustering import Clustering, clusters
+from memsys.systems.raptor.clustering import _reduced as reduced_to
 from memsys.vectors import normalised
 
 WORDS = "garden beans soil rake seed harbour boat sail rope tide oven bread flour yeast crust".split()
@@ -48,6 +49,12 @@ def test_umap_does_not_mix_far_groups_and_gives_the_same_tree_and_the_same_map_t
     ]
     assert nodes[0] == nodes[1]
     assert first.report()["layers"][1] >= 1
+
+    few = normalised(
+        (rng.normal(size=(15, 8)) @ rng.normal(size=(8, 64))).astype(np.float32)
+    )  # ARPACK restarts on some
+    reduced = [reduced_to(few, Clustering(), 10, 3) for _ in range(8)]
+    assert all(np.array_equal(each, reduced[0]) for each in reduced)
 
     points = rng.normal(size=(20, 5))
     assert np.array_equal(projected(points, "umap", 3), projected(points, "umap", 3))

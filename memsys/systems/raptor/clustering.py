@@ -5,8 +5,12 @@
 
 from __future__ import annotations
 
+import inspect
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 import numpy as np
@@ -122,5 +126,24 @@ def _reduced(vectors: np.ndarray, settings: Clustering, components: int, neighbo
         random_state=settings.seed,
         n_jobs=1,
     )
-    reduced: np.ndarray = reducer.fit_transform(vectors)
+    with _seeded_eigenvectors(settings.seed):
+        reduced: np.ndarray = reducer.fit_transform(vectors)
     return reduced
+
+
+@contextmanager
+def _seeded_eigenvectors(seed: int) -> Iterator[None]:
+    """Give SciPy's sparse eigenvectors this seed, so that UMAP's first layout of the same points is the same.
+
+    UMAP passes its random state to everything but `eigsh`, whose restarts SciPy draws from fresh entropy since 1.17. Only one thread
+    reduces at a time (`memsys.lean.one_core`).
+    """
+    from scipy.sparse import linalg
+
+    plain = linalg.eigsh
+    if "rng" in inspect.signature(plain).parameters:
+        linalg.eigsh = partial(plain, rng=seed)
+    try:
+        yield
+    finally:
+        linalg.eigsh = plain
