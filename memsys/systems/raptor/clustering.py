@@ -142,7 +142,7 @@ def _seeded_eigenvectors(seed: int) -> Iterator[None]:
 
     plain = linalg.eigsh
     if "rng" in inspect.signature(plain).parameters:
-        linalg.eigsh = partial(plain, rng=seed)
+        linalg.eigsh = partial(plain, rng=seed)  # type: ignore[assignment]
     try:
         yield
     finally:
