@@ -191,7 +191,7 @@ class _Said:
     speaker: str
     text: str
     edit: str = ""
-    """What an editor does with it: `probe`, `private`, `twin`, `forget`, or nothing."""
+    """The editor's action: `probe`, `private`, `twin`, `forget`, or nothing."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -77,7 +77,7 @@ class Wordings:
     mark: str
     """Words that frame the mail's instruction."""
     private: tuple[str, str]
-    """What follows a fact that only its speaker may be told."""
+    """The sentence after a fact that only its speaker may be told."""
     confirmed: tuple[str, str]
     """A question that is answered by yes or no; `{x}` says whose the subject is."""
     deleted: tuple[str, str]

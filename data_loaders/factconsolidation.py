@@ -111,7 +111,7 @@ Key = tuple[int, str]
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """What a numbered sentence says."""
+    """The text of a numbered sentence."""
 
     serial: str
     key: Key

@@ -49,7 +49,7 @@ ENVIRONMENTS: Mapping[str, str] = {
     "web": "Environment: a web shop, the administration of that shop (both Magento), and a forum (Postmill), each customised.",
     "enterprise": "Environment: a customised ServiceNow instance.",
 }
-"""What a reader is told about each domain."""
+"""The reader's introduction to each domain."""
 
 Tier = Literal["small", "medium"]
 Observations = Literal["keep", "drop"]

@@ -153,7 +153,7 @@ def merged_roles(messages: Sequence[Mapping[str, str]]) -> list[dict[str, str]]:
 
 
 def longest_share(options: Sequence[str], right: int, *, shortest: bool = False) -> float:
-    """What choosing the longest (or shortest) option scores: 1 or 0; options of equal length share the point."""
+    """The score of choosing the longest (or shortest) option: 1 or 0; options of equal length share the point."""
     lengths = [-len(option) if shortest else len(option) for option in options]
     return (lengths[right] == max(lengths)) / lengths.count(max(lengths))
 
@@ -176,7 +176,7 @@ def length_caption(path: Path, *, questions: str = "questions_32k.csv") -> str:
 
 
 def longest_text(pairs: Sequence[tuple[Sequence[str], int]]) -> str:
-    """What always choosing the longest option scores, in words; a pair is the options and the position of the right one."""
+    """The score of always choosing the longest option, in words; a pair is the options and the position of the right one."""
     scores = [longest_share(options, right) for options, right in pairs]
     return f"without any memory, always the longest option scores {100 * sum(scores) / len(scores):.1f} %"
 
@@ -257,7 +257,7 @@ def _question(record: Record, messages: int, turn_ids: Sequence[int]) -> tuple[Q
 
 
 def options_detail(options: Sequence[str], right: int) -> dict[str, Any]:
-    """What `Gold.detail` says of four options: the right letter, all letters with its text, and what choosing the longest scores."""
+    """`Gold.detail` of four options: the right letter, all letters with its text, and what choosing the longest scores."""
     same = tuple(f"({name})" for name, each in zip(LETTERS, options, strict=True) if each == options[right])
     return {"letter": f"({LETTERS[right]})", "right_letters": same, "longest": longest_share(options, right)}
 

@@ -72,7 +72,7 @@ class Asker:
     """As in `Turn.speaker`."""
     role: str = ""
     relations: tuple[str, ...] = ()
-    """What the data set records about them and others, one line each; turns of the history may overrule it."""
+    """Facts of the data set about them and others, one line each; turns of the history may overrule it."""
 
     @property
     def text(self) -> str:
@@ -124,7 +124,7 @@ class Gold:
     groups: tuple[str, ...] = ()
     """Groups beside the category that tables can report a question in (its size, whether its facts conflict …)."""
     supports: Supports = ""
-    """What the score of another question takes from this one, which then has none of its own: its recall (the reader is not asked), or
+    """The part of this question that another one's score takes, which then has none of its own: its recall (the reader is not asked), or
     its answer. Empty for a question that is scored."""
 
 

@@ -37,7 +37,7 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class Recall:
-    """What a memory returns for a question."""
+    """A memory's result for a question."""
 
     items: tuple[Item, ...]
     """In the order in which the reader shows them."""
@@ -149,7 +149,7 @@ class MemorySystem(ABC):
 
     @classmethod
     def outside(cls, settings: Mapping[str, Any]) -> dict[str, Any]:
-        """What identifies programs outside this process that a memory with these settings runs; part of a run's identity.
+        """Identity of the programs outside this process that a memory with these settings runs; part of a run's identity.
 
         Raises:
             ValueError: such a program is not installed.

@@ -74,11 +74,11 @@ class Prompt:
     labels: tuple[str, ...]
     logprobs: bool
     cut: str = ""
-    """What to do with a reply cut at the token limit: `keep` uses it, `fail` does not; empty keeps prose and fails the rest."""
+    """Treatment of a reply cut at the token limit: `keep` uses it, `fail` does not; empty keeps prose and fails the rest."""
     source: str = "none"
     """The published prompt that it stands for; `none` for one of our own."""
     known: str = ""
-    """What is known of that prompt."""
+    """Facts about that prompt."""
     text: str = "ours"
     """Whose words these are: one of `TEXTS`."""
 

@@ -47,7 +47,7 @@ def _alternatives(annotation: Any) -> tuple[Any, ...]:
 
 
 def parameters(target: Callable[..., Any]) -> dict[str, inspect.Parameter]:
-    """What a file states for a class or a function: its parameters, each record replaced by its fields."""
+    """The values that a file states for a class or a function: its parameters, each record replaced by its fields."""
     constructor = vars(target).get("__init__", target) if isinstance(target, type) else target
     try:
         hints = get_type_hints(constructor, include_extras=True)

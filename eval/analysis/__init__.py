@@ -1,1 +1,1 @@
-"""What runs show beyond their scores: costs, losses, budgets, growth, leaks."""
+"""Analyses of runs beyond their scores: costs, losses, budgets, growth, leaks."""

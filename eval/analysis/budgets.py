@@ -34,7 +34,7 @@ Key = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class AtBudget:
-    """What a memory got at one budget."""
+    """Scores of a memory at one budget."""
 
     budget: int
     tokens: Mapping[Key, int]

@@ -1,4 +1,4 @@
-"""What a memory costs, from the effort lines of its run: tokens, calls, seconds and money, by phase."""
+"""Costs of a memory, from the effort lines of its run: tokens, calls, seconds and money, by phase."""
 
 from __future__ import annotations
 
@@ -263,7 +263,7 @@ class PhaseCost:
 
 
 def phases(run_folder: Path) -> list[PhaseCost]:
-    """What each phase of a run cost, in order, then what each judge cost."""
+    """Costs of each phase of a run, in order, then of each judge."""
     by_phase = _spent(run_folder, _stamp(run_folder))[0]
     made = [_phase(phase, ROLES[phase], sums) for phase, sums in by_phase.items() if sums["steps"]]
     for path in RunFolder(run_folder).score_costs():
@@ -286,7 +286,7 @@ def _phase(phase: str, role: str, sums: _Sums) -> PhaseCost:
 
 
 def dollars(cost: PhaseCost, prices: Mapping[str, Price]) -> list[float | None]:
-    """What each priced model of a phase cost; None where the price is unknown. Offline engines have no price and are left out."""
+    """Cost of each priced model of a phase; None where the price is unknown. Offline engines have no price and are left out."""
     tokens = {role: (usage.tokens_in, usage.tokens_out, usage.tokens_cached) for role, usage in cost.by_role.items()}
     tokens["embedder"] = (cost.embedding_tokens, 0, 0)
     return [prices[role](*amounts) for role, amounts in tokens.items() if role in prices and any(amounts)]

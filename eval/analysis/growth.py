@@ -51,11 +51,11 @@ FIELDS = (
     "embedding_calls",
     "embedding_tokens",
 )
-"""What a cost consists of; seconds, calls and tokens."""
+"""The parts of a cost; seconds, calls and tokens."""
 KINDS = ("one_more", "consolidation", "cumulative", "read")
-"""What the lines of a size are about."""
+"""Subjects of the lines of a size."""
 HELD = ("object_bytes", "node_bytes", "recalled_bytes", "covered", "covered_first", "score")
-"""What is measured beside costs. Bytes held: all of them in `cumulative`, those of a unit since the size before in `one_more`. Bytes of
+"""Measures next to costs. Bytes held: all of them in `cumulative`, those of a unit since the size before in `one_more`. Bytes of
 recalled texts, coverage of the evidence, also of the questions of the first size alone, and scores: in `read`, means over questions."""
 COUNTS = ("turns", "questions", "first_questions", "failed", "unscored")
 """Turns written; questions drawn at this size, and at the first; failed reads, and answers that could not be had."""
@@ -93,7 +93,7 @@ class Schedule:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What building cost at one size; each tuple is in the order of `FIELDS`."""
+    """Cost of building at one size; each tuple is in the order of `FIELDS`."""
 
     n: int
     """Units written."""

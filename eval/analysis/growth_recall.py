@@ -1,4 +1,4 @@
-"""What a growing memory still finds, what a reader makes of it, and how much it holds, at each size of `eval.analysis.growth`.
+"""Recall, reader's score and size of a growing memory, at each size of `eval.analysis.growth`.
 
 Asked are the data set's own questions that name evidence, once the history has passed their last evidence turn; evidence that the unit
 rule leaves out counts as missed, as in a run. `covered` is `covered@k` of `eval.judging.score`: items ranked by the memory's own score.
@@ -65,7 +65,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """What a memory holds and finds at one size."""
+    """Size and recall of a memory at one size."""
 
     n: int
     """Units written."""

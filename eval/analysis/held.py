@@ -64,7 +64,7 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What must be held of one evidence turn for one question."""
+    """The part of one evidence turn that a memory must hold for one question."""
 
     turn: str
     """Its id."""

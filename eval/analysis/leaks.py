@@ -36,7 +36,7 @@ _MARKED = re.compile(rf"{MARK}-([\w.-]*)", re.IGNORECASE)  # memories may fold c
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What was looked into, and what was found."""
+    """Places searched, and the leaks in them."""
 
     looked: Mapping[str, int]
     """Objects by channel: constructed, written, read, embedded, asked, files."""

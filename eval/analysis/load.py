@@ -57,13 +57,13 @@ NAMES = re.compile(r"[0-9a-f]{8,}(-[0-9a-f]{8,})*")
 COLOURS = "red blue green white black brown grey yellow orange purple golden".split()
 THINGS = "kettle ladder suitcase piano bicycle tent drawer cabinet boat cellar printer gate trunk".split()
 PHASES = ("first", "write", "consolidate", "read", "lag", "behind")
-"""What is measured in seconds; `first` is the first write of each user, which opens the memory."""
+"""Measures in seconds; `first` is the first write of each user, which opens the memory."""
 PERCENTILES = (50, 95, 99)
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What each user does, and for how long at most."""
+    """Operations of each user, and their time limit."""
 
     users: tuple[int, ...]
     """Numbers of concurrent users, measured one after the other."""
@@ -83,14 +83,14 @@ class Plan:
 
 @dataclass(slots=True)
 class LoadCounts:
-    """What the operations of one or more users came to. For each operation `sent = returned + errors`."""
+    """Outcomes of the operations of one or more users. For each operation `sent = returned + errors`."""
 
     sent: Counter[str] = field(default_factory=Counter)
     """Operations that were begun: `first`, `write`, `consolidate`, `read`."""
     errors: Counter[str] = field(default_factory=Counter)
     """Those that failed; also memories that could not be made (`build`) or closed (`close`)."""
     causes: Counter[str] = field(default_factory=Counter)
-    """What was said about the failures; drawn names are `…`."""
+    """Messages of the failures; drawn names are `…`."""
     seconds: dict[str, list[float]] = field(default_factory=lambda: {phase: [] for phase in PHASES})
     """By `PHASES`; of operations those that returned."""
     leaks: int = 0
@@ -238,7 +238,7 @@ def value_of(salt: str, name: str, place: int) -> str:
 
 
 def _subject(place: int) -> str:
-    """What the value of a place belongs to: the same for all users, so that a memory that mixes them up finds the others' first."""
+    """The subject of a place's value: the same for all users, so that a memory that mixes them up finds the others' first."""
     again, cycle = divmod(place, len(COLOURS) * len(THINGS))
     thing = f"{COLOURS[cycle % len(COLOURS)]} {THINGS[cycle % len(THINGS)]}"
     return f"{thing} number {again + 1}" if again else thing

@@ -58,7 +58,7 @@ class Reached:
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """What one question lost, by step."""
+    """Points that one question lost, by step."""
 
     case_id: str
     question_id: str
@@ -151,7 +151,7 @@ NET = (
 def losses_of(
     run: Path, scores: Path, evidence_scores: Path, cases: Sequence[Case], reader: Mapping[str, Any]
 ) -> Iterator[Loss]:
-    """What each scored question of a run lost, by step; the loss of a question without a score from the evidence is unknown.
+    """Points that each scored question of a run lost, by step; the loss of a question without a score from the evidence is unknown.
 
     Args:
         run: the run folder.
@@ -201,7 +201,7 @@ def _text(item: Item, whole: bool = True) -> Text:
 
 
 def shown_texts(recalled: Sequence[Item], reader: Mapping[str, Any]) -> list[Text]:
-    """What the reader's prompt had of the recalled items: all, or as much as its budget allows (`eval.running.reader.within`)."""
+    """The recalled items in the reader's prompt: all, or as much as its budget allows (`eval.running.reader.within`)."""
     kept = within(recalled, reader.get("max_context_tokens"), fill=bool(reader.get("fill")))
     return [_text(item, item in recalled) for item in kept]
 

@@ -113,7 +113,7 @@ def _case(
 HISTORY, CANARIES = _case("canaries", _SAID)
 """Three sessions of two turns."""
 SUBJECT = "the best hive of my sister in Porto"
-"""What the first canary is about, for memories that delete by subject."""
+"""The subject of the first canary, for memories that delete by subject."""
 OTHER, OTHERS = _case("others", ((datetime(2022, 1, 15, 8), "8:00 am on 15 January, 2022", _ELSEWHERE),))
 """Another case, which must know nothing of the first."""
 

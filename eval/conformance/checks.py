@@ -40,10 +40,10 @@ Make = Callable[[Case], MemorySystem]
 
 @dataclass(slots=True)
 class ConformanceResult:
-    """What the checks of one memory came to."""
+    """Results of the checks of one memory."""
 
     faults: dict[str, str] = field(default_factory=dict)
-    """What was seen, by the fault's name."""
+    """Observations, by the fault's name."""
     unchecked: dict[str, str] = field(default_factory=dict)
     """Why a check does not apply, by the fault's name."""
 
@@ -113,14 +113,14 @@ def _look_into(memory: MemorySystem, verdict: ConformanceResult, patience: float
 
 
 def _ask(memory: MemorySystem, canaries: Sequence[Canary]) -> dict[str, Recall]:
-    """What is recalled for the question about each canary, by its word."""
+    """Recalls for the question about each canary, by its word."""
     return {canary.word: memory.read(asked(canary)) for canary in canaries}
 
 
 def _later(
     memory: MemorySystem, recalls: dict[str, Recall], patience: float, verdict: ConformanceResult
 ) -> dict[str, Recall]:
-    """What is recalled when nothing more appears. A canary that its question finds only now was not indexed in time."""
+    """The recall once nothing more appears. A canary that its question finds only now was not indexed in time."""
     started, first = time.monotonic(), _unanswered(recalls)
     while _unanswered(recalls) and time.monotonic() - started < patience:
         time.sleep(min(0.2, patience / 5))

@@ -28,7 +28,7 @@ class Job:
     looked_at: bool = False
     """Whether it is known that the cell's case is not answered already."""
     before: tuple[Mapping[str, Prediction], ...] = ()
-    """What each run's folder held of the case when the job was handed out."""
+    """Content of the case in each run's folder when the job was handed out."""
 
 
 @dataclass(slots=True)

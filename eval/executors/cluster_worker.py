@@ -28,7 +28,7 @@ def unpacked(content: bytes) -> Any:
 
 
 def drained(queue: SimpleQueue[Any]) -> list[Any]:
-    """What a queue holds; waits until it holds something."""
+    """The messages of a queue; waits until there is one."""
     messages = [queue.get()]
     try:
         while True:

@@ -1,4 +1,4 @@
-"""What a worker on another machine must have in common with the driver: this project's source, Python, and the packages that compute."""
+"""Properties that a worker on another machine must share with the driver: this project's source, Python, and the packages that compute."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Environment:
     """sha256 of this project's modules."""
 
     def difference(self, other: Environment) -> str:
-        """What another machine has that this one has not, in words; empty if there is no difference that can change a number."""
+        """Differences between another machine and this one, in words; empty if there is no difference that can change a number."""
         names = sorted({*self.versions, *other.versions})
         pairs = [(name, self.versions.get(name, "unknown"), other.versions.get(name, "unknown")) for name in names]
         parts = [f"{name} {theirs} instead of {ours}" for name, ours, theirs in pairs if ours != theirs]

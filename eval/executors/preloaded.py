@@ -1,4 +1,4 @@
-"""What the fork server loads once, so that workers share it: a worker's modules, the stemmer, the vocabulary of token counts (60 MB)."""
+"""Loaded once by the fork server and shared by workers: a worker's modules, the stemmer, the vocabulary of token counts (60 MB)."""
 
 from __future__ import annotations
 

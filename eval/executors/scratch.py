@@ -32,7 +32,7 @@ def placed(order: Order, runs: Sequence[Run]) -> Iterator[list[Run]]:
 
 
 def collected(order: Order, runs: Sequence[Run]) -> tuple[Files, ...] | None:
-    """What the scratch folders hold of the case; None where the runs are in their own folders."""
+    """Content of the case in the scratch folders; None where the runs are in their own folders."""
     return None if order.files is None else tuple(files_of(run.case_folder(order.case.id)) for run in runs)
 
 

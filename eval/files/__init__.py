@@ -1,1 +1,1 @@
-"""What a run writes and reads back: records, fields, folders, provenance."""
+"""The files of a run: records, fields, folders, provenance."""

@@ -1,4 +1,4 @@
-"""What the fields of a run's files hold, by name: a value of another type is a damaged file, and is said before anything is computed."""
+"""Types of the fields of a run's files, by name: a value of another type is a damaged file, and is said before anything is computed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What a field may hold."""
+    """Types that a field may have."""
 
     types: frozenset[type]
     inside: Kind | None = None

@@ -12,7 +12,7 @@ Outcome = Literal["answered", "recalled", "error", "aborted"]
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """What was recalled and answered for one question; no times, no gold, and no texts of items."""
+    """Recall and answer of one question; no times, no gold, and no texts of items."""
 
     case_id: str
     question_id: str

@@ -45,7 +45,7 @@ IN_WORDS = {str: "text", Mapping: "a mapping", int: "a whole number", list: "a l
 
 @dataclass(frozen=True, slots=True)
 class RunRecord:
-    """What `run.json` says of a run. Fields that its file lacks have the values below."""
+    """The content of a run's `run.json`. Fields that its file lacks have the values below."""
 
     name: str = ""
     """Of the memory."""

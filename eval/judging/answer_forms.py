@@ -1,4 +1,4 @@
-"""What kind of answer a gold answer is, and the same answer in another form or with one thing changed; without a model.
+"""The kind of a gold answer, and the same answer in another form or with one thing changed; without a model.
 
 Each change yields its kind, whether the changed answer is right, and the text. A change is made only where its result is right or wrong
 for certain: a date must be the answer's only one, a number must stand alone, a unit must convert exactly.

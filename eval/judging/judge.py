@@ -332,14 +332,14 @@ def _asked_or_decided(judge: Judge, scores: Sequence[Score], gold: Gold, answer:
 
 @dataclass(frozen=True, slots=True)
 class GradingRule:
-    """What a rule means: how replies are read, and what sets its judges apart from others."""
+    """A grading rule: how replies are read, and what sets its judges apart from others."""
 
     score: Callable[[Judge, str, Gold], Score | None]
     """The score in the text of a reply; None where it has no verdict."""
     complete: Callable[[str], str]
     """The part of a cut reply that holds a complete verdict; empty where there is none."""
     fields: Callable[[Judge, Question, Gold, str], Mapping[str, Any]] = lambda *_: {}
-    """What the prompt shows beside the fields of all prompts, or in their place."""
+    """Fields of the prompt next to those of all prompts, or in their place."""
     together: Callable[[Judge, Sequence[Score], Gold, str], Score] = lambda judge, scores, *_: scores[0]
     """The score of an answer from those of its parts."""
     unasked: float | None = 0.0

@@ -1,4 +1,4 @@
-"""What a judge's verdicts are worth: its errors by kind of probe, its consistency, and scores corrected for its errors.
+"""The worth of a judge's verdicts: its errors by kind of probe, its consistency, and scores corrected for its errors.
 
 The corrected score is Rogan and Gladen's (1978): with the share `a` of right answers that the judge accepts and the share `r` of wrong
 answers that it rejects, an observed share `p` estimates the true share `(p + r - 1) / (a + r - 1)`. Its interval is a parametric
@@ -269,7 +269,7 @@ class Correction:
     card: Card | None
     """None where the judge has none."""
     remedy: str
-    """What makes a card, for a judge without one."""
+    """The command that makes a card, for a judge without one."""
 
     def of(self, observed: Estimate, values: Iterable[float], refusals: Sequence[float] = ()) -> Corrected | str:
         """The corrected score, or why there is none.

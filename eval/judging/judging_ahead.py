@@ -34,7 +34,7 @@ class _Waiting:
 
 @dataclass(slots=True)
 class _State:
-    """What is waiting to be sent, and what was sent and not taken yet."""
+    """Requests that wait to be sent, and sent ones whose replies nobody has taken."""
 
     waiting: dict[VerdictKey, _Waiting] = field(default_factory=dict)
     sent: dict[VerdictKey, Sent] = field(default_factory=dict)

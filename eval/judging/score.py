@@ -68,12 +68,12 @@ class Metric:
     """Whether it is a function of question, gold and several reads."""
 
     def identity(self) -> dict[str, Any]:
-        """What decides which file holds its scores: its settings and code."""
+        """The parts that decide which file holds its scores: its settings and code."""
         module = getattr(self.score, "func", self.score).__module__
         return {"settings": self.settings, "source": source_digest([module])}
 
     def scored_text(self, prediction: Prediction) -> str:
-        """What it scores of a prediction; a line is valid as long as this is the same."""
+        """The part of a prediction that it scores; a line is valid as long as this is the same."""
         return _ranking(prediction) if self.on_recall else prediction.answer
 
 
@@ -93,7 +93,7 @@ class Judging:
 
     @cached_property
     def identity(self) -> dict[str, Any]:
-        """What decides which file holds its verdicts; reads source files."""
+        """The parts that decide which file holds its verdicts; reads source files."""
         return {
             "judge": fields_of(self.judge),
             "model": self.model,
@@ -208,7 +208,7 @@ class _Recalled:
         self._items: Mapping[str, Mapping[str, Any]] = {}
 
     def items(self, prediction: Prediction) -> list[Mapping[str, Any]]:
-        """What was recalled for a question, in the memory's order."""
+        """The items recalled for a question, in the memory's order."""
         if prediction.case_id != self._case:
             self._case, self._items = prediction.case_id, read_items(self._run.case_folder(prediction.case_id))
         return [self._items[item] for item in prediction.items]
@@ -359,7 +359,7 @@ def _why_unasked(judge: Judge, prediction: Prediction) -> str:
 
 
 def verdict_key(run: Run, judging: Judging, prediction: Prediction, judged: str, repeat: int) -> VerdictKey:
-    """What identifies a verdict of this process."""
+    """The identity of a verdict of this process."""
     return run.folder, judging.stem, prediction.case_id, prediction.question_id, hash_of(judged), repeat
 
 
@@ -397,7 +397,7 @@ def _save(call: _Call, judge: Judge, scores: Appender, costs: Appender, on_progr
 
 
 def _judged_text(run: Run, judge: Judge) -> Callable[[Prediction], str]:
-    """What a judge sees of a prediction: the answer, or the recalled texts if the judge grades the memory.
+    """The part of a prediction that a judge sees: the answer, or the recalled texts if the judge grades the memory.
 
     Raises:
         RunError: the judge grades recalled texts, and imported answers have none.

@@ -1,4 +1,4 @@
-"""What became of a fact that changed: verdicts of the suite `change` on recalled text and on answers, without a judge.
+"""Fate of a fact that changed: verdicts of the suite `change` on recalled text and on answers, without a judge.
 
 Each probe of `data_loaders.change` gets one outcome (datasets_third.md section 4), from what was recalled for it before the change,
 after it and at the end, and for its twin at the end. Values are invented words, found line by line by `data_loaders.patterns`.

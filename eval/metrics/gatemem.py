@@ -60,12 +60,12 @@ _CUES: Mapping[str, tuple[str, ...]] = {
     ),
     ANSWER_REDACTED: ("redacted", "high-level summary", "high level summary", "details withheld", "details omitted"),
 }
-"""What prose without a named action is taken for, in this order."""
+"""Actions that prose without a named action stands for, in this order."""
 
 
 @dataclass(frozen=True, slots=True)
 class ParsedReply:
-    """What a reader's reply does and says."""
+    """Action and answer of a reader's reply."""
 
     action: str
     answer: str
@@ -73,7 +73,7 @@ class ParsedReply:
 
     @property
     def text(self) -> str:
-        """What patterns are searched in: the answer and the structured answer as JSON."""
+        """The text in which patterns are searched: the answer and the structured answer as JSON."""
         return f"{self.answer}\n{_as_json(self.structured)}"
 
     @property
@@ -327,7 +327,7 @@ def _verdict(value: Any) -> bool | None:
 
 
 def judge_fields(question: Question, gold: Gold, answer: str) -> dict[str, Any]:
-    """What the judge's prompt shows beside the question: the specification, the reply's parts, who asks.
+    """Fields of the judge's prompt next to the question: the specification, the reply's parts, who asks.
 
     A question of another data set is one of type utility, and its gold answers are the specification.
     """

@@ -20,7 +20,7 @@ from typing import Literal
 from eval.report.published import Published
 
 OVERALL = ("Overall", "Average", "All")
-"""What papers call the column of totals."""
+"""Papers' names for the column of totals."""
 MOST_RUNS = 20
 """Most runs that are tried: with more, nearly every printed value is possible."""
 MOST_ORDERED = 6

@@ -85,7 +85,7 @@ def _area_texts(row: BudgetCurve, drawn: Curve, base: BudgetCurve | None) -> lis
 
 
 def costs_text(panel: Panel) -> str:
-    """What building and asking cost, and from how many questions about one history on a memory costs no more than an alternative."""
+    """Costs of building and asking, and the number of questions about one history from which a memory costs no more than an alternative."""
     header = [
         *("memory", "budget", "build, USD a history", "question, USD", "whole history", "whole history, cached"),
         *(f"{panel.reference}, same tokens", f"{panel.reference}, same score"),

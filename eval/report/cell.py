@@ -187,7 +187,7 @@ class Column:
     """Metric as printed, with the judge's name or the implementation of F1."""
     questions: tuple[Asked, ...]
     aggregate: str = "question"
-    """What the mean weighs equally: one of `AGGREGATES`."""
+    """The unit that the mean weighs equally: one of `AGGREGATES`."""
     answerable_title: str = ANSWERABLE
     scale: float = 1.0
     """Divisor that turns published values into shares: 100 for percentages."""
@@ -199,7 +199,7 @@ class Column:
         return cls(dataset["name"], dataset["title"], metric, questions, dataset["aggregate"][0], answerable)
 
     def groups(self, questions: Sequence[Asked]) -> list[str]:
-        """What the mean weighs equally: the group of each question, from which `eval.statistics.stats.weights` makes the weights."""
+        """The unit that the mean weighs equally: each question's group, from which `eval.statistics.stats.weights` makes weights."""
         names = {"question": lambda _: "", "case": lambda each: each.cluster, "category": lambda each: each.category}
         return list(map(names[self.aggregate], questions))
 
@@ -236,16 +236,16 @@ class Cell:
     repeats: int | None = None
     """How many of the judge's repeats count, the first ones; a file may hold more from an earlier run. None counts all."""
     correction: Correction | None = None
-    """What corrects a judge's score for its errors; None where nobody asked for that, or no judge gave the score."""
+    """The correction of a judge's score for its errors; None where nobody asked for that, or no judge gave the score."""
     errata: frozenset[tuple[str, str]] = frozenset()
     """Questions whose gold answer is known to be wrong; empty where nobody asked (`errata=`)."""
     qualifier: str = ""
-    """What else differs from the published number, such as `prompts ours`; printed after the verdict."""
+    """Further differences from the published number, such as `prompts ours`; printed after the verdict."""
 
     digits: ClassVar[int] = 3
     """Of the printed mean."""
     _known: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
-    """What is asked for several times: Markdown, CSV, LaTeX and verdict need the same estimates."""
+    """Values that several writers need: Markdown, CSV, LaTeX and verdict need the same estimates."""
 
     @cached_property
     def draws(self) -> Draws:
@@ -352,7 +352,7 @@ class Cell:
         )
 
     def ceiling(self, category: str = ALL) -> float | None:
-        """What a perfect memory gets: the mean with 1 for each scored question with a sound gold answer; None where no errata are known."""
+        """Score of a perfect memory: the mean with 1 for each scored question with a sound gold answer; None where no errata are known."""
         scored = [question for question in self._questions(category) if question.key in self.scores]
         if not self.errata or not scored:
             return None

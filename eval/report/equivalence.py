@@ -137,7 +137,7 @@ def gap_error(runs: Runs, theirs: float | None, rounding: float, builds: int = 0
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """What is known of the gap between our mean and a published one."""
+    """The gap between our mean and a published one."""
 
     gap: float
     interval: Interval

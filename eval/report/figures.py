@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 DRAWN = {**KINDS, "waterfall": drawn_fall}
-"""What draws each kind of panel."""
+"""The function that draws each kind of panel."""
 DPI = 300
 RC: Any = {
     "font.family": "DejaVu Sans", "font.size": 6.5, "axes.titlesize": 6.5, "axes.labelsize": 6.5, "xtick.labelsize": 6,
@@ -34,7 +34,7 @@ RC: Any = {
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
-    """What stands around the panels, line by line, and how high everything is, in inches."""
+    """Lines of text around the panels, and the height of each part, in inches."""
 
     title: Sequence[str]
     key: Sequence[Sequence[tuple[str, str]]]

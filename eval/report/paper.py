@@ -74,7 +74,7 @@ PREAMBLE = (
     r"\usepackage{siunitx}",
     r"\usepackage{graphicx}",
 )
-"""What a document needs to take the table."""
+"""Packages that a document needs for the table."""
 
 FITTED = (
     r"\ifdim\dimexpr\ht0+\dp0\relax>0.8\textheight \sbox0{\resizebox*{!}{0.8\textheight}{\usebox0}}\fi",

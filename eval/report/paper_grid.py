@@ -45,7 +45,7 @@ def _mean(entry: Entry) -> str:
 OURS = Field("ours", lambda entry: SCORE.text(entry) + entry.star)
 MEAN = Field("ours", lambda entry: _mean(entry) + entry.star)
 FORMS = ((OURS, PAPER, BRIEF), (OURS, PAPER), (MEAN, PAPER, BRIEF), (MEAN, PAPER))
-"""What a cell of the paper's table shows, from the roomiest to the tightest."""
+"""Forms of a cell of the paper's table, from the widest to the narrowest."""
 
 
 def printed_places(table: Table) -> list[int]:

@@ -88,7 +88,7 @@ def verdict(
     span: Interval | None = None,
     why_not: str = "",
 ) -> str:
-    """What the gap between our number and the published one means (`eval.report.equivalence`).
+    """Meaning of the gap between our number and the published one (`eval.report.equivalence`).
 
     `equivalent`: surely smaller than the margin. `differs by -3.1 [-4.2, -2.0]`: surely not 0, in points, of costs in %. Both where both
     hold. `cannot tell: …`: neither, with what would settle it.

@@ -162,7 +162,7 @@ def as_csv(table: Table) -> str:
 
 
 def _values(cell: AnyCell, category: str) -> dict[str, Any]:
-    """What a line of the CSV says of a cell, by its column; what is absent or None is empty."""
+    """Values of a cell in a line of the CSV, by column; an absent one or None is empty."""
     if isinstance(cell, str):
         return {"verdict": cell}
     values: dict[str, Any] = {}

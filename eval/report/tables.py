@@ -40,7 +40,7 @@ class Measure:
     runs: Runs = NO_RUNS
     """How much the value changes from run to run, where it is the difference of two means."""
     qualifier: str = ""
-    """What else differs from the published number, such as `prompts ours`; printed after the verdict."""
+    """Further differences from the published number, such as `prompts ours`; printed after the verdict."""
 
     @property
     def digits(self) -> int:
@@ -133,7 +133,7 @@ class Table:
     wanted: frozenset[str] | None = None
     """Names of the rows that the user asked for, None for all; the others show what earlier runs left on disk."""
     use: str = ""
-    """What the table may be used for, in one sentence."""
+    """Use of the table, in one sentence."""
     primary: frozenset[int] | None = None
     """Numbers of the columns that are tested; None takes the first score of each data set. The others are exploratory."""
 

@@ -105,7 +105,7 @@ def asked_rows(table: Table) -> list[Row]:
 
 
 def usable(table: Table) -> Iterator[Text]:
-    """What the table may be used for, and how much of it is missing."""
+    """Use of the table, and how much of it is missing."""
     if table.use:
         yield Text(f"Use: {table.use}", style="bold yellow")
     if table.missing_share:
@@ -130,7 +130,7 @@ def _legend(table: Table) -> list[str]:
 
 
 def comparability(table: Table) -> list[str]:
-    """What the verdicts say, and why numbers are not comparable with the published ones."""
+    """Meaning of the verdicts, and why numbers are not comparable with the published ones."""
     reasons = {_reason(cell) for row in table.rows for cell in row.cells} - {""}
     lines = [f"n/c: not comparable with the published number ({', '.join(sorted(reasons))})."] if reasons else []
     return [*verdict_lines(table), *lines]
@@ -391,7 +391,7 @@ def _notes(entries: Sequence[Entry], names: Mapping[str, str], width: int) -> It
 
 
 def _failures(cell: Cell) -> str:
-    """What is not scored, aborted, cut or empty, and what the mean could be; empty where nothing failed."""
+    """Counts of unscored, aborted, cut and empty answers, and bounds of the mean; empty where nothing failed."""
     if isinstance(cell, OutcomeCell):
         return cell.failures()
     counts = cell.counts()

@@ -75,7 +75,7 @@ def means(table: Table) -> dict[str, float]:
 
 
 def progress_of(table: Table) -> dict[str, int]:
-    """What `memsys-bench watch` shows of every run behind a table, by `runs/row/data set/name`."""
+    """Values that `memsys-bench watch` shows of every run behind a table, by `runs/row/data set/name`."""
     watcher = Watcher()
     numbers: dict[str, int] = {}
     for row in table.rows:
@@ -86,7 +86,7 @@ def progress_of(table: Table) -> dict[str, int]:
 
 
 def counts_of(seen: Seen, name: str) -> dict[str, int]:
-    """What `memsys-bench watch` shows of a run, each number under `name`."""
+    """Values that `memsys-bench watch` shows of a run, each under `name`."""
     counts = {"cases": seen.cases, "answered": seen.answered, "errors": seen.errors, "judged": seen.judged}
     counts |= {"tokens": seen.tokens, "failed_calls": seen.failed_calls}
     return {f"{name}/{key}": count for key, count in counts.items()}

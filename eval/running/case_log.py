@@ -75,7 +75,7 @@ class CaseLog:
 
     @property
     def store(self) -> str:
-        """What a tracer calls the memory of this case (`memsys.llm.spans`)."""
+        """A tracer's name for the memory of this case (`memsys.llm.spans`)."""
         return f"{self.run.folder.name}/{self.case_id}"
 
     def recalled(self, items: Sequence[Item]) -> Recalled:

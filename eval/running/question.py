@@ -29,7 +29,7 @@ from memsys.llm.replies import why_none
 
 @dataclass(frozen=True, slots=True)
 class AnswerPools:
-    """What the cells of an experiment share."""
+    """Resources that the cells of an experiment share."""
 
     questions: UrgentPool
     """Threads that read questions."""
@@ -43,7 +43,7 @@ class AnswerPools:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What the questions of one run at one due point have in common."""
+    """Data that the questions of one run at one due point share."""
 
     run: Run
     memory: MemorySystem
@@ -93,7 +93,7 @@ class _Answer:
     """The search as a tracer knows it, which the reader's call belongs to."""
 
     def read(self) -> Rendered | None:
-        """What the reader is asked; None when the line is saved: the read failed, was aborted, gave the answer itself, or counts alone."""
+        """The reader's request; None when the line is saved: the read failed, was aborted, gave the answer itself, or counts alone."""
         memory, question = self.reading.memory, self.question
         try:
             with urgent(self.reading.urgency), metered_step([self.log], "read", question.id, lambda: memory.held):

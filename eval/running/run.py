@@ -1,4 +1,4 @@
-"""What a run is: one memory on one data set, with the services that it is handed and the progress that it reports."""
+"""A run: one memory on one data set, with the services that it is handed and the progress that it reports."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def no_rehearsal() -> None:
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """What memories and readers may use: a model for each role, the embedder, the prompts."""
+    """Services that memories and readers may use: a model for each role, the embedder, the prompts."""
 
     llm: LLM
     reader: LLM

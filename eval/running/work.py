@@ -1,4 +1,4 @@
-"""What is to be built: one build of a memory on one case each, in order of estimated work."""
+"""Builds to make: one build of a memory on one case each, in order of estimated work."""
 
 from __future__ import annotations
 

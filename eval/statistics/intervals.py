@@ -116,7 +116,7 @@ def mean_interval(mean: float, array: np.ndarray, sampling: Sampling | None, lev
 
 
 def shares(groups: np.ndarray) -> np.ndarray:
-    """What each value weighs in the mean of group means; the weights add up to 1."""
+    """Weight of each value in the mean of group means; the weights add up to 1."""
     counts = np.bincount(groups)
     return np.asarray(1.0 / (counts[groups] * counts.size))
 

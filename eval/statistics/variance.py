@@ -225,13 +225,13 @@ class Tokens:
     judge: float
 
     def of(self, design: Design) -> float:
-        """What a design costs."""
+        """Cost of a design."""
         answers = design.questions * design.builds
         return design.histories * (design.builds * self.build + answers * (self.answer + design.repeats * self.judge))
 
 
 def contributions(parts: Components, design: Design) -> dict[str, float]:
-    """What each effect adds to the variance of the mean.
+    """Share of each effect in the variance of the mean.
 
     Histories count as a sample from five on, as in the tables' intervals; fewer count as the only ones that matter.
     """

@@ -1,1 +1,1 @@
-"""What a finished memory looks like: trees, revenue, maps of vectors."""
+"""The structure of a finished memory: trees, revenue, maps of vectors."""

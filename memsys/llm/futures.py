@@ -14,10 +14,10 @@ from typing import TypeVar
 Value = TypeVar("Value")
 
 Waited = Future[Value] | asyncio.Future[Value]
-"""What the caller of a call waits for: in another thread, or in the event loop's."""
+"""The future that the caller of a call waits for: in another thread, or in the event loop's."""
 
 Pauses = tuple[Callable[[], None], Callable[[], None]]
-"""What is called before a thread waits, and afterwards."""
+"""Functions called before a thread waits, and afterwards."""
 
 _pauses: ContextVar[Pauses | None] = ContextVar("pauses", default=None)
 _keeping: ContextVar[bool] = ContextVar("keeping", default=False)

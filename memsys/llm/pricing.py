@@ -92,7 +92,7 @@ EQUAL = 1e-9
 
 @dataclass(eq=False, slots=True)
 class Bills:
-    """What a purse knows of the bills of a model at a server."""
+    """A purse's knowledge of the bills of a model at a server."""
 
     kept: int = 0
     """Replies since the last that cost more than was reserved for it."""
@@ -112,13 +112,13 @@ class Reservation:
     worst: float
     """The highest cost that the call's limits allow."""
     usd: float
-    """What is reserved: `worst` and the surcharge of its bills."""
+    """The reserved sum: `worst` and the surcharge of its bills."""
     sent: str = ""
     """`live` or `batched` once the call is under way."""
 
     @property
     def held(self) -> float:
-        """What the call is held to cost while its bill is unknown."""
+        """Assumed cost of the call while its bill is unknown."""
         return max(SUSPECTED * self.worst, self.usd)
 
 

@@ -49,7 +49,7 @@ _CHANNEL = re.compile(
     r"\s*(\w++)(.*?)<\|message\|>(.*?)(?=<\|end\|>|<\|return\|>|<\|call\|>|<\|start\|>|\Z)",
     re.DOTALL,
 )
-"""What stands between two `<|channel|>`; possessive, so that a word without end is not tried at each of its lengths."""
+"""Text between two `<|channel|>`; possessive, so that a word without end is not tried at each of its lengths."""
 _BARE_CHANNELS = re.compile(r"\Aanalysis(?=[A-Z])(.*?)(?:assistantfinal(.*))?\Z", re.DOTALL)
 
 _LIMITS = frozenset({"length", "max_tokens", "model_length"})

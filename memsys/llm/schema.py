@@ -37,7 +37,7 @@ ADDED = (("batch_calls", "owner", "TEXT"), ("batches", "owner", "TEXT"), ("batch
 
 
 DAMAGE = (sqlite3.DatabaseError, UnicodeDecodeError)
-"""What a damaged file raises: Python cannot decode SQLite's message where that quotes broken bytes of the schema."""
+"""Errors that a damaged file raises: Python cannot decode SQLite's message where that quotes broken bytes of the schema."""
 
 
 class ForeignSchema(sqlite3.DatabaseError):

@@ -47,7 +47,7 @@ def register(key: str, name: str) -> None:
 
 
 def _in_base64(raw: bytes) -> set[str]:
-    """What base64, of both alphabets, makes of some bytes at each of the three places where they may begin in a longer text."""
+    """Base64 of some bytes, in both alphabets, at each of the three places where they may begin in a longer text."""
     spellings = set()
     for before in range(3):
         whole = base64.b64encode(bytes(before) + raw).rstrip(b"=").decode()

@@ -1,4 +1,4 @@
-"""What clients need of a server, whichever way it sends their calls."""
+"""The interface of a server to clients, whichever way it sends their calls."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Parse = Callable[[Any, float, int], Result]
 
 
 class Server(Protocol):
-    """What clients need of a server: calls one by one (`Endpoint`) or in batches (`batching.endpoint.BatchEndpoint`)."""
+    """The interface of a server to clients: calls one by one (`Endpoint`) or in batches (`batching.endpoint.BatchEndpoint`)."""
 
     base_url: str
     label: str

@@ -13,13 +13,13 @@ from memsys.llm.protocol import Completion, Request
 
 
 class Recorder(Protocol):
-    """What a tracer is told."""
+    """Values given to a tracer."""
 
     def operation(self, phase: str, store: str, subject: str) -> AbstractContextManager[None]:
         """A step of a memory: `write` of a unit, `consolidate`, `read` for a question, or `close`; others are no operation."""
 
     def query(self, text: str) -> None:
-        """What the current operation asks for."""
+        """The query of the current operation."""
 
     def records(self, records: Sequence[tuple[str, str]]) -> None:
         """Id and text of what the current operation stores or recalls."""
@@ -34,7 +34,7 @@ class Recorder(Protocol):
         """The current operation, for `under`."""
 
     def under(self, place: Any) -> AbstractContextManager[None]:
-        """What is called inside the block belongs to an operation that may have ended."""
+        """Calls inside the block belong to an operation that may have ended."""
 
 
 recorder: Recorder | None = None
@@ -63,7 +63,7 @@ def place() -> Any:
 
 
 def under(place: Any) -> AbstractContextManager[None]:
-    """What is called inside the block belongs to an operation that may have ended."""
+    """Calls inside the block belong to an operation that may have ended."""
     return nullcontext() if recorder is None or place is None else recorder.under(place)
 
 

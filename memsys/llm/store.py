@@ -73,7 +73,7 @@ Kept = tuple[bytes, Completion]
 
 
 Entry = tuple[tuple[Kept, ...], OnWritten]
-"""What is committed together, and who is told."""
+"""Rows that are committed together, and the callbacks for them."""
 
 
 Row = tuple[Any, ...]

@@ -44,7 +44,7 @@ class Place:
 
     @property
     def identity(self) -> dict[str, str]:
-        """What decides how the product behaves, apart from its settings: versions, adapter and worker."""
+        """The parts that decide how the product behaves, apart from its settings: versions, adapter and worker."""
         own = {name: _digest(Path(__file__).with_name(name)) for name in OURS}
         pins = {} if self.pins is None else {"pins": _digest(self.pins)}
         return {"product": self.name, **pins, "adapter": _digest(self.adapter), **own}

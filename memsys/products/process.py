@@ -75,7 +75,7 @@ class WorkerProcess:
         self.cpu = 0.0
         """CPU seconds of the process as of its last reply."""
         self.refused: dict[str, int] = {}
-        """What was refused, by address or program."""
+        """Refused connections and programs, by address or name."""
         self.garbage = 0
         """Lines on the protocol's stream that are no replies."""
         self._number, self._memory_mb = 0, memory_mb
@@ -260,7 +260,7 @@ def _cpu(reply: Mapping[str, Any], step: str, before: float) -> float:
 
 
 def _refusals(reply: Mapping[str, Any], step: str, before: dict[str, int]) -> dict[str, int]:
-    """What was refused so far by a reply.
+    """Calls that a reply refused so far.
 
     Raises:
         MalformedReply: it is no mapping of counts.

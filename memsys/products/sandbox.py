@@ -32,7 +32,7 @@ SYSTEM = (
         "/etc/ssl/certs",
     ),
 )
-"""What programs need of a system; none of it is the user's."""
+"""Folders of the system that programs need; none is the user's."""
 WISHES = ("auto", "required", "off")
 
 

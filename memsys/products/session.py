@@ -20,7 +20,7 @@ from memsys.products.process import Crashed, Hung, WorkerError, WorkerProcess
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a worker may take."""
+    """Resources that a worker may take."""
 
     open_seconds: float
     step_seconds: float

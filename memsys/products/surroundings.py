@@ -1,4 +1,4 @@
-"""What a product finds around it, set up before it is imported: connections refused, the dialogue's clock, seeded ids.
+"""The surroundings of a product, set up before it is imported: connections refused, the dialogue's clock, seeded ids.
 
 Runs in the worker's process, with the standard library and, where it is installed, time-machine.
 """

@@ -92,12 +92,12 @@ class Worker:
                 self._runner.close()
 
     def _pass(self, name: str, given: dict[str, Any]) -> Any:
-        """What the product's method of this name returns; None if it has no such method."""
+        """Result of the product's method of this name; None if it has no such method."""
         method = getattr(self._product, name, None)
         return None if method is None else self._taken(method, given)
 
     def _taken(self, method: Callable[[dict[str, Any]], Any], given: dict[str, Any]) -> Any:
-        """What a method returns, awaited if it can be."""
+        """Result of a method, awaited if it can be."""
         value = self._context.run(method, given)
         return self._runner.run(_awaited(value), context=self._context) if inspect.isawaitable(value) else value
 

@@ -136,7 +136,7 @@ class McpMemory(ServiceMemory):
 
 
 class _Shared:
-    """What copies of a memory have in common: the session, opened by the first step."""
+    """State that copies of a memory share: the session, opened by the first step."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()

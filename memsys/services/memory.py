@@ -1,4 +1,4 @@
-"""What memories of HTTP services and MCP servers share: steps become calls, replies become items, and failures are counted.
+"""The common part of memories of HTTP services and MCP servers: steps become calls, replies become items, and failures are counted.
 
 There is no paper and no `mode`. Decisions:
 
@@ -68,7 +68,7 @@ class ServiceError(ModelError):
 
 
 class NotIndexed(ServiceError):
-    """What was added was not reported as indexed in time."""
+    """An added text was not reported as indexed in time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ class ServiceSettings(Settings):
     k: Positive = 10
     """Most items of a recall."""
     per: Literal["unit", "turn"] = "unit"
-    """What one add holds."""
+    """The content of one add."""
     version: str = ""
     """The program's version, part of the run's identity."""
     headers: Mapping[str, str] | None = None

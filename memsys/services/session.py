@@ -37,7 +37,7 @@ class SessionError(ModelError):
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """What is started, or where a server is."""
+    """The command to start, or the address of a server."""
 
     command: str
     args: tuple[str, ...]

@@ -88,7 +88,7 @@ def _inside(value: Any, name: str) -> list[Any]:
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """What a reply must say: one of `equals` at `path`."""
+    """The condition on a reply: one of `equals` at `path`."""
 
     path: str
     equals: tuple[Any, ...]

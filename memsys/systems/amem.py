@@ -76,7 +76,7 @@ class AMemSettings(Settings):
     cut: bool = False
     """Whether the recall ends at `k` notes, links included (mode `paper` only)."""
     lookup: Literal["text", "keywords"] | None = None
-    """What is embedded of a question: its `text`, or `keywords` that a model makes of it; None for the mode's choice."""
+    """The embedded part of a question: its `text`, or `keywords` that a model makes of it; None for the mode's choice."""
     neighbours: Positive = 5
     """Nearest notes that are shown beside a new one."""
     link_threshold: float = -1.0

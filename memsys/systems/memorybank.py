@@ -111,7 +111,7 @@ class MemoryBankSettings(Settings):
     k: Positive = 2
     """Number of hits; those of one source become one item. 2 is the release's default, which overrides the 3 and 6 in its modules."""
     pieces: Literal["auto", "exchange", "sentence"] = "auto"
-    """What is searched: whole exchanges and summaries (`exchange`), their sentences (`sentence`), or sentences only where forgetting is
+    """The searched texts: whole exchanges and summaries (`exchange`), their sentences (`sentence`), or sentences only where forgetting is
     on (`auto`, as released)."""
     join_chars: Positive = 200
     """Most characters of a hit that is extended with its neighbours of the same source."""

@@ -1,4 +1,4 @@
-"""What a claim's own file says about it: the file's mean against every printed score, and flags that anyone can check.
+"""Findings from a claim's own file: the file's mean against every printed score, and flags that anyone can check.
 
 A printed score is *supported* where a reading of the file rounds to it; `readings` lists them, and the table names the one that does. It is
 a *subset* where that file covers only part of the questions, *another run* where the manifest says that it is the score of another file
@@ -108,7 +108,7 @@ def readings(scored: ScoredClaim, printed: Printed) -> dict[str, float]:
 
 
 def flags(scored: ScoredClaim) -> list[str]:
-    """What a reader should know before comparing the claim; each is a fact of the file, with its number."""
+    """Warnings before comparing the claim; each is a fact of the file, with its number."""
     found, verdict, words = [], scored.measures["verdict"], scored.measures["words"]
     judged, answerable = scored.where("verdict"), scored.answerable
     if scored.changed:

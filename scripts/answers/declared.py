@@ -42,7 +42,7 @@ FIELDS = (
 )  # fmt: skip
 OPTION = r"\{(\w+)\}"
 ENTRIES = ("about", "records", "fields", "conversation", "verdict", "needs", "skip", "options", "reader")
-"""What a description of a form may hold."""
+"""Keys of a description of a form."""
 ANSWERED = ("", "answered", "success", "success_empty")
 """Words of the field `outcome` for an answered question; after any other word a record without text is an error."""
 
@@ -76,7 +76,7 @@ class Form:
     records: Annotated[tuple[Text, ...], Field(min_length=1)]
     fields: Mapping[str, tuple[Place, ...]]
     pattern: Pattern
-    """What of a conversation's text names it."""
+    """The part of a conversation's text that names it."""
     first: Natural
     """Number of the first conversation, where a number names it."""
     scale: Scale
@@ -95,7 +95,7 @@ class Form:
 
 @dataclass(slots=True)
 class Contents:
-    """What a set of files holds."""
+    """Content of a set of files."""
 
     answers: list[Answer] = field(default_factory=list)
     counts: Counter[str] = field(default_factory=Counter)

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """What a user says about a file of answers; the file itself says nothing of it."""
+    """A user's facts about a file of answers that the file itself lacks."""
 
     name: str
     """Name of the run and of its row."""
@@ -160,7 +160,7 @@ def _prediction(case_id: str, question_id: str, answer: Answer) -> Prediction:
 
 
 def _recorded(prediction: Prediction, answer: Answer) -> dict[str, Any]:
-    """What the file says about the effort of an answer; empty when it says nothing."""
+    """The file's record of the effort of an answer; empty when there is none."""
     known = {name: value for name in RECORDABLE if (value := getattr(answer, name)) is not None}
     return {"case_id": prediction.case_id, "question_id": prediction.question_id, **known} if known else {}
 
@@ -177,5 +177,5 @@ def _write_grades(run: Run, file: Reading, kept: Sequence[tuple[Prediction, Answ
 
 
 def grade_settings(sha256: str, format_: str, metric: str) -> dict[str, str]:
-    """What identifies a score file of the authors' own grades."""
+    """Identity of a score file of the authors' own grades."""
     return {"imported": sha256, "format": format_, "grade": metric}

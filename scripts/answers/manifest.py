@@ -58,7 +58,7 @@ class Printed:
     until: str = ""
     """The day on which the page dropped it."""
     other_run: str = ""
-    """What it is the score of, where it is not this file's."""
+    """The subject of the score, where it is not this file's."""
     printed_at: str = ""
     """`path:line @commit` in the claim's repository."""
 
@@ -86,7 +86,7 @@ class Claim:
     name: Name
     dataset: str
     product: str
-    """What was measured, under one name over all harnesses."""
+    """The product, under one name over all harnesses."""
     system: str
     by: str
     """Owner of the repository that published it."""

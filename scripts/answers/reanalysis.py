@@ -1,4 +1,4 @@
-"""What only a second analysis of many published files shows: judge against F1 with length held equal, leniency, spread of a product."""
+"""Results of a second analysis of many published files: judge against F1 with length held equal, leniency, spread of a product."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every form is read into: one answer to one question, with the grades that its authors gave."""
+"""The record that every form is read into: one answer to one question, with the grades that its authors gave."""
 
 from __future__ import annotations
 

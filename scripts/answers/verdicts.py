@@ -1,4 +1,4 @@
-"""What a stored verdict is worth: true or false, a number, a word, a list of votes, or a list of failures.
+"""The value of a stored verdict: true or false, a number, a word, a list of votes, or a list of failures.
 
 A verdict is a number from 0 to the form's full mark. A word that is not known, a number off the scale and an empty text are judge errors:
 they are counted, listed, and have no verdict.
@@ -42,7 +42,7 @@ class Scale:
     fails: str = ""
     """Place of a word that says whether judging failed."""
     words: Mapping[str, Share | None] = field(default_factory=dict)
-    """What the form's own words are worth, as shares of the full mark; in lower case."""
+    """Values of the form's own words, as shares of the full mark; in lower case."""
 
     def __post_init__(self) -> None:
         if self.absent is not None and self.absent > self.scale:
@@ -57,7 +57,7 @@ class Verdict:
     value: float | None
     state: State
     said: str = ""
-    """What an error said, shortened."""
+    """The message of an error, shortened."""
     votes: tuple[float | None, ...] = ()
     """Several verdicts, of which `value` is the mean; None for one that failed."""
 

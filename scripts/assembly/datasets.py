@@ -42,7 +42,7 @@ class Data:
     cases: LazyCases
     source: Source
     settings: Mapping[str, Any]
-    """What identifies the data: loader settings, file hashes, size, transform, seed."""
+    """Identity of the data: loader settings, file hashes, size, transform, seed."""
     config: Mapping[str, Any]
     note: str = ""
     """A remark of the loader for captions."""

@@ -47,7 +47,7 @@ class Model:
     name: str
     llm: Metered
     settings: Mapping[str, Any]
-    """What identifies the model: its settings and endpoint label, or the source of the offline engine."""
+    """Identity of the model: its settings and endpoint label, or the source of the offline engine."""
     prices: ModelSettings | None
     """None for an offline engine."""
     endpoint: Endpoint | None = None
@@ -81,7 +81,7 @@ class BuiltEmbedder:
     """Model name as tables print it."""
     embedder: Embedder
     settings: Mapping[str, Any]
-    """What identifies the embedder."""
+    """Identity of the embedder."""
     prices: ModelSettings | None = None
     """None for an embedder that runs on this machine."""
     endpoint: Endpoint | None = None
@@ -129,7 +129,7 @@ class Models:
 
     @property
     def services(self) -> Services:
-        """What a run passes to its memory and reader."""
+        """Services that a run passes to its memory and reader."""
         probe = self.probe.llm.in_role("probe")  # its tokens are counted and priced apart, whichever model it is
         roles = {"memory": self.memory, "probe": self.probe, "reader": self.reader}
         gauges = {role: model.endpoint.places for role, model in roles.items() if model.endpoint is not None}

@@ -74,7 +74,7 @@ Place = tuple[str, str, str | None]
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What one role of an experiment will use."""
+    """Planned usage of one role of an experiment."""
 
     role: str
     model: str
@@ -147,7 +147,7 @@ class Plan:
     failures: tuple[str, ...] = ()
     """For each run whose sample has questions without an answer, a line with their number and the first one's reason."""
     later: tuple[Share, ...] = ()
-    """What the second and further builds of its rows use; empty where each is built once."""
+    """Usage of the second and further builds of its rows; empty where each is built once."""
     open: tuple[str, ...] = ()
     """For each data set whose rows are built several times, a line on the gaps that fewer builds could not settle."""
     costs: Mapping[Path, float] = field(default_factory=dict)
@@ -195,7 +195,7 @@ class Sample:
         return self.consolidate_factor if phase == "consolidate" else self.write_factor
 
     def growth(self, phase: str, half: float, whole: float) -> float:
-        """What `factor` misses, from what a phase uses over half of the sample and over the whole of it.
+        """The error of `factor`, from what a phase uses over half of the sample and over the whole of it.
 
         A phase that uses `size ** exponent` is extrapolated with that exponent. Two samples tell it roughly, so building has one within
         `STEEPER` of 1, and a question costs the same or, as with the whole history in its prompt, in proportion.
@@ -567,7 +567,7 @@ class Meter:
     seconds: float
 
     def since(self, before: Meter) -> Meter:
-        """What was used since an earlier moment."""
+        """Usage since an earlier moment."""
         return Meter(
             self.calls - before.calls,
             self.tokens_in - before.tokens_in,

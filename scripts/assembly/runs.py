@@ -131,7 +131,7 @@ def memory_run(
 
 
 def _control(recipe: Recipe) -> Callable[[Case], MemorySystem] | None:
-    """What builds a control that needs the answer key; None for a memory."""
+    """The builder of a control that needs the answer key; None for a memory."""
     if recipe.memory.get("control") == "gold_evidence":
         return partial(gold_evidence, unit=dict(recipe.unit))
     return oracle_editor if recipe.memory.get("control") == "oracle_editor" else None
@@ -161,7 +161,7 @@ def recipe_of(dataset: Data, memory: Mapping[str, Any], unit: Mapping[str, Any] 
 
 
 def builder(build: Mapping[str, Any]) -> partial[MemorySystem]:
-    """What builds a memory from its services, by the value `build` of a file of `conf/memory`.
+    """The builder of a memory from its services, by the value `build` of a file of `conf/memory`.
 
     Raises:
         ValueError: a setting is refused.
@@ -227,7 +227,7 @@ def _parts(
 
 
 def _outside(recipe: Recipe) -> dict[str, Any]:
-    """What identifies the programs that the memory runs outside this process.
+    """Identity of the programs that the memory runs outside this process.
 
     Raises:
         NotInstalled: such a program is not installed.

@@ -149,7 +149,7 @@ def unmeasured(cfg: Settings, models: Models, graded: Iterable[tuple[str, Data]]
 
 
 def correction(cfg: Settings, models: Models, name: str, dataset: Data) -> Correction:
-    """What corrects the scores of a judge on a data set, by its name in a table."""
+    """Corrections of the scores of a judge on a data set, by its name in a table."""
     grading = judging(cfg, models, name)
     remedy = f"`make judge-card JUDGE={name} DATASET={dataset.name}` with the same models and data makes one"
     return Correction(read_card(card_file(models.results, grading, dataset)), remedy)

@@ -1,1 +1,1 @@
-"""What `memsys-bench doctor` does: small calls that find out what an endpoint takes and gives."""
+"""`memsys-bench doctor`: small calls that find out what an endpoint takes and gives."""

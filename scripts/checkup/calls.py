@@ -27,7 +27,7 @@ STOP_LOOK = 0.2
 
 @dataclass(frozen=True, slots=True)
 class ProbeReply:
-    """What came of one call."""
+    """Outcome of one call."""
 
     status: int
     """Of HTTP; 0 when no reply came."""

@@ -65,7 +65,7 @@ class Cause:
 
 
 def remedy(text: str) -> str:
-    """What the user can do about an error message."""
+    """The remedy for an error message."""
     return next((cure for pattern, cure in REMEDIES if re.search(pattern, text, re.IGNORECASE | re.DOTALL)), DOCTOR)
 
 

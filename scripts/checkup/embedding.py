@@ -1,4 +1,4 @@
-"""What an endpoint's embedding model gives: the size of its vectors, their order, and whether a batch gives what single calls give."""
+"""Properties of an endpoint's embedding model: the size of its vectors, their order, and whether a batch gives what single calls give."""
 
 from __future__ import annotations
 

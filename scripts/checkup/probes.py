@@ -1,4 +1,4 @@
-"""What an endpoint takes and does, found out with a few small calls: each probe asks one thing and says what the answer means.
+"""Abilities of an endpoint, from a few small calls: each probe asks one thing and says what the answer means.
 
 A probe takes the settings known so far and hands on those that fit better. `stop` marks what makes every run at these settings fail
 or lie; everything else is worth knowing.
@@ -58,7 +58,7 @@ class Checked:
 
 @dataclass(frozen=True, slots=True)
 class Examination:
-    """What was found out about one model at one endpoint."""
+    """Findings about one model at one endpoint."""
 
     settings: ModelSettings
     """Those that fit."""
@@ -420,7 +420,7 @@ def taken_at_once(line: EndpointProbe, settings: ModelSettings) -> tuple[int | N
 
 
 def pace(few: float, many: float) -> tuple[int | None, Checked]:
-    """What the answers a second say: `few` with the first count of `AT_ONCE`, `many` with the last."""
+    """Meaning of the answers a second: `few` with the first count of `AT_ONCE`, `many` with the last."""
     found = f"{AT_ONCE[-1]} were answered ({many:.1f} a second; {few:.1f} with {AT_ONCE[0]})"
     if many < 0.7 * few:
         advice = f"more are slower, not faster: in_flight: {AT_ONCE[0]}"

@@ -1,4 +1,4 @@
-"""What the doctor writes: the table of its findings, and settings files for the user to look at."""
+"""Output of the doctor: the table of its findings, and settings files for the user to look at."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Written:
 
 
 def table(findings: Sequence[Checked], width: int | None = None) -> str:
-    """What was asked, what was found, what it means; `!` marks what makes runs fail or lie, `·` what is worth knowing.
+    """Question, finding and meaning; `!` marks what makes runs fail or lie, `·` what is worth knowing.
 
     Args:
         width: characters of a line; None takes those of the terminal, at least 80.

@@ -1,4 +1,4 @@
-"""What has changed since the last site: a hash of each claim's numbers, its history, and an Atom feed of it (RFC 4287).
+"""Changes since the last site: a hash of each claim's numbers, its history, and an Atom feed of it (RFC 4287).
 
 The history stands in the site's own `claims.json`, so a new site goes on from the one whose place it takes. The bytes depend on the
 numbers, that history and the given day alone.
@@ -27,7 +27,7 @@ NUMBERS = (
     "n", "of", "joined", "file_mean", "findings", "scores", "unknown", "words", "tokens", "detectable", "flags", "same_answers",
     "counts",
 )  # fmt: skip
-"""What of a claim's record is a result; another value of any of them is a change."""
+"""Fields of a claim's record that are results; another value of any of them is a change."""
 History = dict[str, list[dict[str, Any]]]
 """By claim: what each version said and from which day on, the oldest first."""
 

@@ -1,4 +1,4 @@
-"""What the pages say, as records for the templates. Numbers are those of `memsys-bench claims`; foreign texts are cut and inert."""
+"""Content of the pages, as records for the templates. Numbers are those of `memsys-bench claims`; foreign texts are cut and inert."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def line_of(row: Row) -> ClaimLine:
 
 
 def excerpt_free(text: str) -> str:
-    """What a search looks through: one line of lower case."""
+    """The text that a search looks through: one line of lower case."""
     return " ".join(shown(text, 2 * TEXT).lower().split())
 
 
@@ -237,13 +237,13 @@ class Again:
     """In the order of `COLUMNS`."""
     powered: Sequence[str]
     note: str
-    """What a reader must know of these verdicts."""
+    """Warnings about these verdicts."""
     verdicts: Mapping[str, Mapping[Key, float]]
     """Of every grader but the stored one, by its name."""
 
 
 def judged_again(scored: ScoredClaim, judged: Judged | None) -> Again | None:
-    """What the page of a claim shows of `claims NAME --judge`; None where the claim was not judged again.
+    """Results of `claims NAME --judge` on the page of a claim; None where the claim was not judged again.
 
     Verdicts on other files, or on questions that this file does not answer, are not shown; the note says so.
     """
@@ -330,7 +330,7 @@ def statuses(rows: Sequence[Row]) -> Sequence[tuple[str, int]]:
 
 
 def analysis(all_scored: Sequence[ScoredClaim], lines: Mapping[str, ClaimLine]) -> dict[str, Any]:
-    """What only many files show: regression, ranks, leniency, spreads; the functions behind the tables of `memsys-bench claims`."""
+    """Results over many files: regression, ranks, leniency, spreads; the functions behind the tables of `memsys-bench claims`."""
     fitted = []
     for who, people in (("judges", False), ("people", True)):
         own = usable(all_scored, people=people)

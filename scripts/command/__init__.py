@@ -62,7 +62,7 @@ def verbs(name: str, value: object = None) -> list[str]:
 
 
 def usage() -> str:
-    """What the command prints when it is called without a verb."""
+    """Output of the command without a verb."""
     hidden = set() if (home() / "tests/rigs").is_dir() else set(verbs("CHECKOUT"))
     lines = ["usage: memsys-bench VERB [settings …]"]
     for group, title in GROUPS.items():

@@ -1,1 +1,1 @@
-"""What the commands with flags do; their entry points stand in `scripts`."""
+"""One module a verb of the command."""

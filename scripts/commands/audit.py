@@ -99,7 +99,7 @@ RELATIONS = (
 
 
 def setting(one: Published) -> Setting:
-    """What a number is of, under one name for what tables call differently."""
+    """The subject of a number, under one name where tables differ."""
     models = one.backbone.removeprefix("answer ")
     if not models.startswith("internal "):  # those name the model that builds and the one that answers: both count
         models = models.split(";")[0]
@@ -213,7 +213,7 @@ def _strongest_baseline(numbers: Sequence[Published], like: Published, tables: S
 
 
 def _relative_gains(said: Published, numbers: Sequence[Published]) -> Iterator[Finding]:
-    """What the main tables give on each data set, when any of it rounds to less than what is said."""
+    """Numbers of the main tables on each data set, when any of it rounds to less than what is said."""
     gains = {}
     for table in ("SegTreeMem T4", "SegTreeMem T6"):
         own = [

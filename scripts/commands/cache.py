@@ -50,7 +50,7 @@ BATCHES = {"batch_calls": "open or sent calls", "batches": "batches", "batch_rep
 
 @dataclass(slots=True)
 class CacheCounts:
-    """What the rows of a cache hold."""
+    """Content of the rows of a cache."""
 
     answers: Counter[str] = field(default_factory=Counter)
     """By model and endpoint."""
@@ -86,7 +86,7 @@ def rows(connection: sqlite3.Connection, table: str, unread: Counter[str]) -> It
 
 
 def fault(table: str, row: tuple[Any, ...]) -> str:
-    """What is wrong with a row; empty when nothing is."""
+    """The fault of a row; empty when there is none."""
     if not isinstance(row[0], bytes) or len(row[0]) != KEY_BYTES:
         return f"rows of {table} whose key has not {KEY_BYTES} bytes"
     if table == "vectors":

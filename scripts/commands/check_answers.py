@@ -60,7 +60,7 @@ def _check(args: argparse.Namespace) -> int:
 
 
 def report(reading: Reading, questions: Questions) -> tuple[list[str], list[str]]:
-    """What the file holds, and what a claim needs and the file does not have."""
+    """Content of the file, and the fields that a claim needs and the file lacks."""
     matched, contents = reading.matched, reading.contents
     asked = {each.question_id for each, _ in matched.pairs}
     open_ = [each for each in questions.asked if each.answerable and each.question_id not in asked]

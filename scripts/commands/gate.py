@@ -94,7 +94,7 @@ class Values(Strict):
 
 
 class Measured(Strict):
-    """What a gate measures and a baseline stores; it holds no text of the data set."""
+    """Measures of a gate, as a baseline stores them; without text of the data set."""
 
     schema_version: Literal[1] = 1
     memory: Text
@@ -282,7 +282,7 @@ def verdict(gap: Difference | None, margin: float) -> str:
 
 
 def lost(now: Measured, stored: Measured, limit: float) -> Iterator[str]:
-    """What is missing now and is not in the baseline, where it is more than `limit` questions."""
+    """Questions missing now and not in the baseline, where there are more than `limit`."""
     if now.errors - stored.errors > limit:
         yield f"{now.errors} questions ended in an error, {stored.errors} in the baseline"
     for name, own in now.metrics.items():

@@ -30,7 +30,7 @@ SHOWN = (
     ("bytes of objects", "cumulative", "object_bytes"),
     ("bytes of nodes", "cumulative", "node_bytes"),
 )
-"""What the summary prints: its name, and line and column of the CSV."""
+"""Columns of the summary: its name, and line and column of the CSV."""
 
 
 def main(cfg: Growth) -> int:

@@ -119,7 +119,7 @@ def _with_their_grades(scored: Scored) -> Scored:
 
 
 def _joined_lines(facts: Mapping[str, Any]) -> list[str]:
-    """What was joined and what was not, name by name."""
+    """Joined and missing parts, name by name."""
     lines = [
         f"{facts['answers']} answers in {facts['file']} ({facts['format']}): {facts['joined']} joined, "
         f"{facts['joined_by_order']} of them interchangeable; {facts['without_answer']} of {facts['questions']} questions without an answer"

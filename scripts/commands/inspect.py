@@ -94,7 +94,7 @@ def question_lines(record: RunRecord, prediction: Prediction, root: Path | None)
 
 
 def reader_lines(case_folder: Path, prediction: Prediction) -> list[str]:
-    """What of the recall the reader was shown; nothing where the memory answered itself, or nothing was asked."""
+    """The part of the recall that the reader was shown; nothing where the memory answered itself, or nothing was asked."""
     asked = [
         line
         for line in read_efforts(case_folder, "subject", "context_tokens")
@@ -251,7 +251,7 @@ def worked_lines(run_folder: Path, name: str, root: Path | None, width: int) -> 
 def asked_lines(
     run_folder: Path, text: str, case_id: str | None, root: Path | None, width: int, settings: Sequence[str]
 ) -> list[str]:
-    """What the memory of a run recalls for a text of the user's.
+    """Recall of a run's memory for a text of the user's.
 
     Raises:
         DataError, RunError: see `scripts.lab.asked_again.recall_of`.

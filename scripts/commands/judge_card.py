@@ -147,7 +147,7 @@ class ByPrompt:
 
 
 def prompt_lines(lab: Lab, chosen: str, made: Sequence[Probe], graded: Sequence[ProbeVerdicts]) -> list[str]:
-    """What all judge prompts say of the same answers, asked of the same model, and the band that they span."""
+    """Verdicts of all judge prompts on the same answers, asked of the same model, and the band that they span."""
     own, model = chosen.partition("@")[0], chosen.partition("@")[2]
     asked, refused = [ByPrompt(own, card(graded), _accepted(graded))], dict[str, list[str]]()
     for name in options_of("judge"):

@@ -50,7 +50,7 @@ def _check(settings: Sequence[str]) -> int:
 
 
 def report_lines(title: str, found: Report) -> list[str]:
-    """What was looked into, and what was found."""
+    """Places searched, and the leaks in them."""
     looked = ", ".join(f"{count} {channel}" for channel, count in sorted(found.looked.items()))
     lines = [f"{title}: {found.marks} marks in the gold; looked into {looked}."]
     if not found.leaks:

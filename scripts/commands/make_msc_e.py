@@ -359,7 +359,7 @@ def _model(args: argparse.Namespace) -> LLM:
 
 
 def settings_of(args: argparse.Namespace, prompts: Prompts, source: Source) -> dict[str, Any]:
-    """What a conversation depends on: parts made with anything else are not continued."""
+    """Inputs of a conversation: parts made with anything else are not continued."""
     return {
         "version": VERSION,
         "model": args.model or "none",

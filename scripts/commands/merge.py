@@ -76,7 +76,7 @@ def _listed(faults: Sequence[str]) -> str:
 
 
 def _no_plain_files(folder: Path) -> Iterator[Path]:
-    """What below a results folder would lead elsewhere or could not be copied: links, pipes, sockets, devices."""
+    """Entries below a results folder that lead elsewhere or cannot be copied: links, pipes, sockets, devices."""
     for name in ("cache.sqlite", "cache.sqlite-wal", "cache.sqlite-shm"):
         if (file := folder / name).is_symlink() or (file.exists() and not file.is_file()):
             yield file
@@ -101,7 +101,7 @@ def _places(folder: Path) -> Iterator[Place]:
 
 
 def _run_faults(folders: Sequence[Path]) -> Iterator[str]:
-    """What two folders say differently about one run or one of its cases."""
+    """Differences between two folders about one run or one of its cases."""
     seen: dict[Place, Path] = {}
     finished: dict[tuple[Place, str], Path] = {}
     for folder in folders:

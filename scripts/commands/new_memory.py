@@ -22,7 +22,7 @@ TEMPLATES = Path(__file__).parents[1] / "templates"
 
 
 def files(name: str, folder: Path) -> dict[Path, str]:
-    """What is to be written below `folder`: content by path.
+    """Files to write below `folder`: content by path.
 
     Raises:
         ValueError: the name cannot name a Python module, or a memory that is shipped has it.

@@ -38,7 +38,7 @@ RELEASED = "released_"
 
 @dataclass(frozen=True, slots=True)
 class OrderEffect:
-    """What another order does to a memory's score."""
+    """Effect of another order on a memory's score."""
 
     title: str
     usual: Estimate

@@ -65,7 +65,7 @@ ARGUMENTS = {
         "{k}": ("limit", "k", "top_k", "n_results", "max_results", "num_results"),
     },
 }
-"""What an argument of one of these names is given."""
+"""The value given to an argument of one of these names."""
 MESSAGE = {"id": "{turn}", "speaker": "{speaker}", "role": "{role}", "text": "{text}", "content": "{text}"}
 RESULTS = {
     "text": ("text", "content", "memory", "data", "fact", "observation"),
@@ -79,7 +79,7 @@ RESULTS = {
 SECONDS, PATIENCE = 60.0, 10.0
 """Most seconds that a server may take to start and a call to end, and that a trial waits for what was added."""
 CANARY, TOLD = CANARIES[0], HISTORY.sessions[0].turns[0]
-"""What a trial asks about, and the turn that says it."""
+"""Subject of a trial, and the turn that states it."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -96,7 +96,7 @@ def _twins(run: ListedRun, other: ListedRun) -> bool:
 
 
 def _settings(record: RunRecord) -> dict[str, Any]:
-    """What a user chose, without what the code of the day added."""
+    """The user's choices, without additions of the current code."""
     return {name: value for name, value in record.content.items() if name not in (*NEVER_THE_SAME, "cases")}
 
 

@@ -136,7 +136,7 @@ def _tokens(folder: Path, metric: str) -> Tokens:
 
 
 Subject = tuple[str, Components, Tokens, int]
-"""What is decomposed: a title, its components, its costs, the questions left out."""
+"""The decomposed scores: a title, its components, its costs, the questions left out."""
 
 
 def _subjects(memories: Sequence[Replicated]) -> Iterator[Subject]:

@@ -28,7 +28,7 @@ ASKED = "asked"
 def recall_of(
     run_folder: Path, text: str, case_id: str | None, root: Path | None, settings: Sequence[str] = ()
 ) -> tuple[str, Recall]:
-    """What the memory of a case recalls for a text once the whole history is written; also the id of the case.
+    """Recall of a case's memory for a text once the whole history is written; also the id of the case.
 
     Args:
         case_id: None takes the first case.

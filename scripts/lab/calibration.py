@@ -1,4 +1,4 @@
-"""What `memsys-bench calibrate` does: build one history's tree at several thresholds, print its shapes, write the fitted settings.
+"""`memsys-bench calibrate`: build one history's tree at several thresholds, print its shapes, write the fitted settings.
 
 SegTreeMem gives no threshold for its cosine placement. A cosine means something else in every embedder, so the value that gives the
 published depth of Table 5 has to be looked for with the embedder that is used. No question is asked and no gold answer is read.

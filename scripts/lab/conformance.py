@@ -1,4 +1,4 @@
-"""What `memsys-bench conformance` does: build the memory as a run would, put the canaries through it, print what they came to."""
+"""`memsys-bench conformance`: build the memory as a run would, put the canaries through it, print what they came to."""
 
 from __future__ import annotations
 

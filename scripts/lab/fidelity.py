@@ -1,4 +1,4 @@
-"""What `memsys-bench fidelity` does: run two memories on the same units, compare the run folders, print the table."""
+"""`memsys-bench fidelity`: run two memories on the same units, compare the run folders, print the table."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ class Histories:
         self._recalls: dict[str, dict[str, Recall | Exception]] = {}
 
     def recall(self, case_id: str, question_id: str) -> Recall:
-        """What the memory recalls for a question.
+        """The memory's recall for a question.
 
         Raises:
             Exception: what the build or the read raised; a build that failed fails all questions of its case.

@@ -1,4 +1,4 @@
-"""What a command does with one data set, one memory at a time: load, ask, score, and put into a table (`scripts.door` documents it)."""
+"""Steps of a command with one data set, one memory at a time: load, ask, score, and put into a table (`scripts.door` documents it)."""
 
 from __future__ import annotations
 
@@ -328,7 +328,7 @@ class Lab:
         return pandas.DataFrame(rows)
 
     def _use(self, dataset: Data, filled: Sequence[str], judges: Sequence[str], *, imported: bool) -> str:
-        """What a table may be used for; `filled` are the roles of stand-ins."""
+        """Use of a table; `filled` are the roles of stand-ins."""
         return usage_note(
             {"stand-in"} if filled else {other_data(self.cfg, dataset)} - {""},
             published=False,

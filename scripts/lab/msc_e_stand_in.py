@@ -16,7 +16,7 @@ from memsys.tokens import count_tokens
 
 NAMES = ("Alex", "Bob")
 Round = tuple[str, str]
-"""What Alex and what Bob says."""
+"""The turns of Alex and of Bob."""
 
 
 def lines(rounds: Iterable[Round]) -> list[str]:

@@ -115,7 +115,7 @@ def _dataset(claim: Claim, lab: Lab, root: Path) -> Data:
 
 
 def judging_plan(lab: Lab, runs: Sequence[Run], judges: Sequence[str]) -> Plan:
-    """What judging these answers will use: every prompt is made and counted with the offline engine, and kept verdicts cost nothing."""
+    """Planned usage of judging these answers: every prompt is made and counted with the offline engine, and kept verdicts cost nothing."""
     shares = []
     with tempfile.TemporaryDirectory() as folder:
         copies = [replace(run, folder=Path(folder) / run.dataset / run.folder.name) for run in runs]

@@ -62,7 +62,7 @@ class Mock:
         self.said: Callable[[dict[str, Any], str], str] = said
         """The answer to a request body, by the body and its hash."""
         self.thought: Callable[[dict[str, Any], str], str] = lambda body, key: f"Could it be yes? Or {key[:4]}?"
-        """What the shapes that think say before it."""
+        """The thoughts before it, in the shapes that think."""
         self._embedder = HashingEmbedder(64)
         self.batches = Batches(self._batched, batches or BatchQuirks())
         self._quirky = None if quirks is None else QuirkyServer(quirks, said)
@@ -111,7 +111,7 @@ class Mock:
         return 200, self._reply(path, json.loads(body), key, self.shape)
 
     async def stats(self, request: Any) -> Any:
-        """What arrived so far."""
+        """Requests that arrived so far."""
         from aiohttp import web
 
         repeats = {key: count for key, count in self.answered.items() if count > 1}

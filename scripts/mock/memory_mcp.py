@@ -22,7 +22,7 @@ def server(store: Store) -> Any:
         return {"id": store.add(user, messages, time)}
 
     def search_memory(user: str, query: str, limit: int = 10) -> list[dict[str, Any]]:
-        """What was stored and shares words with the query."""
+        """Stored texts that share words with the query."""
         if not query.strip():
             raise ValueError("an empty query finds nothing")
         return store.search(user, query, limit)

@@ -20,14 +20,14 @@ FAULTS = {
     "own text not stored": "messages of the assistant are not stored",
     "speaker lost": "the speaker of a message is not kept",
 }
-"""What the store does wrong on request."""
+"""Faults that the store shows on request."""
 LATE = 8
 """Searches that come before a message can be found, with the fault `index late`."""
 
 
 @dataclass(slots=True)
 class Entry:
-    """What one add has stored."""
+    """Items stored by one add."""
 
     id: str
     text: str

@@ -28,7 +28,7 @@ class Bucket:
 
 
 class Rations:
-    """What one account may use a minute.
+    """Limits of one account a minute.
 
     Args:
         rpm: requests; None = any number.

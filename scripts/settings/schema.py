@@ -156,7 +156,7 @@ class RayCluster(Strict):
 
 
 class Settings(Strict):
-    """What every command with settings is told: `conf/common.yaml`, and the name that a profile gives."""
+    """Settings of every command: `conf/common.yaml`, and the name that a profile gives."""
 
     profile_name: Name
     logger: Logger

@@ -178,7 +178,7 @@ def usage_note(
     imported: bool = False,
     unmeasured: Sequence[str] = (),
 ) -> str:
-    """What a table may be used for, in one line; in a second sentence, which judges nobody has measured.
+    """Use of a table, in one line; in a second sentence, the judges without a card.
 
     Args:
         reasons: why its numbers are not comparable with the published ones (`scripts.tables.grid.why_not_comparable`); empty when
@@ -292,7 +292,7 @@ def row_units(
 
 
 def lost_by_row(cases: Iterable[Case], units: Mapping[str, Mapping[str, Any]]) -> dict[str, Lost]:
-    """What each row loses, by title; a rule that several rows share is tried once.
+    """Lost turns of each row, by title; a rule that several rows share is tried once.
 
     Args:
         cases: the histories of a data set; they can be read repeatedly.

@@ -1,4 +1,4 @@
-"""What `memsys-bench budgets` does: read a table's rows at equal token budgets, print and draw score against tokens, and price the builds.
+"""`memsys-bench budgets`: read a table's rows at equal token budgets, print and draw score against tokens, and price the builds.
 
 Prices are those of the models that answered; where an engine without a model stood in, those of the table's models, which is said. Tokens
 that a provider had cached when they were bought are priced as cached. For the whole history it is assumed that it begins every prompt,

@@ -1,4 +1,4 @@
-"""What `memsys-bench reproduce-all` does: make every table and figure, in one process or several, and list the outcomes.
+"""`memsys-bench reproduce-all`: make every table and figure, in one process or several, and list the outcomes.
 
 Tables and figures share runs: a process that needs a run which another process is making waits for it. Offline there are as many
 processes as cores, at most four; with a network there is one, because the in-flight limit and the spending cap hold for one process.
@@ -43,7 +43,7 @@ class Attempt:
     """The command that makes it alone."""
     seconds: float
     file: Path | None
-    """What was written; None when it failed."""
+    """The written file; None when it failed."""
     failure: str
     """Its last line of output when it failed; empty when it did not."""
 

@@ -62,7 +62,7 @@ class Experiment(Generic[S]):
     planned: Plan | None
     """The estimate that was agreed to; None where nothing was planned."""
     before: Meter
-    """What had been used before the first run."""
+    """Usage before the first run."""
 
     @property
     def only(self) -> frozenset[str] | None:

@@ -1,4 +1,4 @@
-"""What stands in words beside a row's scores: how its memory recalls, what it cost, and what conformance came to.
+"""Facts in words next to a row's scores: how its memory recalls, what it cost, and what conformance came to.
 
 Conformance is examined once for each memory with its settings and models, and kept in `<results>/conformance`. A table examines the rows
 that it is asked for where no call is paid for; elsewhere it prints what `memsys-bench conformance` has kept.

@@ -1,4 +1,4 @@
-"""What `memsys-bench figures` does: run what a figure still lacks, collect its points, draw it and write its files.
+"""`memsys-bench figures`: run what a figure still lacks, collect its points, draw it and write its files.
 
 A figure's YAML names the table whose data sets, readers and metrics it uses, its rows (`rows` replaces those of the table), what is
 plotted (`show`, see `figure_points`) and how it is drawn (`eval.report.panels.Sheet`). `panel` and `series` are patterns over `dataset`,

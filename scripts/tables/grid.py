@@ -81,7 +81,7 @@ class Grid:
 
     @property
     def guessing(self) -> str:
-        """What is done with guessable questions: the setting `guessable` of a table that is reproduced."""
+        """Treatment of guessable questions: the setting `guessable` of a table that is reproduced."""
         return self.cfg.guessable if isinstance(self.cfg, Reproduce) else "keep"
 
     def cell(self, line: TableRow, group: ColumnGroup, metric: Mapping[str, Any]) -> AnyCell:

@@ -1,4 +1,4 @@
-"""What `memsys-bench tables pareto` does: set the quality of a table's rows against what they cost. Nothing is run or paid for.
+"""`memsys-bench tables pareto`: set the quality of a table's rows against what they cost. Nothing is run or paid for.
 
 Quality is the first metric of each column group. The costs are the tokens recalled per question and the cost of writing a unit. A row is
 marked when no other row is both at least as good and at most as expensive.

@@ -1,4 +1,4 @@
-"""What `memsys-bench reproduce` does: run a paper's table, score it, and write it beside the published numbers.
+"""`memsys-bench reproduce`: run a paper's table, score it, and write it beside the published numbers.
 
 Guessable questions are answered right without a memory: the row `nothing` scores at least .5 in the group's first metric. The row's first
 build chooses them. Its own score without them would be 0 by construction: its other builds give it (`build.replicates=2`), or it has none.

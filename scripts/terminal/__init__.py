@@ -1,1 +1,1 @@
-"""What a terminal shows: printed text, progress, time left, the log of a run."""
+"""Terminal output: printed text, progress, time left, the log of a run."""

@@ -37,7 +37,7 @@ NAMES = (
     "tokens",
     "dollars",
 )
-"""What is logged of a phase (`State`), as `live/<phase>/<name>`."""
+"""Logged values of a phase (`State`), as `live/<phase>/<name>`."""
 
 
 class LiveLog:

@@ -127,7 +127,7 @@ class ProgressLine:
         return ", ".join(parts) + (f" · {waited}" if waited else "")
 
     def state(self) -> State:
-        """What a terminal shows of the line as of now."""
+        """The line as a terminal shows it now."""
         with self._lock:
             now, traffic = self._clock(), self._traffic()
             finished, tokens, retried = (a - b for a, b in zip(_sums(traffic), self._before, strict=True))
@@ -217,7 +217,7 @@ class ProgressLine:
         return max(estimates, default=None)
 
     def _waited(self, now: float, traffic: Sequence[Traffic]) -> str:
-        """What the run is waiting for: a paused endpoint, an old call, or a memory that makes no call; empty when nothing is slow."""
+        """The cause of waiting of the run: a paused endpoint, an old call, or a memory that makes no call; empty when nothing is slow."""
         for endpoint in traffic:
             if endpoint.paused_since is not None:
                 return f"paused since {_time_of_day(time.time() - endpoint.paused_since)}: {endpoint.paused_why}"

@@ -50,7 +50,7 @@ class State:
     """Spent by the process so far; 0 when nothing has a price."""
     seconds_left: float | None
     waited: str
-    """What the phase is waiting for; empty when nothing is slow."""
+    """The cause of waiting of the phase; empty when nothing is slow."""
 
 
 class Phase(Protocol):

@@ -41,7 +41,7 @@ STATIC = (
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What a report shall hold."""
+    """The parts of a report."""
 
     title: str = "Memory benchmark report"
     trees: int = 10

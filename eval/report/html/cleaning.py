@@ -1,4 +1,4 @@
-"""What leaves a report before it is written: keys, paths of this machine, texts of a megabyte.
+"""Content that is removed from a report before it is written: keys, paths of this machine, texts of a megabyte.
 
 A report is meant to be sent to others. Known folders are replaced by a word in angle brackets wherever they occur as a whole path.
 """

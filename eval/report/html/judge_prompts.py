@@ -1,4 +1,4 @@
-"""What a judge was sent about each answer: rendered again from its settings beside the scores, and shown only if that is what was sent.
+"""The prompt sent to a judge about each answer: rendered again from its settings next to the scores, and shown only if it was sent so.
 
 It is if the prompt files have the hashes that were recorded, and if the judged text has the hash that stands in the verdict's line. A
 prompt is a list of texts: the pieces of its template, which all questions share, and what was filled in.

@@ -57,7 +57,7 @@ class Life:
     values: tuple[str, ...]
     """Such as `old: Brunokel`."""
     said: tuple[str, ...]
-    """What was put into the history about the probe and its twin, in order."""
+    """The turns put into the history about the probe and its twin, in order."""
     reads: tuple[RecalledLines, ...]
     answer: str
 

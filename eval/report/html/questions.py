@@ -51,7 +51,7 @@ class TextPool:
 
 @dataclass(frozen=True, slots=True)
 class CaseFiles:
-    """What one run wrote about one case."""
+    """The files of one run about one case."""
 
     run: ReportedRun
     predictions: Mapping[str, Prediction]
@@ -106,7 +106,7 @@ def _evidence(case: Case, evidence: Sequence[str]) -> list[dict[str, Any]]:
 def answer_page(
     files: CaseFiles, place: int, question_id: str, question: Question | None, gold: Gold | None, texts: TextPool
 ) -> dict[str, Any]:
-    """What one memory recalled and answered.
+    """Recall and answer of one memory.
 
     Args:
         place: the run's place in its set.

@@ -25,7 +25,7 @@ class Scorer:
     repeats: int | None
     """How many of the judge's repeats count, as the tables say; None counts all."""
     aggregate: str = "question"
-    """What the mean weighs equally, as the tables say; a scorer of no table weighs questions."""
+    """The unit that the mean weighs equally, as the tables say; a scorer of no table weighs questions."""
 
     @property
     def is_judge(self) -> bool:

@@ -32,7 +32,7 @@ SEARCHED = 1_000
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What the index says of a set."""
+    """The index's entry for a set."""
 
     blocks: int
     answered: tuple[int, ...]

@@ -1,4 +1,4 @@
-"""What a report is made of: the run folders and table files below a results folder.
+"""The sources of a report: the run folders and table files below a results folder.
 
 Runs on the same data with the same cut make a set: they were asked the same questions, so they can be compared pair by pair. Question
 texts and gold are not in a run folder. They are read from the data again; where that cannot be done, the report says why and goes on

@@ -259,7 +259,7 @@ class Journal:
             self._file.execute("DELETE FROM batch_replies WHERE name IN (SELECT lower(hex(key)) FROM answers)")
 
     def counts(self) -> dict[str, int]:
-        """What the tables hold."""
+        """Content of the tables."""
         queries = {
             "open calls": "SELECT count(*) FROM batch_calls WHERE batch IS NULL",
             "calls in batches": "SELECT count(*) FROM batch_calls WHERE batch IS NOT NULL",

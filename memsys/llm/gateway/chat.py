@@ -163,7 +163,7 @@ class ChatReplies:
 
 
 def _changed(call: ChatCall) -> dict[str, Any]:
-    """What the client asked for and the gateway changed, by field: [asked, sent]. Messages are never changed."""
+    """Fields of the request that the gateway changed: [asked, sent]. Messages are never changed."""
     names = [name for name in {**call.asked, **call.body} if name != "messages"]
     pairs = {name: [call.asked.get(name), call.body.get(name)] for name in names}
     return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}

@@ -11,7 +11,7 @@ from memsys.llm.gateway.upstream import inlined
 
 
 def misfit(body: Mapping[str, Any], reply: Mapping[str, Any]) -> str:
-    """What is wrong with a reply's form: `no JSON`, `not the schema`, `no tool call`, `unknown tool`, `cut`, `empty`; else empty."""
+    """The fault of a reply's form: `no JSON`, `not the schema`, `no tool call`, `unknown tool`, `cut`, `empty`; else empty."""
     choice, message = first_choice(reply)
     calls = message.get("tool_calls") or []
     if choice.get("finish_reason") == "length":

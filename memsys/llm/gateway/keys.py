@@ -1,4 +1,4 @@
-"""What of a request decides its reply: the body less a declared list of things, and how often it came before.
+"""The parts of a request that decide its reply: the body less a declared list of things, and how often it came before.
 
 Programs repeat a request to get another answer, so the number of earlier equal requests of the same client and step is part of the key.
 """

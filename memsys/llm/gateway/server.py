@@ -188,7 +188,7 @@ class Gateway:
         return _error(404, "not_found", f"the gateway does not serve {request.method} of {method!r}: {SERVED}")
 
     def _shown(self, account: Account, method: str) -> Mapping[str, Any] | None:
-        """What a GET shows: the models, one of them, or what the account has spent."""
+        """The reply to a GET: the models, one of them, or what the account has spent."""
         if method == "stats":
             return _spent(account)
         if method == "models":

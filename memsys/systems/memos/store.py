@@ -1,4 +1,4 @@
-"""What MemOS keeps of one view of a dialogue: the open window, the memories of its three stores, and their search."""
+"""The state of MemOS for one view of a dialogue: the open window, the memories of its three stores, and their search."""
 
 from __future__ import annotations
 

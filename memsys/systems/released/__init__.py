@@ -56,7 +56,7 @@ class ReleasedSettings(Settings):
     purposes: Sequence[Mapping[str, Any]] = ()
     """Names of its calls, and how the offline engine answers them (`memsys.llm.gateway.accounts.Purpose`)."""
     normalise: Sequence[Mapping[str, str]] = ()
-    """What the product stamps into its requests, as `{find: regular expression, put: text}`."""
+    """Stamps of the product in its requests, as `{find: regular expression, put: text}`."""
     overrides: Mapping[str, Any] | None = None
     """Fields of every chat request that are replaced, such as the temperature; None removes one."""
     open_seconds: float = 300.0
@@ -152,7 +152,7 @@ class Released(MemorySystem):
         return Recall(tuple(_item(each) for each in items[: self.options.k]))
 
     def nodes(self) -> Iterator[NodeView]:
-        """What the product holds, if its adapter can list it; without structure."""
+        """Content of the product, if its adapter can list it; without structure."""
         if not self._life.counts["units"]:
             return
         for each in _listed("nodes", self._life.read("nodes", {}, "nodes")):
@@ -164,7 +164,7 @@ class Released(MemorySystem):
         return self._life.counts["held"]
 
     def report(self) -> dict[str, Any]:
-        """What the product is, what it stored, and what went wrong around it."""
+        """Identity of the product, its stored items, and failures around it."""
         idle, refused = self._account.idle, self._life.refused
         return {
             "product": place_of(self.options.product).identity,
