@@ -56,7 +56,7 @@ WINDOWS, LEAST_SESSIONS = 4, 4
 PER_HOST, MOST_PER_HOST = 16, len(SUBJECTS) // 2
 """Usual and most probes of a host; each takes a subject for itself and one for its twin."""
 LEAST_HOSTS = 8
-"""Small suites are spread over so many hosts: fewer than five have no interval."""
+"""Small suites are spread over this many hosts: fewer than five have no interval."""
 VARIANTS: Mapping[str, tuple[str, ...]] = {
     "supersede": ("plain", "named"),
     "echo": ("ignored", "corrected", "invented"),
@@ -101,7 +101,7 @@ def change(
         cases: questions of theirs are left out.
         seed: with host and family it draws subjects, values, wordings and places.
         size: probes a family.
-        hosts: at most so many hosts; None takes one for every 16 probes, and no fewer than 8.
+        hosts: at most this many hosts; None takes one for every 16 probes, and no fewer than 8.
         held_out: take the second pair of wordings.
 
     Raises:

@@ -130,7 +130,7 @@ def _case(record: Any, index: int, host: Case, captions: bool, where: str) -> Ca
 
 
 def _moments(host: Case, days: int, where: str) -> tuple[datetime, datetime]:
-    """When the trigger is asked, and when the cue was said so many days before."""
+    """When the trigger is asked, and when the cue was said this many days before."""
     times = [session.time for session in host.sessions if session.time is not None]
     if len(times) < len(host.sessions) or not times:
         raise DataError(

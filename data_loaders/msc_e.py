@@ -2,7 +2,7 @@
 
 Described by Rezazadeh et al., "From Isolated Conversations to Hierarchical Schemas" (MemTree, ICLR 2025, A.2.3 and A.2.4): 70
 conversations of about 200 rounds with about 102 questions each, reported by the position of the evidence in windows of 40 rounds.
-Their data were never published. This loader reads conversations that were generated anew from that description, in our own format;
+Their data were never published. This loader reads conversations that were generated from that description, in our own format;
 results on them are **not comparable** with the paper's.
 
 The format is JSONL, one conversation a line:

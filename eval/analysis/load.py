@@ -78,7 +78,7 @@ class Plan:
     patience: float
     """Seconds after a write in which its value is asked for again."""
     seconds: float
-    """After so many seconds at the rates no operation begins; those that are left are counted as not sent."""
+    """After this many seconds at the rates no operation begins; those that are left are counted as not sent."""
 
 
 @dataclass(slots=True)
@@ -144,7 +144,7 @@ class Level:
         return self.done / self.elapsed if self.elapsed > 0 else 0.0
 
     def percentile(self, phase: str, percent: int) -> float | None:
-        """Seconds that so many percent of the operations do not exceed, by nearest rank; None where there is none."""
+        """Seconds that this many percent of the operations do not exceed, by nearest rank; None where there is none."""
         seconds = self.tally.seconds[phase]
         return float(np.percentile(seconds, percent, method="inverted_cdf")) if seconds else None
 
@@ -169,7 +169,7 @@ def measure(run: Run, plan: Plan, salt: str = "") -> list[Level]:
     try:
         histories = [_history(run, first, plan.writes) for first in range(min(max(plan.users), len(run.cases)))]
     except RunError as error:
-        raise RunError(f"writes={plan.writes}: no user has so many units to write; {error}") from error
+        raise RunError(f"writes={plan.writes}: no user has that many units to write; {error}") from error
     run.rehearse()
     owners: dict[str, str] = {}
     try:

@@ -99,7 +99,7 @@ class Watcher:
         )
 
     def _file(self, path: Path, judge: str) -> _File:
-        """The sums of a file, with the lines that were appended since the last look; a file that was replaced is read anew."""
+        """The sums of a file, with the lines that were appended since the last look; a file that was replaced is read again."""
         known = self._files.setdefault(path, _File())
         try:
             with path.open("rb") as handle:

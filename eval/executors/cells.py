@@ -24,7 +24,7 @@ class Job:
     """Workers that died while they worked on it."""
     started: float = 0.0
     case_id: str = ""
-    """Set when the job is handed out: reading it may parse the case anew."""
+    """Set when the job is handed out: reading it may parse the case again."""
     looked_at: bool = False
     """Whether it is known that the cell's case is not answered already."""
     before: tuple[Mapping[str, Prediction], ...] = ()

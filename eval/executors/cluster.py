@@ -42,7 +42,7 @@ PATIENCE = 30.0
 LOST = 60.0
 """Seconds in which Ray has noticed that a machine is gone; by default it takes up to 20."""
 RECOUNT = 5.0
-"""Seconds after which the cluster's cores are counted anew: machines may have joined."""
+"""Seconds after which the cluster's cores are counted again: machines may have joined."""
 LOCAL_STORE = 1 << 28
 """Bytes of shared memory that Ray gets when it is started on this machine alone."""
 NO_CLUSTERS = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"

@@ -91,7 +91,7 @@ def live(
     """Live through one cell, on one core per matrix product, as the driver's own threads would."""
     from threadpoolctl import threadpool_limits
 
-    threadpool_limits(1)  # for each cell anew: an earlier cell may have loaded another library
+    threadpool_limits(1)  # for each cell again: an earlier cell may have loaded another library
     run_case(
         runs,
         order.case,

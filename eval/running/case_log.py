@@ -58,7 +58,7 @@ class CaseLog:
         self._items = read_items(folder)
         write_lines(folder / PREDICTIONS, done.values())
         write_lines(folder / ITEMS, self._items.values())
-        # Of a resumed case the costs of answered questions are kept. Its build is repeated, from the cache, and counted anew.
+        # Of a resumed case the costs of answered questions are kept. Its build is repeated, from the cache, and counted again.
         efforts = [
             line
             for line in read_efforts(folder, "subject")

@@ -27,7 +27,7 @@ class Build:
         return self.runs[0].sizes[self.index]
 
     def case(self) -> Case:
-        """The case; a large data set parses it anew each time."""
+        """The case; a large data set parses it again each time."""
         return self.runs[0].cases[self.index]
 
     def may_be_answered(self) -> bool:

@@ -92,7 +92,7 @@ def estimate(
         values: one per scored question.
         clusters: history of each question, same length.
         without: the mean without each cluster, in the order of sorted names; needed only when leaving out a cluster changes the values
-            of the others (the best of several memories would be chosen anew).
+            of the others (the best of several memories would be chosen again).
         level: coverage of the intervals.
 
     Raises:

@@ -5,7 +5,7 @@ The score of a question (nested in its history) in one build and one repeat of t
 - *history*: some histories are harder;
 - *question*: some questions of a history are harder;
 - *build*: what one build of a history does to all of its questions alike;
-- *answer*: what is left between the replicates of one question: the answer is drawn anew, and a build may lose just this fact;
+- *answer*: what is left between the replicates of one question: the answer is drawn again, and a build may lose just this fact;
 - *judge*: repeats of the judge on the same answer.
 
 Each build has answers of its own, so build and answer are told apart by what the questions of a history share. The variances are those of

@@ -22,7 +22,7 @@ from memsys.llm.rates import Rates
 FALL, LEAST_BY_LATENCY = 0.8, 0.25
 """Factor of the limit at each fall, and the share of the given limit below which latency alone does not take it."""
 SLOW, GAIN = 2.0, 1.1
-"""Latency is rising when calls take so many times as long as the same kind at its best; more than `GAIN` x the throughput excuses it."""
+"""Latency is rising when calls take this many times as long as the same kind at its best; more than `GAIN` x the throughput excuses it."""
 
 BUILDS = 3.0
 """Urgency from which on a call belongs to a build. A call that nobody gave an urgency counts as one, such as a released product's."""

@@ -25,7 +25,7 @@ _UNITS = {"ms": 0.001, "s": 1.0, "": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 @dataclass(slots=True)
 class Pace:
-    """So many requests, or tokens, a second."""
+    """This many requests, or tokens, a second."""
 
     per_second: float | None = None
     """None: no limit is known."""
@@ -78,7 +78,7 @@ class Rates:
         self._models: dict[str, Model] = {}
 
     def allow(self, model: str, rpm: float | None, tpm: float | None) -> None:
-        """Send at most so many requests and tokens a minute to a model; None: as many as the server takes."""
+        """Send at most this many requests and tokens a minute to a model; None: as many as the server takes."""
         paces = self._models.setdefault(model, Model())
         for pace, per_minute in ((paces.requests, rpm), (paces.tokens, tpm)):
             if per_minute is not None:

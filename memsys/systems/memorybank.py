@@ -19,7 +19,7 @@ Deviations and decisions:
   Here an exchange gets one number when it is stored and another when it is recalled, and is forgotten once R falls below it. This gives
   the curve itself, however often the memory is consolidated. The release calls a module that it does not contain, so its forgetting
   never ran.
-- When more is said on a day, its summary is written anew; the release keeps the first. Summaries are written before anything is forgotten.
+- When more is said on a day, its summary is written again; the release keeps the first. Summaries are written before anything is forgotten.
 - The release deletes a day's summary together with the day's last exchange. The summary and portrait of everything stay.
 - Reads neither strengthen nor refresh memories unless `mutate_on_read` is set. Summaries have no strength, as released.
 - Prompts that exceed the model's context are not cut, and the repetition penalties (0.4 and 0.2) are not sent. A summary with an empty

@@ -15,7 +15,7 @@ and facts, and the original messages of the best episodes.
 - A recalled episode is its title and its content, as released: the indexed document, not the content alone.
 - Replies may have 2,000 tokens, in the release 8,192; temperatures are the released ones.
 - Facts are extracted before the next message is processed. The release does so in the background, so it may know fewer facts.
-- `consolidate` turns the open buffer into a provisional episode, which is kept apart and built anew after further messages.
+- `consolidate` turns the open buffer into a provisional episode, which is kept apart and built again after further messages.
 - The model states the time of an episode. When that time cannot be parsed or is later than the last message, the time of the earliest
   message is used (counted). The wall clock is never used.
 - While no facts are known, every episode is learned from directly (cold start); if the first yields no facts, so is the second. The

@@ -33,7 +33,7 @@ LONGEST_NAME = 200
 NESTED = 20
 """Lists within lists that are read as a text, at most."""
 LISTED = 20
-"""At most so many irregularities of a kind are listed; all are counted."""
+"""At most this many irregularities of a kind are listed; all are counted."""
 SCORES = ("f1", "bleu1", "rouge_l_f")
 """Scores of the file's authors that are kept beside their verdict."""
 FIELDS = (

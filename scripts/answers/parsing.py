@@ -17,7 +17,7 @@ from data_loaders.schema import DataError
 
 GZIP = b"\x1f\x8b"
 MAX_BYTES = 512 << 20
-"""At most so many bytes of one file, unpacked."""
+"""At most this many bytes of one file, unpacked."""
 
 
 @dataclass(frozen=True, slots=True)

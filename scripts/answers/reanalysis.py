@@ -13,7 +13,7 @@ from scripts.answers.scoring import ScoredClaim
 
 PEOPLE = "people"
 LEAST = 20
-"""A share is shown for at least so many answers."""
+"""A share is shown for at least this many answers."""
 
 
 @dataclass(frozen=True, slots=True)

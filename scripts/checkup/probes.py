@@ -304,7 +304,7 @@ def _gives_logprobs(value: Mapping[str, Any]) -> bool:
 
 
 def needle(tokens: int, encoding: str) -> str:
-    """A prompt of about so many tokens whose first sentence says what its last asks for."""
+    """A prompt of about this many tokens whose first sentence says what its last asks for."""
     lines = [f"The code word is {CODE_WORD}. Keep it in mind."]
     size = count_tokens("Line 1000 of the log: nothing happened on this day.\n", encoding)
     lines += [

@@ -15,7 +15,7 @@ DATA_FILES = {
 }
 """A file of each data set, whose entry in the manifest of data names the licence."""
 EXCERPTS, EXCERPT = 20, 90
-"""Of texts that may not be passed on, at most so many excerpts of at most so many characters are quoted."""
+"""Of texts that may not be passed on, at most this many excerpts of at most this many characters are quoted."""
 
 
 @dataclass(frozen=True, slots=True)

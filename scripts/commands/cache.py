@@ -147,7 +147,7 @@ def repair(path: Path, without: int | None = None) -> int:
 
     Args:
         path: the cache.
-        without: leave out vectors of so many numbers, too.
+        without: leave out vectors of this many numbers, too.
     """
     _opened(path).close()  # refuses what is no cache before a lock file is made beside it
     with _for_itself(path):  # until the new file is in its place: a run that starts now waits, and opens the new file

@@ -23,7 +23,7 @@ from scripts.answers.questions import LOADERS, questions_of
 GROUP = "publish"
 
 SHOWN = 10
-"""At most so many irregularities are printed."""
+"""At most this many irregularities are printed."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

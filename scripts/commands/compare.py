@@ -118,7 +118,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog=as_called("python -m scripts compare"), description=__doc__)
     parser.add_argument("words", nargs="+", metavar="MEMORY", help="files of conf/memory; then settings, key=value")
     parser.add_argument("--dataset", default="locomo", help="a file of conf/dataset (default: locomo)")
-    parser.add_argument("--limit", type=whole(1), help="at most so many questions (data.size)")
+    parser.add_argument("--limit", type=whole(1), help="at most this many questions (data.size)")
     parser.add_argument(
         "--metric", help="tested, and for wins and questions: judge_<name> or a metric (default: the first)"
     )

@@ -1,7 +1,7 @@
 """Measure what one more unit costs as a history grows: `python -m scripts growth memory=segtree sizes=[100,200,400] questions=100`.
 
 Builds one memory over the data set's cases in a row and measures cost at each size (SegTreeMem Fig. 5, MemTree Fig. 5);
-`eval.analysis.growth` says how. With `questions`, at most so many questions whose evidence is written by then are read at each size,
+`eval.analysis.growth` says how. With `questions`, at most this many questions whose evidence is written by then are read at each size,
 also those of the first size at every other, and answered by the reader (`score`); evidence recall, score, bytes, intervals and
 exponents are added. The CSV is printed and written to `results/growth/`.
 """

@@ -53,7 +53,7 @@ GROUP = "data"
 
 VERSION = "memsys-msc-e-1"
 WHAT = (
-    "Conversations generated anew after the description of MSC-E in MemTree (ICLR 2025, A.2.3 and A.2.4). Not the paper's data, "
+    "Conversations generated after the description of MSC-E in MemTree (ICLR 2025, A.2.3 and A.2.4). Not the paper's data, "
     "which were never published: results on them are not comparable with the paper's."
 )
 STAND_IN = "STAND-IN: made without a model, from turns of other MSC conversations and the extractive engine; it tests machinery only."
@@ -101,7 +101,7 @@ class Writer:
 
 
 def seeds(cases: Iterable[Case], conversations: int, most: int) -> list[Seed]:
-    """The beginnings of so many conversations, of at most `most` rounds each.
+    """The beginnings of this many conversations, of at most `most` rounds each.
 
     Raises:
         RunError: no case has a first session of two rounds.
@@ -197,7 +197,7 @@ def _usable(writer: Writer, request: Request, read: Callable[[str], T | ParseFai
 
 
 def read_rounds(text: str, count: int) -> tuple[Round, ...] | ParseFailure:
-    """The rounds that a reply writes as `Name: text` lines: exactly so many, in strict alternation, Alex first."""
+    """The rounds that a reply writes as `Name: text` lines: exactly this many, in strict alternation, Alex first."""
     found = [_LINE.fullmatch(line) for line in text.split("\n") if line.strip()]
     if None in found:
         return ParseFailure(text, f"line {found.index(None) + 1} does not begin with a name and a colon")

@@ -22,7 +22,7 @@ REFERENCE = ROOT / "results" / "regression" / "regression.csv"
 
 
 def rerun(folder: Path) -> Path:
-    """The regression table made anew below `folder`; returns its CSV.
+    """The regression table made below `folder`; returns its CSV.
 
     Raises:
         RuntimeError: the run failed.

@@ -143,7 +143,7 @@ def _rm(args: argparse.Namespace) -> int:
 
 
 def _remove(run: ListedRun) -> None:
-    with locked(run.path):  # whoever starts the run now waits, and begins it anew
+    with locked(run.path):  # whoever starts the run now waits, and begins it again
         shutil.rmtree(run.path)
 
 
@@ -166,7 +166,7 @@ def _gc(args: argparse.Namespace) -> int:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Do what the command says; 2 with one line on standard error for what the user can mend, 1 when nobody agreed."""
+    """Do what the command says; 2 with one line on standard error for what the user can mend, 1 when the plan was declined."""
     parser = argparse.ArgumentParser(
         prog=as_called("python -m scripts runs"),
         description=as_called(__doc__),

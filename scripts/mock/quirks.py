@@ -43,7 +43,7 @@ class Quirks:
     key: str = ""
     """The only key it takes; empty takes any."""
     at_once: int | None = None
-    """Calls beyond so many at once get a 429."""
+    """Calls beyond this many at once get a 429."""
     reversed_batches: bool = False
     """Vectors of a batch come in the wrong order, with an index that hides it."""
     dimension: int = 512
@@ -182,7 +182,7 @@ def _error(status: int, message: str) -> Reply:
 
 
 def _last(prompt: str, tokens: int) -> str:
-    """About the last so many tokens: the beginning is what is lost."""
+    """About this many tokens at the end; the beginning is lost."""
     return prompt[-int(len(prompt) * tokens / count_tokens(prompt)) :]
 
 

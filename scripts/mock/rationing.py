@@ -11,7 +11,7 @@ from typing import Any
 
 @dataclass(slots=True)
 class Bucket:
-    """So many a minute. It holds a minute's worth and begins with a second's, as after earlier use."""
+    """This many a minute. It holds a minute's worth and begins with a second's, as after earlier use."""
 
     per_minute: float
     level: float
@@ -50,7 +50,7 @@ class Rations:
         }
 
     def refusal(self, tokens: int) -> tuple[dict[str, Any], dict[str, str]] | None:
-        """Body and headers of the 429 for a request of so many tokens; None when it is let through, and counted."""
+        """Body and headers of the 429 for a request of this many tokens; None when it is let through, and counted."""
         if self._quota is not None and self._quota <= 0:
             return _error("You exceeded your current quota, please check your plan.", "insufficient_quota"), {}
         now, wanted = self._clock(), {"requests": 1.0, "tokens": float(tokens)}

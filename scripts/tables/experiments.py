@@ -313,6 +313,6 @@ class Outcome:
     """Exit code of a command, and the main file it wrote."""
 
     code: int
-    """0 done, 1 too much is not scored, 3 nobody agreed to the cost."""
+    """0 done, 1 too much is not scored, 3 the plan was declined."""
     file: Path | None = None
     """None when nothing was written."""

@@ -42,7 +42,7 @@ def mutated_json(obj: Any) -> st.SearchStrategy[Any]:
     `obj` is what `json.loads` gives. Hypothesis draws a seed, and the seed decides the rest: drawing each choice takes five times
     as long.
     """
-    text = json.dumps(obj)  # parsing it anew is several times faster than copy.deepcopy
+    text = json.dumps(obj)  # parsing it again is several times faster than copy.deepcopy
     return st.integers(0, 2**64 - 1).map(lambda seed: mutated(text, seed))
 
 

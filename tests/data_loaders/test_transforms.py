@@ -102,7 +102,7 @@ def test_a_subset_parses_only_what_is_taken() -> None:
 
 
 def asking(*counts: int) -> LazyCases:
-    """Cases `c0`, `c1`, … with so many questions each."""
+    """Cases `c0`, `c1`, … with this many questions each."""
 
     def parse(index: int) -> Case:
         questions = ((Question(f"q{number}", "?"), Gold(("x",))) for number in range(counts[index]))

@@ -57,7 +57,7 @@ def simulated(rng: np.random.Generator, n: int, luck: float = 0.15) -> Card:
 
 
 def covers(covered: int, rounds: int, wanted: float = 0.94) -> bool:
-    """Whether so many of the rounds agree with a coverage of `wanted`, but for chance."""
+    """Whether this many of the rounds agree with a coverage of `wanted`, but for chance."""
     return bool(beta.ppf(0.999, covered + 1, rounds - covered) >= wanted) and covered / rounds > wanted - 0.025
 
 

@@ -217,7 +217,7 @@ def test_the_end_of_the_run_ends_all_users_and_closes_their_memories(levels: Any
 
 
 def test_more_writes_than_the_data_set_has_units_are_refused(levels: Any) -> None:
-    with pytest.raises(RunError, match="writes=13: no user has so many units to write"):
+    with pytest.raises(RunError, match="writes=13: no user has that many units to write"):
         levels(Own, replace(AT_ONCE, writes=13))
 
 

@@ -92,7 +92,7 @@ def test_failed_operations_are_printed_and_fail_the_command(tmp_path: Path, caps
     [
         ("replay=true", "load measures the memory itself, not the cache"),
         ("memory=gold_evidence", "is made of the answer key"),
-        ("writes=9999", "no user has so many units to write"),
+        ("writes=9999", "no user has that many units to write"),
         ("users=[]", "users"),
         ("users=[0]", "users"),
         ("read_rate=0", "read_rate"),

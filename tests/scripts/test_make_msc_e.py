@@ -1,4 +1,4 @@
-"""MSC-E made anew: what is asked for in which order, what is refused, and what a kill leaves behind."""
+"""MSC-E made again: what is asked for in which order, what is refused, and what a kill leaves behind."""
 
 from __future__ import annotations
 

@@ -144,7 +144,7 @@ def exists(dotted: str) -> bool:
 def test_the_drawing_is_that_of_the_imports() -> None:
     drawn = architecture.DRAWING.search(text_of("ARCHITECTURE.md"))
     assert drawn is not None
-    assert drawn[0] == architecture.drawing(), "`make architecture` draws it anew"
+    assert drawn[0] == architecture.drawing(), "`make architecture` draws it again"
 
 
 def test_the_annotated_table_is_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

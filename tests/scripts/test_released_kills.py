@@ -83,7 +83,7 @@ def finished(arguments: list[str]) -> None:
 
 
 def wait_for_calls(server: Mock, count: int, process: subprocess.Popen[bytes]) -> None:
-    """Wait until so many calls more have arrived, or the process has ended."""
+    """Wait until this many calls more have arrived, or the process has ended."""
     before = sum(server.arrivals.values())
     while sum(server.arrivals.values()) < before + count and process.poll() is None:
         time.sleep(0.005)

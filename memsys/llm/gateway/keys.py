@@ -22,7 +22,7 @@ EXCERPT = 60
 
 @dataclass(frozen=True, slots=True)
 class Normalisation:
-    """A part of the texts that a product stamps anew each time, such as a request id or today's date."""
+    """A part of the texts that a product stamps again each time, such as a request id or today's date."""
 
     find: str
     """Regular expression."""

@@ -57,7 +57,7 @@ class Gateway:
         embedder: embeds texts; it caches by text, because batches differ between runs.
         store: where replies are kept; None only with `live`.
         port: 0 takes any free one.
-        sized: an embedder of vectors with so many dimensions; None cuts those of `embedder`.
+        sized: an embedder of vectors with this many dimensions; None cuts those of `embedder`.
 
     Raises:
         ValueError: the mode is unknown, or needs a store.

@@ -2,7 +2,7 @@
 
 Runs in the environment of conf/product/graphrag.txt, with its tables and LanceDB in the scratch folder of the case. Date and speaker are
 put into the text, because the product keeps them nowhere else; of a unit longer than a chunk only the first chunk has the date. The
-index is offline: `end_session` does nothing, and a `consolidate` after further units builds everything anew, in place of the
+index is offline: `end_session` does nothing, and a `consolidate` after further units builds everything again, in place of the
 product's incremental update, whose communities differ from those of one build. Its own response cache is off, or the meter would not
 see the calls of the second build. A recall is what a local search shows to the product's own model, without the call that answers:
 reports, entities, relationships and passages, in this order, the passages with their exact sources. If they are more than `k`, each table

@@ -39,7 +39,7 @@ class Product:
             store=self._store,
             **given["settings"].get("manager", {}),
         )
-        # As soon as there are memories the product repeats a failed call until its graph has made so many steps.
+        # As soon as there are memories the product repeats a failed call until its graph has made this many steps.
         self._config = {**CONFIG, "recursion_limit": given["settings"].get("recursion_limit", 25)}
         self._undated: set[str] = set()
         """Keys of memories that were last written by a unit without a date."""

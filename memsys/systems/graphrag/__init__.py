@@ -28,7 +28,7 @@ Deviations and decisions:
 - Points of a global search name their reports in a field of their own, so that they have sources; a point that names none of the reports
   shown stands for the whole batch. The prompt asks for a short answer.
 - Left out: claims, drift and basic search, dynamic choice of communities, graph embeddings, incremental update.
-- The next `consolidate` after a write builds everything anew; a `read` before it uses the last build.
+- The next `consolidate` after a write builds everything again; a `read` before it uses the last build.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ class GraphRag(MemorySystem):
         self._units.append(unit)
 
     def consolidate(self) -> None:
-        """Build everything anew when units have been written since the last build."""
+        """Build everything again when units have been written since the last build."""
         if self._built < len(self._units):
             index = Index(self.llm, self.embedder, self.prompts, self.indexing)
             self._graph, self._failures = index.graph(self._units), index.failures

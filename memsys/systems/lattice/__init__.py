@@ -85,7 +85,7 @@ class Lattice(MemorySystem):
         self._units.append(unit)
 
     def consolidate(self) -> None:
-        """Build the tree anew when units have been written since the last build."""
+        """Build the tree again when units have been written since the last build."""
         if self._built < len(self._units):
             builder = TreeBuilder(self.llm, self.embedder, self.prompts, self.build)
             leaves = [LatticeNode(unit.id, unit.text, (), unit, place) for place, unit in enumerate(self._units)]

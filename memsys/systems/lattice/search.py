@@ -178,7 +178,7 @@ class Search:
             (self.frontier if child.unit is None else self.leaves).append(child)
 
     def _rescore(self) -> None:
-        """Calibrate all ratings anew and compute the path relevance of every node."""
+        """Calibrate all ratings again and compute the path relevance of every node."""
         code, alpha = self._rules.mode == "code", self._rules.alpha
         self.latent = calibrated(self.slates)
         if code and (highest := max(self.latent.values(), default=0.0)) > 0:

@@ -59,7 +59,7 @@ from memsys.tokens import count_tokens
 from memsys.vectors import best
 
 LONG = 512
-"""A message of at least so many tokens is pruned again."""
+"""A message of at least this many tokens is pruned again."""
 
 
 @dataclass(frozen=True)

@@ -148,7 +148,7 @@ class MemoryOS(MemorySystem):
         return (page.text_of("user") or page.text_of("assistant")) if self.release.evaluation else page.unit.text
 
     def _link(self, page: Page, continuity: Any) -> None:
-        """Put the page into the chain of the previous page or into a new one, and write that chain's line anew."""
+        """Put the page into the chain of the previous page or into a new one, and write that chain's line again."""
         if isinstance(continuity, ParseFailure):
             self._count("unknown_continuity")
         continued = self._previous if continuity == "true" else None

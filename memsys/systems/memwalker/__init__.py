@@ -15,7 +15,7 @@ Where the paper is silent, our choice is the default and the others are settings
   request to keep names, numbers and dates as spoken is ours. The start of its texts replaces an empty summary.
 - A rejected segment, or a node without remaining children, is not offered again (`exclude_visited`). A single option is entered without
   a call (`skip_forced`). The text lets the model go back from an inner node, the printed prompt does not: off (`triage_revert`).
-- An invalid reply is retried twice at temperature 0.7; each node has these retries anew.
+- An invalid reply is retried twice at temperature 0.7; each node has these retries again.
 - A walk ends as `committed`, `exhausted` (everything was rejected; the answer is then "no answer"), `gave_up_budget` or
   `gave_up_parse`. The last two are aborted recalls, and so is an exhausted walk with `output="answer"`. With `collect="k"`, a walk that
   has kept a segment and then gives up counts as committed.

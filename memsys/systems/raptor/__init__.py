@@ -21,7 +21,7 @@ Deviations and decisions:
 - If a summary is empty four times, the start of its members' texts replaces it (the release stores the exception).
 - The budget counts an item as the reader sees it: its date in front, which the release does not have, takes part of the tokens.
 - A traversal has no token limit, as released. Its selection by `threshold`, which is inverted in the release, is not offered.
-- `consolidate` builds everything anew with the units since the last build; a `read` uses the last build.
+- `consolidate` builds everything again with the units since the last build; a `read` uses the last build.
 """
 
 from __future__ import annotations
@@ -155,7 +155,7 @@ class Raptor(MemorySystem):
         self._units.append(unit)
 
     def consolidate(self) -> None:
-        """Build the tree anew if there are units since the last build."""
+        """Build the tree again if there are units since the last build."""
         if self._built < len(self._units):
             self._tree = self._build()
             self._built = len(self._units)

@@ -200,7 +200,7 @@ class Released(MemorySystem):
 
 
 class ReleasedIndex(Released):
-    """Recalls from an index that `consolidate` builds of the whole history, anew after every further unit."""
+    """Recalls from an index that `consolidate` builds of the whole history, again after every further unit."""
 
     OFFLINE: ClassVar = True
 

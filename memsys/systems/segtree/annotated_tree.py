@@ -128,7 +128,7 @@ class AnnotatedTree:
                 self.vectors.set(node, self.vectors.matrix[self.children[node][0]])
 
     def refresh(self) -> None:
-        """Summarise all outdated annotations anew, bottom-up; the results hold until the next leaf is added.
+        """Summarise all outdated annotations again, bottom-up; the results hold until the next leaf is added.
 
         The annotations stored in the tree do not change. An annotation whose children have the same annotations as at an earlier
         refresh is reused without a call.

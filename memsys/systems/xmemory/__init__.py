@@ -30,7 +30,7 @@ Deviations and decisions:
   released value 5.0 and is counted; a call that finally fails makes the read fail (the code uses 5.0 there too).
 - Each episode is probed alone, in the context without episodes, and not together with those admitted before it (the code).
 - The uncertainty is probed for the bare question, without a benchmark's options or instructions.
-- `consolidate` builds the themes anew, provisionally. A set of statements that has been summarised is not summarised again, so a theme
+- `consolidate` builds the themes again, provisionally. A set of statements that has been summarised is not summarised again, so a theme
   costs one call per change of its members. The geometry does not depend on the calls, which are submitted together.
 - A merged theme keeps the number of its larger part (of equals, the older); of equal gains, the first computed wins. The paper leaves
   both open. Merges are searched among the nearest neighbours of each theme (§3.2; the code tries all near pairs). The paper does not

@@ -210,7 +210,7 @@ def test_no_race_passes_the_cap_by_more_than_the_first_lie(server: str, spender:
 async def let_in(
     purse: Purse, worst: float, model: str, count: int
 ) -> tuple[list[Reservation], list[asyncio.Task[Reservation]]]:
-    """Of so many calls that want to be sent, those that may, and those that wait."""
+    """Of this many calls that want to be sent, those that may, and those that wait."""
     tasks = [asyncio.create_task(purse.admitted(worst, model)) for _ in range(count)]
     await asyncio.sleep(0.01)
     return [task.result() for task in tasks if task.done()], [task for task in tasks if not task.done()]

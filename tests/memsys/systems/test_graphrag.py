@@ -755,7 +755,7 @@ def test_a_read_before_the_next_build_sees_the_last_one() -> None:
     assert made.read(Question("q", "A0")).items == before
     calls = len(llm.requests)
     made.consolidate()
-    assert len(llm.requests) == calls + 5  # two text units and a report: everything anew
+    assert len(llm.requests) == calls + 5  # two text units and a report: everything again
     assert GraphRag.OFFLINE
 
 

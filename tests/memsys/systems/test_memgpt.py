@@ -64,7 +64,7 @@ def fed(texts: Sequence[str], steps: Any = DONE, **settings: Any) -> tuple[MemGP
 
 
 def small(room: int, **settings: Any) -> tuple[MemGPT, ScriptedLLM]:
-    """A memory whose window has so many tokens beside the instructions, and nothing else in it."""
+    """A memory whose window has this many tokens beside the instructions, and nothing else in it."""
     fixed = gpt(persona="")[0]._fixed
     return gpt(window=fixed + room, persona="", **settings)
 

@@ -562,7 +562,7 @@ def xmemory(
     embedder: Embedder | None = None,
     **settings: Any,
 ) -> tuple[XMemory, ScriptedLLM, ScriptedLLM]:
-    """A memory of so many messages, the model that built it, and the one that is probed."""
+    """A memory of this many messages, the model that built it, and the one that is probed."""
     llm, probed = ScriptedLLM({**SCRIPT, **(script or {})}), ScriptedLLM({"xmemory.probe": probe})
     memory = with_settings(XMemory, settings)(
         llm=llm, probe=probed, embedder=embedder or HashingEmbedder(256), prompts=Prompts()

@@ -64,7 +64,7 @@ def stats(url: str) -> dict[str, Any]:
 
 def timed(command: Sequence[str]) -> tuple[float, int]:
     """Wall seconds and peak memory (KiB) of a command that must succeed."""
-    # Byte code is kept, as on a user's machine, also where the environment forbids it: it would be compiled anew each time.
+    # Byte code is kept, as on a user's machine, also where the environment forbids it: it would be compiled again each time.
     environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": ""}
     started = time.perf_counter()
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment)

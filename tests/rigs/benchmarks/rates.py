@@ -1,4 +1,4 @@
-"""A row against an endpoint that allows so many requests a minute: errors, refusals after settling, and the share of the rate used."""
+"""A row against an endpoint that allows this many requests a minute: errors, refusals after settling, and the share of the rate used."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ def warm() -> None:
 
 
 def run(tasks: Iterable[Task], processes: int, place: Path) -> Callable[[], int]:
-    """Do the tasks in forked children, so many at a time, and print their outcomes; returns what this process, maybe a child, does next."""
+    """Do the tasks in forked children, this many at a time; print their outcomes; returns what this process (or a child) does next."""
     waiting = deque(tasks)
     under_way: dict[int, tuple[Task, Path]] = {}
     while waiting or under_way:

@@ -40,7 +40,7 @@ REAL, REPEATED = "of the command line", "calls repeated"
 
 
 def killed_round(memory: str, kills: int, real: int, folder: Path, seed: int) -> Outcome:
-    """One run that is killed so many times, at moments drawn from its calls, and resumed; `real` kills are of the command line."""
+    """One run that is killed this many times, at moments drawn from its calls, and resumed; `real` kills are of the command line."""
     from scripts.setup.launch import composed
 
     outcome, dice, mock = Outcome("kills"), random.Random(f"{seed} {memory}"), Mock()
@@ -92,7 +92,7 @@ def _abandoned(ended: Ended) -> int:
 
 
 def _after(mock: Mock, calls: float) -> Callable[[], bool]:
-    """Whether so many calls were answered in all lives of a run, and some came in this one: what has not begun is not killed."""
+    """Whether this many calls were answered in all lives of a run, and some came in this one: what has not begun is not killed."""
     before = sum(mock.arrivals.values())
     return lambda: len(mock.answered) >= calls and sum(mock.arrivals.values()) > before
 

@@ -67,7 +67,7 @@ class Target(ABC):
         """How the command ended.
 
         Raises:
-            TimeoutError: it did not end within so many seconds, and was killed.
+            TimeoutError: it did not end within this many seconds, and was killed.
         """
         if (code := self.poll(seconds)) is None:
             self.send_signal(signal.SIGKILL)
