@@ -12,11 +12,11 @@ from data_loaders.source import file_sha256
 from memsys.llm.llama import LlamaServer
 from memsys.llm.pricing import ModelSettings
 from scripts.assembly.plan import Plan
-from scripts.checkup.calls import EndpointProbe
-from scripts.checkup.probes import ask
 from scripts.settings.prices import NOTHING
 from scripts.settings.schema import Settings
 from scripts.setup.local_files import model_file
+from scripts.setup.probe_calls import EndpointProbe
+from scripts.setup.probes import ask
 
 S = TypeVar("S", bound=Settings)
 

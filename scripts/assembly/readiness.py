@@ -1,6 +1,6 @@
 """Check every endpoint before anything is planned or built: does it answer, accept the key and serve the model?
 
-In the paper profile the doctor examines each model as well (`scripts.checkup`).
+In the paper profile the doctor examines each model as well (`scripts.setup.probes`).
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from eval.files.store import RunError
 from memsys.llm.endpoint import Endpoint
 from memsys.llm.pricing import ModelSettings, SpendingCapReached
 from scripts.assembly.models import Model, Models
-from scripts.checkup.calls import EndpointProbe, ProbeReply
-from scripts.checkup.causes import remedy
-from scripts.checkup.embedding import examine_embedder
-from scripts.checkup.probes import ask, examine
-from scripts.checkup.report import table
 from scripts.settings.prices import how_to_give
+from scripts.setup.causes import remedy
+from scripts.setup.doctor_report import table
+from scripts.setup.probe_calls import EndpointProbe, ProbeReply
+from scripts.setup.probe_embedding import examine_embedder
+from scripts.setup.probes import ask, examine
 from scripts.terminal.progress import progress_line
 
 if TYPE_CHECKING:

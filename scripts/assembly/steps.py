@@ -30,8 +30,8 @@ from memsys.lean import cores
 from memsys.llm.pricing import SpendingCapReached
 from memsys.llm.traffic import Traffic
 from scripts.assembly.models import Models
-from scripts.checkup.causes import commonest
 from scripts.settings.arguments import as_called
+from scripts.setup.causes import commonest
 from scripts.terminal.progress import expected_cells, progress_line
 
 if TYPE_CHECKING:

@@ -14,11 +14,11 @@ from pathlib import Path
 from data_loaders.source import data_root
 from eval.files.store import RunError
 from scripts.answers.claim_tables import rows_of
+from scripts.answers.feed import DAY
 from scripts.answers.graders import kept
 from scripts.answers.manifest import chosen
 from scripts.answers.scoring import refuse_none, scored_claims
-from scripts.claim_pages.build import Wanted, build
-from scripts.claim_pages.feed import DAY
+from scripts.answers.site import Wanted, build
 from scripts.settings.arguments import as_called, whole
 
 GROUP = "publish"

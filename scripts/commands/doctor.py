@@ -15,12 +15,12 @@ from urllib.parse import urlsplit
 from eval.files.store import RunError
 from memsys.llm.pricing import ModelSettings
 from scripts.assembly.models import OPENAI
-from scripts.checkup.calls import EndpointProbe
-from scripts.checkup.embedding import examine_embedder
-from scripts.checkup.probes import Checked, examine
-from scripts.checkup.report import chat_file, embedder_file, file_name, table, write
 from scripts.settings.arguments import as_called
+from scripts.setup.doctor_report import chat_file, embedder_file, file_name, table, write
 from scripts.setup.options import load_option, options
+from scripts.setup.probe_calls import EndpointProbe
+from scripts.setup.probe_embedding import examine_embedder
+from scripts.setup.probes import Checked, examine
 
 GROUP = "develop"
 

@@ -1,1 +1,1 @@
-"""Before anything runs: files of conf, downloads, roles of models, replay, exit codes."""
+"""Before anything runs: files of conf, downloads, installed products, exit codes, and what an endpoint can do."""

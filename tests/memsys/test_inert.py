@@ -15,9 +15,9 @@ from eval.analysis import growth
 from eval.files.store import write_lines
 from memsys.inert import Inert, csv_text, inert_output, visible
 from scripts.assembly.steps import print_missing
-from scripts.checkup.probes import Checked
-from scripts.checkup.report import table
+from scripts.setup.doctor_report import table
 from scripts.setup.exits import guarded
+from scripts.setup.probes import Checked
 from scripts.terminal.printing import console
 
 HOSTILE = "\x1b]0;owned\x07\x1b[2J\x9b31m\u202egnp\u2028next\r"

@@ -10,7 +10,7 @@ import pytest
 from eval.files.provenance import ROOT
 from eval.files.records import Prediction
 from eval.files.store import write_lines
-from scripts.checkup.causes import Cause, commonest, remedy
+from scripts.setup.causes import Cause, commonest, remedy
 
 
 def test_each_cause_has_its_remedy(subtests: pytest.Subtests) -> None:

@@ -11,22 +11,22 @@ from pathlib import Path
 import pytest
 import yaml
 
-import scripts.checkup.probes as probes
-import scripts.checkup.report as doctor_report
+import scripts.setup.doctor_report as doctor_report
+import scripts.setup.probes as probes
 from eval.files.store import RunError
 from memsys.llm.pricing import ModelSettings, Purse, SpendingCapReached
 from scripts.assembly.datasets import data
 from scripts.assembly.models import build_models
 from scripts.assembly.runs import memory_run, reader
-from scripts.checkup.calls import EndpointProbe
-from scripts.checkup.embedding import examine_embedder
-from scripts.checkup.probes import Examination, examine, pace
-from scripts.checkup.report import chat_file, file_name, table, write
 from scripts.command import verb
 from scripts.mock.endpoint import Mock, application, serving
 from scripts.mock.quirks import SETS, Quirks
+from scripts.setup.doctor_report import chat_file, file_name, table, write
 from scripts.setup.launch import composed
 from scripts.setup.options import CONF, load_option
+from scripts.setup.probe_calls import EndpointProbe
+from scripts.setup.probe_embedding import examine_embedder
+from scripts.setup.probes import Examination, examine, pace
 
 
 @contextmanager

@@ -29,8 +29,8 @@ from memsys.llm.protocol import Request
 from memsys.llm.server import Server
 from memsys.settings import with_settings
 from memsys.systems.released import Released
-from scripts.checkup.calls import EndpointProbe
 from scripts.mock.endpoint import Mock, application, serving
+from scripts.setup.probe_calls import EndpointProbe
 
 RACES = int(os.environ.get("MEMSYS_RACES", "1"))
 CALLS, IN_FLIGHT, LIMIT = 300, 64, 20

@@ -20,14 +20,14 @@ from eval.judging.agreement import kappa
 from eval.report.rendering import number
 from scripts.answers import claim_head
 from scripts.answers.claim_tables import as_json, rows_of
+from scripts.answers.feed import ATOM
 from scripts.answers.graders import STAND_IN, STORED, Grader, Judged
+from scripts.answers.licences import EXCERPT, EXCERPTS, data_terms, terms_of
 from scripts.answers.manifest import AnswersFile, Printed
 from scripts.answers.matching import Asked
+from scripts.answers.page_questions import LONGEST, disagreements
 from scripts.answers.scoring import ScoredClaim
-from scripts.claim_pages.build import APART_EACH, Wanted, build
-from scripts.claim_pages.feed import ATOM
-from scripts.claim_pages.licences import EXCERPT, EXCERPTS, data_terms, terms_of
-from scripts.claim_pages.questions import LONGEST, disagreements
+from scripts.answers.site import APART_EACH, Wanted, build
 from scripts.command import verb
 from scripts.commands import claims_site
 

@@ -18,8 +18,8 @@ from memsys.llm.gateway.accounts import text_of
 from memsys.llm.pricing import ModelSettings
 from memsys.llm.protocol import Request
 from memsys.tokens import count_tokens
-from scripts.checkup.calls import EndpointProbe, ProbeReply
-from scripts.checkup.causes import remedy
+from scripts.setup.causes import remedy
+from scripts.setup.probe_calls import EndpointProbe, ProbeReply
 
 Level = Literal["ok", "note", "stop"]
 OTHER_LIMIT = {"max_tokens": "max_completion_tokens", "max_completion_tokens": "max_tokens"}

@@ -10,10 +10,10 @@ import numpy as np
 
 from memsys.inert import visible
 from scripts.answers.graders import Key
+from scripts.answers.licences import EXCERPT, Terms
 from scripts.answers.matching import Asked
 from scripts.answers.reanalysis import judged
 from scripts.answers.scoring import ScoredClaim
-from scripts.claim_pages.licences import EXCERPT, Terms
 
 JOINED = ("LoCoMo", "LongMemEval")
 """Data sets whose questions are in a file of their own; a claim on another data set holds its questions itself."""

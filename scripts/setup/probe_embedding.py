@@ -10,9 +10,9 @@ import numpy as np
 
 from memsys.llm.pricing import ModelSettings
 from memsys.vectors import normalised
-from scripts.checkup.calls import EndpointProbe, ProbeReply
-from scripts.checkup.causes import remedy
-from scripts.checkup.probes import Checked
+from scripts.setup.causes import remedy
+from scripts.setup.probe_calls import EndpointProbe, ProbeReply
+from scripts.setup.probes import Checked
 
 TEXTS = (
     "The cat sleeps on the warm roof.",

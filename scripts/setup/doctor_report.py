@@ -17,7 +17,7 @@ import yaml
 from eval.files.provenance import ROOT
 from eval.files.store import RunError
 from memsys.llm.pricing import ModelSettings
-from scripts.checkup.probes import Checked, Examination
+from scripts.setup.probes import Checked, Examination
 
 MARKS = {"ok": " ", "note": "·", "stop": "!"}
 WIDTHS = (18, 46, 52)

@@ -16,12 +16,12 @@ from eval.report.html.shards import Shards
 from memsys.inert import visible
 from memsys.llm.secrets import redact
 from scripts.answers.claim_tables import LENIENCY, Row, as_csv, record
+from scripts.answers.feed import SCHEMA, VERSION, History, atom, digest, earlier, history
 from scripts.answers.graders import COLUMNS, Judged
+from scripts.answers.licences import EXCERPT, EXCERPTS, Terms, data_terms, terms_of
+from scripts.answers.page_questions import LONGEST, claim_data, disagreements, shared_questions, shown
+from scripts.answers.pages import Again, ClaimLine, analysis, claim_page, judged_again, line_of, statuses
 from scripts.answers.scoring import ScoredClaim
-from scripts.claim_pages.feed import SCHEMA, VERSION, History, atom, digest, earlier, history
-from scripts.claim_pages.licences import EXCERPT, EXCERPTS, Terms, data_terms, terms_of
-from scripts.claim_pages.pages import Again, ClaimLine, analysis, claim_page, judged_again, line_of, statuses
-from scripts.claim_pages.questions import LONGEST, claim_data, disagreements, shared_questions, shown
 
 MARK = "claims.json"
 """A file in every site: a folder without it is not replaced."""
@@ -94,7 +94,7 @@ def _fill(
     for name in REPORT_FILES:
         _copy(files("eval.report.html") / "static" / name, draft / name)
     for name in OWN_FILES:
-        _copy(files("scripts.claim_pages") / "static" / name, draft / name)
+        _copy(files("scripts.answers") / "static" / name, draft / name)
     (draft / "claims.csv").write_text(clean.page(as_csv(rows)), encoding="utf-8")
     (draft / "atom.xml").write_bytes(atom(changes, {name: line.page for name, line in lines.items()}, wanted.base))
     content = clean.value(_cut(_everything(rows, lines, missing, changes, again)))
@@ -122,7 +122,7 @@ class _Pages:
 
         self.draft, self.clean, self.wanted = draft, clean, wanted
         self.environment = Environment(
-            loader=PackageLoader("scripts.claim_pages"),
+            loader=PackageLoader("scripts.answers"),
             autoescape=True,
             undefined=StrictUndefined,
             trim_blocks=True,

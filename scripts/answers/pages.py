@@ -15,11 +15,11 @@ from eval.statistics.stats import Estimate, preferred_interval
 from scripts.answers.audit import Finding
 from scripts.answers.claim_tables import FULL_CONTEXT, Row
 from scripts.answers.graders import STAND_IN, STORED, Judged, Key, compared
+from scripts.answers.licences import Terms
 from scripts.answers.manifest import Claim, Printed
+from scripts.answers.page_questions import Disagreement, excerpt, shown
 from scripts.answers.reanalysis import lenience, rank_agreement, regression, spreads, usable
 from scripts.answers.scoring import ScoredClaim
-from scripts.claim_pages.licences import Terms
-from scripts.claim_pages.questions import Disagreement, excerpt, shown
 
 KINDS = {
     "judge": "mean verdict",

@@ -1,1 +1,0 @@
-"""`memsys-bench doctor`: small calls that find out what an endpoint takes and gives."""
