@@ -195,6 +195,8 @@ def why_not(judge: Judge, prompts: Prompts, made: Sequence[Probe]) -> str:
             return "it grades the items of a rubric, and these data have none"
         if judge.rule == "locomo_plus" and "time_gap" not in detail:
             return "it asks whether a reply uses an earlier remark, and these data do not name one"
+        if judge.rule == "longmemeval_v2" and "eval_function" not in detail:
+            return "it grades replies to questions with a false premise, and these data do not name any"
         if judge.rule == "grade" and judge.prompt.endswith("realmem") and "reference" not in detail:
             return "it compares with a reference reply, and these data have none"
         try:

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hydra import compose, initialize_config_dir
 
 from data_loaders.counts import UNTESTED, compared, counts_of
 from data_loaders.halumem import load
@@ -15,8 +14,8 @@ from data_loaders.source import sample
 from scripts.assembly.datasets import data
 from scripts.command import verb
 from scripts.setup.downloads import read_set, set_names
+from scripts.setup.launch import composed
 
-CONF = Path(__file__).resolve().parents[2] / "conf"
 SAMPLE = sample("halumem.jsonl").path
 NEW = {
     *("halumem", "halumem_long", "longmemeval_v2", "longmemeval_v2_medium"),
@@ -32,10 +31,9 @@ def held(root: Path, sessions: int = 2) -> Path:
 
 
 def note(published: dict[str, int], *settings: str, root: Path | None = None) -> str:
-    with initialize_config_dir(str(CONF), version_base="1.3"):
-        where = ["data.source=real", f"data.root={root}", "data.unpinned=true"] if root else []
-        cfg = compose("config", ["dataset=halumem", "memory=bm25", *where, *settings])
-    return data(cfg, {**read_set("halumem"), "published": published}).note
+    where = ["data.source=real", f"data.root={root}", "data.unpinned=true"] if root else []
+    cfg = composed("config", ["dataset=halumem", "memory=bm25", *where, *settings])
+    return data(cfg.data, {**read_set("halumem"), "published": published}).note
 
 
 def test_counts_are_named_and_those_that_differ_are_printed_with_both_numbers() -> None:

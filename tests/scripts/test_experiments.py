@@ -19,7 +19,7 @@ from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig
 
 from eval.files.store import read_lines
-from scripts.assembly import local
+from scripts.assembly import local, runs
 from scripts.door import Lab
 from scripts.mock.endpoint import Mock, application, serving
 from scripts.tables.grid import other_data
@@ -493,11 +493,14 @@ def test_a_data_set_that_is_not_there_prints_the_command_that_gets_it(
 
 
 def test_only_builds_the_memories_of_the_rows_that_it_names_and_the_whole_table_builds_all(
-    experiment: Any, capsys: Any
+    experiment: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    built: list[str] = []
+    once = runs._built_once
+    monkeypatch.setattr(runs, "_built_once", lambda recipe, models: built.append(recipe.name) or once(recipe, models))
     small = ["table=segtreemem_t4", "columns=[locomo]", "data.size=2", "data.max_cases=1", "+table.others=[]"]
-    rows = "table.rows=[{memory: bm25}, {memory: segtree_td, build: {alpha: 7.0}}]"  # shares of a parent are below 1
+    rows = "table.rows=[{memory: bm25}, {memory: recency}]"
     assert reproduce(experiment(*small, rows, "only=[bm25]", name="reproduce")) == 0
-    capsys.readouterr()
-    assert reproduce(experiment(*small, rows, name="reproduce")) == 2
-    assert "memory segtree_td: alpha must be at least 0 and below 1, found 7.0" in capsys.readouterr().err
+    assert built == ["bm25"]
+    assert reproduce(experiment(*small, rows, name="reproduce")) == 0
+    assert built == ["bm25", "bm25", "recency"]

@@ -85,9 +85,10 @@ def test_the_card_of_the_stand_in_names_it_and_corrects_a_run(made: Made) -> Non
 
 
 def test_all_judge_prompts_that_suit_the_data_span_a_band_and_the_others_say_why_not(made: Made) -> None:
-    assert "Band over 5 prompts: accepts wrong answers" in made.printed
-    for name in ("dmr", "memtree", "rubric", "segtree"):
+    assert "Band over 6 prompts: accepts wrong answers" in made.printed
+    for name in ("dmr", "halumem", "memtree", "rubric", "segtree"):
         assert f"| {name} | 0." in made.printed
+    assert "longmemeval_v2: it grades replies to questions with a false premise" in made.printed
     assert "realmem_memory: it grades recalled texts, not answers." in made.printed
 
 
