@@ -77,11 +77,18 @@ def _spawner(pid: int) -> ThreadPoolExecutor:
 
 
 def end(process: subprocess.Popen[bytes]) -> None:
-    """End a process and all that it has started. It leads a process group; its keeper, if it has one, ends those that have left it."""
+    """End a process and all that it has started. It leads a process group; its keeper, if it has one, ends those that have left it.
+
+    A keeper that a busy machine does not let work in time ends last, because its descendants are known by it alone.
+    """
     if process.poll() is None and sys.platform == "linux":
         process.terminate()
-        with suppress(subprocess.TimeoutExpired):
+        try:
             process.wait(GRACE)
+        except subprocess.TimeoutExpired:
+            for each in list(_descendants(process.pid)):
+                with suppress(ProcessLookupError, PermissionError):
+                    os.kill(each, signal.SIGKILL)
     try:
         os.killpg(process.pid, signal.SIGKILL)
     except (ProcessLookupError, PermissionError):

@@ -225,6 +225,27 @@ def test_a_daemon_that_a_product_leaves_in_a_session_of_its_own_ends_with_the_ca
 
 @LINUX
 @MODES
+def test_a_daemon_ends_with_the_case_when_its_keeper_does_not_come_to_work(
+    made: Callable[..., Released], mode: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MEMSYS_SANDBOX", mode)
+    monkeypatch.setattr(processes, "GRACE", 0.2)
+    daemon = daemon_of(tmp_path)
+    memory = made(LEAVER, {"daemon": daemon})
+    memory.write(UNIT)
+    deadline = time.monotonic() + 20
+    while not running(daemon[-1]):  # it may not have begun yet
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    for keeper in running("confine.py"):
+        if Path(f"/proc/{keeper}/stat").read_text().rpartition(")")[2].split()[1] == str(os.getpid()):
+            os.kill(keeper, signal.SIGSTOP)
+    memory.close()
+    assert not running(daemon[-1], 5.0)
+
+
+@LINUX
+@MODES
 def test_a_process_that_forks_and_ends_for_ever_in_a_session_of_its_own_ends_with_the_case(
     made: Callable[..., Released], mode: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
