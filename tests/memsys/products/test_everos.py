@@ -19,6 +19,7 @@ from memsys.llm.offline.extractive import ExtractiveLLM
 from memsys.llm.server import Sent
 from memsys.products.places import place_of
 from memsys.products.process import Raised
+from memsys.settings import with_settings
 from memsys.systems.released import Released
 from scripts.setup.options import load_option
 
@@ -56,7 +57,7 @@ def made(engine: Engine) -> Iterator[Callable[..., Released]]:
     def make(**more: Any) -> Released:
         build = load_option("memory", "released_everos")["build"]
         settings = {name: value for name, value in build.items() if not name.startswith("_")}
-        memories.append(Released(gateway, np.random.default_rng(0), **{**settings, **more}))
+        memories.append(with_settings(Released, {**settings, **more})(gateway, np.random.default_rng(0)))
         return memories[-1]
 
     yield make

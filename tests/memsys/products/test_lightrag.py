@@ -19,6 +19,7 @@ from memsys.llm.offline.extractive import ExtractiveLLM
 from memsys.llm.protocol import ModelError
 from memsys.llm.server import Sent
 from memsys.products.places import place_of
+from memsys.settings import tuned, with_settings
 from memsys.systems.released import Released
 from scripts.setup.options import load_option
 
@@ -52,9 +53,8 @@ def memory(engine: Engine) -> Iterator[Released]:
         pytest.skip("lightrag is not installed: make product NAME=lightrag")
     gateway = Gateway(engine, HashingEmbedder(64), None, "live")
     build = load_option("memory", "released_lightrag")["build"]
-    made = Released(
-        gateway, np.random.default_rng(0), **{name: value for name, value in build.items() if name[0] != "_"}
-    )
+    given = {name: value for name, value in build.items() if name[0] != "_"}
+    made = with_settings(Released, given)(gateway, np.random.default_rng(0))
     yield made
     made.close()
     gateway.close()
@@ -85,8 +85,9 @@ def test_rows_of_lightrag_name_the_turns_of_their_documents_and_an_unreadable_ex
     assert passages["[2 May 2023]\nMara: I planted 2 tomatoes in garden 2, <|endoftext|> included."] == ("t2",)
     assert {item.id for item in items} <= {node.id for node in memory.nodes()}
     assert memory.report()["connections_refused"] == {}
-    memory.k = 2
-    assert len(memory.read(Question("q", "How many tomatoes did Mara plant in the garden?")).items) == 2
+    assert (
+        len(tuned(memory, {"k": 2}).read(Question("q", "How many tomatoes did Mara plant in the garden?")).items) == 2
+    )
 
 
 def test_a_document_that_lightrag_keeps_as_failed_is_an_error(engine: Engine, memory: Released) -> None:

@@ -16,6 +16,7 @@ from memsys.llm.meter import metering
 from memsys.llm.offline.extractive import ExtractiveLLM
 from memsys.llm.protocol import ModelError
 from memsys.products.places import place_of
+from memsys.settings import tuned, with_settings
 from memsys.systems.released import Released
 from scripts.setup.options import load_option
 
@@ -44,9 +45,8 @@ def memory(embedder: Away) -> Iterator[Released]:
         pytest.skip("mempalace is not installed: make product NAME=mempalace")
     gateway = Gateway(EngineUpstream(ExtractiveLLM()), embedder, None, "live")
     build = load_option("memory", "released_mempalace")["build"]
-    made = Released(
-        gateway, np.random.default_rng(0), **{name: value for name, value in build.items() if name[0] != "_"}
-    )
+    given = {name: value for name, value in build.items() if name[0] != "_"}
+    made = with_settings(Released, given)(gateway, np.random.default_rng(0))
     yield made
     made.close()
     gateway.close()
@@ -69,8 +69,7 @@ def test_mempalace_finds_units_verbatim_with_their_day_and_turns_and_asks_no_mod
         (f"u{day}", (f"t{day}a", f"t{day}b")) for day in (1, 2, 3)
     ]
     assert (memory.report()["connections_refused"], memory.report()["programs_refused"]) == ({}, {})
-    memory.k = 2
-    assert len(memory.read(Question("q", "ferry")).items) == 2
+    assert len(tuned(memory, {"k": 2}).read(Question("q", "ferry")).items) == 2
 
 
 def test_a_search_of_mempalace_whose_question_is_not_embedded_is_an_error_and_no_empty_recall(
