@@ -1,4 +1,4 @@
-"""Settings of memories as records: one frozen dataclass, or one for the build and one for what reads alone use.
+"""Settings of memories as records: one frozen dataclass, or several: for parts of the build, and for what reads alone use.
 
 A file of `conf/memory` states their fields flat, next to the parameters that a constructor takes by themselves.
 """
@@ -9,7 +9,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from copy import copy
 from dataclasses import dataclass, fields, replace
-from functools import partial
+from functools import cache, partial
 from types import UnionType
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -32,14 +32,22 @@ class Settings:
     """
 
     def __post_init__(self) -> None:
-        for name, annotation in get_type_hints(type(self), include_extras=True).items():
+        for name, annotation in _hints(type(self)).items():  # type: ignore[arg-type]
             value, kinds = getattr(self, name), _alternatives(annotation)
             words = [word for kind in kinds if get_origin(kind) is Literal for word in get_args(kind)]
-            if words and value is not None and value not in words and (isinstance(value, str) or len(kinds) == 1):
+            if value is None and type(None) in kinds:
+                continue
+            if words and value not in words and (value is None or isinstance(value, str) or len(kinds) == 1):
                 raise ValueError(f"{name} must be one of {', '.join(map(str, words))}, found {value!r}")
             for least in [bound.ge for kind in kinds for bound in get_args(kind)[1:] if isinstance(bound, Ge)]:
                 if isinstance(value, int) and value < least:  # type: ignore[operator]
                     raise ValueError(f"{name} must be at least {least}, found {value}")
+
+
+@cache
+def _hints(kind: type) -> dict[str, Any]:
+    """The annotations of a record's fields, evaluated once: a read may make a record."""
+    return get_type_hints(kind, include_extras=True)
 
 
 def _alternatives(annotation: Any) -> tuple[Any, ...]:

@@ -109,7 +109,9 @@ def _run_cells(opening: Opening, on_progress: OnProgress, on_answer: OnAnswer) -
                 threads = [thread for thread in threads if thread.is_alive()]
                 threads.append(threading.Thread(target=work, args=(cell,), name="cell", daemon=True))
                 threads[-1].start()
-        finally:
+            for thread in threads:
+                thread.join()
+        finally:  # an interrupt, also of the wait above, waits for the open cells
             opening.stop()
             for thread in threads:
                 thread.join()

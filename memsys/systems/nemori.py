@@ -315,6 +315,8 @@ class EpisodeBuilder:
 class NemoriSettings(EpisodeRules):
     """Settings of `Nemori`."""
 
+    extraction: Literal["predict", "direct"] = "predict"
+    """As in `EpisodeRules`, without the None that leaves the choice to xMemory."""
     k_episodes: Positive = 10
     """Number of episodes to recall."""
     k_statements: Positive = 20

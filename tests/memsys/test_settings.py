@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -11,6 +12,8 @@ import yaml
 from hydra.utils import get_class
 
 from memsys.settings import Positive, Settings, filled, parameters, setting, tuned, with_settings
+from memsys.systems.amem import AMemSettings
+from memsys.systems.nemori import EpisodeRules, NemoriSettings
 from scripts.assembly.runs import builder
 
 FILES = sorted((Path(__file__).resolve().parents[2] / "conf" / "memory").glob("*.yaml"))
@@ -79,3 +82,10 @@ def test_a_record_refuses_unknown_words_and_numbers_that_are_too_small(wrong: di
 
 def test_only_what_is_none_is_filled() -> None:
     assert filled(Reading(k=3), {"order": "time", "k": 7}) == Reading(k=3, order="time")
+
+
+def test_none_is_a_setting_only_where_the_record_says_so() -> None:
+    assert EpisodeRules(extraction=None).extraction is None
+    for made in (partial(NemoriSettings, extraction=None), partial(AMemSettings, mode=None)):
+        with pytest.raises(ValueError, match="must be one of"):
+            made()
