@@ -79,7 +79,7 @@ def load(path: Path, *, chats: Chats = "truncated", markers: Markers = "cut") ->
         raise ValueError(
             f"expected chats of {get_args(Chats)} and markers of {get_args(Markers)}: {chats!r}, {markers!r}"
         )
-    needed = _QUESTIONS if chats == "none" else _WHOLE
+    needed = _needed(chats)
     folders = _folders(path, needed)
     if not folders:
         raise DataError(f"{path}: expected folders with {_WHOLE} and {_QUESTIONS}, found none")
@@ -87,9 +87,14 @@ def load(path: Path, *, chats: Chats = "truncated", markers: Markers = "cut") ->
     return LazyCases([folder.name for folder in folders], sizes, lambda index: _case(folders[index], chats, markers))
 
 
+def _needed(chats: Chats) -> str:
+    """The file that a chat's folder must hold."""
+    return _QUESTIONS if chats == "none" else _WHOLE
+
+
 def caption(path: Path, *, chats: Chats = "truncated", markers: Markers = "cut") -> str:
     """A table caption's text: how many chats there are, which of them are read truncated, and whether plan markers are cut."""
-    folders = _folders(path, _QUESTIONS if chats == "none" else _WHOLE)
+    folders = _folders(path, _needed(chats))
     if chats == "none":
         return f"{len(folders)} chats, their questions alone"
     shorter = [folder.name for folder in folders if (folder / _TRUNCATED).is_file()]

@@ -289,10 +289,14 @@ class _Draw:
 
     def reads(self, subject: str, twin: str = "") -> dict[str, _Read]:
         """The question right before a change, right after it and at the end, and at the end the one about the twin."""
-        asked, names = self.words.asked, ["before", "after", "end"]
-        probe = self.wording(asked).format(x=subject)
-        reads = {name: _Read(probe, name, "" if name == "end" else "recall") for name in names}
+        asked = self.words.asked
+        reads = _thrice(self.wording(asked).format(x=subject))
         return {**reads, "twin": _Read(self.wording(asked).format(x=twin))} if twin else reads
+
+
+def _thrice(text: str) -> dict[str, _Read]:
+    """A question right before a change, right after it, and at the end, where it is scored."""
+    return {name: _Read(text, name, "" if name == "end" else "recall") for name in ("before", "after", "end")}
 
 
 def _letters(text: str) -> str:
@@ -351,17 +355,13 @@ def _users(draw: _Draw, *, private: bool = False) -> _Probe:
     about, about_twin = (
         draw.wording(draw.words.asked_about).format(owner=_called(draw.host.owner), x=each) for each in (subject, other)
     )
-    reads = {name: _Read(about, name, "" if name == "end" else "recall") for name in ("before", "after", "end")}
-    reads["twin"] = _Read(about_twin)
+    reads = {**_thrice(about), "twin": _Read(about_twin)}
     if private:  # only the first and the last are asked by the owner
         reads = {name: replace(read, asker=draw.host.other) for name, read in reads.items()}
         reads["before"] = replace(reads["before"], asker=draw.host.owner)
         reads["owner"] = _Read(about, asker=draw.host.owner)
-    values, good, bad = (
-        {"own": own, "others": others, "twin": twin},
-        None if private else own,
-        own if private else others,
-    )
+    values = {"own": own, "others": others, "twin": twin}
+    good, bad = (None, own) if private else (own, others)
     return _Probe(variant, subject, values, place, said, reads, good, bad, other)
 
 

@@ -35,7 +35,7 @@ from data_loaders.schema import Case, DataError, Gold, Question, Role, Session, 
 
 UNANSWERABLE = "memory-boundary"
 """The category of the questions that the history does not answer."""
-TIME = "%b %d, %Y, %H:%M:%S"
+_TIME = "%b %d, %Y, %H:%M:%S"
 
 _NAME = re.compile(r"Name:\s*(.*?);")
 _ROLES: Mapping[str, Role] = {"user": "user", "assistant": "assistant"}
@@ -71,8 +71,9 @@ def _sessions(record: Any, where: str) -> Iterator[tuple[str, Any]]:
 
 def _case(case_id: str, record: Any, where: str) -> Case:
     found = _NAME.search(get_text(record, "persona_info", where))
-    name = (found[1].strip() if found else "") or "User"
-    notes = [] if found and found[1].strip() else ["The user's name was not found in persona_info."]
+    name = found[1].strip() if found else ""
+    notes = () if name else ("The user's name was not found in persona_info.",)
+    name = name or "User"
     sessions: list[Session] = []
     questions: list[tuple[Question, Gold]] = []
     last = ""
@@ -83,7 +84,7 @@ def _case(case_id: str, record: Any, where: str) -> Case:
         sessions.append(Session(f"S{number}", turns, time, time_text))
         last = turns[-1].id if turns else last
         questions += _questions(session, f"S{number}", last, time, place)
-    return Case(case_id, (name, "Assistant"), tuple(sessions), tuple(questions), cluster=case_id, notes=tuple(notes))
+    return Case(case_id, (name, "Assistant"), tuple(sessions), tuple(questions), cluster=case_id, notes=notes)
 
 
 def _turns(session: Any, session_id: str, name: str, where: str) -> Iterator[Turn]:
@@ -99,7 +100,7 @@ def _turns(session: Any, session_id: str, name: str, where: str) -> Iterator[Tur
 def _time(text: str, where: str) -> datetime:
     """The time written as `Sep 04, 2025, 09:05:32`. Raises DataError for other texts."""
     try:
-        return datetime.strptime(text, TIME)
+        return datetime.strptime(text, _TIME)
     except ValueError as error:
         raise DataError(f"{where}: expected a time such as Sep 04, 2025, 09:05:32, found {text[:60]!r}") from error
 

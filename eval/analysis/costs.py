@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
+from eval.files.fields import PER_QUESTION
 from eval.files.imported import NOT_RECORDED, recorded
 from eval.files.run_folder import COSTS, EFFORTS, PREDICTIONS, RunFolder
 from eval.files.store import AGAIN, RunError, read_lines, read_record
-from eval.running.case_log import PER_QUESTION
 
 BUILD = ("embed", "write", "consolidate")
 ROLES = {**dict.fromkeys((*BUILD, "read"), "memory"), "answer": "reader"}

@@ -33,6 +33,8 @@ SCORE, MAPPING = Kind(frozenset([int, float, type(None)])), Kind(frozenset([dict
 COUNTS = Kind(frozenset([dict]), WHOLE)
 TEXTS, NUMBERS = (Kind(frozenset([list]), each) for each in (TEXT, NUMBER))
 OUTCOMES = frozenset(["answered", "recalled", "error", "aborted"])
+PER_QUESTION = ("read", "answer")
+"""Phases whose effort lines belong to a question."""
 PHASES = frozenset(["embed", "write", "consolidate", "read", "answer", "judge"])
 
 FIELDS: Mapping[str, Kind] = {

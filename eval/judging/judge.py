@@ -147,13 +147,14 @@ def judge_requests(
 ) -> tuple[Request, ...]:
     """The requests that ask for the verdict on one answer; one for all judges but BEAM's and LongMemEval-V2's."""
     return tuple(
-        judge_request(judge, prompts, question, part, text, sample=sample) for part, text in _parts(judge, gold, answer)
+        judge_request(judge, prompts, question, part, text, sample=sample)
+        for part, text in RULES[judge.rule].parts(judge, gold, answer)
     )
 
 
 def judged_together(judge: Judge, replies: Sequence[Completion], gold: Gold, answer: str) -> Score:
     """The score in the replies to `judge_requests`, in their order."""
-    parts = _parts(judge, gold, answer)
+    parts = RULES[judge.rule].parts(judge, gold, answer)
     scores = [judged(judge, reply, part) for reply, (part, _) in zip(replies, parts, strict=True)]
     return RULES[judge.rule].together(judge, scores, gold, answer)
 
@@ -284,10 +285,8 @@ def _beginning(pattern: str) -> Callable[[str], str]:
 # --- several questions about one answer -----------------------------------------------------------------------------------
 
 
-def _parts(judge: Judge, gold: Gold, answer: str) -> list[tuple[Gold, str]]:
-    if judge.rule == "longmemeval_v2" and "eval_function" in gold.detail:
-        return [(gold, answer)] if longmemeval_v2.decided(gold, answer) is None else []
-    if judge.rule != "beam" or "rubric" not in gold.detail:
+def _parts_of_rubric(judge: Judge, gold: Gold, answer: str) -> list[tuple[Gold, str]]:
+    if "rubric" not in gold.detail:
         return [(gold, answer)]
     if gold.category != ORDERING:
         return [(_asking(gold, item), answer) for item in gold.detail["rubric"]]
@@ -321,6 +320,12 @@ def _by_parts(judge: Judge, scores: Sequence[Score], gold: Gold, answer: str) ->
     return Score(value, "" if value is not None else "tau is not defined for these events", detail=detail)
 
 
+def _undecided(judge: Judge, gold: Gold, answer: str) -> list[tuple[Gold, str]]:
+    """LongMemEval-V2: nothing where the question's own scorer decides."""
+    decided = "eval_function" in gold.detail and longmemeval_v2.decided(gold, answer) is not None
+    return [] if decided else [(gold, answer)]
+
+
 def _asked_or_decided(judge: Judge, scores: Sequence[Score], gold: Gold, answer: str) -> Score:
     """LongMemEval-V2: the judge's score, or where no judge is asked that of the question's own scorer."""
     decided = None if scores else longmemeval_v2.decided(gold, answer)
@@ -340,20 +345,40 @@ class GradingRule:
     """The part of a cut reply that holds a complete verdict; empty where there is none."""
     fields: Callable[[Judge, Question, Gold, str], Mapping[str, Any]] = lambda *_: {}
     """Fields of the prompt next to those of all prompts, or in their place."""
+    parts: Callable[[Judge, Gold, str], list[tuple[Gold, str]]] = lambda judge, gold, answer: [(gold, answer)]
+    """Gold and answer of each question that the judge is asked about one answer."""
     together: Callable[[Judge, Sequence[Score], Gold, str], Score] = lambda judge, scores, *_: scores[0]
     """The score of an answer from those of its parts."""
     unasked: float | None = 0.0
     """Score of an aborted search and of an empty reply, which are not judged. None for GateMem: 0 would say that nothing leaked."""
     no_probes: str = ""
     """Why its judges cannot grade probes (`eval.judging.judge_probes`), which are right and wrong answers; empty where they can."""
+    needs: str = ""
+    """The field of `Gold.detail` without which they cannot; empty where they need none."""
+    lacking: str = ""
+    """Why they cannot grade data without it."""
 
 
-_LABEL = GradingRule(lambda judge, text, gold: _binary(locomo.label_verdict(text)), _field(r'"label"\s*:\s*"[^"]*"'))
+_STATED_LABEL = _field(r'"label"\s*:\s*"[^"]*"')
+_LABEL = GradingRule(lambda judge, text, gold: _binary(locomo.label_verdict(text)), _STATED_LABEL)
 RULES: Mapping[Rule, GradingRule] = {
-    "beam": GradingRule(_rubric_item, _field(r'("score"\s*:\s*(?:0\.5|[01](?:\.0)?))\s*[,}]'), together=_by_parts),
+    "beam": GradingRule(
+        _rubric_item,
+        _field(r'("score"\s*:\s*(?:0\.5|[01](?:\.0)?))\s*[,}]'),
+        parts=_parts_of_rubric,
+        together=_by_parts,
+        needs="rubric",
+        lacking="it grades the items of a rubric, and these data have none",
+    ),
     "label": _LABEL,
-    "longmemeval_v2": replace(_LABEL, together=_asked_or_decided),
-    "halumem": GradingRule(_of_three, _field(r'"label"\s*:\s*"[^"]*"')),
+    "longmemeval_v2": replace(
+        _LABEL,
+        parts=_undecided,
+        together=_asked_or_decided,
+        needs="eval_function",
+        lacking="it grades replies to questions with a false premise, and these data do not name any",
+    ),
+    "halumem": GradingRule(_of_three, _STATED_LABEL),
     "binary": GradingRule(
         lambda judge, text, gold: _binary(msc.memtree_verdict(text)), _beginning(r"[01](?=[^\w.]|\.\D)")
     ),
@@ -361,12 +386,17 @@ RULES: Mapping[Rule, GradingRule] = {
         lambda judge, text, gold: gatemem.judge_score(text, gold),
         lambda text: text,  # its parser accepts only a closed JSON object or whole lines
         lambda judge, question, gold, answer: gatemem.judge_fields(question, gold, answer),
-        lambda judge, scores, gold, answer: gatemem.with_action(scores[0], gold, answer),
+        together=lambda judge, scores, gold, answer: gatemem.with_action(scores[0], gold, answer),
         unasked=None,
         no_probes="it says whether a reply leaks, and the probes are right and wrong answers",
     ),
     "grade": GradingRule(_grade, _field(r'("score"\s*:\s*\d+)\s*[,}]')),
-    "locomo_plus": GradingRule(_uses_cue, _field(r'"label"\s*:\s*"[^"]*"')),
+    "locomo_plus": GradingRule(
+        _uses_cue,
+        _STATED_LABEL,
+        needs="time_gap",
+        lacking="it asks whether a reply uses an earlier remark, and these data do not name one",
+    ),
     "longmemeval": GradingRule(_yes_or_no, _beginning(r"(?:yes|no)(?=\W)")),
     "memory": GradingRule(
         _memory,
@@ -375,7 +405,7 @@ RULES: Mapping[Rule, GradingRule] = {
     ),
     "rubric": GradingRule(
         _by_rubric,
-        _field(r'"label"\s*:\s*"[^"]*"'),
+        _STATED_LABEL,
         lambda judge, question, gold, answer: {"rubric": judge.rubric.strip()},
     ),
 }

@@ -185,18 +185,15 @@ def spread(made: Sequence[Probe], limit: int | None) -> list[Probe]:
 
 def why_not(judge: Judge, prompts: Prompts, made: Sequence[Probe]) -> str:
     """Why a judge cannot grade answers to these questions; empty when it can."""
-    if why := RULES[judge.rule].no_probes:
-        return why
+    rule = RULES[judge.rule]
+    if rule.no_probes:
+        return rule.no_probes
     if judge.counted != "Correct":
         return "it counts a kind of wrong answer, and the probes are right and wrong answers"
     for probe in {(probe.gold.category, str(probe.gold.detail.get("question_type"))): probe for probe in made}.values():
         detail = probe.gold.detail
-        if judge.rule == "beam" and "rubric" not in detail:
-            return "it grades the items of a rubric, and these data have none"
-        if judge.rule == "locomo_plus" and "time_gap" not in detail:
-            return "it asks whether a reply uses an earlier remark, and these data do not name one"
-        if judge.rule == "longmemeval_v2" and "eval_function" not in detail:
-            return "it grades replies to questions with a false premise, and these data do not name any"
+        if rule.needs and rule.needs not in detail:
+            return rule.lacking
         if judge.rule == "grade" and judge.prompt.endswith("realmem") and "reference" not in detail:
             return "it compares with a reference reply, and these data have none"
         try:

@@ -16,10 +16,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
-from data_loaders.schema import Gold, Question
+from data_loaders.schema import Case, Gold, Question
 from eval.files.provenance import identity, source_digest
 from eval.files.records import Prediction, Read, Score
-from eval.files.run_folder import COSTS, read_items, read_predictions
+from eval.files.run_folder import COSTS, RunFolder, read_items, read_predictions
 from eval.files.store import Appender, RunError, locked, read_lines, write_lines
 from eval.judging.judge import RULES, Judge, judge_requests, judged_together
 from eval.judging.score_files import (
@@ -125,15 +125,17 @@ class Ahead(Protocol):
 
 def score_paths(run: Run, metrics: Sequence[Metric], judges: Mapping[str, Judging], k_evidence: int) -> dict[str, Path]:
     """Where the scores of a run stand under these settings, by metric; nothing is scored or written."""
-    evidence = f"evidence@{k_evidence}"
+    evidence = _evidence(k_evidence)
     return {
         **{metric.name: place_of(run, metric.name, metric.identity()) for metric in metrics},
-        evidence: place_of(run, evidence, {"source": source_digest(["eval.metrics.retrieval"])}),
-        **{
-            f"judge_{name}": place_of(run, f"judge_{judging.judge.name}", judging.identity)
-            for name, judging in judges.items()
-        },
+        evidence[0]: place_of(run, *evidence),
+        **{f"judge_{name}": RunFolder(run.folder).scores(judging.stem) for name, judging in judges.items()},
     }
+
+
+def _evidence(k: int) -> tuple[str, dict[str, Any]]:
+    """Name of the evidence score and what identifies it."""
+    return f"evidence@{k}", {"source": source_digest(["eval.metrics.retrieval"])}
 
 
 # --- metrics that need no model -------------------------------------------------------------------------------------------
@@ -175,20 +177,23 @@ def score_evidence(run: Run, k: int) -> Path:
 
     The value is `covered@k`. The detail holds `verbatim@k`, nDCG@k and the mean number of sources per item.
     """
-    path = score_file(run, f"evidence@{k}", {"source": source_digest(["eval.metrics.retrieval"])})
+    path = score_file(run, *_evidence(k))
     if path.is_file() and scored_answers(path) == answers_of(run, _ranking):
         return path
     lines: list[Scored] = []
     recalled = _Recalled(run)
+    told: Case | None = None
+    texts: dict[str, str] = {}
     for case, _, gold, prediction in answered(run):
         if not gold.evidence or run.record.imported:
             score = Score(None, UNKNOWN_RECALL if gold.evidence else "the data set names no evidence")
         else:
+            if case is not told:
+                told, texts = case, {turn.id: turn.text for turn in case.turns}
             # Ranked by the memory's own scores: the order of a recall may be meant for the reader.
             given = recalled.items(prediction)
             items = [given[place] for place in sorted(range(len(given)), key=lambda place: -prediction.scores[place])]
             sources = [item["sources"] for item in items]
-            texts = {turn.id: turn.text for turn in case.turns}
             detail = {
                 "verbatim": verbatim_at_k([item["text"] for item in items], [texts[turn] for turn in gold.evidence], k),
                 "ndcg": ndcg_at_k(sources, gold.evidence, k),
@@ -269,10 +274,13 @@ def _score_together(run: Run, scorers: Mapping[Path, JointScorer]) -> None:
 def is_judged(run: Run, judging: Judging) -> bool:
     """Whether every answer of a run has all its verdicts, so that `score_judge` sends nothing."""
     path = score_file(run, f"judge_{judging.judge.name}", judging.identity, {"model_name": judging.model_name})
+    return path.is_file() and _given(path).keys() == _wanted(run, judging)
+
+
+def _wanted(run: Run, judging: Judging) -> set[tuple[str, str, str, int]]:
+    """Answer and repeat of every verdict that a run is to have."""
     answers = answers_of(run, _judged_text(run, judging.judge))
-    return path.is_file() and _given(path).keys() == {
-        (*key, repeat) for key in answers for repeat in range(judging.repeats)
-    }
+    return {(*key, repeat) for key in answers for repeat in range(judging.repeats)}
 
 
 def _given(path: Path) -> dict[tuple[str, str, str, int], dict[str, Any]]:
@@ -304,10 +312,8 @@ def score_judge(
         EndOfRun: no further call can be made; verdicts so far are kept.
     """
     path = score_file(run, f"judge_{judging.judge.name}", judging.identity, {"model_name": judging.model_name})
-    judged_text = _judged_text(run, judging.judge)
-    answers = answers_of(run, judged_text)
-    wanted = {(*key, repeat) for key in answers for repeat in range(judging.repeats)}
-    if _given(path).keys() == wanted and path.is_file():
+    judged_text, wanted = _judged_text(run, judging.judge), _wanted(run, judging)
+    if path.is_file() and _given(path).keys() == wanted:
         return path
     with locked(path.parent):
         kept = {verdict: line for verdict, line in _given(path).items() if verdict in wanted}

@@ -32,7 +32,6 @@ JUDGED = "llm_abstention_checker"
 _MARK = "\\boxed{"
 _FILLERS = frozenset("AND ANSWER ANSWERS CHOICE CHOICES FINAL LETTER LETTERS OPTION OPTIONS".split())
 _NORMALISING = ("lower", "normalize_hyphen", "strip_punct")
-_PHRASES = ("norm_phrase_set_match", "norm_phrase_set_match_ordered")
 
 
 def boxed(reply: str) -> str:

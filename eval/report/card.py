@@ -151,7 +151,7 @@ def _detectable(questions: Sequence[Asked]) -> list[str]:
 
 
 def _unreached(record: RunRecord) -> list[str]:
-    facts = record.imported or {}
+    facts = record.imported
     return (
         [f"{facts['without_answer']} of {facts['questions']} questions have no answer in the file."]
         if facts.get("without_answer")

@@ -311,18 +311,21 @@ class Cell:
     def estimate(self, category: str = ALL, aggregate: str | None = None) -> Estimate | None:
         """Mean and intervals over the scored questions of a category; None when no question is scored."""
         key = category, aggregate or self.column.aggregate
-        scored = [question for question in self._questions(category) if question.key in self.scores]
-        if key not in self._known and scored:
-            values = [self.scores[question.key] for question in scored]
-            clusters = [question.cluster for question in scored]
-            column, without = replace(self.column, aggregate=key[1]), None
-            if self.chooses:
-                without = [column.mean(scored, self.scores_without(name)) for name in sorted(set(clusters))]
-            if column.aggregate == "question":
-                self._known[key] = estimate(values, clusters, without)
-            else:
-                self._known[key] = stratified(values, column.groups(scored), clusters, without)
-        return self._known.get(key)
+        if key not in self._known:
+            scored = [question for question in self._questions(category) if question.key in self.scores]
+            self._known[key] = self._estimated(scored, key[1]) if scored else None
+        known: Estimate | None = self._known[key]
+        return known
+
+    def _estimated(self, scored: Sequence[Asked], aggregate: str) -> Estimate:
+        values = [self.scores[question.key] for question in scored]
+        clusters = [question.cluster for question in scored]
+        column, without = replace(self.column, aggregate=aggregate), None
+        if self.chooses:
+            without = [column.mean(scored, self.scores_without(name)) for name in sorted(set(clusters))]
+        if aggregate == "question":
+            return estimate(values, clusters, without)
+        return stratified(values, column.groups(scored), clusters, without)
 
     @property
     def chooses(self) -> bool:

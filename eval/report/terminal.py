@@ -138,8 +138,8 @@ def comparability(table: Table) -> list[str]:
 
 def _block(table: Table, rows: Sequence[Row], dataset: str, width: int, wide: bool) -> Iterator[Text | Grid]:
     places = [place for place, column in enumerate(table.columns) if column.dataset == dataset]
-    questions = max((table.columns[place].questions for place in places), key=len)
-    count = len({question.cluster for question in questions})
+    widest = max((table.columns[place] for place in places), key=lambda column: len(column.questions))
+    questions, count = widest.questions, histories(widest)
     size = f" · {len(questions)} questions in {count} histor{'y' if count == 1 else 'ies'}" if questions else ""
     heading = fitting(f"{table.columns[places[0]].title}{size}", width - 3)
     yield Text(f"\n{heading} {'─' * (width - 1 - cell_len(heading))}", style="bold")

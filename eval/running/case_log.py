@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from data_loaders.schema import Case
+from eval.files.fields import PER_QUESTION
 from eval.files.records import Effort, Outcome, Prediction
 from eval.files.run_folder import (
     COMPLETE,
@@ -37,8 +38,6 @@ from memsys.llm.secrets import redact
 Recalled = tuple[tuple[str, ...], tuple[float, ...]]
 """Hashes of the recalled items, and the memory's own score of each, to four decimals."""
 NOTHING: Recalled = (), ()
-PER_QUESTION = ("read", "answer")
-"""Phases whose effort lines belong to a question."""
 
 
 class CaseLog:

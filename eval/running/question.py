@@ -72,7 +72,7 @@ def ask_all(readings: Sequence[Reading], questions: Sequence[Question]) -> list[
 
 def ask(reading: Reading, question: Question) -> Future[None]:
     """Read from the memory, then send the reader's call; the returned future ends when the answer's line is saved."""
-    answer = _Answer(reading, question, reading.run, reading.log)
+    answer = _Answer(reading, question)
     rendered = answer.read()
     if rendered is not None:
         answer.send(rendered)
@@ -85,8 +85,6 @@ class _Answer:
 
     reading: Reading
     question: Question
-    run: Run
-    log: CaseLog
     recalled: Recalled = NOTHING
     saved: Future[None] = field(default_factory=Future)
     place: Any = None
@@ -96,30 +94,39 @@ class _Answer:
         """The reader's request; None when the line is saved: the read failed, was aborted, gave the answer itself, or counts alone."""
         memory, question = self.reading.memory, self.question
         try:
-            with urgent(self.reading.urgency), metered_step([self.log], "read", question.id, lambda: memory.held):
+            with (
+                urgent(self.reading.urgency),
+                metered_step([self.reading.log], "read", question.id, lambda: memory.held),
+            ):
                 with waiting() if memory.WAITS_TO_READ else nullcontext():
                     recall = memory.read(question)
                 if not all(math.isfinite(item.score) for item in recall.items):
-                    raise ValueError(f"{self.run.name} recalled an item whose score is no finite number")
+                    raise ValueError(f"{self.reading.run.name} recalled an item whose score is no finite number")
                 if self.reading.raw:
                     recall = replace(recall, items=(*recall.items, *map(unit_item, self.reading.raw)))
                 if spans.recorder is not None:
                     spans.recorder.query(question.text)
                     spans.recorder.records([(item.id, item.text) for item in recall.items])
                 self.place = spans.place()
-            self.recalled = self.log.recalled(recall.items)
+            self.recalled = self.reading.log.recalled(recall.items)
             if recall.aborted or recall.answer is not None:
                 self.save("aborted" if recall.aborted else "answered", recall.answer or "", recall.aborted)
                 return None
             if question.id in self.reading.recall_only:
                 self.save("recalled", "")
                 return None
-            return render(self.run.reader, self.run.services.prompts, question, recall, sample=self.run.replicate)
+            return render(
+                self.reading.run.reader,
+                self.reading.run.services.prompts,
+                question,
+                recall,
+                sample=self.reading.run.replicate,
+            )
         except Exception as error:
             if stops(error):
                 raise
             raise_if_stopped(error)
-            self.log.trouble(error)
+            self.reading.log.trouble(error)
             self.save("error", "", f"read: {described(error)}")
             return None
 
@@ -134,7 +141,7 @@ class _Answer:
         self.saved.add_done_callback(lambda _: slots.release())
         try:
             with urgent(ANSWERING), spans.under(self.place), metering() as ledger:
-                call = self.run.services.reader.submit(rendered.request)
+                call = self.reading.run.services.reader.submit(rendered.request)
         except BaseException as error:  # re-raised; only releases the answer slot
             self.saved.set_exception(error)
             raise
@@ -146,15 +153,17 @@ class _Answer:
             if error is not None and stops(error):
                 raise error
             context, dropped = rendered.context_tokens, rendered.dropped
-            self.log.spent(effort(self.log.case_id, "answer", self.question.id, 0, ledger, 0.0, context, dropped))
+            self.reading.log.spent(
+                effort(self.reading.log.case_id, "answer", self.question.id, 0, ledger, 0.0, context, dropped)
+            )
             self.save(*outcome_of(done))
         except BaseException as error:  # futures swallow a callback's exception, and the case would wait for ever
             self.saved.set_exception(error)
 
     def save(self, outcome: Outcome, answer: str, error: str = "", cut: bool = False) -> None:
         """Write the question's line; `saved` ends."""
-        self.log.predicted(self.question.id, outcome, answer, error, self.recalled, cut)
-        self.reading.on_progress(Progress(self.run.name, self.log.case_id, self.question.id, outcome))
+        self.reading.log.predicted(self.question.id, outcome, answer, error, self.recalled, cut)
+        self.reading.on_progress(Progress(self.reading.run.name, self.reading.log.case_id, self.question.id, outcome))
         self.saved.set_result(None)
 
 

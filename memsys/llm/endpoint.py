@@ -61,6 +61,11 @@ class EndpointLimits:
     tpm: float | None = None
     """The same for tokens, prompt and reply together."""
 
+    @property
+    def most_bytes(self) -> int:
+        """`max_reply_mb` in bytes."""
+        return int(self.max_reply_mb * 2**20)
+
 
 class Endpoint:
     """One server with its connections, its in-flight limit and its retry policy.
@@ -232,8 +237,7 @@ class Endpoint:
 
     def _new_transport(self, key: str) -> Transport:
         limits = self.limits
-        most = int(limits.max_reply_mb * 2**20)
-        return LeanTransport(self.base_url, key or "none", limits.in_flight, limits.timeout, most)
+        return LeanTransport(self.base_url, key or "none", limits.in_flight, limits.timeout, limits.most_bytes)
 
     def key(self) -> str:
         """As `memsys.llm.outcome.key_for`."""

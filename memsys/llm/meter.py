@@ -152,15 +152,13 @@ def current() -> Ledger | None:
 def count_parse_failure(purpose: str) -> None:
     """Count one reply that could not be parsed."""
     if (ledger := _ledger.get()) is not None:
-        with ledger._lock:
-            ledger.parse_failures[purpose] += 1
+        ledger.count(ledger.parse_failures, purpose)
 
 
 def note(event: str, amount: int = 1) -> None:
     """Count an event that a report should show: a fallback, a truncated input, a capped prompt."""
     if (ledger := _ledger.get()) is not None:
-        with ledger._lock:
-            ledger.notes[event] += amount
+        ledger.count(ledger.notes, event, amount)
 
 
 @contextmanager

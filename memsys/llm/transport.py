@@ -1,7 +1,6 @@
-"""The event loop that sends all requests, and two HTTP transports that send the same request.
+"""The event loop that sends all requests, and the HTTP transport that sends a request: aiohttp with one connection pool.
 
-`lean` uses aiohttp with one connection pool; `sdk` uses the openai package with its own retries switched off. Neither follows a
-redirect, and both stop reading a reply that exceeds the size limit.
+It follows no redirect, and stops reading a reply that exceeds the size limit.
 """
 
 from __future__ import annotations

@@ -104,7 +104,7 @@ class ServiceEndpoint(Endpoint):
     def _new_transport(self, key: str) -> Transport:
         headers = {name: value.replace("{key}", key) for name, value in self._own_headers}
         return ServiceTransport(
-            headers, self.base_url, self.limits.in_flight, self.limits.timeout, int(self.limits.max_reply_mb * 2**20)
+            headers, self.base_url, self.limits.in_flight, self.limits.timeout, self.limits.most_bytes
         )
 
     async def _outcome(self, path: str, body: Mapping[str, Any]) -> Outcome:

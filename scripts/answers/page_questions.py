@@ -15,8 +15,8 @@ from scripts.answers.matching import Asked
 from scripts.answers.reanalysis import judged
 from scripts.answers.scoring import ScoredClaim
 
-JOINED = ("LoCoMo", "LongMemEval")
-"""Data sets whose questions are in a file of their own; a claim on another data set holds its questions itself."""
+SHARED = ("LoCoMo", "LongMemEval")
+"""Data sets whose claims share one store of questions in the site; the data file of a claim on another holds its own."""
 LONGEST = 2_000
 """Characters of one text in a data file; the rest is in the owner's file."""
 APART = 0.5
@@ -154,4 +154,4 @@ def _apart(scored: ScoredClaim, at: int, data: Terms, answers: Terms) -> Apart:
 def shared_questions(all_scored: Iterable[ScoredClaim], terms: Mapping[str, Terms]) -> dict[str, SharedQuestions]:
     """An empty store of questions for each data set whose claims share them."""
     present = {scored.claim.dataset for scored in all_scored}
-    return {name: SharedQuestions(terms[name]) for name in JOINED if name in present}
+    return {name: SharedQuestions(terms[name]) for name in SHARED if name in present}

@@ -87,10 +87,12 @@ def of_beam(tier: str, root: Path | None) -> Questions | None:
     return replace(questions, asked=tuple(replace(each, answerable=True) for each in questions.asked))
 
 
+TIERS = ("100K", "500K", "1M")
+"""Lengths of BEAM whose questions are joined."""
 LOADERS: Mapping[str, Callable[[Path | None], Questions | None]] = {
     "LoCoMo": of_locomo,
     "LongMemEval": of_longmemeval,
-    **{f"BEAM {tier}": partial(of_beam, tier) for tier in ("100K", "500K", "1M")},
+    **{f"BEAM {tier}": partial(of_beam, tier) for tier in TIERS},
 }
 """Data sets whose questions are joined; the answers to others are scored with the gold of their own file."""
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from data_loaders.counts import UNTESTED, compared, counts_of
 from data_loaders.lazy import LazyCases, as_lazy
-from data_loaders.schema import Case, DataError
+from data_loaders.schema import DataError
 from data_loaders.source import Source, locate
 from eval.files.store import RunError
 from eval.report.errata import Layer, audited_layer, read_layer
@@ -21,10 +21,6 @@ from scripts.settings.schema import DataCut
 from scripts.settings.types import TRANSFORMS
 from scripts.setup.downloads import entries_to_download
 from scripts.setup.options import load_option
-
-if TYPE_CHECKING:
-    from scripts.settings.schema import DataCut
-
 
 KEPT_BYTES = 40 << 20
 """Data sets up to this size (40 MiB) are parsed once and stay in memory."""
@@ -230,9 +226,4 @@ def _audit(root: Path | None) -> Layer:
     folder = None if root is None else str(root)
     whole = DataCut(source="real", root=folder, unpinned=False, size="all", max_cases=None, transform="none", seed=0)
     released, corrected = (data(whole, load_option("dataset", f"locomo_{name}")) for name in ("audited", "corrected"))
-    return audited_layer("locomo-audit", in_order(released.cases), in_order(corrected.cases))
-
-
-def in_order(cases: Sequence[Case]) -> Iterator[Case]:
-    """The cases one after the other; a sequence that loads lazily ends by its length."""
-    return (cases[index] for index in range(len(cases)))
+    return audited_layer("locomo-audit", released.cases, corrected.cases)

@@ -34,6 +34,7 @@ from memsys.llm.spans import record_to
 from memsys.llm.store import CacheStore
 from memsys.llm.traffic import Traffic
 from memsys.prompts import Prompts
+from scripts.settings.prices import laid_over
 from scripts.setup.options import load_option, options
 
 if TYPE_CHECKING:
@@ -337,7 +338,6 @@ class Endpoints:
     def __init__(self, cfg: Settings, purse: Purse, cache: Path) -> None:
         self._cfg, self.purse, self._cache = cfg, purse, cache
         self.batched: dict[Endpoint, BatchEndpoint] = {}
-        self.prices = cfg.prices
         self.built: dict[tuple[str, str], Endpoint] = {}
 
     def url(self, option: Mapping[str, Any], role: str) -> str:
@@ -379,4 +379,4 @@ class Endpoints:
     def settings(self, name: str, option: Mapping[str, Any]) -> ModelSettings:
         """A model's settings, with the prices that the user set for its file or its name."""
         known = option["settings"]
-        return ModelSettings(**{**known, **self.prices.get(known["model"], {}), **self.prices.get(name, {})})
+        return ModelSettings(**{**known, **laid_over(self._cfg.prices, known["model"], name)})

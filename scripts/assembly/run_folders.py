@@ -41,13 +41,13 @@ def folders(results: Path) -> list[ListedRun]:
 
 
 def _run(path: Path) -> ListedRun:
-    file = RunFolder(path).file
-    started = datetime.fromtimestamp((file if file.is_file() else path).stat().st_mtime)
     run, record = RunFolder(path), RunRecord()
+    started = datetime.fromtimestamp((run.file if run.file.is_file() else path).stat().st_mtime)
     try:
         if run.is_linked:
             raise RunError("a link: the run may lie outside the results; remove the link itself")
-        record = run.record() if file.is_file() else record
+        if run.file.is_file():
+            record = run.record()
         state, detail = _state(path, record)
     except RunError as error:
         state, detail = "damaged", str(error)

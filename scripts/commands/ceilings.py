@@ -26,7 +26,7 @@ from eval.report.errata import Key, Layer, Overlaid, overlaid
 from eval.report.rendering import by_case, grid, number, span
 from eval.report.table_file import estimated
 from eval.statistics.stats import Estimate
-from scripts.assembly.datasets import AUDITED, in_order, layer_of
+from scripts.assembly.datasets import AUDITED, layer_of
 from scripts.assembly.run_folders import data_of
 from scripts.assembly.scorers import metrics
 from scripts.settings.arguments import as_called
@@ -95,7 +95,7 @@ def ceilings_of(folder: Path, record: RunRecord, metric: str, layer: Layer, root
         RunError: the run has no scores by the metric, or the layer names none of its questions.
     """
     cases = data_of(record, root)
-    questions = asked(in_order(cases))
+    questions = asked(cases)
     if not any(question.key in layer.gold for question in questions):
         raise RunError(f"{folder}: the errata {layer.name} name none of its {len(questions)} questions")
     scores = mean_scores(read_draws([only_score_file(folder, metric)], questions))
@@ -110,7 +110,7 @@ def _again(folder: Path, cases: Sequence[Case], metric: str, layer: Layer) -> di
     if scorer.on_recall:
         return {}
     scores = {}
-    for case in in_order(cases):
+    for case in cases:
         predictions = read_predictions(RunFolder(folder).case(case.id))
         for question, gold in case.questions:
             right, prediction = layer.gold.get((case.id, question.id)), predictions.get(question.id)

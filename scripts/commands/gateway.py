@@ -34,7 +34,7 @@ from memsys.llm.pricing import ModelSettings, Purse
 from memsys.llm.protocol import ModelError
 from memsys.llm.store import CacheStore
 from scripts.settings.arguments import amount, whole
-from scripts.settings.prices import given_prices
+from scripts.settings.prices import given_prices, laid_over
 from scripts.setup.options import load_option, options
 
 GROUP = "develop"
@@ -160,7 +160,7 @@ def _settings(group: str, name: str, given: argparse.Namespace) -> ModelSettings
     known = load_option(group, name).get("settings") if name in options(group) else None
     settings, prices = ModelSettings(**(known or {"model": name})), given_prices(given.prices)
     limit = {} if given.max_output_tokens is None else {"max_output_tokens": given.max_output_tokens}
-    changed: dict[str, Any] = {**limit, **prices.get(settings.model, {}), **prices.get(name, {})}
+    changed: dict[str, Any] = {**limit, **laid_over(prices, settings.model, name)}
     return replace(settings, **changed)
 
 

@@ -30,7 +30,7 @@ from scripts.answers.formats import best_reading
 from scripts.answers.graders import COLUMNS, STAND_IN, STORED, Grader, Judged, Key, compared, keep
 from scripts.answers.importing import Origin, import_run
 from scripts.answers.manifest import Claim, files_of
-from scripts.answers.questions import LONGMEMEVAL
+from scripts.answers.questions import LONGMEMEVAL, TIERS
 from scripts.assembly.datasets import Data, data
 from scripts.assembly.models import STAND_IN as STAND_INS
 from scripts.assembly.plan import Plan, Usage, confirmed, duration
@@ -41,7 +41,7 @@ from scripts.setup.options import load_option
 DATASETS = {
     "LoCoMo": "locomo",
     "LongMemEval": "longmemeval_oracle",
-    **{f"BEAM {tier}": f"beam_{tier.lower()}" for tier in ("100K", "500K", "1M")},
+    **{f"BEAM {tier}": f"beam_{tier.lower()}" for tier in TIERS},
 }
 """Files of conf/dataset with the questions of a claim's data set."""
 QUESTIONS_ALONE = {
@@ -104,7 +104,8 @@ def imported(claim: Claim, lab: Lab, root: Path) -> Answers:
 
 
 def _dataset(claim: Claim, lab: Lab, root: Path) -> Data:
-    """The questions of a claim's data set: of BEAM and LongMemEval without histories, which no judge is shown."""
+    """The questions of a claim's data set. Histories, which no judge is shown, are left out of BEAM, and of LongMemEval where its oracle
+    file is not there."""
     config = load_option("dataset", DATASETS[claim.questions])
     if claim.tier:
         without = {**config["load"], "chats": "none"}

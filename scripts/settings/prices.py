@@ -28,6 +28,11 @@ def given_prices(prices: Mapping[str, Any] | str | None) -> dict[str, dict[str, 
     return dict(_by_model(prices))
 
 
+def laid_over(prices: Mapping[str, Mapping[str, float]], model: str, name: str) -> dict[str, float]:
+    """The user's prices of a model: those of the model's own name, over them those of its file's name."""
+    return {**prices.get(model, {}), **prices.get(name, {})}
+
+
 def how_to_give(*models: str) -> str:
     """The setting that adds prices to a command, for messages."""
     lines = ", ".join(f"{model}: {{in: USD, out: USD}}" for model in models)
@@ -52,7 +57,8 @@ def _file(path: Path) -> dict[str, Any]:
 def _by_model(prices: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, float]]]:
     for model, fields in prices.items():
         if fields == FREE:
-            fields = dict.fromkeys(FIELDS, 0.0)
+            yield str(model), dict(NOTHING)
+            continue
         if not isinstance(fields, Mapping) or not fields:
             raise RunError(f"prices.{model}: expected {{in: …, out: …}} or {FREE}, found {fields!r}")
         amounts = {_field(model, name): _amount(model, name, usd) for name, usd in fields.items()}

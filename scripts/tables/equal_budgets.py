@@ -18,6 +18,7 @@ from eval.report.cell import Cell
 from eval.report.panels import Sheet
 from eval.running.run import Run
 from memsys.llm.pricing import ModelSettings
+from scripts.settings.prices import laid_over
 from scripts.setup.options import load_option
 from scripts.tables.budgets import WHOLE, budgeted, group_at
 from scripts.tables.experiments import Experiment, experiment
@@ -175,7 +176,7 @@ def _prices(cfg: Budgets, behind: Experiment[Budgets]) -> tuple[dict[str, Price]
             continue
         settings = load_option("embedder" if role == "embedder" else "llm", name).get("settings")
         if settings is not None:
-            own = {**settings, **cfg.prices.get(settings["model"], {}), **cfg.prices.get(name, {})}
+            own = {**settings, **laid_over(cfg.prices, settings["model"], name)}
             prices[role] = ModelSettings(**own).cost
             borrowed.append(f"{role} {name}")
     said = (

@@ -145,10 +145,11 @@ def _runs(cfg: Chosen, models: Models, groups: Sequence[ColumnGroup], lines: Seq
             asked_for = only is None or line.name in only
             for replicate in range(_builds(cfg, line)):
                 try:
-                    run = _run(cfg, models, group, group.dataset, line, replicate, asked_for)
-                    runs[line.name, group.name, replicate] = run
+                    runs[line.name, group.name, replicate] = _run(
+                        cfg, models, group, group.dataset, line, replicate, asked_for
+                    )
                 except NotInstalled:
-                    if cfg.only is not None and line.name in cfg.only:
+                    if only is not None and asked_for:
                         raise
                 except ImportError as error:
                     if asked_for:

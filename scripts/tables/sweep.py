@@ -83,7 +83,8 @@ def sweep(cfg: Sweeps, swept: Sequence[str], spent: list[float]) -> int:
         swept: dotted names of the settings that differ between jobs.
         spent: USD that each earlier job of the command spent; this job's sum is appended.
     """
-    job_settings = {name.removeprefix("memory.build."): _value(cfg.plain, name) for name in swept}
+    plain = cfg.plain
+    job_settings = {name.removeprefix("memory.build."): _value(plain, name) for name in swept}
     cfg = _filled_in(cfg, swept, spent)
     if cfg.profile_name == "paper" and cfg.data.source == "real":
         fetch_missing(cfg.data, cfg.sweep)

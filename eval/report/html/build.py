@@ -207,7 +207,7 @@ def _run_line(run: ReportedRun, own: RunSet, number: int, place: int, answered: 
         "answered": answered,
         "asked": len(own.asked),
         "finished": len(RunFolder(run.folder).complete()),
-        "cases": (run.record.cases or 0),
+        "cases": run.record.cases or 0,
         "reader": "answers of others"
         if run.record.imported
         else str(reader.get("model") or reader.get("name") or f"offline engine ({reader.get('engine', 'unknown')})"),

@@ -13,6 +13,7 @@ from functools import lru_cache
 from typing import Any
 
 from data_loaders.schema import Case, Gold, Question
+from eval.files.fields import PER_QUESTION
 from eval.files.records import Prediction
 from eval.files.run_folder import RunFolder, read_efforts, read_items, read_predictions
 from eval.files.store import RunError
@@ -64,7 +65,7 @@ def case_files(run: ReportedRun, case_id: str) -> CaseFiles:
     """Read the files of a case; all empty where the run has not reached it."""
     folder = run.case_folder(case_id)
     lines = read_efforts(folder, "subject")
-    efforts = {(line["phase"], line["subject"]): line for line in lines if line["phase"] in ("read", "answer")}
+    efforts = {(line["phase"], line["subject"]): line for line in lines if line["phase"] in PER_QUESTION}
     return CaseFiles(run, read_predictions(folder), read_items(folder), efforts)
 
 

@@ -160,7 +160,7 @@ class Product:
             raise RuntimeError(f"the index lacks files of the memory: {left}")
 
     async def consolidate(self, _: dict[str, Any]) -> dict[str, int]:
-        """Close an open session; counts the pieces, and those of which the searched person has no episode."""
+        """Close an open session; counts the pieces in which the searched person speaks, and the others."""
         await self.end_session({})
         heard = _cells(self._root, self._owner)
         return {"episodes": len(heard), "episodes_not_searched": len(self._cells) - len(heard)}

@@ -37,7 +37,7 @@ class Product:
         self._palace = os.path.join(given["scratch"], "palace")
         self._drawers = get_collection(self._palace, create=True)
         self._units: dict[str, dict[str, Any]] = {}
-        """Filed texts, by the id of their drawer, in the order of filing."""
+        """Filed units, by the id of their drawer, in the order of filing."""
 
     def write(self, unit: dict[str, Any]) -> dict[str, int]:
         """File a unit as one drawer."""

@@ -33,7 +33,7 @@ class SearchRules(Settings):
     """
 
     mode: Literal["paper", "code"] = "paper"
-    """`paper` or `code`, see the module; it changes the search only."""
+    """`paper` or `code`, see the package; it changes the search only."""
     k: Positive = 10
     """Most items of a recall."""
     beam: Positive = 2

@@ -82,6 +82,8 @@ class SegTree(TreeMemory):
     leaves have the same depth. The defaults are the paper's representative setting (Table 4).
     """
 
+    build: Placement
+
     def __init__(
         self,
         llm: LLM,
@@ -91,7 +93,6 @@ class SegTree(TreeMemory):
         reading: SegTreeReading = SegTreeReading(),
     ) -> None:
         super().__init__(llm, embedder, prompts, build, reading)
-        self.build = build
         self._right_edge: list[int] = []
         """Nodes from the last leaf up to the root; a node's index here is its level."""
         self._counts: Counter[str] = Counter()

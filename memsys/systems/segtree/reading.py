@@ -78,7 +78,7 @@ class TreeMemory(MemorySystem):
         self, llm: LLM, embedder: Embedder, prompts: Prompts, build: TreeBuild, reading: SegTreeReading
     ) -> None:
         self.llm, self.embedder, self.prompts, self.reading = llm, embedder, prompts, reading
-        self._collapse_chains = build.collapse_chains
+        self.build = build
         self._tree = AnnotatedTree(llm, embedder, prompts, build.annotate, build.summary_tokens)
 
     def consolidate(self) -> None:
@@ -105,7 +105,7 @@ class TreeMemory(MemorySystem):
         return Recall(tuple(tree.item(node, float(scores[node])) for node in nodes))
 
     def nodes(self) -> Iterator[NodeView]:
-        return self._tree.views(self._collapse_chains)
+        return self._tree.views(self.build.collapse_chains)
 
     @property
     def held(self) -> int:

@@ -47,6 +47,8 @@ class SimilarityTree(TreeMemory):
     opens a cluster. It never moves again. Ties go to the older cluster.
     """
 
+    build: SimilarityPlacement
+
     def __init__(
         self,
         llm: LLM,
@@ -56,7 +58,6 @@ class SimilarityTree(TreeMemory):
         reading: SegTreeReading = SegTreeReading(policy="none"),
     ) -> None:
         super().__init__(llm, embedder, prompts, build, reading)
-        self.build = build
         self._levels = [_Clusters(build.tau_nt) for _ in range(2 if build.hierarchy == "online" else 1)]
         self._root: int | None = None
 

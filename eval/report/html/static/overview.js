@@ -7,7 +7,7 @@ report.runOf = (row, column) => {
   return folder ? report.index.runs.find((run) => `runs/${run.key}` === folder) : null;
 };
 
-// As `eval.stats.preferred_interval`.
+// As `eval.statistics.stats.preferred_interval`.
 const preferred = (ours) => (ours ? (ours.clusters >= 5 && ours.case) || ours.cautious || (ours.clusters < 5 ? ours.question : null) : null);
 
 report.pages.overview = {
