@@ -129,7 +129,7 @@ audit: $(VENV)/.installed ## what does not add up in the published tables, or in
 	$(PY) -m scripts audit $(if $(CSV),$(call shell_quoted,$(CSV))) $(if $(COUNTS),--counts $(COUNTS)) $(ARGS)
 
 change: $(VENV)/.installed ## does a memory keep up when facts change: MEMORY=mem0 DATASET=locomo QUESTIONS=640 a family (without MEMORY: all of ours)
-	$(PY) -m scripts reproduce table=change build.rebuild_every=1 $(if $(DATASET),table.columns.0.dataset=$(DATASET)) $(if $(MEMORY),'table.others=[$(MEMORY)]') $(OVERRIDES) $(ARGS)
+	$(PY) -m scripts change $(if $(MEMORY),memory=$(MEMORY)) $(if $(DATASET),dataset=$(DATASET)) $(OVERRIDES) $(ARGS)
 
 growth: $(VENV)/.installed ## recall, cost and bytes as one history grows: MEMORY=memtree SIZES=100,200,400 ASKED=100 questions a size (0: costs only)
 	$(PY) -m scripts growth memory=$(or $(MEMORY),segtree) $(if $(SIZES),'sizes=[$(SIZES)]') questions=$(or $(ASKED),100) $(OVERRIDES) $(ARGS)

@@ -51,9 +51,10 @@ def verbs(name: str, value: object = None) -> list[str]:
     """The verbs whose module sets a constant of this name, to this value where one is given; nothing is imported.
 
     A verb is a file of `scripts/commands`: its docstring is its manual, `GROUP` is its place in `help`, and `main` does the work. A verb
-    with `CONFIG` takes `key=value` settings of that primary file of `conf`, and with `WORDS` the first of them as plain words in that order
-    (`run bm25 locomo` is `run memory=bm25 dataset=locomo`); one with `RUNS_MEMORIES` runs memories, with prompts of one's
-    own where the working folder has them; one with `CHECKOUT` needs the tests, documents or reference results of a checkout.
+    with `CONFIG` takes `key=value` settings of that primary file of `conf`. One with `WORDS` takes the first of its settings, or else of
+    its options, as plain words in that order: `run bm25 locomo` is `run memory=bm25 dataset=locomo`, `judge-card mem0` is `judge-card
+    --judge=mem0`. One with `RUNS_MEMORIES` runs memories, with prompts of one's own where the working folder has them; one with `CHECKOUT`
+    needs the tests, documents or reference results of a checkout.
     """
     found = {
         path.stem.replace("_", "-"): _constants(path) for path in sorted((home() / "scripts/commands").glob("[!_]*.py"))
@@ -156,8 +157,8 @@ def _import_from(folder: Path) -> None:
 
 
 def _named(constants: Mapping[str, Any], rest: list[str]) -> list[str]:
-    """The settings, with the plain words at their beginning under the names that `WORDS` gives them."""
-    names = constants.get("WORDS", "").split()
+    """The settings or options, with the plain words at their beginning under the names that `WORDS` gives them."""
+    names = [name if "CONFIG" in constants else f"--{name}" for name in constants.get("WORDS", "").split()]
     plain = list(takewhile(lambda word: word[:1].isalnum() and "=" not in word, rest[: len(names)]))
     return [*(f"{name}={word}" for name, word in zip(names, plain, strict=False)), *rest[len(plain) :]]
 

@@ -1,4 +1,4 @@
-"""Measure what one more unit costs as a history grows: `python -m scripts growth memory=segtree sizes=[100,200,400] questions=100`.
+"""Measure what one more unit costs as a history grows: `python -m scripts growth segtree locomo sizes=[100,200,400] questions=100`.
 
 Builds one memory over the data set's cases in a row and measures cost at each size (SegTreeMem Fig. 5, MemTree Fig. 5);
 `eval.analysis.growth` says how. With `questions`, at most this many questions whose evidence is written by then are read at each size,
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 GROUP = "run"
 CONFIG = "growth"
-WORDS = "memory"
+WORDS = "memory dataset"
 SHOWN = (
     ("covered", "read", "covered"),
     ("covered, questions of the first size", "read", "covered_first"),

@@ -1,4 +1,4 @@
-"""Measure how often a judge is wrong: `python -m scripts judge-card --judge mem0 --dataset locomo [--limit N] [key=value …]`.
+"""Measure how often a judge is wrong: `python -m scripts judge-card mem0 locomo [--limit N] [key=value …]`.
 
 Makes answers that are right or wrong for certain (`eval.judging.judge_probes`), has the judge grade them, and prints its errors by kind
 with intervals; its agreement with itself over repeats (`judge.repeats=`) and with the answer before the reference; and the band over all
@@ -41,6 +41,7 @@ from scripts.settings.arguments import as_called, whole
 from scripts.setup.options import options as options_of
 
 GROUP = "science"
+WORDS = "judge dataset"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 GROUP = "run"
 CONFIG = "load"
-WORDS = "memory"
+WORDS = "memory dataset"
 CAUSES = 5
 """Most kinds of failure that are printed, and most leaks."""
 

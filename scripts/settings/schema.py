@@ -381,6 +381,11 @@ class Reproduce(Chosen):
     report: bool
 
 
+class Change(Reproduce):
+    memory: Annotated[dict[str, Any], FileOf(Memory)] | None = None
+    dataset: Annotated[dict[str, Any], FileOf(Dataset)] | None = None
+
+
 class Budgets(Chosen):
     table: Annotated[dict[str, Any], FileOf(Table)]
     budget: list[Count] = Field(min_length=1)
@@ -404,6 +409,7 @@ COMMANDS: dict[str, type[Settings]] = {
     "load": Load,
     "calibrate": Calibrate,
     "reproduce": Reproduce,
+    "change": Change,
     "budgets": Budgets,
     "figures": Figures,
     "sweep": Sweeps,

@@ -7,6 +7,7 @@ from typing import Any
 
 from omegaconf import DictConfig
 
+from scripts.commands import change as changing
 from scripts.commands import figures, run
 from scripts.commands import growth as growing
 from scripts.commands import load as loading
@@ -42,6 +43,7 @@ def ended(job: Job, command: str) -> Job:
 
 budgets = ended(equal_budgets.equal_budgets, "budgets")
 calibrate = ended(calibration.calibrate, "calibrate")
+change = ended(changing.main, "change")
 conformance = ended(conforming.conformance, "config")
 figure = ended(figures.main, "figures")
 load = ended(loading.main, "load")

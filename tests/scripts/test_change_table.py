@@ -14,11 +14,13 @@ from eval.files.store import RunError
 from eval.report.outcome_cell import OutcomeCell
 from scripts.assembly.scorers import cell_of, metrics
 from scripts.door import Lab
+from scripts.settings.schema import Reproduce
 from scripts.setup.launch import composed
 from scripts.setup.options import load_option
+from scripts.tables.experiments import Outcome
 from scripts.tables.html_report import write_report
 from scripts.tables.layout import cells_of, read_lines_of
-from tests.scripts.commands import reproduce
+from tests.scripts.commands import change
 
 CONTROLS = ["nothing", "full_history", "recency", "oracle_editor"]
 FAMILIES = ["supersede", "echo", "retract", "users", "poison", "private"]
@@ -55,8 +57,8 @@ class Written:
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> Written:
     results = tmp_path_factory.mktemp("results")
-    settings = ["table=change", "profile=smoke", "data.size=9", "table.others=[bm25]", f"results={results}"]
-    code = reproduce(composed("reproduce", settings))
+    settings = ["memory=bm25", "dataset=locomo", "profile=smoke", "data.size=9", f"results={results}"]
+    code = change(composed("change", settings))
     (path,) = results.glob("tables/*.csv")
     lines = list(csv.DictReader(path.open(encoding="utf-8")))
     cells = {(line["memory"], line["metric"]): line for line in lines if line["category"] == "all"}
@@ -96,19 +98,27 @@ def test_a_cell_says_right_wrong_not_applicable_and_what_went_wrong(
 
 
 def test_a_data_set_without_hosts_is_refused_in_one_sentence(tmp_path: Path) -> None:
-    settings = [
-        "table=change",
-        "profile=smoke",
-        "table.others=[]",
-        f"results={tmp_path}",
-        "table.columns.0.dataset=quality_open",
-    ]
-    assert reproduce(composed("reproduce", settings)) == 2
+    settings = ["profile=smoke", "table.others=[]", f"results={tmp_path}", "dataset=quality_open"]
+    assert change(composed("change", settings)) == 2
 
 
-def test_another_data_set_is_one_setting() -> None:
-    cfg = composed("reproduce", ["table=change", "table.columns.0.dataset=realmem"])
-    assert cfg.table["columns"][0]["dataset"] == "realmem"
+def test_a_memory_and_a_data_set_take_the_places_of_the_table_s(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Reproduce] = []
+    monkeypatch.setattr("scripts.tables.table.make_table", lambda cfg: made.append(cfg) or Outcome(0))
+    settings = ["memory=memoryos", "dataset=realmem", "profile=subset", "memory.build.segments=3"]
+    assert change(composed("change", settings)) == 0
+    assert change(composed("change", [])) == 0
+    (*controls, own), column = read_lines_of(made[0].table, None), made[0].table["columns"][0]
+    assert [line.name for line in controls] == CONTROLS
+    assert own.memory is not None
+    assert (own.name, own.title) == ("memoryos", load_option("memory", "memoryos")["title"])
+    assert own.memory["build"]["segments"] == 3, "a setting of the command line"
+    assert own.memory["build"]["incomplete"] == "keep", "a setting of the table's row"
+    assert (column["dataset"], made[0].build.rebuild_every) == ("realmem", 1)
+    assert made[1].table == load_option("table", "change"), "without names it is the whole table"
+
+
+def test_the_transform_of_the_table_is_checked() -> None:
     with pytest.raises(RunError, match="transform must be one of"):
         composed("reproduce", ["table=change", "table.columns.0.transform=changed"])
 

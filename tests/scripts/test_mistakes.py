@@ -30,7 +30,7 @@ MISTAKES: Mapping[str, str] = {
     # settings
     "run bm25 locomo more": "cannot read the setting 'more'; settings are written name=value",
     "run data.siez=5": "data.siez is not a setting of this command; did you mean data.size?",
-    "run table=local": "table is not a setting of this command; it is one of reproduce, budgets",
+    "run table=local": "table is not a setting of this command; it is one of reproduce, change, budgets",
     "run data.size=many": "data.size must be a whole number of at least 1, or all; found 'many'",
     "run memory.build.k=ten": "memory bm25: k must be a whole number, found 'ten'",
     "run yes=maybe": "yes must be true or false, found 'maybe'",

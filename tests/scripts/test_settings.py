@@ -24,7 +24,7 @@ from scripts.settings.checking import checked, checked_call, checked_option, che
 from scripts.settings.schema import COMMANDS, GROUPS, Settings
 from scripts.setup.launch import composed
 from scripts.setup.options import CONF, load_option, options
-from tests.scripts.commands import budgets, calibrate, figure, growth, load, reproduce, run_single, sweep
+from tests.scripts.commands import budgets, calibrate, change, figure, growth, load, reproduce, run_single, sweep
 
 pytestmark = pytest.mark.slow
 
@@ -120,6 +120,7 @@ COMMAND: dict[str, Callable[[DictConfig], int]] = {
     "load": load,
     "calibrate": calibrate,
     "reproduce": reproduce,
+    "change": change,
     "figures": figure,
     "budgets": budgets,
     "sweep": lambda cfg: sweep(cfg, (), []),
@@ -306,7 +307,7 @@ def command(folder: Path, *arguments: str, verb: str = "run") -> subprocess.Comp
     ("argument", "said"),
     [
         ("data.siez=3", "error: data.siez is not a setting of this command; did you mean data.size?\n"),
-        ("table=local", "error: table is not a setting of this command; it is one of reproduce, budgets\n"),
+        ("table=local", "error: table is not a setting of this command; it is one of reproduce, change, budgets\n"),
         ("memory=bm26", "error: no memory called 'bm26'; did you mean bm25?\n"),
         ("memory=[bm25", "error: cannot read the setting 'memory=[bm25'; settings are written name=value\n"),
     ],
