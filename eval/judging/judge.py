@@ -125,7 +125,7 @@ def judge_request(
         sample: number of the repeat; requests that differ in it are separate draws.
 
     Raises:
-        ValueError: a LongMemEval question of an unknown type.
+        RunError: the judge is LongMemEval's, and the question has none of its types.
         PromptError: the judge's prompt is missing or needs a field that judges do not have.
     """
     request = prompts[_prompt(judge, question, gold)].render(
@@ -189,9 +189,13 @@ def _prompt(judge: Judge, question: Question, gold: Gold) -> str:
         return _EVENT
     if judge.rule != "longmemeval":
         return judge.prompt
-    rule = longmemeval.judge_rule(
-        str(gold.detail.get("question_id", question.id)), str(gold.detail.get("question_type", ""))
-    )
+    try:
+        rule = longmemeval.judge_rule(
+            str(gold.detail.get("question_id", question.id)), str(gold.detail.get("question_type", ""))
+        )
+    except ValueError as error:
+        why = f"judge {judge.name} cannot grade these data, its prompts go by LongMemEval's types of questions"
+        raise RunError(f"{why}; {error}") from error
     return f"{judge.prompt}_{_FILES.get(rule.name, rule.name)}"
 
 
@@ -208,7 +212,7 @@ def _gold(judge: Judge, gold: Gold) -> str | tuple[str, ...]:
 
 def _is_pair(judge: Judge, gold: Gold) -> bool:
     """Whether the judge is asked if a line and an event are the same."""
-    return judge.rule == "beam" and gold.category == ORDERING
+    return judge.rule == "beam" and gold.category == ORDERING and "rubric" in gold.detail
 
 
 def _is_read_whole(judge: Judge) -> bool:

@@ -16,6 +16,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, replace
 
 from data_loaders.schema import Case, Gold, Question
+from eval.files.store import RunError
 from eval.judging.answer_forms import (
     RIGHT,
     STOP,
@@ -198,7 +199,7 @@ def why_not(judge: Judge, prompts: Prompts, made: Sequence[Probe]) -> str:
             return "it compares with a reference reply, and these data have none"
         try:
             judge_request(judge, prompts, probe.question, probe.gold, probe.answer)
-        except ValueError:
+        except RunError:
             return "its prompts go by types of questions that these data do not have"
     return ""
 

@@ -60,12 +60,16 @@ def import_run(
         DataError: a file is damaged.
         RunError: there is no such file, its form is unknown, the name is none, or not one answer fits the data.
     """
-    if not re.match(PLAIN_NAME, origin.name):
-        raise RunError(f"as={origin.name}: must be a plain name (letters, digits, `.`, `_`, `-`)")
     uncut = cfg.data.changed(size="all", max_cases=None, transform="none")  # conversations are numbered in the whole
     whole = data(uncut, dataset.config).cases
     questions = of_cases(dataset.title, [whole[index] for index in range(len(whole))])
-    file = read(questions)
+    return write_run(models, dataset, read(questions), origin)
+
+
+def write_run(models: Models, dataset: Data, file: Reading, origin: Origin) -> Run:
+    """Write the run folder of joined answers; returns the run. Raises RunError where the name is none, or not one answer is joined."""
+    if not re.match(PLAIN_NAME, origin.name):
+        raise RunError(f"as={origin.name}: must be a plain name (letters, digits, `.`, `_`, `-`)")
     if not file.matched.pairs:
         first = f"; the first: {file.matched.unjoined[0]}" if file.matched.unjoined else ""
         raise RunError(f"{file.name}: none of {len(file.contents.answers)} answers belongs to {dataset.title}{first}")

@@ -91,6 +91,23 @@ class Matched:
     """Joined answers that have a gold."""
 
 
+def own_questions(answers: Sequence[Answer]) -> list[tuple[Asked, Answer]]:
+    """Each answer with the question, gold and category of its own file, for data sets whose questions are not held."""
+    return [
+        (
+            Asked(
+                answer.conversation or "one",
+                answer.question_id or f"{answer.conversation}_{number}",
+                answer.question,
+                answer.gold or "",
+                answer.category,
+            ),
+            answer,
+        )
+        for number, answer in enumerate(answers)
+    ]
+
+
 def match(answers: Sequence[Answer], questions: Questions) -> Matched:
     """Find the question of every answer."""
     matched = Matched()

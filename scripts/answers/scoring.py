@@ -27,7 +27,7 @@ from eval.files.store import RunError
 from eval.metrics.lexical import locomo_token_f1, rouge_words, squad_token_f1, word_tokenize
 from eval.metrics.locomo import abstains, question_score
 from scripts.answers.manifest import Claim, contents_of, files_of
-from scripts.answers.matching import Asked, match
+from scripts.answers.matching import Asked, match, own_questions
 from scripts.answers.parsing import digest
 from scripts.answers.questions import questions_of
 from scripts.answers.records import Answer
@@ -106,7 +106,7 @@ def score_claim(claim: Claim, root: Path) -> ScoredClaim:
     pairs, counts, listed = [], contents.counts.copy(), list(contents.listed)
     golds = other_gold = 0
     if questions is None:
-        pairs = [(_own_question(answer, number), answer) for number, answer in enumerate(contents.answers)]
+        pairs = own_questions(contents.answers)
         counts["without a gold in the file"] = sum(not asked.gold for asked, _ in pairs)
     else:
         matched = match(contents.answers, questions)
@@ -134,11 +134,6 @@ def score_claim(claim: Claim, root: Path) -> ScoredClaim:
         tuple(answer.answer for _, answer in pairs),
         questions is not None,
     )
-
-
-def _own_question(answer: Answer, number: int) -> Asked:
-    name = answer.question_id or f"{answer.conversation}_{number}"
-    return Asked(answer.conversation or "one", name, answer.question, answer.gold or "", answer.category)
 
 
 def _measured(pairs: Sequence[tuple[Asked, Answer]], official: bool) -> dict[str, np.ndarray]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from eval.files.run_folder import judged_by
 from eval.files.store import RunError
-from eval.judging.judge import Judge
+from eval.judging.judge import Judge, judge_requests
 from eval.judging.judge_card import Correction, read_card
 from eval.judging.score import Judging, Metric, is_judged
 from eval.metrics.lexical import splitter
@@ -54,10 +54,21 @@ def judge_ahead(cfg: Settings, models: Models, runs: Sequence[Run], judges: Mapp
 
     Args:
         judges: names of the judges by data set.
+
+    Raises:
+        RunError: a judge cannot grade the first question of its data set; nothing has been asked yet.
     """
     for run in runs:
         graders = [judging(cfg, models, name) for name in judges.get(run.dataset, ())]
+        refuse_unfit(run, graders)
         models.ahead.expect(run, [grader for grader in graders if grader.model not in models.stand_in_identities])
+
+
+def refuse_unfit(run: Run, graders: Sequence[Judging]) -> None:
+    """Raise RunError where a judge cannot grade the first question of a run's data, before anything is asked."""
+    for question, gold in run.cases[0].questions[:1] if len(run.cases) else ():
+        for grader in graders:
+            judge_requests(grader.judge, grader.prompts, question, gold, "")
 
 
 def finished(cfg: Settings, models: Models, runs: Sequence[Run], judges: Mapping[str, Sequence[str]]) -> bool:

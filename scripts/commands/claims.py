@@ -81,6 +81,7 @@ def _audit(args: argparse.Namespace) -> int:
 
 
 def _judged(wanted: Sequence[Claim], args: argparse.Namespace, settings: Sequence[str]) -> int:
+    from scripts.assembly.datasets import check_data_root
     from scripts.lab.lab import Lab
     from scripts.lab.rejudging import rejudge
 
@@ -92,10 +93,11 @@ def _judged(wanted: Sequence[Claim], args: argparse.Namespace, settings: Sequenc
         "data.transform=none",
     )  # whatever a profile cuts
     lab = Lab(f"results={args.results}", *settings, *whole, *data)
-    text, code = rejudge(wanted, args.judge, lab, data_root(args.data))
+    text, code = rejudge(wanted, args.judge, lab, data_root(check_data_root(lab.cfg.data)))
     if text:
-        replace_file(args.results / "claims" / "rejudged.md", text)
-        print(f"{text}\nwritten: {args.results}/claims/rejudged.md")
+        place = Path(lab.cfg.results) / "claims" / "rejudged.md"
+        replace_file(place, text)
+        print(f"{text}\nwritten: {place}")
     return code
 
 

@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from data_loaders.schema import DataError
+from data_loaders.lazy import as_lazy
+from data_loaders.schema import Case, DataError, Gold, Question
+from data_loaders.source import Source
 from eval.files.run_folder import COSTS, RunFolder, judged_by, metric_of
 from eval.files.store import RunError, read_lines, read_record
 from eval.judging.score import score_judge
@@ -26,15 +29,17 @@ from memsys.inert import visible
 from memsys.llm.meter import Metered
 from memsys.llm.offline.extractive import ExtractiveLLM
 from scripts.answers.declared import forms
-from scripts.answers.formats import best_reading
+from scripts.answers.formats import Reading, best_reading
 from scripts.answers.graders import COLUMNS, STAND_IN, STORED, Grader, Judged, Key, compared, keep
-from scripts.answers.importing import Origin, import_run
-from scripts.answers.manifest import Claim, files_of
+from scripts.answers.importing import Origin, import_run, write_run
+from scripts.answers.manifest import FOLDER, Claim, contents_of, files_of
+from scripts.answers.matching import Matched, own_questions
+from scripts.answers.parsing import Parsed, digest
 from scripts.answers.questions import LONGMEMEVAL, TIERS
 from scripts.assembly.datasets import Data, data
 from scripts.assembly.models import STAND_IN as STAND_INS
 from scripts.assembly.plan import Plan, Usage, confirmed, duration
-from scripts.assembly.scorers import judging
+from scripts.assembly.scorers import judging, refuse_unfit
 from scripts.lab.lab import Answers, Lab
 from scripts.setup.options import load_option
 
@@ -62,7 +67,9 @@ def rejudge(claims: Sequence[Claim], judges: Sequence[str], lab: Lab, root: Path
     missing = []
     for claim in claims:
         try:
-            answers.append((claim, imported(claim, lab, root)))
+            each = imported(claim, lab, root)
+            refuse_unfit(each.runs[0], [judging(lab.cfg, lab.models, name) for name in judges])
+            answers.append((claim, each))
         except (DataError, RunError) as error:
             missing.append(f"- {visible(claim.name)}: {visible(str(error))}")
     if not answers:
@@ -83,24 +90,64 @@ def rejudge(claims: Sequence[Claim], judges: Sequence[str], lab: Lab, root: Path
             missing.append(f"- {visible(claim.name)}: none of its answers was judged")
         keep(lab.models.results, claim, Judged(tuple(graders), each.runs[0].record.imported["sha256"]))
         parts += [*shown(claim, graders, {question.key: question.cluster for question in each.questions}), ""]
+        if unjoined := len(each.runs[0].record.imported["mismatches"]):
+            parts += [
+                f"- {unjoined} answers are left out, without a question or a gold answer; run.json lists them",
+                "",
+            ]
     parts += ["## Not judged", "", *missing] if missing else []
     return "\n".join(parts), 1 if missing or failed else 0
 
 
 def imported(claim: Claim, lab: Lab, root: Path) -> Answers:
-    """A claim's answers as a run folder.
+    """A claim's answers as a run folder; where the questions of its data set are not held, with those of its own files.
 
     Raises:
         DataError: its files are not there or damaged.
-        RunError: its data set's questions are not joined.
+        RunError: not one answer has a question with a gold answer.
     """
-    if claim.questions not in DATASETS:
-        raise RunError(f"the answers are not joined with the questions of {claim.questions}")
-    dataset, files = _dataset(claim, lab, root), files_of(claim, root)
-    read = partial(best_reading, claim.name, files, known=forms(), wanted=claim.form, options=claim.options)
+    files = files_of(claim, root)
     origin = Origin(claim.name, claim.system, claim.by, claim.licence, claim.urls[0])
-    run = import_run(lab.cfg, lab.models, dataset, read, origin)
+    if claim.questions in DATASETS:
+        dataset = _dataset(claim, lab, root)
+        read = partial(best_reading, claim.name, files, known=forms(), wanted=claim.form, options=claim.options)
+        run = import_run(lab.cfg, lab.models, dataset, read, origin)
+    else:
+        file = _own_reading(claim, files)
+        dataset = _own_dataset(claim, file, lab, root)
+        run = write_run(lab.models, dataset, file, origin)
     return Answers(claim.system, dataset, asked(dataset.cases), (run,))
+
+
+def _own_reading(claim: Claim, files: list[Parsed]) -> Reading:
+    """The answers with the questions of their own files. Without a gold answer there, a judge has nothing to compare with."""
+    contents, matched = contents_of(claim, files), Matched()
+    for asking, answer in own_questions(contents.answers):
+        if asking.gold:
+            matched.pairs.append((asking, answer))
+        else:
+            matched.unjoined.append(f"{answer.place} {asking.text[:100]!r}: no gold answer in the file")
+            matched.without_question.append(answer)
+    return Reading(claim.name, digest(files), forms()[claim.form], contents, matched)
+
+
+def _own_dataset(claim: Claim, file: Reading, lab: Lab, root: Path) -> Data:
+    """The questions of the answers' own files as a data set without histories; unit and reader, which no judge is shown, are those of
+    anybody's own data."""
+    conversations: dict[str, list[tuple[Question, Gold]]] = defaultdict(list)
+    for asking, _ in file.matched.pairs:
+        pair = Question(asking.question_id, asking.text), Gold((asking.gold,), category=asking.category)
+        conversations[asking.case_id].append(pair)
+    cases = [Case(name, (), (), tuple(questions)) for name, questions in conversations.items()]
+    config = {
+        **load_option("dataset", "jsonl"),
+        "name": claim.questions.lower().replace(" ", "_"),
+        "title": claim.questions,
+    }
+    source = Source(root / FOLDER, file.sha256, "derived", "questions and gold answers of the answers' own files")
+    cut = {name: getattr(lab.cfg.data, name) for name in ("transform", "size", "max_cases", "seed")}
+    settings = {"load": {"questions": "own"}, "sha256": [file.sha256], **cut}
+    return Data(config["name"], config["title"], as_lazy(cases), source, settings, config)
 
 
 def _dataset(claim: Claim, lab: Lab, root: Path) -> Data:

@@ -191,7 +191,7 @@ def test_a_longmemeval_verdict_is_yes_or_no_standing_alone(subtests: pytest.Subt
 
 
 def test_an_unknown_longmemeval_type_is_an_error() -> None:
-    with pytest.raises(ValueError, match="found 'riddle'"):
+    with pytest.raises(RunError, match="found 'riddle'"):
         judge_request(judge("longmemeval"), Prompts(), QUESTION, Gold(("x",), detail={"question_type": "riddle"}), "x")
 
 

@@ -66,18 +66,51 @@ def hosted(url: str, results: Path, *more: str) -> Lab:
 
 def test_a_stand_in_is_named_and_both_graders_stand_side_by_side(claim: Claim, tmp_path: Path) -> None:
     lab = Lab("profile=smoke", f"results={tmp_path / 'results'}")
-    text, code = rejudge([claim, replace(claim, name="beam", dataset="BEAM")], ["mem0"], lab, tmp_path)
+    gone = replace(claim, name="gone", files=(replace(claim.files[0], held="gone.json"),))
+    text, code = rejudge([claim, gone], ["mem0"], lab, tmp_path)
     assert "STAND-IN" in text
     assert "| stored verdict | 3 | 0 | 0.667" in text
     assert "| mem0 by extractive (stand-in) | 3 | 0 |" in text
-    assert "- beam: the answers are not joined with the questions of BEAM" in text
+    assert "- gone: 1 of 1 files are not there" in text
     assert code == 1
     judged = kept(tmp_path / "results", claim)
     assert judged is not None
     assert [each.name for each in judged.graders] == ["theirs_judge", "mem0 by extractive (stand-in)"]
     assert list(judged.graders[0].values.values()) == [1.0, 1.0, 0.0]
     assert judged.sha256 == claim.files[0].sha256
-    assert kept(tmp_path / "results", replace(claim, name="beam")) is None
+    assert kept(tmp_path / "results", gone) is None
+
+
+def test_answers_to_questions_that_are_not_held_are_judged_with_the_gold_of_their_own_file(tmp_path: Path) -> None:
+    questions = ("Who baked it?", "Who baked it?", "Who flew?")  # one text twice: two questions
+    records = [
+        {"question": each, "answer": gold, "response": "Ines baked it", "llm_score": at % 2}
+        for at, (each, gold) in enumerate(zip(questions, ("Ines", "Tom", ""), strict=True))
+    ]
+    place = tmp_path / FOLDER / "theirs.json"
+    place.parent.mkdir(parents=True)
+    place.write_text(json.dumps({"0": records}))
+    files = (AnswersFile("a.json", place.name, parsed(place).sha256, 1),)
+    unheld = [replace(CLAIM, dataset=name, tier=tier, files=files) for name, tier in (("BEAM", "10M"), ("HaluMem", ""))]
+    lab = Lab("profile=smoke", f"results={tmp_path / 'results'}")
+    for claim, folder in zip(unheld, ("beam_10m", "halumem"), strict=True):
+        text, code = rejudge([claim], ["mem0", "beam_official"], lab, tmp_path)
+        assert code == 0
+        assert "| stored verdict | 2 | 0 | 0.500" in text
+        assert "| mem0 by extractive (stand-in) | 2 | 0 | 0.500" in text, "right by one gold, wrong by the other"
+        assert "- 1 answers are left out" in text, "without a gold answer there is nothing to compare with"
+        (run,) = (tmp_path / "results" / "runs" / folder).iterdir()
+        assert json.loads((run / "run.json").read_text())["data_status"] == "derived"
+
+
+def test_a_judge_that_cannot_grade_a_data_set_is_named_before_anything_is_judged(claim: Claim, tmp_path: Path) -> None:
+    lab = Lab("profile=smoke", f"results={tmp_path / 'results'}")
+    with pytest.raises(RunError, match="theirs: judge longmemeval cannot grade these data"):
+        rejudge([claim], ["mem0", "longmemeval"], lab, tmp_path)
+    with pytest.raises(RunError, match="judge longmemeval cannot grade these data"):
+        lab.ask("bm25", "locomo", judges=["longmemeval"])
+    assert not list((tmp_path / "results").glob("runs/locomo/*/scores/judge_*")), "nothing was judged"
+    assert not list((tmp_path / "results").glob("runs/locomo/bm25-*/cases")), "no question was answered"
 
 
 def judged_alone(tmp_path: Path, questions: list[str], **facts: str) -> str:
@@ -214,5 +247,6 @@ def test_claims_are_judged_whole_whatever_a_profile_cuts(
 
     monkeypatch.setattr("scripts.lab.rejudging.rejudge", judged)
     options = Namespace(judge=["mem0"], data=None, results=tmp_path)
-    assert _judged([claim], options, ["profile=smoke", "data.size=5"]) == 0
+    assert _judged([claim], options, ["profile=smoke", "data.size=5", f"data.root={tmp_path}"]) == 0
+    assert labs[0].root == str(tmp_path), "the folder that a setting names is read, as that of --data"
     assert (labs[0].source, labs[0].size, labs[0].max_cases, labs[0].transform) == ("real", "all", None, "none")
