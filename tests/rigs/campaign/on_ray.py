@@ -36,9 +36,9 @@ BY_CLOCK = 0.25
 """Share of the kills whose moment is drawn from the seconds of a start, so that they also meet drivers and workers that are starting."""
 START = 15.0
 """Seconds of a start."""
-LEAVING = 30.0
+LEAVING = 120.0
 """Seconds in which workers, and the machines that were added for them, are gone when the driver has ended."""
-MOST_SECONDS = 300.0
+MOST_SECONDS = 900.0
 """Seconds after which a start of the command counts as hanging."""
 CACHE = "cache.sqlite"
 WORKER, DRIVER, MACHINE = "worker", "driver", "machine"

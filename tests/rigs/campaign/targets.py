@@ -70,13 +70,17 @@ class Target(ABC):
             TimeoutError: it did not end within this many seconds, and was killed.
         """
         if (code := self.poll(seconds)) is None:
-            self.send_signal(signal.SIGKILL)
-            self.poll(PATIENCE)
-            raise TimeoutError(f"hangs: not over after {seconds:.0f} s")
+            raise self.hung(f"not over after {seconds:.0f} s")
         for reader in self._readers:
             reader.join(PATIENCE)
         out, err = (self._read[place].decode(errors="replace") for place in ("0", "1"))
         return Ended(code, out, err)
+
+    def hung(self, why: str) -> TimeoutError:
+        """Kill a command that goes on for too long; returns the error to raise."""
+        self.send_signal(signal.SIGKILL)
+        self.poll(PATIENCE)
+        return TimeoutError(f"hangs: {why}")
 
 
 class Command(Target):
@@ -219,7 +223,7 @@ def killed(target: Target, is_time: Callable[[], bool], number: signal.Signals, 
     while target.poll() is None and not is_time():
         time.sleep(0.01)
         if time.monotonic() > deadline:
-            target.ended(0.0)
+            raise target.hung(f"its time has not come after {PATIENCE:.0f} s")
     if target.poll(pause) is None:
         target.send_signal(number)
     return target.ended()

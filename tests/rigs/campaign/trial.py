@@ -28,8 +28,8 @@ IN_FLIGHT = 8
 QUESTIONS = 3
 """About the small history; the shipped sample has `SAMPLE`."""
 SAMPLE = 48
-PATIENCE = 120.0
-"""Seconds after which a trial counts as hanging."""
+PATIENCE = 600.0
+"""Seconds after which a trial counts as hanging: a run of a second takes two minutes at the lowest priority of a busy machine."""
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 COUNTS = re.compile(r"· (\d+)/(\d+)/(\d+)/(\d+)")
 """scored/unscored/errored/not reached, as tables print them."""
