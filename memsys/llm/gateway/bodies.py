@@ -22,7 +22,12 @@ PRICED = frozenset(
 )
 """Fields of a body whose cost is that of the tokens sent and received."""
 PRICED_PARTS = frozenset(("text", "refusal", "image_url"))
-"""Types of a message's parts, likewise."""
+"""Types and fields of a message's parts, likewise."""
+PRICED_OF_MESSAGES = frozenset(
+    "role content name tool_calls tool_call_id function_call refusal reasoning reasoning_content reasoning_details thinking "
+    "annotations provider_specific_fields prefix partial".split()
+)
+"""Fields of a message, likewise: `audio` names speech that is billed and not sent."""
 
 
 class MalformedBody(ValueError):
@@ -112,9 +117,15 @@ def check_priced(body: Mapping[str, Any]) -> None:
             raise MalformedBody(
                 f"the gateway cannot price {name!r}: no field of that name is covered by the model's price per token"
             )
+    for message in body.get("messages") or ():
+        for name, value in message.items():
+            if value and name not in PRICED_OF_MESSAGES:
+                raise MalformedBody(f"the gateway cannot price {name!r} of a message")
     for part in _parts(body):
-        if part.get("type", "text") not in PRICED_PARTS:
-            raise MalformedBody(f"the gateway cannot price a message part of type {str(part.get('type'))[:40]!r}")
+        # Some servers take a part without a type for what its other fields say, such as `video_url`.
+        for name in (part.get("type") or "text", *(name for name, value in part.items() if value is not None)):
+            if name not in PRICED_PARTS and name != "type":
+                raise MalformedBody(f"the gateway cannot price a message part with {str(name)[:40]!r}")
     for tool in body.get("tools") or ():
         if tool.get("type", "function") not in ("function", "custom"):
             raise MalformedBody(f"the gateway cannot price a tool of type {str(tool.get('type'))[:40]!r}")
@@ -128,7 +139,7 @@ def _parts(body: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
 
 def most_tokens_in(body: Mapping[str, Any]) -> int:
     """Upper bound for the prompt tokens of a body: a token is at least one byte of it, images apart."""
-    images = sum(part.get("type", "text") not in ("text", "refusal") for part in _parts(body))
+    images = sum("image_url" in part for part in _parts(body))
     return len(encoded(body)) + images * IMAGE_TOKENS
 
 

@@ -27,15 +27,16 @@ class Refusal:
     message: str
 
 
-def refusal(headers: CIMultiDictProxy[str], port: int, *, posted: bool) -> Refusal | None:
+def refusal(target: str, headers: CIMultiDictProxy[str], port: int, *, posted: bool) -> Refusal | None:
     """Why a request with these headers is refused; None where it may pass.
 
     Args:
+        target: of the request line; one that is no path names a host of its own, which stands above the header (RFC 9112, 3.2.2).
         port: the port of the gateway.
         posted: whether the request has a body, which must be JSON.
     """
     hosts = headers.getall("Host", [])
-    if len(hosts) != 1 or hosts[0].lower() not in _names(port):
+    if not target.startswith("/") or len(hosts) != 1 or hosts[0].lower() not in _names(port):
         return Refusal(403, "host_refused", f"the gateway answers to 127.0.0.1:{port} and localhost:{port} alone")
     if "Origin" in headers or any(
         value.lower() not in ("none", "same-origin") for value in headers.getall("Sec-Fetch-Site", [])

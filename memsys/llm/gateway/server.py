@@ -171,7 +171,7 @@ class Gateway:
 
     async def _handled(self, request: web.BaseRequest) -> web.StreamResponse:
         posted = request.method == "POST"
-        if (refused := refusal(request.headers, self._served_port, posted=posted)) is not None:
+        if (refused := refusal(request.raw_path, request.headers, self._served_port, posted=posted)) is not None:
             return _error(refused.status, refused.code, refused.message)
         token, method = token_and_method(request.path, request.headers)
         if (account := self._accounts.get(token)) is None:

@@ -68,6 +68,15 @@ def test_a_name_that_was_made_to_point_here_is_refused(opened: tuple[Gateway, Ac
     assert not account.idle.calls
 
 
+@pytest.mark.parametrize("host", ["evil.test", "127.0.0.1:{port}"])
+def test_a_request_line_that_names_a_host_is_refused(opened: tuple[Gateway, Account], host: str) -> None:
+    address = urlsplit(opened[1].base_url)
+    target = f"http://{host.format(port=address.port)}{address.path}/chat/completions"
+    status, value = sent(opened[1], target, Host=f"127.0.0.1:{address.port}")
+    assert (status, value["error"]["code"]) == (403, "host_refused")
+    assert not opened[1].idle.calls
+
+
 @pytest.mark.parametrize("host", ["127.0.0.1:{port}", "localhost:{port}", "LOCALHOST:{port}", "[::1]:{port}"])
 def test_the_names_of_this_machine_are_taken(opened: tuple[Gateway, Account], host: str) -> None:
     assert sent(opened[1], Host=host.format(port=urlsplit(opened[1].base_url).port))[0] == 200
@@ -236,6 +245,8 @@ def test_an_image_is_reserved_at_the_highest_number_of_tokens_that_is_published(
     text = {"messages": [{"role": "user", "content": "Hi"}]}
     assert most_tokens_in(text) == len(json.dumps(text, separators=(",", ":")))
     assert most_tokens_in({"messages": [{"role": "user", "content": IMAGES}]}) > 20 * IMAGE_TOKENS
+    without_type = [{"image_url": image["image_url"]} for image in IMAGES]
+    assert most_tokens_in({"messages": [{"role": "user", "content": without_type}]}) > 20 * IMAGE_TOKENS
 
 
 @pytest.mark.parametrize(
@@ -251,6 +262,12 @@ def test_an_image_is_reserved_at_the_highest_number_of_tokens_that_is_published(
         ({"tools": [{"type": "web_search"}]}, "web_search"),
         ({"messages": [{"role": "user", "content": [{"type": "input_audio", "input_audio": {}}]}]}, "input_audio"),
         ({"messages": [{"role": "user", "content": [{"type": "file", "file": {}}]}]}, "file"),
+        ({"messages": [{"role": "user", "content": [{"video_url": {"url": "https://x.test/1.mp4"}}]}]}, "video_url"),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "text", "text": "Hi", "cache_control": {}}]}]},
+            "cache_control",
+        ),
+        ({"messages": [{"role": "assistant", "content": None, "audio": {"id": "audio_1"}}]}, "audio"),
     ],
 )
 def test_what_has_a_price_of_its_own_is_refused_by_name_where_the_model_has_a_price(
