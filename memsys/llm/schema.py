@@ -34,7 +34,15 @@ CREATE TABLE IF NOT EXISTS batch_replies (name TEXT PRIMARY KEY, status INTEGER 
 """Tables of `batching.journal`, as older versions made them."""
 ADDED = (("batch_calls", "owner", "TEXT"), ("batches", "owner", "TEXT"), ("batches", "begun", "REAL"))
 """Columns that were added to the journal's tables later: table, name, type."""
-
+UNSOUND = {
+    "batch_calls": "typeof(name) || typeof(path) || typeof(body) || typeof(attempts) != 'texttextblobinteger'",
+    "batches": "typeof(id) || typeof(server) || typeof(path) || typeof(state) != 'texttexttexttext' "
+    "OR typeof(at_provider) NOT IN ('text', 'null')",
+    "batch_replies": "typeof(name) || typeof(status) || typeof(body) != 'textintegerblob' OR NOT json_valid(CAST(body AS TEXT))",
+}
+"""By table of the journal: the condition of a row that no journal has written, because SQLite lets a column hold values of any type."""
+ENDINGS = ("", "-wal", "-shm", "-journal")
+"""Endings of the names of the files in which SQLite keeps a database."""
 
 DAMAGE = (sqlite3.DatabaseError, UnicodeDecodeError)
 """Errors that a damaged file raises: Python cannot decode SQLite's message where that quotes broken bytes of the schema."""
@@ -47,6 +55,18 @@ class ForeignSchema(sqlite3.DatabaseError):
 def lock_of(cache: Path) -> Path:
     """The lock file beside a cache: shared by who uses the cache, exclusive for who replaces the file."""
     return cache.with_name(f"{cache.name}.lock")
+
+
+def connected(path: Path) -> sqlite3.Connection:
+    """A connection to a cache, without transactions of Python's and for all threads. The cache itself may be a link of the user's.
+
+    Raises:
+        ForeignSchema: a file beside it, which SQLite would read, is a link, or it or that is a pipe, which SQLite would wait for.
+    """
+    for part in (path.resolve().with_name(path.resolve().name + ending) for ending in ENDINGS):
+        if part.is_symlink() or (part.exists() and not part.is_file()):
+            raise ForeignSchema(f"{part.name} is a link or no plain file")
+    return sqlite3.connect(path, check_same_thread=False, isolation_level=None)
 
 
 def check_schema(connection: sqlite3.Connection, schema: str = "main") -> None:

@@ -29,7 +29,7 @@ from memsys.llm import stopping
 from memsys.llm.client import Embedded
 from memsys.llm.protocol import Completion, EndOfRun, ModelError
 from memsys.llm.replies import cleaned
-from memsys.llm.schema import KEY_BYTES, SCHEMA, check_schema, checkpointed, lock_of
+from memsys.llm.schema import KEY_BYTES, SCHEMA, check_schema, checkpointed, connected, lock_of
 
 PATIENCE = 30
 """Seconds that a process waits for another that has locked the file."""
@@ -102,7 +102,7 @@ class CacheStore:
             self._out.execute(f"PRAGMA busy_timeout={1000 * PATIENCE}")
             self._out.executescript(SCHEMA)
             (self._version,) = self._out.execute("PRAGMA data_version").fetchone()
-            self._in = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
+            self._in = connected(path)
             check_schema(self._in)
             self._only_writer = os.stat(path).st_size <= SMALL
         except sqlite3.DatabaseError as error:
@@ -318,7 +318,7 @@ def in_wal_mode(path: Path) -> sqlite3.Connection:
     """
     deadline = time.monotonic() + PATIENCE
     while True:
-        connection = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
+        connection = connected(path)
         try:
             check_schema(connection)
             (mode,) = connection.execute("PRAGMA journal_mode=WAL").fetchone()

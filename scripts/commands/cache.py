@@ -15,7 +15,7 @@ import sqlite3
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,13 +26,16 @@ from eval.files.store import RunError
 from memsys.folders import locked_file
 from memsys.llm.schema import (
     DAMAGE,
+    ENDINGS,
     JOURNAL,
     KEY_BYTES,
     SCHEMA,
+    UNSOUND,
     ForeignSchema,
     add_columns,
     check_schema,
     checkpointed,
+    connected,
     lock_of,
 )
 from memsys.llm.store import REMEDY, completion_of, keepable, vector_of
@@ -45,7 +48,7 @@ PARTS = 4096
 TABLES = {"answers": 2, "outcomes": 2, "vectors": 4}
 """Columns of each table."""
 BATCHES = {"batch_calls": "open or sent calls", "batches": "batches", "batch_replies": "replies of batches"}
-"""Tables of the batch journal, which are copied as they are: what they hold is paid for, or on its way."""
+"""Tables of the batch journal, whose sound rows are copied as they are: what they hold is paid for, or on its way."""
 
 
 @dataclass(slots=True)
@@ -117,6 +120,10 @@ def survey(connection: sqlite3.Connection) -> CacheCounts:
                 ] += 1
                 found.tokens_in += completion.prompt_tokens
                 found.tokens_out += completion.completion_tokens
+    for table in BATCHES.keys() & _tables(connection):
+        with suppress(sqlite3.DatabaseError):  # `integrity_check` says what cannot be read
+            if count := _unsound(connection, table):
+                found.bad[f"rows of {table} with values of other types"] = count
     for table, count in unread.items():
         found.bad[f"ranges of {table} that cannot be read ({PARTS} in all)"] += count
     return found
@@ -165,9 +172,9 @@ def repair(path: Path, without: int | None = None) -> int:
                 for table in BATCHES:
                     kept[table] = _copied(old, new, table, lost)
             new.commit()
-        for suffix in ("", "-wal", "-shm"):
-            if (part := path.with_name(path.name + suffix)).exists():
-                os.replace(part, aside.with_name(aside.name + suffix))
+        for ending in ENDINGS:
+            if (part := path.with_name(path.name + ending)).exists():
+                os.replace(part, aside.with_name(aside.name + ending))
         os.replace(draft, path)
     left_out = ", ".join(f"{count} {wrong}" for wrong, count in sorted(lost.items())) or "nothing"
     journal = "".join(f", {kept[table]} {name}" for table, name in BATCHES.items() if kept[table] > 0)
@@ -196,7 +203,9 @@ def _copied(old: sqlite3.Connection, new: sqlite3.Connection, table: str, lost: 
     """Copy the rows of a table of the batch journal; returns their number. Rows that cannot be read are counted as lost."""
     count = 0
     try:
-        cursor = old.execute(f"SELECT * FROM {table}")
+        if wrong := _unsound(old, table):
+            lost[f"rows of {table} with values of other types"] += wrong
+        cursor = old.execute(f"SELECT * FROM {table} WHERE NOT ({UNSOUND[table]})")
         names = [column[0] for column in cursor.description]
         insert = f"INSERT OR IGNORE INTO {table} ({', '.join(names)}) VALUES ({', '.join('?' * len(names))})"
         for row in cursor:
@@ -204,6 +213,11 @@ def _copied(old: sqlite3.Connection, new: sqlite3.Connection, table: str, lost: 
     except sqlite3.DatabaseError as error:
         lost[f"part of the {BATCHES[table]} ({error})"] += 1
     return count
+
+
+def _unsound(connection: sqlite3.Connection, table: str) -> int:
+    """Number of rows of a table of the batch journal that no journal has written."""
+    return int(connection.execute(f"SELECT count(*) FROM {table} WHERE {UNSOUND[table]}").fetchone()[0])
 
 
 def pack(path: Path) -> int:
@@ -260,7 +274,10 @@ def _opened(path: Path, *, alone: bool = False) -> sqlite3.Connection:
     """
     if not path.is_file():
         raise RunError(f"{path} is no file; name the cache with --cache")
-    connection = sqlite3.connect(path, isolation_level=None)
+    try:
+        connection = connected(path)
+    except ForeignSchema as error:
+        raise RunError(f"{path} is no cache that can be trusted ({error}); move it away") from error
     try:
         if alone:
             connection.execute("PRAGMA busy_timeout=2000")

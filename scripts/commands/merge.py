@@ -27,7 +27,7 @@ import numpy as np
 from eval.files.run_folder import CASES, TIMELESS, RunFolder, is_complete
 from eval.files.store import RunError, locked, read_record
 from memsys.llm.batching.journal import Journal
-from memsys.llm.schema import DAMAGE, KEY_BYTES, check_schema
+from memsys.llm.schema import DAMAGE, ENDINGS, KEY_BYTES, UNSOUND, check_schema, connected
 from memsys.llm.store import completion_of, vector_of
 from scripts.settings.arguments import as_called
 
@@ -77,8 +77,8 @@ def _listed(faults: Sequence[str]) -> str:
 
 def _no_plain_files(folder: Path) -> Iterator[Path]:
     """Entries below a results folder that lead elsewhere or cannot be copied: links, pipes, sockets, devices."""
-    for name in ("cache.sqlite", "cache.sqlite-wal", "cache.sqlite-shm"):
-        if (file := folder / name).is_symlink() or (file.exists() and not file.is_file()):
+    for ending in ENDINGS:
+        if (file := folder / f"cache.sqlite{ending}").is_symlink() or (file.exists() and not file.is_file()):
             yield file
     if (folder / "runs").is_symlink():
         yield folder / "runs"
@@ -187,7 +187,7 @@ def _count_under_way(cache: Path) -> int:
         RunError: the file is no cache.
     """
     try:
-        with closing(sqlite3.connect(cache)) as connection:
+        with closing(connected(cache)) as connection:
             check_schema(connection)
             if not connection.execute("PRAGMA table_info(batches)").fetchall():
                 return 0
@@ -202,7 +202,7 @@ def _attached(cache: Path, other: Path) -> sqlite3.Connection:
     Raises:
         RunError: one of them is no cache.
     """
-    connection = sqlite3.connect(cache, isolation_level=None)
+    connection = connected(cache)
     try:
         connection.execute("ATTACH ? AS other", (str(other),))
         for schema in ("main", "other"):
@@ -255,7 +255,8 @@ def _merge_cache(source: Path, into: Path, left_out: Counter[str]) -> int:
             columns = ", ".join(row[1] for row in both.execute(f"PRAGMA other.table_info({table})"))
             if columns:  # a folder that never used batches has no such table
                 both.execute(
-                    f"INSERT OR IGNORE INTO main.{table} ({columns}) SELECT {columns} FROM other.{table} WHERE {condition}"
+                    f"INSERT OR IGNORE INTO main.{table} ({columns}) SELECT {columns} FROM other.{table} "
+                    f"WHERE {condition} AND NOT ({UNSOUND[table]})"
                 )
         both.execute("COMMIT")
         return both.total_changes - before

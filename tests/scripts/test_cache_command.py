@@ -181,6 +181,48 @@ def test_repair_keeps_the_batch_journal(path: Path, capsys: pytest.CaptureFixtur
         assert journal.reply("a") == (200, {"choices": []})
 
 
+@pytest.mark.parametrize(
+    "planted",
+    [
+        "INSERT INTO batch_calls (name, path, body, attempts) VALUES ('z', '/chat/completions', 7, 'many')",
+        "INSERT INTO batches (id, server, path, state, at_provider) VALUES ('z', 'here', '/chat/completions', 'accepted', x'00')",
+        "INSERT INTO batch_replies VALUES ('z', 'fine', x'7b7d')",
+        "INSERT INTO batch_replies VALUES ('z', 200, x'7b')",
+    ],
+)
+def test_rows_that_no_batch_journal_has_written_are_named_and_left_out_by_repair(
+    planted: str, path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with closing(Journal(path)) as journal:
+        journal.add([JournalledCall("a", "/chat/completions", b'{"model": "m"}')])
+        journal.keep({"b": (200, b'{"choices": []}')})
+    with closing(sqlite3.connect(path)) as file:
+        file.execute(planted)
+        file.commit()
+    with pytest.raises(DamagedCache, match="has values of other types"):
+        Journal(path)
+    code, said = run(capsys, "check", path)
+    assert (code, f"1 rows of {planted.split()[2]} with values of other types" in said) == (1, True)
+    assert run(capsys, "repair", path)[0] == 0
+    with closing(Journal(path)) as journal:
+        assert [call.name for call in journal.open_calls()] == ["a"]
+        assert journal.replied() == {"b"}
+
+
+@pytest.mark.parametrize("ending", ["", "-wal", "-shm", "-journal"])
+def test_a_pipe_in_the_place_of_a_file_of_sqlite_is_refused_and_not_waited_for(
+    ending: str, path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    part = path.with_name(path.name + ending)
+    part.unlink(missing_ok=True)
+    os.mkfifo(part)
+    for command in ("check", "repair", "stats", "pack"):
+        code, said = run(capsys, command, path)
+        assert (code, said.startswith("error: ")) == (2, True)
+    with pytest.raises(DamagedCache, match="no plain file"):
+        CacheStore(path)
+
+
 def test_a_store_that_is_opened_during_a_repair_waits_and_writes_to_the_new_file(
     path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

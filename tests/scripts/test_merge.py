@@ -157,7 +157,7 @@ def test_rows_without_a_whole_key_are_left_out_and_counted(tmp_path: Path) -> No
     assert left_out["rows of answers whose key has not 32 bytes"] == 1
 
 
-@pytest.mark.parametrize("trap", ["linked notes", "linked cache", "linked runs", "pipe"])
+@pytest.mark.parametrize("trap", ["linked notes", "linked cache", "linked runs", "pipe", "pipe of SQLite"])
 def test_a_received_folder_with_links_or_pipes_is_refused_and_nothing_is_copied(trap: str, tmp_path: Path) -> None:
     received, private = tmp_path / "received", tmp_path / "private"
     cache_of(received, "red")
@@ -178,6 +178,8 @@ def test_a_received_folder_with_links_or_pipes_is_refused_and_nothing_is_copied(
         (received / "cache.sqlite").symlink_to(private / "cache.sqlite")
     elif trap == "pipe":
         os.mkfifo(case / "pipe")
+    elif trap == "pipe of SQLite":
+        os.mkfifo(received / "cache.sqlite-journal")
     with pytest.raises(RunError, match="is a link or no plain file"):
         merge([received], tmp_path / "into")
     assert not (tmp_path / "into").exists()

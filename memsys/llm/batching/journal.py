@@ -17,14 +17,14 @@ import threading
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from memsys.folders import Held, hold_file, lives, open_lock
 from memsys.jsons import decoded, encoded
-from memsys.llm.schema import JOURNAL, SCHEMA, add_columns, check_schema, checkpointed, lock_of
+from memsys.llm.schema import JOURNAL, SCHEMA, UNSOUND, add_columns, check_schema, checkpointed, lock_of
 from memsys.llm.store import PATIENCE, REMEDY, DamagedCache, in_wal_mode
 
 Reply = tuple[int, bytes]
@@ -76,12 +76,19 @@ class Journal:
         self._held: Held | None = None
         self._lock_file = os.fdopen(open_lock(lock_of(path)), "r+b")
         fcntl.flock(self._lock_file, fcntl.LOCK_SH)
-        with self._guarded():
-            self._file = in_wal_mode(path)
-            self._file.execute(f"PRAGMA busy_timeout={1000 * PATIENCE}")
-            self._file.executescript(SCHEMA + JOURNAL)
-            add_columns(self._file)
-            check_schema(self._file)
+        with ExitStack() as opened:
+            opened.callback(self._lock_file.close)
+            with self._guarded():
+                self._file = in_wal_mode(path)
+                opened.callback(self._file.close)
+                self._file.execute(f"PRAGMA busy_timeout={1000 * PATIENCE}")
+                self._file.executescript(SCHEMA + JOURNAL)
+                add_columns(self._file)
+                check_schema(self._file)
+                for table, wrong in UNSOUND.items():
+                    if self._file.execute(f"SELECT 1 FROM {table} WHERE {wrong} LIMIT 1").fetchone():
+                        raise sqlite3.DatabaseError(f"a row of {table} has values of other types")
+            opened.pop_all()
 
     def owner(self) -> str:
         """Name of this journal as an owner; from the first call on, its lock file is held. Files of dead owners are removed.
@@ -200,7 +207,7 @@ class Journal:
         owner = self.owner() if ours else None
         with self._guarded():
             rows = self._file.execute(
-                "SELECT id, path, at_provider, begun FROM batches WHERE state != 'ended' "
+                "SELECT id, path, at_provider, iif(typeof(begun) = 'real', begun, NULL) FROM batches WHERE state != 'ended' "
                 "AND (?1 IS NULL OR server = ?1) AND (?2 IS NULL OR owner = ?2) ORDER BY id",
                 (server, owner),
             ).fetchall()
