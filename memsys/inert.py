@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-_ACTIVE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+_ACTIVE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 """C0 but tab and newline, DEL, C1, other line ends, marks that turn the direction of a text, lone surrogates."""
 _FORMULA = tuple("=+-@\t\n＝＋－＠")
 """Characters with which a spreadsheet takes a cell for a formula, or skips to one."""

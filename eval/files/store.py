@@ -50,7 +50,9 @@ def safe_name(identifier: str) -> str:
 
     Ids that differ only in upper and lower case get different names on every file system.
     """
-    plain = re.sub(r"[^A-Za-z0-9._-]+", "_", identifier).strip("._") or "case"
+    plain = (
+        re.sub(r"[^A-Za-z0-9._-]+", "_", identifier).rstrip("._").lstrip("._-") or "case"
+    )  # not hidden, and no option of `rm *`
     if plain == identifier.lower() and len(plain) <= 80:  # many file systems take `A` and `a` for one name
         return plain
     return f"{plain[:60]}-{hashlib.sha256(identifier.encode()).hexdigest()[:8]}"
@@ -132,7 +134,13 @@ def linked(stored: Path, place: Path, content: bytes) -> bool:
 
 
 def replace_file(path: Path, content: bytes | str) -> None:
-    """Replace a file, atomically; of two processes that do, the later one wins. Secrets in text are redacted."""
+    """Replace a file, atomically; of two processes that do, the later one wins. Secrets in text are redacted.
+
+    Raises:
+        RunError: its folder is a link in a results folder, which may have come from somebody else, to a place of their choice.
+    """
+    if path.parent.is_symlink() and (path.parent.parent / "runs").is_dir():
+        raise RunError(f"{path.parent} is a link, so nothing is written there; remove it")
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f"{path.name}.{os.getpid()}.draft")
     draft.write_bytes(content if isinstance(content, bytes) else redact_bytes(content.encode()))

@@ -17,10 +17,11 @@ from eval.files.run_folder import COMPLETE, RunFolder, RunRecord, is_complete, r
 from eval.files.store import read_lines, read_record
 from eval.judging.score_files import graded_files
 from eval.report.cell import Asked, Cell, Column, outcomes
-from eval.report.rendering import COSTS, cost_texts, shown
+from eval.report.rendering import COSTS, cell_text, cost_texts, shown
 from eval.report.tables import Table
 from eval.statistics.power import planned
 from eval.statistics.power import shown as difference_shown
+from memsys.inert import visible
 from memsys.llm.secrets import redact
 
 
@@ -43,9 +44,11 @@ def table_card(table: Table, runs: Mapping[Path, RunRecord]) -> str:
             pair = table.pairs.get((row.name, place))
             tested = "–" if pair is None else pair.untested if pair.p is None else f"{pair.p:.3f}"
             lines.append(
-                f"| {_cell(row.title)} | {_cell(f'{column.title} · {column.metric}')} | {_cell(shown(cell))} | {tested} |"
+                f"| {_line(row.title)} | {_line(f'{column.title} · {column.metric}')} | {_line(shown(cell))} | {tested} |"
             )
-    return "\n".join([*lines, "", *(run_card(folder, record, level=2) for folder, record in runs.items())])
+    return "\n".join(
+        [*map(visible, lines), "", *(run_card(folder, record, level=2) for folder, record in runs.items())]
+    )
 
 
 def run_card(folder: Path, record: RunRecord, *, level: int = 1) -> str:
@@ -69,15 +72,11 @@ def run_card(folder: Path, record: RunRecord, *, level: int = 1) -> str:
         ("Settings", _settings(record)),
     ):
         lines += ["", f"{head}# {title}", "", *part]
-    return redact("\n".join(lines) + "\n")
+    return visible(redact("\n".join(lines) + "\n"))
 
 
 def _line(text: str) -> str:
-    return " ".join(text.split())
-
-
-def _cell(text: str) -> str:
-    return _line(text).replace("|", "\\|")
+    return cell_text(" ".join(text.split()))
 
 
 def _origin(folder: Path, record: RunRecord) -> list[str]:
@@ -133,7 +132,7 @@ def _scores(folder: Path, record: RunRecord) -> list[str]:
             str(settings.get("model_name") or settings.get("model", "–")),
             shown(Cell(column, reached, (path,))),
         )
-        lines.append(f"| {_cell(path.stem)} | {_cell(text)} | {_cell(model)} | {_cell(prompts)} |")
+        lines.append(f"| {_line(path.stem)} | {_line(text)} | {_line(model)} | {_line(prompts)} |")
     if len(lines) == 2:
         return ["not scored"]
     lines += [
@@ -181,8 +180,8 @@ def _outcomes(folder: Path) -> list[str]:
         f"{sum(answer.cut for answer in answers)} cut at the token limit, {sum(answer.empty for answer in answers)} empty."
     ]
     lines += [f"- Not finished: {open_cases} cases have no case.json."] if open_cases else []
-    errors = Counter(_line(answer.error)[:120] for answer in answers if answer.outcome == "error")
-    lines += [f"- {count} × {_cell(error)}" for error, count in errors.most_common(5)]
+    errors = Counter(" ".join(answer.error.split())[:120] for answer in answers if answer.outcome == "error")
+    lines += [f"- {count} × {_line(error)}" for error, count in errors.most_common(5)]
     notes = sum(len(line.get("notes", ())) for path in RunFolder(folder).written(COMPLETE) for line in read_lines(path))
     dropped = sum(
         len(line.get("dropped_turns", ())) for path in RunFolder(folder).written(COMPLETE) for line in read_lines(path)
@@ -209,7 +208,9 @@ def _costs(folder: Path) -> list[str]:
 
 
 def _prompts(record: RunRecord) -> list[str]:
-    return [f"- {name}: {_compact(digest)}" for name, digest in sorted(record.prompts.items())] or [NOT_RECORDED]
+    return [f"- {_line(f'{name}: {_compact(digest)}')}" for name, digest in sorted(record.prompts.items())] or [
+        NOT_RECORDED
+    ]
 
 
 def _settings(record: RunRecord) -> list[str]:

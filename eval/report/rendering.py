@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +24,10 @@ from eval.report.tables import (
     printed,
 )
 from eval.statistics.stats import ENOUGH_CLUSTERS, Difference, Estimate, Interval, by_question
+from memsys.inert import visible
+
+_TAG = re.compile(r"(?<!\\)<(?=[A-Za-z/!?])")
+"""What begins a tag or a comment of HTML, which Markdown passes on."""
 
 
 def number(value: float | None, digits: int = 3) -> str:
@@ -99,14 +104,18 @@ def markdown(table: Table, *, brief: bool = False) -> str:
     parts += [*_evidence(table), *_costs(table)]
     if not brief:
         parts += _phases(table)
-    return "\n".join(parts) + "\n"
+    return visible("\n".join(parts) + "\n")
 
 
 def grid(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """A Markdown table."""
-    lines = ["| " + " | ".join(header) + " |", "|" + "---|" * len(header)]
-    lines += ["| " + " | ".join(part.replace("|", "\\|").replace("\n", " ") for part in row) + " |" for row in rows]
-    return "\n".join(lines)
+    head, *lines = ["| " + " | ".join(map(cell_text, row)) + " |" for row in (header, *rows)]
+    return "\n".join([head, "|" + "---|" * len(header), *lines])
+
+
+def cell_text(text: str) -> str:
+    """Text of a cell of a Markdown table: on one line, with no mark that ends the cell, begins HTML or acts on a terminal."""
+    return _TAG.sub("&lt;", visible(text).replace("|", "\\|").replace("\n", " "))
 
 
 def _categories(table: Table) -> list[str]:

@@ -11,6 +11,7 @@ from data_loaders.schema import Case
 from eval.files.run_folder import RunFolder, RunRecord, read_efforts
 from eval.metrics.evidence import evidence
 from eval.report.published import find, read_published
+from eval.report.rendering import cell_text
 from eval.structure.manifold import Manifold, manifold
 from eval.structure.otd import check_guarantee
 from eval.structure.revenue import from_vectors, leaf_hierarchy
@@ -204,9 +205,9 @@ def agreement_lines(agreements: Mapping[tuple[Tier, str], TripletAgreement], ann
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
     """A Markdown table."""
-    cells = [[one.replace("|", "\\|") for one in row] for row in rows]
-    widths = [max(map(len, column)) for column in zip(heads, *cells, strict=True)]
-    lines = [heads, ["-" * width for width in widths], *cells]
+    head, *cells = [list(map(cell_text, row)) for row in (heads, *rows)]
+    widths = [max(map(len, column)) for column in zip(head, *cells, strict=True)]
+    lines = [head, ["-" * width for width in widths], *cells]
     return [
         "| " + " | ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) + " |" for line in lines
     ]

@@ -135,6 +135,10 @@ def _samples(run: FinishedRun) -> Iterator[dict[str, Any]]:
         values = score.cell.scores
         for own in run.lines:
             if (value := values.get((own.case_id, own.question.id))) is not None:
+                if own.prediction is None:
+                    raise RunError(
+                        f"{run.folder} is damaged: {own.question.id} of {own.case_id} has a score and no answer"
+                    )
                 yield _sample(run, score, own, value)
 
 

@@ -350,11 +350,12 @@ def test_a_broken_line_in_the_middle_is_refused_with_its_place(tmp_path: Path) -
 
 
 def test_a_case_id_never_leaves_the_results_folder(tmp_path: Path, subtests: pytest.Subtests) -> None:
-    for evil in ["../../x", "/etc/passwd", "a/../b", "..", ".", "", "a\\b", "x\0y", "é" * 300, "CON."]:
+    for evil in ["../../x", "/etc/passwd", "a/../b", "..", ".", "", "a\\b", "x\0y", "é" * 300, "CON.", "-rf", ".-x"]:
         with subtests.test(evil=evil):
             inside = (tmp_path / safe_name(evil)).resolve()
             assert inside.parent == tmp_path.resolve()
             assert len(safe_name(evil)) <= 80
+            assert not safe_name(evil).startswith(("-", ".")), "an option of `rm *`, or hidden"
 
 
 def test_case_ids_that_look_alike_once_cleaned_stay_apart() -> None:

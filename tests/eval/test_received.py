@@ -29,6 +29,14 @@ RECORD: dict[str, Any] = {
 }
 
 
+TABLE: dict[str, Any] = {
+    "title": "T",
+    "caption": [],
+    "columns": [{"dataset": "d", "title": "D", "metric": "m", "aggregate": "question", "questions": 1}],
+    "rows": [{"title": "x", "runs": {}, "cells": [{"kind": "text", "text": "–"}]}],
+}
+
+
 @pytest.fixture
 def results(tmp_path: Path) -> Path:
     write(tmp_path / "results" / "runs" / "locomo" / "bm25-0123456789ab", RECORD)
@@ -121,6 +129,46 @@ def test_odd_fields_of_run_json_are_one_sentence(field: str, value: Any, results
     assert runs.folders(results)[0].state == "damaged"
     with pytest.raises(RunError, match="no runs"):
         read_sources(results, lambda record: ())
+
+
+def test_a_card_of_a_received_run_begins_no_html_and_acts_on_no_terminal(results: Path, capsys: Any) -> None:
+    active = "<img src=x onerror=alert(1)>\x1b[2J\u202e|"
+    record = {**RECORD, "name": active, "models": {"reader": {"model": active}}, "prompts": {active: active}}
+    assert verb("card", [str(write(only(results), record))]) == 0
+    (file,) = (results / "cards").iterdir()
+    for text in (capsys.readouterr().out, file.read_text("utf-8")):
+        assert "&lt;img src=x onerror=alert(1)>" in text
+        assert not {"\x1b", "\u202e"} & set(text)
+        assert "<img" not in text
+
+
+@pytest.mark.parametrize(
+    ("odd", "why"),
+    [
+        ([], "it holds no JSON object"),
+        ({}, "title: Field required"),
+        ({**TABLE, "rows": [{"title": "x", "runs": {}, "cells": 7}]}, "rows.0.cells"),
+        ({**TABLE, "rows": [{"title": "x", "runs": {}, "cells": []}]}, "another number of cells"),
+        ({**TABLE, "rows": [{"title": "x", "runs": {}, "cells": [{"kind": "score"}]}]}, "no estimate"),
+    ],
+)
+def test_a_table_file_of_another_form_is_left_out_of_the_report_with_a_sentence(
+    odd: Any, why: str, results: Path
+) -> None:
+    (results / "tables").mkdir()
+    for name, content in (("whole", TABLE), ("odd", odd)):
+        (results / "tables" / f"{name}.json").write_text(json.dumps(content))
+    sources = read_sources(results, lambda record: ())
+    assert [table.stem for table in sources.tables] == ["whole"]
+    (said,) = [each for each in sources.missing if "odd.json" in each]
+    assert why in said
+
+
+def test_nothing_is_written_through_a_link_in_a_results_folder(results: Path, tmp_path: Path, capsys: Any) -> None:
+    (away := tmp_path / "away").mkdir()
+    (results / "cards").symlink_to(away)
+    assert "cards is a link" in printed(card, write(only(results), RECORD), capsys=capsys)
+    assert not list(away.iterdir())
 
 
 def test_an_ordinary_record_passes(results: Path) -> None:

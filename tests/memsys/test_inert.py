@@ -13,6 +13,8 @@ import pytest
 from data_loaders.schema import DataError
 from eval.analysis import growth
 from eval.files.store import write_lines
+from eval.report.rendering import grid
+from eval.report.shapes import table as table_of_structure
 from memsys.inert import Inert, csv_text, inert_output, visible
 from scripts.assembly.steps import print_missing
 from scripts.setup.doctor_report import table
@@ -20,7 +22,7 @@ from scripts.setup.exits import guarded
 from scripts.setup.probes import Checked
 from scripts.terminal.printing import console
 
-HOSTILE = "\x1b]0;owned\x07\x1b[2J\x9b31m\u202egnp\u2028next\r"
+HOSTILE = "\x1b]0;owned\x07\x1b[2J\x9b31m\u202egnp\u200e\u200f\u061c\u2028next\r"
 ACTIVE = set(HOSTILE) - set("]0;owned[2J31mgnpnext")
 
 
@@ -87,6 +89,17 @@ def test_visible_is_idempotent_and_leaves_text_alone() -> None:
     assert visible(visible(HOSTILE)) == visible(HOSTILE)
     assert harmless(visible(HOSTILE))
     assert visible("a\n\tb שלום \N{ZERO WIDTH JOINER}") == "a\n\tb שלום \N{ZERO WIDTH JOINER}"
+
+
+def test_a_name_ends_no_cell_of_a_markdown_table_begins_no_html_and_acts_on_no_terminal() -> None:
+    name = f"{HOSTILE}\na|b <script>alert(1)</script><!-- p <0.001"
+    for lines in (grid([name], [[name]]).split("\n"), table_of_structure([name], [[name]])):
+        head, _, row = (line.replace("\\|", "").strip("| ") for line in lines)
+        assert head.rstrip() == row.rstrip()
+        assert harmless(head)
+        assert "|" not in head
+        assert head.count("<") == 1
+    assert "&lt;script>alert(1)&lt;/script>&lt;!-- p <0.001" in head
 
 
 def test_formulas_in_a_csv_cell_are_quoted_and_numbers_stay_numbers() -> None:

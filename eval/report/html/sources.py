@@ -12,13 +12,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
+
+from pydantic import TypeAdapter, ValidationError
 
 from data_loaders.schema import Case, DataError
 from eval.files.provenance import identity
 from eval.files.run_folder import COMPLETE, RunFolder, RunRecord, is_complete, read_predictions
 from eval.files.store import RunError, read_record
-from eval.report.cell import Asked, asked
+from eval.report.cell import ALL, Asked, asked
+from memsys.jsons import encoded
 
 CasesOf = Callable[[RunRecord], Sequence[Case]]
 """Loads the cases of a run again, given its `run.json`."""
@@ -80,6 +83,64 @@ class Sources:
     """Sentences about what is not there."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Column:
+    dataset: str
+    title: str
+    metric: str
+    aggregate: str
+    questions: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Cell:
+    kind: Literal["text", "measure", "score"]
+    files: list[str] = field(default_factory=list)
+    repeats: int | None = None
+    estimates: dict[str, _Mean | None] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    title: str
+    runs: dict[str, str]
+    cells: list[_Cell]
+
+
+@dataclass(frozen=True, slots=True)
+class _Mean:
+    """An estimate of a score."""
+
+    mean: float
+    n: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Form:
+    """The fields of a table's file that the report reads; those that only its pages show are not checked."""
+
+    title: str
+    caption: list[str]
+    columns: list[_Column]
+    rows: list[_Row]
+
+
+_FORM = TypeAdapter(_Form)
+
+
+def _fault(content: Mapping[str, Any]) -> str:
+    """The first thing that a table's file does not have as it should; empty where it has everything."""
+    try:
+        form = _FORM.validate_json(encoded(content), strict=True)
+    except ValidationError as error:
+        first = error.errors()[0]
+        return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+    if any(len(row.cells) != len(form.columns) for row in form.rows):
+        return "a row has another number of cells than there are columns"
+    scores = [cell for row in form.rows for cell in row.cells if cell.kind == "score"]
+    return "a score has no estimate" if any(ALL not in cell.estimates for cell in scores) else ""
+
+
 def read_sources(results: Path, cases_of: CasesOf, stems: Sequence[str] = ()) -> Sources:
     """Read the results folder.
 
@@ -115,8 +176,13 @@ def _tables(results: Path, stems: Sequence[str], missing: list[str]) -> tuple[Ta
         for path in (sorted(folder.glob("*.md")) if not stems else ())
         if not path.with_suffix(".json").is_file() and not path.stem.startswith("imported-")  # Markdown alone
     ]
-    tables = _table_files(folder, missing)
-    return tuple(table for table in tables if not stems or table.stem in stems)
+    tables = []
+    for table in _table_files(folder, missing):
+        if fault := _fault(table.content):
+            missing.append(f"{folder / table.stem}.json is left out: {fault}")
+        elif not stems or table.stem in stems:
+            tables.append(table)
+    return tuple(tables)
 
 
 def _table_files(folder: Path, missing: list[str]) -> tuple[TableFile, ...]:

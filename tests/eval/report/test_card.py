@@ -70,7 +70,7 @@ def test_a_card_counts_errors_and_cuts_and_names_the_reasons(lab: Lab) -> None:
     (case / "case.json").unlink()
     text = card_of(run.answers.folder)
     assert "48 questions: 47 answered, 1 errors, 0 aborted, 1 cut" in text
-    assert "- 1 × HTTP 500 \\| <b>no</b> second line" in text
+    assert "- 1 × HTTP 500 \\| &lt;b>no&lt;/b> second line" in text
     assert "Not finished: 1 cases have no case.json" in text
 
 
