@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -40,8 +40,11 @@ class Data:
     settings: Mapping[str, Any]
     """Identity of the data: loader settings, file hashes, size, transform, seed."""
     config: Mapping[str, Any]
-    note: str = ""
-    """A remark of the loader for captions."""
+    note: Callable[[], str] = str  # an empty one
+    """A remark for captions: that the loader is untested, how the counts of real files compare with the published ones, the loader's own.
+
+    Written when first asked for, because it may need every history of the files, whatever cut of them is run.
+    """
     fewer: str = ""
     """How many questions and histories are given where more were asked for, and why; empty where none are missing."""
     cut: bool = False
@@ -63,7 +66,7 @@ def check_data_root(wanted: DataCut) -> Path | None:
     if named and not Path(named).expanduser().is_dir():
         setting = "data.root (make … DATA=)" if wanted.root else "the environment variable MEMSYS_DATA"
         raise RunError(f"{setting}: no folder {named}; create it, or name the one that holds the data sets")
-    return Path(wanted.root).expanduser() if wanted.root else None
+    return wanted.folder
 
 
 def data(wanted: DataCut, config: Mapping[str, Any]) -> Data:
@@ -95,8 +98,7 @@ def data(wanted: DataCut, config: Mapping[str, Any]) -> Data:
     suite = str(wanted.transform).startswith("change")
     cut = _changed(wanted, cases) if suite else _cut(wanted, cases)
     kept = _keep_if_small(cut if suite else _transformed(wanted, cut), source.path)
-    own = instantiate({**config["caption"], "_partial_": True})(source.path) if "caption" in config else ""
-    note = "; ".join(filter(None, (_untested(config, source, cases), own)))
+    note = cache(partial(_note, config, source, cases))
     fewer = _fewer_probes(wanted, kept) if suite else _fewer(wanted, cut)
     if fewer:
         print(f"note: {config['name']}: {fewer}", file=sys.stderr)
@@ -104,21 +106,24 @@ def data(wanted: DataCut, config: Mapping[str, Any]) -> Data:
     return Data(config["name"], config["title"], kept, source, settings, config, note, fewer, less)
 
 
-def _untested(config: Mapping[str, Any], source: Source, cases: LazyCases) -> str:
-    """For captions: that the loader is untested, and on real files how their counts compare with the published ones."""
-    if not config.get("untested"):
-        return ""
-    real = source.status != "sample" and config.get("published")
-    return f"{UNTESTED}{', ' + compared(config['published'], counts_of(cases)) if real else ''}"
+def _note(config: Mapping[str, Any], source: Source, cases: LazyCases) -> str:
+    """The remark on a data set for captions (`Data.note`); `cases` are all cases of its files."""
+    from hydra.utils import instantiate
+
+    notes = [UNTESTED] if config.get("untested") else []
+    if notes and source.status != "sample" and config.get("published"):
+        notes = [f"{UNTESTED}, {compared(config['published'], counts_of(cases))}"]
+    own = instantiate({**config["caption"], "_partial_": True})(source.path) if "caption" in config else ""
+    return "; ".join(filter(None, [*notes, own]))
 
 
-def fetch_missing(wanted: DataCut, table: Mapping[str, Any]) -> None:
-    """Download the files of a table's data sets; a note on standard error names those that cannot be downloaded."""
+def fetch_missing(wanted: DataCut, columns: Iterable[Mapping[str, Any]]) -> None:
+    """Download the files of the data sets of column groups; a note on standard error names those that cannot be downloaded."""
     from data_loaders.download import download
     from data_loaders.source import data_root
 
     root = data_root(check_data_root(wanted))
-    for option in table["columns"]:
+    for option in columns:
         try:
             for entry in entries_to_download(option["dataset"]):
                 download(entry, root, unpinned=wanted.unpinned)

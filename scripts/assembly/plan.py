@@ -10,9 +10,7 @@ to be bought. A plan is printed before anybody is asked whether to spend it, and
 from __future__ import annotations
 
 import math
-import sys
 import tempfile
-import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
@@ -32,7 +30,6 @@ from eval.statistics.power import POWER, planned
 from eval.statistics.power import shown as detectable
 from memsys.embed import HashingEmbedder
 from memsys.interface import MemorySystem
-from memsys.llm.batching.endpoint import BatchSettings
 from memsys.llm.futures import settle
 from memsys.llm.gateway.server import Gateway
 from memsys.llm.gateway.upstream import EngineUpstream
@@ -44,7 +41,6 @@ from memsys.tokens import count_tokens
 from scripts.assembly.models import Model, Models
 from scripts.assembly.scorers import judging
 from scripts.assembly.steps import execute
-from scripts.settings.prices import how_to_give
 
 if TYPE_CHECKING:
     from scripts.settings.schema import Settings
@@ -554,95 +550,3 @@ class ChosenQuestions:
 def _builds(places: Sequence[Place], every: int) -> int:
     """How often an offline memory is built for these questions."""
     return math.ceil(len({after for *_, after in places}) / every)
-
-
-@dataclass(frozen=True, slots=True)
-class Meter:
-    """Totals of all endpoints at one moment."""
-
-    calls: int
-    tokens_in: int
-    tokens_out: int
-    usd: float
-    seconds: float
-
-    def since(self, before: Meter) -> Meter:
-        """Usage since an earlier moment."""
-        return Meter(
-            self.calls - before.calls,
-            self.tokens_in - before.tokens_in,
-            self.tokens_out - before.tokens_out,
-            self.usd - before.usd,
-            self.seconds - before.seconds,
-        )
-
-
-def meter(models: Models) -> Meter:
-    """The totals as of now. What the cache answers is not part of them, because it costs nothing."""
-    traffic = models.traffic()
-    return Meter(
-        sum(each.finished for each in traffic),
-        sum(each.tokens_in for each in traffic),
-        sum(each.tokens_out for each in traffic),
-        models.purse.spent,
-        time.monotonic(),
-    )
-
-
-def side_by_side(plan: Plan, actual: Meter) -> str:
-    """A plan and what was used, figure by figure."""
-    shares = plan.shares
-    usd = "unknown" if plan.usd is None else f"{plan.usd:.2f}"
-    rows = [
-        ("calls", str(sum(share.calls for share in shares)), str(actual.calls)),
-        ("tokens in", str(sum(share.tokens_in for share in shares)), str(actual.tokens_in)),
-        ("tokens out", str(sum(share.tokens_out for share in shares)), str(actual.tokens_out)),
-        ("USD", usd, "unknown" if plan.usd is None else f"{actual.usd:.2f}"),
-        ("minutes", plan.duration.minutes, f"{actual.seconds / 60:.1f}"),
-    ]
-    lines = [f"  {name:<12}{estimated:>14}{used:>14}" for name, estimated, used in rows]
-    head = f"  {'':<12}{'estimated':>14}{'actual':>14}"
-    return "\n".join(["Plan and outcome (what the cache answered is not counted):", head, *lines])
-
-
-HALF = BatchSettings().discount
-
-
-def plan_text(plan: Plan) -> str:
-    """A plan as it is printed."""
-    lines = ["Plan (estimated from a sample of the same runs with the offline engines):"]
-    for share in plan.shares:
-        price = "unknown price" if share.usd is None else f"{share.usd:.2f} USD"
-        lines.append(
-            f"  {share.role:<9}{share.model:<32}{share.calls:>9} calls {share.tokens_in:>12} tokens in {share.tokens_out:>10} out  {price}"
-        )
-    unknown = dict.fromkeys(share.model for share in plan.shares if share.usd is None)
-    lines += [f"  the price of {model} is not known; give it with {how_to_give(model)}" for model in unknown]
-    total = "unknown" if plan.usd is None else f"{plan.usd:.2f} USD"
-    lines.append(f"  total {total}, {plan.duration.text}")
-    if (batched := plan.usd_in_batches(HALF)) and batched != plan.usd:
-        lines.append(
-            f"  or {batched:.2f} USD with endpoint.mode=batch: answers within a day of the build, judgements within a day of the answers"
-        )
-    if plan.later:
-        part = "an unknown part" if (usd := total_usd(plan.later)) is None else f"{usd:.2f} USD"
-        lines.append(
-            f"  of it {part} for second and further builds; build.published=1 leaves those of published rows out"
-        )
-    return "\n".join([*lines, *plan.failures, *plan.detectable, *plan.open])
-
-
-def confirmed(cfg: Settings, plan: Plan) -> bool:
-    """Print the plan and ask whether to spend it. `yes=true` agrees; without a terminal the answer is no."""
-    print(plan_text(plan), flush=True)  # before the line on standard error that speaks of it
-    if cfg.max_usd is not None and plan.usd is None:
-        print("error: max_usd is set, but a price is unknown; the plan above says how to give it", file=sys.stderr)
-        return False
-    if cfg.max_usd is not None and plan.usd is not None and plan.usd > cfg.max_usd:
-        print(f"note: the estimate exceeds max_usd={cfg.max_usd}; the run will stop there")
-    if cfg.yes:
-        return True
-    if not sys.stdin.isatty():
-        print("error: not asked, because there is no terminal; repeat with yes=true (make … YES=1)", file=sys.stderr)
-        return False
-    return input("Spend this? [y/N] ").strip().lower() in ("y", "yes")

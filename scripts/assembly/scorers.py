@@ -49,21 +49,6 @@ def judge_prompts(metric: Mapping[str, Any]) -> set[str]:
     return set(Judge(**load_option("judge", metric["judge"].partition("@")[0])).prompt_names)
 
 
-def judge_ahead(cfg: Settings, models: Models, runs: Sequence[Run], judges: Mapping[str, Sequence[str]]) -> None:
-    """Have the answers of runs judged while other questions are still being answered, by the judges that are models at an endpoint.
-
-    Args:
-        judges: names of the judges by data set.
-
-    Raises:
-        RunError: a judge cannot grade the first question of its data set; nothing has been asked yet.
-    """
-    for run in runs:
-        graders = [judging(cfg, models, name) for name in judges.get(run.dataset, ())]
-        refuse_unfit(run, graders)
-        models.ahead.expect(run, [grader for grader in graders if grader.model not in models.stand_in_identities])
-
-
 def refuse_unfit(run: Run, graders: Sequence[Judging]) -> None:
     """Raise RunError where a judge cannot grade the first question of a run's data, before anything is asked."""
     for question, gold in run.cases[0].questions[:1] if len(run.cases) else ():

@@ -30,6 +30,7 @@ from memsys.lean import cores
 from memsys.llm.pricing import SpendingCapReached
 from memsys.llm.traffic import Traffic
 from scripts.assembly.models import Models
+from scripts.assembly.scorers import judging
 from scripts.settings.arguments import as_called
 from scripts.setup.causes import commonest
 from scripts.terminal.progress import expected_cells, progress_line
@@ -98,12 +99,12 @@ def score(
     """
     files = score_lexical(run, metrics)
     files[f"evidence@{k_evidence}"] = score_evidence(run, k_evidence)
-    for name, judging in judges.items():
-        with progress_line(f"judging {run.name}", questions * judging.repeats, traffic=traffic) as line:
+    for name, grader in judges.items():
+        with progress_line(f"judging {run.name}", questions * grader.repeats, traffic=traffic) as line:
             try:
-                files[f"judge_{name}"] = score_judge(run, judging, line.step, ahead)
+                files[f"judge_{name}"] = score_judge(run, grader, line.step, ahead)
             except SpendingCapReached:  # the verdicts so far are kept, and the others count as missing
-                files[f"judge_{name}"] = score_paths(run, (), {name: judging}, k_evidence)[f"judge_{name}"]
+                files[f"judge_{name}"] = score_paths(run, (), {name: grader}, k_evidence)[f"judge_{name}"]
     return files
 
 
@@ -219,11 +220,14 @@ def _offline(runs: Sequence[Run]) -> bool:
     return all(runs_anywhere(run.services) for run in runs)
 
 
-def answer_all(cfg: Settings, models: Models, runs: Sequence[Run], questions: int) -> str:
+def answer_all(
+    cfg: Settings, models: Models, runs: Sequence[Run], questions: int, judges: Mapping[str, Sequence[str]]
+) -> str:
     """Answer every question of the runs, or of this command's shard, that has no answer yet.
 
     Args:
         questions: their number over all runs, for the progress line.
+        judges: names of the judges by data set. Those that are models at an endpoint judge each answer as soon as it is there.
 
     Returns:
         A caption line when not all of them were asked, because of a spending cap or a shard; else an empty string.
@@ -231,6 +235,9 @@ def answer_all(cfg: Settings, models: Models, runs: Sequence[Run], questions: in
     Raises:
         RunError: a replay needs a service's run that is not finished.
     """
+    for run in runs:
+        graders = [judging(cfg, models, name) for name in judges.get(run.dataset, ())]
+        models.ahead.expect(run, [grader for grader in graders if grader.model not in models.stand_in_identities])
     if cfg.shard is None:
         runs = workable(cfg, runs)
         execute_capped(runs, questions, cfg.threads, models.traffic, models.ahead, executor_of(cfg, runs))

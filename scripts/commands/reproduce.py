@@ -25,6 +25,5 @@ def main(cfg: Reproduce) -> int:
     if cfg.report and made.file is not None:
         from scripts.tables.html_report import write_report
 
-        root = None if cfg.data.root is None else Path(cfg.data.root).expanduser()
-        print(f"open in a browser: {write_report(Path(cfg.results), root=root)}")
+        print(f"open in a browser: {write_report(Path(cfg.results), root=cfg.data.folder)}")
     return made.code

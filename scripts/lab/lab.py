@@ -19,24 +19,23 @@ from eval.running.run import Run
 from eval.statistics.stats import ENOUGH_CLUSTERS, Difference
 from memsys.interface import MemorySystem
 from memsys.llm import stopping
+from scripts.assembly.agreement import agreed
 from scripts.assembly.datasets import Data, data
 from scripts.assembly.local import with_local_models
 from scripts.assembly.models import build_models
-from scripts.assembly.plan import confirmed, plan
 from scripts.assembly.readiness import prepared
 from scripts.assembly.runs import memory_run, reader
 from scripts.assembly.scorers import (
     cell_of,
     correction,
     finished,
-    judge_ahead,
     judge_prompts,
     judging,
     metric_title,
     metrics,
     unmeasured,
 )
-from scripts.assembly.steps import answer_all, score, workable
+from scripts.assembly.steps import answer_all, score
 from scripts.settings.checking import resolved
 from scripts.setup.launch import composed
 from scripts.setup.options import load_option
@@ -166,11 +165,8 @@ class Lab:
             if finished(self.cfg, self.models, runs, {dataset.name: judges}):
                 return True
             self.models, self._probed = prepared(self.cfg, self.models), True
-        if self.cfg.replay or not self.models.paid:
-            return True
         runs = [run for memory in memories for run in self._runs(memory, dataset)]
-        planned = plan(self.cfg, self.models, workable(self.cfg, runs), {dataset.name: list(judges)})
-        return not planned.usd or confirmed(self.cfg, planned)
+        return agreed(self.cfg, self.models, runs, {dataset.name: list(judges)})[0]
 
     def _runs(self, memory: Mapping[str, Any], dataset: Data, builds: int | None = None) -> list[Run]:
         reading, unit = reader(self.cfg.protocol.reader or dataset.config["reader"]), self.cfg.protocol.unit
@@ -202,8 +198,7 @@ class Lab:
         own = dataset if isinstance(dataset, Data) else self.load(dataset)
         option = {**memory} if isinstance(memory, Mapping) else self.memory(memory, **settings)
         runs, questions = self._runs(option, own, builds), asked(own.cases)
-        judge_ahead(self.cfg, self.models, runs, {own.name: list(judges)})
-        capped = answer_all(self.cfg, self.models, runs, len(questions) * len(runs))
+        capped = answer_all(self.cfg, self.models, runs, len(questions) * len(runs), {own.name: judges})
         return Answers(option["title"], own, questions, tuple(runs), capped)
 
     def judges(self, dataset: Data) -> list[str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import MISSING, fields
+from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_type_hints
 
 from pydantic import BaseModel, Field, PlainValidator
@@ -48,6 +49,11 @@ class DataCut(Strict):
     max_cases: Count | None
     transform: Transform
     seed: Natural
+
+    @property
+    def folder(self) -> Path | None:
+        """`root` as a path; None where it is not set, and MEMSYS_DATA or the user's cache holds the files."""
+        return None if self.root is None else Path(self.root).expanduser()
 
 
 class ModelNames(Strict):

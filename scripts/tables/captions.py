@@ -162,8 +162,7 @@ def imported_caption(
         lines.append(f"Judge: {models.judge.name}, {cfg.judge.repeats}x.")
     questions = sum(len(dataset.cases[index].questions) for index in range(len(dataset.cases)))
     lines.append(
-        f"{dataset.title}: {dataset.source.status} data (sha256 {dataset.source.sha256[:12]}), "
-        f"{dataset.note + '; ' if dataset.note else ''}{len(dataset.cases)} histories, {questions} questions. "
+        f"{_data(dataset, questions)}. "
         "Cells: mean {95 % by case} [95 % by question] · scored/unscored/errored/not reached; "
         "a question that the file does not answer is not reached."
     )
@@ -214,6 +213,13 @@ def models_line(models: Models) -> str:
     return f"STAND-IN: {', '.join(models.stand_ins)} filled by offline engines without a model{rest}"
 
 
+def _data(dataset: Data, questions: int) -> str:
+    """A data set with its status, its file, the remark on it and its size."""
+    remark = f"{note}; " if (note := dataset.note()) else ""
+    source = f"{dataset.source.status} data (sha256 {dataset.source.sha256[:12]})"
+    return f"{dataset.title}: {source}, {remark}{len(dataset.cases)} histories, {questions} questions"
+
+
 def _dataset_line(cfg: Settings, dataset: Data, reader: Reader, unit: Mapping[str, Any]) -> str:
     gone = lost(dataset.cases, unit)
     counts = [(len(case.questions), len(case.notes)) for case in dataset.cases]
@@ -221,9 +227,7 @@ def _dataset_line(cfg: Settings, dataset: Data, reader: Reader, unit: Mapping[st
     rule = ", ".join(f"{name} {value}" if name != "rule" else str(value) for name, value in unit.items())
     transform = "" if cfg.data.transform == "none" else f", transform {cfg.data.transform}"
     return (
-        f"{dataset.title}: {dataset.source.status} data (sha256 {dataset.source.sha256[:12]}), "
-        f"{dataset.note + '; ' if dataset.note else ''}"
-        f"{len(dataset.cases)} histories, {questions} questions{', ' + dataset.fewer if dataset.fewer else ''}"
+        f"{_data(dataset, questions)}{', ' + dataset.fewer if dataset.fewer else ''}"
         f"{transform}; default unit {rule} drops {gone.dropped} of {gone.turns} turns ({len(gone.some)} questions lose evidence); "
         f"{notes} loader notes; reader {reader.name}."
     )

@@ -48,7 +48,7 @@ def equal_budgets(cfg: Budgets) -> int:
     behind = experiment(every_budget, budgeted(table, cfg.backbone, budgets))
     if behind is None:
         return 3
-    prices, priced = _prices(cfg, behind)
+    prices, priced = _prices(behind)
     reference = next((line.title for line in behind.lines if line.name == (table.get("reference") or "bm25")), "")
     panels = [
         _panel(behind, option, budgets, metric, reference, prices)
@@ -166,7 +166,7 @@ def _cached(whole: Expense | None, tokens: float, price: Price | None) -> Expens
     return Expense(whole.build, whole.first, whole.first - listed + cached)
 
 
-def _prices(cfg: Budgets, behind: Experiment[Budgets]) -> tuple[dict[str, Price], str]:
+def _prices(behind: Experiment[Budgets]) -> tuple[dict[str, Price], str]:
     """Prices by role, and what is said about them: of the models that answered, else of the table's."""
     prices, borrowed = dict(behind.models.prices), []
     names = dict(behind.backbone["models"])
@@ -176,7 +176,7 @@ def _prices(cfg: Budgets, behind: Experiment[Budgets]) -> tuple[dict[str, Price]
             continue
         settings = load_option("embedder" if role == "embedder" else "llm", name).get("settings")
         if settings is not None:
-            own = {**settings, **laid_over(cfg.prices, settings["model"], name)}
+            own = {**settings, **laid_over(behind.settings.prices, settings["model"], name)}
             prices[role] = ModelSettings(**own).cost
             borrowed.append(f"{role} {name}")
     said = (

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from data_loaders.schema import DataError
 from data_loaders.source import find, manifest
@@ -15,15 +14,16 @@ from eval.files.store import RunError
 from eval.running.run import Run
 from scripts.answers.formats import read_answers
 from scripts.answers.importing import Origin, import_run
+from scripts.assembly.agreement import Meter, agreed, meter, side_by_side
 from scripts.assembly.datasets import Data, check_data_root, fetch_missing
-from scripts.assembly.local import at_pace, pace, with_local_models
+from scripts.assembly.local import with_local_models
 from scripts.assembly.models import Models, build_models, chosen_models
-from scripts.assembly.plan import Meter, Plan, confirmed, meter, plan, side_by_side
+from scripts.assembly.plan import Plan
 from scripts.assembly.readiness import prepared
 from scripts.assembly.runs import NotInstalled, memory_run, recipe_of
-from scripts.assembly.scorers import finished, judge_ahead, judging
-from scripts.assembly.steps import answer_all, score, workable
-from scripts.settings.schema import Chosen
+from scripts.assembly.scorers import finished, judging
+from scripts.assembly.steps import answer_all, score
+from scripts.settings.schema import Chosen, Settings
 from scripts.tables.facts import examine_and_keep, is_examined
 from scripts.tables.grid import Grid, Key, with_our_judge
 from scripts.tables.layout import (
@@ -38,11 +38,8 @@ from scripts.tables.layout import (
     wanted_rows,
 )
 
-if TYPE_CHECKING:
-    from scripts.settings.schema import Settings
-
-
-S = TypeVar("S", bound=Chosen)
+S = TypeVar("S", bound=Settings)
+C = TypeVar("C", bound=Chosen)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +47,13 @@ class Experiment(Generic[S]):
     """A table before it is printed: rows, column groups, runs, and the grid that makes its cells."""
 
     settings: S
-    """Those of the command, with the models of the backbone, and in `only` the names of rows."""
+    """Those of the command, with the models of the backbone; those of a table hold the names of rows in `only`."""
     models: Models
     backbone: Mapping[str, Any]
     groups: Sequence[ColumnGroup]
     lines: Sequence[TableRow]
+    only: frozenset[str] | None
+    """Names of the rows that were asked for; None for all."""
     runs: Mapping[Key, Run]
     grid: Grid
     capped: str
@@ -64,17 +63,12 @@ class Experiment(Generic[S]):
     before: Meter
     """Usage before the first run."""
 
-    @property
-    def only(self) -> frozenset[str] | None:
-        """Names of the rows that were asked for; None for all."""
-        return None if self.settings.only is None else frozenset(self.settings.only)
-
     def outcome(self) -> str:
         """The plan beside what was used up to now; empty where nothing was planned."""
         return "" if self.planned is None else side_by_side(self.planned, meter(self.models).since(self.before))
 
 
-def experiment(cfg: S, table: Mapping[str, Any], *, run: bool = True) -> Experiment[S] | None:
+def experiment(cfg: C, table: Mapping[str, Any], *, run: bool = True) -> Experiment[C] | None:
     """Describe the runs of a table and run what is missing; None when the plan is declined.
 
     Args:
@@ -90,54 +84,83 @@ def experiment(cfg: S, table: Mapping[str, Any], *, run: bool = True) -> Experim
         raise RunError(f"{table['name']} has no backbone {cfg.backbone!r}; there are: {', '.join(known)}")
     backbone = dict(known[cfg.backbone or "default"])
     lines = read_lines_of(table, cfg.backbone)
-    cfg = _filled_in(with_local_models(cfg), table, backbone, lines)
+    only = wanted_rows(table, lines, cfg.only)
+    vectors = cfg.nodes.vectors
+    if vectors is None:
+        vectors = any("spread" in metric for column in table["columns"] for metric in column["metrics"])
+    cfg = with_local_models(cfg).changed(nodes={"vectors": vectors}, only=None if only is None else sorted(only))
+    cfg = with_papers(cfg, backbone["models"], table.get("repeats", 1))
+    return assembled(cfg, backbone, wanted_columns(table, cfg.columns), lines, only, run=run)
+
+
+def with_papers(cfg: S, models: Mapping[str, Any], repeats: int) -> S:
+    """The settings with the models of each role, and in profile=paper with the paper's models and judgements where none are set."""
+    repeats = max(cfg.judge.repeats, repeats if cfg.profile_name == "paper" else 1)
+    return cfg.changed(models=chosen_models(cfg, models), judge={"repeats": repeats})
+
+
+def assembled(
+    cfg: S,
+    backbone: Mapping[str, Any],
+    columns: Sequence[Mapping[str, Any]],
+    lines: Sequence[TableRow],
+    only: frozenset[str] | None,
+    *,
+    run: bool = True,
+) -> Experiment[S] | None:
+    """Load the data sets of column groups, describe the runs of rows on them, and run what is missing; None when the plan is declined.
+
+    Args:
+        cfg: the settings of the command, with the models of each role.
+        backbone: the paper's models and the files of its numbers.
+        columns: the column groups, as a table's YAML describes them.
+        only: names of the rows that are asked for; None for all.
+        run: False runs nothing.
+
+    Raises:
+        RunError: no data set is there, or a memory's setting is refused.
+    """
     if cfg.profile_name == "paper" and cfg.data.source == "real":
-        fetch_missing(cfg.data, table)
+        fetch_missing(cfg.data, columns)
     models = build_models(cfg)
-    groups = [column_group(cfg, option) for option in wanted_columns(table, cfg.columns)]
+    groups = [column_group(cfg, option) for option in columns]
     if all(group.dataset is None for group in groups):
         raise RunError("none of the data sets is there: " + "; ".join(group.missing for group in groups))
     answers, absent = published_answers(cfg, models, groups, lines)
-    runs = {**_runs(cfg, models, groups, lines), **answers}
-    wanted = [each for key, each in runs.items() if cfg.only is None or key[0] in cfg.only]
-    run = run and not finished(cfg, models, wanted, _judges(cfg, backbone, groups))
+    judges = _judges(cfg, backbone, groups)
+    runs = {**_runs(cfg, models, groups, lines, only), **answers}
+    wanted = {key: each for key, each in runs.items() if only is None or key[0] in only}
+    run = run and not finished(cfg, models, list(wanted.values()), judges)
     if run and (examined := prepared(cfg, models)) is not models:  # the doctor has learned settings, a part of a run
-        models, runs = examined, {**_runs(cfg, examined, groups, lines), **answers}
-    planned = _planned(cfg, models, backbone, groups, runs) if run else None
-    if planned is not None:
-        if not _agreed(cfg, planned):
+        models, runs = examined, {**_runs(cfg, examined, groups, lines, only), **answers}
+    planned = None
+    if run:
+        open_runs = {each.folder: each for each in _asked_for(runs, only).values()}
+        may_begin, planned = agreed(cfg, models, list(open_runs.values()), judges)
+        if not may_begin:
             return None
+    if planned is not None:
         runs = {key: replace(each, chain=planned.chains.get(each.folder, 0.0)) for key, each in runs.items()}
     before = meter(models)
-    capped = _execute(cfg, models, backbone, groups, runs, planned) if run else ""
+    costs = planned.costs if planned is not None else {}
+    capped = _execute(cfg, models, groups, _asked_for(runs, only), judges, costs) if run else ""
     if not (cfg.replay or models.paid or capped):
-        _examine(cfg, groups, lines, runs)
-    grid = Grid(cfg, models, backbone, groups, lines, runs, published_of(backbone), absent)
-    return Experiment(cfg, models, backbone, groups, lines, runs, grid, capped, planned, before)
+        _examine(groups, lines, runs, only)
+    grid = Grid(cfg, models, backbone, groups, lines, only, runs, published_of(backbone), absent)
+    return Experiment(cfg, models, backbone, groups, lines, only, runs, grid, capped, planned, before)
 
 
-def _filled_in(cfg: S, table: Mapping[str, Any], backbone: Mapping[str, Any], lines: Sequence[TableRow]) -> S:
-    """The settings with what the table decides: models, judgements, whether vectors are kept, the rows by their names."""
-    repeats, vectors = cfg.judge.repeats, cfg.nodes.vectors
-    if cfg.profile_name == "paper":
-        repeats = max(repeats, table.get("repeats", 1))
-    if vectors is None:
-        vectors = any("spread" in metric for column in table["columns"] for metric in column["metrics"])
-    only = wanted_rows(table, lines, cfg.only)
-    return cfg.changed(
-        models=chosen_models(cfg, backbone["models"]),
-        judge={"repeats": repeats},
-        nodes={"vectors": vectors},
-        only=None if only is None else sorted(only),
-    )
-
-
-def _runs(cfg: Chosen, models: Models, groups: Sequence[ColumnGroup], lines: Sequence[TableRow]) -> dict[Key, Run]:
+def _runs(
+    cfg: Settings,
+    models: Models,
+    groups: Sequence[ColumnGroup],
+    lines: Sequence[TableRow],
+    only: frozenset[str] | None,
+) -> dict[Key, Run]:
     """One run for each row, column group and replicate; without the rows not asked for whose packages are not installed, and without the
     products that are not installed and not asked for by name.
     """
     runs: dict[Key, Run] = {}
-    only = None if cfg.only is None else set(cfg.only)
     for group in groups:
         for line in lines:
             if group.dataset is None or line.memory is None or not belongs(line, group.option):
@@ -159,25 +182,27 @@ def _runs(cfg: Chosen, models: Models, groups: Sequence[ColumnGroup], lines: Seq
     return runs
 
 
-def _examine(cfg: Chosen, groups: Sequence[ColumnGroup], lines: Sequence[TableRow], runs: Mapping[Key, Run]) -> None:
+def _examine(
+    groups: Sequence[ColumnGroup], lines: Sequence[TableRow], runs: Mapping[Key, Run], only: frozenset[str] | None
+) -> None:
     """Examine the conformance of the rows that are asked for, where a column group prints it and nobody has."""
     rows = {line.name: line for line in lines}
     for group in groups:
         if group.dataset is None or not any(metric.get("fact") == "conformance" for metric in group.option["metrics"]):
             continue
         for (row, name, replicate), run in runs.items():
-            memory, wanted = rows[row].memory, cfg.only is None or row in cfg.only
+            memory, wanted = rows[row].memory, only is None or row in only
             if name == group.name and replicate == 0 and memory is not None and wanted and not is_examined(run):
                 examine_and_keep(run, recipe_of(group.dataset, memory, run.unit).waived)
 
 
-def _builds(cfg: Chosen, line: TableRow) -> int:
+def _builds(cfg: Settings, line: TableRow) -> int:
     """How often a row is built: a verdict on a published number needs the error between builds."""
     return int(cfg.build.replicates if line.published is None else cfg.build.published or cfg.build.replicates)
 
 
 def _run(
-    cfg: Chosen,
+    cfg: Settings,
     models: Models,
     group: ColumnGroup,
     dataset: Data,
@@ -196,40 +221,13 @@ def _run(
     return replace(run, questions=lambda case_id, question_id: first[case_id] == question_id)
 
 
-def _asked_for(cfg: Chosen, runs: Mapping[Key, Run]) -> dict[Key, Run]:
-    """The runs of the rows that `only` asks for; imported answers are there already."""
-    wanted = {key: run for key, run in runs.items() if cfg.only is None or key[0] in cfg.only}
+def _asked_for(runs: Mapping[Key, Run], only: frozenset[str] | None) -> dict[Key, Run]:
+    """The runs of the rows that are asked for; imported answers are there already."""
+    wanted = {key: run for key, run in runs.items() if only is None or key[0] in only}
     return {key: run for key, run in wanted.items() if not run.record.imported}
 
 
-def _planned(
-    cfg: Chosen,
-    models: Models,
-    backbone: Mapping[str, Any],
-    groups: Sequence[ColumnGroup],
-    runs: Mapping[Key, Run],
-) -> Plan | None:
-    """The plan of the runs asked for, each folder once; None where nothing is paid for and no model runs on this machine."""
-    local = None if cfg.profile_name != "local" or cfg.replay else models.memory.endpoint
-    if cfg.profile_name != "paper" and local is None and (cfg.replay or not models.paid):
-        return None
-    by_folder = {run.folder: run for run in _asked_for(cfg, runs).values()}
-    window = cfg.local.window if local is not None and cfg.local.model is not None else None
-    planned = plan(cfg, models, workable(cfg, list(by_folder.values())), _judges(cfg, backbone, groups), window)
-    if local is None:
-        return planned
-    return at_pace(planned, pace(local.base_url, models.memory.name), cfg.endpoint.max_output_tokens or 512)
-
-
-def _agreed(cfg: Chosen, planned: Plan) -> bool:
-    """Print the plan and ask whether to spend that; for a model on this machine print how many minutes it takes."""
-    if cfg.profile_name == "paper" or planned.usd:
-        return confirmed(cfg, planned)
-    print("\n".join([planned.duration.text, *planned.failures]), file=sys.stderr)
-    return True
-
-
-def _judges(cfg: Chosen, backbone: Mapping[str, Any], groups: Sequence[ColumnGroup]) -> dict[str, list[str]]:
+def _judges(cfg: Settings, backbone: Mapping[str, Any], groups: Sequence[ColumnGroup]) -> dict[str, list[str]]:
     """Names of the judges by data set, each once."""
     judges: dict[str, list[str]] = {}
     for group in groups:
@@ -241,16 +239,17 @@ def _judges(cfg: Chosen, backbone: Mapping[str, Any], groups: Sequence[ColumnGro
 
 
 def _execute(
-    cfg: Chosen,
+    cfg: Settings,
     models: Models,
-    backbone: Mapping[str, Any],
     groups: Sequence[ColumnGroup],
-    runs: Mapping[Key, Run],
-    planned: Plan | None,
+    asked_for: Mapping[Key, Run],
+    judges: Mapping[str, Sequence[str]],
+    costs: Mapping[Path, float],
 ) -> str:
     """Run what is asked for; returns why it stopped early, or nothing.
 
-    Under a spending cap one row follows another, the cheap ones first, each judged before the next begins: a cap leaves complete rows.
+    Under a spending cap one row follows another, the cheap ones first by `costs`, each judged before the next begins: a cap leaves
+    complete rows.
     """
     counts = {
         group.name: len({question.case_id for question in group.questions})
@@ -259,20 +258,15 @@ def _execute(
         for group in groups
     }
     # Two column groups may share a folder: the one with more questions comes last and is kept.
-    by_size = sorted(_asked_for(cfg, runs).items(), key=lambda item: counts[item[0][1]])
+    by_size = sorted(asked_for.items(), key=lambda item: counts[item[0][1]])
     chosen = {run.folder: (run, counts[key[1]]) for key, run in by_size}
-    judges = _judges(cfg, backbone, groups)
-    judge_ahead(cfg, models, [run for run, _ in chosen.values()], judges)
-    if cfg.max_usd is None:
-        return answer_all(cfg, models, [run for run, _ in chosen.values()], sum(count for _, count in chosen.values()))
     rows: dict[str, list[tuple[Run, int]]] = {}
     for run, count in chosen.values():
-        rows.setdefault(run.name, []).append((run, count))
-    costs = planned.costs if planned is not None else {}
+        rows.setdefault(run.name if cfg.max_usd is not None else "", []).append((run, count))
     said = ""
     for row in sorted(rows.values(), key=lambda row: sum(costs.get(run.folder, 0.0) for run, _ in row)):
-        said = answer_all(cfg, models, [run for run, _ in row], sum(count for _, count in row))
-        for run, count in row:
+        said = answer_all(cfg, models, [run for run, _ in row], sum(count for _, count in row), judges)
+        for run, count in row if cfg.max_usd is not None else ():
             grading = {name: judging(cfg, models, name) for name in judges.get(run.dataset, ())}
             score(run, (), grading, cfg.k_evidence, count, models.traffic, models.ahead)
         if models.purse.reached:

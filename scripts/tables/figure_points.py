@@ -1,6 +1,6 @@
 """Points of a figure, one function for each value of `show` in a figure's YAML.
 
-Each function takes the configuration, the figure's options and the experiment behind it, and returns the points to draw.
+Each function takes the figure's options and the experiment behind it, and returns the points to draw.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def _trees(experiment: Experiment[Figures], *, vectors: bool = False) -> Iterato
             yield subject, trees_of(folder, RunFolder(folder).record(), vectors=vectors)
 
 
-def _scores(cfg: Figures, options: Mapping[str, Any], experiment: Experiment[Figures]) -> list[Point]:
+def _scores(options: Mapping[str, Any], experiment: Experiment[Figures]) -> list[Point]:
     """One point for each panel, series and x, averaging the settings that share it; `base` rows are drawn in every panel."""
     names = options.get("names", {})
     marks: dict[Point, list[AnyCell]] = {}
@@ -130,7 +130,7 @@ def _scores(cfg: Figures, options: Mapping[str, Any], experiment: Experiment[Fig
     return sorted(points, key=lambda point: order.index(point.panel))
 
 
-def _levels(cfg: Figures, options: Mapping[str, Any], experiment: Experiment[Figures]) -> list[Point]:
+def _levels(options: Mapping[str, Any], experiment: Experiment[Figures]) -> list[Point]:
     """Share of the recalled items by level, with the score of the first metric."""
     names = options.get("names", {})
     folders = [(subject, _folder(experiment, subject)) for subject in _subjects(experiment, metrics=False)]
@@ -158,7 +158,7 @@ def _levels(cfg: Figures, options: Mapping[str, Any], experiment: Experiment[Fig
     return points
 
 
-def _depths(cfg: Figures, options: Mapping[str, Any], experiment: Experiment[Figures]) -> list[Point]:
+def _depths(options: Mapping[str, Any], experiment: Experiment[Figures]) -> list[Point]:
     """Nodes and tokens by depth; `measures` selects and titles them."""
     names, titles = options.get("names", {}), options["measures"]
     points = [
@@ -177,7 +177,7 @@ def _depths(cfg: Figures, options: Mapping[str, Any], experiment: Experiment[Fig
     ]
 
 
-def _tree(cfg: Figures, options: Mapping[str, Any], experiment: Experiment[Figures]) -> list[Point]:
+def _tree(options: Mapping[str, Any], experiment: Experiment[Figures]) -> list[Point]:
     """Each row's tree of one history: `case`, or the first history where there is none of that name."""
     points: list[Point] = []
     for subject, trees in _trees(experiment):
@@ -190,18 +190,18 @@ def _tree(cfg: Figures, options: Mapping[str, Any], experiment: Experiment[Figur
     return points
 
 
-def _map(cfg: Figures, options: Mapping[str, Any], experiment: Experiment[Figures]) -> list[Point]:
+def _map(options: Mapping[str, Any], experiment: Experiment[Figures]) -> list[Point]:
     """Vectors of all nodes in two dimensions, one panel per level, data sets side by side."""
-    names = options.get("names", {})
+    names, settings = options.get("names", {}), experiment.settings
     points = [
         point
         for subject, trees in _trees(experiment, vectors=True)
-        for point in mapped(trees, subject.text(options["panel"], names), cfg.projection, cfg.build.seed)
+        for point in mapped(trees, subject.text(options["panel"], names), settings.projection, settings.build.seed)
     ]
     return sorted(points, key=lambda point: int(point.panel.rpartition(" ")[2]))
 
 
-def _hits(cfg: Figures, options: Mapping[str, Any], experiment: Experiment[Figures]) -> list[Point]:
+def _hits(options: Mapping[str, Any], experiment: Experiment[Figures]) -> list[Point]:
     """Share of the recalled items that hold one, two, and more content words of the answer, by category."""
     points: list[Point] = []
     for subject in _subjects(experiment, metrics=False):
@@ -216,14 +216,14 @@ def _hits(cfg: Figures, options: Mapping[str, Any], experiment: Experiment[Figur
     return sorted(points, key=lambda point: options["categories"].index(point.panel))
 
 
-def _triplets(cfg: Figures, options: Mapping[str, Any], experiment: Experiment[Figures]) -> list[Point]:
+def _triplets(options: Mapping[str, Any], experiment: Experiment[Figures]) -> list[Point]:
     """How often the judge's model rates the descendant as more similar, by tier and depth; Wilson intervals."""
     import numpy as np
 
     points = []
     models = experiment.models
     for subject, trees in _trees(experiment):
-        triplets = sample_triplets(trees, options["triplets"], np.random.default_rng(cfg.build.seed))
+        triplets = sample_triplets(trees, options["triplets"], np.random.default_rng(experiment.settings.build.seed))
         replies = ask_triplets(models.judge.llm, models.prompts, trees, triplets)
         for (tier, depth), seen in agreement(triplets, replies).items():
             if seen.share is not None and depth != "all":
@@ -232,9 +232,9 @@ def _triplets(cfg: Figures, options: Mapping[str, Any], experiment: Experiment[F
     return points
 
 
-def _growth(cfg: Figures, options: Mapping[str, Any], experiment: Experiment[Figures]) -> list[Point]:
+def _growth(options: Mapping[str, Any], experiment: Experiment[Figures]) -> list[Point]:
     """Cost by size. A finished measurement is not repeated, because its seconds would differ."""
-    sizes = options["sizes"].get(cfg.profile_name) or options["sizes"]["default"]
+    sizes = options["sizes"].get(experiment.settings.profile_name) or options["sizes"]["default"]
     points = []
     for subject in _subjects(experiment, metrics=False):
         run = experiment.runs[subject.line.name, subject.group.name, 0]
@@ -245,7 +245,7 @@ def _growth(cfg: Figures, options: Mapping[str, Any], experiment: Experiment[Fig
             options.get("window", 10),
             options.get("reads", 0),
             options.get("questions", 0),
-            cfg.k_evidence,
+            experiment.settings.k_evidence,
             metric.name if metric else "",
         )
         path = growth_file(run, run.dataset, schedule)
@@ -270,7 +270,7 @@ def _at_size(panel: str, series: str, cost: Mapping[str, str], fields: Sequence[
     return Point(panel, series, float(cost["n"]), sum(float(cost[name]) for name in fields), low, high, n=1)
 
 
-Show = Callable[[Figures, Mapping[str, Any], Experiment[Figures]], list[Point]]
+Show = Callable[[Mapping[str, Any], Experiment[Figures]], list[Point]]
 SHOWS: Mapping[str, Show] = {
     "scores": _scores,
     "levels": _levels,

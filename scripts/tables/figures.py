@@ -49,7 +49,7 @@ def make_figure(cfg: Figures) -> Outcome:
         if behind.capped:
             print(f"note: {behind.capped}", file=sys.stderr)
         experiments.append(behind)
-        points += SHOWS[options["show"]](cfg, options, behind)
+        points += SHOWS[options["show"]](options, behind)
     if not points:
         reasons = _missing_data(experiments) or ["no row has a result"]
         raise RunError(f"{options['name']}: nothing to draw; {'; '.join(reasons)}")

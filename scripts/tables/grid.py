@@ -26,7 +26,7 @@ from scripts.assembly.datasets import Data, layer_of
 from scripts.assembly.models import Models, other_models
 from scripts.assembly.scorers import cell_of, correction, judge_prompts, judging, metrics
 from scripts.assembly.steps import score
-from scripts.settings.schema import Chosen, Reproduce, Settings
+from scripts.settings.schema import Reproduce, Settings, Sweeps
 from scripts.tables.facts import fact
 from scripts.tables.layout import (
     FIGURES,
@@ -64,11 +64,13 @@ NOTHING = "–"
 class Grid:
     """The cells of a table. A cell is made when it is first asked for, because differences and best rows need other cells."""
 
-    cfg: Chosen
+    cfg: Settings
     models: Models
     backbone: Mapping[str, Any]
     groups: Sequence[ColumnGroup]
     lines: Sequence[TableRow]
+    only: frozenset[str] | None
+    """Names of the rows that were asked for; None for all."""
     runs: Mapping[Key, Run]
     numbers: Sequence[Published]
     """Published numbers of the backbone."""
@@ -220,8 +222,7 @@ class Grid:
         """
         name = self.cfg.errata if isinstance(self.cfg, Reproduce) else None
         if name and name not in self._errata:
-            root = None if self.cfg.data.root is None else Path(self.cfg.data.root).expanduser()
-            self._errata[name] = frozenset(layer_of(name, root).gold)
+            self._errata[name] = frozenset(layer_of(name, self.cfg.data.folder).gold)
             if not any(question.key in self._errata[name] for group in self.groups for question in group.questions):
                 raise RunError(f"errata={name} names no question of this table")
         return self._errata[name] if name else frozenset()
@@ -335,7 +336,7 @@ class Grid:
             judges = {name: judging(self.cfg, self.models, name) for name in names}
             lexical = metrics(list(dict.fromkeys(metric["metric"] for metric in chosen if "metric" in metric)))
             k, count = self.cfg.k_evidence, len(group.questions)
-            if self.cfg.only is None or line.name in self.cfg.only:
+            if self.only is None or line.name in self.only:
                 self._files[key] = [
                     score(run, lexical, judges, k, count, self.models.traffic, self.models.ahead)
                     for run in self._replicates(line, group)
@@ -395,10 +396,16 @@ def _held_out(line: TableRow) -> bool:
     return bool(line.option["chosen_on"] == "others")
 
 
-def with_our_judge(cfg: Chosen, backbone: Mapping[str, Any], metric: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The metric with the judge that is asked: `judge@model` keeps its model only where `models.judge` is the paper's, too."""
-    papers_judge = cfg.profile_name == "paper" and cfg.models.judge == backbone["models"]["judge"]
-    if "judge" not in metric or papers_judge:
+def with_our_judge(cfg: Settings, backbone: Mapping[str, Any], metric: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The metric with the judge that is asked: `judge@model` keeps its model where `models.judge` is the paper's in profile=paper.
+
+    A sweep keeps it outside that profile, too, where there is an endpoint, which is asked for all the models that a sweep names.
+    """
+    if cfg.profile_name == "paper":
+        keeps = cfg.models.judge == backbone["models"]["judge"]
+    else:
+        keeps = isinstance(cfg, Sweeps) and cfg.endpoint.base_url is not None
+    if "judge" not in metric or keeps:
         return metric
     return {**metric, "judge": metric["judge"].partition("@")[0]}
 

@@ -334,18 +334,6 @@ def published_files(backbone: Mapping[str, Any]) -> list[str]:
     return [backbone["file"]] if isinstance(backbone["file"], str) else list(backbone["file"])
 
 
-def excused(table: Mapping[str, Any], number: Published) -> str:
-    """Why a published number is not reproduced (`not_reproduced`); empty when no entry matches it."""
-    for entry in table.get("not_reproduced", ()):
-        if all(getattr(number, name) in _several(value) for name, value in entry["match"].items()):
-            return str(entry["reason"])
-    return ""
-
-
-def _several(value: Any) -> Sequence[str]:
-    return value if isinstance(value, list) else [str(value)]
-
-
 @dataclass(frozen=True, slots=True)
 class ColumnGroup:
     """A column group of a table with its data set."""

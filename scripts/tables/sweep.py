@@ -28,22 +28,19 @@ from typing import TYPE_CHECKING, Any
 from eval.analysis.costs import costs
 from eval.files.provenance import identity
 from eval.files.run_folder import RunFolder
-from eval.files.store import RunError, replace_file
-from eval.report.cell import ALL, Cell, Column, outcomes
+from eval.files.store import replace_file
+from eval.report.cell import ALL, Cell
 from eval.report.measures import cost
 from eval.report.wandb_log import log_sweep
-from eval.running.run import Run
 from eval.statistics.stats import Interval
 from memsys.inert import csv_text, plain_cell
-from scripts.assembly.datasets import fetch_missing
-from scripts.assembly.models import STAND_IN, Models, build_models, chosen_models
-from scripts.assembly.plan import confirmed, meter, plan, side_by_side
-from scripts.assembly.readiness import prepared
-from scripts.assembly.runs import memory_run
-from scripts.assembly.scorers import judge_ahead, judge_prompts, judging, metrics
-from scripts.assembly.steps import answer_all, print_missing, score, workable
-from scripts.tables.captions import evidence_line, lost_by_row, prompts_line
-from scripts.tables.layout import ColumnGroup, column_group, score_name
+from scripts.assembly.local import with_local_models
+from scripts.assembly.models import STAND_IN, Models
+from scripts.assembly.steps import print_missing
+from scripts.tables.captions import evidence_lines, prompts_line
+from scripts.tables.experiments import Experiment, assembled, with_papers
+from scripts.tables.grid import prompts_behind
+from scripts.tables.layout import ColumnGroup, TableRow, score_name
 
 if TYPE_CHECKING:
     from scripts.settings.schema import Sweeps
@@ -83,53 +80,36 @@ def sweep(cfg: Sweeps, swept: Sequence[str], spent: list[float]) -> int:
         swept: dotted names of the settings that differ between jobs.
         spent: USD that each earlier job of the command spent; this job's sum is appended.
     """
-    plain = cfg.plain
-    job_settings = {name.removeprefix("memory.build."): _value(plain, name) for name in swept}
-    cfg = _filled_in(cfg, swept, spent)
-    if cfg.profile_name == "paper" and cfg.data.source == "real":
-        fetch_missing(cfg.data, cfg.sweep)
-    models = prepared(cfg, build_models(cfg))
-    groups = _with_data([column_group(cfg, option) for option in cfg.sweep["columns"]])
+    job_settings = {name.removeprefix("memory.build."): _value(cfg.plain, name) for name in swept}
+    given = {role: model for role, model in cfg.sweep["models"].items() if model is not None}
+    backbone: dict[str, Any] = {"models": {**STAND_IN, **given}, "file": []}
+    local = with_local_models(cfg)
+    if _offline(local):
+        local = local.changed(models={role: engine for role, engine in STAND_IN.items() if f"models.{role}" in swept})
+    left = None if cfg.max_usd is None else max(0.0, cfg.max_usd - sum(spent))
+    filled = with_papers(local, backbone["models"], cfg.sweep.get("repeats", 1)).changed(max_usd=left)
     grid = settings(cfg.sweep["read"])
-    runs = {
-        (number, group.name): _replicates(cfg, models, group, _with_settings(cfg.memory, read))
-        for group in groups
-        for number, read in enumerate(grid)
-    }
-    every_run = [run for replicates in runs.values() for run in replicates]
-    asked = workable(cfg, every_run)
-    planned = plan(cfg, models, asked, _judges(cfg, groups)) if cfg.profile_name == "paper" else None
-    if planned is not None and not confirmed(cfg, planned):
+    rows = [_row(cfg.memory, number, read) for number, read in enumerate(grid)]
+    behind = assembled(filled, backbone, cfg.sweep["columns"], rows, frozenset(row.name for row in rows))
+    if behind is None:
         return 3
-    before = meter(models)
-    questions = sum(len(group.questions) for group in groups) * len(grid) * cfg.build.replicates
-    judge_ahead(cfg, models, every_run, _judges(cfg, groups))
-    capped = answer_all(cfg, models, every_run, questions)
-    protocol = _protocol(cfg.plain, swept)
+    groups = _with_data(behind.groups)
+    protocol = _protocol(filled.changed(endpoint=cfg.endpoint, endpoints=cfg.endpoints).plain, swept)
     lines = [
         SweepLine({**job_settings, **read}, {**values, "protocol": protocol}, missing_share)
         for group in groups
-        for number, read in enumerate(grid)
-        for values, missing_share in _lines(cfg, models, group, runs[number, group.name])
+        for row, read in zip(rows, grid, strict=True)
+        for values, missing_share in _lines(behind, group, row)
     ]
-    spent.append(models.purse.spent)
-    path = models.results / "sweeps" / f"{cfg.sweep['name']}-{cfg.profile_name}.csv"
+    spent.append(behind.models.purse.spent)
+    path = behind.models.results / "sweeps" / f"{cfg.sweep['name']}-{cfg.profile_name}.csv"
     replace_file(path, merged(path.read_text(encoding="utf-8") if path.is_file() else "", lines))
-    if planned is not None:
-        print(side_by_side(planned, meter(models).since(before)))
-    log_sweep(cfg.plain, cfg.sweep["name"], path)
-    print(*_evidence_lines(groups, runs), sep="", end="")
-    return _report(cfg, models, path, lines, capped)
-
-
-def _evidence_lines(groups: Sequence[ColumnGroup], runs: Mapping[tuple[int, str], Sequence[Run]]) -> Iterator[str]:
-    """A line for each data set of which the memory's units leave out evidence; all read settings share the units."""
-    for group in groups:
-        if group.dataset is not None:
-            run = runs[0, group.name][0]
-            units = {run.name: run.record.unit}
-            if said := evidence_line(group.title, units, lost_by_row(group.dataset.cases, units)):
-                yield f"{said}\n"
+    if outcome := behind.outcome():
+        print(outcome)
+    log_sweep(filled.plain, cfg.sweep["name"], path)
+    for line in evidence_lines(groups, rows[:1]):  # all read settings share the units
+        print(line)
+    return _report(behind, path, lines)
 
 
 def _value(plain: Mapping[str, Any], name: str) -> Any:
@@ -141,18 +121,6 @@ def _value(plain: Mapping[str, Any], name: str) -> Any:
 
 def _offline(cfg: Sweeps) -> bool:
     return bool(cfg.profile_name != "paper" and cfg.endpoint.base_url is None)
-
-
-def _filled_in(cfg: Sweeps, swept: Sequence[str], spent: Sequence[float]) -> Sweeps:
-    """The settings with the model of each role, the paper's judgements, and what the earlier jobs have left of the cap.
-
-    Models are the paper's in its profile; offline engines take the place of swept models where there is no endpoint.
-    """
-    if _offline(cfg):
-        cfg = cfg.changed(models={role: engine for role, engine in STAND_IN.items() if f"models.{role}" in swept})
-    repeats = max(cfg.judge.repeats, cfg.sweep.get("repeats", 1) if cfg.profile_name == "paper" else 1)
-    left = None if cfg.max_usd is None else max(0.0, cfg.max_usd - sum(spent))
-    return cfg.changed(models=chosen_models(cfg, cfg.sweep["models"]), judge={"repeats": repeats}, max_usd=left)
 
 
 def _protocol(plain: Mapping[str, Any], swept: Sequence[str]) -> str:
@@ -170,79 +138,36 @@ def _without(tree: Mapping[str, Any], names: Sequence[str], above: str = "") -> 
 
 
 def _with_data(groups: Sequence[ColumnGroup]) -> list[ColumnGroup]:
-    """The groups whose data set is there; a note on standard error names the others.
-
-    Raises:
-        RunError: no data set is there.
-    """
+    """The groups whose data set is there; a note on standard error names the others."""
     for group in groups:
         if group.dataset is None:
             print(f"note: {group.title}: {group.missing}", file=sys.stderr)
-    present = [group for group in groups if group.dataset is not None]
-    if not present:
-        raise RunError("none of the sweep's data sets is there; `python -m scripts fetch` gets what is public")
-    return present
+    return [group for group in groups if group.dataset is not None]
 
 
-def _with_settings(memory: Mapping[str, Any], read: Mapping[str, Any]) -> dict[str, Any]:
-    return {**memory, "build": {**memory["build"], **read}}
+def _row(memory: Mapping[str, Any], number: int, read: Mapping[str, Any]) -> TableRow:
+    """The row of a setting; its name is the setting's number."""
+    option = {"memory": memory["name"]}
+    return TableRow(str(number), memory["title"], {**memory, "build": {**memory["build"], **read}}, option, False)
 
 
-def _replicates(cfg: Sweeps, models: Models, group: ColumnGroup, memory: Mapping[str, Any]) -> list[Run]:
-    assert group.dataset is not None
-    unit = group.option.get("unit")
-    return [
-        memory_run(cfg, models, group.dataset, memory, group.reader, unit=unit, replicate=replicate)
-        for replicate in range(cfg.build.replicates)
-    ]
-
-
-def _judge(cfg: Sweeps, name: str) -> str:
-    """The judge to ask: `judge@model` loses its model offline, and in the paper profile where `models.judge` is not the paper's."""
-    papers_judge = cfg.sweep["models"].get("judge") or STAND_IN["judge"]
-    other_judge = cfg.profile_name == "paper" and cfg.models.judge != papers_judge
-    return name.partition("@")[0] if other_judge or _offline(cfg) else name
-
-
-def _judges(cfg: Sweeps, groups: Sequence[ColumnGroup]) -> dict[str, list[str]]:
-    """Names of the judges by data set."""
-    return {
-        group.dataset.name: [_judge(cfg, metric["judge"]) for metric in group.option["metrics"] if "judge" in metric]
-        for group in groups
-        if group.dataset is not None
-    }
-
-
-def _lines(
-    cfg: Sweeps, models: Models, group: ColumnGroup, runs: Sequence[Run]
-) -> Iterator[tuple[dict[str, Any], float]]:
+def _lines(behind: Experiment[Sweeps], group: ColumnGroup, row: TableRow) -> Iterator[tuple[dict[str, Any], float]]:
     """Score one setting on one data set; yields for each metric the values of its line and the share of unscored questions."""
-    options = group.option["metrics"]
-    judges = {
-        name: judging(cfg, models, name) for name in (_judge(cfg, each["judge"]) for each in options if "judge" in each)
-    }
-    lexical = metrics(list(dict.fromkeys(option["metric"] for option in options if "metric" in option)))
-    files = [
-        score(run, lexical, judges, cfg.k_evidence, len(group.questions), models.traffic, models.ahead) for run in runs
-    ]
-    reached = outcomes((run.folder for run in runs), group.questions)
-    spent, calls = costs(runs[0].folder), cost(runs[0].folder, "build_calls")
-    for option in options:
-        asked = {**option, "judge": _judge(cfg, option["judge"])} if "judge" in option else option
-        paths = tuple(by_metric[score_name(asked)] for by_metric in files)
-        column = Column(group.name, group.title, score_name(option), group.questions, group.aggregate, group.answerable)
-        values, missing_share = _scores(
-            Cell(column, reached, paths, repeats=cfg.judge.repeats), option.get("category", ALL)
-        )
-        names = judge_prompts(asked).union(*(run.record.prompts for run in runs))
+    folder = behind.runs[row.name, group.name, 0].folder
+    spent, calls = costs(folder), cost(folder, "build_calls")
+    for metric in group.option["metrics"]:
+        cell = behind.grid.cell(row, group, metric)
+        assert isinstance(cell, Cell), f"a metric of a sweep is a score: {metric}"
+        values, missing_share = _scores(cell, metric.get("category", ALL))
         yield (
             {
                 **values,
+                "metric": score_name(metric),
                 "recalled_tokens": spent.recalled_tokens,
                 "build_calls": None if calls is None else int(calls.mean),
-                "engine": _engine(models),
-                "prompts": prompts_line(models.prompts, names),
-                "run": RunFolder(runs[0].folder).key,
+                "engine": _engine(behind.models),
+                "prompts": prompts_line(behind.models.prompts, prompts_behind(behind.grid, row, group, metric)),
+                "run": RunFolder(folder).key,
             },
             missing_share,
         )
@@ -310,8 +235,9 @@ def best_lines(lines: Sequence[SweepLine]) -> list[str]:
     return texts
 
 
-def _report(cfg: Sweeps, models: Models, path: Path, lines: Sequence[SweepLine], capped: str) -> int:
+def _report(behind: Experiment[Sweeps], path: Path, lines: Sequence[SweepLine]) -> int:
     """Print the job's lines; 1 when more than `max_unscored` of a line's questions is not scored."""
+    models, limit = behind.models, behind.settings.missing_limit
     if models.stand_ins:
         print(
             f"STAND-IN: {', '.join(models.stand_ins)} filled by offline engines; never compared with published numbers."
@@ -324,12 +250,12 @@ def _report(cfg: Sweeps, models: Models, path: Path, lines: Sequence[SweepLine],
         print(f"{setting} · {line.values['dataset']} {line.values['metric']}: {mean_text(line)}, {values}")
     for text in [*best_lines(lines), *dict.fromkeys(line.values["prompts"] for line in lines)]:
         print(text)
-    print(capped or f"written: {path}")
+    print(behind.capped or f"written: {path}")
     worst = max(line.missing_share for line in lines)
-    if worst > cfg.missing_limit:
+    if worst > limit:
         folders = [models.results / "runs" / line.values["run"] for line in lines]
         scores = [path for folder in folders for path in RunFolder(folder).score_files()]
-        print_missing(worst, "line", cfg.missing_limit, folders, scores)
+        print_missing(worst, "line", limit, folders, scores)
         return 1
     return 0
 

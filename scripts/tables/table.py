@@ -46,7 +46,7 @@ def make_table(cfg: Reproduce) -> Outcome:
     if behind is None:
         return Outcome(3)
     cfg = behind.settings
-    table = _table(cfg, option, behind)
+    table = _table(option, behind)
     name = "-".join([option["name"], *([cfg.backbone] if cfg.backbone else []), cfg.profile_name]) + varied
     columns = None if cfg.columns is None else [group.name for group in behind.groups]
     stem = f"{name}{restriction(option, load_option('table', option['name']), cfg.only, columns)}"
@@ -83,7 +83,7 @@ def finished_table(name: str, settings: Sequence[str]) -> tuple[Table, Path]:
     behind = experiment(cfg.changed(only=[]), option, run=False)  # no row is scored
     assert behind is not None, "nothing is run, so there is no plan to decline"
     cfg = behind.settings
-    table = _table(cfg, option, behind)
+    table = _table(option, behind)
     if wanted is not None:
         chosen = wanted_rows(option, behind.lines, wanted)
         table = replace(table, rows=tuple(row for row in table.rows if chosen is None or row.name in chosen))
@@ -95,11 +95,11 @@ def finished_table(name: str, settings: Sequence[str]) -> tuple[Table, Path]:
     return table, behind.models.results / "tables" / stem
 
 
-def _table(cfg: Reproduce, option: Mapping[str, Any], behind: Experiment[Reproduce]) -> Table:
-    rows = []
+def _table(option: Mapping[str, Any], behind: Experiment[Reproduce]) -> Table:
+    cfg, rows = behind.settings, []
     with progress_line("scoring", len(behind.lines)) as progress:
         for line in behind.lines:
-            rows.append(_row(cfg, behind, line))
+            rows.append(_row(behind, line))
             progress.step()
     used = [(group.dataset, group.reader, group.unit) for group in behind.groups if group.dataset is not None]
     judges = [
@@ -118,7 +118,7 @@ def _table(cfg: Reproduce, option: Mapping[str, Any], behind: Experiment[Reprodu
         (
             *caption(cfg, behind.models, used),
             *evidence_lines(behind.groups, behind.lines),
-            *_notes(cfg, option, behind),
+            *_notes(option, behind),
         ),
         tuple(behind.grid.column(group, metric) for group in behind.groups for metric in cells_of(group.option)),
         tuple(rows),
@@ -145,9 +145,9 @@ def _primary(behind: Experiment[Reproduce]) -> frozenset[int]:
     return frozenset(places)
 
 
-def _notes(cfg: Reproduce, option: Mapping[str, Any], behind: Experiment[Reproduce]) -> list[str]:
+def _notes(option: Mapping[str, Any], behind: Experiment[Reproduce]) -> list[str]:
     """Caption lines about the paper: where its numbers stand, its models, what is not reproduced, which best rows were chosen."""
-    backbone = behind.backbone
+    cfg, backbone = behind.settings, behind.backbone
     models = ", ".join(f"{role} {model}" for role, model in backbone["models"].items())
     files = ", ".join(f"{file}.csv" for file in published_files(backbone))
     notes = [f"Published: {option['paper']}, {files} ({models}).", *option.get("notes", ())]
@@ -161,7 +161,7 @@ def _notes(cfg: Reproduce, option: Mapping[str, Any], behind: Experiment[Reprodu
     notes += [f"Not reproduced: {entry['reason']}" for entry in option.get("not_reproduced", ())]
     if absent := behind.grid.absent_products():
         notes.append(f"Not installed: {', '.join(absent)}: make product NAME=…, or NAME=all.")
-    notes += [*guessable_notes(cfg, behind), *waivers(behind.runs.values()), *unfitted(behind.lines, behind.models)]
+    notes += [*guessable_notes(behind), *waivers(behind.runs.values()), *unfitted(behind.lines, behind.models)]
     if wrong := behind.grid.errata():
         notes.append(
             f"Errata {cfg.errata}: {len(wrong)} gold answers are known to be wrong. A score above the share of sound ones is marked."
@@ -170,7 +170,7 @@ def _notes(cfg: Reproduce, option: Mapping[str, Any], behind: Experiment[Reprodu
     return [*notes, *behind.grid.choices(), *([stopped] if stopped else [])]
 
 
-def _row(cfg: Reproduce, behind: Experiment[Reproduce], line: TableRow) -> Row:
+def _row(behind: Experiment[Reproduce], line: TableRow) -> Row:
     cells = [behind.grid.cell(line, group, metric) for group in behind.groups for metric in cells_of(group.option)]
     folders = {
         group: run.folder
@@ -178,7 +178,7 @@ def _row(cfg: Reproduce, behind: Experiment[Reproduce], line: TableRow) -> Row:
         if name == line.name and replicate == 0
     }
     answered = any(run.record.stand_ins for (name, _, _), run in behind.runs.items() if name == line.name)
-    evidence = f"evidence@{cfg.k_evidence}"
+    evidence = f"evidence@{behind.settings.k_evidence}"
     first = {group.name: files[0] for group in behind.groups if (files := behind.grid.files(line, group))}
     coverage = {group: files[evidence] for group, files in first.items() if evidence in files}
     return Row(line.name, line.title, tuple(cells), folders, coverage, line.ruled, answered)
@@ -196,11 +196,15 @@ def refuse_an_empty(table: Table, name: str, settings: Sequence[str]) -> None:
 FIELDS = ("group", "case_id", "question_id", "category", "score", "question", "gold", "answer_without_memory")
 
 
-def guessable_notes(cfg: Reproduce, behind: Experiment[Any]) -> list[str]:
+def guessable_notes(behind: Experiment[Reproduce]) -> list[str]:
     """A caption line for each column group on how many questions need no memory; none where nobody asked (`guessable=keep`)."""
-    if cfg.guessable == "keep":
+    if behind.settings.guessable == "keep":
         return []
-    done = "left out of every row (costs are those of all questions)" if cfg.guessable == "exclude" else "listed"
+    done = (
+        "left out of every row (costs are those of all questions)"
+        if behind.settings.guessable == "exclude"
+        else "listed"
+    )
     return [
         f"Guessable: {len(behind.grid.guessable(group))} of {sum(question.answerable for question in group.questions)} answerable "
         f"questions of {group.title} are answered right without a memory (row `{NO_MEMORY}`, first build); they are {done}."

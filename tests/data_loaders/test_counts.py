@@ -11,6 +11,7 @@ import pytest
 from data_loaders.counts import UNTESTED, compared, counts_of
 from data_loaders.halumem import load
 from data_loaders.source import sample
+from scripts.assembly import datasets
 from scripts.assembly.datasets import data
 from scripts.command import verb
 from scripts.setup.downloads import read_set, set_names
@@ -33,7 +34,7 @@ def held(root: Path, sessions: int = 2) -> Path:
 def note(published: dict[str, int], *settings: str, root: Path | None = None) -> str:
     where = ["data.source=real", f"data.root={root}", "data.unpinned=true"] if root else []
     cfg = composed("config", ["dataset=halumem", "memory=bm25", *where, *settings])
-    return data(cfg.data, {**read_set("halumem"), "published": published}).note
+    return data(cfg.data, {**read_set("halumem"), "published": published}).note()
 
 
 def test_counts_are_named_and_those_that_differ_are_printed_with_both_numbers() -> None:
@@ -51,6 +52,19 @@ def test_a_sample_is_not_compared_and_the_real_file_is_before_it_is_cut(tmp_path
     root = held(tmp_path / "data")
     assert note({"questions": 7}, "data.size=2", root=root) == f"{UNTESTED}, counts as published (questions 7)"
     assert note({"questions": 8}, root=root).endswith("questions 7 (published 8)")
+
+
+def test_the_whole_file_is_counted_only_for_a_caption(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    counted: list[int] = []
+    monkeypatch.setattr(datasets, "counts_of", lambda cases: counted.append(len(cases)) or counts_of(cases))
+    root = held(tmp_path / "data")
+    cfg = composed(
+        "config", ["dataset=halumem", "memory=bm25", "data.source=real", f"data.root={root}", "data.unpinned=true"]
+    )
+    loaded = data(cfg.data, read_set("halumem"))
+    assert counted == []
+    assert loaded.note() == loaded.note()
+    assert counted == [2]  # histories of the file, counted once
 
 
 def test_the_data_command_says_what_differs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -16,7 +16,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, ClassVar, get_args
 
 import numpy as np
 import pytest
@@ -886,6 +886,34 @@ class Refusing:
 
 
 WHERE = ["log.predicted", "log.spent", "on_progress", "done.result"]
+
+
+class Impatient(threading.Thread):
+    """A thread; the first wait for one that works on a cell is interrupted, as by Ctrl-C."""
+
+    interrupted: ClassVar[bool] = False
+
+    def join(self, timeout: float | None = None) -> None:
+        if self.name == "cell" and not Impatient.interrupted:
+            Impatient.interrupted = True
+            raise KeyboardInterrupt
+        super().join(timeout)
+
+
+class Leisurely(Diary):
+    def write(self, unit: Unit) -> None:
+        time.sleep(0.05)
+        super().write(unit)
+
+
+def test_an_interrupt_while_the_last_cells_are_awaited_waits_for_them(
+    make_run: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(threading, "Thread", Impatient)
+    with pytest.raises(KeyboardInterrupt):
+        run_all([make_run([history()], build=partial(Leisurely, []))])
+    assert Impatient.interrupted
+    assert [thread for thread in threading.enumerate() if thread.name == "cell"] == []
 
 
 @pytest.mark.parametrize("where", WHERE)

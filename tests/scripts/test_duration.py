@@ -8,7 +8,8 @@ import pytest
 
 from memsys.llm.meter import Metered, metering, together
 from memsys.llm.protocol import Completion, Request
-from scripts.assembly.plan import Duration, Meter, OneSecond, Plan, Share, side_by_side
+from scripts.assembly.agreement import Meter, side_by_side
+from scripts.assembly.plan import Duration, OneSecond, Plan, Share
 
 
 @pytest.mark.parametrize(

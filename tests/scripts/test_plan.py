@@ -17,6 +17,7 @@ from eval.running.run import Run
 from memsys.embed import HashingEmbedder
 from memsys.llm.meter import Metered
 from memsys.llm.offline.extractive import ExtractiveLLM
+from scripts.assembly.agreement import plan_text
 from scripts.assembly.datasets import data
 from scripts.assembly.models import Models, build_models
 from scripts.assembly.plan import (
@@ -29,7 +30,6 @@ from scripts.assembly.plan import (
     Usage,
     _samples,
     plan,
-    plan_text,
 )
 from scripts.assembly.runs import memory_run, reader
 from scripts.setup.launch import composed

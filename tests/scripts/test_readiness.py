@@ -265,7 +265,7 @@ def test_own_models_in_the_paper_profile_are_called_and_named_as_other_models(
 def test_the_plan_counts_the_chosen_rows_only(config: Any, mock: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     _, url = mock
     plans: list[Plan] = []
-    monkeypatch.setattr("scripts.tables.experiments.confirmed", lambda cfg, plan: plans.append(plan) or False)
+    monkeypatch.setattr("scripts.assembly.agreement.confirmed", lambda cfg, plan: plans.append(plan) or False)
     for overrides in ([], ["only=[recency]"]):
         cfg = _paper(config, *models(url), *overrides)
         asked = typed(cfg, "reproduce")

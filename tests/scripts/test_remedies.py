@@ -39,9 +39,8 @@ def test_a_row_that_is_not_asked_for_needs_no_package(monkeypatch: pytest.Monkey
     monkeypatch.setattr(experiments, "belongs", lambda line, option: True)
     lines: Any = [SimpleNamespace(name=name, title=name.upper(), memory={}) for name in ("bm25", "raptor")]
     groups: Any = [SimpleNamespace(name="locomo", dataset=object(), option={})]
-    cfg: Any = SimpleNamespace(only=["bm25"])
+    cfg: Any = None
     models: Any = None
-    assert list(experiments._runs(cfg, models, groups, lines)) == [("bm25", "locomo", 0)]
-    cfg.only = None
+    assert list(experiments._runs(cfg, models, groups, lines, frozenset(["bm25"]))) == [("bm25", "locomo", 0)]
     with pytest.raises(ImportError, match=r"RAPTOR: .*name the rows that you want"):
-        experiments._runs(cfg, models, groups, lines)
+        experiments._runs(cfg, models, groups, lines, None)

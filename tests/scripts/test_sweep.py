@@ -303,6 +303,7 @@ def test_the_cap_is_that_of_all_jobs_together(job: Any, mock: Any) -> None:
         *models,
         "models.embedder=text-embedding-3-small",
         "max_usd=5",
+        "yes=true",
         "memory=recency",
         "~memory.build.dates",
     ]
