@@ -79,6 +79,8 @@ def cluster(cores: int = CORES, added: int = 0) -> Iterator[Cluster]:
         token.touch(mode=0o600)
         token.write_text(secrets.token_hex(32))
         ours = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token), "RAY_USAGE_STATS_ENABLED": "0"}
+        # A busy machine takes minutes to start what Ray waits for, one minute each.
+        ours |= dict.fromkeys(("RAY_gcs_server_request_timeout_seconds", "RAY_DASHBOARD_STARTUP_TIMEOUT_S"), "600")
         start = ["start", "--head", "--block", f"--num-cpus={cores}", f"--port={port}", f"--temp-dir={folder}"]
         more = [f"--ray-client-server-port={client_port}", "--node-ip-address=127.0.0.1", "--include-dashboard=false"]
         if added:
