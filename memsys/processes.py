@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from memsys.folders import Held, abandoned, alone, hold
 
@@ -136,6 +136,15 @@ def _descendants(pid: int) -> Iterator[int]:
         each = waiting.pop()
         yield each
         waiting += children.get(each, [])
+
+
+def last_words(said: IO[Any]) -> str:
+    """The end of what a process has written to a file. It is read by its descriptor, since the process may have put a link or a pipe of the
+    same name in its place; empty once it is closed."""
+    if said.closed:
+        return ""
+    end = os.fstat(said.fileno()).st_size
+    return os.pread(said.fileno(), 2000, max(0, end - 2000)).decode(errors="replace").strip()
 
 
 def scratch_folder() -> Held:

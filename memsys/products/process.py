@@ -31,6 +31,9 @@ STARTED = 60.0
 """Seconds in which a process in a sandbox listens on the gateway's port."""
 GRACE = 2.0
 """Seconds that a step may go on after one of its calls has failed for good."""
+AHEAD, LONGEST = 4, 256 << 20
+"""Lines that are read before somebody asks for them, and bytes of a longer line that are read as one: a product that writes without end
+waits, and fills no memory of the harness."""
 MOST = 10**9
 """The greatest count that is believed."""
 ENDS = {MEMORY_EXCEEDED: "it exceeded its memory limit"}
@@ -79,7 +82,7 @@ class WorkerProcess:
         self.garbage = 0
         """Lines on the protocol's stream that are no replies."""
         self._number, self._memory_mb = 0, memory_mb
-        self._lines: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        self._lines: queue.Queue[bytes | None] = queue.Queue(AHEAD)
         processes.hide_this_process()
         held = processes.scratch_folder()
         self.scratch = held.path / "scratch"
@@ -227,9 +230,7 @@ class WorkerProcess:
 
     def _tail(self) -> str:
         """The end of what the product wrote to stderr."""
-        end = os.fstat(self._said.fileno()).st_size
-        text = os.pread(self._said.fileno(), 2000, max(0, end - 2000)).decode(errors="replace")
-        return redact(text)[-300:].strip()
+        return redact(processes.last_words(self._said))[-300:].strip()
 
     def kill(self) -> None:
         """End the process and whatever it has started, at once."""
@@ -285,8 +286,8 @@ def count(value: Any, what: str) -> int:
     return int(value)
 
 
-def _read(stream: IO[bytes], lines: queue.SimpleQueue[bytes | None]) -> None:
-    for line in stream:
+def _read(stream: IO[bytes], lines: queue.Queue[bytes | None]) -> None:
+    while line := stream.readline(LONGEST):
         lines.put(line)
     stream.close()
     lines.put(None)

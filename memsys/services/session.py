@@ -17,9 +17,10 @@ from concurrent.futures import Future
 from concurrent.futures import TimeoutError as NotYet
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import IO, Any
 
 from memsys import processes
+from memsys.folders import Held
 from memsys.jsons import encoded, received
 from memsys.llm import network, stopping
 from memsys.llm.protocol import EndOfRun, ModelError
@@ -81,7 +82,8 @@ class Session:
         held = processes.scratch_folder()
         self._folder = held.path
         (self._folder / "home").mkdir()
-        self._forgotten = weakref.finalize(self, processes.let_go, held)
+        self._said = (self._folder / "stderr.txt").open("w+", encoding="utf-8")
+        self._forgotten = weakref.finalize(self, _let_go, held, self._said)
         self._open: Future[Any] = Future()
         self._ended = asyncio.Event()
         self._life = asyncio.run_coroutine_threadsafe(self._live(), event_loop())
@@ -154,11 +156,8 @@ class Session:
 
     def _tail(self) -> str:
         """The end of what the process wrote to stderr."""
-        try:
-            said = (self._folder / "stderr.txt").read_text(encoding="utf-8", errors="replace").strip()
-        except OSError:
-            return ""
-        return redact(f"It said: {said[-300:]}") if said else ""
+        said = redact(processes.last_words(self._said))
+        return f"It said: {said[-300:]}" if said else ""
 
     # --- in the event loop's thread ------------------------------------------------------------------------------------
 
@@ -200,9 +199,13 @@ class Session:
             [program.command, *args]
         )  # started by the loop's thread, which lives as long as we
         parameters = StdioServerParameters(command=command, args=args, env=env, cwd=self._folder)
-        with (self._folder / "stderr.txt").open("w", encoding="utf-8") as said:
-            async with Client(stdio_client(parameters, errlog=said)) as client:
-                yield client
+        async with Client(stdio_client(parameters, errlog=self._said)) as client:
+            yield client
+
+
+def _let_go(held: Held, said: IO[str]) -> None:
+    said.close()
+    processes.let_go(held)
 
 
 def _secrets_of(program: Program) -> dict[str, str]:

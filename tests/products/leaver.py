@@ -10,11 +10,22 @@ import json
 import os
 import re
 import subprocess
+import threading
+from contextlib import suppress
 from typing import Any
 
 ENVIRONMENT: dict[str, str] = {}
 ABILITIES = {"sources": "exact", "score": "rank", "time": "clock"}
 CHILDREN = True
+
+
+def _flood() -> None:
+    """Write lines that are no replies to every pipe, the protocol's among them."""
+    pipes = [each for each in range(3, 12) if os.path.exists(f"/proc/self/fd/{each}")]
+    while True:
+        for each in [each for each in pipes if os.readlink(f"/proc/self/fd/{each}").startswith("pipe")]:
+            with suppress(OSError):
+                os.write(each, b"x" * (1 << 20) + b"\n")
 
 
 class Product:
@@ -38,6 +49,8 @@ class Product:
         elif then == "hoard in a child":
             hoard = "import time; held = bytearray(b'x' * (300 << 20)); time.sleep(600)"
             subprocess.run(["python3", "-c", hoard], check=False)
+        elif then == "write without end":
+            threading.Timer(0.5, _flood).start()
         return json.loads(unit["turns"][0]["text"])
 
     def read(self, question: dict[str, Any]) -> Any:

@@ -30,7 +30,7 @@ from memsys.llm.gateway.server import Gateway
 from memsys.llm.gateway.upstream import EngineUpstream
 from memsys.llm.offline.extractive import ExtractiveLLM
 from memsys.products import sandbox
-from memsys.products.process import Crashed, MalformedReply
+from memsys.products.process import AHEAD, Crashed, MalformedReply
 from memsys.settings import with_settings
 from memsys.systems.released import Released
 from scripts.tables.captions import waivers
@@ -284,6 +284,20 @@ def test_memory_of_children_counts_against_the_limit(made: Callable[..., Release
     memory = made(LEAVER, {"then": "hoard in a child"}, memory_mb=120)
     with pytest.raises(Crashed, match="beyond its memory limit of 120 MB"):
         memory.write(UNIT)
+
+
+@LINUX
+def test_a_product_that_writes_without_end_fills_no_memory_of_the_harness(made: Callable[..., Released]) -> None:
+    memory = made(LEAVER, {"then": "write without end"})
+    memory.write(UNIT)
+    process = memory._life._process
+    assert process is not None
+    deadline = time.monotonic() + 30
+    while not process._lines.full() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    time.sleep(0.5)
+    assert process._lines.qsize() == AHEAD
+    process.kill()
 
 
 KILLS = int(os.environ.get("MEMSYS_KILLS", "3"))

@@ -263,5 +263,27 @@ def _daemons() -> list[str]:
     return found.stdout.split()
 
 
+REPLACING = """
+import os, sys
+print("it went wrong", file=sys.stderr, flush=True)
+os.unlink("stderr.txt")
+os.mkfifo("stderr.txt") if sys.argv[1] == "pipe" else os.symlink(sys.argv[1], "stderr.txt")
+sys.exit(3)
+"""
+
+
+@needs_mcp
+@pytest.mark.integration
+@pytest.mark.parametrize("kind", ["pipe", "link"])
+def test_what_a_server_said_is_read_although_it_put_a_pipe_or_a_link_to_a_file_of_the_user_in_its_place(
+    kind: str, memory: Callable[..., McpMemory], tmp_path: Path
+) -> None:
+    (private := tmp_path / "private").write_text("a secret of the user")
+    own = memory(command=sys.executable, args=["-c", REPLACING, "pipe" if kind == "pipe" else str(private)])
+    with pytest.raises((SessionError, ServiceError), match="It said: it went wrong") as refused:
+        own.write(unit(1))
+    assert "a secret" not in str(refused.value)
+
+
 def test_half_an_emoji_in_a_servers_text_becomes_a_mark_that_files_can_hold() -> None:
     assert _value(['{"text": "cut \\ud83d here"}']) == {"text": "cut \ufffd here"}
