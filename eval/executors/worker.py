@@ -24,6 +24,7 @@ from eval.running.loop import allow_files
 from eval.running.pool import UrgentPool
 from eval.running.question import AnswerPools
 from eval.running.run import Progress, Run
+from memsys.inert import inert_output
 from memsys.lean import prepare_for_many_calls
 from memsys.llm.network import forbid_network
 from memsys.llm.secrets import register_environment
@@ -174,7 +175,8 @@ def work(connection: Connection, slots: int, files: int, network_forbidden: bool
     prepare_for_many_calls()
     allow_files(files)
     pipe = _Pipe(connection)
-    cells = Cells(pipe.send, slots)
-    pipe.send(Ready())
-    while (message := pipe.received()) is not None:
-        cells.take(message)
+    with inert_output():  # the terminal is the command's
+        cells = Cells(pipe.send, slots)
+        pipe.send(Ready())
+        while (message := pipe.received()) is not None:
+            cells.take(message)

@@ -267,6 +267,24 @@ if __name__ == "__main__":
         started.kill()
 
 
+@pytest.mark.integration
+def test_what_a_memory_prints_in_a_worker_acts_on_no_terminal(tmp_path: Path) -> None:
+    script = tmp_path / "loud.py"
+    script.write_text(f"""
+from scripts.lab.lab import Lab
+
+if __name__ == "__main__":
+    lab = Lab("profile=smoke", "executor=processes", "workers=1", {f"results='{tmp_path}'"!r})
+    lab.ask({{"name": "loud", "title": "Loud", "build": {{"_target_": "mortal_memories.Loud", "_partial_": True}}}})
+""")
+    path = os.pathsep.join([str(ROOT), str(ROOT / "tests" / "eval")])
+    environment = os.environ | {"PYTHONPATH": path}
+    ended = subprocess.run([sys.executable, script], env=environment, capture_output=True, text=True, check=True)
+    for text in (ended.stdout, ended.stderr):
+        assert r"told\x1b[2J" in text
+        assert "\x1b" not in text
+
+
 def test_a_worker_ends_with_its_driver(tmp_path: Path) -> None:
     pids = tmp_path / "pids"
     program = f"""
