@@ -34,7 +34,7 @@ from eval.files.store import RunError
 from eval.judging.score import Scorer
 from eval.running.case_log import effort
 from eval.running.run import Run, build_memory
-from eval.statistics.intervals import Interval, around, independent
+from eval.statistics.intervals import Grouping, Interval, Sampling, around, independent
 from eval.statistics.power_law import Exponent, exponent
 from memsys.inert import csv_text
 from memsys.interface import MemorySystem
@@ -321,7 +321,8 @@ def _spans(sample: Sequence[tuple[float, ...]], columns: int = len(FIELDS)) -> l
         return [None] * columns
     spans: list[Interval | None] = []
     for values in np.asarray(sample, dtype=float).T:
-        mean, sampling = float(values.mean()), independent(values, np.zeros(values.size, dtype=int))
+        mean = float(values.mean())
+        sampling = Sampling.of(*independent(values[None], Grouping.alone(values.size)))
         span = Interval(mean, mean) if sampling is None else around(mean, sampling)
         spans.append(Interval(max(0.0, span.low), span.high))  # no cost is below 0
     return spans

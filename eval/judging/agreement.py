@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from eval.statistics.intervals import Interval, on_effective_number, t_point
+from eval.statistics.intervals import Grouping, Interval, on_effective_number, t_point
 from eval.statistics.stats import ENOUGH_CLUSTERS
 
 RIGHT = 0.5
@@ -115,7 +115,7 @@ def _with_interval(
     gaps = (1.0 - left / by_chance) - value
     error = float(((len(groups) - 1) / len(groups) * (gaps**2).sum()) ** 0.5)
     if error < 1e-9 or abs(value) >= 1.0:
-        share = on_effective_number(float(observed), np.full(len(homes), 1 / len(homes)), homes, None)
+        share = on_effective_number(float(observed), Grouping(homes, np.zeros(len(homes), dtype=int)), None)
         return value, Interval(max(-1.0, 1.0 - share.high / float(chance)), 1.0 - share.low / float(chance))
     half = t_point(len(groups) - 1) * error / (1.0 - value**2)
     return value, Interval(float(np.tanh(np.arctanh(value) - half)), float(np.tanh(np.arctanh(value) + half)))

@@ -21,7 +21,18 @@ from eval.judging.judge_card import Corrected, Correction
 from eval.judging.score_files import read_scores
 from eval.report.equivalence import NO_RUNS, Runs, assumed_runs, measured_runs
 from eval.report.published import ROUNDING, Published, qualified, verdict
-from eval.statistics.stats import Difference, Estimate, Interval, difference, estimate, numbered, stratified, weights
+from eval.statistics.intervals import Grouping, are_scores
+from eval.statistics.stats import (
+    Difference,
+    Estimate,
+    Interval,
+    difference,
+    differences,
+    estimate,
+    numbered,
+    stratified,
+    weights,
+)
 
 ALL, ANSWERABLE = "all", "answerable"
 ABOVE_CEILING = "ABOVE ITS CEILING"
@@ -403,6 +414,23 @@ class Cell:
                 gaps = {key: own[key] - theirs[key] for key in own.keys() & theirs.keys()}
                 without.append(self.column.mean(questions, gaps))
         return difference(first[both], second[both], clusters[both], without=without, test=test, groups=groups[both])
+
+    def minus_each(self, others: Sequence[Cell], category: str = ALL) -> list[Difference | None]:
+        """`minus` of each, without the permutation test; cells that have all questions scored are computed together.
+
+        All are cells of single memories, of one column.
+        """
+        first, clusters, groups = self._arrays(category)
+        scores = np.array([each._arrays(category)[0] for each in others]).reshape(len(others), first.size)
+        whole = ~np.isnan(scores).any(axis=1) & (first.size > 0) & ~np.isnan(first).any()
+        gaps, bounded = first - scores[whole], (scores[whole] >= 0.0).all(axis=1) & (scores[whole] <= 1.0).all(axis=1)
+        together = iter(
+            differences(gaps, Grouping(clusters, groups), bounded & are_scores(first)) if whole.any() else []
+        )
+        return [
+            next(together) if all_ else self.minus(each, category, test=False)
+            for each, all_ in zip(others, whole, strict=True)
+        ]
 
     def _arrays(self, category: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Scores (NaN: none), histories and groups of the questions of a category, names as numbers; computed once."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -43,6 +44,66 @@ class Sampling:
     freedom: float
     """Degrees of freedom of that error."""
 
+    @classmethod
+    def of(cls, errors: np.ndarray, freedoms: np.ndarray) -> Sampling | None:
+        """That of a single row; None where the error is NaN."""
+        return None if np.isnan(errors[0]) else cls(float(errors[0]), float(freedoms[0]))
+
+
+@dataclass(frozen=True, eq=False)
+class Grouping:
+    """The histories and groups of n questions, and what follows from them alone."""
+
+    clusters: np.ndarray
+    """History of each question: int [n], numbers from 0 without gaps."""
+    groups: np.ndarray
+    """Group of each question, likewise; questions of a group weigh the same in the mean of group means."""
+
+    @classmethod
+    def alone(cls, n: int) -> Grouping:
+        """One history and one group of n questions."""
+        return cls(np.zeros(n, dtype=int), np.zeros(n, dtype=int))
+
+    @cached_property
+    def counts(self) -> np.ndarray:
+        """Questions of each group: float64."""
+        return np.bincount(self.groups).astype(float)
+
+    @cached_property
+    def shares(self) -> np.ndarray:
+        """Weight of each question in the mean of group means: float64 [n], their sum is 1."""
+        return np.asarray(1.0 / (self.counts[self.groups] * self.counts.size))
+
+    @cached_property
+    def weights(self) -> np.ndarray:
+        """The same weights with mean 1, exactly 1 for a single group."""
+        return np.asarray(self.groups.size / (self.counts[self.groups] * self.counts.size))
+
+    @cached_property
+    def effective(self) -> float:
+        """Kish's effective number of questions."""
+        return 1 / float((self.shares**2).sum())
+
+    @cached_property
+    def histories(self) -> int:
+        return int(self.clusters.max()) + 1
+
+    @cached_property
+    def held(self) -> np.ndarray:
+        """Questions of each history in each group: float64 [histories, groups]."""
+        return np.asarray(self.sums(np.ones((1, self.clusters.size)))[0])
+
+    def sums(self, rows: np.ndarray) -> np.ndarray:
+        """Sum of each row's values of each history in each group: float64 [m, n] to [m, histories, groups]."""
+        cells = self.clusters * self.counts.size + self.groups
+        return _sums(rows, cells, self.histories * self.counts.size).reshape(len(rows), self.histories, -1)
+
+    @cached_property
+    def freedom(self) -> float:
+        """Kish's effective number of histories less one, and at least one."""
+        weights = (self.held / self.counts).mean(axis=1)
+        return max(1.0, 1 / float((weights**2).sum()) - 1)
+
 
 def by_question(values: Sequence[float] | np.ndarray, level: float = LEVEL) -> Interval | None:
     """The interval of a mean of independent questions: Wilson's for 0/1 values (as SegTreeMem prints), else Student's t.
@@ -55,7 +116,7 @@ def by_question(values: Sequence[float] | np.ndarray, level: float = LEVEL) -> I
         return None
     if np.isin(array, (0.0, 1.0)).all():
         return wilson(float(array.sum()), array.size, level)
-    return by_question_in_groups(array, np.zeros(array.size, dtype=int), level)
+    return by_question_in_groups(array, Grouping.alone(array.size), level)
 
 
 def wilson(successes: float, n: float, level: float = LEVEL) -> Interval:
@@ -78,9 +139,14 @@ def _wilson(share: float, n: float, z: float) -> Interval:
 
 def t_point(freedom: float, probability: float = 0.975) -> float:
     """The quantile of Student's t; `freedom` may be a fraction."""
+    return float(t_points(np.asarray(freedom), probability))
+
+
+def t_points(freedoms: np.ndarray, probability: float = 0.975) -> np.ndarray:
+    """`t_point` of each."""
     from scipy.special import stdtrit  # imported here: it takes half a second, which a start without intervals saves
 
-    return float(stdtrit(freedom, probability))
+    return np.asarray(stdtrit(freedoms, probability))
 
 
 def _normal_point(level: float) -> float:
@@ -115,79 +181,91 @@ def mean_interval(mean: float, array: np.ndarray, sampling: Sampling | None, lev
     return Interval(float(low / (1 + low)), float(1 / (1 + 1 / high)) if high else 0.0)
 
 
-def shares(groups: np.ndarray) -> np.ndarray:
-    """Weight of each value in the mean of group means; the weights add up to 1."""
-    counts = np.bincount(groups)
-    return np.asarray(1.0 / (counts[groups] * counts.size))
-
-
-def on_effective_number(
-    mean: float, weights: np.ndarray, clusters: np.ndarray, error: float | None, level: float = LEVEL
-) -> Interval:
+def on_effective_number(mean: float, grouping: Grouping, error: float | None, level: float = LEVEL) -> Interval:
     """Wilson's interval of a score with Student's t on the effective number of questions, for two histories or more.
 
     The design effect is the larger of the observed one and that of an intraclass correlation of `ALIKE`: few histories may be alike by
     luck. Korn and Graubard (1998), Survey Methodology 24, use such numbers for proportions in surveys.
 
     Args:
-        weights: what each question weighs in the mean; they add up to 1.
-        clusters: history of each question, numbers from 0.
         error: standard error of the mean from the histories' spread; None where there is no spread.
     """
-    by_cluster = np.bincount(clusters, weights)
+    by_cluster = np.bincount(grouping.clusters, grouping.shares)
     concentration = float((by_cluster**2).sum())
-    share, assumed = min(1.0, max(0.0, mean)), (1 - ALIKE) * float((weights**2).sum()) + ALIKE * concentration
+    share, assumed = min(1.0, max(0.0, mean)), (1 - ALIKE) * float((grouping.shares**2).sum()) + ALIKE * concentration
     observed = error**2 / (share * (1 - share)) if error is not None and 0.0 < share < 1.0 else 0.0
     return _wilson(share, 1 / max(assumed, observed), t_point(max(1.0, 1 / concentration - 1), (1 + level) / 2))
 
 
-def independent(array: np.ndarray, groups: np.ndarray) -> Sampling | None:
-    """Sampling error of the unweighted mean of group means, questions being independent; None for fewer than two values.
+def _sums(rows: np.ndarray, codes: np.ndarray, size: int) -> np.ndarray:
+    """Sum of the values of each code in each row: float64 [m, n] to [m, size]; one after another, as in a single row."""
+    places = np.arange(len(rows))[:, None] * size + codes
+    return np.asarray(np.bincount(places.ravel(), rows.ravel(), len(rows) * size)).reshape(len(rows), size)
+
+
+def independent(rows: np.ndarray, grouping: Grouping) -> tuple[np.ndarray, np.ndarray]:
+    """Sampling error and its degrees of freedom of the unweighted mean of group means, questions being independent, for each row.
 
     The degrees of freedom are Satterthwaite's. With one group this is the standard error of a mean.
+
+    Args:
+        rows: float64 [m, n].
+
+    Returns:
+        Two float64 [m]; the error is NaN for fewer than two values, and where all are alike.
     """
-    if array.size < 2:
-        return None
-    counts = np.bincount(groups).astype(float)
-    means = np.bincount(groups, array) / counts
-    squares = np.bincount(groups, (array - means[groups]) ** 2)
-    inside = array.size - counts.size
-    pooled = float(squares.sum()) / inside if inside else float(array.var(ddof=1))
-    freedom = counts - 1 + BORROWED
-    terms = (squares + BORROWED * pooled) / freedom / counts / counts.size**2
-    error = float(terms.sum()) ** 0.5
-    if error < 1e-9:
-        return None
-    return Sampling(error, float(min(array.size - 1, terms.sum() ** 2 / (terms**2 / freedom).sum())))
+    n, groups, counts = rows.shape[1], grouping.groups, grouping.counts
+    if n < 2:
+        return np.full(len(rows), np.nan), np.ones(len(rows))
+    means = _sums(rows, groups, counts.size) / counts
+    squares = _sums((rows - means[:, groups]) ** 2, groups, counts.size)
+    inside = n - counts.size
+    pooled = squares.sum(axis=1) / inside if inside else rows.var(axis=1, ddof=1)
+    borrowing = counts - 1 + BORROWED
+    terms = (squares + BORROWED * pooled[:, None]) / borrowing / counts / counts.size**2
+    total = terms.sum(axis=1)
+    error = np.sqrt(total)
+    error[error < 1e-9] = np.nan
+    with np.errstate(invalid="ignore"):
+        freedom = np.minimum(n - 1, total**2 / (terms**2 / borrowing).sum(axis=1))
+    return error, freedom
 
 
-def by_question_in_groups(array: np.ndarray, groups: np.ndarray, level: float = LEVEL) -> Interval | None:
+def by_question_in_groups(array: np.ndarray, grouping: Grouping, level: float = LEVEL) -> Interval | None:
     """The interval by question of the unweighted mean of group means."""
-    weights = shares(groups)
-    mean, sampling = float((weights * array).sum()), independent(array, groups)
+    mean, sampling = float((grouping.shares * array).sum()), Sampling.of(*independent(array[None], grouping))
     if array.size < 2 or (sampling is not None and (not are_scores(array) or 0.0 < mean < 1.0)):
         return mean_interval(mean, array, sampling, level)
     if not are_scores(array):
         return None
-    return _wilson(min(1.0, max(0.0, mean)), 1 / float((weights**2).sum()), _normal_point(level))
+    return _wilson(min(1.0, max(0.0, mean)), grouping.effective, _normal_point(level))
 
 
-def matched(gap: np.ndarray, groups: np.ndarray) -> tuple[float, Sampling | None]:
-    """Centre and error of a paired difference of scores, after Agresti and Min.
+def matched(
+    gaps: np.ndarray, grouping: Grouping, error: np.ndarray, freedom: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Centre, error and degrees of freedom of paired differences of scores, after Agresti and Min, for each row.
 
     Two differences of 0, half a gain and half a loss are added. The size of gain and loss is that of the largest difference, which is 1
     for 0/1 scores, and where no score differs. In that case, the interval has the width of Wilson's for no success: with 97 questions and
     more the two halves alone are too narrow for a difference that showed in none of them.
+
+    Args:
+        gaps: float64 [m, n].
+        error, freedom: of their means, by `independent`.
+
+    Returns:
+        Three float64 [m]; the error is NaN for fewer than two values.
     """
-    if gap.size < 2:
-        return float(gap.mean()), None
-    weights, sampling = shares(groups), independent(gap, groups)
-    n, mean = 1 / float((weights**2).sum()), float((weights * gap).sum())
-    variance = 0.0 if sampling is None else sampling.error**2 * n
-    largest = float(np.abs(gap).max()) or 1.0
-    squares = (n - 1) * variance + n * mean**2 + largest**2
-    error = max(0.0, squares - (n * mean) ** 2 / (n + 2)) ** 0.5 / (n + 2)
-    freedom = gap.size - 1 if sampling is None else sampling.freedom
-    if not gap.any():
-        error = max(error, wilson(0.0, n).high / t_point(freedom))
-    return n * mean / (n + 2), Sampling(error, freedom)
+    if gaps.shape[1] < 2:
+        return gaps.mean(axis=1), error, freedom
+    n, means = grouping.effective, (grouping.shares * gaps).sum(axis=1)
+    alike, most = np.isnan(error), np.abs(gaps).max(axis=1)
+    variance = np.where(alike, 0.0, error**2 * n)
+    freedom = np.where(alike, gaps.shape[1] - 1, freedom)
+    squares = (n - 1) * variance + n * means**2 + np.where(most == 0.0, 1.0, most) ** 2
+    error = np.sqrt(np.maximum(0.0, squares - (n * means) ** 2 / (n + 2))) / (n + 2)
+    unmoved = most == 0.0
+    if unmoved.any():
+        error[unmoved] = np.maximum(error[unmoved], wilson(0.0, n).high / t_points(freedom[unmoved]))
+    return n * means / (n + 2), error, freedom

@@ -21,30 +21,30 @@ Intervals by question and the scales are those of `eval.statistics.intervals`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from eval.statistics.intervals import (
     LEVEL,
+    Grouping,
     Interval,
     Sampling,
     are_scores,
-    around,
     by_question,
     by_question_in_groups,
     independent,
     matched,
     mean_interval,
     on_effective_number,
-    shares,
     t_point,
+    t_points,
     wilson,
 )
 
 __all__ = [
-    "ENOUGH_CLUSTERS", "Difference", "Estimate", "Interval", "Sampling", "by_question", "difference", "estimate", "holm",
-    "jackknifed", "permutation_p", "preferred_interval", "stratified", "t_point", "weights", "wilson",
+    "ENOUGH_CLUSTERS", "Difference", "Estimate", "Interval", "Sampling", "by_question", "difference", "differences", "estimate",
+    "holm", "jackknifed", "permutation_p", "preferred_interval", "stratified", "t_point", "weights", "wilson",
 ]  # fmt: skip
 
 ENOUGH_CLUSTERS = 5
@@ -98,10 +98,9 @@ def estimate(
     Raises:
         ValueError: there are no values, or the lengths differ.
     """
-    array, codes = _array(values, clusters), numbered(clusters)
-    return _estimate(
-        float(array.mean()), array, np.zeros(array.size, dtype=int), codes, without, by_question(array, level), level
-    )
+    array = _array(values, clusters)
+    grouping = Grouping(numbered(clusters), np.zeros(array.size, dtype=int))
+    return _estimate(float(array.mean()), array, grouping, without, by_question(array, level), level)
 
 
 def preferred_interval(ours: Estimate) -> Interval | None:
@@ -136,22 +135,55 @@ def difference(
     Raises:
         ValueError: there are no pairs, or the lengths differ.
     """
-    one, two, codes = _array(first, clusters), _array(second, clusters), numbered(clusters)
-    gap, strata = one - two, np.zeros(one.size, dtype=int) if groups is None else numbered(groups)
-    weighted = gap * weights(strata)
-    mean, scores = float(weighted.mean()), are_scores(one) and are_scores(two)
-    case = _jackknife(gap, strata, codes, without)
-    centre, question = matched(gap, strata) if scores else (mean, independent(gap, strata))
-    return Difference(
-        mean,
-        gap.size,
-        by_question=None if question is None else around(centre, question),
-        by_case=None if case is None else around(mean, case),
-        p=permutation_p(weighted, seed) if test else None,
-        p_by_case=None if case is None else _t_test(mean, case),
-        clusters=int(codes.max()) + 1,
-        sampling=case or question,
-    )
+    one, two = _array(first, clusters), _array(second, clusters)
+    strata = np.zeros(one.size, dtype=int) if groups is None else numbered(groups)
+    grouping = Grouping(numbered(clusters), strata)
+    scores = np.array([are_scores(one) and are_scores(two)])
+    gap = (one - two)[None]
+    (own,) = differences(gap, grouping, scores, None if without is None else np.asarray(without)[None])
+    return replace(own, p=permutation_p(gap[0] * grouping.weights, seed)) if test else own
+
+
+def differences(
+    gaps: np.ndarray, grouping: Grouping, scores: np.ndarray, without: np.ndarray | None = None
+) -> list[Difference]:
+    """`difference` of many pairs of systems over the same questions, without the permutation test.
+
+    Args:
+        gaps: float64 [m, n], what each question gained, a pair a row.
+        scores: bool [m], whether the values of both systems lie in [0, 1].
+        without: float64 [m, histories], as for `difference`.
+    """
+    means, size = (gaps * grouping.weights).mean(axis=1), gaps.shape[1]
+    plain = independent(gaps, grouping)
+    question = [np.where(scores, *both) for both in zip(matched(gaps, grouping, *plain), (means, *plain), strict=True)]
+    errors = _jackknife(gaps, grouping, without)
+    by_case = _students(means, errors, np.full(len(gaps), grouping.freedom))
+    ps = _t_tests(means, errors, grouping.freedom)
+    return [
+        Difference(
+            mean,
+            size,
+            by_question=None if other is None else other[0],
+            by_case=None if case is None else case[0],
+            p=None,
+            p_by_case=None if case is None else p,
+            clusters=grouping.histories,
+            sampling=case[1] if case else other[1] if other else None,
+        )
+        for mean, other, case, p in zip(means.tolist(), _students(*question), by_case, ps.tolist(), strict=True)
+    ]
+
+
+def _students(means: np.ndarray, errors: np.ndarray, freedoms: np.ndarray) -> list[tuple[Interval, Sampling] | None]:
+    """Student's interval of each mean, with its sampling error; None where the error is NaN."""
+    halves = t_points(freedoms, (1 + LEVEL) / 2) * errors
+    return [
+        None if error != error else (Interval(low, high), Sampling(error, freedom))
+        for low, high, error, freedom in zip(
+            (means - halves).tolist(), (means + halves).tolist(), errors.tolist(), freedoms.tolist(), strict=True
+        )
+    ]
 
 
 def permutation_p(gap: np.ndarray, seed: int = 0, flips: int = 10_000, most: int = 200_000) -> float | None:
@@ -194,11 +226,11 @@ def holm(ps: Sequence[float | None]) -> list[float | None]:
     return adjusted
 
 
-def _t_test(mean: float, sampling: Sampling) -> float:
-    """Two-sided p of the null hypothesis that the mean is 0."""
+def _t_tests(means: np.ndarray, errors: np.ndarray, freedom: float) -> np.ndarray:
+    """Two-sided p of the null hypothesis that a mean is 0, of each."""
     from scipy.special import stdtr
 
-    return float(2 * stdtr(sampling.freedom, -abs(mean) / sampling.error))
+    return np.asarray(2 * stdtr(freedom, -np.abs(means) / errors))
 
 
 def weights(groups: Sequence[str] | np.ndarray) -> np.ndarray:
@@ -209,67 +241,56 @@ def weights(groups: Sequence[str] | np.ndarray) -> np.ndarray:
     Args:
         groups: group of each question; with a single group the mean is that of the questions.
     """
-    codes = numbered(groups)
-    counts = np.bincount(codes)
-    return np.asarray(codes.size / (counts[codes] * counts.size))  # exactly 1 for a single group
+    return Grouping(np.zeros(len(groups), dtype=int), numbered(groups)).weights
 
 
 def _estimate(
     mean: float,
     array: np.ndarray,
-    groups: np.ndarray,
-    clusters: np.ndarray,
+    grouping: Grouping,
     without: Sequence[float] | None,
     question: Interval | None,
     level: float = LEVEL,
 ) -> Estimate:
-    size = int(clusters.max()) + 1
-    case = mean_interval(mean, array, _jackknife(array, groups, clusters, without), level)
-    cautious = None
-    if case is None and size > 1 and are_scores(array):
-        sampling = _jackknife(array, groups, clusters, without, least=2)
-        error = None if sampling is None else sampling.error
-        cautious = on_effective_number(mean, shares(groups), clusters, error, level)
-    return Estimate(mean, array.size, question, case, size, cautious)
+    def by_histories(least: int) -> Sampling | None:
+        rows = None if without is None else np.asarray(without)[None]
+        return Sampling.of(_jackknife(array[None], grouping, rows, least), np.array([grouping.freedom]))
+
+    case, cautious = mean_interval(mean, array, by_histories(ENOUGH_CLUSTERS), level), None
+    if case is None and grouping.histories > 1 and are_scores(array):
+        sampling = by_histories(2)
+        cautious = on_effective_number(mean, grouping, None if sampling is None else sampling.error, level)
+    return Estimate(mean, array.size, question, case, grouping.histories, cautious)
 
 
 def _jackknife(
-    array: np.ndarray,
-    groups: np.ndarray,
-    clusters: np.ndarray,
-    without: Sequence[float] | None = None,
-    least: int = ENOUGH_CLUSTERS,
-) -> Sampling | None:
-    """Jackknife error of the unweighted mean of group means; with one group, of the plain mean. None where it cannot be estimated.
+    rows: np.ndarray, grouping: Grouping, without: np.ndarray | None = None, least: int = ENOUGH_CLUSTERS
+) -> np.ndarray:
+    """Jackknife error of each row's unweighted mean of group means; with one group, of the plain mean. NaN where it cannot be estimated.
 
     A group without remaining questions is left out of a replicate's mean.
 
     Args:
-        groups, clusters: numbers from 0, one per value.
-        without: the means without each cluster, where they differ from the means of the remaining values.
+        rows: float64 [m, n].
+        without: float64 [m, histories], the means without each cluster, where they differ from the means of the remaining values.
         least: the fewest clusters from which an error is taken.
     """
-    size = int(clusters.max()) + 1
-    if size < least:
-        return None
-    sums, counts = np.zeros((size, int(groups.max()) + 1)), np.zeros((size, int(groups.max()) + 1))
-    np.add.at(sums, (clusters, groups), array)
-    np.add.at(counts, (clusters, groups), 1.0)
-    total, questions = sums.sum(axis=0), counts.sum(axis=0)
-    left = questions - counts
-    means = np.divide(total - sums, left, out=np.full_like(sums, np.nan), where=left > 0)
-    gaps = (np.nanmean(means, axis=1) if without is None else np.asarray(without)) - (total / questions).mean()
-    error = _delete_one_error(gaps)
-    if error is None:
-        return None
-    weights = (counts / questions).mean(axis=1)
-    return Sampling(error, max(1.0, 1 / float((weights**2).sum()) - 1))
+    if grouping.histories < least:
+        return np.full(len(rows), np.nan)
+    sums = grouping.sums(rows)
+    total = sums.sum(axis=1)
+    if without is None:
+        left = grouping.counts - grouping.held
+        rest = total[:, None] - sums
+        without = np.nanmean(np.divide(rest, left, out=np.full_like(rest, np.nan), where=left > 0), axis=2)
+    return _delete_one_errors(without - (total / grouping.counts).mean(axis=1)[:, None])
 
 
-def _delete_one_error(gaps: np.ndarray) -> float | None:
-    """Jackknife standard error from how far each delete-one value lies from the full one; None where the clusters do not differ."""
-    error = float(((gaps.size - 1) / gaps.size * (gaps**2).sum()) ** 0.5)
-    return None if error < 1e-9 else error  # below are only rounding errors
+def _delete_one_errors(gaps: np.ndarray) -> np.ndarray:
+    """Jackknife standard error of each row, from how far each delete-one value lies from the full one; NaN where they do not differ."""
+    size = gaps.shape[1]
+    errors = np.sqrt((size - 1) / size * (gaps**2).sum(axis=1))
+    return np.where(errors < 1e-9, np.nan, errors)  # below are only rounding errors
 
 
 def jackknifed(value: float, without: Sequence[float], n: int, level: float = LEVEL) -> Estimate:
@@ -280,8 +301,8 @@ def jackknifed(value: float, without: Sequence[float], n: int, level: float = LE
         n: questions that it rests on.
     """
     size = len(without)
-    error = _delete_one_error(np.asarray(without) - value) if size >= ENOUGH_CLUSTERS else None
-    if error is None:
+    error = float(_delete_one_errors(np.asarray(without)[None] - value)[0]) if size >= ENOUGH_CLUSTERS else np.nan
+    if np.isnan(error):
         return Estimate(value, n, None, None, size)
     half = t_point(size - 1, (1 + level) / 2) * error
     return Estimate(value, n, None, Interval(max(0.0, value - half), min(1.0, value + half)), size)
@@ -320,6 +341,6 @@ def stratified(
     Raises:
         ValueError: there are no values, or the lengths differ.
     """
-    array, codes = _array(values, clusters), numbered(groups)
-    mean = float((np.bincount(codes, weights=array) / np.bincount(codes)).mean())
-    return _estimate(mean, array, codes, numbered(clusters), without, by_question_in_groups(array, codes))
+    array, grouping = _array(values, clusters), Grouping(numbered(clusters), numbered(groups))
+    mean = float((np.bincount(grouping.groups, weights=array) / grouping.counts).mean())
+    return _estimate(mean, array, grouping, without, by_question_in_groups(array, grouping))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -86,11 +85,16 @@ def pairs(found: Mapping[int, Cell]) -> Iterator[list[Any]]:
     p is None for fewer than five histories. It is that of the pair alone: whatever runs lie in the folder are no family that somebody
     asked for, so these pairs are exploratory. Tables test and star a declared family.
     """
-    for (first, one), (second, other) in combinations(found.items(), 2):
-        for category in categories(one.column):
-            if (gap := one.minus(other, category, test=False)) is not None:
-                own = gap.mean, gap.n, ends(gap.by_question), ends(gap.by_case), gap.clusters, gap.p_by_case
-                yield [first, second, category, *own]
+    places = list(found)
+    for at, first in enumerate(places):
+        rest = [found[second] for second in places[at + 1 :]]
+        names = categories(found[first].column)
+        gaps = [found[first].minus_each(rest, category) for category in names]
+        for second, own in zip(places[at + 1 :], zip(*gaps, strict=True), strict=True):
+            for category, gap in zip(names, own, strict=True):
+                if gap is not None:
+                    about = gap.mean, gap.n, ends(gap.by_question), ends(gap.by_case), gap.clusters, gap.p_by_case
+                    yield [first, second, category, *about]
 
 
 def disputed(found: Sequence[Cell]) -> set[tuple[str, str]]:

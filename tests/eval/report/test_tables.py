@@ -5,10 +5,11 @@ from __future__ import annotations
 import csv
 import io
 import json
-from dataclasses import replace
+from dataclasses import astuple, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from eval.files.records import Prediction
@@ -19,7 +20,7 @@ from eval.report.published import Published, find, qualified, read_published, ve
 from eval.report.rendering import markdown, shown
 from eval.report.table_file import as_csv
 from eval.report.tables import Measure, Row, Table
-from eval.statistics.stats import Estimate, Interval
+from eval.statistics.stats import Estimate, Interval, Sampling
 
 QUESTIONS = tuple(Asked(f"c{n % 2}", f"q{n}", "abc"[n % 3], f"c{n % 2}", n != 5, True) for n in range(6))
 COLUMN = Column("toy", "Toy", "judge", QUESTIONS)
@@ -148,6 +149,47 @@ def test_a_paired_difference_uses_only_questions_that_both_have(tmp_path: Path) 
     gap = first.minus(second)
     assert gap is not None
     assert (gap.mean, gap.n) == (0.5, 2)
+
+
+@pytest.mark.parametrize("aggregate", ["question", "category"])
+def test_many_paired_differences_are_those_of_single_pairs(tmp_path: Path, aggregate: str) -> None:
+    rng = np.random.default_rng(0)
+    asked = tuple(Asked(f"c{n % 6}", f"q{n}", "abc"[n % 5 % 3], f"c{n % 6}", True, True) for n in range(40))
+    values = [rng.integers(0, 2, 40).astype(float), rng.random(40), rng.random(40) * 9, np.zeros(40), np.zeros(40)]
+    values.append(np.where(np.arange(40) == 7, np.nan, values[1]))  # a question without a score
+
+    def scored(place: int, own: np.ndarray) -> Cell:
+        records = [
+            {
+                "case_id": each.case_id,
+                "question_id": each.question_id,
+                "repeat": 0,
+                "value": None if np.isnan(value) else value,
+            }
+            for each, value in zip(asked, own.tolist(), strict=True)
+        ]
+        write_lines(tmp_path / f"{place}.jsonl", records)
+        return Cell(Column("toy", "Toy", "judge", asked, aggregate), {}, (tmp_path / f"{place}.jsonl",))
+
+    cells = [scored(place, own) for place, own in enumerate(values)]
+    for first in cells:
+        for category in ("all", "a"):
+            singly = [first.minus(each, category, test=False) for each in cells]
+            for one, other in zip(singly, first.minus_each(cells, category), strict=True):
+                assert one is not None
+                assert other is not None
+                assert (one.n, one.clusters, one.p) == (other.n, other.clusters, other.p)
+                assert (one.by_case is None, one.by_question is None) == (
+                    other.by_case is None,
+                    other.by_question is None,
+                )
+                plain = [(gap.mean, *numbers(gap.by_question, gap.by_case, gap.sampling)) for gap in (one, other)]
+                assert plain[0] == pytest.approx(plain[1], abs=1e-12)
+    assert cells[0].minus_each([]) == []
+
+
+def numbers(*parts: Interval | Sampling | None) -> list[float]:
+    return [number for part in parts if part is not None for number in astuple(part)]
 
 
 def published(value: float, low: float | None = None, high: float | None = None) -> Published:
