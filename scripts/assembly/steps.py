@@ -30,7 +30,7 @@ from memsys.lean import cores
 from memsys.llm.pricing import SpendingCapReached
 from memsys.llm.traffic import Traffic
 from scripts.assembly.models import Models
-from scripts.assembly.scorers import judging
+from scripts.assembly.scorers import judging, refuse_unfit
 from scripts.settings.arguments import as_called
 from scripts.setup.causes import commonest
 from scripts.terminal.progress import expected_cells, progress_line
@@ -233,10 +233,11 @@ def answer_all(
         A caption line when not all of them were asked, because of a spending cap or a shard; else an empty string.
 
     Raises:
-        RunError: a replay needs a service's run that is not finished.
+        RunError: a judge cannot grade a data set, or a replay needs a service's run that is not finished.
     """
     for run in runs:
         graders = [judging(cfg, models, name) for name in judges.get(run.dataset, ())]
+        refuse_unfit(run, graders)
         models.ahead.expect(run, [grader for grader in graders if grader.model not in models.stand_in_identities])
     if cfg.shard is None:
         runs = workable(cfg, runs)
