@@ -28,6 +28,8 @@ LINE = 0.082
 """Inches between two lines of the smallest print."""
 FEW = 10
 """Up to this many whole numbers each get a tick."""
+BANDS = 4
+"""More intervals than this at one place are strokes side by side; bands on top of each other would hide each other."""
 PUBLISHED = "published"
 
 
@@ -50,7 +52,8 @@ class Sheet:
     """Inches per row of panels; bars take the height that they need."""
     spacing: str = "linear"
     """Horizontal axis of lines: linear, log, or even (values at equal distances)."""
-    log_y: bool = False
+    log_y: bool | tuple[str, ...] = False
+    """Lines: whether the vertical axis is logarithmic, or the panels in which it is."""
     stars: bool = False
     """Lines: whether the best point of each series gets a star and its gain over the dashed line."""
     overlay: str = ""
@@ -86,13 +89,14 @@ def _by_series(points: Sequence[Point]) -> dict[str, list[Point]]:
 
 
 def _lines(axes: Axis, sheet: Sheet, points: Sequence[Point], style: Style) -> None:
-    """One line per series with its band; a series without `x` is a dashed horizontal line; published points are diamonds.
+    """One line per series with its intervals; a series without `x` is a dashed horizontal line; published points are diamonds.
 
     Points with a label (why they are no equals of the others) are drawn open and get no tick.
     """
     place = _positions(sheet, points)
     ends: list[tuple[float, str, str]] = []
     levels = [point for point in points if point.x == "" and point.origin != PUBLISHED]
+    spread = list(_by_series([point for point in points if point.low is not None and point.x != ""]))
     for name, own in _by_series([point for point in points if point.origin != PUBLISHED and point.x != ""]).items():
         own = sorted(own, key=lambda point: place(point.x))
         x, y, colour = [place(point.x) for point in own], [point.y for point in own], style.colour(name)
@@ -105,7 +109,12 @@ def _lines(axes: Axis, sheet: Sheet, points: Sequence[Point], style: Style) -> N
         if banded:
             at = [place(point.x) for point in banded]
             low, high = [point.low for point in banded], [point.high for point in banded]
-            axes.fill_between(at, low, high, color=colour, alpha=0.13, linewidth=0)
+            if len(spread) <= BANDS:
+                axes.fill_between(at, low, high, color=colour, alpha=0.13, linewidth=0)
+            else:
+                aside = _shifted(axes, 1.6 * (spread.index(name) - (len(spread) - 1) / 2))
+                axes.vlines(at, low, high, color=colour, alpha=0.6, linewidth=0.7, transform=aside)
+                axes.update_datalim([*zip(at, low, strict=True), *zip(at, high, strict=True)])
         if sheet.stars:
             _star(axes, place, own, levels, above=not ends, colour=colour)
         ends.append((y[-1], name, colour))
@@ -119,10 +128,18 @@ def _lines(axes: Axis, sheet: Sheet, points: Sequence[Point], style: Style) -> N
         axes.plot(at, y, "D:", color=colour, mfc="white", ms=3.0, mew=0.7, linewidth=0.6, clip_on=False, zorder=4)
         if name not in named:
             ends.append((y[-1], name, colour))
-    if sheet.log_y:  # linear below the smallest value, because some cost nothing
+    if sheet.log_y is True or (sheet.log_y and points[0].panel in sheet.log_y):
+        # Linear below the smallest value, because some cost nothing.
         axes.set_yscale("symlog", linthresh=min((point.y for point in points if point.y > 0), default=1.0))
     _ticks(axes, sheet, points, place)
     _named_ends(axes, sheet, ends)
+
+
+def _shifted(axes: Axis, by: float) -> Any:
+    """The coordinates of the data, moved to the right by so many points of print."""
+    from matplotlib.transforms import ScaledTranslation
+
+    return axes.transData + ScaledTranslation(by / 72, 0, axes.figure.dpi_scale_trans)
 
 
 def _positions(sheet: Sheet, points: Sequence[Point]) -> Callable[[str | float], float]:

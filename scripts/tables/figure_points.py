@@ -233,7 +233,7 @@ def _triplets(options: Mapping[str, Any], experiment: Experiment[Figures]) -> li
 
 
 def _growth(options: Mapping[str, Any], experiment: Experiment[Figures]) -> list[Point]:
-    """Cost by size. A finished measurement is not repeated, because its seconds would differ."""
+    """Cost by size. A finished measurement is not repeated, because its seconds would differ; rows that `only` leaves out have no other."""
     sizes = options["sizes"].get(experiment.settings.profile_name) or options["sizes"]["default"]
     points = []
     for subject in _subjects(experiment, metrics=False):
@@ -250,6 +250,8 @@ def _growth(options: Mapping[str, Any], experiment: Experiment[Figures]) -> list
         )
         path = growth_file(run, run.dataset, schedule)
         if not path.is_file():
+            if experiment.only is not None and subject.line.name not in experiment.only:
+                continue
             replace_file(path, measure(run, run.dataset, schedule, metric.score if metric else None))
         with path.open(encoding="utf-8", newline="") as handle:
             costs = list(csv.DictReader(handle))

@@ -178,6 +178,12 @@ def test_growth_is_measured_once_and_covers_reading(made: Any, results: Path) ->
     assert all(float(row["y"]) > 0 for row in reading)
 
 
+def test_a_growth_curve_that_only_leaves_out_is_drawn_from_its_file_and_not_measured(made: Any) -> None:
+    rows = [{"memory": "bm25"}, {"memory": "dense"}]
+    for wanted, drawn in (("bm25", {"BM25"}), ("dense", {"BM25", "Dense"})):
+        assert {row["series"] for row in made("segtreemem_f5", f"only=[{wanted}]", rows=rows)} == drawn
+
+
 def test_a_row_is_named_by_settings_categories_and_values_of_its_own(results: Path) -> None:
     found = experiment(
         checked(composed("memtree_fa7", results), "figures"), layout(load_option("figure", "memtree_fa7")), run=False

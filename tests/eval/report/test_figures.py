@@ -17,7 +17,7 @@ from data_loaders.schema import Case, Session, Turn
 from eval.files.store import RunError, write_lines
 from eval.report.cell import Asked, Cell, Column
 from eval.report.figures import draw, save
-from eval.report.panels import COLOURS, KINDS, Sheet, apart
+from eval.report.panels import BANDS, COLOURS, KINDS, Sheet, apart
 from eval.report.points import (
     FIELDS,
     Point,
@@ -302,6 +302,32 @@ def test_lines_are_named_where_they_end_and_bands_are_the_intervals() -> None:
     (band,) = axes.collections
     corners = band.get_paths()[0].vertices
     assert (corners[:, 1].min(), corners[:, 1].max()) == (pytest.approx(0.1), pytest.approx(0.5))
+
+
+def test_many_intervals_are_strokes_side_by_side_that_the_panel_holds() -> None:
+    spread = {"low": 0.1, "high": 0.9}
+    points = [replace(AT, x=x, y=0.5, series=f"s{number}", **spread) for x in (1.0, 2.0) for number in range(BANDS + 1)]
+    (axes,) = draw(Sheet("Title", FOOT, "lines"), points).axes
+    assert len(axes.collections) == BANDS + 1
+    left = []
+    for strokes in axes.collections:
+        ends = strokes.get_transform().transform(strokes.get_paths()[0].vertices)
+        assert strokes.get_paths()[0].vertices[:, 1].tolist() == [0.1, 0.9]
+        left.append(ends[0, 0])
+    assert left == sorted(set(left)), "no stroke stands on another"
+    low, high = axes.get_ylim()
+    assert low < 0.1
+    assert high > 0.9
+
+
+def test_only_the_panels_that_are_named_have_a_logarithmic_axis() -> None:
+    points = [replace(AT, x=x, y=10**x, panel=panel) for panel in ("share", "bytes") for x in (1.0, 2.0)]
+    named = {
+        axes.get_title("left"): axes for axes in draw(Sheet("Title", FOOT, "lines", log_y=("bytes",)), points).axes
+    }
+    assert {name: axes.get_yscale() for name, axes in named.items()} == {"share": "linear", "bytes": "symlog"}
+    both = draw(Sheet("Title", FOOT, "lines", log_y=True), points).axes
+    assert [axes.get_yscale() for axes in both] == ["symlog", "symlog"]
 
 
 def test_published_points_are_open_diamonds_and_the_key_says_so() -> None:
