@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from memsys.jsons import canonical
+from memsys.jsons import canonical, encoded
 from memsys.llm import meter
 from memsys.llm.endpoint import Endpoint
 from memsys.llm.futures import keeping, release
@@ -86,8 +86,9 @@ class Client:
         return replace(completion, notes=(*completion.notes, "batch")) if self.endpoint.named else completion
 
     def _worst_cost(self, request: Request) -> float | None:
-        # A token is at least one byte of UTF-8, so the number of bytes is an upper bound on the prompt's tokens.
+        # A token is at least one byte of UTF-8, so the number of bytes is an upper bound on the prompt's tokens. A schema is part of it.
         most_tokens = sum(len(content.encode()) + 16 for _, content in request.messages)
+        most_tokens += 0 if request.schema is None else len(encoded(request.schema))
         return self.settings.cost(most_tokens, self.settings.output_limit(request.max_tokens))
 
 

@@ -283,6 +283,13 @@ def test_a_call_that_was_cut_off_is_booked_at_its_worst() -> None:
     assert purse.spent > 100 * 2.0 / 1e6
 
 
+def test_a_schema_that_is_sent_is_reserved_too() -> None:
+    purse, schema = Purse(max_usd=1.0), {"type": "object", "description": "word " * 1000}
+    with served(replies((200, {}, b"{torn"), (200, {}, GOOD))) as url:
+        complete(Client(endpoint(url, purse=purse), SETTINGS), request(schema=schema, max_tokens=1))
+    assert purse.spent > 5000 * 1.0 / 1e6, "the call that was cut off is booked at its worst"
+
+
 def test_vectors_come_back_in_order_and_of_unit_length() -> None:
     texts = [f"word{number} and more" for number in range(10)]
     with served() as url:
