@@ -31,7 +31,11 @@ def _hooked() -> None:
 
 
 def _watch(event: str, arguments: tuple[Any, ...]) -> None:
-    if _forbidden and event in ("socket.connect", "socket.sendto") and isinstance(arguments[1], tuple):
+    if (
+        _forbidden
+        and event in ("socket.connect", "socket.sendto", "socket.sendmsg")
+        and isinstance(arguments[1], tuple)
+    ):
         host = arguments[1][0]
         if not (_is_loopback_address(host) or host in ("", *_NAMES)):
             raise PermissionError(f"network=false: refused to connect to {host}")

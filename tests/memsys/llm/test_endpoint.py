@@ -323,6 +323,14 @@ def test_without_a_network_the_loop_itself_connects_to_nothing_beyond_this_machi
     loop.close()
 
 
+def test_without_a_network_a_datagram_is_refused_whichever_call_sends_it() -> None:
+    offline.forbid_network()
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as plain:
+        with pytest.raises(PermissionError, match="network=false"):
+            plain.sendmsg([b"x"], [], 0, ("192.0.2.1", 80))
+        plain.sendmsg([b"x"], [], 0, ("127.0.0.1", 9))
+
+
 def test_without_a_network_a_server_on_this_machine_still_answers(no_network: None, opened: Open) -> None:
     with answering(always(json.dumps(GOOD).encode())) as url:
         assert complete(Client(opened(url), SETTINGS), request()).text == "ok"
