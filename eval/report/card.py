@@ -164,7 +164,7 @@ def _questions(folder: Path) -> tuple[Asked, ...]:
     for case in RunFolder(folder).cases():
         known = read_record(case / COMPLETE) if is_complete(case) else {}
         asked += [
-            Asked(answer.case_id, answer.question_id, "", known.get("cluster", answer.case_id), True, False)
+            Asked(answer.case_id, answer.question_id, "", str(known.get("cluster") or answer.case_id), True, False)
             for answer in read_predictions(case).values()
         ]
     return tuple(asked)

@@ -61,6 +61,12 @@ def test_the_scores_of_a_card_are_those_of_the_report(bm25: Scored) -> None:
         assert f"| {shown(cell)} |" in text
 
 
+def test_a_card_takes_a_cluster_that_is_no_text_for_a_name(bm25: Scored) -> None:
+    case = next(bm25.answers.folder.glob("cases/*/case.json"))
+    case.write_text(json.dumps({**json.loads(case.read_text("utf-8")), "cluster": ["x"]}) + "\n")
+    assert "48 questions: 48 answered" in card_of(bm25.answers.folder)
+
+
 def test_a_card_counts_errors_and_cuts_and_names_the_reasons(lab: Lab) -> None:
     run = lab.score(lab.ask("recency", "locomo"), ["locomo_f1"], [])
     case = next(run.answers.folder.glob("cases/*"))
