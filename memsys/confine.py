@@ -31,6 +31,8 @@ NO_SUID, NO_DEVICES, NO_PROGRAMS, BIND, RECURSIVE, PRIVATE = 2, 4, 8, 1 << 12, 1
 MOUNT_SETATTR, HERE, WHOLE_TREE, READ_ONLY = 442, -100, 0x8000, 1
 """For mount_setattr(2), which has this number on every architecture."""
 DETACH = 2
+USER = 1000
+"""The number of user and group in the namespaces. Servers such as PostgreSQL refuse to run as root, whoever that is outside."""
 DEVICES = ("null", "zero", "full", "random", "urandom")
 LINKS = {"fd": "/proc/self/fd", "stdin": "fd/0", "stdout": "fd/1", "stderr": "fd/2"}
 
@@ -151,10 +153,10 @@ def check(result: int, what: str) -> None:
 
 
 def leave(root: str) -> None:
-    """Leave the namespaces of the machine; user and group keep their numbers."""
+    """Leave the namespaces of the machine."""
     user, group = os.getuid(), os.getgid()
     check(LIBC.unshare(NAMESPACES), "unshare")
-    for name, text in (("setgroups", "deny"), ("uid_map", f"{user} {user} 1"), ("gid_map", f"{group} {group} 1")):
+    for name, text in (("setgroups", "deny"), ("uid_map", f"{USER} {user} 1"), ("gid_map", f"{USER} {group} 1")):
         with open(f"/proc/self/{name}", "w", encoding="ascii") as file:
             file.write(text)
     check(LIBC.mount(None, b"/", None, RECURSIVE | PRIVATE, None), "mount /")

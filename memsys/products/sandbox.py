@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Literal
 
 from memsys import processes
+from memsys.confine import USER
 
 Kind = Literal["bubblewrap", "namespaces", "none"]
 SYSTEM = (
@@ -101,8 +102,8 @@ def _binds(folder: Path, readable: Sequence[Path]) -> list[tuple[str, str, bool]
         each.mkdir(exist_ok=True)
     home = folder / "scratch" / "home"
     (own / "hosts").write_text("127.0.0.1 localhost\n", encoding="ascii")
-    (own / "passwd").write_text(f"user:x:{os.getuid()}:{os.getgid()}::{home}:/bin/sh\n", encoding="utf-8")
-    (own / "group").write_text(f"user:x:{os.getgid()}:\n", encoding="ascii")
+    (own / "passwd").write_text(f"user:x:{USER}:{USER}::{home}:/bin/sh\n", encoding="utf-8")
+    (own / "group").write_text(f"user:x:{USER}:\n", encoding="ascii")
     places: list[tuple[str, str, bool]] = [(path, path, False) for path in SYSTEM if os.path.exists(path)]
     places += [(str(path), f"/etc/{path.name}", False) for path in sorted(own.iterdir())]
     places.append((str(tmp), "/tmp", True))
@@ -135,6 +136,7 @@ def _within(path: str, folder: str) -> bool:
 def _bubblewrap(binds: Sequence[tuple[str, str, bool]]) -> list[str]:
     """The program's options, whose order is that of the mounts."""
     options = ["bwrap", "--unshare-user", "--unshare-all", "--die-with-parent", "--cap-drop", "ALL", "--proc", "/proc"]
+    options += ["--uid", str(USER), "--gid", str(USER)]
     options += ["--dev", "/dev"]
     for source, target, writable in binds:
         if os.path.islink(source) and not os.path.isabs(os.readlink(source)):

@@ -35,14 +35,16 @@ MEMORY_EXCEEDED, PARENT_GONE = 86, 87
 
 
 class Guard:
-    """Refuses every connection but that to the gateway, and programs that the adapter does not declare; counts the attempts.
+    """Refuses every connection but those to the gateway and to Unix sockets in the product's own folder, and programs that the adapter does
+    not declare; counts the attempts.
 
     It sees what Python's own modules do, and keeps well-meant products from what they do by default, such as telemetry. Code in C or Rust,
     `ctypes`, and a product that wants to get around it are not seen: what they reach is what the sandbox (`memsys.products.sandbox`) shows.
     """
 
-    def __init__(self, host: str, port: int) -> None:
+    def __init__(self, host: str, port: int, folder: str) -> None:
         self._host, self._port = host, port
+        self._folder = os.path.join(os.path.realpath(folder), "")
         self.refused: Counter[str] = Counter()
         self.children = False
         """Whether other programs may be started."""
@@ -63,9 +65,14 @@ class Guard:
             self._refuse(PROGRAM + (_exact(what) or event))
 
     def _check_address(self, address: Any) -> None:
-        """Refuse every address but the gateway's, also Unix sockets; None is a socket that is connected already."""
-        if address is not None and (end := _end_of(address)) != (self._host, self._port):
+        """Refuse every address but the gateway's and those below the folder; None is a socket that is connected already."""
+        if address is not None and (end := _end_of(address)) != (self._host, self._port) and not self._own(address):
             self._refuse(f"{end[0]}:{end[1]}")
+
+    def _own(self, address: Any) -> bool:
+        """Whether an address is a Unix socket in the product's folder: that of a program which the product has started itself."""
+        path = _exact(address) or ""
+        return path != "" and "\0" not in path and os.path.realpath(path).startswith(self._folder)
 
     def _check_name(self, name: Any) -> None:
         if name is not None and (exact := _exact(name)) not in ("", self._host, *LOCAL):

@@ -61,7 +61,7 @@ class Worker:
         """Set up the surroundings, then import and build the product; says what was built."""
         around = loaded(Path(__file__).with_name("surroundings.py"))
         around.keep_watch(PARENT, given["memory_mb"])
-        self._guard = around.Guard(given["host"], given["port"])
+        self._guard = around.Guard(given["host"], given["port"], given["scratch"])
         self._guard.install()
         around.seed_ids(given["seed"])
         self._clock = around.Clock(follow=given["clock"] == "dialogue")

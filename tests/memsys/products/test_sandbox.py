@@ -31,6 +31,7 @@ from memsys.llm.gateway.upstream import EngineUpstream
 from memsys.llm.offline.extractive import ExtractiveLLM
 from memsys.products import sandbox
 from memsys.products.process import AHEAD, Crashed, MalformedReply
+from memsys.products.surroundings import Guard
 from memsys.settings import with_settings
 from memsys.systems.released import Released
 from scripts.tables.captions import waivers
@@ -144,6 +145,32 @@ def test_no_probe_gets_out_of_a_sandbox_even_without_a_guard(
     run = subprocess.run(command, capture_output=True, timeout=60, check=True, env={"PATH": os.environ["PATH"]})
     got = json.loads(run.stdout)
     assert (got, outside.met()) == ([], set())
+
+
+@LINUX
+@pytest.mark.parametrize("kind", ["bubblewrap", "namespaces"])
+def test_nobody_is_root_in_a_sandbox_and_files_are_written_all_the_same(kind: sandbox.Kind, tmp_path: Path) -> None:
+    if not sandbox.works(kind):
+        pytest.skip(f"this system has no {kind}")
+    asking = "import os, pathlib; pathlib.Path('own').touch(); print(os.geteuid(), os.getgid(), os.stat('own').st_uid)"
+    python = Path(sys.executable)
+    command = sandbox.confined(kind, tmp_path, python, (), [str(python), "-I", "-S", "-c", asking])
+    assert subprocess.run(command, capture_output=True, timeout=60, check=True).stdout == b"1000 1000 1000\n"
+    assert (tmp_path / "scratch" / "own").stat().st_uid == os.getuid()
+
+
+def test_a_guard_lets_a_product_reach_unix_sockets_in_its_own_folder_alone(tmp_path: Path) -> None:
+    own = tmp_path / "own"
+    own.mkdir()
+    (own / "link").symlink_to(tmp_path)
+    guard = Guard("127.0.0.1", 80, str(own))
+    guard._watch("socket.connect", (None, f"{own}/server"))
+    guard._watch("socket.connect", (None, os.fsencode(own / "server")))
+    outside = [f"{tmp_path}/server", f"{own}/../server", f"{own}/link/server", f"{own}er/server", "\0server", ""]
+    for address in (*outside, ("127.0.0.1", 81)):
+        with pytest.raises(PermissionError, match="the gateway alone"):
+            guard._watch("socket.connect", (None, address))
+    assert sum(guard.refused.values()) == len(outside) + 1
 
 
 @LINUX
