@@ -62,28 +62,37 @@ def oldest_python(pins: Iterable[str]) -> tuple[int, int]:
 
 
 def _make_environment(folder: Path, uv: str | None, oldest: tuple[int, int]) -> None:
-    """Make an environment with our Python if it is new enough, else with one that uv finds or fetches, or that is on PATH.
+    """Make an environment with our Python if it is new enough, else with one that is on PATH, or that uv finds or fetches.
 
     Raises:
         RunError: there is none.
     """
     if sys.version_info[:2] >= oldest:
         venv.create(folder, with_pip=uv is None, symlinks=os.name != "nt")
-        return
-    if uv is not None:
+    elif python := _newer_python(oldest):
+        _finish([python, "-m", "venv", *(["--without-pip"] if uv else []), str(folder)])
+    elif uv is not None:
         wanted = f">={oldest[0]}.{oldest[1]},<{NEWEST[0]}.{NEWEST[1] + 1}"
         _finish([uv, "venv", "--quiet", "--python", wanted, str(folder)])
-        return
+    else:
+        raise RunError(f"this product needs Python {oldest[0]}.{oldest[1]} or later: put one on PATH, or install uv")
+
+
+def _newer_python(oldest: tuple[int, int]) -> str | None:
+    """The first Python on PATH that is new enough and starts.
+
+    A shim of pyenv starts the versions that are chosen for this folder alone; PYENV_VERSION chooses another.
+    """
     for minor in range(oldest[1], NEWEST[1] + 1):
-        if (python := shutil.which(f"python{oldest[0]}.{minor}")) and _starts(python):
-            _finish([python, "-m", "venv", str(folder)])
-            return
-    raise RunError(f"this product needs Python {oldest[0]}.{oldest[1]} or later: put one on PATH, or install uv")
-
-
-def _starts(python: str) -> bool:
-    """Whether a program of this name is a Python, and not a link to one that is not installed."""
-    return subprocess.run([python, "-I", "-c", ""], capture_output=True, check=False).returncode == 0
+        version = f"{oldest[0]}.{minor}"
+        for folder in os.get_exec_path():
+            if python := shutil.which(f"python{version}", path=folder):
+                asked = [python, "-I", "-c", "import sys; print(sys.executable)"]
+                environment = {**environment_without_secrets(), "PYENV_VERSION": version}
+                said = subprocess.run(asked, capture_output=True, text=True, check=False, env=environment)
+                if said.returncode == 0:
+                    return said.stdout.strip()
+    return None
 
 
 def download(pins: Iterable[str], to: Path) -> None:

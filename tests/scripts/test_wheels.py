@@ -83,18 +83,32 @@ def test_a_product_for_a_newer_python_gets_one_from_uv_or_from_the_path(
     assert wheels.oldest_python(pins[1:]) == sys.version_info[:2]
     monkeypatch.setattr(sys, "version_info", (3, 11, 7))
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    said = tmp_path / "said"
-    for name, code in (("uv", 0), ("python3.12", 1), ("python3.13", 0)):
-        (tmp_path / name).write_text(f'#!/bin/sh\necho "{name} $@" >> "{said}"\nexit {code}\n')
-        (tmp_path / name).chmod(0o755)
-    wheels.install(tmp_path / "there", pins, str(tmp_path / "uv"))
-    assert said.read_text().splitlines()[0] == f"uv venv --quiet --python >=3.12,<3.14 {tmp_path}/there"
-    said.unlink()
-    wheels._make_environment(tmp_path / "there", None, (3, 12))
-    lines = said.read_text().splitlines()
-    assert lines[-1] == f"python3.13 -m venv {tmp_path}/there", "the first one on the path does not start"
+    said, there = tmp_path / "said", tmp_path / "there"
+
+    def program(path: Path, lines: str) -> None:
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(f'#!/bin/sh\necho "{path.name} $@" >> "{said}"\n{lines}\n')
+        path.chmod(0o755)
+
+    shims = tmp_path / "shims"
+    program(tmp_path / "uv", "")
+    program(tmp_path / "python3.12", "exit 1")
+    program(tmp_path / "python3.13", f'echo "{tmp_path}/python3.13"')
+    wheels._make_environment(there, None, (3, 12))
+    assert said.read_text().splitlines()[-1] == f"python3.13 -m venv {there}", (
+        "the first one on the path does not start"
+    )
+    wheels._make_environment(there, str(tmp_path / "uv"), (3, 12))
+    assert said.read_text().splitlines()[-1] == f"python3.13 -m venv --without-pip {there}"
+    program(shims / "python3.12", f'test "$PYENV_VERSION" = 3.12 && echo "{tmp_path}/real" || exit 127')
+    program(tmp_path / "real", "")
+    monkeypatch.setenv("PATH", f"{tmp_path}:{shims}:/usr/bin:/bin")
+    wheels._make_environment(there, None, (3, 12))
+    assert said.read_text().splitlines()[-1] == f"real -m venv {there}", "a shim behind another file of its name"
     (tmp_path / "python3.13").unlink()
     monkeypatch.setenv("PATH", str(tmp_path))
+    wheels._make_environment(there, str(tmp_path / "uv"), (3, 12))
+    assert said.read_text().splitlines()[-1] == f"uv venv --quiet --python >=3.12,<3.14 {there}"
     with pytest.raises(RunError, match=r"needs Python 3\.12 or later"):
         wheels._make_environment(tmp_path / "there", None, (3, 12))
 
