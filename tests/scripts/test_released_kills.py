@@ -20,7 +20,10 @@ from typing import Any
 
 import pytest
 
+from memsys import processes
+from memsys.products.places import place_of
 from scripts.mock.endpoint import Mock, application, said, serving
+from scripts.setup.options import load_option, options
 
 ROOT = Path(__file__).resolve().parents[2]
 KILLS = int(os.environ.get("MEMSYS_KILLS", "4"))
@@ -40,6 +43,31 @@ TOY = {
         "k": 10,
     },
 }
+
+PRODUCT = """
+import sys
+import numpy as np
+from data_loaders.schema import Question, Turn, Unit
+from memsys.embed import HashingEmbedder
+from memsys.llm.gateway.server import Gateway
+from memsys.llm.gateway.upstream import EngineUpstream
+from memsys.llm.offline.extractive import ExtractiveLLM
+from memsys.settings import with_settings
+from memsys.systems.released import Released
+from scripts.setup.options import load_option
+build = load_option("memory", sys.argv[1])["build"]
+given = {name: value for name, value in build.items() if name[0] != "_"}
+gateway = Gateway(EngineUpstream(ExtractiveLLM()), HashingEmbedder(64), None, "live")
+memory = with_settings(Released, given)(gateway, np.random.default_rng(0))
+for day in range(1, 10**6):
+    memory.write(Unit(f"u{day}", (Turn(f"t{day}", "Mara", f"I planted {day} tomatoes in garden {day}."),), f"s{day}"))
+    memory.end_session(f"s{day}")
+    memory.consolidate()
+    memory.read(Question(f"q{day}", "How many tomatoes did Mara plant?"))
+    print(day, flush=True)
+"""
+RELEASED = {load_option("memory", name)["build"]["product"]: name for name in options("memory") if "released_" in name}
+"""A memory of each product."""
 
 
 @pytest.fixture
@@ -135,6 +163,51 @@ def gone(pid: int, seconds: float = 20.0) -> bool:
             return True
         time.sleep(0.1)
     return False
+
+
+@pytest.mark.integration
+@pytest.mark.timeout(300 + 120 * KILLS)  # each kill is a start of a product
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="finds the processes of a product in /proc")
+@pytest.mark.parametrize("product", sorted(RELEASED))
+def test_a_killed_run_of_a_product_leaves_none_of_its_processes(
+    product: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not place_of(product).installed:
+        pytest.skip(f"{product} is not installed: make product NAME={product}")
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    rng, opening, most = random.Random(product), 0.0, 0
+    for number in range(KILLS):
+        begun = time.monotonic()
+        command = [sys.executable, "-c", PRODUCT, RELEASED[product]]
+        with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as run:
+            assert run.stdout is not None
+            if number % 2:  # while it opens
+                time.sleep(rng.uniform(0, opening))
+            else:  # in a step
+                assert run.stdout.readline(), "it ended by itself"
+                opening = time.monotonic() - begun
+                time.sleep(rng.uniform(0, 1))
+            started = list(processes._descendants(run.pid))
+            run.kill()
+        assert number % 2 or started, "the worker lived"
+        assert [pid for pid in started if not gone(pid)] == []
+        assert within(tmp_path) == []
+        most = max(most, len(started))
+    print(f"{product}: {KILLS} kills, at most {most} processes, none left")
+
+
+def within(folder: Path) -> list[str]:
+    """Processes with a program, a working folder or an argument below a folder."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            seen = [os.readlink(process / "exe"), os.readlink(process / "cwd"), (process / "cmdline").read_text()]
+        except (OSError, UnicodeDecodeError):  # it has ended, or is the kernel's
+            continue
+        found += (
+            [process.name] if any(str(folder) in each for each in seen) and int(process.name) != os.getpid() else []
+        )
+    return found
 
 
 @pytest.mark.integration
