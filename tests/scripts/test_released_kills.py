@@ -175,16 +175,19 @@ def test_a_killed_run_of_a_product_leaves_none_of_its_processes(
     if not place_of(product).installed:
         pytest.skip(f"{product} is not installed: make product NAME={product}")
     monkeypatch.setenv("TMPDIR", str(tmp_path))
-    rng, opening, most = random.Random(product), 0.0, 0
+    rng, opening, most, said = random.Random(product), 0.0, 0, tmp_path / "said.txt"
     for number in range(KILLS):
         begun = time.monotonic()
         command = [sys.executable, "-c", PRODUCT, RELEASED[product]]
-        with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as run:
+        with (
+            said.open("wb") as end,
+            subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=end) as run,
+        ):
             assert run.stdout is not None
             if number % 2:  # while it opens
                 time.sleep(rng.uniform(0, opening))
             else:  # in a step
-                assert run.stdout.readline(), "it ended by itself"
+                assert run.stdout.readline(), f"it ended by itself: {said.read_text()[-500:]}"
                 opening = time.monotonic() - begun
                 time.sleep(rng.uniform(0, 1))
             started = list(processes._descendants(run.pid))
