@@ -26,7 +26,7 @@ from memsys.settings import with_settings
 from scripts.assembly.datasets import Data
 from scripts.assembly.models import Model, Models
 from scripts.settings.checking import checked_call, checked_option, checked_unit
-from scripts.setup.options import load_option
+from scripts.setup.options import load_option, options
 
 if TYPE_CHECKING:
     from scripts.settings.schema import Settings
@@ -264,6 +264,30 @@ def _shared_build(parts: Mapping[str, Any], recipe: Recipe) -> str:
     building = {name: value for name, value in memory["build"].items() if name not in read_settings}
     reader = {name: value for name, value in parts["reader"].items() if name not in BUDGET}
     return identity({**parts, "memory": {**memory, "build": building}, "reader": reader})
+
+
+def check_known(build: Mapping[str, Any]) -> None:
+    """Check that a memory of a record, which may have come from somebody else, runs nothing but what files of `conf/memory` name.
+
+    Raises:
+        RunError: no file names its class; or it starts or asks a program, and no file has its settings, numbers apart.
+    """
+    own = [load_option("memory", name)["build"] for name in options("memory")]
+    if unknown := {*_named_in(build)} - {target for each in own for target in _named_in(each)}:
+        raise RunError(f"no file of conf/memory names {min(unknown)}, so it is not run; write one if it is yours")
+    if not all(each.REHEARSED for each in _classes(build)) and _texts(build) not in map(_texts, own):
+        raise RunError(
+            "the memory starts or asks a program, with settings that no file of conf/memory has; write one if they are yours"
+        )
+
+
+def _texts(value: Any) -> Any:
+    """A configuration without its numbers."""
+    if isinstance(value, Mapping):
+        return {name: _texts(inner) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [_texts(inner) for inner in value]
+    return value if isinstance(value, str) else None
 
 
 def _targets(build: Mapping[str, Any]) -> list[str]:

@@ -18,7 +18,7 @@ from eval.running.run import Run, build_memory
 from memsys.interface import Recall
 from memsys.llm.meter import metering
 from memsys.tokens import count_tokens
-from scripts.assembly.runs import memory_run
+from scripts.assembly.runs import check_known, memory_run
 from scripts.lab.lab import Lab
 
 ASKED = "asked"
@@ -59,6 +59,7 @@ def _same_run(run_folder: Path, root: Path | None, settings: Sequence[str]) -> R
     record = RunFolder(run_folder).record()
     if record.imported:
         raise RunError("the answers are imported: there is no memory to ask")
+    check_known(record.memory["build"])
     seed, replicate = record.seed
     built = [f"build.seed={seed}", f"build.rebuild_every={record.rebuild_every}"]
     lab = Lab(*_data_settings(record.dataset, str(record.data_status), root), *settings, *built)

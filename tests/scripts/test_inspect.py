@@ -24,6 +24,7 @@ from scripts.assembly.run_folders import data_of, trees_of
 from scripts.command import verb
 from scripts.commands import inspect
 from scripts.lab.designs import span_counts
+from scripts.setup.options import load_option, options
 from tests.scripts.commands import run_single
 
 pytestmark = pytest.mark.slow
@@ -466,7 +467,6 @@ def test_a_memory_without_a_description_is_named_with_those_that_have_one(
 
 def test_every_description_of_a_tree_is_of_a_memory_in_conf_and_has_its_settings() -> None:
     from scripts.lab.designs import _filled
-    from scripts.setup.options import load_option, options
 
     described = yaml.safe_load((Path(CONF) / "designs.yaml").read_text(encoding="utf-8"))
     built = [load_option("memory", name)["build"] for name in options("memory")]
@@ -475,6 +475,25 @@ def test_every_description_of_a_tree_is_of_a_memory_in_conf_and_has_its_settings
     assert len({len(one) for one in described.values()}) == 1
     for build in of_trees:
         assert all("{" not in _filled(text, build) for text in described[build["_target_"]].values())
+
+
+@pytest.mark.parametrize(
+    ("build", "why"),
+    [
+        ({"_target_": "subprocess.Popen", "args": ["touch", "made"]}, "no file of conf/memory names subprocess.Popen"),
+        ({"_target_": "memsys.systems.memtree.MemTree", "inner": {"_target_": "os.system"}}, "names os.system"),
+        ({**load_option("memory", "reference_mcp")["build"], "command": "touch"}, "starts or asks a program"),
+        ({**load_option("memory", "released_mem0")["build"], "product": "/tmp/evil.py"}, "starts or asks a program"),
+    ],
+)
+def test_asking_the_memory_of_a_received_run_runs_no_program_and_no_class_that_its_record_names(
+    build: dict[str, Any], why: str, copied: Path, capsys: Any
+) -> None:
+    file = copied / "run.json"
+    record = json.loads(file.read_text("utf-8"))
+    file.write_text(json.dumps({**record, "memory": {**record["memory"], "build": build}}))
+    assert verb("inspect", [str(copied), "--ask", "Who?", f"results={copied.parents[2]}"]) == 2
+    assert why in capsys.readouterr().err
 
 
 def test_the_memory_of_a_run_recalls_for_any_text_what_it_recalled_for_that_question(
