@@ -7,7 +7,7 @@ from subprocess import run
 
 import nltk
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from data_loaders.schema import Gold, Question
@@ -151,6 +151,17 @@ def test_words_are_tokenized_sentence_by_sentence() -> None:
         lexical.word_tokenize("dr. smith lives in the u.s. now.", "abbreviations")
         == "dr. smith lives in the u.s. now .".split()
     )
+
+
+PARTS = [*"red X1 7 cannot gonna wanna more dr u.s - -- / , 'n . ?".split(), " ", ", ", "  "]
+
+
+@example("gonna see self-made, red X1 and/or cannot go.")
+@given(st.lists(st.sampled_from(PARTS), max_size=8).map("".join))
+def test_tokens_of_plain_texts_are_those_of_all_rules(text: str) -> None:
+    sentences = lexical._sentence_tokenizer("abbreviations").tokenize(text)
+    by_all_rules = [token for sentence in sentences for token in lexical._word_tokenizer().tokenize(sentence)]
+    assert lexical.word_tokenize(text, "abbreviations") == by_all_rules
 
 
 @pytest.fixture
