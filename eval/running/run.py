@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,10 +17,12 @@ from eval.files.run_folder import RunFolder, RunRecord
 from eval.running.reader import Reader
 from memsys.embed import Embedder
 from memsys.interface import MemorySystem
-from memsys.llm.gateway.server import Gateway
 from memsys.llm.limits import Gauge
 from memsys.llm.protocol import LLM
 from memsys.prompts import Prompts
+
+if TYPE_CHECKING:
+    from memsys.llm.gateway.server import Gateway
 
 OUTSTANDING = 256
 """Most answers, or judgements, that are outstanding at once: above any in-flight limit, yet their prompts fit into memory."""
@@ -46,14 +48,13 @@ class Services:
     prompts: Prompts
     gauges: Mapping[str, Gauge] = field(default_factory=dict)
     """How busy the endpoint of a role is (`memory`, `probe`, `reader`); roles without an endpoint have none."""
+    gateway: Gateway | None = None
+    """Serves programs outside this process; None where the memory is none."""
 
     def gauge_of(self, services: Collection[str]) -> Gauge | None:
         """How busy the endpoint is that a cell keeps busy: the memory's, or the reader's if building makes no call."""
         role = "memory" if "llm" in services else "probe" if "probe" in services else "reader"
         return self.gauges.get(role)
-
-    gateway: Gateway | None = None
-    """Serves programs outside this process; None where there are none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,15 +138,20 @@ def build_memory(run: Run, case: Case) -> MemorySystem:
     if run.control is not None:
         return run.control(case)
     code = np.frombuffer(case.id.encode() or b"\0", dtype=np.uint8)
+    return built(run.build, run.services, np.random.default_rng([run.seed, run.replicate, *map(int, code)]))
+
+
+def built(build: Callable[..., MemorySystem], services: Services, rng: np.random.Generator) -> MemorySystem:
+    """A fresh memory, given the services that its constructor names."""
     offered: dict[str, Any] = {
-        "llm": run.services.llm,
-        "probe": run.services.probe,
-        "embedder": run.services.embedder,
-        "prompts": run.services.prompts.only(declared_prompts(run.build)),
-        "gateway": run.services.gateway,
-        "rng": np.random.default_rng([run.seed, run.replicate, *map(int, code)]),
+        "llm": services.llm,
+        "probe": services.probe,
+        "embedder": services.embedder,
+        "prompts": services.prompts.only(declared_prompts(build)),
+        "gateway": services.gateway,
+        "rng": rng,
     }
-    return run.build(**{name: service for name, service in offered.items() if name in needs(run.build)})
+    return build(**{name: service for name, service in offered.items() if name in needs(build)})
 
 
 def declared_prompts(build: Callable[..., MemorySystem]) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,8 +25,6 @@ from memsys.llm.batching.journal import Journal
 from memsys.llm.cache import CachedEmbedder, CachedLLM
 from memsys.llm.client import Client, HttpEmbedder
 from memsys.llm.endpoint import Endpoint, EndpointLimits
-from memsys.llm.gateway.server import Gateway
-from memsys.llm.gateway.upstream import EndpointUpstream, EngineUpstream
 from memsys.llm.meter import Metered
 from memsys.llm.network import forbid_network
 from memsys.llm.offline.extractive import ExtractiveLLM
@@ -38,6 +37,7 @@ from scripts.settings.prices import laid_over
 from scripts.setup.options import load_option, options
 
 if TYPE_CHECKING:
+    from memsys.llm.gateway.server import Gateway
     from scripts.settings.schema import Settings
 
 
@@ -113,8 +113,8 @@ class Models:
     """Models built so far."""
     embedder_endpoint: Endpoint | None
     """None for an embedder that runs on this machine."""
-    gateway: Gateway
-    """Serves released products; its server starts with the first."""
+    gateway: Callable[[], Gateway]
+    """The gateway that serves released products, made once; its server starts with the first."""
     endpoints: Mapping[tuple[str, str], Endpoint]
     """Endpoints built so far, by URL and the environment variable of the key."""
     batches: Mapping[Endpoint, BatchEndpoint]
@@ -135,7 +135,7 @@ class Models:
         roles = {"memory": self.memory, "probe": self.probe, "reader": self.reader}
         gauges = {role: model.endpoint.places for role, model in roles.items() if model.endpoint is not None}
         reader = self.reader.batched_or_live
-        return Services(self.memory.llm, reader, probe, self.embedder, self.prompts, gauges, self.gateway)
+        return Services(self.memory.llm, reader, probe, self.embedder, self.prompts, gauges)
 
     @property
     def paid(self) -> bool:
@@ -229,7 +229,7 @@ def build_models(cfg: Settings) -> Models:
         results=results,
         model=model,
         by_name=by_name,
-        gateway=_gateway(memory, embedding.embedder, store, replay=cfg.replay),
+        gateway=cache(partial(_gateway, memory, embedding.embedder, store, replay=cfg.replay)),
         endpoints=places.built,
         batches=places.batched,
     )
@@ -237,6 +237,9 @@ def build_models(cfg: Settings) -> Models:
 
 def _gateway(memory: Model, embedder: Embedder, store: CacheStore, *, replay: bool) -> Gateway:
     """The gateway in front of the memory's model. What an offline engine answers is not kept: it would outlive the engine's code."""
+    from memsys.llm.gateway.server import Gateway
+    from memsys.llm.gateway.upstream import EndpointUpstream, EngineUpstream
+
     if memory.endpoint is None or memory.prices is None:
         return Gateway(EngineUpstream(memory.llm), embedder, None, "live")
     upstream = EndpointUpstream(memory.endpoint, memory.prices)

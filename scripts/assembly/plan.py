@@ -31,8 +31,6 @@ from eval.statistics.power import shown as detectable
 from memsys.embed import HashingEmbedder
 from memsys.interface import MemorySystem
 from memsys.llm.futures import settle
-from memsys.llm.gateway.server import Gateway
-from memsys.llm.gateway.upstream import EngineUpstream
 from memsys.llm.meter import Metered
 from memsys.llm.offline.extractive import ExtractiveLLM
 from memsys.llm.pricing import ModelSettings
@@ -413,7 +411,12 @@ def _detectable(dataset: str, sizes: Sequence[int]) -> Iterator[str]:
 
 
 def _offline(run: Run, engine: Metered, folder: Path) -> Run:
-    gateway = Gateway(EngineUpstream(engine), HashingEmbedder(), None, "live")
+    gateway = None
+    if run.services.gateway is not None:
+        from memsys.llm.gateway.server import Gateway
+        from memsys.llm.gateway.upstream import EngineUpstream
+
+        gateway = Gateway(EngineUpstream(engine), HashingEmbedder(), None, "live")
     services = replace(
         run.services,
         llm=engine,

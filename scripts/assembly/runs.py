@@ -18,7 +18,7 @@ from eval.running.gold_evidence import gold_evidence
 from eval.running.oracle_editor import oracle_editor
 from eval.running.reader import Reader
 from eval.running.rehearsal import rehearse
-from eval.running.run import OUTSTANDING, Run, Services, declared_prompts, needs
+from eval.running.run import OUTSTANDING, Run, Services, built, needs
 from memsys.interface import MemorySystem
 from memsys.jsons import fields_of
 from memsys.llm.replies import POLICY
@@ -107,8 +107,9 @@ def memory_run(
     """
     recipe = recipe_of(dataset, memory, unit)
     parts = _parts(cfg, models, dataset, recipe, reader, replicate)
+    services = _services(models, recipe)
     if asked_for:
-        _check_logprobs(_built_once(recipe, models), recipe, models.probe)
+        _check_logprobs(_built_once(recipe, services), recipe, models.probe)
     return Run(
         name=recipe.name,
         folder=models.results / "runs" / dataset.name / f"{recipe.name}-{identity(parts)}",
@@ -117,7 +118,7 @@ def memory_run(
         build=recipe.build,
         reader=reader,
         unit=dict(recipe.unit),
-        services=_services(models, recipe),
+        services=services,
         outstanding=BATCHED if models.batches else OUTSTANDING,
         seed=cfg.build.seed,
         replicate=replicate,
@@ -140,7 +141,8 @@ def _control(recipe: Recipe) -> Callable[[Case], MemorySystem] | None:
 def _services(models: Models, recipe: Recipe) -> Services:
     """The models of a run; a build of independent calls goes through the batch API where there is one."""
     suited = all(each.INDEPENDENT_CALLS for each in recipe.classes)
-    return replace(models.services, llm=models.memory.batched_or_live) if suited else models.services
+    llm = models.memory.batched_or_live if suited else models.memory.llm
+    return replace(models.services, llm=llm, gateway=models.gateway() if "gateway" in recipe.services else None)
 
 
 def recipe_of(dataset: Data, memory: Mapping[str, Any], unit: Mapping[str, Any] | None = None) -> Recipe:
@@ -306,7 +308,7 @@ def _innermost(build: Any) -> Any:
     return build
 
 
-def _built_once(recipe: Recipe, models: Models) -> MemorySystem:
+def _built_once(recipe: Recipe, services: Services) -> MemorySystem:
     """The memory, built as a case builds it.
 
     Raises:
@@ -314,20 +316,10 @@ def _built_once(recipe: Recipe, models: Models) -> MemorySystem:
     """
     import numpy as np
 
-    offered = {
-        "llm": models.memory.llm,
-        "probe": models.probe.llm,
-        "embedder": models.embedder,
-        "prompts": models.prompts.only(declared_prompts(recipe.build)),
-        "rng": np.random.default_rng(0),
-        "gateway": models.gateway,
-    }
-    services = {service: offered[service] for service in needs(recipe.build) if service in offered}
     try:
-        memory: MemorySystem = recipe.build(**services)
+        return built(recipe.build, services, np.random.default_rng(0))
     except (TypeError, ValueError) as error:
         raise RunError(f"memory {recipe.name}: {error}") from error
-    return memory
 
 
 def _check_logprobs(memory: MemorySystem, recipe: Recipe, probe: Model) -> None:

@@ -9,10 +9,9 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from eval.analysis.costs import Price, costs
-from eval.conformance.checks import FAULTS, ConformanceResult, examine
 from eval.files.provenance import identity
 from eval.files.run_folder import RunFolder
 from eval.files.store import read_record, replace_file
@@ -20,6 +19,9 @@ from eval.report.table_file import run_money
 from eval.running.loop import clear_up
 from eval.running.run import Run, build_memory
 from scripts.assembly.runs import knobs_of
+
+if TYPE_CHECKING:
+    from eval.conformance.checks import ConformanceResult
 
 NOT_EXAMINED = "not examined"
 RULES = {"utterance": "single turns", "floor_pair": "pairs of turns", "ab_pair": "pairs of turns (fixed speakers)"}
@@ -75,6 +77,8 @@ def examine_and_keep(run: Run, waived: Collection[str]) -> ConformanceResult:
     Raises:
         EndOfRun: no further call can be made; nothing is kept.
     """
+    from eval.conformance.checks import FAULTS, examine
+
     clear_up([run])
     verdict = examine(lambda case: build_memory(run, case), run.unit)
     kept = {

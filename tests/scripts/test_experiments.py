@@ -497,7 +497,9 @@ def test_only_builds_the_memories_of_the_rows_that_it_names_and_the_whole_table_
 ) -> None:
     built: list[str] = []
     once = runs._built_once
-    monkeypatch.setattr(runs, "_built_once", lambda recipe, models: built.append(recipe.name) or once(recipe, models))
+    monkeypatch.setattr(
+        runs, "_built_once", lambda recipe, services: built.append(recipe.name) or once(recipe, services)
+    )
     small = ["table=segtreemem_t4", "columns=[locomo]", "data.size=2", "data.max_cases=1", "+table.others=[]"]
     rows = "table.rows=[{memory: bm25}, {memory: recency}]"
     assert reproduce(experiment(*small, rows, "only=[bm25]", name="reproduce")) == 0

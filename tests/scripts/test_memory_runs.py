@@ -37,6 +37,14 @@ def test_an_offline_engine_is_named_in_whatever_role(tmp_path: Path) -> None:
     assert build_models(offline).stand_ins == ["memory", "reader", "judge", "embedder"]
 
 
+def test_a_gateway_is_made_once_and_only_for_a_memory_that_lives_outside(tmp_path: Path) -> None:
+    cfg = composed("config", [f"results={tmp_path}", "data.max_cases=1"])
+    models, dataset = build_models(cfg), data(cfg.data, load_option("dataset", "locomo"))
+    run = memory_run(cfg, models, dataset, load_option("memory", "bm25"), reader("mem0"))
+    assert run.services.gateway is None
+    assert models.gateway() is models.gateway()
+
+
 def test_every_metric_of_every_data_set_exists_and_has_a_title() -> None:
     for name in options("dataset"):
         config = load_option("dataset", name)
