@@ -100,7 +100,8 @@ class Product:
     def _message(self, unit: dict[str, Any], turn: dict[str, Any]) -> dict[str, Any]:
         import time
 
-        stamp = time.time() if unit.get("stamp") is None else unit["stamp"]
+        # Without a date it is now; the product reads fewer milliseconds than 10^12, before September 2001, as seconds.
+        stamp = max(time.time(), 1e9) if unit.get("stamp") is None else unit["stamp"]
         self._last = max(round(stamp * 1000), self._last + APART)
         self._turns[_session_id(self._session), self._last] = (turn["id"], unit["time_text"])
         role, sender = _role(turn), self._sender(turn["speaker"] or turn["role"])

@@ -105,3 +105,12 @@ def test_facts_that_everos_gives_up_are_an_error(engine: Engine, made: Callable[
     memory.write(unit(1, "s1"))
     with pytest.raises(Raised, match="extract_atomic_facts was given up"):
         memory.end_session("s1")
+
+
+def test_everos_stores_a_session_without_dates_whose_clock_stands_at_the_year_2000(
+    engine: Engine, made: Callable[..., Released]
+) -> None:
+    memory = made()
+    memory.write(Unit("u1", (Turn("t1", "Mara", "I planted 4 tomatoes in the garden."),), "s1"))
+    memory.end_session("s1")
+    assert [node.sources for node in memory.nodes()] == [("t1",)]
