@@ -58,6 +58,8 @@ class AnnotatedTree:
         """For each node, the index in `units` of the last unit below it."""
         self.vectors = Vectors()
         self._texts: list[str] = []
+        self._sizes: dict[int, tuple[str, int]] = {}
+        """Tokens of the text of a node, with that text: long texts are counted once and not with each unit that joins their parent."""
         self._stale: set[int] = set()
         self._current: dict[int, _Refreshed] = {}
         """Annotations that replace those in the tree until the next unit is added."""
@@ -309,11 +311,19 @@ class AnnotatedTree:
         """The last children whose annotations fit into a budget of tokens, in their order."""
         kept: list[int] = []
         for child in reversed(children):
-            budget -= max(1, count_tokens(self.text(child)))
+            budget -= self._size(child)
             if budget < 0:
                 break
             kept.append(child)
         return kept[::-1]
+
+    def _size(self, node: int) -> int:
+        """Tokens of a node's text, at least 1."""
+        text = self.text(node)
+        known = self._sizes.get(node)
+        if known is None or known[0] is not text:
+            known = self._sizes[node] = (text, max(1, count_tokens(text)))
+        return known[1]
 
     def _part(self, child: int) -> Option:
         return Option(self.time(child) or "time unknown", self.text(child))

@@ -23,7 +23,7 @@ from memsys.llm.scripted import ScriptedLLM
 from memsys.prompts import Prompts
 from memsys.settings import parameters, tuned, with_settings
 from memsys.systems.dense import Dense
-from memsys.systems.segtree import SegTree
+from memsys.systems.segtree import SegTree, annotated_tree
 from memsys.systems.segtree.reading import SegTreeReading, propagated
 from memsys.tokens import count_tokens
 
@@ -474,6 +474,23 @@ def test_a_capped_annotation_prompt_holds_the_latest_children_behind_the_note_so
         if request.purpose == "segtree.annotate":
             assert sum(count_tokens(part.text) for part in request.fields["texts"]) <= 60
     assert ledger.notes["segtree.annotate_capped"] == built.report()["annotations_capped"] == 25
+
+
+def test_a_long_unit_is_counted_once_however_many_join_its_parent(monkeypatch: pytest.MonkeyPatch) -> None:
+    counted: list[str] = []
+
+    def counting(text: str) -> int:
+        counted.append(text)
+        return count_tokens(text)
+
+    monkeypatch.setattr(annotated_tree, "count_tokens", counting)
+    built = memory(notes="A note.", compatibility="batch")
+    texts = [f"unit {number} " + "long " * 600 for number in range(6)]
+    for number, text in enumerate(texts):
+        built.write(unit(number, text))
+    for number, text in enumerate(texts):
+        assert sum(text in each for each in counted) <= 1, number
+    assert any(texts[0] in each for each in counted)
 
 
 def test_a_single_child_longer_than_the_cap_is_cut() -> None:
