@@ -81,7 +81,12 @@ def test_a_session_of_hindsight_costs_a_call_a_chunk_and_its_facts_name_the_turn
     assert (dict(ledger.calls), engine.replies) == ({"hindsight.facts": 2}, 2), "no answer is asked for"
     facts = {item.text: item.sources for item in items if item.kind == "fact"}
     assert facts["[3 May 2023] Mara: I planted 3 tomatoes in garden 3 this morning. (3 May 2023)"] == ("t3", "r3")
-    assert facts["[1 May 2023] assistant: I sold 2 pumpkins on the market. (1 May 2023)"] == ("t1", "r1", "t2", "r2")
+    assert facts["[1 May 2023] Mara: I planted 2 tomatoes in garden 2 this morning. (1 May 2023)"] == (
+        "t1",
+        "r1",
+        "t2",
+        "r2",
+    )
     assert [item.kind for item in items] == sorted((item.kind for item in items), reverse=True), "chunks come last"
     assert {item.sources for item in items if item.kind == "chunk"} == set(facts.values())
     assert {item.id for item in items if item.kind == "fact"} <= {node.id for node in memory.nodes()}
