@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime
+from functools import partial
 from typing import Any
 
-import numpy as np
 import pytest
 
 from data_loaders.schema import Question, Turn, Unit
-from memsys.embed import HashingEmbedder
 from memsys.llm.gateway.accounts import Purpose
-from memsys.llm.gateway.server import Gateway
 from memsys.llm.gateway.upstream import EngineUpstream
 from memsys.llm.meter import metering
 from memsys.llm.offline.extractive import ExtractiveLLM
 from memsys.llm.server import Sent
-from memsys.products.places import place_of
 from memsys.products.process import Raised
-from memsys.settings import with_settings
 from memsys.systems.released import Released
-from scripts.setup.options import load_option
+from tests.memsys.products.conftest import Make
 
 pytestmark = pytest.mark.integration
 
@@ -44,26 +40,12 @@ class Engine(EngineUpstream):
 
 @pytest.fixture
 def engine() -> Engine:
-    if not place_of("everos").installed:
-        pytest.skip("everos is not installed: make product NAME=everos")
     return Engine()
 
 
 @pytest.fixture
-def made(engine: Engine) -> Iterator[Callable[..., Released]]:
-    gateway = Gateway(engine, HashingEmbedder(64), None, "live")
-    memories: list[Released] = []
-
-    def make(**more: Any) -> Released:
-        build = load_option("memory", "released_everos")["build"]
-        settings = {name: value for name, value in build.items() if not name.startswith("_")}
-        memories.append(with_settings(Released, {**settings, **more})(gateway, np.random.default_rng(0)))
-        return memories[-1]
-
-    yield make
-    for memory in memories:
-        memory.close()
-    gateway.close()
+def made(engine: Engine, released: Make) -> Callable[..., Released]:
+    return partial(released, "released_everos", engine)
 
 
 def unit(day: int, session: str) -> Unit:

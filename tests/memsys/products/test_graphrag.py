@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime
+from functools import partial
 from typing import Any
 
-import numpy as np
 import pytest
 
 from data_loaders.schema import Question, Turn, Unit
-from memsys.embed import HashingEmbedder
 from memsys.llm.gateway.accounts import Purpose
-from memsys.llm.gateway.server import Gateway
 from memsys.llm.gateway.upstream import EngineUpstream
 from memsys.llm.meter import metering
 from memsys.llm.offline.extractive import ExtractiveLLM
 from memsys.llm.server import Sent
-from memsys.products.places import place_of
 from memsys.products.process import Raised
-from memsys.settings import with_settings
 from memsys.systems.released import ReleasedIndex
-from scripts.setup.options import load_option
+from tests.memsys.products.conftest import Make
 
 pytestmark = pytest.mark.integration
 
@@ -43,26 +39,12 @@ class Engine(EngineUpstream):
 
 @pytest.fixture
 def engine() -> Engine:
-    if not place_of("graphrag").installed:
-        pytest.skip("graphrag is not installed: make product NAME=graphrag")
     return Engine()
 
 
 @pytest.fixture
-def made(engine: Engine) -> Iterator[Callable[..., ReleasedIndex]]:
-    gateway = Gateway(engine, HashingEmbedder(64), None, "live")
-    memories: list[ReleasedIndex] = []
-
-    def make(**more: Any) -> ReleasedIndex:
-        build = load_option("memory", "released_graphrag")["build"]
-        settings = {name: value for name, value in build.items() if not name.startswith("_")}
-        memories.append(with_settings(ReleasedIndex, {**settings, **more})(gateway, np.random.default_rng(0)))
-        return memories[-1]
-
-    yield make
-    for memory in memories:
-        memory.close()
-    gateway.close()
+def made(engine: Engine, released: Make) -> Callable[..., ReleasedIndex]:
+    return partial(released, "released_graphrag", engine)
 
 
 def unit(day: int) -> Unit:

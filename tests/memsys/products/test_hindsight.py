@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-import numpy as np
 import pytest
 
 from data_loaders.schema import Question, Turn, Unit
-from memsys.embed import HashingEmbedder
 from memsys.llm.gateway.accounts import Purpose
-from memsys.llm.gateway.server import Gateway
 from memsys.llm.gateway.upstream import EngineUpstream
 from memsys.llm.meter import metering
 from memsys.llm.offline.extractive import ExtractiveLLM
 from memsys.llm.server import Sent
-from memsys.products.places import place_of
 from memsys.products.process import Raised
-from memsys.settings import with_settings
 from memsys.systems.released import Released
-from scripts.setup.options import load_option
+from tests.memsys.products.conftest import Make
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]  # PostgreSQL is unpacked, and its tables are made
 
@@ -48,16 +43,9 @@ def engine() -> Engine:
 
 
 @pytest.fixture
-def memory(engine: Engine) -> Iterator[Released]:
-    if not place_of("hindsight").installed:
-        pytest.skip("hindsight is not installed: make product NAME=hindsight")
-    gateway = Gateway(engine, HashingEmbedder(64), None, "live")
-    build = load_option("memory", "released_hindsight")["build"]
-    given = {name: value for name, value in build.items() if name[0] != "_"}
-    made = with_settings(Released, given)(gateway, np.random.default_rng(0))
-    yield made
-    made.close()
-    gateway.close()
+def memory(engine: Engine, released: Make) -> Released:
+    memory: Released = released("released_hindsight", engine)
+    return memory
 
 
 def unit(day: int, session: str) -> Unit:

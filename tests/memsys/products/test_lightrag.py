@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-import numpy as np
 import pytest
 
 from data_loaders.schema import Question, Turn, Unit
-from memsys.embed import HashingEmbedder
 from memsys.llm.gateway.accounts import Purpose
-from memsys.llm.gateway.server import Gateway
 from memsys.llm.gateway.upstream import EngineUpstream
 from memsys.llm.meter import metering
 from memsys.llm.offline.extractive import ExtractiveLLM
 from memsys.llm.protocol import ModelError
 from memsys.llm.server import Sent
-from memsys.products.places import place_of
-from memsys.settings import tuned, with_settings
+from memsys.settings import tuned
 from memsys.systems.released import Released
-from scripts.setup.options import load_option
+from tests.memsys.products.conftest import Make
 
 pytestmark = pytest.mark.integration
 
@@ -48,16 +44,9 @@ def engine() -> Engine:
 
 
 @pytest.fixture
-def memory(engine: Engine) -> Iterator[Released]:
-    if not place_of("lightrag").installed:
-        pytest.skip("lightrag is not installed: make product NAME=lightrag")
-    gateway = Gateway(engine, HashingEmbedder(64), None, "live")
-    build = load_option("memory", "released_lightrag")["build"]
-    given = {name: value for name, value in build.items() if name[0] != "_"}
-    made = with_settings(Released, given)(gateway, np.random.default_rng(0))
-    yield made
-    made.close()
-    gateway.close()
+def memory(engine: Engine, released: Make) -> Released:
+    memory: Released = released("released_lightrag", engine)
+    return memory
 
 
 def unit(day: int) -> Unit:

@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-import numpy as np
 import pytest
 
 from data_loaders.schema import Question, Turn, Unit
-from memsys.embed import HashingEmbedder
 from memsys.llm.gateway.accounts import Purpose, system_text
-from memsys.llm.gateway.server import Gateway
 from memsys.llm.gateway.upstream import EngineUpstream
 from memsys.llm.meter import metering
 from memsys.llm.offline.extractive import ExtractiveLLM
 from memsys.llm.server import Sent
-from memsys.products.places import place_of
-from memsys.settings import with_settings
 from memsys.systems.released import Released
-from scripts.setup.options import load_option
+from tests.memsys.products.conftest import Make
 
 DECISIONS = (
     [{"id": "0", "text": "Mara planted 4 tomatoes", "event": "ADD"}],
@@ -54,17 +49,9 @@ class Scripted(EngineUpstream):
 
 
 @pytest.fixture
-def scripted() -> Iterator[tuple[Scripted, Released]]:
-    if not place_of("mem0ai_1").installed:
-        pytest.skip("mem0ai 1.0.11 is not installed: make product NAME=mem0ai_1")
+def scripted(released: Make) -> tuple[Scripted, Released]:
     upstream = Scripted(DECISIONS)
-    gateway = Gateway(upstream, HashingEmbedder(64), None, "live")
-    build = load_option("memory", "released_mem0_1")["build"]
-    settings = {name: value for name, value in build.items() if not name.startswith("_")}
-    memory = with_settings(Released, settings)(gateway, np.random.default_rng(0))
-    yield upstream, memory
-    memory.close()
-    gateway.close()
+    return upstream, released("released_mem0_1", upstream)
 
 
 def recalled(memory: Released) -> list[tuple[str, tuple[str, ...]]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 
 import numpy as np
@@ -10,15 +10,13 @@ import pytest
 
 from data_loaders.schema import Question, Turn, Unit
 from memsys.embed import HashingEmbedder
-from memsys.llm.gateway.server import Gateway
 from memsys.llm.gateway.upstream import EngineUpstream
 from memsys.llm.meter import metering
 from memsys.llm.offline.extractive import ExtractiveLLM
 from memsys.llm.protocol import ModelError
-from memsys.products.places import place_of
-from memsys.settings import tuned, with_settings
+from memsys.settings import tuned
 from memsys.systems.released import Released
-from scripts.setup.options import load_option
+from tests.memsys.products.conftest import Make
 
 pytestmark = pytest.mark.integration
 
@@ -40,16 +38,9 @@ def embedder() -> Away:
 
 
 @pytest.fixture
-def memory(embedder: Away) -> Iterator[Released]:
-    if not place_of("mempalace").installed:
-        pytest.skip("mempalace is not installed: make product NAME=mempalace")
-    gateway = Gateway(EngineUpstream(ExtractiveLLM()), embedder, None, "live")
-    build = load_option("memory", "released_mempalace")["build"]
-    given = {name: value for name, value in build.items() if name[0] != "_"}
-    made = with_settings(Released, given)(gateway, np.random.default_rng(0))
-    yield made
-    made.close()
-    gateway.close()
+def memory(embedder: Away, released: Make) -> Released:
+    memory: Released = released("released_mempalace", EngineUpstream(ExtractiveLLM()), embedder)
+    return memory
 
 
 def unit(day: int, said: str) -> Unit:
