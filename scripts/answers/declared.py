@@ -287,7 +287,7 @@ def _read(contents: Contents, form: Form, chosen: Mapping[str, str], spot: _Spot
     if not question and not question_id:
         contents.note("record without a question", spot.place)
         return
-    if max(len(text), len(question)) > MAX_TEXT or not _encodable(text + question + question_id):
+    if max(len(text), len(question)) > MAX_TEXT or not encodable(text + question + question_id):
         contents.note("record whose text is no text", spot.place)
         return
     missing = stored["answer"] is None or isinstance(stored["answer"], dict)
@@ -382,7 +382,7 @@ def _plain(value: Any, nested: int = NESTED) -> str:
     return value if isinstance(value, str) else str(value) if isinstance(value, int | float) else ""
 
 
-def _encodable(text: str) -> bool:
+def encodable(text: str) -> bool:
     """Whether UTF-8 can encode a text; a lone surrogate of JSON cannot be hashed, printed or saved."""
     try:
         text.encode("utf-8")

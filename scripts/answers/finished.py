@@ -15,6 +15,7 @@ from eval.files.run_folder import JUDGE, RunFolder, RunRecord, is_complete, judg
 from eval.files.store import RunError, read_record
 from eval.judging.score_files import graded_files
 from eval.report.cell import Cell, Column, asked, outcomes
+from scripts.answers.declared import encodable
 from scripts.assembly.run_folders import data_of
 from scripts.setup.options import load_option, metric_options
 
@@ -82,9 +83,13 @@ def finished_run(folder: Path, root: Path | None) -> FinishedRun:
         root: folder of the raw files; None takes MEMSYS_DATA, else the download folder.
 
     Raises:
-        RunError: the folder is no run, a case is not finished, or the data are not those of the run.
+        RunError: the folder is no run, its name is not UTF-8, a case is not finished, or the data are not those of the run.
         DataError: the data are not there.
     """
+    if not encodable(folder.name):
+        raise RunError(
+            f"{folder}: the name of the folder is not UTF-8, and what is exported holds it: rename the folder"
+        )
     record = RunFolder(folder).record()
     cases = data_of(record, root)
     config = load_option("dataset", record.dataset["name"])

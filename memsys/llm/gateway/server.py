@@ -9,6 +9,7 @@ to the account, because many programs pass over it. `record` keeps every reply, 
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
 import secrets
 import socket
@@ -160,7 +161,9 @@ class Gateway:
             loop = event_loop()
             return web.BaseRequest(message, payload, protocol, writer, task, loop, client_max_size=MOST_BYTES)
 
-        server = web.Server(self._handled, request_factory=request, access_log=None)
+        log = logging.getLogger(__name__)
+        log.addFilter(_without_the_request)
+        server = web.Server(self._handled, request_factory=request, access_log=None, logger=log)
         self._runner = web.ServerRunner(server, shutdown_timeout=1.0)
         await self._runner.setup()
         await web.TCPSite(self._runner, "127.0.0.1", self._port, backlog=512).start()
@@ -263,6 +266,20 @@ class Gateway:
             account.failed(error)
             raise
         return web.Response(body=reply, content_type="application/json")
+
+
+def _without_the_request(record: logging.LogRecord) -> bool:
+    """Bytes that are no HTTP are reported without them: they may hold a token, or codes that a terminal obeys."""
+    from aiohttp.http_exceptions import HttpProcessingError
+
+    error = record.exc_info[1] if record.exc_info else None
+    if isinstance(error, HttpProcessingError):
+        record.msg, record.args, record.exc_info = (
+            "refused a request that is no HTTP: %s",
+            (type(error).__name__,),
+            None,
+        )
+    return True
 
 
 async def _streamed(request: web.BaseRequest, events: Iterator[bytes]) -> web.StreamResponse:

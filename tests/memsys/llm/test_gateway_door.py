@@ -77,6 +77,18 @@ def test_a_request_line_that_names_a_host_is_refused(opened: tuple[Gateway, Acco
     assert not opened[1].idle.calls
 
 
+@pytest.mark.parametrize("line", ["GET /%s HTTP/9.9.9", "GET /%s HTTP/1.1\r\nno colon \x1b[2J", "\x00 /%s"])
+def test_bytes_that_are_no_http_are_refused_and_reported_without_them(
+    opened: tuple[Gateway, Account], caplog: pytest.LogCaptureFixture, line: str
+) -> None:
+    address = urlsplit(opened[1].base_url)
+    token = address.path.split("/")[1]
+    with socket.create_connection(("127.0.0.1", address.port or 0), 30) as connection:
+        connection.sendall(f"{line % token}\r\n\r\n".encode())
+        assert b" 400 " in connection.recv(4096)
+    assert not [each for each in (token, "\x1b", "Traceback") if each in caplog.text]
+
+
 @pytest.mark.parametrize("host", ["127.0.0.1:{port}", "localhost:{port}", "LOCALHOST:{port}", "[::1]:{port}"])
 def test_the_names_of_this_machine_are_taken(opened: tuple[Gateway, Account], host: str) -> None:
     assert sent(opened[1], Host=host.format(port=urlsplit(opened[1].base_url).port))[0] == 200

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -12,6 +14,7 @@ import pytest
 from eval.files.run_folder import read_predictions
 from eval.files.store import RunError, write_lines
 from scripts.answers import scoring
+from scripts.answers.every_eval_ever import write_every_eval_ever
 from scripts.answers.finished import finished_run
 from scripts.answers.importing import Origin
 from scripts.answers.manifest import FOLDER, AnswersFile, Claim
@@ -140,3 +143,20 @@ def test_a_run_that_is_not_finished_is_not_exported(lab: Lab, tmp_path: Path) ->
     with pytest.raises(RunError, match="1 cases are not finished"):
         finished_run(run.folder, None)
     assert main([str(run.folder), "--format", "eee", "--to", str(tmp_path)]) == 2
+
+
+def test_a_run_whose_score_lost_its_answer_is_damaged(bm25: Scored, tmp_path: Path) -> None:
+    run = Path(shutil.copytree(bm25.answers.folder, tmp_path / bm25.answers.folder.name))
+    case = next(run.glob("cases/*"))
+    write_lines(case / "predictions.jsonl", list(read_predictions(case).values())[1:])
+    with pytest.raises(RunError, match="has a score and no answer"):
+        write_every_eval_ever(finished_run(run, None), tmp_path / "to")
+
+
+@pytest.mark.parametrize("form", ["eee", "hf", "mem0"])
+def test_a_folder_whose_name_is_not_utf_8_is_refused_in_a_sentence(
+    bm25: Scored, tmp_path: Path, form: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = Path(shutil.copytree(bm25.answers.folder, tmp_path / os.fsdecode(b"caf\xe9")))
+    assert main([str(run), "--format", form, "--to", str(tmp_path / "to")]) == 2
+    assert "is not UTF-8" in capsys.readouterr().err
