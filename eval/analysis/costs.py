@@ -292,12 +292,13 @@ def dollars(cost: PhaseCost, prices: Mapping[str, Price]) -> list[float | None]:
     return [prices[role](*amounts) for role, amounts in tokens.items() if role in prices and any(amounts)]
 
 
-def by_purpose(run_folder: Path, counter: str = "calls") -> Counter[str]:
-    """Calls (or attempts, failures, parse failures, notes) of a run by purpose."""
-    total: Counter[str] = Counter()
+def by_purpose(run_folder: Path, *names: str) -> list[Counter[str]]:
+    """Counts of a run by purpose of the call, for each of these fields of `COUNTED`, `attempts` or `notes`."""
+    totals: list[Counter[str]] = [Counter() for _ in names]
     for line in efforts(run_folder):
-        total.update(line[counter])
-    return total
+        for name, total in zip(names, totals, strict=True):
+            total.update(line[name])
+    return totals
 
 
 def _percentile(values: Sequence[float], percent: float) -> float | None:

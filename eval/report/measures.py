@@ -73,7 +73,7 @@ def cost(folder: Path, name: str, questions: frozenset[tuple[str, str]] | None =
     """
     totals = costs(folder, questions)
     if name.startswith("calls:"):
-        calls = by_purpose(folder)[name.removeprefix("calls:")]
+        calls = by_purpose(folder, "calls")[0][name.removeprefix("calls:")]
         asked = costs(folder).questions
         return single(calls / asked, asked) if asked else None
     if name == "calls_per_insertion_std":

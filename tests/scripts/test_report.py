@@ -19,6 +19,7 @@ from eval.files.store import RunError, read_lines, write_lines
 from eval.report import ratings
 from eval.report.html import build as building
 from eval.report.html.build import Wanted, build
+from eval.report.html.cleaning import cleaner
 from eval.report.html.shards import as_script
 from eval.report.html.sources import read_sources
 from eval.report.table_file import as_csv
@@ -176,6 +177,16 @@ def test_hostile_text_cannot_leave_its_string() -> None:
         assert source.count("\n") == 1
         quoted = source[len('report.receive("x", JSON.parse(') : -len("));\n")]
         assert json.loads(json.loads(quoted)) == [text, {"__proto__": text}]
+
+
+@pytest.mark.parametrize(
+    "name", ["plain", "a b", "caf\u00e9", 'say "so"', "back\\slash", "\u65e5\u672c", "emoji \U0001f600", "line\nbreak"]
+)
+def test_a_folder_is_removed_from_a_data_file_however_json_writes_its_name(name: str) -> None:
+    folder = Path("/srv/elsewhere") / name
+    clean = cleaner(folder)
+    value = {f"{folder}": [1, None, (f"in {folder}/runs", 0.5)], "other": "nothing"}
+    assert json.loads(clean.encoded(value)) == {"<results>": [1, None, ["in <results>/runs", 0.5]], "other": "nothing"}
 
 
 def test_a_long_text_is_cut_and_says_how_long_it_is(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ A report is meant to be sent to others. Known folders are replaced by a word in 
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 import tempfile
@@ -42,6 +43,13 @@ class Cleaner:
         if isinstance(value, dict):
             return {self.text(str(name)): self.value(inner) for name, inner in value.items()}
         return [self.value(inner) for inner in value] if isinstance(value, list | tuple) else value
+
+    def encoded(self, value: Any) -> str:
+        """The value as JSON in ASCII, cleaned. Most values hold no name of a folder and no secret, and are not walked through."""
+        text = json.dumps(value, separators=(",", ":"))
+        if any(json.dumps(name)[1:-1] in text for name in self.names):
+            text = json.dumps(self.value(value), separators=(",", ":"))
+        return redact(text)
 
 
 def cleaner(results: Path, more: Iterable[Path | str | None] = ()) -> Cleaner:

@@ -69,7 +69,7 @@ def _outcomes(run: ReportedRun, runs: RunSet) -> list[list[Any]]:
 
 def _purposes(folder: Path) -> list[list[Any]]:
     """Calls, repeated attempts, failures, parse failures by purpose of the call."""
-    counters = [by_purpose(folder, name) for name in ("calls", "attempts", "failures", "parse_failures")]
+    counters = by_purpose(folder, "calls", "attempts", "failures", "parse_failures")
     names = sorted({name for counter in counters for name in counter})
     return [[name, *(counter[name] for counter in counters)] for name in names]
 

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from eval.report.html.cleaning import Cleaner
-from memsys.llm.secrets import redact
 
 BLOCK = 400_000
 """Bytes after which a new block of questions begins."""
@@ -36,6 +35,6 @@ class Shards:
 
     def write(self, name: str, value: Any) -> int:
         """Write one data file without keys and paths of this machine; returns its size in bytes."""
-        text = as_script(name, redact(json.dumps(self.clean.value(value), separators=(",", ":"))))
+        text = as_script(name, self.clean.encoded(value))
         (self.folder / f"{name}.js").write_text(text, encoding="ascii")
         return len(text)
