@@ -19,6 +19,7 @@ from eval.report.panels import Sheet
 from eval.report.points import Point, as_csv, published
 from eval.report.published import find, read_published
 from eval.report.wandb_log import log_figure
+from eval.statistics.power_law import Exponent, exponent
 from scripts.assembly.models import Models
 from scripts.setup.options import load_option
 from scripts.tables.captions import evidence_lines, models_line, prompts_line, unfitted
@@ -59,11 +60,28 @@ def make_figure(cfg: Figures) -> Outcome:
     files = write_figure(
         models.results / "figures" / name, replace(sheet(options, notes), bare=cfg.bare), points, models
     )
-    for note in notes:
+    for note in (*notes, *(exponents(points) if options["show"] == "growth" else ())):
         print(note)
     print(f"written: {', '.join(str(file) for file in files)} ({len(points)} points)")
     log_figure(cfg.plain, options["name"], files)
     return Outcome(0, files[0])
+
+
+def exponents(points: Sequence[Point]) -> Iterator[str]:
+    """A line for each panel: the exponent of every curve in the size, with its interval (`eval.statistics.power_law`)."""
+    curves: dict[str, dict[str, list[tuple[float, float]]]] = {}
+    for point in points:
+        curves.setdefault(point.panel, {}).setdefault(point.series, []).append((float(point.x), point.y))
+    for panel, by_series in curves.items():
+        fits = [f"{series} {_fit(exponent(*zip(*curve, strict=True)))}" for series, curve in by_series.items()]
+        yield f"exponent, {panel}: {', '.join(fits)}"
+
+
+def _fit(found: Exponent | None) -> str:
+    if found is None:  # a value is 0
+        return "none"
+    span = found.interval
+    return f"{found.value:.3f}" + (f" [{span.low:.3f}, {span.high:.3f}]" if span else "")
 
 
 def _backbones(cfg: Figures, options: Mapping[str, Any]) -> list[str | None]:

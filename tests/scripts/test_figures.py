@@ -20,7 +20,7 @@ from scripts.settings.checking import checked
 from scripts.setup.options import load_option, options
 from scripts.tables.experiments import Experiment, experiment
 from scripts.tables.figure_points import Subject
-from scripts.tables.figures import _ratios, footnote, layout
+from scripts.tables.figures import _ratios, exponents, footnote, layout
 from scripts.tables.layout import read_lines_of
 from tests.scripts.commands import figure
 
@@ -176,6 +176,16 @@ def test_growth_is_measured_once_and_covers_reading(made: Any, results: Path) ->
     }
     reading = [row for row in rows if row["panel"].startswith("reading") and row["series"] == "tree"]
     assert all(float(row["y"]) > 0 for row in reading)
+
+
+def test_a_growth_figure_prints_how_each_curve_grows() -> None:
+    curve = [Point("bytes", "BM25", n, 3.0 * n**1.5, n=1) for n in (10, 100, 1000)]
+    empty = [Point("recall", "BM25", n, 0.0, n=1) for n in (10, 100)]
+    two = [Point("recall", "Dense", n, 1 / n, n=1) for n in (10, 100)]
+    assert list(exponents([*curve, *empty, *two])) == [
+        "exponent, bytes: BM25 1.500 [1.500, 1.500]",
+        "exponent, recall: BM25 none, Dense -1.000",
+    ]
 
 
 def test_a_growth_curve_that_only_leaves_out_is_drawn_from_its_file_and_not_measured(made: Any) -> None:
