@@ -70,7 +70,7 @@ def make_figure(cfg: Figures) -> Outcome:
 def exponents(points: Sequence[Point]) -> Iterator[str]:
     """A line for each panel: the exponent of every curve in the size, with its interval (`eval.statistics.power_law`)."""
     curves: dict[str, dict[str, list[tuple[float, float]]]] = {}
-    for point in points:
+    for point in (each for each in points if each.origin != "published"):
         curves.setdefault(point.panel, {}).setdefault(point.series, []).append((float(point.x), point.y))
     for panel, by_series in curves.items():
         fits = [f"{series} {_fit(exponent(*zip(*curve, strict=True)))}" for series, curve in by_series.items()]
