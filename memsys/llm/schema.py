@@ -58,11 +58,14 @@ def lock_of(cache: Path) -> Path:
 
 
 def connected(path: Path) -> sqlite3.Connection:
-    """A connection to a cache, without transactions of Python's and for all threads. The cache itself may be a link of the user's.
+    """A connection to a cache, without transactions of Python's and for all threads. The path may be a link to a cache that is there.
 
     Raises:
-        ForeignSchema: a file beside it, which SQLite would read, is a link, or it or that is a pipe, which SQLite would wait for.
+        ForeignSchema: it is a link to no file or an empty one, which SQLite would make a database, wherever somebody else's link leads;
+            a file beside it, which SQLite would read, is a link; or it or that is a pipe, which SQLite would wait for.
     """
+    if path.is_symlink() and not (path.exists() and path.stat().st_size):
+        raise ForeignSchema(f"{path.name} is a link to no cache")
     for part in (path.resolve().with_name(path.resolve().name + ending) for ending in ENDINGS):
         if part.is_symlink() or (part.exists() and not part.is_file()):
             raise ForeignSchema(f"{part.name} is a link or no plain file")

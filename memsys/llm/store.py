@@ -29,7 +29,7 @@ from memsys.llm import stopping
 from memsys.llm.client import Embedded
 from memsys.llm.protocol import Completion, EndOfRun, ModelError
 from memsys.llm.replies import cleaned
-from memsys.llm.schema import KEY_BYTES, SCHEMA, check_schema, checkpointed, connected, lock_of
+from memsys.llm.schema import KEY_BYTES, SCHEMA, ForeignSchema, check_schema, checkpointed, connected, lock_of
 
 PATIENCE = 30
 """Seconds that a process waits for another that has locked the file."""
@@ -107,9 +107,7 @@ class CacheStore:
             self._only_writer = os.stat(path).st_size <= SMALL
         except sqlite3.DatabaseError as error:
             os.close(self._lock_file)
-            raise DamagedCache(
-                f"{path} is not a usable cache ({error}); {REMEDY}, or name another with cache=…"
-            ) from error
+            raise unusable(path, error) from error
         self._writer = threading.Thread(target=self._write, name="cache", daemon=True)
         self._writer.start()
         stopping.keepers.add(self)
@@ -351,6 +349,12 @@ def _notify(on_written: OnWritten, error: Exception | None) -> None:
         on_written(error)
     except Exception:  # logged only: the writer's thread must go on, because all other callers wait for it
         logging.getLogger(__name__).exception("a callback that waited for the cache to write an answer failed")
+
+
+def unusable(path: Path, error: sqlite3.DatabaseError) -> DamagedCache:
+    """The error for a file that cannot be opened as a cache; `cache repair` copies nothing of one with a schema that is not ours."""
+    remedy = "move it away" if isinstance(error, ForeignSchema) else REMEDY
+    return DamagedCache(f"{path} is not a usable cache ({error}); {remedy}, or name another with cache=…")
 
 
 def unwritable(path: Path, error: Exception) -> ModelError:

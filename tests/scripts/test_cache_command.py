@@ -223,6 +223,22 @@ def test_a_pipe_in_the_place_of_a_file_of_sqlite_is_refused_and_not_waited_for(
         CacheStore(path)
 
 
+def test_a_link_is_followed_to_a_cache_alone_and_makes_none_of_an_empty_or_missing_file(path: Path) -> None:
+    link = path.with_name("linked.sqlite")
+    link.symlink_to(path)
+    with closing(CacheStore(link)) as store:
+        assert store.answer(key(0)) is not None
+    notes = path.with_name("notes")
+    link.unlink()
+    link.symlink_to(notes)
+    for _ in ("missing", "empty"):
+        for opened in (CacheStore, Journal):
+            with pytest.raises(DamagedCache, match=r"is a link to no cache\); move it away, or name another"):
+                opened(link)
+        notes.touch()
+    assert notes.read_bytes() == b""
+
+
 def test_a_store_that_is_opened_during_a_repair_waits_and_writes_to_the_new_file(
     path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

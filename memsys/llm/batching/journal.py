@@ -25,7 +25,7 @@ from typing import Any
 from memsys.folders import Held, hold_file, lives, open_lock
 from memsys.jsons import decoded, encoded
 from memsys.llm.schema import JOURNAL, SCHEMA, UNSOUND, add_columns, check_schema, checkpointed, lock_of
-from memsys.llm.store import PATIENCE, REMEDY, DamagedCache, in_wal_mode
+from memsys.llm.store import PATIENCE, in_wal_mode, unusable
 
 Reply = tuple[int, bytes]
 """HTTP status and body of a reply."""
@@ -301,7 +301,7 @@ class Journal:
             with self._lock:
                 yield
         except sqlite3.DatabaseError as error:
-            raise DamagedCache(f"{self.path} is not a usable cache ({error}); {REMEDY}") from error
+            raise unusable(self.path, error) from error
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
