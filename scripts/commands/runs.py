@@ -113,7 +113,7 @@ def _alive(suffixes: Sequence[str]) -> bool:
         os.kill(int(number), 0)
     except ProcessLookupError:
         return False
-    except PermissionError:
+    except (PermissionError, OverflowError):  # of another user, or a number that no process has, so not one of ours
         pass
     return True
 

@@ -190,11 +190,12 @@ def test_starts_that_never_began_and_drafts_of_the_dead_go(results: Path) -> Non
     )
     here = folder_of(results, "segtree_cosine")
     gone, alive = here / f"run.json.{dead.stdout.strip()}.draft", here / f"run.json.{os.getpid()}.draft"
-    gone.touch()
-    alive.touch()
+    impossible = here / f"run.json.{10**20}.draft"  # in a folder from elsewhere
+    for draft in (gone, alive, impossible):
+        draft.touch()
     assert verb("runs", ["gc", "--results", str(results), "--yes"]) == 0
     assert not empty.exists()
-    assert (gone.exists(), alive.exists()) == (False, True)
+    assert (gone.exists(), alive.exists(), impossible.exists()) == (False, True, True)
 
 
 def test_every_module_of_a_configuration_is_part_of_the_code_of_a_run() -> None:
