@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import sys
 import zipfile
 from datetime import datetime
@@ -114,6 +115,12 @@ def test_every_model_of_the_configuration_says_where_it_comes_from_and_under_whi
 def test_a_file_that_is_no_gguf_model_never_reaches_llama_cpp(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "model.gguf").write_bytes(content)
     with pytest.raises(EndOfRun, match="expected a GGUF model, found a file that begins with"):
+        LlamaServer(tmp_path / "model.gguf")
+
+
+def test_a_pipe_in_the_place_of_a_model_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "model.gguf")
+    with pytest.raises(EndOfRun, match="expected a GGUF model, found no plain file"):
         LlamaServer(tmp_path / "model.gguf")
 
 
