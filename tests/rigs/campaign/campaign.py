@@ -99,5 +99,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"  the table of replies is in {given.table}")
     for defect in defects:
         print(f"DID NOT SURVIVE {defect}")
-    print(f"{len(defects) or 'nothing'} did not survive; seed {given.seed}, {time.monotonic() - began:.0f} s")
+    print(
+        f"{f'{len(defects)} did not survive' if defects else 'everything survived'}; seed {given.seed}, {time.monotonic() - began:.0f} s"
+    )
     return 1 if defects else 0
