@@ -219,13 +219,16 @@ IMAGES = [{"type": "image_url", "image_url": {"url": f"https://x.test/{number}.p
     [{}, {"tools": TOOLS}, {"response_format": FORM}, {"n": 128}, {"messages": [{"role": "user", "content": IMAGES}]}],
     ids=["plain", "tools", "a schema", "n", "images"],
 )
-def test_a_cap_holds_whatever_a_body_is_made_of_with_64_in_flight(fields: dict[str, Any]) -> None:
+def test_a_cap_holds_whatever_a_body_is_made_of_with_64_in_flight(
+    fields: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
     server = Billing(latency=0.05)
     with serving(application(server)) as url, priced(url, Purse(8.0)) as account:
         body = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 20, **fields}
         with ThreadPoolExecutor(64) as pool:
             replies = list(pool.map(lambda number: posted(account, {**body, "seed": number}), range(64)))
     assert server.billed <= 8.0
+    assert "bills more" not in capsys.readouterr().err, "the whole body was reserved, not learned from a bill"
     assert {status for status, _ in replies} <= {200, 400}
     assert all(value["error"]["code"] == "max_usd_reached" for status, value in replies if status == 400)
 
