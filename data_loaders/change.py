@@ -379,9 +379,8 @@ def _yes_no(draw: _Draw) -> _Probe:
     end = _Read(text.format(x=f"{whose} {probe.subject}", v=probe.bad), supports="")
     subject, true = (probe.subject, probe.good) if probe.good else (probe.twin, probe.values["twin"])
     yes = _Read(draw.wording(draw.words.confirmed).format(x=f"{whose} {subject}", v=true), supports="answer")
-    values = {
-        name: value for name, value in probe.values.items() if name != "said" or probe.good
-    }  # else it was never said
+    # `said` is kept for a good probe alone: else it was never said.
+    values = {name: value for name, value in probe.values.items() if name != "said" or probe.good}
     reads = {**probe.reads, "end": end, "yes" if probe.good else "yes_twin": yes}
     return replace(probe, variant=variant, values=values, reads=reads, good=None if variant == "deleted" else "no")
 
@@ -446,9 +445,8 @@ def _questions(
         "reads": reads,
         "edits": edits,
     }
-    told = (
-        next(iter(probe.values.values())) if {"probe", "private"} & {*edits.values()} else UNKNOWN
-    )  # the value that was said first
+    # The value that was said first.
+    told = next(iter(probe.values.values())) if {"probe", "private"} & {*edits.values()} else UNKNOWN
     answers = {"before": told, "after": probe.good or UNKNOWN, "twin": probe.values.get("twin", ""), "owner": probe.bad}
     place = sessions[probe.place]
     points = {"before": host.sessions[probe.place].turns[-1].id, "after": place.turns[-1].id}

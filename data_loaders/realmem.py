@@ -167,9 +167,8 @@ def _source_turn(turns: Sequence[Turn], number: int, copy: str) -> Turn | None:
             return turn
     for turn in near:
         text = " ".join(turn.text.split())
-        if (
-            folded and text and (folded in text or text in folded)
-        ):  # some copies are shorter than the turn, others longer
+        # Some copies are shorter than the turn, others longer.
+        if folded and text and (folded in text or text in folded):
             return turn
     return None
 

@@ -116,9 +116,8 @@ def oracle(cases: Sequence[Case]) -> LazyCases:
     history and a note. Each original case is parsed once here, to get its questions, and again when its new cases are accessed.
     """
     lazy = as_lazy(cases)
-    parsed = lru_cache(maxsize=1)(
-        lazy.__getitem__
-    )  # the cases of one original are usually accessed one after the other
+    # The cases of one original are usually accessed one after the other.
+    parsed = lru_cache(maxsize=1)(lazy.__getitem__)
     places = [
         (index, number, f"{lazy.ids[index]}--{question.id}", len(gold.evidence))
         for index in range(len(lazy))

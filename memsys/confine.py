@@ -96,9 +96,8 @@ def drop(kept: list[int], *, for_good: bool) -> None:
     """Keep these capabilities alone, for programs that are started from now on."""
     for number in range(64):
         if number not in kept:
-            LIBC.prctl(
-                BOUNDING_SET_DROP, number, 0, 0, 0
-            )  # refused without privileges, and then there is nothing to drop
+            # Refused without privileges, and then there is nothing to drop.
+            LIBC.prctl(BOUNDING_SET_DROP, number, 0, 0, 0)
     if for_good:
         LIBC.prctl(NO_NEW_PRIVILEGES, 1, 0, 0, 0)
 

@@ -58,9 +58,8 @@ class HashingEmbedder:
             for row, text in enumerate(texts):
                 vectors[row] = _hashed(text, self.dimension)
             ledger = meter.current()
-            if (
-                ledger is not None and texts
-            ):  # metered as a model would be, so that an offline run can predict a real one's cost
+            # Metered as a model would be, so that an offline run can predict a real one's cost.
+            if ledger is not None and texts:
                 tokens = sum(map(count_tokens, texts))
                 ledger.add_embedding(tokens, time.thread_time() - started)
                 told(tokens)

@@ -208,9 +208,8 @@ def tokens_within(scores: Mapping[Key, float], other: Curve) -> Needed | None:
     low: float | None = None
     last = len(sizes) - 1
     for place in np.linspace(0.0, last, STEPS * last + 1):
-        weights_here = np.maximum(
-            0.0, 1.0 - np.abs(np.arange(len(sizes)) - place)
-        )  # of the budgets left and right of it
+        # Weights of the budgets left and right of it.
+        weights_here = np.maximum(0.0, 1.0 - np.abs(np.arange(len(sizes)) - place))
         gap = difference((heights @ weights_here).tolist(), ours, homes, test=False)
         interval = gap.by_case or gap.by_question
         assert interval is not None, "scores have an interval from two questions on"

@@ -38,9 +38,8 @@ def commit(folders: Sequence[Path], contents: Sequence[Files]) -> None:
                 path.unlink()
         for name in sorted(files, key=lambda name: (name == COMPLETE, name)):
             first = folders[0] / name
-            shared = folder != folders[0] and name.endswith(
-                ".npy"
-            )  # vectors; other files may be changed by a later run
+            # Vectors; other files may be changed by a later run.
+            shared = folder != folders[0] and name.endswith(".npy")
             if not (shared and linked(first, folder / _checked(name), files[name])):
                 replace_file(folder / _checked(name), files[name])
 

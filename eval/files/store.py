@@ -50,9 +50,8 @@ def safe_name(identifier: str) -> str:
 
     Ids that differ only in upper and lower case get different names on every file system.
     """
-    plain = (
-        re.sub(r"[^A-Za-z0-9._-]+", "_", identifier).rstrip("._").lstrip("._-") or "case"
-    )  # not hidden, and no option of `rm *`
+    # Not hidden, and no option of `rm *`.
+    plain = re.sub(r"[^A-Za-z0-9._-]+", "_", identifier).rstrip("._").lstrip("._-") or "case"
     if plain == identifier.lower() and len(plain) <= 80:  # many file systems take `A` and `a` for one name
         return plain
     return f"{plain[:60]}-{hashlib.sha256(identifier.encode()).hexdigest()[:8]}"

@@ -123,9 +123,8 @@ class CaseLog:
         place = self._folder / VECTORS
         place.unlink(missing_ok=True)
         nodes = list(memory.nodes())
-        hides = (
-            type(memory).nodes is MemorySystem.nodes or memory.held or self._items
-        )  # an empty memory recalls nothing
+        # An empty memory recalls nothing.
+        hides = type(memory).nodes is MemorySystem.nodes or memory.held or self._items
         if not nodes and hides:
             return
         write_lines(

@@ -106,9 +106,8 @@ class UrgentPool:
                 if self._closed and not self._work:
                     self._changed.notify_all()  # those that waited for their turn
                     return None
-                timed = (
-                    rest is not None and not self._timed
-                )  # one of the threads looks at the work again after the rest
+                # One of the threads looks at the work again after the rest.
+                timed = rest is not None and not self._timed
                 self._timed, self._idle = self._timed or timed, self._idle + 1
                 self._changed.wait(rest if timed else None)
                 self._timed, self._idle = self._timed and not timed, self._idle - 1

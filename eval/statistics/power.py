@@ -33,9 +33,8 @@ def detectable(sampling: Sampling, alpha: float = 0.05) -> float:
     def missed(shift: float) -> float:
         """The probability, beyond what is allowed, that a difference of `shift` standard errors is not significant."""
         wrong_side = float(nctdtr(freedom, shift, -limit))
-        return (
-            float(nctdtr(freedom, shift, limit)) - (0.0 if isnan(wrong_side) else wrong_side) - (1 - POWER)
-        )  # nan: below 1e-300
+        # NaN: below 1e-300.
+        return float(nctdtr(freedom, shift, limit)) - (0.0 if isnan(wrong_side) else wrong_side) - (1 - POWER)
 
     shift = float(nctdtrinc(freedom, 1 - POWER, limit))  # good to 1e-6, and blind to the other tail
     following = shift + 1e-4

@@ -187,9 +187,8 @@ def _of_history(blocks: Sequence[np.ndarray], value: float, tail: float) -> Inte
     builds, repeats = blocks[0].shape[1:]
     sizes = np.array([len(block) for block in blocks], dtype=float)
     squares, freedom = mean_squares(blocks), dict[str, float](_freedom(blocks))
-    freedom["history"] = (
-        float(sizes.sum() ** 2 / (sizes**2).sum()) - 1.0
-    )  # of unequal histories, the large ones count more
+    # Of unequal histories, the large ones count more.
+    freedom["history"] = float(sizes.sum() ** 2 / (sizes**2).sum()) - 1.0
     size = (sizes.sum() - (sizes**2).sum() / sizes.sum()) / (len(sizes) - 1)
     within, between = 1.0 / (size * builds * repeats), 1.0 / (sizes.mean() * repeats * builds)
     known = squares["build"] is not None and squares["answer"] is not None
@@ -306,9 +305,8 @@ def cheapest(parts: Components, wished: float, costs: Tokens, histories: int, qu
     builds = range(1, 11) if parts.variances["answer"] is not None else (1,)
     repeats = range(1, 6) if parts.variances["judge"] is not None else (1,)
     counts = sorted({*(count for count in range(5, questions, 5)), questions})
-    fewest = (
-        ENOUGH_CLUSTERS if histories >= ENOUGH_CLUSTERS else 1
-    )  # fewer would answer another question: about these histories alone
+    # Fewer would answer another question: about these histories alone.
+    fewest = ENOUGH_CLUSTERS if histories >= ENOUGH_CLUSTERS else 1
     designs = (Design(*each) for each in product(range(fewest, histories + 1), counts, builds, repeats))
     by_price = sorted(designs, key=lambda design: (costs.of(design), design.histories))
     return next((design for design in by_price if planned_for(parts, design) <= wished), None)

@@ -195,9 +195,8 @@ class Session:
         args = [_with(argument, places) for argument in program.args]
         env = {name: _with(value, places) for name, value in program.env.items()}
         env = {"HOME": str(self._folder / "home"), **env, **self._secrets}
-        command, *args = processes.kept(
-            [program.command, *args]
-        )  # started by the loop's thread, which lives as long as we
+        # Started by the loop's thread, which lives as long as we.
+        command, *args = processes.kept([program.command, *args])
         parameters = StdioServerParameters(command=command, args=args, env=env, cwd=self._folder)
         async with Client(stdio_client(parameters, errlog=self._said)) as client:
             yield client

@@ -61,9 +61,8 @@ class BM25(MemorySystem):
 
 def words(text: str) -> list[str]:
     """Porter stems of the words of a text, in lower case."""
-    return [
-        stemmed for word in plain_words(text) if (stemmed := stem(word))
-    ]  # the stem of the "s" in "Mara's" is empty
+    # The stem of the "s" in "Mara's" is empty.
+    return [stemmed for word in plain_words(text) if (stemmed := stem(word))]
 
 
 def plain_words(text: str) -> list[str]:

@@ -156,9 +156,8 @@ def _candidates(answer: Answer, questions: Questions) -> tuple[Asked, ...] | str
         same = tuple(each for each in same if each.case_id == case)
         if not same:
             return f"no question of this {by} in {case}"
-    adversarial = (
-        "adversarial" in answer.category.casefold()
-    )  # the only name that every file gives to the same category
+    # The only name that every file gives to the same category.
+    adversarial = "adversarial" in answer.category.casefold()
     same = tuple(each for each in same if each.category == answer.category or adversarial > each.answerable) or same
     same = tuple(each for each in same if each.answerable and each.is_gold(answer.gold)) or same
     if len({(each.gold, each.category) for each in same}) > 1:

@@ -8,9 +8,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-_command = import_module(
-    __name__.rpartition(".")[0]
-)  # memsys_bench where it is installed, scripts.command in a checkout
+# Memsys_bench where it is installed, scripts.command in a checkout.
+_command = import_module(__name__.rpartition(".")[0])
 _command._import_from(_command.home())
 
 try:

@@ -90,9 +90,8 @@ class ChatReplies:
                 ledger.add_failure(call.purpose, failure.attempts, failure.seconds, number)
                 account.failed(failure, call.place)
             raise failure from error
-        if account.settled(
-            call.place
-        ):  # what a transport repeats is charged once, whichever of its attempts got the reply
+        # What a transport repeats is charged once, whichever of its attempts got the reply.
+        if account.settled(call.place):
             ledger.add_completion(call.purpose, completion, number)
             if wrong := misfit(call.body, value):
                 account.misfits[f"{call.purpose}: {wrong}"] += 1

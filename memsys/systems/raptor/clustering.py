@@ -57,9 +57,8 @@ def clusters(
     with lean.one_core("sklearn.mixture", *(["umap"] if settings.reducer == "umap" else [])):
         from sklearn import config_context
 
-        with config_context(
-            assume_finite=True, skip_parameter_validation=True
-        ):  # hundreds of fits of a few points each
+        # Hundreds of fits of a few points each.
+        with config_context(assume_finite=True, skip_parameter_validation=True):
             return _clusters(vectors, tokens, settings, reclustering, 0)
 
 

@@ -138,9 +138,8 @@ def rank_episodes(
 
 def minmax(scores: Iterable[float] | np.ndarray) -> np.ndarray:
     """Scale scores to [0, 1], float64 [n]; equal scores all become 0.5 (as released)."""
-    values = np.round(
-        np.asarray(scores, dtype=np.float64), 6
-    )  # without rounding, noise between equal scores would be scaled up
+    # Without rounding, noise between equal scores would be scaled up.
+    values = np.round(np.asarray(scores, dtype=np.float64), 6)
     low, high = values.min(initial=np.inf), values.max(initial=-np.inf)
     scaled: np.ndarray = (values - low) / (high - low) if low < high else np.full(len(values), 0.5)
     return scaled
