@@ -137,14 +137,9 @@ def _unanswered(recalls: Mapping[str, Recall]) -> list[Canary]:
     return [canary for canary in CANARIES if _shown({"": recalls[canary.word]}, [canary]) == []]
 
 
-def _lost(recalls: Mapping[str, Recall]) -> list[Canary]:
-    """Canaries that no recall shows."""
-    shown = "\n".join(_texts(recalls.values()))
-    return [canary for canary in CANARIES if canary.word not in shown]
-
-
 def _name_losses(recalls: Mapping[str, Recall], verdict: ConformanceResult) -> None:
-    lost = _lost(recalls)
+    shown = "\n".join(_texts(recalls.values()))
+    lost = [canary for canary in CANARIES if canary.word not in shown]
     if not any(recall.items or recall.answer for recall in recalls.values()):
         verdict.faults.setdefault("empties", "nothing is recalled for any question")
     elif lost and "empties" not in verdict.faults:

@@ -19,7 +19,7 @@ from eval.executors.environment import Environment
 from eval.executors.scratch import collected, placed
 from eval.executors.service_host import sendable, traced
 from eval.running.case import run_case
-from eval.running.cells import lone_cell
+from eval.running.cells import CellQueue, OpenCell
 from eval.running.loop import allow_files
 from eval.running.pool import UrgentPool
 from eval.running.question import AnswerPools
@@ -97,7 +97,7 @@ def live(
         runs,
         order.case,
         AnswerPools(questions, saving, threading.Semaphore(runs[0].outstanding)),
-        lone_cell(runs),
+        OpenCell(CellQueue(runs), 0, lambda: None, lambda: None),  # nobody waits to open another
         on_progress,
     )
 

@@ -139,7 +139,10 @@ def _scores(folder: Path, record: RunRecord) -> list[str]:
         "",
         "mean {95 % by case} [95 % by question] · scored/unscored/errored/not reached, over the questions that the run has a line for.",
     ]
-    return [*lines, *_detectable(questions), *_unreached(record)]
+    lines += _detectable(questions)
+    if (facts := record.imported).get("without_answer"):
+        lines.append(f"{facts['without_answer']} of {facts['questions']} questions have no answer in the file.")
+    return lines
 
 
 def _detectable(questions: Sequence[Asked]) -> list[str]:
@@ -147,15 +150,6 @@ def _detectable(questions: Sequence[Asked]) -> list[str]:
     if assumed is None:
         return []
     return [f"Detectable difference from another memory at 80 % power: {difference_shown(assumed[0])} ({assumed[1]})."]
-
-
-def _unreached(record: RunRecord) -> list[str]:
-    facts = record.imported
-    return (
-        [f"{facts['without_answer']} of {facts['questions']} questions have no answer in the file."]
-        if facts.get("without_answer")
-        else []
-    )
 
 
 def _questions(folder: Path) -> tuple[Asked, ...]:

@@ -61,9 +61,11 @@ class Asked:
         """Case id and question id."""
         return self.case_id, self.question_id
 
-    def belongs_to(self, group: str) -> bool:
-        """Whether a category or a further group has the question."""
-        return group in (self.category, *self.groups)
+    def belongs_to(self, category: str) -> bool:
+        """Whether it is reported under `all`, `answerable`, a category or a further group."""
+        if category in (ALL, ANSWERABLE):
+            return category == ALL or self.answerable
+        return category in (self.category, *self.groups)
 
 
 def asked(cases: Iterable[Case]) -> tuple[Asked, ...]:
@@ -443,9 +445,4 @@ class Cell:
         return arrays
 
     def _questions(self, category: str) -> list[Asked]:
-        scored = [question for question in self.column.questions if not question.supports]
-        if category == ALL:
-            return scored
-        if category == ANSWERABLE:
-            return [question for question in scored if question.answerable]
-        return [question for question in scored if question.belongs_to(category)]
+        return [each for each in self.column.questions if not each.supports and each.belongs_to(category)]

@@ -172,10 +172,10 @@ def _needed(gap: float, span: Interval, runs: Runs, theirs: float | None, roundi
     return None
 
 
-def open_gaps(runs: Runs, builds: int, margin: float = MARGIN) -> tuple[float, float] | None:
+def open_gaps(runs: Runs, builds: int) -> tuple[float, float] | None:
     """The sizes of a gap between which nothing would be settled with this many builds; None where there are none."""
     error, freedom = gap_error(runs, None, 0.0, builds)
-    low, high = margin - t_point(freedom, 0.95) * error, t_point(freedom) * error
+    low, high = MARGIN - t_point(freedom, 0.95) * error, t_point(freedom) * error
     return (max(0.0, low), high) if low < high else None
 
 

@@ -116,7 +116,9 @@ def verdict(
         Interval(reach.low - printed, reach.high - printed),
         runs,
         _their_variance(published, scale, runs),
-        _rounding_variance(published, scale),
+        float(
+            (10.0 ** -len(published.printed.partition(".")[2]) / scale) ** 2 / 12
+        ),  # of rounding to the printed digits
         near + ROUNDING,
     )
     return _worded(settled, unit, " %" if margin is None else "")
@@ -162,8 +164,3 @@ def _their_variance(published: Published, scale: float, runs: Runs) -> float | N
         return None
     bound = ((published.high - published.low) / scale / 2 / Z) ** 2
     return bound if bound < runs.variance else None
-
-
-def _rounding_variance(published: Published, scale: float) -> float:
-    digits = len(published.printed.partition(".")[2])
-    return float((10.0**-digits / scale) ** 2 / 12)

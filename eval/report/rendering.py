@@ -90,8 +90,8 @@ def shown(cell: AnyCell, category: str = ALL, *, published: bool = True) -> str:
     return " · ".join(parts)
 
 
-def markdown(table: Table, *, brief: bool = False) -> str:
-    """The whole table in Markdown; `brief` leaves out categories, paired differences and the costs by phase."""
+def markdown(table: Table) -> str:
+    """The whole table in Markdown."""
     header = ["Memory", *(f"{column.title} · {column.metric}" for column in table.columns)]
     rows: list[list[str]] = []
     for row in table.rows:
@@ -99,11 +99,7 @@ def markdown(table: Table, *, brief: bool = False) -> str:
         rows.append([row.title, *(shown(cell) for cell in row.cells)])
     parts = [f"# {table.title}", "", *(f"- {line}" for line in table.lines), "", grid(header, rows)]
     parts += [line for text in correction_lines(table) for line in ("", text)]
-    if not brief:
-        parts += [*_categories(table), *_differences(table)]
-    parts += [*_evidence(table), *_costs(table)]
-    if not brief:
-        parts += _phases(table)
+    parts += [*_categories(table), *_differences(table), *_evidence(table), *_costs(table), *_phases(table)]
     return visible("\n".join(parts) + "\n")
 
 

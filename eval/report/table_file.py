@@ -16,7 +16,7 @@ from eval.analysis.costs import Price, effort_missing, phases
 from eval.report.cell import ALL, Cell, categories
 from eval.report.outcome_cell import OutcomeCell
 from eval.report.rendering import money, shown
-from eval.report.tables import CORRECTED, AnyCell, Measure, Table, corrected_fields, is_corrected, printed
+from eval.report.tables import CORRECTED, AnyCell, Measure, Table, corrected_fields, printed
 from eval.statistics.stats import Estimate, Interval
 from memsys.inert import csv_text
 
@@ -143,9 +143,10 @@ def ends(interval: Interval | None) -> list[float] | None:
 
 def as_csv(table: Table) -> str:
     """One CSV line per cell and category, with every number that the Markdown prints of scores."""
-    more = CORRECTED if is_corrected(table) else []
+    cells = [cell for row in table.rows for cell in row.cells if isinstance(cell, Cell)]
+    more = CORRECTED if any(cell.correction is not None for cell in cells) else []
     fields = [*FIELDS]
-    if any(isinstance(cell, OutcomeCell) for row in table.rows for cell in row.cells):
+    if any(isinstance(cell, OutcomeCell) for cell in cells):
         fields += OUTCOMES
     lines = [[*fields, *more]]
     for row in table.rows:

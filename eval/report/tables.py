@@ -404,11 +404,6 @@ CONDITION = (
 )
 
 
-def is_corrected(table: Table) -> bool:
-    """Whether corrected scores were asked for."""
-    return any(isinstance(cell, Cell) and cell.correction is not None for row in table.rows for cell in row.cells)
-
-
 def corrected_text(fixed: Corrected | str) -> str:
     """A corrected score with its interval, or that there is none (`correction_lines` says why)."""
     if isinstance(fixed, str):

@@ -174,8 +174,3 @@ class Opening:
             if free or (load < limit and self.building < load + WORKING):
                 room.append(cells)
         return max(room, key=CellQueue.longest, default=None)
-
-
-def lone_cell(group: Sequence[Run]) -> OpenCell:
-    """The only case of some runs, which nobody waits to open: for workers, which get one cell at a time."""
-    return OpenCell(CellQueue(group), 0, lambda: None, lambda: None)

@@ -118,9 +118,9 @@ def _flipped(sums: np.ndarray, counts: np.ndarray, signs: np.ndarray) -> np.ndar
     return np.asarray((np.abs(mean) / error).T)
 
 
-def level_of(columns: int, level: float = LEVEL) -> float:
+def level_of(columns: int) -> float:
     """The level of each of several independent columns (Šidák)."""
-    return float(1 - (1 - level) ** (1 / max(1, columns)))
+    return float(1 - (1 - LEVEL) ** (1 / max(1, columns)))
 
 
 def can_flip(histories: int, level: float) -> bool:
@@ -182,9 +182,8 @@ def _ps(sizes: np.ndarray, freedoms: Sequence[float]) -> np.ndarray:
 def _signs(histories: int) -> Iterator[np.ndarray]:
     """All different flips of few histories, in batches; of many, random ones, a new batch each time."""
     if histories <= EXACT:
-        numbers = np.arange(
-            2 ** (histories - 1)
-        )  # the last history keeps its sign: |t| is the same for the opposite signs
+        # The last history keeps its sign: |t| is the same for the opposite signs.
+        numbers = np.arange(2 ** (histories - 1))
         for start in range(0, numbers.size, BATCH):
             yield 1.0 - 2.0 * (numbers[start : start + BATCH, None] >> np.arange(histories) & 1)
         return

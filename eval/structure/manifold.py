@@ -162,12 +162,12 @@ MEASURES: Mapping[str, Callable[[Cloud], float | None]] = {
 """The measures that tables print, by field of `Manifold`; they need at least one node."""
 
 
-def neighbourhoods(vectors: np.ndarray, dimensions: int = 2) -> tuple[float | None, float | None]:
-    """Trustworthiness and continuity of the projection on the first principal components; None for fewer than 11 nodes."""
+def neighbourhoods(vectors: np.ndarray) -> tuple[float | None, float | None]:
+    """Trustworthiness and continuity of the projection on the first two principal components; None for fewer than 11 nodes."""
     if len(vectors) <= 2 * NEIGHBOURS:
         return None, None
     centred = vectors - vectors.mean(axis=0)
-    axes = np.linalg.svd(centred, full_matrices=False)[2][:dimensions]
+    axes = np.linalg.svd(centred, full_matrices=False)[2][:2]
     flat = centred @ axes.T
     measure = _sklearn("manifold").trustworthiness
     return (

@@ -177,9 +177,5 @@ def _write_grades(run: Run, file: Reading, kept: Sequence[tuple[Prediction, Answ
             for repeat, value in enumerate(values):
                 grades[metric].append((prediction, Score(value, "" if value is not None else "not graded", repeat)))
     for metric, lines in grades.items():
-        save_grades(run, f"{THEIRS}{metric}", grade_settings(file.sha256, file.form.name, metric), lines)
-
-
-def grade_settings(sha256: str, format_: str, metric: str) -> dict[str, str]:
-    """Identity of a score file of the authors' own grades."""
-    return {"imported": sha256, "format": format_, "grade": metric}
+        origin = {"imported": file.sha256, "format": file.form.name, "grade": metric}
+        save_grades(run, f"{THEIRS}{metric}", origin, lines)

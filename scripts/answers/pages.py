@@ -96,7 +96,8 @@ def line_of(row: Row) -> ClaimLine:
     first = row.findings[0] if row.findings else None
     file = first.file if first and first.file is not None else row.file_mean
     name = safe_name(claim.name)
-    remarks = [*map(_also, row.findings[1:]), *row.flags, *(f"same answers as {each}" for each in row.same)]
+    also = [f"also printed: {says(finding)}" for finding in row.findings[1:]]
+    remarks = [*also, *row.flags, *(f"same answers as {each}" for each in row.same)]
     known = [claim.name, claim.system, claim.product, claim.by, claim.repository, claim.dataset, claim.judge]
     status = first.status if first else "no score printed"
     return ClaimLine(
@@ -122,17 +123,8 @@ def line_of(row: Row) -> ClaimLine:
         "–" if row.tokens is None else f"{row.tokens:,.0f}",
         number(row.detectable),
         [shown(remark, TEXT) for remark in remarks],
-        excerpt_free(" ".join([*known, status, *remarks])),
+        " ".join(shown(" ".join([*known, status, *remarks]), 2 * TEXT).lower().split()),  # what a search looks through
     )
-
-
-def excerpt_free(text: str) -> str:
-    """The text that a search looks through: one line of lower case."""
-    return " ".join(shown(text, 2 * TEXT).lower().split())
-
-
-def _also(finding: Finding) -> str:
-    return f"also printed: {says(finding)}"
 
 
 def says(finding: Finding) -> str:

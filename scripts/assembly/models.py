@@ -182,20 +182,15 @@ def _discounted(cost: Price, discount: float) -> Price:
     return discounted
 
 
-def _set_up_process(cfg: Settings) -> None:
-    """Forbid the network and record spans where the configuration says so; calls are many from now on."""
-    forbid_network(not cfg.network)
-    record_to(otel_spans(cfg.logger.texts) if cfg.logger.name == "otel" else None)
-    prepare_for_many_calls()
-
-
 def build_models(cfg: Settings) -> Models:
     """Build the models, their cache and the embedder from the configuration, each once.
 
     Raises:
         RunError: a model has no file in `conf` and no endpoint is configured that could serve it.
     """
-    _set_up_process(cfg)
+    forbid_network(not cfg.network)
+    record_to(otel_spans(cfg.logger.texts) if cfg.logger.name == "otel" else None)
+    prepare_for_many_calls()
     results = Path(cfg.results)
     store = CacheStore(Path(cfg.cache) if cfg.cache else results / "cache.sqlite")
     places = Endpoints(cfg, Purse(cfg.max_usd), store.path)
@@ -293,9 +288,8 @@ def _build_embedder(cfg: Settings, name: str, store: CacheStore, places: Endpoin
         label = "local" if folder is None else f"local {file_sha256(folder / 'model.safetensors')[:12]}"
         local = None if cfg.replay else LocalEmbedder(str(folder or option["model"]))
         if local is not None:
-            local.fetch(
-                ["warm"]
-            )  # the first call takes several times as long as the others; keep it out of the timings
+            # The first call takes several times as long as the others; keep it out of the timings.
+            local.fetch(["warm"])
         return BuiltEmbedder(
             option["model"], CachedEmbedder(local, store, option["model"], label), {**option, "label": label}
         )

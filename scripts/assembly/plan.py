@@ -249,7 +249,10 @@ def plan(
         execute([run for run, _ in played], sum(count for _, count in played), cfg.threads, "planning")
         chains = {sample.planned.folder: _chain(sample) for sample in samples}
         longest = max((_longest(sample, chains[sample.planned.folder]) for sample in samples), default=0.0)
-        by_run = _usage(samples, _graders(cfg, models, judges, offline))
+        graders = {
+            name: [replace(judging(cfg, models, each), llm=offline) for each in own] for name, own in judges.items()
+        }
+        by_run = _usage(samples, graders)
         failures = tuple(line for sample in samples for line in _failures(sample))
     again = {sample.planned.folder for sample in samples if sample.run.replicate}
     later = _added(used for folder, used in by_run.items() if folder in again)
@@ -265,11 +268,6 @@ def plan(
     again_shares = tuple(_shares(later, by_role, models)) if most > 1 else ()
     lasting = duration(cfg, models, shares, longest)
     return Plan(tuple(shares), lasting, lines, chains, failures, again_shares, left, costs)
-
-
-def _graders(cfg: Settings, models: Models, judges: Mapping[str, list[str]], llm: Metered) -> dict[str, list[Judging]]:
-    """The judges of each data set, asked offline."""
-    return {data: [replace(judging(cfg, models, name), llm=llm) for name in names] for data, names in judges.items()}
 
 
 def _usage(samples: Iterable[Sample], judges: Mapping[str, Sequence[Judging]]) -> dict[Path, dict[str, Usage]]:

@@ -59,7 +59,7 @@ class Recipe:
     build: Any
     """Builds the memory from its services."""
     classes: tuple[type[MemorySystem], ...]
-    """The memory's class and, for a wrapper, that of its `inner` memory."""
+    """The memory's class and, for a wrapper, then that of its `inner` memory."""
     unit: Mapping[str, Any]
 
     @property
@@ -76,7 +76,7 @@ class Recipe:
     @property
     def services(self) -> frozenset[str]:
         """Names of the services that the innermost memory uses."""
-        return needs(_innermost(self.build))
+        return needs(self.classes[-1])
 
 
 def memory_run(
@@ -110,6 +110,11 @@ def memory_run(
     services = _services(models, recipe)
     if asked_for:
         _check_logprobs(_built_once(recipe, services), recipe, models.probe)
+    control: Callable[[Case], MemorySystem] | None = None  # needs the answer key
+    if recipe.memory.get("control") == "gold_evidence":
+        control = partial(gold_evidence, unit=dict(recipe.unit))
+    elif recipe.memory.get("control") == "oracle_editor":
+        control = oracle_editor
     return Run(
         name=recipe.name,
         folder=models.results / "runs" / dataset.name / f"{recipe.name}-{identity(parts)}",
@@ -125,17 +130,10 @@ def memory_run(
         rebuild_every=cfg.build.rebuild_every,
         shared=_shared_build(parts, recipe),
         rehearse=partial(rehearse, recipe.build, dict(recipe.unit), models.prompts),
-        control=_control(recipe),
+        control=control,
         vectors=bool(cfg.nodes.vectors),
         record=RunRecord.of({**parts, **_not_identifying(cfg, recipe, dataset)}),
     )
-
-
-def _control(recipe: Recipe) -> Callable[[Case], MemorySystem] | None:
-    """The builder of a control that needs the answer key; None for a memory."""
-    if recipe.memory.get("control") == "gold_evidence":
-        return partial(gold_evidence, unit=dict(recipe.unit))
-    return oracle_editor if recipe.memory.get("control") == "oracle_editor" else None
 
 
 def _services(models: Models, recipe: Recipe) -> Services:
@@ -299,13 +297,6 @@ def _targets(build: Mapping[str, Any]) -> list[str]:
 
 def _innermost_settings(build: Mapping[str, Any]) -> Mapping[str, Any]:
     return _innermost_settings(build["inner"]) if "inner" in build else build
-
-
-def _innermost(build: Any) -> Any:
-    """The memory inside all wrappers, whose services the run uses."""
-    while "inner" in build.keywords:
-        build = build.keywords["inner"]
-    return build
 
 
 def _built_once(recipe: Recipe, services: Services) -> MemorySystem:

@@ -36,7 +36,6 @@ from scripts.setup.causes import commonest
 from scripts.terminal.progress import expected_cells, progress_line
 
 if TYPE_CHECKING:
-    from data_loaders.schema import Case
     from scripts.settings.schema import Settings
 
 
@@ -52,7 +51,7 @@ def execute(
     runs: Sequence[Run],
     questions: int,
     threads: int | None,
-    label: str = "answering",
+    label: str,
     traffic: Watch = _no_traffic,
     ahead: JudgingAhead | None = None,
     executor: Executor | None = None,
@@ -69,19 +68,6 @@ def execute(
     with progress_line(label, questions, histories=sum(builds.values()), traffic=traffic, expected=cells) as line:
         on_answer = ignore_answer if ahead is None else ahead.on_answer
         run_all(runs, threads=threads, on_progress=line.on_progress, on_answer=on_answer, executor=executor)
-
-
-def execute_capped(
-    runs: Sequence[Run],
-    questions: int,
-    threads: int | None,
-    traffic: Watch = _no_traffic,
-    ahead: JudgingAhead | None = None,
-    executor: Executor | None = None,
-) -> None:
-    """Run `execute` up to the spending cap; the purse knows whether the cap stopped it (`Purse.stop`)."""
-    with suppress(SpendingCapReached):
-        execute(runs, questions, threads, traffic=traffic, ahead=ahead, executor=executor)
 
 
 def score(
@@ -157,7 +143,10 @@ def _replayable(run: Run) -> bool:
 
 
 def _check_finished(run: Run) -> None:
-    open_questions = [_open_questions(run, case) for case in run.cases]
+    open_questions = []
+    for case in run.cases:
+        asked = {question.id for question, _ in case.questions if run.questions(case.id, question.id)}
+        open_questions.append(len(asked - read_predictions(run.case_folder(case.id)).keys()))
     unfinished = [
         count
         for case, count in zip(run.cases, open_questions, strict=True)
@@ -169,11 +158,6 @@ def _check_finished(run: Run) -> None:
             f"{len(open_questions)} histories, {sum(unfinished)} questions without an answer (in {run.folder}). What a service holds "
             "is not in the cache, so nothing but the service can answer them; run the same command without replay=true first"
         )
-
-
-def _open_questions(run: Run, case: Case) -> int:
-    asked = {question.id for question, _ in case.questions if run.questions(case.id, question.id)}
-    return len(asked - read_predictions(run.case_folder(case.id)).keys())
 
 
 ENOUGH = 8
@@ -239,13 +223,14 @@ def answer_all(
         graders = [judging(cfg, models, name) for name in judges.get(run.dataset, ())]
         refuse_unfit(run, graders)
         models.ahead.expect(run, [grader for grader in graders if grader.model not in models.stand_in_identities])
+    if cfg.shard is not None:
+        number, shards = map(int, cfg.shard.split("/"))
+        runs, questions = [in_shard(run, number, shards) for run in runs], questions // shards
+    runs = workable(cfg, runs)
+    with suppress(SpendingCapReached):  # the purse knows whether the cap stopped it
+        execute(runs, questions, cfg.threads, "answering", models.traffic, models.ahead, executor_of(cfg, runs))
     if cfg.shard is None:
-        runs = workable(cfg, runs)
-        execute_capped(runs, questions, cfg.threads, models.traffic, models.ahead, executor_of(cfg, runs))
         return models.purse.stop
-    number, shards = map(int, cfg.shard.split("/"))
-    chosen = workable(cfg, [in_shard(run, number, shards) for run in runs])
-    execute_capped(chosen, questions // shards, cfg.threads, models.traffic, models.ahead, executor_of(cfg, chosen))
     return f"Shard {cfg.shard} of the histories; merge all with python -m scripts merge. {models.purse.stop}".strip()
 
 

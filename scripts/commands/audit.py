@@ -247,10 +247,10 @@ def audit_units(numbers: Sequence[Published]) -> list[Finding]:
     return findings
 
 
-def audit_published(folder: Path = FOLDER) -> list[Finding]:
+def audit_published() -> list[Finding]:
     """Everything that does not add up in the four papers, by paper and table."""
-    names = sorted(path.stem for path in folder.glob("*.csv") if path.stem not in NOT_NUMBERS)
-    numbers = [one for name in names for one in read_published(name, folder)]
+    names = sorted(path.stem for path in FOLDER.glob("*.csv") if path.stem not in NOT_NUMBERS)
+    numbers = [one for name in names for one in read_published(name)]
     lines = lines_of(numbers, COUNTS, ACCURACIES, RUNS)
     findings = [
         *audit_lines(lines),

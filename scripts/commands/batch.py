@@ -8,7 +8,6 @@ drops a batch that the provider no longer knows; the next run sends its calls ag
 
 from __future__ import annotations
 
-import argparse
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -19,18 +18,14 @@ from eval.files.store import RunError, replace_file
 from memsys.jsons import decoded
 from memsys.llm.batching.journal import Journal
 from memsys.llm.batching.provider import best, replies_of
-from scripts.settings.arguments import as_called
+from scripts.settings.arguments import verb_parser
 
 GROUP = "data"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; the exit code is 1 when there is nothing to export or a file holds failed calls."""
-    parser = argparse.ArgumentParser(
-        prog=as_called("python -m scripts batch"),
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = verb_parser("batch", __doc__)
     parser.add_argument("--cache", type=Path, default=Path("results/cache.sqlite"), help="the cache file")
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("export", help="write the collected calls").add_argument("file", type=Path)

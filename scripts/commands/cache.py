@@ -8,7 +8,6 @@ lost costs calls, never results: nothing that is in the run folders depends on i
 
 from __future__ import annotations
 
-import argparse
 import fcntl
 import os
 import sqlite3
@@ -39,7 +38,7 @@ from memsys.llm.schema import (
     lock_of,
 )
 from memsys.llm.store import REMEDY, completion_of, keepable, vector_of
-from scripts.settings.arguments import as_called, whole
+from scripts.settings.arguments import verb_parser, whole
 
 GROUP = "data"
 
@@ -329,11 +328,7 @@ COMMANDS = ("check", "repair", "stats", "pack")
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """0 when all is well, 1 when `check` found something, 2 when there is no readable cache."""
-    parser = argparse.ArgumentParser(
-        prog=as_called("python -m scripts cache"),
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = verb_parser("cache", __doc__)
     parser.add_argument("command", choices=COMMANDS)
     parser.add_argument(
         "--cache", type=Path, default=Path("results/cache.sqlite"), help="the file (default: %(default)s)"

@@ -9,25 +9,20 @@ It is printed, and written to `<results>/cards/`, or where `--to` says.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
 from eval.files.run_folder import RunFolder
 from eval.files.store import replace_file
 from eval.report.card import run_card, table_card
-from scripts.settings.arguments import as_called
+from scripts.settings.arguments import verb_parser
 
 GROUP = "publish"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print and write the card; 2 with one line on standard error for what the user can mend."""
-    parser = argparse.ArgumentParser(
-        prog=as_called("python -m scripts card"),
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = verb_parser("card", __doc__)
     parser.add_argument(
         "what", nargs="+", metavar="RUN|TABLE key=value", help="run folders, or a table and its settings"
     )

@@ -10,7 +10,6 @@ category, and marks the cells that are above what a perfect memory would get. No
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections.abc import Sequence
 from dataclasses import replace
@@ -29,7 +28,7 @@ from eval.statistics.stats import Estimate
 from scripts.assembly.datasets import AUDITED, layer_of
 from scripts.assembly.run_folders import data_of
 from scripts.assembly.scorers import metrics
-from scripts.settings.arguments import as_called
+from scripts.settings.arguments import verb_parser
 from scripts.setup.options import metric_options
 
 GROUP = "science"
@@ -37,11 +36,7 @@ GROUP = "science"
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line."""
-    parser = argparse.ArgumentParser(
-        prog=as_called("python -m scripts ceilings"),
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = verb_parser("ceilings", __doc__)
     parser.add_argument("runs", type=Path, nargs="+", help="run folders")
     parser.add_argument(
         "--scores", required=True, help="a metric or judge of the runs, such as locomo_f1 or judge_mem0"

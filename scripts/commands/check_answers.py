@@ -19,6 +19,7 @@ from scripts.answers.formats import Reading, best_reading
 from scripts.answers.matching import Questions
 from scripts.answers.parsing import parsed
 from scripts.answers.questions import LOADERS, questions_of
+from scripts.settings.arguments import add_data_folder, verb_parser
 
 GROUP = "publish"
 
@@ -28,11 +29,7 @@ SHOWN = 10
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Check one file; 0 when it is complete, 1 when something is missing, 2 when it cannot be read."""
-    parser = argparse.ArgumentParser(
-        prog="python -m scripts check-answers",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = verb_parser("check-answers", __doc__)
     parser.add_argument("file", type=Path, nargs="+", help="the file, or the files of one set of answers")
     parser.add_argument("--dataset", choices=list(LOADERS), default="LoCoMo")
     parser.add_argument(
@@ -40,9 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--forms", type=Path, help="a YAML file of forms of your own")
     parser.add_argument("--option", action="append", default=[], metavar="NAME=VALUE", help="an option of the form")
-    parser.add_argument(
-        "--data", type=Path, help="folder of the raw files (default: MEMSYS_DATA, else the download folder)"
-    )
+    add_data_folder(parser)
     args = parser.parse_args(arguments)
     return _check(args)
 

@@ -19,7 +19,7 @@ from scripts.answers.graders import kept
 from scripts.answers.manifest import chosen
 from scripts.answers.scoring import refuse_none, scored_claims
 from scripts.answers.site import Wanted, build
-from scripts.settings.arguments import as_called, whole
+from scripts.settings.arguments import add_data_folder, as_called, whole
 
 GROUP = "publish"
 
@@ -28,9 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Build the site and print where it is; 1 when the files of a claim are not there, 2 when the input is wrong."""
     parser = argparse.ArgumentParser(prog=as_called("python -m scripts claims-site"), description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help="claims by name, or a data set (default: all)")
-    parser.add_argument(
-        "--data", type=Path, help="folder of the raw files (default: MEMSYS_DATA, else the download folder)"
-    )
+    add_data_folder(parser)
     parser.add_argument("--results", type=Path, default=Path("results"), help="claims_site/ is written into it")
     parser.add_argument("--out", type=Path, help="folder of the site (default: RESULTS/claims_site)")
     parser.add_argument("--date", type=_day, help="day of what has changed, YYYY-MM-DD (default: that of the manifest)")

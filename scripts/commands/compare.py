@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from statistics import fmean
 
 from data_loaders.schema import Gold, Question
 from eval.files.run_folder import read_predictions
 from eval.files.store import RunError
-from eval.report.paired import Telling, tallies, telling
+from eval.report.cell import Asked, Cell, categories
 from eval.report.rendering import difference_text
 from eval.report.tables import Table, how_tested
 from memsys.inert import visible
@@ -129,3 +131,59 @@ def main(arguments: Sequence[str] | None = None) -> int:
     settings += [f"data.size={args.limit}"] if args.limit else []
     names = [word for word in args.words if "=" not in word]
     return compare(names, settings, args.metric, args.questions, args.print)
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """How often a memory scored better than another one, over the questions that both have a score for."""
+
+    category: str
+    wins: int
+    losses: int
+    ties: int
+
+
+def tallies(first: Cell, second: Cell) -> list[Tally]:
+    """Wins and losses of `first` against `second`: over all questions, then by category. The cells have the same column."""
+    shared = first.scores.keys() & second.scores.keys()
+    counted = []
+    for category in categories(first.column):
+        gaps = [
+            first.scores[question.key] - second.scores[question.key]
+            for question in first.column.questions
+            if question.key in shared and question.belongs_to(category)
+        ]
+        wins, losses = sum(gap > 0 for gap in gaps), sum(gap < 0 for gap in gaps)
+        counted.append(Tally(category, wins, losses, len(gaps) - wins - losses))
+    return counted
+
+
+@dataclass(frozen=True, slots=True)
+class Telling:
+    """A question on which memories differ."""
+
+    question: Asked
+    scores: tuple[float | None, ...]
+    """Of each memory; None where there is no score."""
+    gap: float
+    """The largest distance between the first memory and another one."""
+
+
+def telling(cells: Sequence[Cell], count: int) -> list[Telling]:
+    """The questions on which the first memory is farthest from another one, at most `count`.
+
+    Of equal gaps the one whose mean over all other memories is larger comes first, then the one that stands first in the data. Questions on
+    which nobody differs are left out.
+    """
+    first = cells[0]
+    ranked: list[tuple[float, float, Telling]] = []
+    for question in first.column.questions:
+        own = first.scores.get(question.key)
+        scores = tuple(cell.scores.get(question.key) for cell in cells)
+        if own is None:
+            continue
+        gaps = [abs(own - score) for score in scores[1:] if score is not None]
+        if gaps and max(gaps) > 0:
+            ranked.append((max(gaps), fmean(gaps), Telling(question, scores, max(gaps))))
+    ranked.sort(key=lambda entry: (-entry[0], -entry[1]))  # stable: equal ones keep the order of the data
+    return [entry for _, _, entry in ranked[:count]]

@@ -108,10 +108,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--unpinned", action="store_true", help="accept files whose sha256 is not known")
     parser.add_argument("--notes", type=whole(0), default=20, help="how many of the loader's notes to print")
     args = parser.parse_args(arguments)
-    return _reported(args)
-
-
-def _reported(args: argparse.Namespace) -> int:
     from memsys.tokens import count_tokens
 
     settings = read_set(args.set)

@@ -10,17 +10,119 @@ which has no word for them, and the command says how many.
 
 from __future__ import annotations
 
-import argparse
+import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
+from eval.files.imported import described
+from eval.files.store import replace_file, write_lines
+from eval.report.rendering import shown
 from scripts.answers.every_eval_ever import write_every_eval_ever
-from scripts.answers.finished import FinishedRun, finished_run
-from scripts.answers.hugging_face import write_hugging_face
-from scripts.answers.mem0_form import write_mem0
-from scripts.settings.arguments import as_called
+from scripts.answers.finished import ExportedAnswer, FinishedRun, finished_run
+from scripts.answers.questions import category_of
+from scripts.assembly.scorers import metrics
+from scripts.settings.arguments import add_data_folder, verb_parser
 
 GROUP = "publish"
+
+SCORES = {"f1_score": "mem0_f1", "bleu_score": "bleu1_mem0"}
+
+
+def write_mem0(run: FinishedRun, to: Path) -> list[str]:
+    """Write `<run>.json` into a folder; returns what was written and what was left out, as lines.
+
+    The form is `mem0` of conf/claims/forms.yaml: an import of the file gives the same scores. A question without an answer, and an answer
+    that failed, is left out. `llm_score` is the verdict of the run's judge `mem0`, else of its only judge; it is left out where there is
+    neither.
+    """
+    verdicts = _verdicts(run)
+    conversations: dict[str, list[dict[str, Any]]] = {}
+    left_out = 0
+    for line in run.lines:
+        if line.prediction is None or line.prediction.outcome == "error":
+            left_out += 1
+            continue
+        name = str(line.position) if run.whole else line.case_id
+        conversations.setdefault(name, []).append(_record(line) | verdicts.get((line.case_id, line.question.id), {}))
+    file = to / f"{run.folder.name}.json"
+    replace_file(file, json.dumps(conversations, indent=1, ensure_ascii=False))
+    written = sum(map(len, conversations.values()))
+    lines = [f"written: {file} ({written} answers)"]
+    return [*lines, f"left out: {left_out} questions without an answer"] if left_out else lines
+
+
+def _verdicts(run: FinishedRun) -> dict[tuple[str, str], dict[str, float]]:
+    """`llm_score` by question."""
+    judges = [each for each in run.scores if each.judge]
+    chosen = [each for each in judges if each.metric == "judge_mem0"] or judges
+    return {key: {"llm_score": value} for key, value in chosen[0].cell.scores.items()} if len(chosen) == 1 else {}
+
+
+def _record(line: ExportedAnswer) -> dict[str, Any]:
+    assert line.prediction is not None
+    record: dict[str, Any] = {
+        "question": line.question.text,
+        "answer": line.gold.answers[0] if line.gold.answers else "",
+        "response": line.prediction.answer,
+        "category": category_of(line.gold),
+    }
+    for name, metric in zip(SCORES, metrics(list(SCORES.values())), strict=True):
+        if (
+            line.gold.answerable
+            and (score := metric.score(line.question, line.gold, line.prediction)).value is not None
+        ):
+            record[name] = score.value
+    return record
+
+
+def write_hugging_face(run: FinishedRun, to: Path) -> list[str]:
+    """Write `data/test.jsonl` and `README.md` into a folder; returns what was written, as lines."""
+    values = {score.id: score.cell.scores for score in run.scores}
+    rows = [
+        _row(line, {name: scores.get((line.case_id, line.question.id)) for name, scores in values.items()})
+        for line in run.lines
+    ]
+    write_lines(to / "data" / "test.jsonl", rows)
+    replace_file(to / "README.md", _readme(run))
+    return [f"written: {to / 'data' / 'test.jsonl'} ({len(rows)} questions)", f"written: {to / 'README.md'}"]
+
+
+def _row(line: ExportedAnswer, scores: dict[str, float | None]) -> dict[str, Any]:
+    answer = line.prediction
+    return {
+        "case_id": line.case_id,
+        "question_id": line.question.id,
+        "question": line.question.text,
+        "gold": list(line.gold.answers),
+        "category": line.gold.category,
+        "answerable": line.gold.answerable,
+        "evidence": list(line.gold.evidence),
+        "answer": None if answer is None else answer.answer,
+        "outcome": "not reached" if answer is None else answer.outcome,
+        "error": None if answer is None else answer.error,
+        "cut": None if answer is None else answer.cut,
+        "scores": scores,
+    }
+
+
+def _readme(run: FinishedRun) -> str:
+    made = described(run.record.imported) if run.record.imported else f"memory {run.record.name}"
+    front = {"configs": [{"config_name": "default", "data_files": [{"split": "test", "path": "data/test.jsonl"}]}]}
+    lines = [
+        "---",
+        json.dumps(front),  # JSON is YAML
+        "---",
+        f"# {run.title} on {run.dataset_title}",
+        "",
+        f"- Answers: {made}.",
+        *([f"- STAND-IN: {', '.join(run.stand_ins)} filled by engines without a model."] if run.stand_ins else []),
+        f"- Data: {run.dataset_title}, {run.record.data_status}, under {run.licence or 'no licence that is known'}.",
+        f"- Scores by file: {'; '.join(f'`{score.id}` {score.title}: {shown(score.cell)}' for score in run.scores) or 'none'}.",
+        "- A score that is null was not given; an answer whose outcome is error failed and was not scored.",
+    ]
+    return "\n".join(lines) + "\n"
+
 
 WRITERS: Mapping[str, Callable[[FinishedRun, Path], list[str]]] = {
     "eee": write_every_eval_ever,
@@ -32,17 +134,11 @@ WRITERS: Mapping[str, Callable[[FinishedRun, Path], list[str]]] = {
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Write the files and name them; 2 with one line on standard error for what the user can mend."""
-    parser = argparse.ArgumentParser(
-        prog=as_called("python -m scripts export"),
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = verb_parser("export", __doc__)
     parser.add_argument("run", type=Path, help="a folder below results/runs")
     parser.add_argument("--format", choices=list(WRITERS), required=True)
     parser.add_argument("--to", type=Path, required=True, metavar="FOLDER", help="where the files are written")
-    parser.add_argument(
-        "--data", type=Path, help="folder of the raw files (default: MEMSYS_DATA, else the download folder)"
-    )
+    add_data_folder(parser)
     args = parser.parse_args(arguments)
 
     print("\n".join(WRITERS[args.format](finished_run(args.run, args.data), args.to)))

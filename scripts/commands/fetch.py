@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import hashlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from data_loaders.download import Unreachable, download
 from data_loaders.schema import DataError
-from data_loaders.source import data_root
+from data_loaders.source import Entry, data_root
 from eval.files.store import RunError
+from scripts.answers.manifest import FOLDER, Claim, claims, located
+from scripts.answers.parsing import GZIP, unpacked
 from scripts.settings.arguments import as_called
 from scripts.settings.checking import nearest
 from scripts.setup.downloads import download_names, entries_to_download, set_names
@@ -43,7 +47,7 @@ def _fetched(args: argparse.Namespace) -> int:
             print(error, file=sys.stderr)
             failed = 1
         if name == "answers":
-            lines, gone = _claims_fetched(data_root(args.data))
+            lines, gone = fetch_claims(data_root(args.data))
             said = [line for line in gone if line not in unreachable]
             for stream, text in ((sys.stdout, lines), (sys.stderr, said)):
                 print(*text, sep="\n", end="\n" if text else "", file=stream)
@@ -53,8 +57,42 @@ def _fetched(args: argparse.Namespace) -> int:
     return 1 if failed or unreachable else 0
 
 
-def _claims_fetched(root: Path) -> tuple[list[str], list[str]]:
-    """Get the files of published claims from their owners, one after the other; what was done, and what is gone or another file now."""
-    from scripts.answers.fetching import fetch_claims
+Download = Callable[[Entry, Path], Path]
 
-    return fetch_claims(root)
+
+def fetch_claims(
+    root: Path, known: Sequence[Claim] | None = None, get: Download = download
+) -> tuple[list[str], list[str]]:
+    """Download what is missing below the data root; returns what was done, and what is gone or is another file now, as lines.
+
+    Args:
+        known: the claims; None takes those of the manifest.
+        get: downloads an entry.
+    """
+    lines, gone, there = [], [], 0
+    away: dict[str | None, str] = {}  # servers that cannot be reached, each asked once
+    for claim in claims() if known is None else known:
+        for file, url in zip(claim.files, claim.urls, strict=True):
+            place = located(file, root)
+            if place is not None:
+                there += 1
+                if _sha256(place) != file.sha256:
+                    gone.append(f"{claim.name}: {FOLDER}/{file.held} is another file than the manifest names")
+            elif claim.extract:
+                gone.append(f"{claim.name}: the owner's file is longer than the extract that was scored; see {url}")
+            elif urlsplit(url).hostname not in away:
+                entry = Entry(
+                    f"{FOLDER}/{file.held}", "answers", "official", claim.licence, file.bytes, file.sha256, url
+                )
+                try:
+                    lines.append(str(get(entry, root)))
+                except Unreachable as error:
+                    away[urlsplit(url).hostname] = str(error)
+                except DataError as error:
+                    gone.append(f"{claim.name}: {error}")
+    return [*lines, f"{there} files of claims were there already"], [*gone, *away.values()]
+
+
+def _sha256(place: Path) -> str:
+    raw = place.read_bytes()
+    return hashlib.sha256(unpacked(raw, place.name) if raw.startswith(GZIP) else raw).hexdigest()

@@ -26,7 +26,6 @@ GITHUB_STEP_SUMMARY names. Exit codes: 0 passed or written, 1 failed, 2 refused,
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import json
 import os
@@ -47,7 +46,7 @@ from memsys.llm.secrets import redact
 from scripts.answers.claim_tables import inert
 from scripts.assembly.datasets import Data
 from scripts.lab.lab import Lab
-from scripts.settings.arguments import as_called
+from scripts.settings.arguments import verb_parser
 from scripts.settings.checking import resolved, validated
 from scripts.settings.types import Count, Natural, Share, Size, Strict, Text
 
@@ -111,10 +110,7 @@ class Measured(Strict):
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, then compare with the baseline or write it; the exit code."""
-    form = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(
-        prog=as_called("python -m scripts gate"), description=__doc__, formatter_class=form
-    )
+    parser = verb_parser("gate", __doc__)
     parser.add_argument("file", type=Path, help="the gate's file, YAML")
     parser.add_argument("settings", nargs="*", metavar="key=value", help="laid over the settings of the file")
     parser.add_argument("--update", action="store_true", help="write the baseline")

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import argparse
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -53,7 +53,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _served(gateway: Gateway, given: argparse.Namespace) -> int:
-    purposes = [Purpose(**each) for each in declared_purposes(given.memory)]
+    declared = load_option("memory", given.memory)["build"].get("purposes", []) if given.memory is not None else []
+    purposes = [Purpose(**each) for each in declared]
     try:
         gateway.start()
         print(f"gateway: {given.mode}, in front of {gateway.upstream.label}; an address is a secret:")
@@ -118,11 +119,6 @@ def _check_cap(given: argparse.Namespace, models: Sequence[ModelSettings]) -> No
         )
     if given.max_usd is None and len(unpriced) < len(models) and not is_local(given.base_url):
         raise RunError(f"{given.base_url} costs money: say how much may be spent, such as --max-usd 5")
-
-
-def declared_purposes(memory: str | None) -> list[Mapping[str, Any]]:
-    """The purposes that a file of conf/memory declares for its product; none without a file."""
-    return [] if memory is None else list(load_option("memory", memory)["build"].get("purposes", []))
 
 
 def _embedder(endpoint: Endpoint, settings: ModelSettings, store: CacheStore | None, mode: str, name: str) -> Embedder:

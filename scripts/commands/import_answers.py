@@ -11,8 +11,8 @@ taken. `title=`, `by=`, `licence=` and `source=` say what the file does not. Rea
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,11 +23,11 @@ from eval.report.cell import ALL, ANSWERABLE, Cell, Column, categories, outcomes
 from eval.report.rendering import markdown, shown
 from eval.report.tables import Table
 from scripts.answers.importing import Origin
-from scripts.settings.arguments import as_called
+from scripts.settings.arguments import verb_parser
 from scripts.setup.options import metric_options
 
 if TYPE_CHECKING:
-    from scripts.lab.lab import Answers, Scored
+    from scripts.lab.lab import Answers
 
 GROUP = "publish"
 
@@ -39,11 +39,7 @@ GENERAL = "eval.metrics.lexical."
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Import, score, print; 1 when some answers could not be joined, 2 when the input is wrong."""
-    parser = argparse.ArgumentParser(
-        prog=as_called("python -m scripts import-answers"),
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = verb_parser("import-answers", __doc__)
     parser.add_argument("file", type=Path, help="a file of answers, or a run folder")
     parser.add_argument("settings", nargs="*", metavar="key=value", help="as=memobase dataset=locomo …")
     args = parser.parse_args(arguments)
@@ -61,7 +57,7 @@ def _import(file: Path, settings: Sequence[str]) -> int:
     answers = lab.imported(file, origin, format=own.get("format"))
     config = answers.dataset.config
     scored = lab.score(answers, lexical(config["metrics"]), list(lab.cfg.protocol.judges or []))
-    table = lab.table(_with_their_grades(scored))
+    table = lab.table(replace(scored, cells={**their_cells(answers), **scored.cells}))
     file = lab.models.results / "tables" / f"imported-{answers.folder.name}.md"
     replace_file(file, markdown(table))
     facts = answers.runs[0].record.imported
@@ -110,12 +106,6 @@ def their_cells(answers: Answers) -> dict[str, Cell]:
         column = Column.of(dataset.config, title, answers.questions)
         cells[name] = Cell(column, reached, (path,))
     return cells
-
-
-def _with_their_grades(scored: Scored) -> Scored:
-    from dataclasses import replace
-
-    return replace(scored, cells={**their_cells(scored.answers), **scored.cells})
 
 
 def _joined_lines(facts: Mapping[str, Any]) -> list[str]:

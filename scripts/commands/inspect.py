@@ -15,23 +15,25 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from data_loaders.schema import DataError, Gold, Question
 from eval.files.imported import described
 from eval.files.records import Prediction
-from eval.files.run_folder import RunFolder, RunRecord, read_efforts, read_items, read_predictions
+from eval.files.run_folder import RunFolder, RunRecord, judged_by, metric_of, read_efforts, read_items, read_predictions
 from eval.files.store import RunError
-from eval.judging.score_files import score_lines
+from eval.judging.agreement import RIGHT
+from eval.judging.score_files import graded_files, read_scores, score_lines
 from eval.report.sent_prompt import sent_prompt
-from eval.report.wrong_answers import score_file, wrong_answers
 from eval.structure.tree import Tree, ancestors, depths, read_tree
 from memsys.inert import visible
 from memsys.jsons import fields_of
 from scripts.assembly.run_folders import data_of
 from scripts.lab.designs import design_lines
-from scripts.settings.arguments import as_called, whole
+from scripts.settings.arguments import add_data_folder, as_called, whole
 from scripts.settings.checking import nearest
 from scripts.setup.options import CONF
 from scripts.terminal.printing import cut
@@ -294,9 +296,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--metric", help="with --wrong: judge_<name> or a metric (default: a judge, else the first)")
     parser.add_argument("--prompt", action="store_true", help="show the prompt as it was sent")
     parser.add_argument("--case", help="id of the case, where several have a question of that id")
-    parser.add_argument(
-        "--data", type=Path, help="folder of the raw files (default: MEMSYS_DATA, else the download folder)"
-    )
+    add_data_folder(parser)
     parser.add_argument("--width", type=whole(1), default=160, help="characters of each text shown")
     args, settings = parser.parse_known_args(arguments)
     if args.ask is not None and args.question is not None and "=" in args.question:
@@ -321,3 +321,45 @@ def main(arguments: Sequence[str] | None = None) -> int:
         lines += prompt_lines(args.run, args.question, args.case, args.data) if args.prompt else []
     print("\n".join(lines))
     return 0
+
+
+@dataclass(frozen=True, slots=True)
+class WrongAnswer:
+    """A question that has no score, or one below `RIGHT`."""
+
+    prediction: Prediction
+    score: float | None
+    """The mean over the judge's repeats; None where there is no verdict."""
+
+
+def score_file(run_folder: Path, metric: str | None) -> Path:
+    """The newest score file of a metric; of None, of a judge, else of the first metric by name.
+
+    Raises:
+        RunError: there is none.
+    """
+    files = graded_files(run_folder)
+    names = sorted({metric_of(path) for path in files}, key=lambda name: (judged_by(name) is None, name))
+    wanted = metric or (names[0] if names else "a metric")
+    fitting = [path for path in files if metric_of(path) == wanted]
+    if not fitting:
+        raise RunError(f"{run_folder} has no scores of {wanted}; there are: {', '.join(names) or 'none'}")
+    return max(fitting, key=lambda path: path.stat().st_mtime)
+
+
+def wrong_answers(run_folder: Path, scores: Path) -> list[WrongAnswer]:
+    """In the order of the cases' folders and of the answers in them."""
+    by_question = read_scores(scores)
+    wrong = []
+    for folder in RunFolder(run_folder).cases():
+        for prediction in read_predictions(folder).values():
+            values = [line["value"] for line in by_question.get((prediction.case_id, prediction.question_id), ())]
+            score = _mean(values)
+            if score is None or score < RIGHT:
+                wrong.append(WrongAnswer(prediction, score))
+    return wrong
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return fmean(known) if known else None

@@ -14,7 +14,6 @@ about how the answers err (`eval.judging.prediction_powered`). Settings such as 
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,7 +36,7 @@ from eval.report.tables import corrected_text, shown_share
 from eval.statistics.stats import Interval, estimate
 from scripts.assembly.scorers import card_file, judging
 from scripts.lab.lab import Lab
-from scripts.settings.arguments import as_called, whole
+from scripts.settings.arguments import verb_parser, whole
 from scripts.setup.options import options as options_of
 
 GROUP = "science"
@@ -46,11 +45,7 @@ WORDS = "judge dataset"
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line."""
-    parser = argparse.ArgumentParser(
-        prog=as_called("python -m scripts judge-card"),
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = verb_parser("judge-card", __doc__)
     parser.add_argument("--judge", required=True, help="a file of conf/judge, or file@model")
     parser.add_argument("--dataset", default="locomo", help="a file of conf/dataset")
     parser.add_argument("--limit", type=whole(1), help="most probes of each kind, spread over the data")

@@ -7,7 +7,6 @@ found.
 
 from __future__ import annotations
 
-import argparse
 import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
@@ -17,7 +16,7 @@ from eval.analysis.leaks import Report, check
 from scripts.assembly.runs import memory_run, reader
 from scripts.assembly.steps import check_no_replay
 from scripts.lab.lab import Lab
-from scripts.settings.arguments import as_called
+from scripts.settings.arguments import verb_parser
 
 GROUP = "science"
 RUNS_MEMORIES = True
@@ -27,11 +26,7 @@ OFFLINE = ["profile=smoke", "network=false", "models.memory=null", "models.reade
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; 1 when gold was found, 2 with one line on standard error for what the user can mend."""
-    parser = argparse.ArgumentParser(
-        prog=as_called("python -m scripts leaks"),
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = verb_parser("leaks", __doc__)
     parser.add_argument("settings", nargs="*", metavar="key=value", help="memory=bm25 dataset=locomo data.size=20 …")
     args = parser.parse_args(arguments)
     return _check(args.settings)

@@ -8,7 +8,6 @@ metric itself where there is a run of `gold_evidence`.
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,18 +17,14 @@ from eval.files.run_folder import RUN, RunFolder, RunRecord
 from eval.files.store import RunError, replace_file, safe_name
 from eval.judging.score_files import only_score_file
 from scripts.assembly.run_folders import data_of
-from scripts.settings.arguments import as_called
+from scripts.settings.arguments import verb_parser
 
 GROUP = "science"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line."""
-    parser = argparse.ArgumentParser(
-        prog=as_called("python -m scripts losses"),
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = verb_parser("losses", __doc__)
     parser.add_argument("run", type=Path, help="a run folder")
     parser.add_argument("--evidence", type=Path, help="the run folder of gold_evidence on the same data (needed)")
     parser.add_argument("--scores", required=True, help="a metric or judge of the run, such as locomo_f1 or judge_mem0")

@@ -30,7 +30,7 @@ import re
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -42,10 +42,12 @@ from eval.files.provenance import surroundings
 from eval.files.store import Appender, RunError, locked, read_lines, write_lines
 from memsys.llm import meter
 from memsys.llm.ask import complete
+from memsys.llm.offline.extractive import ExtractiveLLM
+from memsys.llm.offline.reading import UNKNOWN
 from memsys.llm.parsing import ParseFailure, parse
-from memsys.llm.protocol import LLM, ModelError, Request
+from memsys.llm.protocol import LLM, Completion, ModelError, Request
 from memsys.prompts import Prompts
-from scripts.lab.msc_e_stand_in import NAMES, Round, StandIn, lines
+from memsys.tokens import count_tokens
 from scripts.settings.arguments import amount, as_called, whole
 from scripts.setup.downloads import loader, read_set
 
@@ -56,6 +58,9 @@ WHAT = (
     "Conversations generated after the description of MSC-E in MemTree (ICLR 2025, A.2.3 and A.2.4). Not the paper's data, "
     "which were never published: results on them are not comparable with the paper's."
 )
+NAMES = ("Alex", "Bob")
+Round = tuple[str, str]
+"""The turns of Alex and of Bob."""
 STAND_IN = "STAND-IN: made without a model, from turns of other MSC conversations and the extractive engine; it tests machinery only."
 WINDOW = 8
 """Turns in view of a step."""
@@ -339,10 +344,6 @@ def _about(
 # --- services ----------------------------------------------------------------------------------------------------------
 
 
-def _stand_in(cases: Iterable[Case]) -> StandIn:
-    return StandIn([pair for case in cases for session in case.sessions for pair in _rounds_of(session.turns)])
-
-
 def _model(args: argparse.Namespace) -> LLM:
     from memsys.llm.cache import CachedLLM
     from memsys.llm.client import Client
@@ -395,7 +396,8 @@ def _made(args: argparse.Namespace) -> int:
     cases = loader(msc)(located.source.path)
     prompts = Prompts(args.prompts_dir)
     beginnings = seeds(cases, args.conversations, args.rounds)
-    llm = meter.Metered(_stand_in(cases) if args.base_url is None else _model(args))
+    rounds = [pair for case in cases for session in case.sessions for pair in _rounds_of(session.turns)]
+    llm = meter.Metered(StandIn(rounds) if args.base_url is None else _model(args))
     writer = Writer(llm, prompts, args.rounds, args.retries, args.out / "msc_e.jsonl.parts")
     due = sum(-(-(args.rounds - len(seed.rounds)) // ROUNDS_A_STEP) for seed in beginnings)
     with progress_line("steps", due) as line:
@@ -435,3 +437,39 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--prompts-dir", type=Path, help="a folder laid over memsys/prompts")
     parser.add_argument("--max-usd", type=amount(0), help="spending cap of this start")
     return parser
+
+
+def lines(rounds: Iterable[Round]) -> list[str]:
+    """Rounds as `Name: text` lines."""
+    return [f"{name}: {text}" for texts in rounds for name, text in zip(NAMES, texts, strict=True)]
+
+
+class StandIn:
+    """Writes MSC-E without a model: rounds of other conversations, and questions for what the extractive engine finds."""
+
+    def __init__(self, rounds: Sequence[Round]) -> None:
+        self._rounds = rounds
+        self._engine = ExtractiveLLM()
+
+    def submit(self, request: Request) -> Future[Completion]:
+        text = self._continued(request) if request.purpose == "msc_e.continue" else self._asked(request)
+        future: Future[Completion] = Future()
+        sent = sum(count_tokens(content) for _, content in request.messages)
+        future.set_result(Completion(text, sent, count_tokens(text), model="stand-in", endpoint="offline"))
+        return future
+
+    def _continued(self, request: Request) -> str:
+        fields = request.fields
+        start = 7919 * (fields["number"] + 1) + fields["round"]  # a prime, so that conversations start apart
+        return "\n".join(lines(self._rounds[(start + n) % len(self._rounds)] for n in range(fields["rounds"])))
+
+    def _asked(self, request: Request) -> str:
+        said = request.fields["said"]
+        words = self._found(request, "keywords", {"text": said}).split(", ")[:2]
+        topic = " and ".join(words) if words != [UNKNOWN] else "yourself"
+        question = f"What did you say about {topic} around round {request.fields['round'] + 1}?"
+        response = self._found(request, "answer", {"question": question, "memories": said})
+        return json.dumps({"question": question, "response": response})
+
+    def _found(self, request: Request, kind: str, fields: Mapping[str, Any]) -> str:
+        return complete(self._engine, replace(request, kind=kind, schema=None, fields=fields)).text

@@ -13,7 +13,6 @@ caches. Replies of batches that no answer holds yet are carried along; while a b
 
 from __future__ import annotations
 
-import argparse
 import os
 import shutil
 import sqlite3
@@ -29,7 +28,7 @@ from eval.files.store import RunError, locked, read_record
 from memsys.llm.batching.journal import Journal
 from memsys.llm.schema import DAMAGE, ENDINGS, KEY_BYTES, UNSOUND, check_schema, connected
 from memsys.llm.store import completion_of, vector_of
-from scripts.settings.arguments import as_called
+from scripts.settings.arguments import verb_parser
 
 GROUP = "data"
 
@@ -264,11 +263,7 @@ def _merge_cache(source: Path, into: Path, left_out: Counter[str]) -> int:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """0 when everything was merged."""
-    parser = argparse.ArgumentParser(
-        prog=as_called("python -m scripts merge"),
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = verb_parser("merge", __doc__)
     parser.add_argument(
         "folders", nargs="+", type=Path, metavar="FOLDER", help="results folders; the last is merged into"
     )

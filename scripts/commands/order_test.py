@@ -25,7 +25,7 @@ from eval.report.tables import NO_SPREAD, Pair, only_about
 from eval.statistics.stats import ENOUGH_CLUSTERS, Difference, Estimate, difference, holm
 from scripts.assembly.datasets import Data
 from scripts.lab.lab import Lab, Scored
-from scripts.settings.arguments import as_called, whole
+from scripts.settings.arguments import verb_parser, whole
 from scripts.setup.options import options as options_of
 
 GROUP = "science"
@@ -59,11 +59,7 @@ class OrderEffect:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; 2 with one line on standard error for what the user can mend."""
-    parser = argparse.ArgumentParser(
-        prog=as_called("python -m scripts order-test"),
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = verb_parser("order-test", __doc__)
     parser.add_argument("words", nargs="+", metavar="MEMORY", help="files of conf/memory, or all; then key=value")
     parser.add_argument("--dataset", default="locomo", help="a file of conf/dataset (default: locomo)")
     parser.add_argument("--kind", choices=KINDS, default="sessions", help="what changes places (default: sessions)")

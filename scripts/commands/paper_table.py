@@ -7,23 +7,18 @@ numbers are those of runs and score files that are there already; nothing is run
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 
 from eval.files.store import replace_file
 from eval.report.paper import paper_table, standalone
-from scripts.settings.arguments import as_called
+from scripts.settings.arguments import verb_parser
 
 GROUP = "publish"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Write the table; 2 with one line on standard error for what the user can mend."""
-    parser = argparse.ArgumentParser(
-        prog=as_called("python -m scripts paper-table"),
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = verb_parser("paper-table", __doc__)
     parser.add_argument("table", help="a file of conf/table")
     parser.add_argument("settings", nargs="*", metavar="key=value", help="as memsys-bench reproduce takes them")
     args = parser.parse_args(arguments)

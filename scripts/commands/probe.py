@@ -12,7 +12,6 @@ Exit codes: 0 accepted, 1 refused or too much not scored, 2 wrong input, 3 the p
 
 from __future__ import annotations
 
-import argparse
 import shlex
 import shutil
 import tempfile
@@ -33,7 +32,7 @@ from memsys.services.session import Program, Session
 from memsys.services.templates import filled, reached
 from scripts.lab.conformance import examined
 from scripts.lab.lab import Lab, Scored
-from scripts.settings.arguments import as_called
+from scripts.settings.arguments import verb_parser
 from scripts.tables.captions import caption
 
 GROUP = "run"
@@ -84,10 +83,7 @@ CANARY, TOLD = CANARIES[0], HISTORY.sessions[0].turns[0]
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Examine the memory, then print its retrieval table; the exit code."""
-    form = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(
-        prog=as_called("python -m scripts probe"), description=__doc__, formatter_class=form
-    )
+    parser = verb_parser("probe", __doc__)
     door = parser.add_mutually_exclusive_group(required=True)
     door.add_argument("--mcp", metavar="COMMAND", help="starts an MCP server on stdio")
     door.add_argument("--http", metavar="FILE", help="describes a service, as conf/memory/reference_http.yaml does")

@@ -68,7 +68,8 @@ def garbage(runs: Sequence[ListedRun]) -> Iterator[tuple[ListedRun, str]]:
         elif run.state == "unfinished":
             yield run, "unfinished, and its code or prompts have changed since: no command can finish it"
         elif run.state == "finished":
-            twins = [one for one in runs if one.path in todays and one.state == "finished" and _twins(run, one)]
+            done = [one for one in runs if one.path in todays and one.state == "finished"]
+            twins = [one for one in done if _settings(one.record) == _settings(run.record)]
             if twins:
                 yield run, f"superseded by {twins[0].path.name}"
 
@@ -89,10 +90,6 @@ def _is_todays(record: RunRecord) -> bool:
         return same_code and same_packages and same_prompts
     except (KeyError, TypeError, PromptError):
         return False
-
-
-def _twins(run: ListedRun, other: ListedRun) -> bool:
-    return _settings(run.record) == _settings(other.record)
 
 
 def _settings(record: RunRecord) -> dict[str, Any]:

@@ -163,27 +163,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options_.table == "pareto":
         named = [word for word in options_.rest if "=" not in word]
         settings = [word for word in options_.rest if "=" in word]
-        return _pareto(named, settings)
+        from scripts.tables.pareto import pareto
+
+        return pareto(named[0] if named else "segtreemem_t4", settings)
     if options_.table == "ratings":
         if len(options_.rest) != 1:
             parser.error("ratings takes one file, which the HTML report exports")
-        return _ratings(Path(options_.rest[0]), options_.results)
+        from eval.report.ratings import as_markdown, compare
+
+        print(as_markdown(compare(Path(options_.rest[0]), options_.results)))
+        return 0
     if options_.rest:
         parser.error(f"{options_.table} takes no {options_.rest[0]}")
     return _systems() if options_.table == "systems" else _calls_of(options_.memory)
-
-
-def _pareto(tables: Sequence[str], settings: Sequence[str]) -> int:
-    from scripts.tables.pareto import pareto
-
-    return pareto(tables[0] if tables else "segtreemem_t4", settings)
-
-
-def _ratings(file: Path, results: Path) -> int:
-    from eval.report.ratings import as_markdown, compare
-
-    print(as_markdown(compare(file, results)))
-    return 0
 
 
 def _systems() -> int:

@@ -8,7 +8,6 @@ paired differences from the first (`eval.statistics.variance`), what each detect
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,7 +39,7 @@ from eval.statistics.variance import (
 )
 from memsys.jsons import canonical
 from scripts.assembly.run_folders import data_of
-from scripts.settings.arguments import amount, as_called
+from scripts.settings.arguments import amount, verb_parser
 
 GROUP = "science"
 
@@ -62,11 +61,7 @@ class Replicated:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line."""
-    parser = argparse.ArgumentParser(
-        prog=as_called("python -m scripts variance"),
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = verb_parser("variance", __doc__)
     parser.add_argument(
         "runs", type=Path, nargs="+", help="run folders of one data set; the first memory is the reference"
     )

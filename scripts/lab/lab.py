@@ -290,7 +290,13 @@ class Lab:
             rows,
             reference=rows[0].name if others else "",
             prices=self.models.prices,
-            use=self._use(one.dataset, filled, judges, imported=0 < len(facts) < len(rows)),
+            use=usage_note(
+                {"stand-in"} if filled else {other_data(self.cfg, one.dataset)} - {""},
+                published=False,
+                stand_ins=filled,
+                imported=0 < len(facts) < len(rows),
+                unmeasured=unmeasured(self.cfg, self.models, [(name, one.dataset) for name in judges]),
+            ),
             primary=frozenset([0 if primary is None else list(first.cells).index(primary)] if first.cells else []),
         )
 
@@ -321,16 +327,6 @@ class Lab:
             for question in one.answers.questions
         ]
         return pandas.DataFrame(rows)
-
-    def _use(self, dataset: Data, filled: Sequence[str], judges: Sequence[str], *, imported: bool) -> str:
-        """Use of a table; `filled` are the roles of stand-ins."""
-        return usage_note(
-            {"stand-in"} if filled else {other_data(self.cfg, dataset)} - {""},
-            published=False,
-            stand_ins=filled,
-            imported=imported,
-            unmeasured=unmeasured(self.cfg, self.models, [(name, dataset) for name in judges]),
-        )
 
     def _said(
         self,

@@ -1,4 +1,4 @@
-"""Number types for argparse with a range, and the names of commands as they were called."""
+"""Parsers of verbs, number types for argparse with a range, and the names of commands as they were called."""
 
 from __future__ import annotations
 
@@ -6,6 +6,19 @@ import argparse
 import math
 import re
 from collections.abc import Callable
+from pathlib import Path
+
+
+def verb_parser(verb: str, manual: str | None) -> argparse.ArgumentParser:
+    """The parser of a verb, with the name by which it was called; its help shows the manual as it is written."""
+    name = as_called(f"python -m scripts {verb}")
+    return argparse.ArgumentParser(prog=name, description=manual, formatter_class=argparse.RawDescriptionHelpFormatter)
+
+
+def add_data_folder(parser: argparse.ArgumentParser) -> None:
+    """Let the user name the folder of the raw data."""
+    text = "folder of the raw files (default: MEMSYS_DATA, else the download folder)"
+    parser.add_argument("--data", type=Path, help=text)
 
 
 def whole(least: int, most: int | None = None) -> Callable[[str], int]:

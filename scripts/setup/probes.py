@@ -162,7 +162,8 @@ def thinking(line: EndpointProbe, settings: ModelSettings) -> tuple[ModelSetting
         chosen = replace(settings, **switch)
         again = ask(line, chosen, "What is 17 plus 25? Reply with the number alone.", 400)
         if again.ok and not _thought(again):
-            return chosen, Checked("thinking", f"{thought}; stopped by {_inline(switch)}", "set so in the file", "note")
+            stopped = f"{thought}; stopped by {', '.join(f'{name}: {value}' for name, value in switch.items())}"
+            return chosen, Checked("thinking", stopped, "set so in the file", "note")
     found = f"{thought}; no switch stops it"
     return settings, Checked("thinking", found, "each call pays for thought, and a low limit cuts it off", "note")
 
@@ -394,7 +395,9 @@ def speed(line: EndpointProbe, settings: ModelSettings) -> Checked:
         return Checked("speed", found, "how long a run takes is not known", "note")
     rate = said / long.seconds
     found = f"{latency:.2f} s to a short reply, {rate:.0f} tokens/s"
-    return Checked("speed", found, f"1,000 answers of 50 tokens one by one: {_minutes(1000 * (latency + 50 / rate))}")
+    seconds = 1000 * (latency + 50 / rate)
+    takes = f"{seconds / 60:.0f} minutes" if seconds >= 90 else f"{seconds:.0f} s"
+    return Checked("speed", found, f"1,000 answers of 50 tokens one by one: {takes}")
 
 
 def taken_at_once(line: EndpointProbe, settings: ModelSettings) -> tuple[int | None, Checked]:
@@ -428,17 +431,9 @@ def pace(few: float, many: float) -> tuple[int | None, Checked]:
     return None, Checked("calls at once", found, "endpoint.in_flight may stay")
 
 
-def _minutes(seconds: float) -> str:
-    return f"{seconds / 60:.0f} minutes" if seconds >= 90 else f"{seconds:.0f} s"
-
-
 def _brief(error: str) -> str:
     """The end of an error message: what the server said, without the URL."""
     said = re.search(r'"message"\s*:\s*"([^"]*)"', error)
     status = re.search(r"HTTP \d{3}", error)
     text = said[1] if said else error.partition(": ")[2] or error
     return f"{status[0] + ': ' if status and said else ''}{' '.join(text.split())}"[:150]
-
-
-def _inline(switch: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name}: {value}" for name, value in switch.items())

@@ -91,18 +91,15 @@ class Grid:
         key = (line.name, group.name, f"{title_of(metric)} {metric.get('minus')} {metric.get('of')}")
         if key not in self._cells:
             cell = self._cell(line, group, metric)
-            self._cells[key] = cell if isinstance(cell, str) else self._with_published(cell, line, group, metric)
+            if not isinstance(cell, str):
+                fields = reference(self.backbone, line, group.option, metric)
+                published = None if fields is None else find(self.numbers, fields)
+                why_not = (self._why_not if line.answers is None else self._why_not_theirs)(group, metric)
+                names = prompts_behind(self, line, group, metric)
+                qualifier = PROMPTS_OURS if any(self.models.prompts[name].text != "theirs" for name in names) else ""
+                cell = replace(cell, published=published, why_not=why_not, qualifier=qualifier)
+            self._cells[key] = cell
         return self._cells[key]
-
-    def _with_published(
-        self, cell: Cell | Measure, line: TableRow, group: ColumnGroup, metric: Mapping[str, Any]
-    ) -> AnyCell:
-        fields = reference(self.backbone, line, group.option, metric)
-        published = None if fields is None else find(self.numbers, fields)
-        why_not = self._why_not_theirs(group, metric) if line.answers is not None else self._why_not(group, metric)
-        names = prompts_behind(self, line, group, metric)
-        qualifier = PROMPTS_OURS if any(self.models.prompts[name].text != "theirs" for name in names) else ""
-        return replace(cell, published=published, why_not=why_not, qualifier=qualifier)
 
     def _cell(self, line: TableRow, group: ColumnGroup, metric: Mapping[str, Any]) -> AnyCell:
         if group.dataset is None:
@@ -124,7 +121,10 @@ class Grid:
         if "theirs" in metric and score_name(metric) not in self.files(line, group)[0]:
             return NOTHING
         if "fact" in metric:
-            return self._fact(line, group, metric["fact"])
+            replicates = self._replicates(line, group)
+            return (
+                NOTHING if line.memory is None else fact(replicates[0], line.memory, metric["fact"], self.models.prices)
+            )
         if kind_of(metric) == "cost" and (
             missing := cost_missing(self._replicates(line, group)[0].folder, metric["cost"])
         ):
@@ -146,13 +146,6 @@ class Grid:
             if self.cell(line, group, cells_of(group.option)[0]) == NOT_INSTALLED
         }
         return list(absent)
-
-    def _fact(self, line: TableRow, group: ColumnGroup, name: str) -> str:
-        return (
-            NOTHING
-            if line.memory is None
-            else fact(self._replicates(line, group)[0], line.memory, name, self.models.prices)
-        )
 
     def _scores(
         self,

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from data_loaders.schema import DataError
 from eval.files.imported import THEIRS
 from eval.files.store import RunError
-from eval.report.cell import ALL, ANSWERABLE, Asked, Column, asked
+from eval.report.cell import ALL, Asked, Column, asked
 from eval.report.published import Published, read_published
 from eval.running.reader import Reader
 from scripts.assembly.datasets import Data, data
@@ -33,7 +33,7 @@ from scripts.settings.arguments import as_called
 from scripts.setup.options import load_option, options, profile_settings
 
 if TYPE_CHECKING:
-    from scripts.settings.schema import Chosen, DataCut, Settings
+    from scripts.settings.schema import Chosen, Settings
 
 
 DATA_CUTS = ("source", "size", "max_cases", "transform", "seed")
@@ -365,12 +365,13 @@ class ColumnGroup:
 
     def keys(self, category: str) -> frozenset[tuple[str, str]]:
         """Case and question ids of the questions of a category."""
-        return frozenset(question.key for question in _in_category(self.questions, category))
+        return frozenset(question.key for question in self.questions if question.belongs_to(category))
 
     def column(self, metric: Mapping[str, Any]) -> Column:
         """The column of one metric; a metric that is no score has no questions."""
-        questions = _in_category(self.questions, metric.get("category", ALL)) if kind_of(metric) in SCORES else ()
-        questions = _in_category(questions, metric.get("of", ALL))
+        asked_here = self.questions if kind_of(metric) in SCORES else ()
+        names = (metric.get("category", ALL), metric.get("of", ALL))
+        questions = tuple(each for each in asked_here if all(map(each.belongs_to, names)))
         scale = metric.get("scale", 1.0)
         return Column(self.name, self.title, title_of(metric), questions, self.aggregate, self.answerable, scale)
 
@@ -382,11 +383,21 @@ def column_group(cfg: Settings, option: Mapping[str, Any]) -> ColumnGroup:
         DataError: a sample, which is shipped, cannot be loaded.
         RunError: the group and the configuration both set a transform.
     """
+    wanted = cfg.data
+    if "transform" in option:
+        if wanted.transform != "none":
+            raise RunError(
+                f"{group_name(option)} sets the transform {option['transform']} itself; data.transform must be none"
+            )
+        wanted = wanted.changed(transform=option["transform"])
     config = load_option("dataset", option["dataset"])
     config["title"] = option.get("title") or config["title"]
+    shown_by = reader(option.get("reader") or config["reader"])
+    if (budget := option.get("budget")) is not None:  # it shows as much of every recall as the budget allows
+        shown_by = replace(shown_by, max_context_tokens=budget, fill=True)
     dataset, missing = None, ""
     try:
-        dataset = data(_with_transform(cfg.data, option), config)
+        dataset = data(wanted, config)
     except DataError as error:
         if cfg.data.source != "real":
             raise
@@ -396,35 +407,8 @@ def column_group(cfg: Settings, option: Mapping[str, Any]) -> ColumnGroup:
         config["title"],
         dataset,
         missing,
-        _within_budget(reader(option.get("reader") or config["reader"]), option.get("budget")),
+        shown_by,
         asked(dataset.cases) if dataset is not None else (),
         option.get("aggregate") or config["aggregate"][0],
         config.get("answerable", "answerable") if dataset is not None else "answerable",
     )
-
-
-def _within_budget(reader: Reader, budget: int | None) -> Reader:
-    """The reader that shows as much of every recall as the budget allows; without a budget the reader itself."""
-    return reader if budget is None else replace(reader, max_context_tokens=budget, fill=True)
-
-
-def _with_transform(wanted: DataCut, option: Mapping[str, Any]) -> DataCut:
-    """The settings with the group's `transform`, if it has one.
-
-    Raises:
-        RunError: the settings name a transform, too.
-    """
-    if "transform" not in option:
-        return wanted
-    if wanted.transform != "none":
-        raise RunError(
-            f"{group_name(option)} sets the transform {option['transform']} itself; data.transform must be none"
-        )
-    return wanted.changed(transform=option["transform"])
-
-
-def _in_category(questions: Sequence[Asked], category: str) -> tuple[Asked, ...]:
-    """Questions of a category; `all` and `answerable` are categories, too."""
-    if category in (ALL, ANSWERABLE):
-        return tuple(question for question in questions if question.answerable or category == ALL)
-    return tuple(question for question in questions if question.belongs_to(category))

@@ -53,7 +53,7 @@ def make_table(cfg: Reproduce) -> Outcome:
     stem += "-unguessable" if cfg.guessable == "exclude" else ""
     file = behind.models.results / "tables" / f"{stem}.md"
     if cfg.guessable != "keep":
-        write_guessable(behind, file.with_suffix(".guessable.csv"))
+        replace_file(file.with_suffix(".guessable.csv"), csv_text([FIELDS, *_guessable_lines(behind)]))
     origins = as_json(table, behind.models.results)
     for suffix, text in ((".md", markdown(table)), (".csv", as_csv(table)), (".tex", latex(table)), (".json", origins)):
         replace_file(file.with_name(stem + suffix), text)
@@ -109,6 +109,10 @@ def _table(option: Mapping[str, Any], behind: Experiment[Reproduce]) -> Table:
         for metric in (with_our_judge(cfg, behind.backbone, each) for each in cells_of(group.option))
         if "judge" in metric
     ]
+    primaries, start = set[int](), 0
+    for group in behind.groups:
+        primaries |= {start + place for place in primary_of(group.option)}
+        start += len(cells_of(group.option))
     imported = {name for (name, _, _), run in behind.runs.items() if run.record.imported}
     reasons = {why_not_comparable(cfg, behind.models, behind.backbone, dataset) for dataset, _, _ in used}
     reasons |= {other_data(cfg, dataset) for dataset, _, _ in used}  # a sample is said whatever the models are
@@ -132,17 +136,8 @@ def _table(option: Mapping[str, Any], behind: Experiment[Reproduce]) -> Table:
             imported=0 < len(imported) < len(behind.lines),
             unmeasured=unmeasured(cfg, behind.models, judges),
         ),
-        _primary(behind),
+        frozenset(primaries),
     )
-
-
-def _primary(behind: Experiment[Reproduce]) -> frozenset[int]:
-    """Numbers of the table's primary columns."""
-    places, start = set(), 0
-    for group in behind.groups:
-        places |= {start + place for place in primary_of(group.option)}
-        start += len(cells_of(group.option))
-    return frozenset(places)
 
 
 def _notes(option: Mapping[str, Any], behind: Experiment[Reproduce]) -> list[str]:
@@ -213,12 +208,8 @@ def guessable_notes(behind: Experiment[Reproduce]) -> list[str]:
     ]
 
 
-def write_guessable(behind: Experiment[Any], file: Path) -> None:
-    """Write these questions as CSV, with the answer that was given without a memory."""
-    replace_file(file, csv_text([FIELDS, *_lines(behind)]))
-
-
-def _lines(behind: Experiment[Any]) -> Iterator[list[str]]:
+def _guessable_lines(behind: Experiment[Any]) -> Iterator[list[str]]:
+    """These questions with the answer that was given without a memory, by `FIELDS`."""
     for group in behind.groups:
         guessed = behind.grid.guessable(group)
         if group.dataset is None or not guessed:

@@ -539,7 +539,7 @@ def test_fetch_gets_every_published_file_of_answers_and_states_its_licence(
         server.files[f"/{number}"] = CONTENT
         known[each.file] = replace(each, url=f"{server.url}/{number}", sha256=SUM)
     asked: list[Path] = []  # the claims, fetched with them, have owners and tests of their own
-    monkeypatch.setattr("scripts.answers.fetching.fetch_claims", lambda root: (asked.append(root), ([], []))[1])
+    monkeypatch.setattr("scripts.commands.fetch.fetch_claims", lambda root: (asked.append(root), ([], []))[1])
     assert verb("fetch", ["answers", "--data", str(tmp_path)]) == 0
     assert asked == [tmp_path]
     printed = capsys.readouterr()

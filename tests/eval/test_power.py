@@ -99,7 +99,7 @@ def test_a_table_says_what_its_pairs_detect_at_the_level_of_its_stars(tmp_path: 
         f"{detectable(Sampling(error, 5.0), tested.alpha):.3f} "
         "(at the level of 2 pairs, t by history, max-T over all sign flips of the 6 histories)."
     )
-    assert f"- {line}" in markdown(made, brief=True)
+    assert f"- {line}" in markdown(made)
 
 
 def test_a_table_without_pairs_says_what_it_assumes_for_all_rows_asked_for(tmp_path: Path) -> None:

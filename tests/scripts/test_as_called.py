@@ -15,8 +15,7 @@ from scripts.command import usage
 from scripts.commands.list import every_name
 from scripts.settings import arguments
 from scripts.settings.arguments import as_called
-from scripts.setup.exits import _message
-from scripts.setup.faults import remedy
+from scripts.setup.exits import _message, remedy
 
 
 def test_remedies_name_the_command_that_was_called(monkeypatch: Any) -> None:

@@ -26,8 +26,7 @@ from memsys.llm.protocol import Request
 from memsys.llm.store import CacheStore
 from scripts.command import verb
 from scripts.mock.endpoint import Mock, application, serving
-from scripts.setup.exits import guarded
-from scripts.setup.faults import REMEDIES
+from scripts.setup.exits import REMEDIES, guarded
 from scripts.setup.launch import composed
 from scripts.setup.options import CONF
 from tests.scripts.commands import run_single

@@ -8,8 +8,7 @@ from memsys.llm.client import Client
 from memsys.llm.endpoint import Endpoint, EndpointLimits
 from memsys.llm.pricing import ModelSettings
 from memsys.llm.protocol import QuotaExhausted, Request
-from scripts.mock.endpoint import Mock, application, serving
-from scripts.mock.rationing import Rations
+from scripts.mock.endpoint import Mock, Rations, application, serving
 
 
 class Clock:

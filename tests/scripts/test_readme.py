@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 import yaml
 
-from scripts.answers.claim_head import NAMES, WIDTH
 from scripts.answers.declared import forms
 from scripts.command import verb
-from scripts.commands import architecture
+from scripts.commands.claims import HEAD_NAMES, WIDTH
 from scripts.settings.checking import checked_option
 from scripts.setup.launch import composed
 from scripts.tables.layout import read_lines_of, wanted_columns
+from tests.rigs.reporting import drawing
 from tests.scripts.commands import reproduce
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -41,7 +41,7 @@ def blocks(page: str, language: str) -> list[str]:
 def test_the_readme_has_fewer_than_900_words_and_begins_with_eight_claims_in_80_columns() -> None:
     assert len(text_of("README.md").split()) < 900
     rows = [line for line in text_of("README.md").splitlines()[:18] if line.startswith("| ")]
-    assert len(rows) == 1 + len(NAMES) == 9
+    assert len(rows) == 1 + len(HEAD_NAMES) == 9
     assert {len(row) for row in rows} == {WIDTH}
     assert "make claims" in "\n".join(text_of("README.md").splitlines()[:6])
 
@@ -142,9 +142,9 @@ def exists(dotted: str) -> bool:
 
 @pytest.mark.slow
 def test_the_drawing_is_that_of_the_imports() -> None:
-    drawn = architecture.DRAWING.search(text_of("ARCHITECTURE.md"))
+    drawn = drawing.DRAWING.search(text_of("ARCHITECTURE.md"))
     assert drawn is not None
-    assert drawn[0] == architecture.drawing(), "`make architecture` draws it again"
+    assert drawn[0] == drawing.drawing(), "`make architecture` draws it again"
 
 
 def test_the_annotated_table_is_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,24 +5,25 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from eval.analysis.costs import costs
+from eval.analysis.losses import EVIDENCE, as_json, losses_of, waterfall
 from eval.files.run_folder import RunFolder
 from eval.files.store import RunError
 from eval.judging.agreement import RIGHT
 from eval.report.html.cleaning import Cleaner, cleaner
 from eval.report.html.judge_prompts import loaded_prompts
 from eval.report.html.lives import grouped, lives
-from eval.report.html.memories import COMPARED, memory_page, nodes_page, run_costs
+from eval.report.html.memories import COMPARED, memory_page, nodes_page
 from eval.report.html.scoring import Scorer, scorers, stale
 from eval.report.html.sets import write_set
 from eval.report.html.shards import Shards
 from eval.report.html.sources import ReportedRun, RunSet, Sources, TableFile
-from eval.report.html.waterfalls import waterfalls
 
 MARK = "memsys-report.txt"
 """A file in every report: a folder without it is not replaced."""
@@ -176,7 +177,8 @@ def set_labels(sets: Sequence[RunSet]) -> list[str]:
         alike = [each.runs[0].record.dataset for each in sets if each.name == own.name]
         mine = own.runs[0].record.dataset
         names = [name for name in mine if name != "name" and any(each.get(name) != mine[name] for each in alike)]
-        parts = [f"{name} {mine[name]}" for name in names if _is_short(mine[name])]
+        plain = [name for name in names if isinstance(mine[name], str | int | float | bool | None)]
+        parts = [f"{name} {mine[name]}" for name in plain if len(str(mine[name])) <= 20]
         labels.append(
             f"{own.name} ({', '.join([*parts, f'{len(own.asked)} questions'])})" if len(alike) > 1 else own.name
         )
@@ -186,10 +188,6 @@ def set_labels(sets: Sequence[RunSet]) -> list[str]:
     ]
 
 
-def _is_short(value: Any) -> bool:
-    return isinstance(value, str | int | float | bool | None) and len(str(value)) <= 20
-
-
 def _cut(dataset: Mapping[str, Any]) -> str:
     """How the data set was cut; empty for all of it."""
     cuts = {"size": "all", "max_cases": None, "transform": "none"}
@@ -197,7 +195,7 @@ def _cut(dataset: Mapping[str, Any]) -> str:
 
 
 def _run_line(run: ReportedRun, own: RunSet, number: int, place: int, answered: int) -> dict[str, Any]:
-    reader = dict(run.record.models.get("reader", {}))
+    reader, spent = dict(run.record.models.get("reader", {})), costs(run.folder)
     return {
         "key": run.key,
         "title": run.title,
@@ -212,7 +210,7 @@ def _run_line(run: ReportedRun, own: RunSet, number: int, place: int, answered: 
         if run.record.imported
         else str(reader.get("model") or reader.get("name") or f"offline engine ({reader.get('engine', 'unknown')})"),
         "stand_ins": run.record.stand_ins,
-        "costs": run_costs(run),
+        "costs": {name: getattr(spent, name) for name, _ in COMPARED},
     }
 
 
@@ -304,3 +302,26 @@ def _write_pages(
     (draft / MARK).write_text(
         "A report of memsys-bench: open index.html. Another report may take this folder's place.\n", encoding="utf-8"
     )
+
+
+def waterfalls(own: RunSet, every: Sequence[Scorer]) -> Iterator[TableFile]:
+    """Where each run of a set loses its points, by the first metric that has scored it and the run of `gold_evidence`.
+
+    Computed while the report is built, from the scores that its tables show.
+    """
+    evidence = next((run for run in own.runs if run.record.name == EVIDENCE), None)
+    if evidence is None or not own.cases:
+        return
+    for run in own.runs:
+        scorer = next((each for each in every if _file(run, each).is_file() and _file(evidence, each).is_file()), None)
+        if scorer is None or run.record.imported:
+            continue
+        losses = list(losses_of(run.folder, _file(run, scorer), _file(evidence, scorer), own.cases, run.record.reader))
+        if losses:
+            title = f"{run.title} on {own.name}, {scorer.title}"
+            files = " and ".join(f"runs/{each.key}/scores/{scorer.stem}.jsonl" for each in (run, evidence))
+            yield TableFile(f"{run.folder.name}-{scorer.stem}", {**as_json(title, waterfall(losses)), "from": files})
+
+
+def _file(run: ReportedRun, scorer: Scorer) -> Path:
+    return RunFolder(run.folder).scores(scorer.stem)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -13,7 +14,7 @@ from eval.files.run_folder import is_complete, read_efforts, read_predictions
 from eval.files.store import RunError
 from eval.report.html.cleaning import clipped
 from eval.report.html.judge_prompts import judge_templates, loaded_prompts
-from eval.report.html.sources import ReportedRun, RunSet, pretty
+from eval.report.html.sources import ReportedRun, RunSet
 from eval.report.rendering import COSTS, PHASES
 from eval.structure.tree import read_tree
 from memsys.prompts import PromptError, Prompts
@@ -28,12 +29,6 @@ COMPARED = [(each.name, each.title) for each in COSTS if each.compared] + [("bui
 """Costs of a run that a reader can sort and plot by."""
 
 
-def run_costs(run: ReportedRun) -> dict[str, float | None]:
-    """The costs of a run, by field of `eval.analysis.costs.Costs`."""
-    found = costs(run.folder)
-    return {name: getattr(found, name) for name, _ in COMPARED}
-
-
 def memory_page(run: ReportedRun, runs: RunSet, trees: Mapping[str, str], judges: Sequence[str] = ()) -> dict[str, Any]:
     """Everything about a run but its answers.
 
@@ -44,7 +39,7 @@ def memory_page(run: ReportedRun, runs: RunSet, trees: Mapping[str, str], judges
     cases = list(dict.fromkeys(question.case_id for question in runs.asked))
     return {
         "key": run.key,
-        "settings": pretty(run.record.content),
+        "settings": json.dumps(run.record.content, indent=1, ensure_ascii=False, default=str),
         "outcomes": _outcomes(run, runs),
         "phases": [[cost.phase, *(show(cost) for _, show in PHASES)] for cost in phases(run.folder)],
         "phase_titles": [title for title, _ in PHASES],
@@ -89,13 +84,9 @@ def growth(run: ReportedRun, cases: Sequence[str]) -> list[dict[str, Any]]:
                     points.append([len(points) + 1, tokens, calls, round(seconds, 4)])
         if points:
             points[-1][1:] = [tokens, calls, round(seconds, 4)]  # with the consolidation after the last unit
-            curves.append((points[-1][0], {"case": case_id, "points": _thinned(points)}))
+            thinned = [*points[: -1 : max(1, -(-len(points) // POINTS))], points[-1]]
+            curves.append((points[-1][0], {"case": case_id, "points": thinned}))
     return [curve for _, curve in sorted(curves, key=lambda curve: -curve[0])[:GROWN]]
-
-
-def _thinned(points: list[list[float]]) -> list[list[float]]:
-    step = max(1, -(-len(points) // POINTS))
-    return [*points[:-1:step], points[-1]]
 
 
 def _prompts(run: ReportedRun, judges: Sequence[str]) -> list[list[str]]:

@@ -7,7 +7,6 @@ with what the run folders hold.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -257,8 +256,3 @@ def _answered(runs: Sequence[ReportedRun]) -> tuple[Asked, ...]:
             for prediction in read_predictions(folder).values():
                 keys.setdefault((prediction.case_id, prediction.question_id), str(cluster or prediction.case_id))
     return tuple(Asked(*key, "", cluster, True, False) for key, cluster in keys.items())
-
-
-def pretty(value: Any) -> str:
-    """A record as indented JSON."""
-    return json.dumps(value, indent=1, ensure_ascii=False, default=str)

@@ -183,7 +183,7 @@ class BatchEndpoint:
                     retries=self.live.limits.retries,
                 )
             while not self._closed:
-                self._wake.wait(self._seconds_to_next_step())
+                self._wake.wait(min(self.settings.idle, self.settings.poll) / 2)
                 self._wake.clear()
                 self._step()
         except ModelError as error:
@@ -193,9 +193,6 @@ class BatchEndpoint:
             raise
         finally:
             self.journal.release()
-
-    def _seconds_to_next_step(self) -> float:
-        return min(self.settings.idle, self.settings.poll) / 2
 
     def _step(self) -> None:
         self._take_arrivals()
@@ -233,10 +230,8 @@ class BatchEndpoint:
 
     def _answer_all(self) -> None:
         """Answer everybody whose reply is there, whoever fetched it; a call that nobody has any more becomes ours."""
-        noted, replied = (
-            self.journal.noted(),
-            self.journal.replied(),
-        )  # in this order: a call leaves the first for the second
+        # In this order: a call leaves the first for the second.
+        noted, replied = self.journal.noted(), self.journal.replied()
         with self._lock:
             waiting = {name: each[0].call for name, each in self._waiting.items()}
         self.journal.add([call for name, call in waiting.items() if name not in noted and name not in replied])

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from eval.files.store import write_lines
 from eval.report.cell import Asked, Cell, Column
-from eval.report.paired import Tally, tallies, telling
+from scripts.commands.compare import Tally, tallies, telling
 
 QUESTIONS = tuple(Asked("c", f"q{number}", "ab"[number % 2], "c", True, True) for number in range(5))
 COLUMN = Column("toy", "Toy", "F1", QUESTIONS)

@@ -24,7 +24,6 @@ from scripts.answers import audit, questions, scoring
 from scripts.answers.audit import duplicates, findings, flags
 from scripts.answers.claim_tables import as_csv, as_json, cell, inert, rows_of, table
 from scripts.answers.declared import forms
-from scripts.answers.fetching import fetch_claims
 from scripts.answers.formats import best_reading
 from scripts.answers.manifest import FOLDER, AnswersFile, Claim, Printed, claims, contents_of, located
 from scripts.answers.matching import Asked, Questions, match
@@ -35,6 +34,7 @@ from scripts.answers.records import Answer
 from scripts.answers.scoring import ScoredClaim, rouge_l, says_unknown, score_claim, unigram_bleu
 from scripts.commands import check_answers
 from scripts.commands.claims import chosen, page, scored_claims
+from scripts.commands.fetch import fetch_claims
 
 PER = 12
 QUESTIONS = Questions(
@@ -455,7 +455,7 @@ def test_check_answers_accepts_what_export_writes_and_says_what_is_missing() -> 
             if each.case_id == case
         ]
         for at, case in enumerate(QUESTIONS.cases)
-    }  # the form that scripts.answers.mem0_form writes
+    }  # the form that scripts.commands.export writes
     assert checked(mem0)[1] == []
     assert checked(rows()) == ("flat", []) or checked(rows())[0] == "extract"
     assert "answers to 10 answerable questions" in checked(rows()[PER:])[1][0]

@@ -18,7 +18,6 @@ import pytest
 from eval.files.store import RunError
 from eval.judging.agreement import kappa
 from eval.report.rendering import number
-from scripts.answers import claim_head
 from scripts.answers.claim_tables import as_json, rows_of
 from scripts.answers.feed import ATOM
 from scripts.answers.graders import STAND_IN, STORED, Grader, Judged
@@ -29,6 +28,7 @@ from scripts.answers.page_questions import LONGEST, disagreements
 from scripts.answers.scoring import ScoredClaim
 from scripts.answers.site import APART_EACH, Wanted, build
 from scripts.command import verb
+from scripts.commands import claims as claims_command
 from scripts.commands import claims_site
 
 Invent = Callable[..., ScoredClaim]
@@ -528,11 +528,11 @@ def test_another_folder_is_not_replaced_and_a_damaged_history_is_named(tmp_path:
 def test_the_head_has_its_rows_in_order_80_columns_wide_with_remarks(
     invent: Invent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(claim_head, "NAMES", ("second", "first"))
+    monkeypatch.setattr(claims_command, "HEAD_NAMES", ("second", "first"))
     long = invent(
         "second", product="a | b *c* " * 9, note="word " * 40, claimed=(Printed(0.991, 3, "judge", "all", "page"),)
     )
-    lines = claim_head.head(rows_of([invent("first", claimed=()), long, invent("third")])).splitlines()
+    lines = claims_command.head(rows_of([invent("first", claimed=()), long, invent("third")])).splitlines()
     assert {len(line) for line in lines[:4]} == {80}
     assert max(map(len, lines)) <= 80
     assert lines[2].startswith("| a / b *c* a / b")
