@@ -134,7 +134,7 @@ class Product:
         await self.end_session({})
 
     async def read(self, question: dict[str, Any]) -> list[dict[str, Any]]:
-        """The facts that a recall returns, in its order, and their chunks."""
+        """The facts that a recall returns, in its order, then their chunks; the first `k` of them where the settings give one."""
         from datetime import UTC, datetime
 
         from hindsight_api.engine.memory_engine import Budget
@@ -151,6 +151,7 @@ class Product:
         items = [self._item(fact.id, fact.text, fact.document_id, fact.chunk_id, "fact") for fact in found.results]
         for name, chunk in (found.chunks or {}).items():
             items.append(self._item(name, chunk.chunk_text, name, name, "chunk"))
+        items = items[: question["k"]]
         return [{**item, "score": float(len(items) - place)} for place, item in enumerate(items)]
 
     def _item(self, name: str, text: str, document: str, chunk: str, kind: str) -> dict[str, Any]:
