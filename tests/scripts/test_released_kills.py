@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import urllib.error
@@ -82,6 +83,13 @@ def mock() -> Iterator[tuple[Mock, str]]:
     server.said = reply
     with serving(application(server)) as url:
         yield server, url
+
+
+@pytest.fixture
+def short_folder() -> Iterator[Path]:
+    """A folder in which a PostgreSQL has room for its socket, whose path has at most 107 characters."""
+    with tempfile.TemporaryDirectory() as folder:
+        yield Path(folder)
 
 
 def repeated(server: Mock) -> int:
@@ -170,12 +178,12 @@ def gone(pid: int, seconds: float = 20.0) -> bool:
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="finds the processes of a product in /proc")
 @pytest.mark.parametrize("product", sorted(RELEASED))
 def test_a_killed_run_of_a_product_leaves_none_of_its_processes(
-    product: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    product: str, short_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not place_of(product).installed:
         pytest.skip(f"{product} is not installed: make product NAME={product}")
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
-    rng, opening, most, said = random.Random(product), 0.0, 0, tmp_path / "said.txt"
+    monkeypatch.setenv("TMPDIR", str(short_folder))
+    rng, opening, most, said = random.Random(product), 0.0, 0, short_folder / "said.txt"
     for number in range(KILLS):
         begun = time.monotonic()
         command = [sys.executable, "-c", PRODUCT, RELEASED[product]]
@@ -194,7 +202,7 @@ def test_a_killed_run_of_a_product_leaves_none_of_its_processes(
             run.kill()
         assert number % 2 or started, "the worker lived"
         assert [pid for pid in started if not gone(pid)] == []
-        assert within(tmp_path) == []
+        assert within(short_folder) == []
         most = max(most, len(started))
     print(f"{product}: {KILLS} kills, at most {most} processes, none left")
 
@@ -215,13 +223,15 @@ def within(folder: Path) -> list[str]:
 
 @pytest.mark.integration
 @pytest.mark.timeout(300 + 60 * KILLS)  # each kill is a start of a process, on a machine that may be busy
-def test_a_gateway_killed_at_random_loses_at_most_the_calls_in_flight(mock: tuple[Mock, str], tmp_path: Path) -> None:
+def test_a_gateway_killed_at_random_loses_at_most_the_calls_in_flight(
+    mock: tuple[Mock, str], short_folder: Path
+) -> None:
     server, url = mock
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     start = [sys.executable, "-m", "scripts", "gateway", "--port", str(port), "--base-url", url, "--model", "mock"]
-    start += ["--cache", str(tmp_path / "c.sqlite"), "--label", "mock"]
+    start += ["--cache", str(short_folder / "c.sqlite"), "--label", "mock"]
     rng, done = random.Random(6), threading.Event()
     address = [f"http://127.0.0.1:{port}/none/v1"]
 
