@@ -111,14 +111,13 @@ def verdict(
     unit = 100.0 if margin is not None or not printed else 100.0 / abs(printed)
     near = COST_MARGIN * abs(printed) if margin is None else margin
     reach = span or Interval(ours, ours)
+    digit = 10.0 ** -len(published.printed.partition(".")[2]) / scale  # to which it is rounded, a source of variance
     settled = settle(
         ours - printed,
         Interval(reach.low - printed, reach.high - printed),
         runs,
         _their_variance(published, scale, runs),
-        float(
-            (10.0 ** -len(published.printed.partition(".")[2]) / scale) ** 2 / 12
-        ),  # of rounding to the printed digits
+        float(digit**2 / 12),
         near + ROUNDING,
     )
     return _worded(settled, unit, " %" if margin is None else "")

@@ -166,9 +166,7 @@ def _runs(
             if group.dataset is None or line.memory is None or not belongs(line, group.option):
                 continue
             asked_for = only is None or line.name in only
-            # A verdict on a published number needs the error between builds.
-            often = cfg.build.replicates if line.published is None else cfg.build.published or cfg.build.replicates
-            for replicate in range(often):
+            for replicate in range(_builds(cfg, line)):
                 try:
                     runs[line.name, group.name, replicate] = _run(
                         cfg, models, group, group.dataset, line, replicate, asked_for
@@ -196,6 +194,11 @@ def _examine(
             memory, wanted = rows[row].memory, only is None or row in only
             if name == group.name and replicate == 0 and memory is not None and wanted and not is_examined(run):
                 examine_and_keep(run, recipe_of(group.dataset, memory, run.unit).waived)
+
+
+def _builds(cfg: Settings, line: TableRow) -> int:
+    """How often a row is built: a verdict on a published number needs the error between builds."""
+    return int(cfg.build.replicates if line.published is None else cfg.build.published or cfg.build.replicates)
 
 
 def _run(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from scripts.commands.sweep import SweepLine, best_lines, mean_text
+from scripts.tables.sweep import SweepLine, best_lines, mean_text
 
 
 def line(k: int, mean: float, *, by_case: bool = True) -> SweepLine:

@@ -12,8 +12,8 @@ import pytest
 
 from eval.files.store import RunError
 from scripts.command import verb
-from scripts.commands.reproduce_all import everything, make
 from scripts.tables import figures, table
+from scripts.tables.everything import everything, make
 from scripts.tables.experiments import Outcome
 
 pytestmark = pytest.mark.slow

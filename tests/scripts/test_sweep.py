@@ -26,10 +26,10 @@ from memsys.systems.memtree import MemTree
 from scripts.assembly.datasets import data
 from scripts.assembly.models import build_models
 from scripts.assembly.runs import memory_run, reader
-from scripts.commands.sweep import MEASURED, SweepLine, _scores, merged, settings
 from scripts.mock.endpoint import Mock, application
 from scripts.settings.checking import checked
 from scripts.setup.options import load_option, options
+from scripts.tables.sweep import MEASURED, SweepLine, _scores, merged, settings
 from tests.scripts.commands import sweep
 
 pytestmark = pytest.mark.slow

@@ -1,0 +1,185 @@
+"""`memsys-bench budgets`: read a table's rows at equal token budgets, print and draw score against tokens, and price the builds.
+
+Prices are those of the models that answered; where an engine without a model stood in, those of the table's models, which is said. Tokens
+that a provider had cached when they were bought are priced as cached. For the whole history it is assumed that it begins every prompt,
+so that all of it is cached from the second question on: the cheapest it can be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from eval.analysis.budgets import AtBudget, Expense, Key, curve
+from eval.analysis.costs import BUILD, Price, dollars, efforts, phases
+from eval.files.store import RunError, replace_file
+from eval.report.budgets import SHORT, BudgetCurve, Panel, costs_text, curve_points, scores_text
+from eval.report.cell import Cell
+from eval.report.panels import Sheet
+from eval.running.run import Run
+from memsys.llm.pricing import ModelSettings
+from scripts.settings.prices import laid_over
+from scripts.setup.options import load_option
+from scripts.tables.budgets import WHOLE, budgeted, group_at
+from scripts.tables.experiments import Experiment, experiment
+from scripts.tables.figures import footnote, write_figure
+from scripts.tables.layout import ColumnGroup, TableRow, cells_of, title_of, wanted_columns
+
+if TYPE_CHECKING:
+    from scripts.settings.schema import Budgets
+
+NOTES = (
+    f"Every row is read at each budget from one build; the last text is cut to fit. {SHORT}: shows over 2 % fewer tokens than the budget "
+    "(open marks), and is no equal of the others there.",
+    "Bands: simultaneous 95 % over the budgets, by history (Bonferroni). At equal score, [break-even] and [tokens] are 95 % intervals. "
+    "Area: mean height on the logarithmic axis.",
+)
+
+
+def equal_budgets(cfg: Budgets) -> int:
+    """Run what is missing, print, and write `<results>/budgets/<table>-<profile>.md`, `.csv` and drawings; 3 when the plan is declined.
+
+    Raises:
+        RunError: no row has a result, or the table has no row with a memory.
+    """
+    table = {**cfg.table, "columns": wanted_columns(cfg.table, cfg.columns)}
+    budgets = sorted(set(cfg.budget))
+    every_budget = cfg.changed(columns=None)  # a column group has the name of its budget
+    behind = experiment(every_budget, budgeted(table, cfg.backbone, budgets))
+    if behind is None:
+        return 3
+    prices, priced = _prices(behind)
+    reference = next((line.title for line in behind.lines if line.name == (table.get("reference") or "bm25")), "")
+    panels = [
+        _panel(behind, option, budgets, metric, reference, prices)
+        for option in table["columns"]
+        for metric in _metrics(behind, option)
+    ]
+    points = [point for panel in panels for point in curve_points(panel)]
+    if not points:
+        raise RunError(f"{table['name']}: nothing to draw; no row has a score at every budget")
+    notes = (*dict.fromkeys(footnote([behind], {"marks": "", "paper": table["paper"]}, ())), *NOTES, priced)
+    notes = tuple(note for note in notes if note)
+    text = "\n".join([f"# {table['title']}", "", *notes, "", ""])
+    text += "\n".join(part for panel in panels for part in (scores_text(panel), costs_text(panel)))
+    stem = behind.models.results / "budgets" / "-".join([table["name"], cfg.profile_name])
+    replace_file(stem.with_name(f"{stem.name}.md"), text)
+    sheet = Sheet(
+        table["title"], notes, "lines", "recalled tokens", "score", width=6.0, across=2, height=2.2, spacing="log"
+    )
+    files = write_figure(stem, sheet, points, behind.models, ("pdf", "png", "svg"))
+    print(text)
+    if behind.capped:
+        print(behind.capped)
+    if outcome := behind.outcome():
+        print(outcome)
+    print(f"written: {stem}.md, {', '.join(str(file) for file in files)}")
+    return 0
+
+
+def _group(behind: Experiment[Budgets], name: str) -> ColumnGroup | None:
+    return next((group for group in behind.groups if group.name == name and group.dataset is not None), None)
+
+
+def _metrics(behind: Experiment[Budgets], option: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+    """The metrics of a column group; none where its data are missing."""
+    whole = _group(behind, str(option.get("group") or option["dataset"]))
+    return [] if whole is None else cells_of(whole.option)
+
+
+def _panel(
+    behind: Experiment[Budgets],
+    option: Mapping[str, Any],
+    budgets: Sequence[int],
+    metric: Mapping[str, Any],
+    reference: str,
+    prices: Mapping[str, Price],
+) -> Panel:
+    groups = [group for budget in budgets if (group := _group(behind, group_at(option, budget))) is not None]
+    lines = [line for line in behind.lines if line.name in groups[0].option["rows"]]
+    if behind.only is not None:
+        lines = [line for line in lines if line.name in behind.only]
+    rows = [_row(behind, line, groups, budgets, metric, prices) for line in lines]
+    whole = _group(behind, str(option.get("group") or option["dataset"]))
+    run = None if whole is None else behind.runs.get((WHOLE, whole.name, 0))
+    title = f"{groups[0].title}: {title_of(metric)}"
+    if whole is None or run is None or (behind.only is not None and WHOLE not in behind.only):
+        return Panel(title, rows, reference, None)
+    cell = behind.grid.cell(next(line for line in behind.lines if line.name == WHOLE), whole, metric)
+    tokens = list(recalled_tokens(run).values())
+    mean = sum(tokens) / max(1, len(tokens))
+    score = cell.estimate() if isinstance(cell, Cell) else None
+    return Panel(title, rows, reference, score, mean, _cached(expense(run, prices), mean, prices.get("reader")))
+
+
+def _row(
+    behind: Experiment[Budgets],
+    line: TableRow,
+    groups: Sequence[ColumnGroup],
+    budgets: Sequence[int],
+    metric: Mapping[str, Any],
+    prices: Mapping[str, Price],
+) -> BudgetCurve:
+    """A row at every budget; without a curve where some budget has no scores."""
+    clusters: dict[Key, str] = {question.key: question.cluster for question in groups[0].questions}
+    places, expenses = [], []
+    for budget, group in zip(budgets, groups, strict=True):
+        cell, run = behind.grid.cell(line, group, metric), behind.runs[line.name, group.name, 0]
+        places.append(AtBudget(budget, recalled_tokens(run), cell.scores if isinstance(cell, Cell) else {}))
+        expenses.append(expense(run, prices))
+    return BudgetCurve(line.title, curve(places, clusters), expenses)
+
+
+def recalled_tokens(run: Run) -> dict[Key, int]:
+    """Tokens of the recalled text that the reader was shown, by question; answers that came without the reader showed none."""
+    return {
+        (line["case_id"], line["subject"]): int(line["context_tokens"])
+        for line in efforts(run.folder)
+        if line["phase"] == "answer"
+    }
+
+
+def expense(run: Run, prices: Mapping[str, Price]) -> Expense | None:
+    """US dollars of building one history and of asking one question, on average; None where a price is unknown or nothing was measured."""
+    histories, questions = len(run.cases), len(recalled_tokens(run))
+    sums = {"build": 0.0, "question": 0.0}
+    for cost in phases(run.folder):
+        if cost.phase not in (*BUILD, "read", "answer"):
+            continue  # a judge's
+        parts = dollars(cost, prices)
+        used = cost.tokens_in + cost.tokens_out > 0
+        if any(part is None for part in parts) or (used and cost.role not in prices):
+            return None
+        sums["build" if cost.phase in BUILD else "question"] += sum(part for part in parts if part is not None)
+    if not questions:
+        return None
+    return Expense(sums["build"] / histories, sums["question"] / questions, sums["question"] / questions)
+
+
+def _cached(whole: Expense | None, tokens: float, price: Price | None) -> Expense | None:
+    """The whole history with its tokens cached from the second question on."""
+    if whole is None or price is None:
+        return None
+    listed, cached = price(round(tokens), 0, 0), price(round(tokens), 0, round(tokens))
+    if listed is None or cached is None:
+        return None
+    return Expense(whole.build, whole.first, whole.first - listed + cached)
+
+
+def _prices(behind: Experiment[Budgets]) -> tuple[dict[str, Price], str]:
+    """Prices by role, and what is said about them: of the models that answered, else of the table's."""
+    prices, borrowed = dict(behind.models.prices), []
+    names = dict(behind.backbone["models"])
+    names.setdefault("probe", names.get("reader"))
+    for role, name in names.items():
+        if role in prices or role == "judge" or name is None:
+            continue
+        settings = load_option("embedder" if role == "embedder" else "llm", name).get("settings")
+        if settings is not None:
+            own = {**settings, **laid_over(behind.settings.prices, settings["model"], name)}
+            prices[role] = ModelSettings(**own).cost
+            borrowed.append(f"{role} {name}")
+    said = (
+        f"USD: tokens of the stand-ins at the prices of the table's models ({', '.join(borrowed)})." if borrowed else ""
+    )
+    return prices, said

@@ -1,0 +1,201 @@
+"""`memsys-bench reproduce-all`: make every table and figure, in one process or several, and list the outcomes.
+
+Tables and figures share runs: a process that needs a run which another process is making waits for it. Offline there are as many
+processes as cores, at most four; with a network there is one, because the in-flight limit and the spending cap hold for one process.
+"""
+
+from __future__ import annotations
+
+import io
+import multiprocessing
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from eval.files.store import RunError, replace_file
+from memsys.llm import stopping
+from memsys.processes import quiet_tracker
+from scripts.settings.checking import nearest
+from scripts.setup.exits import guarded
+from scripts.setup.launch import composed, perform
+from scripts.setup.options import CONF, load_option
+from scripts.tables.experiments import Outcome
+
+if TYPE_CHECKING:
+    from scripts.settings.schema import Reproduce
+
+PAPERS = ("memtree", "timem", "segtreemem", "xmemory")
+HEADER = ("| what | command | seconds | file | outcome |", "|---|---|---|---|---|")
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One table or figure, made or failed."""
+
+    name: str
+    command: str
+    """The command that makes it alone."""
+    seconds: float
+    file: Path | None
+    """The written file; None when it failed."""
+    failure: str
+    """Its last line of output when it failed; empty when it did not."""
+
+    def row(self) -> str:
+        """A row of the index."""
+        file = "–" if self.file is None else str(self.file)
+        cells = (self.name, f"`{self.command}`", f"{self.seconds:.1f}", file, self.failure or "made")
+        return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+def reproduce_all(arguments: Sequence[str]) -> int:
+    """Make everything that is asked for, print a line for each and write the index; 1 when something failed.
+
+    Args:
+        arguments: `only=`, `processes=` and settings of `memsys-bench reproduce`.
+
+    Raises:
+        RunError: `only` matches nothing, or `processes` is refused.
+    """
+    started = time.perf_counter()
+    only = tuple(argument.removeprefix("only=") for argument in arguments if argument.startswith("only="))
+    overrides = [argument for argument in arguments if not argument.startswith(("only=", "processes="))]
+    names = [name for name in everything() if name.startswith(only or ("",))]
+    if not names:
+        raise RunError(f"only={only[-1]}: no table or figure begins so{nearest(only[-1], everything())}")
+    cfg = composed("reproduce", overrides)
+    attempts = {}
+    for attempt in _attempts(names, overrides, _processes(arguments, cfg)):
+        stopping.check()
+        attempts[attempt.name] = attempt
+        print(attempt.row(), flush=True)
+    index = Path(cfg.results) / "tables" / f"index-{cfg.profile_name}.md"
+    replace_file(index, "\n".join([*HEADER, *(attempts[name].row() for name in names), ""]))
+    failed = sum(bool(attempt.failure) for attempt in attempts.values())
+    seconds = time.perf_counter() - started
+    print(f"{len(attempts) - failed} made in {seconds:.0f} s, {failed} failed; written: {index}")
+    return 1 if failed or not attempts else 0
+
+
+def everything() -> Iterator[str]:
+    """Names of all tables, then of all figures, paper by paper."""
+    for group in ("table", "figure"):
+        for paper in PAPERS:
+            names = (path.stem for path in (CONF / group).glob(f"{paper}_*.yaml"))
+            yield from sorted(names, key=lambda name: (len(name), name))
+
+
+def _processes(arguments: Sequence[str], cfg: Reproduce) -> int:
+    given = [argument.removeprefix("processes=") for argument in arguments if argument.startswith("processes=")]
+    if not given:
+        return 1 if cfg.network else min(4, os.cpu_count() or 1)
+    if not given[-1].isdecimal() or int(given[-1]) < 1:
+        raise RunError(f"processes must be a whole number of at least 1, found {given[-1]!r}")
+    if cfg.max_usd is not None and given[-1] != "1":
+        raise RunError("max_usd holds for one process; leave processes= out")
+    return int(given[-1])
+
+
+def _attempts(names: Sequence[str], overrides: Sequence[str], processes: int) -> Iterator[Attempt]:
+    """Make each, the largest first, and yield it when it is done; after a killed process a new pool makes the rest."""
+    if processes == 1:
+        yield from (make(name, overrides) for name in names)
+        return
+    left = sorted(names, key=_size, reverse=True)
+    quiet_tracker()
+    while left:  # a second round only after a process was killed, which breaks its pool
+        spawned = multiprocessing.get_context("spawn")  # a fork would copy locks that other threads hold
+        with ProcessPoolExecutor(processes, spawned, initializer=stopping.handle_signals_in_child) as pool:
+            yield from _pooled(pool, left, overrides, processes)
+
+
+def _pooled(pool: ProcessPoolExecutor, left: list[str], overrides: Sequence[str], processes: int) -> Iterator[Attempt]:
+    """Make what is left, removing each name from the list when it is started; stops early when a process is killed.
+
+    Names of one paper share runs, so two of them are made at the same time only when no other paper is left.
+    """
+    busy: dict[Future[Attempt], str] = {}
+    killed = False
+    while busy or (left and not killed):
+        while left and not killed and len(busy) < processes:
+            papers = set(map(_paper, busy.values()))
+            name = next((each for each in left if _paper(each) not in papers), left[0])
+            try:
+                busy[pool.submit(make, name, overrides)] = name
+            except BrokenProcessPool:
+                killed = True
+            else:
+                left.remove(name)
+        for future in wait(busy, return_when=FIRST_COMPLETED).done:
+            name = busy.pop(future)
+            try:
+                yield future.result()
+            except BrokenProcessPool:
+                killed = True
+                failure = "a process was killed (memory?); make it again"
+                yield Attempt(name, command_of(name, overrides), 0.0, None, failure)
+
+
+def make(name: str, overrides: Sequence[str]) -> Attempt:
+    """Make one table or figure with its output captured; an error becomes the attempt's `failure`."""
+    stopping.check()
+    primary, make_it = _maker(name)
+    settings = composed(primary, [_choice(name), *overrides])
+    output, started = io.StringIO(), time.perf_counter()
+    outcome = Outcome(2)
+
+    def work() -> int:
+        nonlocal outcome
+        outcome = perform(make_it, settings, primary)
+        return outcome.code
+
+    with redirect_stdout(output), redirect_stderr(output):
+        try:
+            code = guarded(work)
+        except Exception as error:  # an error in one table does not stop the others
+            code = 2
+            print(f"{type(error).__name__}: {error}")
+    if stopping.wound_down():  # an error in one table does not stop the others; a signal does
+        stopping.forget()
+    last = (output.getvalue().strip().splitlines() or [""])[-1]
+    seconds = time.perf_counter() - started
+    return Attempt(name, command_of(name, overrides), seconds, outcome.file, last if code else "")
+
+
+def _maker(name: str) -> tuple[str, Callable[[Any], Outcome]]:
+    """The primary file of `conf`, and what makes a table or a figure from its configuration."""
+    from scripts.tables import figures, table
+
+    return ("reproduce", table.make_table) if _is_table(name) else ("figures", figures.make_figure)
+
+
+def command_of(name: str, overrides: Sequence[str]) -> str:
+    """The command that makes one table or figure alone."""
+    return " ".join([f"python -m scripts {'reproduce' if _is_table(name) else 'figures'}", _choice(name), *overrides])
+
+
+def _choice(name: str) -> str:
+    return f"{'table' if _is_table(name) else 'figure'}={name}"
+
+
+def _is_table(name: str) -> bool:
+    return (CONF / "table" / f"{name}.yaml").is_file()
+
+
+def _paper(name: str) -> str:
+    return name.partition("_")[0]
+
+
+def _size(name: str) -> int:
+    """Rows times data sets, about proportional to what there is to run."""
+    from scripts.tables.figures import layout
+    from scripts.tables.layout import read_lines_of
+
+    table = load_option("table", name) if _is_table(name) else layout(load_option("figure", name))
+    return len(read_lines_of(table, None)) * len(table["columns"])

@@ -1,0 +1,338 @@
+"""One job of a sweep: run, score and write the settings that share a build.
+
+Hydra runs one job for each combination of `hydra.sweeper.params`, the settings that a memory is built with. The settings under
+`sweep.read` affect reading only: all of them share one build per history (`eval.running.loop`). Every job adds its lines to
+`results/sweeps/<name>-<profile>.csv`; the file is replaced as a whole and kept in order.
+
+Decisions:
+
+- A line stays in the file only while its `protocol` (data, models, read settings) equals that of the new lines.
+- With `profile=paper` or an `endpoint.base_url`, the models that a sweep names are called; otherwise the offline engine stands in for
+  all of them, and the column `engine` says so.
+- Each setting is charged its whole build cost, even where several settings shared one build.
+- `max_usd` caps all jobs together, as long as they run one after the other (Hydra's own launcher).
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import itertools
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from eval.analysis.costs import costs
+from eval.files.provenance import identity
+from eval.files.run_folder import RunFolder
+from eval.files.store import replace_file
+from eval.report.cell import ALL, Cell
+from eval.report.measures import cost
+from eval.report.wandb_log import log_sweep
+from eval.statistics.stats import Interval
+from memsys.inert import csv_text, plain_cell
+from scripts.assembly.local import with_local_models
+from scripts.assembly.models import STAND_IN, Models
+from scripts.assembly.steps import print_missing
+from scripts.tables.captions import evidence_lines, prompts_line
+from scripts.tables.experiments import Experiment, assembled, with_papers
+from scripts.tables.grid import prompts_behind
+from scripts.tables.layout import ColumnGroup, TableRow, score_name
+
+if TYPE_CHECKING:
+    from scripts.settings.schema import Sweeps
+
+
+RUNTIME = (
+    "results", "cache", "threads", "executor", "ray", "workers", "shard", "max_usd", "prices", "yes", "replay", "network", "logger",
+    "max_unscored", "k_evidence", "nodes", "traceback",
+)  # fmt: skip
+"""Parts of the configuration that change no number and are left out of `protocol`."""
+
+
+def settings(grids: Iterable[Mapping[str, Sequence[Any]]]) -> list[dict[str, Any]]:
+    """Every combination of values of each grid, one grid after the other; an empty grid is the memory as it is configured."""
+    return [
+        dict(zip(grid, values, strict=True))
+        for grid in grids
+        for values in itertools.product(*map(list, grid.values()))
+    ]
+
+
+def swept_settings() -> tuple[str, ...]:
+    """Dotted names of the settings that differ between the jobs of the command that Hydra is running."""
+    from hydra.core.hydra_config import HydraConfig
+
+    job = HydraConfig.get()
+    given = [override.lstrip("+~").partition("=")[0] for override in job.overrides.task]
+    built_with = [name for name in given if name.startswith("memory.build.")]
+    return tuple(dict.fromkeys([*(job.sweeper.params or ()), *built_with]))
+
+
+def sweep(cfg: Sweeps, swept: Sequence[str], spent: list[float]) -> int:
+    """Run, score and write the settings of one job; 1 when too much is not scored, 3 when the plan is declined.
+
+    Args:
+        cfg: the settings of this job.
+        swept: dotted names of the settings that differ between jobs.
+        spent: USD that each earlier job of the command spent; this job's sum is appended.
+    """
+    job_settings = {name.removeprefix("memory.build."): _value(cfg.plain, name) for name in swept}
+    given = {role: model for role, model in cfg.sweep["models"].items() if model is not None}
+    backbone: dict[str, Any] = {"models": {**STAND_IN, **given}, "file": []}
+    local = with_local_models(cfg)
+    if _offline(local):
+        local = local.changed(models={role: engine for role, engine in STAND_IN.items() if f"models.{role}" in swept})
+    left = None if cfg.max_usd is None else max(0.0, cfg.max_usd - sum(spent))
+    filled = with_papers(local, backbone["models"], cfg.sweep.get("repeats", 1)).changed(max_usd=left)
+    grid = settings(cfg.sweep["read"])
+    rows = [_row(cfg.memory, number, read) for number, read in enumerate(grid)]
+    behind = assembled(filled, backbone, cfg.sweep["columns"], rows, frozenset(row.name for row in rows))
+    if behind is None:
+        return 3
+    groups = _with_data(behind.groups)
+    protocol = _protocol(filled.changed(endpoint=cfg.endpoint, endpoints=cfg.endpoints).plain, swept)
+    lines = [
+        SweepLine({**job_settings, **read}, {**values, "protocol": protocol}, missing_share)
+        for group in groups
+        for row, read in zip(rows, grid, strict=True)
+        for values, missing_share in _lines(behind, group, row)
+    ]
+    spent.append(behind.models.purse.spent)
+    path = behind.models.results / "sweeps" / f"{cfg.sweep['name']}-{cfg.profile_name}.csv"
+    replace_file(path, merged(path.read_text(encoding="utf-8") if path.is_file() else "", lines))
+    if outcome := behind.outcome():
+        print(outcome)
+    log_sweep(filled.plain, cfg.sweep["name"], path)
+    for line in evidence_lines(groups, rows[:1]):  # all read settings share the units
+        print(line)
+    return _report(behind, path, lines)
+
+
+def _value(plain: Mapping[str, Any], name: str) -> Any:
+    """Value of a swept setting by its dotted name; a memory is given by its own name."""
+    return (
+        plain["memory"]["name"] if name == "memory" else reduce(lambda level, part: level[part], name.split("."), plain)
+    )
+
+
+def _offline(cfg: Sweeps) -> bool:
+    return bool(cfg.profile_name != "paper" and cfg.endpoint.base_url is None)
+
+
+def _protocol(plain: Mapping[str, Any], swept: Sequence[str]) -> str:
+    """Hash of everything that must be equal for two lines to stand in one file."""
+    return identity(_without({name: value for name, value in plain.items() if name not in (*RUNTIME, "hydra")}, swept))
+
+
+def _without(tree: Mapping[str, Any], names: Sequence[str], above: str = "") -> dict[str, Any]:
+    """A nested configuration without the settings of these dotted names."""
+    return {
+        name: _without(value, names, f"{above}{name}.") if isinstance(value, Mapping) else value
+        for name, value in tree.items()
+        if f"{above}{name}" not in names
+    }
+
+
+def _with_data(groups: Sequence[ColumnGroup]) -> list[ColumnGroup]:
+    """The groups whose data set is there; a note on standard error names the others."""
+    for group in groups:
+        if group.dataset is None:
+            print(f"note: {group.title}: {group.missing}", file=sys.stderr)
+    return [group for group in groups if group.dataset is not None]
+
+
+def _row(memory: Mapping[str, Any], number: int, read: Mapping[str, Any]) -> TableRow:
+    """The row of a setting; its name is the setting's number."""
+    option = {"memory": memory["name"]}
+    return TableRow(str(number), memory["title"], {**memory, "build": {**memory["build"], **read}}, option, False)
+
+
+def _lines(behind: Experiment[Sweeps], group: ColumnGroup, row: TableRow) -> Iterator[tuple[dict[str, Any], float]]:
+    """Score one setting on one data set; yields for each metric the values of its line and the share of unscored questions."""
+    folder = behind.runs[row.name, group.name, 0].folder
+    spent, calls = costs(folder), cost(folder, "build_calls")
+    for metric in group.option["metrics"]:
+        cell = behind.grid.cell(row, group, metric)
+        assert isinstance(cell, Cell), f"a metric of a sweep is a score: {metric}"
+        values, missing_share = _scores(cell, metric.get("category", ALL))
+        yield (
+            {
+                **values,
+                "metric": score_name(metric),
+                "recalled_tokens": spent.recalled_tokens,
+                "build_calls": None if calls is None else int(calls.mean),
+                "engine": _engine(behind.models),
+                "prompts": prompts_line(behind.models.prompts, prompts_behind(behind.grid, row, group, metric)),
+                "run": RunFolder(folder).key,
+            },
+            missing_share,
+        )
+
+
+def _scores(cell: Cell, category: str) -> tuple[dict[str, Any], float]:
+    """Mean, intervals and counts of a cell, and the share of its questions that are not scored."""
+    counts, estimate = cell.counts(category), cell.estimate(category)
+    values = {
+        "dataset": cell.column.dataset,
+        "metric": cell.column.metric,
+        "category": category,
+        "mean": None if estimate is None else estimate.mean,
+        **_ends("question", None if estimate is None else estimate.by_question),
+        **_ends("case", None if estimate is None else estimate.by_case),
+        "n": counts.scored,
+        "questions": counts.questions,
+        "errors": counts.errored,
+        "unscored": counts.unscored,
+        "not_reached": counts.not_reached,
+        "empty": counts.empty,
+    }
+    return values, counts.missing_share
+
+
+def _ends(name: str, interval: Interval | None) -> dict[str, float | None]:
+    low, high = (None, None) if interval is None else (interval.low, interval.high)
+    return {f"{name}_low": low, f"{name}_high": high}
+
+
+def _engine(models: Models) -> str:
+    """Models by role; `stand-in` where an offline engine fills the role."""
+    names = {
+        "memory": models.memory.name,
+        "reader": models.reader.name,
+        "judge": models.judge.name,
+        "embedder": models.embedder_name,
+    }
+    return "; ".join(f"{role} {'stand-in' if role in models.stand_ins else name}" for role, name in names.items())
+
+
+def mean_text(line: SweepLine) -> str:
+    """Mean and 95 % interval: in braces by case, in brackets by question where there are fewer than five histories."""
+    mean = line.values["mean"]
+    if mean is None:
+        return "mean –"
+    for name, brackets in (("case", "{}"), ("question", "[]")):
+        if (low := line.values[f"{name}_low"]) is not None:
+            return f"mean {mean:.3f} {brackets[0]}{low:.3f}, {line.values[f'{name}_high']:.3f}{brackets[1]}"
+    return f"mean {mean:.3f}"
+
+
+def best_lines(lines: Sequence[SweepLine]) -> list[str]:
+    """The best setting for each data set and metric that has several."""
+    columns: dict[tuple[str, str, str], list[SweepLine]] = {}
+    for line in lines:
+        key = (line.values["dataset"], line.values["metric"], line.values["category"])
+        columns.setdefault(key, []).extend([line] if line.values["mean"] is not None else [])
+    texts = []
+    for (dataset, metric, _), own in columns.items():
+        if len(own) > 1:
+            best = max(own, key=lambda line: line.values["mean"])
+            setting = " ".join(f"{name}={value}" for name, value in best.setting.items())
+            texts.append(f"best on {dataset} {metric}: {setting} ({mean_text(best)}), chosen on these questions")
+    return texts
+
+
+def _report(behind: Experiment[Sweeps], path: Path, lines: Sequence[SweepLine]) -> int:
+    """Print the job's lines; 1 when more than `max_unscored` of a line's questions is not scored."""
+    models, limit = behind.models, behind.settings.missing_limit
+    if models.stand_ins:
+        print(
+            f"STAND-IN: {', '.join(models.stand_ins)} filled by offline engines; never compared with published numbers."
+        )
+    for line in lines:
+        setting = " ".join(f"{name}={value}" for name, value in line.setting.items()) or "as configured"
+        values = ", ".join(
+            f"{name} {printed(line.values[name]) or '–'}" for name in ("n", "errors", "unscored", "empty")
+        )
+        print(f"{setting} · {line.values['dataset']} {line.values['metric']}: {mean_text(line)}, {values}")
+    for text in [*best_lines(lines), *dict.fromkeys(line.values["prompts"] for line in lines)]:
+        print(text)
+    print(behind.capped or f"written: {path}")
+    worst = max(line.missing_share for line in lines)
+    if worst > limit:
+        folders = [models.results / "runs" / line.values["run"] for line in lines]
+        scores = [path for folder in folders for path in RunFolder(folder).score_files()]
+        print_missing(worst, "line", limit, folders, scores)
+        return 1
+    return 0
+
+
+MEASURED = (
+    "dataset",
+    "metric",
+    "category",
+    "mean",
+    "question_low",
+    "question_high",
+    "case_low",
+    "case_high",
+    "n",
+    "questions",
+    "errors",
+    "unscored",
+    "not_reached",
+    "empty",
+    "recalled_tokens",
+    "build_calls",
+    "engine",
+    "prompts",
+    "run",
+    "protocol",
+)
+"""Columns of the CSV after those of the settings."""
+
+
+@dataclass(frozen=True, slots=True)
+class SweepLine:
+    """One setting on one data set in one metric."""
+
+    setting: Mapping[str, Any]
+    values: Mapping[str, Any]
+    """By the names of `MEASURED`."""
+    missing_share: float
+    """Share of the questions without a score."""
+
+
+def merged(text: str, new_lines: Sequence[SweepLine]) -> str:
+    """The CSV with new lines added or replaced, in order of their settings.
+
+    Old lines of another protocol, or with other columns, are left out.
+
+    Args:
+        text: the CSV so far; empty for none.
+        new_lines: at least one.
+    """
+    names = list(dict.fromkeys(name for line in new_lines for name in line.setting))
+    header = [*names, *MEASURED]
+    reader = csv.DictReader(io.StringIO(text))
+    keys = [*names, "dataset", "metric", "category"]
+    new = [
+        {
+            name: plain_cell(printed(value))
+            for name, value in ({**dict.fromkeys(names), **line.setting, **line.values}).items()
+        }
+        for line in new_lines
+    ]
+    old = list(reader) if reader.fieldnames == header else []
+    kept = [line for line in old if line["protocol"] == new[0]["protocol"]]
+    lines = {tuple(line[key] for key in keys): line for line in [*kept, *new]}
+    ordered = sorted(lines.items(), key=lambda entry: [_order(part) for part in entry[0]])
+    return csv_text([header, *([line[name] for name in header] for _, line in ordered)])
+
+
+def printed(value: Any) -> str:
+    """A value as the CSV holds it: six significant digits, empty for None."""
+    if value is None:
+        return ""
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def _order(text: str) -> tuple[int, float, str]:
+    """Sort key: empty first, then numbers by size, then words."""
+    try:
+        return (1, float(text), "")
+    except ValueError:
+        return (2 if text else 0, 0.0, text)
