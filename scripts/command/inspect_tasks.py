@@ -8,7 +8,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-# Memsys_bench where it is installed, scripts.command in a checkout.
+# The package is memsys_bench where it is installed, scripts.command in a checkout.
 _command = import_module(__name__.rpartition(".")[0])
 _command._import_from(_command.home())
 

@@ -39,7 +39,8 @@ def test_a_bug_keeps_its_traceback() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["run", "reproduce", "figures", "sweep", "growth", "load", "calibrate", "reproduce_all"]
+    "name",
+    ["run", "reproduce", "figures", "sweep", "growth", "load", "calibrate", "budgets", "fidelity", "reproduce_all"],
 )
 def test_an_entry_point_loads_nothing_heavy_before_its_command_line_is_read(name: str) -> None:
     heavy = ["numpy", "hydra", "omegaconf", "pydantic", "eval", "data_loaders"]

@@ -274,11 +274,8 @@ def _without_the_request(record: logging.LogRecord) -> bool:
 
     error = record.exc_info[1] if record.exc_info else None
     if isinstance(error, HttpProcessingError):
-        record.msg, record.args, record.exc_info = (
-            "refused a request that is no HTTP: %s",
-            (type(error).__name__,),
-            None,
-        )
+        record.msg, record.args = "refused a request that is no HTTP: %s", (type(error).__name__,)
+        record.exc_info = None
     return True
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from typing import Any
 
@@ -13,11 +13,28 @@ from hydra.utils import get_class
 from memsys.embed import HashingEmbedder
 from memsys.llm.gateway.server import Gateway
 from memsys.llm.gateway.upstream import EngineUpstream
+from memsys.llm.protocol import ModelError
 from memsys.products.places import place_of
 from memsys.settings import with_settings
 from scripts.setup.options import load_option
 
 Make = Callable[..., Any]
+
+
+class Away(HashingEmbedder):
+    """An embedder that can be away."""
+
+    away = False
+
+    def embed(self, texts: Sequence[str]) -> np.ndarray:
+        if self.away:
+            raise ModelError("the embedder is away")
+        return super().embed(texts)
+
+
+@pytest.fixture
+def embedder() -> Away:
+    return Away(64)
 
 
 @pytest.fixture

@@ -2,39 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from datetime import datetime
 
-import numpy as np
 import pytest
 
 from data_loaders.schema import Question, Turn, Unit
-from memsys.embed import HashingEmbedder
 from memsys.llm.gateway.upstream import EngineUpstream
 from memsys.llm.meter import metering
 from memsys.llm.offline.extractive import ExtractiveLLM
 from memsys.llm.protocol import ModelError
 from memsys.settings import tuned
 from memsys.systems.released import Released
-from tests.memsys.products.conftest import Make
+from tests.memsys.products.conftest import Away, Make
 
 pytestmark = pytest.mark.integration
-
-
-class Away(HashingEmbedder):
-    """An embedder that can be away."""
-
-    away = False
-
-    def embed(self, texts: Sequence[str]) -> np.ndarray:
-        if self.away:
-            raise ModelError("the embedder is away")
-        return super().embed(texts)
-
-
-@pytest.fixture
-def embedder() -> Away:
-    return Away(64)
 
 
 @pytest.fixture

@@ -1,0 +1,76 @@
+"""`memsys-bench fidelity`: run two memories on the same units, compare the run folders, print the table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from eval.analysis.fidelity import Compared, Fidelity, Overlap, compared
+from eval.files.store import RunError, replace_file
+from eval.report.rendering import number, span
+from scripts.lab.lab import Answers, Lab, Scored, compare, in_words
+from scripts.tables.captions import caption, waivers
+
+
+def fidelity(first: str, second: str, settings: Sequence[str]) -> int:
+    """Run both memories where need be, compare, print and write.
+
+    Raises:
+        RunError: the two do not take the same units, or have none in common.
+    """
+    lab = Lab(*settings)
+    dataset = lab.load()
+    answers = [lab.ask(name, dataset) for name in (first, second)]
+    units = [dict(each.runs[0].unit) for each in answers]
+    if units[0] != units[1]:
+        raise RunError(
+            f"the memories take other units ({units[0]} and {units[1]}): give protocol.unit={{rule: …}} for both"
+        )
+    try:
+        result = compared(answers[0].folder, answers[1].folder, lab.cfg.k_evidence)
+    except ValueError as error:
+        raise RunError(str(error)) from error
+    scored = [lab.score(each) for each in answers]
+    used = [(dataset, answers[0].runs[0].reader, answers[0].runs[0].unit)]
+    said = (*caption(lab.cfg, lab.models, used), *waivers(run for each in answers for run in each.runs))
+    text = rendered(answers, scored, result, said)
+    path = lab.models.results / "fidelity" / f"{first}-{second}-{dataset.name}.md"
+    replace_file(path, text)
+    print(text)
+    print(f"written: {path}")
+    return 0
+
+
+def rendered(
+    answers: Sequence[Answers], scored: Sequence[Scored], result: Fidelity, caption_lines: Sequence[str]
+) -> str:
+    """The comparison as Markdown."""
+    titles = [each.title for each in answers]
+    lines = [f"## {titles[0]} and {titles[1]} on {answers[0].dataset.title}", "", *caption_lines, ""]
+    lines += ["Differences are first minus second, paired, with 95 % intervals by unit or question.", ""]
+    lines += _gap_table("Per unit", titles, result.per_unit)
+    lines += _gap_table("Per question", titles, result.per_question)
+    lines += ["| Agreement | share | n |", "|---|---|---|", *map(_overlap_row, result.overlaps), ""]
+    lines += ["| Scores | difference |", "|---|---|"]
+    lines += [f"| {name} | {in_words(compare(scored[0], scored[1], name))} |" for name in scored[0].cells]
+    lines += [""]
+    for title, purposes, notes in zip(titles, result.purposes, result.notes, strict=True):
+        lines.append(f"{title}: calls per unit {_listed(purposes)}; events of the build {_listed(notes)}.")
+    return "\n".join([*lines, ""])
+
+
+def _gap_table(head: str, titles: Sequence[str], rows: Sequence[Compared]) -> list[str]:
+    table = [f"| {head} | {titles[0]} | {titles[1]} | difference |", "|---|---|---|---|"]
+    for row in rows:
+        gap = f"{row.gap.mean:+.3f} {span(row.gap.by_question)}".strip()
+        table.append(f"| {row.what} | {number(row.first)} | {number(row.second)} | {gap} |")
+    return [*table, ""]
+
+
+def _overlap_row(overlap: Overlap) -> str:
+    if overlap.value is None:
+        return f"| {overlap.what} | – | 0 |"
+    return f"| {overlap.what} | {number(overlap.value.mean)} {span(overlap.value.by_question)} | {overlap.value.n} |"
+
+
+def _listed(counts: Mapping[str, float]) -> str:
+    return ", ".join(f"{name} {value:g}" for name, value in counts.items()) or "none"
