@@ -155,8 +155,8 @@ def load_file(run: Run, dataset: str, plan: Plan) -> Path:
     return RunFolder(run.folder).results / "load" / f"{run.name}-{dataset}-{name}.csv"
 
 
-def measure(run: Run, plan: Plan, salt: str = "") -> list[Level]:
-    """Measure a memory at each number of users.
+def measure(run: Run, plan: Plan, salt: str = "") -> Iterator[Level]:
+    """Measure a memory at each number of users; a level is there as soon as it has ended.
 
     Args:
         salt: what values are made from; empty for a new one, so that nothing an earlier measurement left behind, in a cache or a service,
@@ -173,10 +173,11 @@ def measure(run: Run, plan: Plan, salt: str = "") -> list[Level]:
     run.rehearse()
     owners: dict[str, str] = {}
     try:
-        return [_level(run, plan, count, histories, owners, salt) for count in plan.users]
+        for count in plan.users:
+            yield _level(run, plan, count, histories, owners, salt)
     except EndOfRun as error:
         stopping.check()
-        raise RunError(f"{error}; no measurement was kept") from error
+        raise RunError(f"{error}; no measurement of {count} users was kept") from error
 
 
 def _history(run: Run, first: int, writes: int) -> tuple[Case, list[Unit]]:

@@ -9,6 +9,8 @@ for notebooks (`scripts.door`).
 from __future__ import annotations
 
 import ast
+import atexit
+import gc
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -78,6 +80,9 @@ def usage() -> str:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one verb; its exit code."""
     given = list(sys.argv[1:] if arguments is None else arguments)
+    atexit.register(
+        gc.freeze
+    )  # a second of the exit of a large run was a last collection; the system takes the memory back at once
     _import_from(home())
     if not given or given[0] in ("-h", "--help", "help"):
         _show(usage())

@@ -41,9 +41,13 @@ def main(cfg: Load) -> int:
     )
     run, dataset, models = single_run(cfg)
     clear_up([run])
-    levels = measure(run, plan)
     path = load_file(run, dataset.name, plan)
-    replace_file(path, as_csv(run.name, dataset.name, levels))
+    levels: list[Level] = []
+    for level in measure(run, plan):
+        levels.append(level)
+        replace_file(
+            path, as_csv(run.name, dataset.name, levels)
+        )  # the file has a level that ended, whatever becomes of the next
     print("\n".join(lines(f"{cfg.memory['title']} on {dataset.title}", plan, levels)))
     if models.stand_ins:
         print(f"STAND-IN: {', '.join(models.stand_ins)} filled by offline engines; these are not the times of models.")

@@ -96,7 +96,7 @@ def levels(make_run: Callable[..., Run]) -> Callable[..., tuple[list[Level], Sto
     def measured(memory: Callable[[Store], MemorySystem], plan: Plan = AT_ONCE) -> tuple[list[Level], Store]:
         store = Store()
         run = make_run(CASES, build=lambda: memory(store))
-        return measure(replace(run, unit={"rule": "utterance"}, rehearse=lambda: None), plan, salt="test"), store
+        return list(measure(replace(run, unit={"rule": "utterance"}, rehearse=lambda: None), plan, salt="test")), store
 
     return measured
 
@@ -211,7 +211,7 @@ def test_the_end_of_the_run_ends_all_users_and_closes_their_memories(levels: Any
         def recalled(self, number: int) -> Recall:
             raise EndOfRun("the spending cap was reached")
 
-    with pytest.raises(RunError, match="the spending cap was reached; no measurement was kept"):
+    with pytest.raises(RunError, match="the spending cap was reached; no measurement of 3 users was kept"):
         levels(Spent)
     assert stores[0].calls["close"] == 3
 

@@ -10,6 +10,9 @@ from typing import Any
 import pytest
 from hydra import compose, initialize_config_dir
 
+from eval.analysis import load as measuring
+from eval.running.run import Run
+from memsys.llm.protocol import EndOfRun
 from scripts.mock.endpoint import serving
 from scripts.mock.memory_service import Service
 from scripts.mock.memory_store import Store
@@ -51,6 +54,22 @@ def test_a_service_gets_what_is_counted_and_its_namespaces_are_deleted(
     said = capsys.readouterr().out
     assert "| 4 | 12 | 20 | 0 | 0 | 0 | 12 | 0 |" in said
     assert "LEAK" not in said
+
+
+def test_a_level_that_ended_is_in_the_file_when_a_later_one_is_cut(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = measuring._level
+
+    def cut(run: Run, plan: measuring.Plan, count: int, *more: Any) -> measuring.Level:
+        if count == 3:
+            raise EndOfRun("the spending cap was reached")
+        return whole(run, plan, count, *more)
+
+    monkeypatch.setattr(measuring, "_level", cut)
+    code, rows = of_load(tmp_path, "memory=bm25", "users=[1,3]")
+    assert (code, [row["users"] for row in rows]) == (2, ["1"])
+    assert "no measurement of 3 users was kept" in capsys.readouterr().err
 
 
 def test_a_service_that_mixes_users_up_is_named_and_fails_the_command(

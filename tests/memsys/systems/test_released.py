@@ -34,7 +34,7 @@ AWAITED = str(ROOT / "tests" / "products" / "awaited.py")
 FORM = {"type": "object", "properties": {"facts": {"type": "array", "items": {"type": "string"}}}}
 STAND_IN = {"kind": "extract", "schema": FORM, "fields": {"text": "<new>(.*?)</new>", "time": r"Today is (\S+)\."}}
 PURPOSES = [{"name": "extract", "find": "^Toy", "stand_in": STAND_IN}]
-ASKING = sorted({path.stem for path in PINS.glob("*.txt")} - {"mempalace"})
+ASKING = sorted({path.stem for path in PINS.glob("*.txt")} - {"letta", "mempalace"})
 """Products that ask a chat model."""
 
 
