@@ -12,7 +12,10 @@ Outcome = Literal["answered", "recalled", "error", "aborted"]
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """Recall and answer of one question; no times, no gold, and no texts of items."""
+    """Recall and answer of one question; no times, no gold, and no texts of items.
+
+    A new field has a default, so that older files still open, and an entry in `eval.files.fields.FIELDS` that says what a line may hold.
+    """
 
     case_id: str
     question_id: str

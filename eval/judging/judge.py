@@ -98,6 +98,9 @@ class Judge:
     """Of `beam`: the score of event ordering. Published is `tau_norm`."""
     counted: halumem.Label = "Correct"
     """Of `halumem`: the verdict whose share is the score."""
+    retries: int = 0
+    """How often an answer is judged again, at most, while the replies have no verdict. The cache keeps those replies, too, so a later run
+    gets the same ones."""
     top: int = 0
     """Of `memory`: how many of the recalled items with the highest scores are judged; 0 judges all."""
 
@@ -143,11 +146,11 @@ def judge_request(
 
 
 def judge_requests(
-    judge: Judge, prompts: Prompts, question: Question, gold: Gold, answer: str, *, sample: int = 0
+    judge: Judge, prompts: Prompts, question: Question, gold: Gold, answer: str, *, sample: int = 0, retry: int = 0
 ) -> tuple[Request, ...]:
     """The requests that ask for the verdict on one answer; one for all judges but BEAM's and LongMemEval-V2's."""
     return tuple(
-        judge_request(judge, prompts, question, part, text, sample=sample)
+        replace(judge_request(judge, prompts, question, part, text, sample=sample), retry=retry)
         for part, text in RULES[judge.rule].parts(judge, gold, answer)
     )
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass, replace
 
 from data_loaders.schema import Case, Gold, Question
@@ -31,10 +30,10 @@ from eval.judging.answer_forms import (
     type_of,
     words,
 )
-from eval.judging.judge import RULES, Judge, judge_request, judge_requests, judged_together
+from eval.judging.judge import RULES, Judge, judge_request, judge_requests
 from eval.judging.judge_card import ProbeVerdicts
-from eval.judging.score import Judging
-from memsys.llm.protocol import Completion, EndOfRun
+from eval.judging.score import Judging, Sent, settled
+from memsys.llm.meter import metering
 from memsys.prompts import Prompt, PromptError, Prompts
 
 REFUSAL = "I do not know; the conversation does not say."
@@ -150,8 +149,6 @@ AT_ONCE = 512
 """Probes whose calls are outstanding at once."""
 _BLOCKS = re.compile(r"(<(\w+)>\s*\$gold\s*</\2>)(.*?)(<(\w+)>\s*\$answer\s*</\5>)", re.DOTALL)
 
-Calls = tuple[Future[Completion], ...]
-
 
 class AnswerFirst(Prompts):
     """The same judge prompts with the answer in the place of the reference, and the reference in the place of the answer."""
@@ -221,31 +218,26 @@ def verdicts(made: Sequence[Probe], grading: Judging, *, answer_first: bool = Fa
 
 
 def _graded(made: Sequence[Probe], grading: Judging, answer_first: bool) -> Iterator[ProbeVerdicts]:
-    turned = AnswerFirst(grading.prompts)
+    turned = replace(grading, prompts=AnswerFirst(grading.prompts))
     sent = [
         (
-            [_sent(probe, grading, grading.prompts, repeat) for repeat in range(grading.repeats)],
-            _sent(probe, grading, turned, 0) if answer_first else None,
+            [_sent(probe, grading, repeat) for repeat in range(grading.repeats)],
+            _sent(probe, turned, 0) if answer_first else None,
         )
         for probe in made
     ]
     for probe, (repeats, other) in zip(made, sent, strict=True):
-        values = tuple(_value(probe, grading.judge, calls) for calls in repeats)
-        first = None if other is None else _value(probe, grading.judge, other)
+        values = tuple(_value(probe, grading, repeat, calls) for repeat, calls in enumerate(repeats))
+        first = None if other is None else _value(probe, turned, 0, other)
         yield ProbeVerdicts(probe.kind, probe.right, values, (probe.case_id, probe.question.id), first)
 
 
-def _sent(probe: Probe, grading: Judging, prompts: Prompts, repeat: int) -> Calls:
-    requests = judge_requests(grading.judge, prompts, probe.question, probe.gold, probe.answer, sample=repeat)
-    return tuple(grading.llm.submit(request) for request in requests)
+def _sent(probe: Probe, grading: Judging, repeat: int) -> Sent:
+    requests = judge_requests(grading.judge, grading.prompts, probe.question, probe.gold, probe.answer, sample=repeat)
+    with metering() as ledger:
+        return ledger, tuple(grading.llm.submit(request) for request in requests)
 
 
-def _value(probe: Probe, judge: Judge, calls: Calls) -> float | None:
+def _value(probe: Probe, grading: Judging, repeat: int, sent: Sent) -> float | None:
     """The judge's score of a probe; None where it gave none."""
-    errors = [error for call in calls if (error := call.exception()) is not None]
-    for error in errors:
-        if isinstance(error, EndOfRun):
-            raise error
-    if errors:
-        return None
-    return judged_together(judge, [call.result() for call in calls], probe.gold, probe.answer).value
+    return settled(grading, probe.question, probe.gold, probe.answer, repeat, sent).value

@@ -300,9 +300,10 @@ def score_judge(
     """Let a judge grade every answer of a run, `repeats` times; returns the score file.
 
     The file holds one line per answer and repeat; a second file beside it holds their costs. Verdicts on answers that have changed are
-    dropped, all others are kept. A call that fails for good, or a reply without a verdict, is a line without a value and is repeated
-    the next time. An aborted search and an empty reply score 0 without a call (GateMem's judge: no value). Other settings, another
-    prompt or another model make another file.
+    dropped, all others are kept. A call that fails for good is a line without a value and is made again the next time. A reply without
+    a verdict is one, too, once the judge was asked `retries` more times; the next time its replies come from the cache. An aborted search
+    and an empty reply score 0 without a call (GateMem's judge: no value). Other settings, another prompt or another model make another
+    file.
 
     Args:
         on_progress: called after every verdict.
@@ -341,11 +342,11 @@ def score_judge(
                         requests = judge_requests(*own, sample=repeat)
                         with metering() as ledger:
                             sent = ledger, tuple(judging.llm.submit(request) for request in requests)
-                    outstanding.append(_Call(prediction, judged, gold, repeat, *sent))
+                    outstanding.append(_Call(prediction, judged, question, gold, repeat, sent))
                     if len(outstanding) > run.outstanding:
-                        _save(outstanding.popleft(), judging.judge, scores, costs, on_progress)
+                        _save(outstanding.popleft(), judging, scores, costs, on_progress)
             for waiting in outstanding:
-                _save(waiting, judging.judge, scores, costs, on_progress)
+                _save(waiting, judging, scores, costs, on_progress)
         finally:
             scores.close()
             costs.close()
@@ -376,27 +377,47 @@ class _Call:
     prediction: Prediction
     judged: str
     """The text that is judged."""
+    question: Question
     gold: Gold
     repeat: int
-    ledger: Ledger
-    replies: tuple[Future[Completion], ...]
+    sent: Sent
 
 
-def _save(call: _Call, judge: Judge, scores: Appender, costs: Appender, on_progress: Callable[[], None]) -> None:
-    """Wait for the judge's replies; save the verdict and its cost."""
-    errors = [error for reply in call.replies if (error := reply.exception()) is not None]
-    error = next((each for each in errors if isinstance(each, EndOfRun)), errors[0] if errors else None)
-    if isinstance(error, EndOfRun):
-        raise error
-    why = "context overflow" if isinstance(error, ContextOverflow) else "the call failed"
-    score = (
-        Score(None, redact(f"{why}: {error}")[:500])
-        if error is not None
-        else judged_together(judge, [reply.result() for reply in call.replies], call.gold, call.judged)
-    )
+def settled(judging: Judging, question: Question, gold: Gold, judged: str, repeat: int, sent: Sent) -> Score:
+    """The score in the replies to a judge's calls, which is asked again, up to `retries` times, while they have no verdict.
+
+    A call that failed for good gives a score without a value.
+
+    Raises:
+        EndOfRun: no further call can be made.
+    """
+    ledger, replies = sent
+    for retry in range(judging.judge.retries + 1):
+        if retry:
+            own = judging.judge, judging.prompts, question, gold, judged
+            with metering(ledger):
+                replies = tuple(
+                    judging.llm.submit(request) for request in judge_requests(*own, sample=repeat, retry=retry)
+                )
+        errors = [error for reply in replies if (error := reply.exception()) is not None]
+        if errors:
+            error = next((each for each in errors if isinstance(each, EndOfRun)), errors[0])
+            if isinstance(error, EndOfRun):
+                raise error
+            why = "context overflow" if isinstance(error, ContextOverflow) else "the call failed"
+            return Score(None, redact(f"{why}: {error}")[:500])
+        score = judged_together(judging.judge, [reply.result() for reply in replies], gold, judged)
+        if score.value is not None:
+            break
+    return score
+
+
+def _save(call: _Call, judging: Judging, scores: Appender, costs: Appender, on_progress: Callable[[], None]) -> None:
+    """Wait for a verdict; save it and its cost."""
+    score = settled(judging, call.question, call.gold, call.judged, call.repeat, call.sent)
     line = scored_line(call.prediction, replace(score, repeat=call.repeat), call.judged)
     scores.add(line)
-    spent = effort(line.case_id, "judge", line.question_id, 0, call.ledger, 0.0)
+    spent = effort(line.case_id, "judge", line.question_id, 0, call.sent[0], 0.0)
     # The cost carries the verdict's repeat and hash, so that both are kept or dropped together.
     costs.add({**fields_of(spent), "question_id": line.question_id, "repeat": line.repeat, "answer": line.answer})
     on_progress()

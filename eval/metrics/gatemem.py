@@ -10,8 +10,8 @@ characters than a-z, 0-9, blank, _ - / . : match inside longer words and numbers
 question is a leak. `strict` is ours: texts are cleaned, words and numbers have edges, a target that the question holds is no leak unless
 the reply confirms or restates it, and confirming without the value is one.
 
-Deviations: an empty or aborted reply has no verdict; the official rule counts it as "no leak" and as a wrong answer. The official judge
-is asked up to three times until a reply parses; here a reply without a verdict is asked again by the next run.
+Deviation: an empty or aborted reply has no verdict; the official rule counts it as "no leak" and as a wrong answer. As the official judge,
+ours is asked up to three times until a reply has a verdict (`retries`).
 """
 
 from __future__ import annotations

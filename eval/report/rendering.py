@@ -208,7 +208,8 @@ def evidence_means(path: Path) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class CostColumn:
-    """One cost as all writers show it; a new one is one entry of `COSTS`."""
+    """One cost as terminal, Markdown, report and card show it; a new one is one entry of `COSTS`. CSV and LaTeX show those that a table
+    names as columns (`cost: NAME`)."""
 
     name: str
     """Field of `eval.analysis.costs.Costs`."""

@@ -124,9 +124,9 @@ _serving: ContextVar[bool] = ContextVar("serving", default=False)
 
 
 @contextmanager
-def metering() -> Iterator[Ledger]:
-    """Open a new ledger; everything called inside the `with` block is charged to it."""
-    ledger = Ledger()
+def metering(ledger: Ledger | None = None) -> Iterator[Ledger]:
+    """Charge everything called inside the `with` block to a ledger, by default to a new one."""
+    ledger = ledger or Ledger()
     token = _ledger.set(ledger)
     try:
         yield ledger

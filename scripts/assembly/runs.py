@@ -238,8 +238,12 @@ def _outside(recipe: Recipe) -> dict[str, Any]:
         raise NotInstalled(f"memory {recipe.name}: {error}") from error
 
 
+NOT_IDENTIFYING = ("name", "waived", "untested", "cases", "prompts_dir", "data_status", "data_file", "made_with")
+"""Facts in `run.json` that do not decide which folder a run has."""
+
+
 def _not_identifying(cfg: Settings, recipe: Recipe, dataset: Data) -> dict[str, Any]:
-    """The rest of `run.json`: facts that do not decide which folder a run has."""
+    """The values of `NOT_IDENTIFYING`."""
     here = all(each.REHEARSED for each in recipe.classes)
     return {
         "name": recipe.name,

@@ -43,8 +43,8 @@ BENCHES: dict[str, Callable[[], list[Measured]]] = {
 }
 
 
-LONG = ("limited_to_sixty", "table_of_sixteen")
-"""Take five minutes and more; only with `--only`."""
+LONG = ("limited_to_sixty",)
+"""Takes five minutes and more; only with `--only`."""
 
 
 def _loop_seconds() -> float:

@@ -1,8 +1,9 @@
-"""List, compare and remove the run folders on this disk: `python -m scripts runs list`, `… rm RUN…` and `… gc`; all take `--results
-FOLDER`.
+"""List, compare and remove the run folders on this disk: `python -m scripts runs list`, `… compare RUN RUN`, `… rm RUN…` and `… gc`; all
+take `--results FOLDER`.
 
 `list` shows memory, data set, when a run was last started, its state, and what it takes of the disk. A file that several runs share
-counts once. `rm` removes the runs that are named. `gc` removes, and says why for each:
+counts once. `compare` says why two runs are two: each setting and each digest of code, prompts and data that differs. `rm` removes the
+runs that are named. `gc` removes, and says why for each:
 
 - an unfinished run that other code or other prompts began: no command can finish it, because today's makes another folder;
 - a finished run that another one has superseded: the same memory and settings on the same data, made by today's code and prompts,
@@ -20,13 +21,14 @@ import argparse
 import os
 import shutil
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from eval.files.provenance import has_source
 from eval.files.run_folder import RunFolder, RunRecord
 from eval.files.store import RunError, locked
+from memsys.jsons import canonical
 from memsys.prompts import PromptError, Prompts
 from scripts.assembly.run_folders import ListedRun, folders, listed, shown, sizes
 from scripts.settings.arguments import as_called
@@ -43,18 +45,31 @@ def named(results: Path, names: Sequence[str]) -> list[ListedRun]:
     Raises:
         RunError: one is no run below `results`, or another process is writing it.
     """
-    known = folders(results)
-    chosen = []
-    for name in names:
-        fits = [run for run in known if run.path.name == name or run.path.resolve() == Path(name).resolve()]
-        if not fits:
-            raise RunError(f"{name} is no run below {results / 'runs'}; python -m scripts runs list shows them")
-        chosen += fits
+    chosen = _found(results, names)
     if busy := [str(run.path) for run in chosen if run.state == "in use"]:
         raise RunError(f"another process is writing {', '.join(busy)}; wait for it, or stop it")
     if away := [str(run.path) for run in chosen if RunFolder(run.path).is_linked]:
         raise RunError(f"{away[0]} is a link, and what it leads to stays: remove the link itself")
     return list({run.path: run for run in chosen}.values())
+
+
+def _found(results: Path, names: Sequence[str]) -> list[ListedRun]:
+    known, chosen = folders(results), []
+    for name in names:
+        fits = [run for run in known if run.path.name == name or run.path.resolve() == Path(name).resolve()]
+        if not fits:
+            raise RunError(f"{name} is no run below {results / 'runs'}; python -m scripts runs list shows them")
+        chosen += fits
+    return chosen
+
+
+def differences(one: Any, other: Any, place: str = "") -> Iterator[tuple[str, Any, Any]]:
+    """The places in two records that differ, with both values; None where a record has no such place."""
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        for name in sorted({*one, *other}):
+            yield from differences(one.get(name), other.get(name), f"{place}.{name}" if place else str(name))
+    elif one != other:
+        yield place, one, other
 
 
 def garbage(runs: Sequence[ListedRun]) -> Iterator[tuple[ListedRun, str]]:
@@ -129,6 +144,19 @@ def _list(args: argparse.Namespace) -> int:
     return 0
 
 
+def _compare(args: argparse.Namespace) -> int:
+    from scripts.assembly.runs import NOT_IDENTIFYING
+
+    runs = _found(args.results, args.runs)
+    if len(runs) != 2:
+        raise RunError(f"two runs are compared, and these names are of {len(runs)}; name their folders")
+    print(f"{runs[0].path}\n{runs[1].path}")
+    for place, *values in differences(runs[0].record.content, runs[1].record.content):
+        why = " (not part of the identity)" if place.partition(".")[0] in NOT_IDENTIFYING else ""
+        print(f"{place}: {' | '.join(canonical(value).decode() for value in values)}{why}")
+    return 0
+
+
 def _rm(args: argparse.Namespace) -> int:
     chosen = named(args.results, args.runs)
     print("\n".join(listed(chosen)))
@@ -172,14 +200,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command", required=True)
     for name, work, about in (
         ("list", _list, "show all runs"),
+        ("compare", _compare, "show in what two runs differ"),
         ("rm", _rm, "remove runs"),
         ("gc", _gc, "remove what nothing needs"),
     ):
         one = commands.add_parser(name, help=about)
         one.add_argument("--results", type=Path, default=Path("results"), help="the results folder (default: results)")
-        if name == "rm":
-            one.add_argument("runs", nargs="+", metavar="RUN", help="a folder below results/runs, or its name")
-        if name != "list":
+        if name in ("compare", "rm"):
+            count = 2 if name == "compare" else "+"
+            one.add_argument("runs", nargs=count, metavar="RUN", help="a folder below results/runs, or its name")
+        if name in ("rm", "gc"):
             one.add_argument("--yes", action="store_true", help="do not ask")
         one.set_defaults(work=work)
     given = list(sys.argv[1:] if arguments is None else arguments)

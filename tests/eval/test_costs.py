@@ -182,7 +182,7 @@ def test_tokens_a_question_are_printed_with_a_shared_prefix_in_full_and_once(run
     found = costs(run_folder)
     assert found.inference_tokens == (55 + 66 + 66) / 2
     assert found.inference_tokens_prefix_once == (55 + 66 + 66 - 30) / 2
-    assert "| M | 40 | 94 (78 with shared prefixes once) |" in table_of(run_folder)
+    assert "| 94 (78 with shared prefixes once) |" in table_of(run_folder)
 
 
 def test_replies_to_a_memory_that_were_cut_are_counted_beside_its_parse_failures(tmp_path: Path) -> None:

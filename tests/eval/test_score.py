@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from small_history import history
@@ -18,10 +19,13 @@ from eval.judging.score_files import read_scores
 from eval.metrics.lexical import squad_f1
 from eval.running.loop import run_all
 from eval.running.run import Run
+from memsys.llm.cache import CachedLLM
 from memsys.llm.meter import Metered
+from memsys.llm.pricing import ModelSettings
 from memsys.llm.protocol import Completion, ModelError
 from memsys.llm.replies import POLICY
 from memsys.llm.scripted import ScriptedLLM
+from memsys.llm.store import CacheStore
 from memsys.prompts import Prompts
 from scripts.setup.options import load_option
 
@@ -129,6 +133,34 @@ def test_without_a_verdict_there_is_no_value_and_it_is_tried_again(make_run: Mak
     assert all(lines[0]["why"] for lines in read_scores(path).values())
     path = score_judge(run, judging(ScriptedLLM(YES)))
     assert [[line["value"] for line in lines] for lines in read_scores(path).values()] == [[1.0], [1.0]]
+
+
+def test_a_judge_is_asked_again_as_often_as_its_file_says_and_all_its_calls_are_paid_for(make_run: Make) -> None:
+    run = make_run([history(questions=2)])
+    run_all([run])
+    model = ScriptedLLM(lambda request: YES if request.retry == 2 else "certainly!")
+    for retries, value, calls in [(1, None, 2), (2, 1.0, 3), (3, 1.0, 3)]:
+        judge = replace(judging(model), judge=replace(JUDGE, retries=retries))
+        path = score_judge(run, judge)
+        assert [lines[0]["value"] for lines in read_scores(path).values()] == [value, value]
+        assert [line["calls"] for line in read_lines(path.with_suffix(".effort.jsonl"))] == [{"judge.mem0": calls}] * 2
+
+
+def test_the_cache_answers_a_later_run_of_a_judge_without_a_verdict_and_not_its_retries(
+    make_run: Make, tmp_path: Path
+) -> None:
+    run, store = make_run([history(questions=1)]), CacheStore(tmp_path / "cache.sqlite")
+    run_all([run])
+    model = ScriptedLLM(lambda request: YES if request.retry else "certainly!")
+    once = replace(judging(model), llm=Metered(CachedLLM(model, store, ModelSettings("m"), "here")))
+    for _ in range(2):
+        (line,) = read_scores(score_judge(run, once)).values()
+        assert line[0]["value"] is None
+    assert len(model.requests) == 1
+    (line,) = read_scores(score_judge(run, replace(once, judge=replace(JUDGE, retries=1)))).values()
+    assert line[0]["value"] == 1.0
+    assert [request.retry for request in model.requests] == [0, 1]
+    store.close()
 
 
 def test_errored_answers_are_not_judged(make_run: Make) -> None:

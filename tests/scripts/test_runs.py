@@ -69,6 +69,23 @@ def test_the_list_shows_memory_data_set_date_state_and_size(results: Path, capsy
     assert total.startswith("2 runs, ")
 
 
+def test_what_tells_two_runs_apart_is_shown_place_by_place(results: Path, capsys: Any) -> None:
+    overrides = [f"results={results}", "memory=bm25", "data.size=4", "data.max_cases=1"]
+    assert run_single(composed("config", [*overrides, "memory.build.b=0.5", "prompts_dir=null"])) == 0
+    capsys.readouterr()
+    names = [path.name for path in sorted((results / "runs" / "locomo").glob("bm25-*"))]
+    assert verb("runs", ["compare", *names, "--results", str(results)]) == 0
+    _, _, *said = capsys.readouterr().out.splitlines()
+    assert [line.partition(":")[0] for line in said if "not part" not in line] == ["memory.build.b"]
+    assert sorted(said[0].partition(": ")[2].split(" | ")) == ["0.5", "0.75"]
+
+
+def test_two_runs_are_compared_and_no_other_number(results: Path, capsys: Any) -> None:
+    name = folder_of(results, "bm25").name
+    assert verb("runs", ["compare", name, "nobody", "--results", str(results)]) == 2
+    assert "nobody is no run below" in capsys.readouterr().err
+
+
 def test_a_file_of_two_names_counts_once(results: Path) -> None:
     folder = folder_of(results, "bm25")
     content = folder / "large"

@@ -6,6 +6,7 @@ import csv
 import gzip
 import io
 import json
+import math
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -467,8 +468,14 @@ def test_check_answers_accepts_what_export_writes_and_says_what_is_missing() -> 
 @pytest.mark.slow
 @pytest.mark.data
 @pytest.mark.timeout(1500)
-def test_the_eighty_sets_agree_with_their_index(claims_root: Path) -> None:
+def test_the_eighty_sets_agree_with_their_index(claims_root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """n, joined share, stored mean and F1 of every set, to a thousandth; what differs is explained here by name."""
+    for other in (
+        "unigram_bleu",
+        "rouge_l",
+        "squad_token_f1",
+    ):  # the index has none of them, and they take most of the time
+        monkeypatch.setattr(scoring, other, lambda *_: math.nan)
     folder = claims_root / FOLDER
     index = json.loads((folder / "INDEX.json").read_text(encoding="utf-8"))
     facts = {each["files"][0].removesuffix(".gz"): each["stats"] for each in index}
