@@ -30,10 +30,9 @@ from eval.judging.answer_forms import (
     type_of,
     words,
 )
-from eval.judging.judge import RULES, Judge, judge_request, judge_requests
+from eval.judging.judge import RULES, Judge, judge_request
 from eval.judging.judge_card import ProbeVerdicts
-from eval.judging.score import Judging, Sent, settled
-from memsys.llm.meter import metering
+from eval.judging.score import Judging, Sent, ask_judge, replied
 from memsys.prompts import Prompt, PromptError, Prompts
 
 REFUSAL = "I do not know; the conversation does not say."
@@ -232,12 +231,14 @@ def _graded(made: Sequence[Probe], grading: Judging, answer_first: bool) -> Iter
         yield ProbeVerdicts(probe.kind, probe.right, values, (probe.case_id, probe.question.id), first)
 
 
-def _sent(probe: Probe, grading: Judging, repeat: int) -> Sent:
-    requests = judge_requests(grading.judge, grading.prompts, probe.question, probe.gold, probe.answer, sample=repeat)
-    with metering() as ledger:
-        return ledger, tuple(grading.llm.submit(request) for request in requests)
+def _sent(probe: Probe, grading: Judging, repeat: int, retry: int = 0) -> Sent:
+    return ask_judge(grading, probe.question, probe.gold, probe.answer, repeat, retry)
 
 
 def _value(probe: Probe, grading: Judging, repeat: int, sent: Sent) -> float | None:
     """The judge's score of a probe; None where it gave none."""
-    return settled(grading, probe.question, probe.gold, probe.answer, repeat, sent).value
+    score, succeeded = replied(grading.judge, probe.gold, probe.answer, sent)
+    for retry in range(1, grading.judge.retries + 1):
+        if score.value is None and succeeded:
+            score, succeeded = replied(grading.judge, probe.gold, probe.answer, _sent(probe, grading, repeat, retry))
+    return score.value

@@ -325,6 +325,12 @@ def score_judge(
         write_lines(effort_path, [line for verdict, line in last.items() if verdict in kept])
         scores, costs = Appender(path), Appender(effort_path)
         outstanding: deque[_Call] = deque()
+
+        def save_next() -> None:
+            # Asked again, a call goes to the end: with batches, all that are asked again are one batch.
+            if again := _save(outstanding.popleft(), judging, scores, costs, on_progress):
+                outstanding.append(again)
+
         try:
             for _, question, gold, prediction in answered(run):
                 judged = judged_text(prediction)
@@ -338,15 +344,12 @@ def score_judge(
                     key = verdict_key(run, judging, prediction, judged, repeat)
                     sent = None if ahead is None else ahead.take(key)
                     if sent is None:
-                        own = judging.judge, judging.prompts, question, gold, judged
-                        requests = judge_requests(*own, sample=repeat)
-                        with metering() as ledger:
-                            sent = ledger, tuple(judging.llm.submit(request) for request in requests)
+                        sent = ask_judge(judging, question, gold, judged, repeat)
                     outstanding.append(_Call(prediction, judged, question, gold, repeat, sent))
                     if len(outstanding) > run.outstanding:
-                        _save(outstanding.popleft(), judging, scores, costs, on_progress)
-            for waiting in outstanding:
-                _save(waiting, judging, scores, costs, on_progress)
+                        save_next()
+            while outstanding:
+                save_next()
         finally:
             scores.close()
             costs.close()
@@ -381,46 +384,59 @@ class _Call:
     gold: Gold
     repeat: int
     sent: Sent
+    retry: int = 0
+    """How often it was asked before, to replies without a verdict."""
 
 
-def settled(judging: Judging, question: Question, gold: Gold, judged: str, repeat: int, sent: Sent) -> Score:
-    """The score in the replies to a judge's calls, which is asked again, up to `retries` times, while they have no verdict.
+def ask_judge(
+    judging: Judging,
+    question: Question,
+    gold: Gold,
+    judged: str,
+    repeat: int,
+    retry: int = 0,
+    ledger: Ledger | None = None,
+) -> Sent:
+    """Send a judge's calls on one answer, charged to a ledger, by default to a new one."""
+    own = judging.judge, judging.prompts, question, gold, judged
+    requests = judge_requests(*own, sample=repeat, retry=retry)
+    with metering(ledger) as charged:
+        return charged, tuple(judging.llm.submit(request) for request in requests)
 
-    A call that failed for good gives a score without a value.
+
+def replied(judge: Judge, gold: Gold, judged: str, sent: Sent) -> tuple[Score, bool]:
+    """Wait for the replies to a judge's calls: the score in them, and whether all calls succeeded; without a value where one failed.
 
     Raises:
         EndOfRun: no further call can be made.
     """
-    ledger, replies = sent
-    for retry in range(judging.judge.retries + 1):
-        if retry:
-            own = judging.judge, judging.prompts, question, gold, judged
-            with metering(ledger):
-                replies = tuple(
-                    judging.llm.submit(request) for request in judge_requests(*own, sample=repeat, retry=retry)
-                )
-        errors = [error for reply in replies if (error := reply.exception()) is not None]
-        if errors:
-            error = next((each for each in errors if isinstance(each, EndOfRun)), errors[0])
-            if isinstance(error, EndOfRun):
-                raise error
-            why = "context overflow" if isinstance(error, ContextOverflow) else "the call failed"
-            return Score(None, redact(f"{why}: {error}")[:500])
-        score = judged_together(judging.judge, [reply.result() for reply in replies], gold, judged)
-        if score.value is not None:
-            break
-    return score
+    _, replies = sent
+    errors = [error for reply in replies if (error := reply.exception()) is not None]
+    if not errors:
+        return judged_together(judge, [reply.result() for reply in replies], gold, judged), True
+    error = next((each for each in errors if isinstance(each, EndOfRun)), errors[0])
+    if isinstance(error, EndOfRun):
+        raise error
+    why = "context overflow" if isinstance(error, ContextOverflow) else "the call failed"
+    return Score(None, redact(f"{why}: {error}")[:500]), False
 
 
-def _save(call: _Call, judging: Judging, scores: Appender, costs: Appender, on_progress: Callable[[], None]) -> None:
-    """Wait for a verdict; save it and its cost."""
-    score = settled(judging, call.question, call.gold, call.judged, call.repeat, call.sent)
+def _save(
+    call: _Call, judging: Judging, scores: Appender, costs: Appender, on_progress: Callable[[], None]
+) -> _Call | None:
+    """Wait for a verdict; save it and its cost, or return the call that asks for it again."""
+    score, succeeded = replied(judging.judge, call.gold, call.judged, call.sent)
+    if score.value is None and succeeded and call.retry < judging.judge.retries:
+        own = call.question, call.gold, call.judged, call.repeat
+        sent = ask_judge(judging, *own, call.retry + 1, call.sent[0])
+        return replace(call, sent=sent, retry=call.retry + 1)
     line = scored_line(call.prediction, replace(score, repeat=call.repeat), call.judged)
     scores.add(line)
     spent = effort(line.case_id, "judge", line.question_id, 0, call.sent[0], 0.0)
     # The cost carries the verdict's repeat and hash, so that both are kept or dropped together.
     costs.add({**fields_of(spent), "question_id": line.question_id, "repeat": line.repeat, "answer": line.answer})
     on_progress()
+    return None
 
 
 def _judged_text(run: Run, judge: Judge) -> Callable[[Prediction], str]:
