@@ -35,6 +35,7 @@ from scripts.settings.arguments import as_called
 
 GROUP = "look"
 
+ABSENT = object()
 NEVER_THE_SAME = ("source", "prompts", "distributions", "made_with")
 """Parts of a record that code and prompts decide, not settings."""
 
@@ -64,10 +65,11 @@ def _found(results: Path, names: Sequence[str]) -> list[ListedRun]:
 
 
 def differences(one: Any, other: Any, place: str = "") -> Iterator[tuple[str, Any, Any]]:
-    """The places in two records that differ, with both values; None where a record has no such place."""
+    """The places in two records that differ, with both values; `ABSENT` where a record has no such place."""
     if isinstance(one, Mapping) and isinstance(other, Mapping):
         for name in sorted({*one, *other}):
-            yield from differences(one.get(name), other.get(name), f"{place}.{name}" if place else str(name))
+            values = one.get(name, ABSENT), other.get(name, ABSENT)
+            yield from differences(*values, f"{place}.{name}" if place else str(name))
     elif one != other:
         yield place, one, other
 
@@ -150,10 +152,13 @@ def _compare(args: argparse.Namespace) -> int:
     runs = _found(args.results, args.runs)
     if len(runs) != 2:
         raise RunError(f"two runs are compared, and these names are of {len(runs)}; name their folders")
+    if broken := [f"{run.path} is {run.state} ({run.detail})" for run in runs if not run.record.content]:
+        raise RunError(f"{'; '.join(broken)}: there is nothing to compare")
     print(f"{runs[0].path}\n{runs[1].path}")
     for place, *values in differences(runs[0].record.content, runs[1].record.content):
         why = " (not part of the identity)" if place.partition(".")[0] in NOT_IDENTIFYING else ""
-        print(f"{place}: {' | '.join(canonical(value).decode() for value in values)}{why}")
+        values_said = ("–" if value is ABSENT else canonical(value).decode() for value in values)
+        print(f"{place}: {' | '.join(values_said)}{why}")
     return 0
 
 

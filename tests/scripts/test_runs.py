@@ -80,10 +80,13 @@ def test_what_tells_two_runs_apart_is_shown_place_by_place(results: Path, capsys
     assert sorted(said[0].partition(": ")[2].split(" | ")) == ["0.5", "0.75"]
 
 
-def test_two_runs_are_compared_and_no_other_number(results: Path, capsys: Any) -> None:
+def test_two_runs_that_can_be_read_are_compared_and_no_others(results: Path, capsys: Any) -> None:
     name = folder_of(results, "bm25").name
     assert verb("runs", ["compare", name, "nobody", "--results", str(results)]) == 2
     assert "nobody is no run below" in capsys.readouterr().err
+    (folder_of(results, "segtree_cosine") / "run.json").write_text("{")
+    assert verb("runs", ["compare", name, folder_of(results, "segtree_cosine").name, "--results", str(results)]) == 2
+    assert "there is nothing to compare" in capsys.readouterr().err
 
 
 def test_a_file_of_two_names_counts_once(results: Path) -> None:
