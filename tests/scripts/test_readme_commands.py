@@ -128,7 +128,7 @@ def test_a_command_of_the_readme_ends_with_a_table_or_one_sentence(command: str,
 def test_the_endpoint_command_of_the_readme_plans_asks_and_fills_the_table_with_real_data(
     checkout: Path, url: str, data_root: Path
 ) -> None:
-    """On LoCoMo alone: as printed, without anybody to say yes; then one history with the answer that the message names."""
+    """On LoCoMo alone: as printed, without anybody to say yes; then two rows on one history with the answer that the message names."""
     (command,) = [each for each in ENDS if "PRICES=" in each]
     place = checkout / "home" / "data" / "locomo"
     shutil.rmtree(place, ignore_errors=True)  # README's `make fetch` has made it
