@@ -325,12 +325,6 @@ def score_judge(
         write_lines(effort_path, [line for verdict, line in last.items() if verdict in kept])
         scores, costs = Appender(path), Appender(effort_path)
         outstanding: deque[_Call] = deque()
-
-        def save_next() -> None:
-            # Asked again, a call goes to the end: with batches, all that are asked again are one batch.
-            if again := _save(outstanding.popleft(), judging, scores, costs, on_progress):
-                outstanding.append(again)
-
         try:
             for _, question, gold, prediction in answered(run):
                 judged = judged_text(prediction)
@@ -347,9 +341,9 @@ def score_judge(
                         sent = ask_judge(judging, question, gold, judged, repeat)
                     outstanding.append(_Call(prediction, judged, question, gold, repeat, sent))
                     if len(outstanding) > run.outstanding:
-                        save_next()
+                        _save_next(outstanding, judging, scores, costs, on_progress)
             while outstanding:
-                save_next()
+                _save_next(outstanding, judging, scores, costs, on_progress)
         finally:
             scores.close()
             costs.close()
@@ -421,22 +415,23 @@ def replied(judge: Judge, gold: Gold, judged: str, sent: Sent) -> tuple[Score, b
     return Score(None, redact(f"{why}: {error}")[:500]), False
 
 
-def _save(
-    call: _Call, judging: Judging, scores: Appender, costs: Appender, on_progress: Callable[[], None]
-) -> _Call | None:
-    """Wait for a verdict; save it and its cost, or return the call that asks for it again."""
+def _save_next(
+    outstanding: deque[_Call], judging: Judging, scores: Appender, costs: Appender, on_progress: Callable[[], None]
+) -> None:
+    """Wait for the first verdict; save it and its cost, or ask for it again behind the others: with batches, in one for all."""
+    call = outstanding.popleft()
     score, succeeded = replied(judging.judge, call.gold, call.judged, call.sent)
     if score.value is None and succeeded and call.retry < judging.judge.retries:
         own = call.question, call.gold, call.judged, call.repeat
         sent = ask_judge(judging, *own, call.retry + 1, call.sent[0])
-        return replace(call, sent=sent, retry=call.retry + 1)
+        outstanding.append(replace(call, sent=sent, retry=call.retry + 1))
+        return
     line = scored_line(call.prediction, replace(score, repeat=call.repeat), call.judged)
     scores.add(line)
     spent = effort(line.case_id, "judge", line.question_id, 0, call.sent[0], 0.0)
     # The cost carries the verdict's repeat and hash, so that both are kept or dropped together.
     costs.add({**fields_of(spent), "question_id": line.question_id, "repeat": line.repeat, "answer": line.answer})
     on_progress()
-    return None
 
 
 def _judged_text(run: Run, judge: Judge) -> Callable[[Prediction], str]:
