@@ -120,12 +120,13 @@ class Judge:
 
 
 def judge_request(
-    judge: Judge, prompts: Prompts, question: Question, gold: Gold, answer: str, *, sample: int = 0
+    judge: Judge, prompts: Prompts, question: Question, gold: Gold, answer: str, *, sample: int = 0, retry: int = 0
 ) -> Request:
     """The request that asks for a verdict on an answer; with the rule `memory`, on the recalled texts.
 
     Args:
         sample: number of the repeat; requests that differ in it are separate draws.
+        retry: number of earlier replies without a verdict.
 
     Raises:
         RunError: the judge is LongMemEval's, and the question has none of its types.
@@ -142,7 +143,7 @@ def judge_request(
             **RULES[judge.rule].fields(judge, question, gold, answer),
         }
     )
-    return replace(request, sample=sample)
+    return replace(request, sample=sample, retry=retry)
 
 
 def judge_requests(
@@ -150,7 +151,7 @@ def judge_requests(
 ) -> tuple[Request, ...]:
     """The requests that ask for the verdict on one answer; one for all judges but BEAM's and LongMemEval-V2's."""
     return tuple(
-        replace(judge_request(judge, prompts, question, part, text, sample=sample), retry=retry)
+        judge_request(judge, prompts, question, part, text, sample=sample, retry=retry)
         for part, text in RULES[judge.rule].parts(judge, gold, answer)
     )
 

@@ -80,9 +80,8 @@ def usage() -> str:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one verb; its exit code."""
     given = list(sys.argv[1:] if arguments is None else arguments)
-    atexit.register(
-        gc.freeze
-    )  # a second of the exit of a large run was a last collection; the system takes the memory back at once
+    # A second of the exit of a large run was a last collection; the system takes the memory back at once.
+    atexit.register(gc.freeze)
     _import_from(home())
     if not given or given[0] in ("-h", "--help", "help"):
         _show(usage())

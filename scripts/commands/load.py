@@ -45,9 +45,8 @@ def main(cfg: Load) -> int:
     levels: list[Level] = []
     for level in measure(run, plan):
         levels.append(level)
-        replace_file(
-            path, as_csv(run.name, dataset.name, levels)
-        )  # the file has a level that ended, whatever becomes of the next
+        # The file has a level that ended, whatever becomes of the next.
+        replace_file(path, as_csv(run.name, dataset.name, levels))
     print("\n".join(lines(f"{cfg.memory['title']} on {dataset.title}", plan, levels)))
     if models.stand_ins:
         print(f"STAND-IN: {', '.join(models.stand_ins)} filled by offline engines; these are not the times of models.")

@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
+from eval.files.provenance import identity
 from eval.files.store import locked
-from scripts.assembly.runs import modules_of
+from scripts.assembly.runs import NOT_IDENTIFYING, modules_of
 from scripts.command import verb
 from scripts.commands import runs
 from scripts.setup.launch import composed
@@ -73,7 +74,12 @@ def test_what_tells_two_runs_apart_is_shown_place_by_place(results: Path, capsys
     overrides = [f"results={results}", "memory=bm25", "data.size=4", "data.max_cases=1"]
     assert run_single(composed("config", [*overrides, "memory.build.b=0.5", "prompts_dir=null"])) == 0
     capsys.readouterr()
-    names = [path.name for path in sorted((results / "runs" / "locomo").glob("bm25-*"))]
+    folders = sorted((results / "runs" / "locomo").glob("bm25-*"))
+    names = [path.name for path in folders]
+    for folder in folders:
+        record = json.loads((folder / "run.json").read_text())
+        parts = {name: value for name, value in record.items() if name not in NOT_IDENTIFYING}
+        assert folder.name == f"bm25-{identity(parts)}"
     assert verb("runs", ["compare", *names, "--results", str(results)]) == 0
     _, _, *said = capsys.readouterr().out.splitlines()
     assert [line.partition(":")[0] for line in said if "not part" not in line] == ["memory.build.b"]

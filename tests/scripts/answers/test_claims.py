@@ -470,11 +470,8 @@ def test_check_answers_accepts_what_export_writes_and_says_what_is_missing() -> 
 @pytest.mark.timeout(1500)
 def test_the_eighty_sets_agree_with_their_index(claims_root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """n, joined share, stored mean and F1 of every set, to a thousandth; what differs is explained here by name."""
-    for other in (
-        "unigram_bleu",
-        "rouge_l",
-        "squad_token_f1",
-    ):  # the index has none of them, and they take most of the time
+    # The index has none of these, and they take most of the time.
+    for other in ("unigram_bleu", "rouge_l", "squad_token_f1"):
         monkeypatch.setattr(scoring, other, lambda *_: math.nan)
     folder = claims_root / FOLDER
     index = json.loads((folder / "INDEX.json").read_text(encoding="utf-8"))
