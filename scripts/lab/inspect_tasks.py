@@ -146,7 +146,7 @@ def _answered(state: Any, text: str) -> Any:
 
 def _histories(lab: Lab, memory: str, dataset: Data) -> Histories:
     option = lab.memory(memory)
-    if option.get("gold_evidence"):
+    if option.get("control"):
         raise RunError(f"{option['name']} is made of the answer key, which no solver may see")
     chosen = reader(lab.cfg.protocol.reader or dataset.config["reader"])
     run = memory_run(lab.cfg, lab.models, dataset, option, chosen, unit=lab.cfg.protocol.unit)

@@ -121,14 +121,50 @@ def test_a_tag_of_another_version_is_refused(clone: Path, tmp_path: Path) -> Non
     assert not list(tmp_path.iterdir())
 
 
+def uv() -> str:
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
+    if (found := shutil.which("uv", path=path)) is None:
+        pytest.skip("uv is not installed")
+    return found
+
+
+def skip_without_an_index(errors: str) -> None:
+    if re.search("error sending|dns|connect", errors):
+        pytest.skip("no package index can be reached")
+
+
+IN_INSPECT = """
+from inspect_ai import eval
+from memsys_bench.inspect_tasks import locomo
+
+(log,) = eval(locomo(reader="ours", settings="profile=smoke"), model="mockllm/model", display="none", limit=2)
+print(log.status, [len(sample.scores) > 0 for sample in log.samples])
+"""
+
+
+@pytest.mark.integration
+@pytest.mark.timeout(900)
+def test_the_tasks_of_inspect_work_in_an_environment_without_our_constraints(
+    built: tuple[Path, Path], tmp_path: Path
+) -> None:
+    """inspect_ai wants other packages than constraints.txt: its tests run here, as anyone installs the extra `inspect`."""
+    tools = ("pytest", "pytest-timeout", "hypothesis")
+    start = [uv(), "run", "--quiet", "--isolated", "--no-project", "--python", sys.executable]
+    start += ["--with", f"{built[0]}[inspect]", *(part for name in tools for part in ("--with", name)), "python"]
+    tests = ["-m", "pytest", "-p", "no:cacheprovider", "tests/scripts/test_inspect_tasks.py"]
+    done = subprocess.run([*start, *tests], cwd=ROOT, capture_output=True, text=True, check=False)
+    if done.returncode and "pytest" not in done.stdout:
+        skip_without_an_index(done.stderr)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert re.search(r"\d+ passed in", done.stdout), f"a test was skipped: {done.stdout}"
+    done = subprocess.run([*start, "-c", IN_INSPECT], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.stdout.splitlines()[-1:] == ["success [True, True]"], done.stdout + done.stderr
+
+
 @pytest.mark.integration
 @pytest.mark.timeout(900)
 def test_the_wheel_works_from_nothing(built: tuple[Path, Path], tmp_path: Path) -> None:
     """`uvx memsys-bench` in an empty folder: the newest dependencies, no constraints, nothing of this environment."""
-    if (
-        uv := shutil.which("uv", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}")
-    ) is None:
-        pytest.skip("uv is not installed")
     folder, home = tmp_path / "une thèse, été (1)", tmp_path / "home"
     folder.mkdir()
     home.mkdir(mode=0o555)  # root can write to it all the same
@@ -138,7 +174,7 @@ def test_the_wheel_works_from_nothing(built: tuple[Path, Path], tmp_path: Path) 
         "UV_TOOL_DIR": str(tmp_path / "tools"),
         "HOME": str(home),
     }
-    start = [uv, "tool", "run", "--quiet", "--python", sys.executable, "--from", str(built[0]), "memsys-bench"]
+    start = [uv(), "tool", "run", "--quiet", "--python", sys.executable, "--from", str(built[0]), "memsys-bench"]
 
     def called(*arguments: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
@@ -146,8 +182,8 @@ def test_the_wheel_works_from_nothing(built: tuple[Path, Path], tmp_path: Path) 
         )
 
     first = called("help")
-    if first.returncode and "Usage" not in first.stdout and re.search("error sending|dns|connect", first.stderr):
-        pytest.skip("no package index can be reached")
+    if first.returncode and "Usage" not in first.stdout:
+        skip_without_an_index(first.stderr)
     assert first.returncode == 0, first.stderr
     for arguments in (
         ["run", "bm25", "locomo", "data.size=4"],

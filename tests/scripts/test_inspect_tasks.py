@@ -58,8 +58,9 @@ def test_data_sets_are_tasks_whose_metadata_hold_no_gold_and_the_answer_key_is_r
         assert len(made.dataset) > 0, name
         assert set(made.dataset[0].metadata) == {"case", "question", "category"}
     assert locomo is TASKS["locomo"]
-    with pytest.raises(RunError, match="answer key"):
-        remember("gold_evidence", "locomo", "inspect", ["profile=smoke", f"results={tmp_path}"])
+    for control in ("gold_evidence", "oracle_editor"):
+        with pytest.raises(RunError, match="answer key"):
+            remember(control, "locomo", "inspect", ["profile=smoke", f"results={tmp_path}"])
 
 
 def test_ones_own_agent_answers_from_what_was_recalled(tmp_path: Path) -> None:
