@@ -175,7 +175,7 @@ notebooks: $(VENV)/.installed ## run the notebooks anew, offline, and keep their
 dist: $(VENV)/.installed ## wheel and sdist of the commit, the same bytes each time (RELEASING.md)
 	$(PY) -m scripts dist
 
-architecture: $(VENV)/.installed ## draw the packages in ARCHITECTURE.md anew, from the imports
+architecture: $(VENV)/.installed ## draw the packages in ARCHITECTURE.md from the imports
 	$(PY) -m scripts architecture
 
 clean: ## remove the environment and what building left; runs, tables and the cache of paid answers stay

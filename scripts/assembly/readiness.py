@@ -23,7 +23,7 @@ from scripts.setup.doctor_report import table
 from scripts.setup.probe_calls import EndpointProbe, ProbeReply
 from scripts.setup.probe_embedding import examine_embedder
 from scripts.setup.probes import ask, examine
-from scripts.terminal.progress import progress_line
+from scripts.setup.progress import progress_line
 
 if TYPE_CHECKING:
     from scripts.settings.schema import Settings

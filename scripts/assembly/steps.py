@@ -31,9 +31,9 @@ from memsys.llm.pricing import SpendingCapReached
 from memsys.llm.traffic import Traffic
 from scripts.assembly.models import Models
 from scripts.assembly.scorers import judging, refuse_unfit
-from scripts.settings.arguments import as_called
+from scripts.setup.arguments import as_called
 from scripts.setup.causes import commonest
-from scripts.terminal.progress import expected_cells, progress_line
+from scripts.setup.progress import expected_cells, progress_line
 
 if TYPE_CHECKING:
     from scripts.settings.schema import Settings

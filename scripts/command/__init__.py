@@ -94,7 +94,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if "CHECKOUT" in constants and not (home() / "tests/rigs").is_dir():
         print(f"error: {name} needs a checkout of the repository, with its tests and documents", file=sys.stderr)
         return 2
-    from scripts.settings.arguments import COMMAND, called
+    from scripts.setup.arguments import COMMAND, called
 
     if __name__ == "memsys_bench":
         called.add(COMMAND)

@@ -43,7 +43,7 @@ from eval.report.audit_numbers import (
     audit_repetitions,
 )
 from eval.report.published import FOLDER, Published, read_published
-from scripts.settings.arguments import whole
+from scripts.setup.arguments import whole
 
 GROUP = "science"
 

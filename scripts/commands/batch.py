@@ -18,7 +18,7 @@ from eval.files.store import RunError, replace_file
 from memsys.jsons import decoded
 from memsys.llm.batching.journal import Journal
 from memsys.llm.batching.provider import best, replies_of
-from scripts.settings.arguments import verb_parser
+from scripts.setup.arguments import verb_parser
 
 GROUP = "data"
 

@@ -38,7 +38,7 @@ from memsys.llm.schema import (
     lock_of,
 )
 from memsys.llm.store import REMEDY, completion_of, keepable, vector_of
-from scripts.settings.arguments import verb_parser, whole
+from scripts.setup.arguments import verb_parser, whole
 
 GROUP = "data"
 

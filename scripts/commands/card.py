@@ -15,7 +15,7 @@ from pathlib import Path
 from eval.files.run_folder import RunFolder
 from eval.files.store import replace_file
 from eval.report.card import run_card, table_card
-from scripts.settings.arguments import verb_parser
+from scripts.setup.arguments import verb_parser
 
 GROUP = "publish"
 

@@ -28,7 +28,7 @@ from eval.statistics.stats import Estimate
 from scripts.assembly.datasets import AUDITED, layer_of
 from scripts.assembly.run_folders import data_of
 from scripts.assembly.scorers import metrics
-from scripts.settings.arguments import verb_parser
+from scripts.setup.arguments import verb_parser
 from scripts.setup.options import metric_options
 
 GROUP = "science"

@@ -19,7 +19,7 @@ from scripts.answers.formats import Reading, best_reading
 from scripts.answers.matching import Questions
 from scripts.answers.parsing import parsed
 from scripts.answers.questions import LOADERS, questions_of
-from scripts.settings.arguments import add_data_folder, verb_parser
+from scripts.setup.arguments import add_data_folder, verb_parser
 
 GROUP = "publish"
 

@@ -28,7 +28,7 @@ from memsys.inert import visible
 from scripts.answers.claim_tables import FULL_CONTEXT, Row, analysis, as_csv, as_json, inert, rows_of, table
 from scripts.answers.manifest import Claim, chosen
 from scripts.answers.scoring import ScoredClaim, refuse_none, scored_claims
-from scripts.settings.arguments import add_data_folder, verb_parser, whole
+from scripts.setup.arguments import add_data_folder, verb_parser, whole
 
 GROUP = "publish"
 

@@ -19,7 +19,7 @@ from scripts.answers.graders import kept
 from scripts.answers.manifest import chosen
 from scripts.answers.scoring import refuse_none, scored_claims
 from scripts.answers.site import Wanted, build
-from scripts.settings.arguments import add_data_folder, as_called, whole
+from scripts.setup.arguments import add_data_folder, as_called, whole
 
 GROUP = "publish"
 

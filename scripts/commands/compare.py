@@ -20,9 +20,9 @@ from eval.report.tables import Table, how_tested
 from memsys.inert import visible
 from scripts.assembly.steps import complain
 from scripts.lab.lab import Lab, Scored
-from scripts.settings.arguments import as_called, whole
 from scripts.settings.schema import PRINTED
-from scripts.terminal.printing import cut, print_table
+from scripts.setup.arguments import as_called, whole
+from scripts.setup.printing import cut, print_table
 
 GROUP = "run"
 RUNS_MEMORIES = True

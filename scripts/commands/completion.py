@@ -7,7 +7,7 @@ import argparse
 from collections.abc import Sequence
 
 from scripts.command import verbs
-from scripts.settings.arguments import as_called
+from scripts.setup.arguments import as_called
 from scripts.setup.options import options
 
 GROUP = "develop"

@@ -16,7 +16,7 @@ from pkgutil import iter_modules
 
 from eval.files.store import replace_file
 from eval.report.rendering import grid
-from scripts.settings.arguments import amount, as_called
+from scripts.setup.arguments import amount, as_called
 from tests.rigs import coverage
 from tests.rigs.coverage.rows import Row
 

@@ -14,7 +14,7 @@ from data_loaders.counts import UNTESTED, compared
 from data_loaders.schema import Case
 from data_loaders.source import Source, locate
 from data_loaders.units import lost_evidence, make_units
-from scripts.settings.arguments import as_called, whole
+from scripts.setup.arguments import as_called, whole
 from scripts.setup.downloads import loader, read_set, set_names
 
 GROUP = "data"

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from eval.files.store import RunError
 from memsys.llm.pricing import ModelSettings
 from scripts.assembly.models import OPENAI
-from scripts.settings.arguments import as_called
+from scripts.setup.arguments import as_called
 from scripts.setup.doctor_report import chat_file, embedder_file, file_name, table, write
 from scripts.setup.options import load_option, options
 from scripts.setup.probe_calls import EndpointProbe

@@ -22,7 +22,7 @@ from scripts.answers.every_eval_ever import write_every_eval_ever
 from scripts.answers.finished import ExportedAnswer, FinishedRun, finished_run
 from scripts.answers.questions import category_of
 from scripts.assembly.scorers import metrics
-from scripts.settings.arguments import add_data_folder, verb_parser
+from scripts.setup.arguments import add_data_folder, verb_parser
 
 GROUP = "publish"
 

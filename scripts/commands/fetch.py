@@ -15,8 +15,8 @@ from data_loaders.source import Entry, data_root
 from eval.files.store import RunError
 from scripts.answers.manifest import FOLDER, Claim, claims, located
 from scripts.answers.parsing import GZIP, unpacked
-from scripts.settings.arguments import as_called
 from scripts.settings.checking import nearest
+from scripts.setup.arguments import as_called
 from scripts.setup.downloads import download_names, entries_to_download, set_names
 
 GROUP = "data"

@@ -46,9 +46,9 @@ from memsys.llm.secrets import redact
 from scripts.answers.claim_tables import inert
 from scripts.assembly.datasets import Data
 from scripts.lab.lab import Lab
-from scripts.settings.arguments import verb_parser
 from scripts.settings.checking import resolved, validated
 from scripts.settings.types import Count, Natural, Share, Size, Strict, Text
+from scripts.setup.arguments import verb_parser
 
 GROUP = "run"
 RUNS_MEMORIES = True

@@ -33,8 +33,8 @@ from memsys.llm.offline.extractive import ExtractiveLLM
 from memsys.llm.pricing import ModelSettings, Purse
 from memsys.llm.protocol import ModelError
 from memsys.llm.store import CacheStore
-from scripts.settings.arguments import amount, whole
 from scripts.settings.prices import given_prices, laid_over
+from scripts.setup.arguments import amount, whole
 from scripts.setup.options import load_option, options
 
 GROUP = "develop"

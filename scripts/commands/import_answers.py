@@ -23,7 +23,7 @@ from eval.report.cell import ALL, ANSWERABLE, Cell, Column, categories, outcomes
 from eval.report.rendering import markdown, shown
 from eval.report.tables import Table
 from scripts.answers.importing import Origin
-from scripts.settings.arguments import verb_parser
+from scripts.setup.arguments import verb_parser
 from scripts.setup.options import metric_options
 
 if TYPE_CHECKING:

@@ -33,10 +33,10 @@ from memsys.inert import visible
 from memsys.jsons import fields_of
 from scripts.assembly.run_folders import data_of
 from scripts.lab.designs import design_lines
-from scripts.settings.arguments import add_data_folder, as_called, whole
 from scripts.settings.checking import nearest
+from scripts.setup.arguments import add_data_folder, as_called, whole
 from scripts.setup.options import CONF
-from scripts.terminal.printing import cut
+from scripts.setup.printing import cut
 
 GROUP = "look"
 

@@ -36,7 +36,7 @@ from eval.report.tables import corrected_text, shown_share
 from eval.statistics.stats import Interval, estimate
 from scripts.assembly.scorers import card_file, judging
 from scripts.lab.lab import Lab
-from scripts.settings.arguments import verb_parser, whole
+from scripts.setup.arguments import verb_parser, whole
 from scripts.setup.options import options as options_of
 
 GROUP = "science"

@@ -16,7 +16,7 @@ from eval.analysis.leaks import Report, check
 from scripts.assembly.runs import memory_run, reader
 from scripts.assembly.steps import check_no_replay
 from scripts.lab.lab import Lab
-from scripts.settings.arguments import verb_parser
+from scripts.setup.arguments import verb_parser
 
 GROUP = "science"
 RUNS_MEMORIES = True

@@ -9,7 +9,7 @@ from pathlib import Path
 from data_loaders.counts import UNTESTED
 from scripts.assembly.run_folders import folders
 from scripts.assembly.run_folders import listed as run_table
-from scripts.settings.arguments import as_called
+from scripts.setup.arguments import as_called
 from scripts.setup.options import load_option, options
 
 GROUP = "look"

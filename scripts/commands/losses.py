@@ -17,7 +17,7 @@ from eval.files.run_folder import RUN, RunFolder, RunRecord
 from eval.files.store import RunError, replace_file, safe_name
 from eval.judging.score_files import only_score_file
 from scripts.assembly.run_folders import data_of
-from scripts.settings.arguments import verb_parser
+from scripts.setup.arguments import verb_parser
 
 GROUP = "science"
 

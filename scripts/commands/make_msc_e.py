@@ -48,7 +48,7 @@ from memsys.llm.parsing import ParseFailure, parse
 from memsys.llm.protocol import LLM, Completion, ModelError, Request
 from memsys.prompts import Prompts
 from memsys.tokens import count_tokens
-from scripts.settings.arguments import amount, as_called, whole
+from scripts.setup.arguments import amount, as_called, whole
 from scripts.setup.downloads import loader, read_set
 
 GROUP = "data"
@@ -389,7 +389,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _made(args: argparse.Namespace) -> int:
-    from scripts.terminal.progress import progress_line
+    from scripts.setup.progress import progress_line
 
     msc = read_set("msc")
     located = locate(msc, real=args.data is not None, root=args.data, unpinned=args.unpinned)

@@ -28,7 +28,7 @@ from eval.files.store import RunError, locked, read_record
 from memsys.llm.batching.journal import Journal
 from memsys.llm.schema import DAMAGE, ENDINGS, KEY_BYTES, UNSOUND, check_schema, connected
 from memsys.llm.store import completion_of, vector_of
-from scripts.settings.arguments import verb_parser
+from scripts.setup.arguments import verb_parser
 
 GROUP = "data"
 

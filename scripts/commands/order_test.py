@@ -25,7 +25,7 @@ from eval.report.tables import NO_SPREAD, Pair, only_about
 from eval.statistics.stats import ENOUGH_CLUSTERS, Difference, Estimate, difference, holm
 from scripts.assembly.datasets import Data
 from scripts.lab.lab import Lab, Scored
-from scripts.settings.arguments import verb_parser, whole
+from scripts.setup.arguments import verb_parser, whole
 from scripts.setup.options import options as options_of
 
 GROUP = "science"

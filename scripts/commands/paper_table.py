@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from eval.files.store import replace_file
 from eval.report.paper import paper_table, standalone
-from scripts.settings.arguments import verb_parser
+from scripts.setup.arguments import verb_parser
 
 GROUP = "publish"
 

@@ -32,7 +32,7 @@ from memsys.services.session import Program, Session
 from memsys.services.templates import filled, reached
 from scripts.lab.conformance import examined
 from scripts.lab.lab import Lab, Scored
-from scripts.settings.arguments import verb_parser
+from scripts.setup.arguments import verb_parser
 from scripts.tables.captions import caption
 
 GROUP = "run"

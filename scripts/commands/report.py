@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from eval.report.html.build import Wanted
-from scripts.settings.arguments import as_called, whole
+from scripts.setup.arguments import as_called, whole
 from scripts.tables.html_report import write_report
 
 GROUP = "look"

@@ -24,7 +24,7 @@ def main(cfg: Single) -> int:
     from eval.report.wandb_log import log_table
     from scripts.assembly.steps import complain
     from scripts.lab.lab import Lab
-    from scripts.terminal.printing import print_table
+    from scripts.setup.printing import print_table
 
     lab = Lab(cfg=cfg, probe=False)
     dataset = lab.load()

@@ -31,7 +31,7 @@ from eval.files.store import RunError, locked
 from memsys.jsons import canonical
 from memsys.prompts import PromptError, Prompts
 from scripts.assembly.run_folders import ListedRun, folders, listed, shown, sizes
-from scripts.settings.arguments import as_called
+from scripts.setup.arguments import as_called
 
 GROUP = "look"
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from eval.files.run_folder import RunFolder
 from eval.structure.tree import Tree
 from scripts.assembly.run_folders import data_of, trees_of
-from scripts.settings.arguments import as_called, whole
+from scripts.setup.arguments import as_called, whole
 
 GROUP = "look"
 

@@ -39,7 +39,7 @@ from eval.statistics.variance import (
 )
 from memsys.jsons import canonical
 from scripts.assembly.run_folders import data_of
-from scripts.settings.arguments import amount, verb_parser
+from scripts.setup.arguments import amount, verb_parser
 
 GROUP = "science"
 

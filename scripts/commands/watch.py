@@ -20,11 +20,11 @@ from eval.report.rendering import money_text
 from memsys.inert import visible
 from memsys.llm.pricing import ModelSettings
 from scripts.assembly.run_folders import held
-from scripts.settings.arguments import amount, as_called
 from scripts.settings.prices import given_prices
+from scripts.setup.arguments import amount, as_called
 from scripts.setup.options import load_option, options
-from scripts.terminal.printing import console
-from scripts.terminal.progress_screen import duration
+from scripts.setup.printing import console
+from scripts.setup.progress_screen import duration
 
 if TYPE_CHECKING:
     from rich.table import Table

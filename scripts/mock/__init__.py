@@ -1,1 +1,1 @@
-"""How the mock endpoint misbehaves: shapes of replies, quirks of servers."""
+"""Servers that stand in for an endpoint or a memory service: shapes of replies, quirks, faults."""

@@ -8,15 +8,15 @@ A reply depends on the request alone; whether the n-th arrival of a request fail
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import hashlib
 import json
 import math
+import socket
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -27,9 +27,8 @@ from memsys.llm.gateway.upstream import inlined
 from memsys.llm.transport import new_event_loop
 from memsys.tokens import count_tokens
 from scripts.mock.batches import Batches, BatchQuirks
-from scripts.mock.quirks import SETS, Quirks, QuirkyServer
+from scripts.mock.quirks import Quirks, QuirkyServer
 from scripts.mock.shapes import OVERFLOWS, SHAPES
-from scripts.settings.arguments import amount, whole
 
 FAULTS = ("429", "500", "timeout", "garbage", "truncated")
 TIMER = 0.0005
@@ -385,45 +384,24 @@ def serving(app: Any) -> Iterator[str]:
         loop.call_soon_threadsafe(loop.stop)
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--port", type=whole(0, 65535), default=8099)
-    parser.add_argument("--latency", type=amount(0), default=0.0, help="seconds before each reply")
-    parser.add_argument("--faults", type=amount(0, 1), default=0.0, help="share of arrivals that fail")
-    parser.add_argument("--seed", type=whole(0), default=0)
-    parser.add_argument("--hang", type=amount(0), default=5.0, help="seconds that an injected timeout hangs")
-    parser.add_argument("--shape", choices=[*SHAPES, *OVERFLOWS], default="bare", help="how chat replies come")
-    parser.add_argument("--batch-delay", type=amount(0), default=0.0, help="seconds until a batch ends")
-    parser.add_argument("--batch-expired", type=amount(0, 1), default=0.0, help="share of calls that expire once")
-    parser.add_argument("--batch-failed", type=amount(0, 1), default=0.0, help="share of batched calls that fail once")
-    parser.add_argument("--batch-tokens", type=whole(1), help="most tokens in batches under way")
-    parser.add_argument("--quirks", choices=list(SETS), help="behave as an endpoint with these quirks")
-    parser.add_argument(
-        "--rpm", type=amount(0), help="requests a minute; further ones are refused with 429 and x-ratelimit-* headers"
-    )
-    parser.add_argument("--tpm", type=amount(0), help="the same for tokens")
-    parser.add_argument("--quota", type=whole(0), help="requests after which the account has no quota left")
-    options = parser.parse_args(arguments)
+def serve(app: Any, port: int, path: str = "") -> None:
+    """Serve an application on this machine until a signal comes, and print its address.
+
+    Args:
+        port: 0 takes any free one.
+        path: what follows the address where it is printed.
+
+    Raises:
+        OSError: the port is in use.
+    """
     from aiohttp import web
 
-    quirks = SETS[options.quirks] if options.quirks else None
-    batches = BatchQuirks(options.batch_delay, options.batch_expired, options.batch_failed, options.batch_tokens)
-    rations = Rations(options.rpm or None, options.tpm or None, options.quota)
-    mock = Mock(
-        options.latency,
-        options.faults,
-        options.seed,
-        options.hang,
-        shape=options.shape,
-        quirks=quirks,
-        batches=batches,
-        rations=rations,
-    )
-    web.run_app(
-        application(mock),
-        host="127.0.0.1",
-        port=options.port,
-        print=lambda _: print(f"serving http://127.0.0.1:{options.port}/v1", flush=True),
-        access_log=None,
-        loop=new_event_loop(),
-    )
+    with socket.create_server(("127.0.0.1", port)) as bound:
+        address = f"http://127.0.0.1:{bound.getsockname()[1]}{path}"
+        web.run_app(
+            app,
+            sock=bound,
+            print=lambda _: print(f"serving {address}", flush=True),
+            access_log=None,
+            loop=new_event_loop(),
+        )

@@ -5,14 +5,10 @@
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import os
-from collections.abc import Sequence
 from typing import Any
 
-from scripts.mock.memory_store import FAULTS, Store
-from scripts.settings.arguments import whole
+from scripts.mock.memory_store import Store
 
 
 class Service:
@@ -91,24 +87,3 @@ class Service:
 
         self.store.delete(request.match_info["space"])
         return web.json_response({"status": "deleted"})
-
-
-def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--port", type=whole(0, 65535), default=8095)
-    parser.add_argument("--fault", choices=sorted(FAULTS), default="", help="what goes wrong")
-    parser.add_argument("--delay", type=whole(0), default=0, help="polls after which an add is indexed")
-    parser.add_argument("--key-env", default="", help="environment variable that holds the key that callers must send")
-    options = parser.parse_args(arguments)
-    from aiohttp import web
-
-    key = os.environ.get(options.key_env, "") if options.key_env else ""
-    service = Service(Store(options.fault, options.delay), key)
-    address = f"http://127.0.0.1:{options.port}"
-    web.run_app(
-        service.application(),
-        host="127.0.0.1",
-        port=options.port,
-        print=lambda _: print(f"serving {address}", flush=True),
-        access_log=None,
-    )

@@ -1,1 +1,1 @@
-"""Before anything runs: files of conf, downloads, installed products, exit codes, and what an endpoint can do."""
+"""Around a command: its arguments, files of conf, downloads, installed products, what an endpoint can do, progress and exit codes."""

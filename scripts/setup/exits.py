@@ -51,7 +51,7 @@ def guarded(work: Callable[[], int | None], *, traceback: bool = False) -> int:
                 _report(stopping.wind_down())
                 if traceback or not message:
                     raise
-                from scripts.settings.arguments import as_called
+                from scripts.setup.arguments import as_called
 
                 print(f"error: {as_called(redact(message))}", file=sys.stderr)
                 return 2
@@ -78,7 +78,7 @@ def _stopped() -> int:
     """The exit code of a stop, after the calls in flight have returned or been abandoned."""
     stopping.request()  # a KeyboardInterrupt may come from elsewhere, such as a notebook
     _report(stopping.await_end())
-    if (progress := sys.modules.get("scripts.terminal.progress")) is not None:  # not where nothing was run
+    if (progress := sys.modules.get("scripts.setup.progress")) is not None:  # not where nothing was run
         print(progress.stopped_at(), file=sys.stderr)
     return stopping.exit_code()
 

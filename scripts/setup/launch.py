@@ -58,7 +58,7 @@ def launch(job: Callable[[Any], int], primary: str, *, keep_record: bool = False
 
 def perform(job: Callable[[Any], Done], settings: Settings, primary: str) -> Done:
     """Do a job; what it returns. With `logger=wandb` its progress is logged meanwhile."""
-    from scripts.terminal.live_log import live
+    from scripts.setup.live_log import live
 
     with live(settings, primary):
         return job(settings)

@@ -29,7 +29,7 @@ from eval.running.reader import Reader
 from scripts.assembly.datasets import Data, data
 from scripts.assembly.runs import reader
 from scripts.assembly.scorers import metric_title
-from scripts.settings.arguments import as_called
+from scripts.setup.arguments import as_called
 from scripts.setup.options import load_option, options, profile_settings
 
 if TYPE_CHECKING:

@@ -28,12 +28,12 @@ from scripts.assembly.scorers import unmeasured
 from scripts.assembly.steps import complain
 from scripts.setup.launch import composed
 from scripts.setup.options import load_option
+from scripts.setup.printing import print_table
+from scripts.setup.progress import progress_line
 from scripts.tables.captions import caption, evidence_lines, prompts_line, unfitted, usage_note, waivers
 from scripts.tables.experiments import Experiment, Outcome, experiment
 from scripts.tables.grid import NO_MEMORY, all_prompts, other_data, why_not_comparable, with_our_judge
 from scripts.tables.layout import TableRow, cells_of, primary_of, published_files, restriction, variation, wanted_rows
-from scripts.terminal.printing import print_table
-from scripts.terminal.progress import progress_line
 
 if TYPE_CHECKING:
     from scripts.settings.schema import Reproduce

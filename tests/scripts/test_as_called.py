@@ -13,8 +13,8 @@ from memsys.llm.offline.extractive import ExtractiveLLM
 from memsys.llm.protocol import ModelError, Request
 from scripts.command import usage
 from scripts.commands.list import every_name
-from scripts.settings import arguments
-from scripts.settings.arguments import as_called
+from scripts.setup import arguments
+from scripts.setup.arguments import as_called
 from scripts.setup.exits import _message, remedy
 
 

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from eval.running.run import Progress
+from scripts.setup import live_log, progress
 from scripts.setup.launch import composed
-from scripts.terminal import live_log, progress
-from scripts.terminal.live_log import PAUSE, LiveLog
-from scripts.terminal.progress import ProgressLine
+from scripts.setup.live_log import PAUSE, LiveLog
+from scripts.setup.progress import ProgressLine
 from tests.scripts.commands import run_single
 from tests.scripts.test_progress import Clock, Traffic
 

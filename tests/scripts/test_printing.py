@@ -15,8 +15,8 @@ from eval.report.published import Published
 from eval.report.rendering import markdown
 from eval.report.tables import Row, Table
 from scripts.setup.launch import composed
+from scripts.setup.printing import print_table
 from scripts.tables.captions import usage_note
-from scripts.terminal.printing import print_table
 
 
 @pytest.fixture

@@ -13,9 +13,9 @@ import pytest
 from rich.console import Console
 
 from eval.running.run import Progress
-from scripts.terminal import progress
-from scripts.terminal.progress import ProgressLine
-from scripts.terminal.progress_screen import Screen, State, drawing
+from scripts.setup import progress
+from scripts.setup.progress import ProgressLine
+from scripts.setup.progress_screen import Screen, State, drawing
 
 
 @dataclass

@@ -7,7 +7,7 @@ import heapq
 import numpy as np
 import pytest
 
-from scripts.terminal.progress import Expected, TimeLeft
+from scripts.setup.progress import Expected, TimeLeft
 
 SLOTS, QUESTIONS, PER_QUESTION = 8, 20, 0.4
 Event = tuple[float, str, Expected]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import resource
-import socket
 import subprocess
 import sys
 import time
@@ -30,29 +29,19 @@ class Measured:
 
 
 @contextmanager
-def mock(*arguments: str) -> Iterator[str]:
+def mock(*arguments: str, verb: str = "mock-endpoint") -> Iterator[str]:
     """The mock endpoint in a process of its own; gives its base URL."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    command = [sys.executable, "-m", "scripts", "mock-endpoint", "--port", str(port), *arguments]
-    process = subprocess.Popen(command, cwd=ROOT)
+    command = [sys.executable, "-m", "scripts", verb, "--port", "0", *arguments]
+    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
     try:
-        _wait_for(port)
-        yield f"http://127.0.0.1:{port}/v1"
+        assert process.stdout is not None
+        said = process.stdout.readline()
+        if not said.startswith("serving "):
+            raise RuntimeError(f"{verb} did not start: {said}")
+        yield said.split()[1]
     finally:
         process.kill()
-        process.wait()
-
-
-def _wait_for(port: int) -> None:
-    for _ in range(200):
-        try:
-            with socket.create_connection(("127.0.0.1", port), timeout=1):
-                return
-        except OSError:
-            time.sleep(0.1)
-    raise RuntimeError("the mock endpoint did not start")
+        process.communicate()
 
 
 def stats(url: str) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from eval.report.html.build import Wanted, build
 from eval.report.html.sources import read_sources
-from scripts.settings.arguments import as_called, whole
+from scripts.setup.arguments import as_called, whole
 from tests.rigs.reporting.browser import Browser
 from tests.rigs.reporting.invented import Size, write_results
 

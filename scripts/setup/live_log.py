@@ -15,8 +15,8 @@ from eval.analysis.watching import Watcher
 from eval.files.run_folder import RunFolder
 from eval.report.wandb_log import counts_of, logged
 from memsys.llm.secrets import redact
-from scripts.terminal.progress import FOLLOWERS
-from scripts.terminal.progress_screen import State
+from scripts.setup.progress import FOLLOWERS
+from scripts.setup.progress_screen import State
 
 if TYPE_CHECKING:
     from scripts.settings.schema import Settings

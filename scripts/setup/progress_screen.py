@@ -155,7 +155,7 @@ class Screen:
 
     def console(self) -> Console:
         """Where the phases are drawn."""
-        from scripts.terminal.printing import console
+        from scripts.setup.printing import console
 
         return console(sys.stderr)
 

@@ -1,7 +1,7 @@
 """The progress line: what is done, what is in flight, and what the run is waiting for.
 
 A thread of its own shows the line, so that it keeps updating while nothing finishes: a server that never answers, a clustering that
-takes minutes. A terminal gets a few lines that are drawn again in place (`scripts.terminal.progress_screen`); anywhere else a new line
+takes minutes. A terminal gets a few lines that are drawn again in place (`scripts.setup.progress_screen`); anywhere else a new line
 is printed every fifteen seconds. `FOLLOWERS` are told the same numbers.
 """
 
@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from eval.running.run import Progress, Run
 from memsys.llm.protocol import EndOfRun
 from memsys.llm.traffic import Traffic
-from scripts.terminal.progress_screen import SCREEN, State, drawable, duration
+from scripts.setup.progress_screen import SCREEN, State, drawable, duration
 
 SILENT, TERMINAL_PAUSE, FILE_PAUSE = 2.0, 0.5, 15.0
 """Seconds before the first line, between updates on a terminal, and between lines in a file."""

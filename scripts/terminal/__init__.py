@@ -1,1 +1,0 @@
-"""Terminal output: printed text, progress, time left, the log of a run."""
