@@ -68,6 +68,41 @@ class Costs:
     """Why there are no means: how many cases have no effort file, or `not recorded` for imported answers; empty when all have one."""
 
 
+@dataclass(frozen=True, slots=True)
+class CostColumn:
+    """A cost as terminal, Markdown, report and card show it. A new cost is a field of `Costs`, its sum in `costs`, and an entry of
+    `COST_COLUMNS`. CSV and LaTeX show the costs that a table names as columns (`cost: NAME`).
+    """
+
+    name: str
+    """Field of `Costs`."""
+    title: str
+    digits: int = 0
+    short: str = ""
+    """Header in the wide terminal table; empty where it is not shown there."""
+    compared: bool = False
+    """Whether the report sorts and plots memories by it."""
+    once: str = ""
+    """Field with the same cost where a prefix that prompts share counts once; shown beside it where the two differ."""
+
+
+COST_COLUMNS = (
+    CostColumn("recalled_tokens", "recalled tokens", short="recalled", compared=True),
+    CostColumn("inference_tokens", "inference tokens", compared=True, once="inference_tokens_prefix_once"),
+    CostColumn("build_tokens_per_unit", "build tokens / unit", 1, compared=True),
+    CostColumn("embedding_tokens_per_unit", "embedding tokens / unit", 1),
+    CostColumn("calls_per_insertion", "calls / insertion", 2, compared=True),
+    CostColumn("calls_per_query", "calls / query", 2, short="calls/query", compared=True),
+    CostColumn("recall_seconds_p50", "recall s P50", 4, short="recall s", compared=True),
+    CostColumn("recall_seconds_p95", "recall s P95", 4),
+    CostColumn("recall_seconds_sum_p50", "recall s P50, calls summed", 4),
+    CostColumn("units", "units"),
+    CostColumn("parse_failures", "parse failures"),
+    CostColumn("cut", "replies cut"),
+    CostColumn("failed_calls", "failed calls"),
+    CostColumn("dropped_items", "items over budget"),
+)
+
 SUMMED = (
     "sent",
     "tokens_in",

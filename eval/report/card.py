@@ -11,13 +11,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from eval.analysis.costs import costs, effort_missing, phases
+from eval.analysis.costs import COST_COLUMNS, costs, effort_missing, phases
 from eval.files.imported import NOT_RECORDED, described
 from eval.files.run_folder import COMPLETE, RunFolder, RunRecord, is_complete, read_predictions
 from eval.files.store import read_lines, read_record
 from eval.judging.score_files import graded_files
 from eval.report.cell import Asked, Cell, Column, outcomes
-from eval.report.rendering import COSTS, cell_text, cost_texts, shown
+from eval.report.rendering import cell_text, cost_texts, shown
 from eval.report.tables import Table
 from eval.statistics.power import planned
 from eval.statistics.power import shown as difference_shown
@@ -185,7 +185,9 @@ def _outcomes(folder: Path) -> list[str]:
 
 def _costs(folder: Path) -> list[str]:
     lines = ["| cost | value |", "|---|---|"]
-    lines += [f"| {each.title} | {value} |" for each, value in zip(COSTS, cost_texts(costs(folder)), strict=True)]
+    lines += [
+        f"| {each.title} | {value} |" for each, value in zip(COST_COLUMNS, cost_texts(costs(folder)), strict=True)
+    ]
     spent = [
         f"| {cost.phase} | {cost.calls} | {cost.sent} | {cost.tokens_in} | {cost.tokens_out} | {cost.provider_seconds:.2f} |"
         for cost in phases(folder)

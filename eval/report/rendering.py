@@ -4,11 +4,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 
-from eval.analysis.costs import RECORDED_COSTS, Costs, PhaseCost, Price, costs, dollars, effort_missing, phases
+from eval.analysis.costs import (
+    COST_COLUMNS,
+    RECORDED_COSTS,
+    CostColumn,
+    Costs,
+    PhaseCost,
+    Price,
+    costs,
+    dollars,
+    effort_missing,
+    phases,
+)
 from eval.files.imported import NOT_RECORDED
 from eval.judging.score_files import read_evidence
 from eval.report.cell import ABOVE_CEILING, ALL, ANSWERABLE, Cell, categories
@@ -206,62 +216,32 @@ def evidence_means(path: Path) -> list[str]:
     return [f"{means[0]} {span(covered)}".strip(), *means[1:], str(len(lines))]
 
 
-@dataclass(frozen=True, slots=True)
-class CostColumn:
-    """One cost as terminal, Markdown, report and card show it; a new one is one entry of `COSTS`. CSV and LaTeX show those that a table
-    names as columns (`cost: NAME`)."""
-
-    name: str
-    """Field of `eval.analysis.costs.Costs`."""
-    title: str
-    digits: int = 0
-    short: str = ""
-    """Header in the wide terminal table; empty where it is not shown there."""
-    compared: bool = False
-    """Whether the report sorts and plots memories by it."""
-    once: str = ""
-    """Field with the same cost where a prefix that prompts share counts once; shown beside it where the two differ."""
-
-    def text(self, found: Costs) -> str:
-        """The value as printed, with that of `once` where prompts share a prefix."""
-        value = number(getattr(found, self.name), self.digits)
-        once = number(getattr(found, self.once), self.digits) if self.once else value
-        return value if value == once else f"{value} ({once} with shared prefixes once)"
-
-
-COSTS = (
-    CostColumn("recalled_tokens", "recalled tokens", short="recalled", compared=True),
-    CostColumn("inference_tokens", "inference tokens", compared=True, once="inference_tokens_prefix_once"),
-    CostColumn("build_tokens_per_unit", "build tokens / unit", 1, compared=True),
-    CostColumn("embedding_tokens_per_unit", "embedding tokens / unit", 1),
-    CostColumn("calls_per_insertion", "calls / insertion", 2, compared=True),
-    CostColumn("calls_per_query", "calls / query", 2, short="calls/query", compared=True),
-    CostColumn("recall_seconds_p50", "recall s P50", 4, short="recall s", compared=True),
-    CostColumn("recall_seconds_p95", "recall s P95", 4),
-    CostColumn("recall_seconds_sum_p50", "recall s P50, calls summed", 4),
-    CostColumn("units", "units"),
-    CostColumn("parse_failures", "parse failures"),
-    CostColumn("cut", "replies cut"),
-    CostColumn("failed_calls", "failed calls"),
-    CostColumn("dropped_items", "items over budget"),
-)
-
-
 def _costs(table: Table) -> list[str]:
     parts: list[str] = []
     for dataset, title in table.datasets:
         rows = [[row.title, *cost_texts(costs(row.runs[dataset]))] for row in table.rows if dataset in row.runs]
         heading = f"## Costs on {title} (per question or per unit, means; recall seconds = own CPU + provider time)"
-        parts += ["", heading, "", grid(["Memory", *(each.title for each in COSTS)], rows)] if rows else []
+        parts += ["", heading, "", grid(["Memory", *(each.title for each in COST_COLUMNS)], rows)] if rows else []
     return parts
+
+
+def cost_text(column: CostColumn, found: Costs) -> str:
+    """The value as printed, with that of `once` where prompts share a prefix."""
+    value = number(getattr(found, column.name), column.digits)
+    once = number(getattr(found, column.once), column.digits) if column.once else value
+    return value if value == once else f"{value} ({once} with shared prefixes once)"
 
 
 def cost_texts(found: Costs) -> list[str]:
     """A row of costs; imported answers show what their file has, and `not recorded` for all else."""
     if found.missing == NOT_RECORDED:
-        known = [each.text(found) if each.name in RECORDED_COSTS else "–" for each in COSTS]
+        known = [cost_text(each, found) if each.name in RECORDED_COSTS else "–" for each in COST_COLUMNS]
         return [NOT_RECORDED if text == "–" else text for text in known]
-    return [found.missing, *["–"] * (len(COSTS) - 1)] if found.missing else [each.text(found) for each in COSTS]
+    return (
+        [found.missing, *["–"] * (len(COST_COLUMNS) - 1)]
+        if found.missing
+        else [cost_text(each, found) for each in COST_COLUMNS]
+    )
 
 
 PHASES: tuple[tuple[str, Callable[[PhaseCost], str]], ...] = (

@@ -14,12 +14,12 @@ from rich.console import Group
 from rich.table import Table as Grid
 from rich.text import Text
 
-from eval.analysis.costs import Costs, costs, dollars, phases
+from eval.analysis.costs import COST_COLUMNS, Costs, costs, dollars, phases
 from eval.judging.judge_card import MISFIT
 from eval.report.cell import ABOVE_CEILING, Cell
 from eval.report.outcome_cell import OutcomeCell
 from eval.report.published import NOT_COMPARABLE, brief
-from eval.report.rendering import COSTS, by_case, intervals, money_text, number, span
+from eval.report.rendering import by_case, intervals, money_text, number, span
 from eval.report.tables import (
     CHOSEN,
     EXPLORATORY,
@@ -308,7 +308,7 @@ WIDE = (
     PUBLISHED,
     VERDICT,
     TOKENS,
-    *(Field(each.short, _cost(each.name, min(each.digits, 3))) for each in COSTS if each.short),
+    *(Field(each.short, _cost(each.name, min(each.digits, 3))) for each in COST_COLUMNS if each.short),
     DOLLARS,
 )
 

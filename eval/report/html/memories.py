@@ -9,13 +9,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from eval.analysis.costs import BUILD, by_purpose, costs, phases
+from eval.analysis.costs import BUILD, COST_COLUMNS, by_purpose, costs, phases
 from eval.files.run_folder import is_complete, read_efforts, read_predictions
 from eval.files.store import RunError
 from eval.report.html.cleaning import clipped
 from eval.report.html.judge_prompts import judge_templates, loaded_prompts
 from eval.report.html.sources import ReportedRun, RunSet
-from eval.report.rendering import COSTS, PHASES
+from eval.report.rendering import PHASES
 from eval.structure.tree import read_tree
 from memsys.prompts import PromptError, Prompts
 
@@ -25,7 +25,7 @@ POINTS = 150
 """Points of one curve."""
 NODE_TEXT = 4_000
 """Characters of a node's text."""
-COMPARED = [(each.name, each.title) for each in COSTS if each.compared] + [("build_seconds", "build s")]
+COMPARED = [(each.name, each.title) for each in COST_COLUMNS if each.compared] + [("build_seconds", "build s")]
 """Costs of a run that a reader can sort and plot by."""
 
 
