@@ -162,7 +162,8 @@ def _import_from(folder: Path) -> None:
 
 def _named(constants: Mapping[str, Any], rest: list[str]) -> list[str]:
     """The settings or options, with the plain words at their beginning under the names that `WORDS` gives them."""
-    names = [name if "CONFIG" in constants else f"--{name}" for name in constants.get("WORDS", "").split()]
+    settings = constants.keys() & {"CONFIG", "RUNS_MEMORIES"}
+    names = [name if settings else f"--{name}" for name in constants.get("WORDS", "").split()]
     plain = list(takewhile(lambda word: word[:1].isalnum() and "=" not in word, rest[: len(names)]))
     return [*(f"{name}={word}" for name, word in zip(names, plain, strict=False)), *rest[len(plain) :]]
 

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 GROUP = "science"
 CONFIG = "calibrate"
+WORDS = "memory dataset"
 
 
 def main(cfg: Calibrate) -> int:

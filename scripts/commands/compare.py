@@ -56,6 +56,9 @@ def wins_and_losses(scored: Sequence[Scored], metric: str) -> Iterator[str]:
 def telling_questions(scored: Sequence[Scored], metric: str, count: int) -> Iterator[str]:
     """The questions with the largest gaps: question, gold, and what every memory answered."""
     entries = telling([one.cells[metric] for one in scored], count)
+    if not entries:
+        yield f"No question tells them apart, {scored[0].cells[metric].column.metric}"
+        return
     yield f"The {len(entries)} most telling question{'' if len(entries) == 1 else 's'}, {scored[0].cells[metric].column.metric}"
     for number, entry in enumerate(entries, 1):
         question, gold = _asked(scored[0], entry)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 GROUP = "run"
 CONFIG = "config"
-WORDS = "memory"
+WORDS = "memory dataset"
 
 
 def main(cfg: Single) -> int:

@@ -115,6 +115,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("settings", nargs="*", metavar="key=value", help="laid over the settings of the file")
     parser.add_argument("--update", action="store_true", help="write the baseline")
     args = parser.parse_intermixed_args(arguments)
+    if "=" in str(args.file) and not args.file.is_file():
+        parser.error("the first argument is the gate's file, such as gate.yaml")
     gate = Gate(**validated(Gate, read_mapping(args.file), f"{args.file}: "))
     place = args.file.parent / (gate.baseline or f"{args.file.stem}.baseline.json")
     stored = None

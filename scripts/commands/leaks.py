@@ -1,4 +1,4 @@
-"""Check whether an answer key reaches a memory: `python -m scripts leaks memory=mine dataset=locomo [key=value …]`.
+"""Check whether an answer key reaches a memory: `python -m scripts leaks mine locomo [key=value …]`.
 
 Builds and reads the memory on data whose gold is replaced by marks (`eval.analysis.leaks`), with offline engines for every model, and
 looks for marks in everything that the memory, the embedder and the models receive and in every file of the run. Exit code 1 when one is
@@ -20,6 +20,7 @@ from scripts.setup.arguments import verb_parser
 
 GROUP = "science"
 RUNS_MEMORIES = True
+WORDS = "memory dataset"
 
 OFFLINE = ["profile=smoke", "network=false", "models.memory=null", "models.reader=null", "models.embedder=null"]
 

@@ -60,21 +60,24 @@ class OrderEffect:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; 2 with one line on standard error for what the user can mend."""
     parser = verb_parser("order-test", __doc__)
-    parser.add_argument("words", nargs="+", metavar="MEMORY", help="files of conf/memory, or all; then key=value")
+    parser.add_argument(
+        "words", nargs="+", metavar="MEMORY", help="files of conf/memory, or all; a data set; key=value"
+    )
     parser.add_argument("--dataset", default="locomo", help="a file of conf/dataset (default: locomo)")
     parser.add_argument("--kind", choices=KINDS, default="sessions", help="what changes places (default: sessions)")
     parser.add_argument("--orders", type=whole(1), default=3, help="other orders (default: 3)")
     parser.add_argument("--metric", help="judge_<name> or a metric (default: the first)")
     args = parser.parse_intermixed_args(arguments)
-    settings = [f"dataset={args.dataset}", *(word for word in args.words if "=" in word)]
-    names = [word for word in args.words if "=" not in word]
-    return _test(names, settings, args)
+    plain, datasets = [word for word in args.words if "=" not in word], options_of("dataset")
+    chosen = [args.dataset, *(word for word in plain if word in datasets)]
+    settings = [*(f"dataset={name}" for name in chosen), *(word for word in args.words if "=" in word)]
+    return _test([word for word in plain if word not in datasets], settings, args)
 
 
 def _test(names: Sequence[str], settings: Sequence[str], args: argparse.Namespace) -> int:
     lab = Lab(*settings)
     if lab.cfg.data.transform != "none":
-        raise RunError("order_test changes the order itself; data.transform must be none")
+        raise RunError("order-test changes the order itself; data.transform must be none")
     wanted = memories(names)
     choices = [lab.memory(name) for name in wanted]  # a wrong name is refused before anything is built
     usual = lab.load()
@@ -117,7 +120,7 @@ def memories(names: Sequence[str]) -> list[str]:
     every = [name for name in options_of("memory") if not name.startswith(RELEASED)]
     chosen = dict.fromkeys(each for name in names for each in (every if name == "all" else [name]))
     if not chosen:
-        raise RunError("order_test needs the name of a memory, or all")
+        raise RunError("order-test needs the name of a memory, or all: order-test bm25 segtree_td --dataset locomo")
     return list(chosen)
 
 

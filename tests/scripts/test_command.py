@@ -134,7 +134,9 @@ def test_a_reader_of_the_help_that_goes_away_is_no_error() -> None:
         ("load", ["bm25", "locomo"], ["memory=bm25", "dataset=locomo"]),
         ("judge-card", ["mem0", "locomo", "--brief"], ["--judge=mem0", "--dataset=locomo", "--brief"]),
         ("judge-card", ["--judge", "mem0", "data.size=2"], ["--judge", "mem0", "data.size=2"]),
-        ("calibrate", ["segtree"], ["segtree"]),
+        ("calibrate", ["segtree_cosine"], ["memory=segtree_cosine"]),
+        ("leaks", ["bm25", "locomo", "data.size=2"], ["memory=bm25", "dataset=locomo", "data.size=2"]),
+        ("compare", ["bm25", "recency"], ["bm25", "recency"]),
         ("reproduce-table4", ["profile=subset"], ["table=segtreemem_t4", "profile=subset"]),
     ],
 )

@@ -13,6 +13,7 @@ from eval.files.store import RunError
 from scripts.command import verb
 from scripts.commands import compare, completion
 from scripts.commands import list as listing
+from scripts.commands.compare import telling_questions
 from scripts.door import Lab
 from scripts.door import compare as difference
 from scripts.setup.launch import composed
@@ -60,6 +61,13 @@ def test_the_telling_questions_show_question_gold_and_every_answer(said: str, re
     assert len(scores) == 4
     assert scores[0] != scores[1]
     assert str(next((results / "runs" / "locomo").glob("recency-*"))) in shown
+
+
+def test_memories_that_no_question_tells_apart_are_said_to_be_so(tmp_path: Path) -> None:
+    lab = Lab(*SETTINGS, "data.size=2", f"results={tmp_path}")
+    same = lab.score(lab.ask("bm25", "locomo"))
+    (line,) = telling_questions([same, same], "locomo_f1", 5)
+    assert line == "No question tells them apart, F1 (LoCoMo official)"
 
 
 def test_what_was_asked_by_run_is_not_asked_again(said: str, results: Path) -> None:

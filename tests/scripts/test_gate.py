@@ -187,6 +187,13 @@ def test_a_wrong_file_is_one_line(
     assert message in capsys.readouterr().err
 
 
+def test_settings_without_a_file_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    """The installed command adds the working folder's prompts to the settings."""
+    with pytest.raises(SystemExit):
+        verb("gate", ["prompts_dir=prompts"])
+    assert "the first argument is the gate's file" in capsys.readouterr().err
+
+
 def test_the_action_runs_the_gate_as_a_runner_does(gate: Gate, tmp_path: Path) -> None:
     action = yaml.safe_load((ROOT / "action.yml").read_text())
     assert action["runs"]["using"] == "composite"

@@ -80,7 +80,7 @@ def test_p_of_few_histories_is_about_them_and_nothing_is_missing(rows: dict[str,
 def test_a_history_of_one_session_is_refused_and_its_turns_may_be_swapped(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    settings = ["--dataset", "factconsolidation", "--orders", "1", "profile=smoke", f"results={tmp_path}"]
+    settings = ["factconsolidation", "--orders", "1", "profile=smoke", f"results={tmp_path}"]
     assert main(["nothing", *settings]) == 2
     assert "try --kind turns" in capsys.readouterr().err
     assert main(["nothing", "--kind", "turns", *settings]) == 0
