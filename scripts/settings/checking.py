@@ -313,6 +313,8 @@ def composition_error(error: Exception) -> str:
         return f"cannot read the setting {error.override!r}; settings are written name=value"
     if isinstance(error, MissingConfigException) and error.missing_cfg_file and error.options:
         group, _, name = str(error.missing_cfg_file).rpartition("/")
+        if name.endswith((".yaml", ".yml")):
+            return f"no {group} called {name!r}: put the file into conf/{group}/ of the working folder, and name it without .yaml"
         return f"no {group} called {name!r}{nearest(name, error.options) or '; there are: ' + ', '.join(error.options)}"
     text = str(error)
     if text.startswith("Could not override '"):

@@ -16,6 +16,7 @@ ONLINE = "network=true models.memory=m models.reader=m models.judge=m models.emb
 MISTAKES: Mapping[str, str] = {
     # names
     "runn memory=bm25": "no verb called 'runn'; `memsys-bench help` lists them",
+    "run memory=mine.yaml": "put the file into conf/memory/ of the working folder",
     "run memory=segtre_td": "no memory called 'segtre_td'; did you mean segtree_td?",
     "run dataset=locomoo": "no dataset called 'locomoo'; did you mean locomo?",
     "run profile=smok": "no profile called 'smok'; did you mean smoke?",
