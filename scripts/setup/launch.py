@@ -32,7 +32,7 @@ def launch(job: Callable[[Any], int], primary: str, *, keep_record: bool = False
     """
     if "--traceback" in sys.argv:  # Hydra's command line accepts settings only
         sys.argv[:] = [*(argument for argument in sys.argv if argument != "--traceback"), "traceback=true"]
-    sys.argv[1:] = [readable(argument) for argument in sys.argv[1:]]
+    sys.argv[1:] = settings_first([readable(argument) for argument in sys.argv[1:]])
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra raises its errors instead of printing them; `guarded` prints one line
     traceback = "traceback=true" in sys.argv
     codes: list[int] = []
@@ -49,7 +49,7 @@ def launch(job: Callable[[Any], int], primary: str, *, keep_record: bool = False
 
         with TemporaryDirectory() as folder:
             if not keep_record and not any(argument.startswith("hydra.sweep.dir=") for argument in sys.argv):
-                sys.argv.append(f"hydra.sweep.dir={quoted(folder)}")
+                sys.argv.insert(1, f"hydra.sweep.dir={quoted(folder)}")
             hydra.main(version_base="1.3", config_path=CONF, config_name=primary)(run)()
         return max(codes, default=0)
 
@@ -62,6 +62,20 @@ def perform(job: Callable[[Any], Done], settings: Settings, primary: str) -> Don
 
     with live(settings, primary):
         return job(settings)
+
+
+VALUED = ("--config-dir", "-cd", "--config-path", "-cp", "--config-name", "-cn", "--package", "-p", "--cfg", "-c")
+"""Options of Hydra that take the next argument."""
+
+
+def settings_first(arguments: Sequence[str]) -> list[str]:
+    """The settings, then the options with their values: Hydra's parser refuses settings on both sides of an option."""
+    settings: list[str] = []
+    options: list[str] = []
+    for before, argument in zip(["", *arguments], arguments, strict=False):
+        of_option = before in VALUED or (before in ("--info", "-i") and "=" not in argument)
+        (options if of_option or argument.startswith("-") else settings).append(argument)
+    return [*settings, *options]
 
 
 PATHS = ("data.root", "results", "cache", "prompts_dir", "prices", "local.model", "local.embedder")

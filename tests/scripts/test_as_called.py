@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import yaml
+from hydra._internal.utils import get_args_parser
 
 from memsys.llm.offline.extractive import ExtractiveLLM
 from memsys.llm.protocol import ModelError, Request
@@ -16,6 +17,7 @@ from scripts.commands.list import every_name
 from scripts.setup import arguments
 from scripts.setup.arguments import as_called
 from scripts.setup.exits import _message, remedy
+from scripts.setup.launch import settings_first
 
 
 def test_remedies_name_the_command_that_was_called(monkeypatch: Any) -> None:
@@ -55,3 +57,21 @@ def test_a_field_that_the_offline_engine_needs_is_named() -> None:
     error = ExtractiveLLM().submit(asked).exception()
     assert isinstance(error, ModelError)
     assert "the field 'texts' of a prompt of kind 'summarise'" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("given", "settings", "options"),
+    [
+        (["table=x", "--help", "prompts_dir=p"], ["table=x", "prompts_dir=p"], ["--help"]),
+        (["memory=a,b", "-m", "data.size=3"], ["memory=a,b", "data.size=3"], ["-m"]),
+        (["--config-dir", "a=b", "memory=x", "--cfg", "job", "+y=1"], ["memory=x", "+y=1"], ["--config-dir", "a=b", "--cfg", "job"]),
+        (["--info", "searchpath", "memory=x"], ["memory=x"], ["--info", "searchpath"]),
+        (["--info", "memory=x"], ["memory=x"], ["--info"]),
+    ],
+)  # fmt: skip
+def test_settings_may_stand_on_both_sides_of_an_option(
+    given: list[str], settings: list[str], options: list[str]
+) -> None:
+    ordered = settings_first(given)
+    assert ordered == [*settings, *options]
+    assert get_args_parser().parse_args([each for each in ordered if each != "--help"]).overrides == settings
