@@ -14,6 +14,7 @@ import gc
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
 from functools import cache
 from importlib import import_module
 from itertools import takewhile
@@ -89,7 +90,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     name, *rest = [*SHORT.get(given[0], (given[0],)), *given[1:]]
     constants = _constants(_file(name))
     if "GROUP" not in constants:
-        print(f"error: no verb called {name!r}; `memsys-bench help` lists them", file=sys.stderr)
+        near = get_close_matches(name, verbs("GROUP"), 1)
+        hint = f"did you mean {near[0]}?" if near else "`memsys-bench help` lists them"
+        print(f"error: no verb called {name!r}; {hint}", file=sys.stderr)
         return 2
     if "CHECKOUT" in constants and not (home() / "tests/rigs").is_dir():
         print(f"error: {name} needs a checkout of the repository, with its tests and documents", file=sys.stderr)

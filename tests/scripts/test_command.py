@@ -153,7 +153,9 @@ def test_the_first_settings_of_a_verb_may_be_plain_words(
 
 def test_an_unknown_verb_is_refused_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["rnu"]) == 2
-    assert capsys.readouterr().err.count("\n") == 1
+    assert capsys.readouterr().err == "error: no verb called 'rnu'; did you mean run?\n"
+    assert main(["qqq"]) == 2
+    assert capsys.readouterr().err == "error: no verb called 'qqq'; `memsys-bench help` lists them\n"
 
 
 def test_every_file_of_commands_is_a_verb_of_a_known_group() -> None:
