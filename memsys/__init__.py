@@ -1,1 +1,1 @@
-"""Memory systems and the services they use; knows `data_loaders.schema` and nothing above it."""
+"""Memory systems and the services they use; imports `data_loaders.schema` and nothing above it."""

@@ -1,10 +1,10 @@
-"""Runs a command apart from the rest of the machine: `python -I -S confine.py PLAN COMMAND…`, on Linux, with the standard library alone.
+"""Runs a command isolated from the rest of the machine: `python -I -S confine.py PLAN COMMAND…`, Linux only, standard library only.
 
-This process keeps the command: whatever the command starts is ended with it, also what has left its process group, and all of it ends when
-the process that wrote PLAN ends. PLAN is a JSON object: `parent` is that process; `capabilities` are those that a command of root keeps
-(null: all).
-With `root`, the command gets namespaces of its own (user, mount, process, network, IPC, host name) and sees the files of `binds` alone,
-`[source, target, writable]` each, which are mounted below the empty folder `root`; it starts in the last. Its network is a loopback device.
+This process supervises the command. All processes that the command starts end with it, even those that left its process group, and all of
+them end when the process that wrote PLAN ends. PLAN is a JSON object: `parent` is the process id of the process that wrote it;
+`capabilities` are the capabilities that a command run by root keeps (null: all).
+With `root`, the command gets its own namespaces (user, mount, process, network, IPC, host name) and sees only the files of `binds`, each
+`[source, target, writable]`, mounted below the empty folder `root`; it starts in the last one. Its only network device is loopback.
 
 A command that ends by signal n gives the exit code 128 + n.
 """
@@ -32,7 +32,7 @@ MOUNT_SETATTR, HERE, WHOLE_TREE, READ_ONLY = 442, -100, 0x8000, 1
 """For mount_setattr(2), which has this number on every architecture."""
 DETACH = 2
 USER = 1000
-"""The number of user and group in the namespaces. Servers such as PostgreSQL refuse to run as root, whoever that is outside."""
+"""Id of the user and the group in the namespaces. Servers such as PostgreSQL refuse to run as root, even if root has no rights outside."""
 DEVICES = ("null", "zero", "full", "random", "urandom")
 LINKS = {"fd": "/proc/self/fd", "stdin": "fd/0", "stdout": "fd/1", "stderr": "fd/2"}
 
@@ -46,7 +46,7 @@ def main() -> None:
     LIBC.prctl(SUBREAPER, 1)
     if "root" in plan:
         leave(plan["root"])
-        inner = os.fork()  # the first process of the namespace: it ends, all end
+        inner = os.fork()  # the first process of the namespace: when it ends, all end
         if inner == 0:
             LIBC.prctl(DEATH_SIGNAL, signal.SIGKILL)
             os._exit(first_of_all(plan, command))
@@ -60,7 +60,7 @@ def main() -> None:
 
 
 def first_of_all(plan: dict[str, Any], command: list[str]) -> int:
-    """Move into the new root, then run the command; its exit code."""
+    """Move into the new root, then run the command; return its exit code."""
     try:
         furnish(plan["root"], plan["binds"])
         enter(plan["root"])
@@ -77,7 +77,7 @@ def started(plan: dict[str, Any], command: list[str]) -> int:
     child = os.fork()
     if child:
         nothing = os.open(os.devnull, os.O_RDWR)
-        for stream in (0, 1):  # the pipes are the command's: their ends are to be seen
+        for stream in (0, 1):  # the pipes are the command's, and readers must see when it closes them
             os.dup2(nothing, stream)
         return child
     try:
@@ -93,7 +93,7 @@ def started(plan: dict[str, Any], command: list[str]) -> int:
 
 
 def drop(kept: list[int], *, for_good: bool) -> None:
-    """Keep these capabilities alone, for programs that are started from now on."""
+    """Keep only these capabilities, for programs that are started from now on."""
     for number in range(64):
         if number not in kept:
             # Refused without privileges, and then there is nothing to drop.
@@ -103,7 +103,7 @@ def drop(kept: list[int], *, for_good: bool) -> None:
 
 
 def ended(child: int) -> int:
-    """Wait for a child, and bury those that others have left; its exit code."""
+    """Wait for a child, and reap orphaned descendants meanwhile; return the child's exit code."""
     while True:
         process, status = os.wait()
         if process == child:
@@ -112,7 +112,7 @@ def ended(child: int) -> int:
 
 
 def end_all() -> None:
-    """Kill all descendants: those whose parents are killed become children of this process."""
+    """Kill all descendants. Processes whose parents are killed become children of this process, and are killed too."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     try:
         while True:
@@ -124,7 +124,7 @@ def end_all() -> None:
 
 
 def children() -> list[int]:
-    """Process ids of the children of this process; quick where the kernel lists them, so that none forks faster than it is killed."""
+    """Process ids of this process's children. It is quick where the kernel lists them, so that no child forks faster than it is killed."""
     try:
         with open(f"/proc/self/task/{os.getpid()}/children", encoding="ascii") as file:
             return [int(child) for child in file.read().split()]
@@ -137,7 +137,7 @@ def children() -> list[int]:
                 with open(f"/proc/{name}/stat", "rb") as file:
                     if file.read().rpartition(b")")[2].split()[1].decode() == own:
                         found.append(int(name))
-            except OSError:  # it has ended meanwhile
+            except OSError:  # the process has ended meanwhile
                 continue
     return found
 
@@ -177,12 +177,12 @@ def furnish(root: str, binds: list[tuple[str, str, bool]]) -> None:
     os.makedirs(f"{root}/proc")
     mount("proc", f"{root}/proc", "proc", NO_SUID | NO_DEVICES | NO_PROGRAMS, None)
     with open(f"{root}/proc/sys/user/max_user_namespaces", "w", encoding="ascii") as file:
-        file.write("0")  # there are no further ones within
+        file.write("0")  # no further user namespaces inside this one
     read_only(root, 0)
 
 
 def bind(source: str, target: str) -> None:
-    """Show a file or folder at `target`; a link is copied where the system has it as a link, as /bin is on most."""
+    """Mount a file or folder at `target`; a symbolic link, as /bin is on most systems, is copied as a link."""
     os.makedirs(os.path.dirname(target), exist_ok=True)
     if os.path.islink(source) and not os.path.isabs(os.readlink(source)):
         os.symlink(os.readlink(source), target)
@@ -201,13 +201,13 @@ def mount(source: str, target: str, kind: str | None, flags: int, data: str | No
 
 
 def read_only(target: str, reach: int) -> None:
-    """Make a mount read-only, and with `WHOLE_TREE` those below it."""
+    """Make a mount read-only; with `WHOLE_TREE`, the mounts below it too."""
     attributes = struct.pack("QQQQ", READ_ONLY | NO_SUID, 0, 0, 0)
     check(LIBC.syscall(MOUNT_SETATTR, HERE, os.fsencode(target), reach, attributes, len(attributes)), "mount_setattr")
 
 
 def enter(root: str) -> None:
-    """Make `root` the root, and let go of the old one."""
+    """Make `root` the root, and unmount the old root."""
     os.chdir(root)
     check(LIBC.pivot_root(b".", b"."), "pivot_root")
     check(LIBC.umount2(b".", DETACH), "umount")

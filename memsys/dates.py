@@ -4,8 +4,8 @@ Resolved dates have the form that benchmarks for long-term memory use: a day is 
 an inexact expression is anchored to a day, as in "the week before 9 June 2023". No function uses the system clock.
 
 Weekdays are anchored too: "last Friday" and "on Friday" become "the Friday before 9 June 2023", "next Friday" and "this Friday" become
-"the Friday after 9 June 2023"; `Mention.day` has the exact day. A month without a year is the one nearest to the day of speaking; of
-two at the same distance, the past one.
+"the Friday after 9 June 2023"; `Mention.day` has the exact day. A month without a year is the month nearest to the day of speaking; of
+two months at the same distance, the past one.
 """
 
 from __future__ import annotations

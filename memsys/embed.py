@@ -1,6 +1,6 @@
-"""Embedders: the protocol, an offline embedder based on feature hashing, and one for tests.
+"""Embedders: the protocol, an offline embedder based on feature hashing, and an embedder for tests.
 
-The embedder for OpenAI-compatible servers is in `memsys.llm.client`, the one for sentence-transformers in `memsys.local_embedder`.
+The embedder for OpenAI-compatible servers is in `memsys.llm.client`, the embedder for sentence-transformers in `memsys.local_embedder`.
 """
 
 from __future__ import annotations

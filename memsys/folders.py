@@ -1,7 +1,7 @@
-"""Folders and locks on this machine: the user's cache, and what a living process holds, told from what a killed one left.
+"""Folders and locks on this machine: the user's cache, and the files of running processes, as opposed to those of killed processes.
 
-A lock file may have come with somebody's results, so it is opened without following a link and without emptying it. On network file
-systems the locks (`flock`) hold between the processes of one machine; between machines that depends on the server.
+A lock file may have come with another person's results, so it is opened without following a link and without emptying it. On network
+file systems the locks (`flock`) hold between the processes of one machine; between machines that depends on the server.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import IO
 
 HELD = ".held"
-"""The file whose lock says that a folder's process lives. The system drops the lock when the process ends, however it ends."""
+"""The file whose lock shows that a folder's process is running. The system releases the lock however the process ends."""
 NETWORK = {
     "nfs",
     "nfs4",
@@ -44,10 +44,10 @@ def cache_folder() -> Path:
 
 
 def open_lock(path: Path) -> int:
-    """A descriptor of a lock file, which is made when there is none; its content stays as it is.
+    """A descriptor of a lock file. The file is created if it is missing; its content stays unchanged.
 
     Raises:
-        OSError: the path is a link, a pipe or anything else that is no plain file.
+        OSError: the path is a link, a pipe or anything else that is not a regular file.
     """
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
@@ -67,11 +67,11 @@ def _no_lock(path: Path) -> OSError:
 
 @contextmanager
 def locked_file(path: Path, how: int) -> Iterator[None]:
-    """Hold a lock file with `how` (`fcntl.LOCK_EX`, `LOCK_SH`, with `LOCK_NB` so as not to wait).
+    """Hold a lock file with `how` (`fcntl.LOCK_EX`, `LOCK_SH`; add `LOCK_NB` in order not to wait).
 
     Raises:
         BlockingIOError: another process holds it, and `how` does not wait.
-        OSError: the path is no plain file.
+        OSError: the path is not a regular file.
     """
     descriptor = open_lock(path)
     try:
@@ -83,7 +83,7 @@ def locked_file(path: Path, how: int) -> Iterator[None]:
 
 @contextmanager
 def alone(folder: Path, on_wait: Callable[[], None] = lambda: None) -> Iterator[None]:
-    """Lock a folder against other processes; while another process holds it, wait.
+    """Lock a folder against other processes; wait while another process holds it.
 
     Args:
         on_wait: called before the wait.
@@ -103,14 +103,14 @@ def alone(folder: Path, on_wait: Callable[[], None] = lambda: None) -> Iterator[
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A file or folder of this process, held while this object lives."""
+    """A file or folder of this process, locked while this object exists."""
 
     path: Path
     handle: IO[bytes]
 
 
 def hold(root: Path) -> Held:
-    """A new folder below `root`, held by this process. `root` must be locked."""
+    """A new folder below `root`, locked by this process. `root` must be locked."""
     path = Path(tempfile.mkdtemp(prefix=f"{os.getpid()}-", dir=root))
     return Held(path, hold_file(path / HELD).handle)
 
@@ -121,7 +121,7 @@ def abandoned(root: Path) -> list[Path]:
 
 
 def _is_held(lock: Path) -> bool:
-    """Whether a living process holds a lock file; where that cannot be known, it does."""
+    """Whether a running process holds a lock file; True if that cannot be determined."""
     try:
         with locked_file(lock, fcntl.LOCK_EX | fcntl.LOCK_NB):
             return False
@@ -130,7 +130,7 @@ def _is_held(lock: Path) -> bool:
 
 
 def hold_file(path: Path) -> Held:
-    """A new lock file of this process. Tell others its name only after this call.
+    """A new lock file of this process. Publish its name only after this call.
 
     Raises:
         OSError: the folder cannot be written.
@@ -141,17 +141,17 @@ def hold_file(path: Path) -> Held:
         with suppress(FileNotFoundError):
             if os.path.samestat(os.fstat(handle.fileno()), os.stat(path)):
                 return Held(path, handle)
-        handle.close()  # somebody took the new file for a dead process's and removed it before it was locked
+        handle.close()  # another process took the new file for a dead process's and removed it before it was locked
 
 
 def lives(path: Path) -> bool:
-    """Whether the process that made a lock file with `hold_file` lives. The file of a dead process is removed."""
+    """Whether the process that made a lock file with `hold_file` is running. The file of a process that has ended is removed."""
     if not path.exists():
         return False
     try:
         with locked_file(path, fcntl.LOCK_EX | fcntl.LOCK_NB):
             path.unlink(missing_ok=True)  # while it is locked: see `hold_file`
-    except OSError:  # held, or it cannot be known
+    except OSError:  # held, or it cannot be determined
         return True
     return False
 

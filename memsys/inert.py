@@ -1,4 +1,4 @@
-"""Text from outside, made harmless where it is shown: servers, products, data sets and received files may say anything.
+"""Escapes text from outside before it is shown: servers, products, data sets and received files may contain anything.
 
 HTML, LaTeX and Markdown have escapes of their own (`eval.report`).
 """
@@ -14,9 +14,9 @@ from contextlib import contextmanager
 from typing import Any
 
 _ACTIVE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
-"""C0 but tab and newline, DEL, C1, other line ends, marks that turn the direction of a text, lone surrogates."""
+"""C0 except tab and newline, DEL, C1, other line ends, marks that change the direction of a text, lone surrogates."""
 _FORMULA = tuple("=+-@\t\n＝＋－＠")
-"""Characters with which a spreadsheet takes a cell for a formula, or skips to one."""
+"""Characters that make a spreadsheet read a cell as a formula, or skip to one."""
 
 
 def visible(text: str) -> str:
@@ -27,7 +27,7 @@ def visible(text: str) -> str:
 def plain_cell(value: Any) -> Any:
     """A cell of a CSV file; a text that a spreadsheet would take for a formula gets a leading apostrophe. Numbers stay numbers.
 
-    Carriage returns become line feeds: the module `csv` does not quote them, so what follows one would begin a line.
+    Carriage returns become line feeds: the module `csv` does not quote them, so the text after one would begin a new line.
     """
     if not isinstance(value, str):
         return value
@@ -42,20 +42,20 @@ def plain_cell(value: Any) -> Any:
 
 
 def csv_text(rows: Iterable[Iterable[Any]]) -> str:
-    """Rows as CSV, each cell as `plain_cell` has it. All tables for other programs are written by this function."""
+    """Rows as CSV, each cell as `plain_cell` returns it. This function writes all tables for other programs."""
     out = io.StringIO()
     csv.writer(out, lineterminator="\n").writerows([plain_cell(cell) for cell in row] for row in rows)
     return out.getvalue()
 
 
 class Inert:
-    """A text stream that shows everything as `visible` does; the stream itself is `terminal`."""
+    """A text stream that passes everything through `visible`; the underlying stream is `terminal`."""
 
     def __init__(self, terminal: Any) -> None:
         self.terminal = terminal
 
     def write(self, text: str) -> int:
-        """Write the text with what is active in it escaped; returns the number of characters given."""
+        """Write the text with its active characters escaped; return the number of characters given."""
         self.terminal.write(visible(text))
         return len(text)
 
@@ -69,15 +69,15 @@ class Inert:
 
 
 def terminal_of(stream: Any) -> Any:
-    """The stream behind an `Inert` one, for what draws with escape sequences of its own and has cleaned its texts."""
+    """The stream below an `Inert` stream, for code that prints its own escape sequences and has cleaned its texts."""
     return stream.terminal if isinstance(stream, Inert) else stream
 
 
 @contextmanager
 def inert_output() -> Iterator[None]:
-    """While the block runs, nothing that is printed can act on a terminal: standard output and error are `Inert`.
+    """Make standard output and error `Inert` in the block, so that no printed text can act on a terminal.
 
-    After an exception they stay so, because Python prints the traceback once the block has been left.
+    After an exception they stay inert, because Python prints the traceback once the block has been left.
     """
     before = sys.stdout, sys.stderr
     sys.stdout, sys.stderr = Inert(terminal_of(sys.stdout)), Inert(terminal_of(sys.stderr))

@@ -44,7 +44,7 @@ class Recall:
     answer: str | None = None
     """The answer itself, only from systems that answer in their own loop."""
     aborted: str = ""
-    """Why the search ended without a result; empty if it did not. Aborted searches are an outcome of their own, not abstentions."""
+    """The reason why the search ended without a result; else empty. Aborted searches are a separate outcome, not abstentions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class NodeView:
 
 
 class MemorySystem(ABC):
-    """A memory: the run writes a history into it unit by unit and reads it with questions.
+    """A memory system: the run writes a history into it unit by unit and reads it with questions.
 
     A memory uses neither the system clock nor global random state: times come from units and questions, randomness from `rng`.
     """
@@ -92,11 +92,11 @@ class MemorySystem(ABC):
     REHEARSED: ClassVar[bool] = True
     """Whether the run makes a short build with offline engines before it times the first one. False if writes leave this process."""
     PLANNED_WITH: ClassVar[Mapping[str, Any]] = {}
-    """Settings that take the place of its own where a build is only counted for a plan: quicker, with about as many calls."""
+    """Settings that replace its own when a build is only counted for a plan: quicker, with about as many calls."""
     REPLAYABLE: ClassVar[bool] = True
-    """Whether a run can be repeated from the cache of model calls. False if its state lies in a program that the cache knows nothing of."""
+    """Whether a run can be repeated from the cache of model calls. False if its state is in a program outside the cache."""
     PAST_K: ClassVar[str] = ""
-    """Why a recall may hold more items than the setting `k`; empty if it may not."""
+    """The reason why a recall may hold more items than the setting `k`; empty if it may not."""
 
     WAITS_TO_READ: ClassVar[bool] = False
     """Whether its reads wait for a service, so that the run loop reads several questions at once although no model is called."""
@@ -116,7 +116,7 @@ class MemorySystem(ABC):
 
     @property
     def uses_asker(self) -> bool:
-        """Whether its recalls and answers may depend on `Question.asker`. Of every other memory the contract demands that they do not."""
+        """Whether its recalls and answers may depend on `Question.asker`. The contract forbids that for every other memory."""
         return False
 
     @abstractmethod
@@ -124,7 +124,7 @@ class MemorySystem(ABC):
         """Recall what is relevant to the question. Does not change the memory; several threads may call it at once."""
 
     def clear_up(self) -> str:
-        """Remove what killed runs left behind outside this process; returns a sentence about it, empty where there was nothing.
+        """Remove data that killed runs left outside this process; return a sentence about it, empty if there was nothing.
 
         Called once before the cases of a run are built, on a memory that is used for nothing else.
         """
@@ -176,7 +176,7 @@ def one_of(name: str, value: str, choices: Sequence[str]) -> str:
     """The value of a setting that must be one of several words.
 
     Raises:
-        ValueError: it is none of `choices`; the message names the setting.
+        ValueError: it is not one of `choices`; the message names the setting.
     """
     if value not in choices:
         raise ValueError(f"{name} must be one of {', '.join(choices)}, found {value!r}")

@@ -45,7 +45,7 @@ def decoded(text: bytes | str) -> Any:
 
 
 def received(text: bytes) -> Any:
-    """The value of a JSON text from outside: as `decoded`, with each lone surrogate, which no file can hold, replaced by U+FFFD.
+    """The value of a JSON text from outside: as `decoded`, with each lone surrogate replaced by U+FFFD, because no file can hold one.
 
     Raises:
         ValueError: the text is not JSON, or is nested too deeply.

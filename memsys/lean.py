@@ -19,7 +19,7 @@ _left_out: ContextVar[frozenset[str]] = ContextVar("left_out", default=frozenset
 
 
 def cores() -> int:
-    """Cores that this process may use; macOS does not say and gives all of them."""
+    """Number of cores that this process may use; on macOS, which does not report it, all of them."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 

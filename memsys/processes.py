@@ -1,4 +1,4 @@
-"""Processes that this one starts: what they see of this one, their memory and its own, their end, and their folders."""
+"""Child processes: what they can see of this process, memory use, termination, and their folders."""
 
 from __future__ import annotations
 
@@ -26,34 +26,34 @@ FILE_CAPABILITIES = (0, 1, 2, 3)
 SET_DUMPABLE = 4
 """Number of prctl(2)."""
 GRACE = 5.0
-"""Seconds in which the keeper of a process has ended all that the process has started."""
+"""Seconds that the keeper of a process gets to end all processes that it has started."""
 
 
 def hide_this_process() -> None:
     """Close /proc/<pid>/environ, /proc/<pid>/mem and the like of this process to its user's other processes (Linux).
 
-    What is closed as well: dumps of its memory, and debuggers that attach to it. Root's processes may look if they have the capability.
+    Memory dumps and debuggers are blocked as well. Root's processes may look if they have the capability.
     """
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(SET_DUMPABLE, 0, 0, 0, 0)
 
 
 def quiet_tracker() -> None:
-    """Call before the first process of a pool. The process in which Python removes the semaphores of those that were killed warns about
-    each, which would be the last line of every stop; it takes this process's options for warnings."""
+    """Call this before the first process of a pool. Python removes the semaphores of killed processes in a separate process. It warns about
+    each, and the warnings would be the last lines of every stop. That process inherits this process's options for warnings."""
     option = "ignore::UserWarning:multiprocessing.resource_tracker"
     if option not in sys.warnoptions:
         sys.warnoptions.append(option)
 
 
 def kept(command: Sequence[str], *, capabilities: Sequence[int] | None = FILE_CAPABILITIES, **plan: Any) -> list[str]:
-    """The command line of a command with a keeper (`memsys.confine`), which ends with this process and takes all that was started along.
+    """The command line of a command under a keeper (`memsys.confine`). The keeper ends with this process, and ends all that was started.
 
-    The thread that starts it must live as long as the command may (`spawned`). Elsewhere than on Linux it is the command itself.
+    The thread that starts it must exist as long as the command may run (`spawned`). On systems other than Linux it is the command itself.
 
     Args:
-        capabilities: those that root's command keeps. Without them it cannot look into a process that has hidden itself.
-        plan: namespaces of its own.
+        capabilities: the capabilities that root's command keeps. Without them it cannot inspect a process that has hidden itself.
+        plan: the command's own namespaces.
     """
     if sys.platform != "linux":
         return list(command)
@@ -62,7 +62,7 @@ def kept(command: Sequence[str], *, capabilities: Sequence[int] | None = FILE_CA
 
 
 def spawned(command: list[str], **more: Any) -> subprocess.Popen[bytes]:
-    """Start a process from a thread that lives as long as this process: on Linux a parent that a child watches for is a thread."""
+    """Start a process from a thread that exists as long as this process: on Linux, a child watches its parent thread, not the process."""
 
     def start() -> subprocess.Popen[bytes]:
         return subprocess.Popen(command, **more)
@@ -72,14 +72,14 @@ def spawned(command: list[str], **more: Any) -> subprocess.Popen[bytes]:
 
 @lru_cache(maxsize=1)
 def _spawner(pid: int) -> ThreadPoolExecutor:
-    """The thread; a forked process has one of its own."""
+    """The thread; a forked process has its own."""
     return ThreadPoolExecutor(1, f"spawn-{pid}")
 
 
 def end(process: subprocess.Popen[bytes]) -> None:
-    """End a process and all that it has started. It leads a process group; its keeper, if it has one, ends those that have left it.
+    """End a process and all that it has started. It leads a process group; its keeper, if any, ends the processes that have left the group.
 
-    A keeper that a busy machine does not let work in time ends last, because its descendants are known by it alone.
+    A keeper that does not finish in time on a busy machine is ended last, because only it knows its descendants.
     """
     if process.poll() is None and sys.platform == "linux":
         process.terminate()
@@ -97,7 +97,7 @@ def end(process: subprocess.Popen[bytes]) -> None:
 
 
 def resident_bytes() -> int:
-    """The memory that this process occupies; 0 where the system does not say."""
+    """The memory that this process occupies; 0 if the system does not report it."""
     try:
         with open("/proc/self/statm", encoding="ascii") as file:
             return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
@@ -106,7 +106,7 @@ def resident_bytes() -> int:
 
 
 def megabytes(pid: int) -> float:
-    """Memory of all descendants of a process, or the most that one of them has held if that is more; 0 where there is no /proc.
+    """Memory of all descendants of a process, or the peak of a single one of them if that is more; 0 without /proc.
 
     Pages that a fork shares with its parent count twice.
     """
@@ -114,7 +114,7 @@ def megabytes(pid: int) -> float:
     for each in _descendants(pid):
         try:
             lines = Path(f"/proc/{each}/status").read_text(encoding="ascii", errors="replace").splitlines()
-        except OSError:  # it has ended meanwhile
+        except OSError:  # the process has ended meanwhile
             continue
         sizes = {name: value for name, _, value in (line.partition(":") for line in lines)}
         now += int(sizes.get("RssAnon", "0 kB").split()[0]) / 1024
@@ -139,8 +139,8 @@ def _descendants(pid: int) -> Iterator[int]:
 
 
 def last_words(said: IO[Any]) -> str:
-    """The end of what a process has written to a file. It is read by its descriptor, since the process may have put a link or a pipe of the
-    same name in its place; empty once it is closed."""
+    """The last part of a file that a process has written. It is read by its descriptor, because the process may have put a link or a pipe
+    of the same name in its place; empty once the file is closed."""
     if said.closed:
         return ""
     end = os.fstat(said.fileno()).st_size
@@ -148,12 +148,12 @@ def last_words(said: IO[Any]) -> str:
 
 
 def scratch_folder() -> Held:
-    """A new folder for the files of a process, below one of this user in the folder for temporary files; the first also deletes those whose
-    process was killed."""
+    """A new folder for the files of a process, below this user's folder for temporary files; the first call also deletes the folders of
+    killed processes."""
     root = Path(tempfile.gettempdir()) / f"memsys-{os.getuid()}"
     root.mkdir(mode=0o700, exist_ok=True)
     about = root.lstat()
-    if not stat.S_ISDIR(about.st_mode) or about.st_uid != os.getuid():  # somebody else was there first
+    if not stat.S_ISDIR(about.st_mode) or about.st_uid != os.getuid():  # another user made the folder first
         root = Path(tempfile.mkdtemp(prefix="memsys-"))
     with alone(root):
         _tidied(root, os.getpid())
@@ -173,7 +173,7 @@ def let_go(held: Held) -> None:
 
 
 def remove(folder: Path) -> None:
-    """Delete a folder and what is in it, also folders in it that were closed to their owner."""
+    """Delete a folder and its content, also subfolders without access rights for their owner."""
 
     def opened(_: Any, path: str, __: Any) -> None:
         parent = os.path.dirname(path)

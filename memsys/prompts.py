@@ -2,9 +2,9 @@
 
 ```
 ---
-source: "A paper, appendix B"  # which published prompt this one stands for; none for one of our own
+source: "A paper, appendix B"  # the published prompt that this one represents; none for one of our own
 known: "the paper prints it"   # what is known of that prompt
-text: ours                   # whose words these are: one of `TEXTS`
+text: ours                   # the author of the wording: one of `TEXTS`
 kind: summarise              # task for the offline engine: answer, summarise, extract, choose, rate, keywords, boundary, judge, chat
 max_tokens: 300
 temperature: 0
@@ -46,7 +46,7 @@ TEXTS = {
 }
 """Valid values of `text`."""
 UNKNOWN = ("described", "lost")
-"""Those whose source's text is unknown."""
+"""Values for prompts whose source's text is unknown."""
 _HEADER = re.compile(r"^(?:source|known|text):.*\n", re.MULTILINE)
 _KNOWN = {"source", "known", "text", "kind", "max_tokens", "temperature", "schema", "labels", "logprobs", "cut"}
 
@@ -76,11 +76,11 @@ class Prompt:
     cut: str = ""
     """Treatment of a reply cut at the token limit: `keep` uses it, `fail` does not; empty keeps prose and fails the rest."""
     source: str = "none"
-    """The published prompt that it stands for; `none` for one of our own."""
+    """The published prompt that it represents; `none` for one of our own."""
     known: str = ""
-    """Facts about that prompt."""
+    """What is known of that prompt."""
     text: str = "ours"
-    """Whose words these are: one of `TEXTS`."""
+    """The author of the wording: one of `TEXTS`."""
 
     def render(self, fields: Mapping[str, Any]) -> Request:
         """The request with `fields` filled in: strings as they are, sequences as lines, `Option`s as `[label] text` lines.

@@ -1,6 +1,6 @@
-"""Settings of memories as records: one frozen dataclass, or several: for parts of the build, and for what reads alone use.
+"""Settings of memories as records: one or more frozen dataclasses, for parts of the build and for the settings that only reads use.
 
-A file of `conf/memory` states their fields flat, next to the parameters that a constructor takes by themselves.
+A file of `conf/memory` states their fields flat, next to the other parameters of the constructor.
 """
 
 from __future__ import annotations
@@ -23,12 +23,11 @@ Record = TypeVar("Record", bound="Settings")
 
 @dataclass(frozen=True)
 class Settings:
-    """Base of a memory's records. Each is a parameter of the constructor and, under the same name, an attribute of the memory.
-
-    A constructor gives it a default.
+    """Base class of a memory's settings records. Each record is a parameter of the constructor, with a default, and an attribute of the
+    memory under the same name.
 
     Raises:
-        ValueError: a word is none of its `Literal`, or a number below its least value.
+        ValueError: a word is not one of its `Literal`, or a number is below its minimum.
     """
 
     def __post_init__(self) -> None:
@@ -46,7 +45,7 @@ class Settings:
 
 @cache
 def _hints(kind: type) -> dict[str, Any]:
-    """The annotations of a record's fields, evaluated once: a read may make a record."""
+    """The annotations of a record's fields, evaluated only once, because every read may make a record."""
     return get_type_hints(kind, include_extras=True)
 
 
@@ -72,7 +71,7 @@ def parameters(target: Callable[..., Any]) -> dict[str, inspect.Parameter]:
 
 
 def with_settings(target: Callable[..., Made], stated: Mapping[str, Any]) -> partial[Made]:
-    """A constructor with its settings, which `stated` names flat; services are left open.
+    """A constructor with its settings, given flat in `stated`; services are still to be passed.
 
     Raises:
         ValueError: a record refuses a setting.
@@ -85,7 +84,7 @@ def with_settings(target: Callable[..., Made], stated: Mapping[str, Any]) -> par
 
 
 def _changed(record: Settings, rest: dict[str, Any]) -> Settings:
-    """The record with its own among these settings, which are taken out of `rest`."""
+    """The record with its fields set from these settings, which are removed from `rest`."""
     return replace(record, **{field.name: rest.pop(field.name) for field in fields(record) if field.name in rest})
 
 
@@ -101,10 +100,10 @@ def setting(memory: Any, name: str) -> Any:
 
 
 def tuned(memory: Made, knobs: Mapping[str, Any]) -> Made:
-    """A shallow copy of a memory with these read knobs: the same build, read otherwise.
+    """A shallow copy of a memory with these read settings: the same build, read differently.
 
     Raises:
-        ValueError: a record refuses a knob.
+        ValueError: a record refuses a setting of the copy.
     """
     view, rest = copy(memory), dict(knobs)
     for name, record in vars(memory).items():

@@ -1,4 +1,4 @@
-"""The views of a dialogue: each side in turn as the user, as the evaluations of Mem0 and MemOS take it in.
+"""The views of a dialogue: each side in turn as the user, as in the evaluations of Mem0 and MemOS.
 
 Each view keeps its own memories. A recall divides its `k` among the views.
 """

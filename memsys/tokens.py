@@ -55,7 +55,7 @@ def decode_tokens(tokens: Sequence[int], encoding: str = "cl100k_base") -> str:
     """The text of token ids, by default of those that OpenAI's embedding models take.
 
     Raises:
-        ValueError: the ids are no text of this vocabulary.
+        ValueError: the ids do not form a text in this vocabulary.
     """
     # The extension does not check the range: an id beyond it ends the process.
     if any(not 0 <= token < ORDINARY_TOKENS[encoding] for token in tokens):

@@ -27,7 +27,7 @@ def ask(llm: LLM, prompt: Prompt, *, retries: int = 0, sample: int = 0, **fields
     """Render a prompt, make the call and parse the reply: returns a value, or a `ParseFailure` after `retries` more attempts.
 
     The value is text, one of the labels, or what the prompt's JSON schema describes. The meter counts every reply that cannot be
-    parsed, also one that was cut where only a complete reply can be used.
+    parsed, and every reply that was cut where only a complete reply can be used.
 
     Raises:
         ModelError: the call failed for good.

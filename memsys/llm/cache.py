@@ -98,7 +98,7 @@ class Fetching(Protocol):
     """An embedder that returns each vector with its cost, or the error that prevented it."""
 
     def fetch(self, texts: Sequence[str], *, query: bool = False, keep: Keep) -> Sequence[Embedded | ModelError]:
-        """The vectors, each batch of which is handed to `keep` when it comes."""
+        """Embed the texts; each batch of vectors is passed to `keep` when it arrives."""
 
 
 class CachedEmbedder:
@@ -164,11 +164,11 @@ class CachedEmbedder:
     def _fetch_own(
         self, inner: Fetching, texts: dict[bytes, str], futures: dict[bytes, Future[Embedded]], query: bool
     ) -> None:
-        """Embed texts that nobody else is embedding; their futures end with the vector or the error."""
+        """Embed texts that no other thread is embedding; their futures end with the vector or the error."""
         keys: list[bytes] = []
 
         def keep(start: int, outcomes: Sequence[Embedded | ModelError]) -> None:
-            # Also when other texts failed, because these are paid for.
+            # Also when other texts failed, because these vectors are paid for.
             came = {keys[start + at]: each for at, each in enumerate(outcomes) if isinstance(each, Embedded)}
             self._check_dimension(came.values(), "the server gave")
             self._store.keep_vectors(list(came.items()))
@@ -176,7 +176,7 @@ class CachedEmbedder:
                 futures[key].set_result(vector)
 
         try:
-            # Who embedded a text may have finished after the caller's lookup and before its lock: then the vector is committed by now.
+            # The thread that embedded a text may have finished after the caller's lookup and before its lock: then the vector is committed.
             for key, vector in self._store.vectors(list(texts)).items():
                 futures[key].set_result(vector)
             keys += [key for key in texts if not futures[key].done()]
@@ -184,7 +184,7 @@ class CachedEmbedder:
             failures = [outcome for outcome in outcomes if isinstance(outcome, ModelError)]
             if failures:
                 raise next((failure for failure in failures if isinstance(failure, EndOfRun)), failures[0])
-        except BaseException as error:  # whoever waits for one of these texts must not wait for ever
+        except BaseException as error:  # a thread that waits for one of these texts must not wait for ever
             for future in futures.values():
                 if not future.done():
                     future.set_exception(error)

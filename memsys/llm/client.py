@@ -93,7 +93,7 @@ class Client:
 
 
 Keep = Callable[[int, Sequence["Embedded | ModelError"]], None]
-"""Is told the place of a batch's first text, and the batch's vectors or errors, as soon as they are there."""
+"""Called with the index of a batch's first text and the batch's vectors or errors, as soon as they are there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +113,7 @@ class HttpEmbedder:
         batch: number of texts per call.
         query_prefix: text put before each query, for models that need one.
         batches: the provider's batch API, for lists of at least `batch` texts; None = every call is live. Queries and short lists
-            are always live, because somebody waits for each of them.
+            are always live, because a caller waits for each of them.
     """
 
     def __init__(
@@ -132,7 +132,7 @@ class HttpEmbedder:
     def fetch(
         self, texts: Sequence[str], *, query: bool = False, keep: Keep = lambda start, outcomes: None
     ) -> list[Embedded | ModelError]:
-        """The vector of each text, or the error that prevented it. All batches are sent at once; `keep` is told of each when it comes.
+        """The vector of each text, or the error that prevented it. All batches are sent at once; `keep` gets each when it arrives.
 
         A call keeps its place among those in flight until `keep` has returned.
         """
@@ -145,7 +145,7 @@ class HttpEmbedder:
             }
         outcomes: dict[int, Sequence[Embedded | ModelError]] = {}
         try:
-            # Not in their order: a batch that waits for its place must not hold up the others.
+            # Not in order: a batch that waits for a free slot must not delay the others.
             for future in as_completed(calls):
                 start = calls[future]
                 outcomes[start] = self._embedded(inputs[start : start + self.batch], future)

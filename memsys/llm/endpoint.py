@@ -57,7 +57,7 @@ class EndpointLimits:
     max_reply_mb: float = 32.0
     """A reply with more decompressed megabytes is rejected while it is read."""
     rpm: float | None = None
-    """Requests a minute that are sent at most to each model without an `rpm` of its own; None = as many as the server takes."""
+    """Maximum number of requests a minute to each model without its own `rpm`; None = as many as the server takes."""
     tpm: float | None = None
     """The same for tokens, prompt and reply together."""
 
@@ -160,7 +160,7 @@ class Endpoint:
         return future
 
     async def reply(self, path: str, body: Mapping[str, Any], worst: float | None, price: Price) -> Sent:
-        """As `start`, for a caller in the event loop's thread: a call wakes no other thread on its way."""
+        """As `start`, for a caller in the event loop's thread: the call then wakes no other thread."""
         stopping.check()
         if self._transport is None:
             self._connect()
@@ -304,14 +304,14 @@ class Endpoint:
         hand_over: Callable[[Sent], Awaitable[None]],
         urgency: float = BUILDS,
     ) -> None:
-        """Make attempts until one succeeds; its place in flight is kept until its reply was handed over and is on disk."""
+        """Make attempts until one succeeds; the call keeps its place in flight until its reply was handed over and is on disk."""
         attempts = failures = refusals = pauses = 0
         spent_seconds, model, tokens = 0.0, str(body.get("model", "")), estimated_tokens(body)
         while True:
             await self._wait_for_outage()
             await self.places.take(model, tokens, urgency)
             try:
-                if self._outage is not None or stopping.requested():  # it began while this call waited for its place
+                if self._outage is not None or stopping.requested():  # it began during this call's wait for a slot
                     continue
                 attempts += 1
                 self._retried += attempts > 1
@@ -392,7 +392,7 @@ class Endpoint:
     def _learn(
         self, body: Mapping[str, Any], outcome: Outcome, sent: float, seconds: float, tokens: int, full: bool
     ) -> None:
-        """Let the limits follow what came of an attempt."""
+        """Adapt the limits to the outcome of an attempt."""
         places, model = self.places, str(body.get("model", ""))
         if outcome.limits:
             places.rates.heard(model, outcome.limits)

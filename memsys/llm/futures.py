@@ -1,5 +1,5 @@
-"""Settling futures so that whoever waits for one always gets a value or an exception; what a thread that waits for one leaves to
-others; and how long a call keeps its place in flight.
+"""Futures of calls: a waiting thread always gets a value or an exception, and lets other threads compute meanwhile; a call keeps its
+place in flight until its reply is on disk.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TypeVar
 Value = TypeVar("Value")
 
 Waited = Future[Value] | asyncio.Future[Value]
-"""The future that the caller of a call waits for: in another thread, or in the event loop's."""
+"""The future that a caller waits for, in the event loop's thread or in another."""
 
 Pauses = tuple[Callable[[], None], Callable[[], None]]
 """Functions called before a thread waits, and afterwards."""
@@ -26,7 +26,7 @@ _keeping: ContextVar[bool] = ContextVar("keeping", default=False)
 class Reply(Future[Value]):
     """The result of a call. A call made inside `keeping()` keeps its place among those in flight until `release` is called.
 
-    So a process that is killed has no more replies that are paid for and not on disk than calls may be in flight.
+    So when a process is killed, the number of replies that are paid for and not on disk is at most the in-flight limit.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -35,18 +35,18 @@ class Reply(Future[Value]):
         self._released = asyncio.Event() if _keeping.get() else None
 
     def release(self) -> None:
-        """Give the call's place away; from any thread."""
+        """Free the call's place in flight; from any thread."""
         if self._released is not None:
             self._loop.call_soon_threadsafe(self._released.set)
 
     async def released(self) -> None:
-        """Wait until the call's place may be given away; in the event loop's thread."""
+        """Wait until the call's place may be freed; in the event loop's thread."""
         if self._released is not None:
             await self._released.wait()
 
 
 class Awaited(Future[Value]):
-    """A future whose waiting thread leaves its turn to compute to others (`while_waiting`)."""
+    """A future whose waiting thread gives its turn to compute to other threads (`while_waiting`)."""
 
     def result(self, timeout: float | None = None) -> Value:
         if self.done():
@@ -63,7 +63,7 @@ class Awaited(Future[Value]):
 
 @contextmanager
 def while_waiting(pause: Callable[[], None], resume: Callable[[], None]) -> Iterator[None]:
-    """Inside the `with` block, `pause` is called whenever this thread begins to wait for a call, and `resume` when it has waited."""
+    """Inside the `with` block, `pause` is called whenever this thread begins to wait for a call, and `resume` when the wait has ended."""
     token = _pauses.set((pause, resume))
     try:
         yield
@@ -73,13 +73,13 @@ def while_waiting(pause: Callable[[], None], resume: Callable[[], None]) -> Iter
 
 @contextmanager
 def waiting() -> Iterator[None]:
-    """This thread computes nothing in the `with` block: it waits for a call, a service or another thread."""
+    """State that this thread computes nothing in the `with` block: it waits for a call, a service or another thread."""
     pauses = _pauses.get()
     if pauses is None:
         yield
         return
     pause, resume = pauses
-    token = _pauses.set(None)  # a wait inside a wait is one
+    token = _pauses.set(None)  # nested waits count as a single wait
     pause()
     try:
         yield
@@ -99,7 +99,7 @@ def keeping() -> Iterator[None]:
 
 
 def release(future: Future[Value]) -> None:
-    """Give the place of a call away, once its reply is on disk or will not be."""
+    """Free the place of a call, once its reply is on disk or it is certain that it will not be."""
     if isinstance(future, Reply):
         future.release()
 

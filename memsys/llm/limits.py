@@ -1,4 +1,4 @@
-"""How many calls may be in flight at an endpoint, in which order they are sent, and how many a minute.
+"""The in-flight limit of an endpoint, the order in which its calls are sent, and the number of calls a minute.
 
 `Adaptive` is the in-flight limit: it falls by a fifth when the server says that it is overloaded, or becomes slow without doing more,
 and climbs again. `memsys.llm.rates` has the limits of requests and tokens a minute. `CallQueue` is the queue: the most urgent call that
@@ -25,7 +25,7 @@ SLOW, GAIN = 2.0, 1.1
 """Latency is rising when calls take this many times as long as the same kind at its best; more than `GAIN` x the throughput excuses it."""
 
 BUILDS = 3.0
-"""Urgency from which on a call belongs to a build. A call that nobody gave an urgency counts as one, such as a released product's."""
+"""Lowest urgency of a call that belongs to a build. A call without an urgency, such as a released product's, counts as such a call."""
 
 _urgency: ContextVar[float] = ContextVar("urgency", default=BUILDS)
 
@@ -46,10 +46,10 @@ def urgency() -> float:
 
 
 class Gauge(Protocol):
-    """How busy builds keep something that calls are sent to."""
+    """The load that builds put on an endpoint."""
 
     def load(self) -> tuple[int, int]:
-        """Calls of builds that are in flight or wait, and how many calls of any kind may be in flight."""
+        """Number of builds' calls in flight or waiting, and the number of calls of any kind that may be in flight."""
 
     def watch(self, on_room: Callable[[], None]) -> None:
         """Call a function, in the event loop's thread, whenever the number of these calls changes and is below the limit."""
@@ -80,12 +80,12 @@ class Adaptive:
         return max(1, int(self._present))
 
     def overloaded(self, sent: float) -> None:
-        """The server refused a call, sent at this time, as one too many. Calls sent before the last fall do not count again."""
+        """Note that the server refused a call, sent at this time, as too many. Calls sent before the last fall do not count again."""
         if sent > self._fell:
             self._fall(1.0)
 
     def answered(self, kind: object, seconds: float, *, full: bool) -> None:
-        """A call was answered.
+        """Note that a call was answered.
 
         Args:
             kind: calls of one kind take about as long as each other.
@@ -165,7 +165,7 @@ class CallQueue:
 
     @property
     def full(self) -> bool:
-        """Whether every place is taken."""
+        """Whether every place in flight is taken."""
         return self._taken >= self.adaptive.present
 
     async def take(self, model: str, tokens: int, urgency: float) -> None:
@@ -197,7 +197,7 @@ class CallQueue:
             raise
 
     def release(self, urgency: float) -> None:
-        """Give a place back that was taken with this urgency."""
+        """Free a place that was taken with this urgency."""
         self._taken -= 1
         self._of_builds -= urgency >= BUILDS
         self._serve()

@@ -1,6 +1,6 @@
 """llama.cpp in this process: an OpenAI-compatible server on a loopback port, from the package xllamacpp (extra `local`).
 
-The server's threads belong to this process, so it ends with it, however the process ends.
+The server's threads belong to this process, so the server ends whenever the process ends.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ class LlamaServer:
     Args:
         file: the model.
         window: tokens of one prompt with its reply.
-        slots: calls that are worked on at once; each has a window of its own.
-        threads: threads that compute; None takes one a core. More than there are free cores is slower, not faster.
+        slots: number of calls that are processed at once; each has a window of its own.
+        threads: number of computing threads; None means one thread per core. More threads than free cores are slower, not faster.
         embeds: serve embeddings (mean of the tokens' vectors) instead of chat.
 
     Raises:
@@ -46,7 +46,7 @@ class LlamaServer:
         settings.hostnames, settings.port = ["127.0.0.1"], 0  # 0: any free port
         settings.n_ctx, settings.n_parallel = window * slots, slots
         settings.kv_unified = False
-        settings.cache_ram_mib = 0  # past prompts would take up to 8 GB, and a run sends none twice
+        settings.cache_ram_mib = 0  # past prompts would take up to 8 GB, and a run sends no prompt twice
         # Without a key every program of this machine, and every page in a browser, could have the model compute.
         key = secrets.token_urlsafe(24)
         settings.api_keys, settings.cors_origins = [key], "null"
@@ -55,7 +55,7 @@ class LlamaServer:
         settings.cpuparams.n_threads = threads or cores()
         if embeds:
             settings.embedding, settings.pooling_type = True, xllamacpp.llama_pooling_type.LLAMA_POOLING_TYPE_MEAN
-            settings.n_batch = settings.n_ubatch = window  # an input is worked on in one piece
+            settings.n_batch = settings.n_ubatch = window  # an input is processed in one piece
         try:
             self._server: Any = xllamacpp.Server(settings)
         except Exception as error:
@@ -70,7 +70,7 @@ class LlamaServer:
 
 
 def key_of(base_url: str) -> str:
-    """The key of a server of this process; empty for another."""
+    """The key of a server of this process; empty for any other server."""
     return _keys.get(base_url.rstrip("/"), "")
 
 

@@ -177,7 +177,7 @@ def service_time() -> Iterator[None]:
 
 
 def embedding(model: str) -> AbstractContextManager[Callable[[int], None]]:
-    """The block is a call of an embedder; gives what is told its tokens, for a tracer. A call without a ledger is not traced."""
+    """Trace the block as a call of an embedder; yields a function that takes its tokens. A call without a ledger is not traced."""
     return nullcontext(lambda tokens: None) if _ledger.get() is None else spans.embedding(model)
 
 
@@ -185,7 +185,7 @@ class Metered:
     """A wrapper that writes a model's calls into the caller's ledger.
 
     Args:
-        role: counted apart under this name, too, because another model than the step's may fill the role; empty: not.
+        role: also count the calls separately under this name, because the role may have another model than the step; empty: do not.
         model: its name, for a tracer (`memsys.llm.spans`).
     """
 
@@ -194,7 +194,7 @@ class Metered:
 
     @property
     def inner(self) -> LLM:
-        """The model whose calls are written down."""
+        """The model whose calls are recorded."""
         return self._inner
 
     def around(self, inner: LLM) -> Metered:
@@ -202,7 +202,7 @@ class Metered:
         return Metered(inner, self._role, self._model)
 
     def in_role(self, role: str) -> Metered:
-        """The same model, its calls counted apart under `role`."""
+        """The same model with its calls also counted separately under `role`."""
         return Metered(self._inner, role, self._model)
 
     def submit(self, request: Request) -> Future[Completion]:

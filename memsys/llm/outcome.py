@@ -99,7 +99,7 @@ def outcome_of(url: str, reply: HttpReply) -> Outcome:
 
 
 def is_exhausted(status: int, body: bytes) -> bool:
-    """Whether an error reply says that the account has no quota left, which no waiting mends."""
+    """Whether an error reply says that the account has no quota left, so that waiting does not help."""
     if status == 402:
         return True
     if status not in (400, 403, 429):
@@ -143,7 +143,7 @@ API_VERSION = re.compile(r"api-version=[0-9A-Za-z.-]{1,40}")
 
 
 def located(base_url: str, path: str) -> str:
-    """The URL of a path below a base URL; the query of Azure's classic form stays behind it."""
+    """The URL of a path below a base URL; the query of Azure's classic form stays at the end."""
     base, mark, query = base_url.partition("?")
     return f"{base.rstrip('/')}{path}{mark}{query}"
 
@@ -172,7 +172,7 @@ def check_base_url(base_url: str) -> None:
 
 
 def note_unencrypted(base_url: str, key_env: str, key: str) -> None:
-    """Say on standard error that a key is sent to another machine by plain http. It is sent: servers in a network of one's own do so."""
+    """Warn on standard error that a key goes to another machine by plain http. It is still sent: servers in private networks need it."""
     if key and base_url.startswith("http://") and not is_local(base_url):
         print(
             f"note: the key of {key_env} goes to {base_url} without encryption, and whoever is on the way can read it; "

@@ -44,7 +44,7 @@ class ModelSettings:
     context_tokens: int | None = None
     """Size of the endpoint's context window in tokens, prompt and reply together; None when unknown."""
     rpm: float | None = None
-    """Requests a minute that are sent at most; None takes the endpoint's (`endpoint.rpm`)."""
+    """Maximum number of requests a minute; None takes the endpoint's (`endpoint.rpm`)."""
     tpm: float | None = None
     """Tokens a minute, prompt and reply together; None takes the endpoint's (`endpoint.tpm`)."""
 
@@ -84,7 +84,7 @@ class SpendingCapReached(EndOfRun):
 
 
 SUSPECTED = 8.0
-"""How many times its reservation a call in flight is held to cost, because a server's bill is not known before its reply."""
+"""Assumed cost of a call in flight, as a multiple of its reservation, because a server's bill is not known before its reply."""
 
 EQUAL = 1e-9
 """Costs that differ by a smaller share are equal."""
@@ -92,16 +92,16 @@ EQUAL = 1e-9
 
 @dataclass(eq=False, slots=True)
 class Bills:
-    """A purse's knowledge of the bills of a model at a server."""
+    """The purse's record of the bills of a model at a server."""
 
     kept: int = 0
-    """Replies since the last that cost more than was reserved for it."""
+    """Number of replies since the last reply that cost more than its reservation."""
     live: int = 0
     """Calls in flight."""
     batched: int = 0
     """Calls in batches under way."""
     surcharge: float = 0.0
-    """The most that a call has cost beyond what its limits allow, in US dollars; later calls reserve as much more."""
+    """The largest excess of a call's cost over its limits, in US dollars; later calls reserve as much more."""
 
 
 @dataclass(eq=False, slots=True)
@@ -126,15 +126,15 @@ class Purse:
     """A spending cap shared by all models. It reserves a call's highest possible cost before the call is sent, so the cap holds.
 
     A server may bill more than a call can cost by its limits (thinking that it does not report, or a limit that it ignores). The purse
-    sees that when the reply arrives, and reserves as much more for each later call of that model. Calls that are in flight then are past
-    its reach, so it lets few of them out before a server has shown what it bills, and few where the cap is near:
+    sees that when the reply arrives, and reserves as much more for each later call of that model. It cannot recall the calls in flight at
+    that time, so it permits only few before a server has shown what it bills, and few when the cap is near:
 
-    - one call of a model that has not been answered yet, and of no other such model; then one more with each reply that costs no more
-      than was reserved, so 1, 2, 4, … within the time of a reply each;
-    - no call beside others unless the cap has room for `SUSPECTED` times the reservations of all that are in flight.
+    - first a single call of a model that has not been answered yet, and of no other such model; then one more with each reply that costs
+      no more than was reserved, so 1, 2, 4, … within the time of a reply each;
+    - no call while others are in flight, unless the cap has room for `SUSPECTED` times the reservations of all of them.
 
-    So the first lie of a server passes the cap by no more than that one call, if it comes first or is at most `SUSPECTED` times its
-    reservation.
+    So the first wrong bill of a server exceeds the cap by no more than that one call, if it comes first or is at most `SUSPECTED` times
+    its reservation.
     """
 
     def __init__(self, max_usd: float | None = None) -> None:
@@ -151,7 +151,7 @@ class Purse:
         """Reserve the highest possible cost of a call, in US dollars; nothing without a cap. `batched` says when it may be sent.
 
         Args:
-            model: what is billed alike: a model at a server.
+            model: a model at a server; calls with the same name are billed alike.
 
         Raises:
             SpendingCapReached: the cost exceeds what is left, or the model's price is unknown.
@@ -164,7 +164,7 @@ class Purse:
         return made
 
     async def admitted(self, worst: float | None, model: Hashable = "") -> Reservation:
-        """As `reserve`, for a call that is sent at once: wait until it may be in flight beside the others.
+        """As `reserve`, for a call that is sent at once: wait until it may be in flight together with the others.
 
         Raises:
             SpendingCapReached: as `reserve`, when no call is in flight that might cost less than is reserved for it.
@@ -232,7 +232,7 @@ class Purse:
         )
 
     def _entered(self, made: Reservation) -> bool:
-        """Count a call among those in flight, if it may be.
+        """Count a call as in flight, if it may be sent.
 
         Raises:
             SpendingCapReached: it does not fit, and nothing is in flight.
@@ -258,7 +258,7 @@ class Purse:
         return True
 
     def _serve(self) -> None:
-        """Let those go that may, the one that has waited longest first."""
+        """Release the waiting calls that may be sent, the longest wait first."""
         waiting, self._turns = self._turns, []
         for made, turn in waiting:
             try:
@@ -272,7 +272,7 @@ class Purse:
 
     @property
     def stop(self) -> str:
-        """How much was spent where the cap refused a call, and how to go on; empty where it refused none."""
+        """If the cap refused a call: the amount spent and how to continue; else empty."""
         if not self.reached:
             return ""
         again = "the same command with a higher max_usd (make … MAX_USD=) goes on from there"
@@ -292,7 +292,7 @@ class Purse:
             beyond = 0.0 if actual is None or self.max_usd is None else actual - made.worst
             beyond = beyond if beyond > EQUAL * made.worst else 0.0
             if beyond > bills.surcharge:
-                bills.kept = 0  # whatever is billed next may be more again
+                bills.kept = 0  # the next bill may be higher again
             first, bills.surcharge = bills.surcharge == 0.0 < beyond, max(bills.surcharge, beyond)
             self._serve()
         if first:

@@ -1,4 +1,4 @@
-"""Requests and tokens a minute, by model: what the settings allow, and what the server's headers say.
+"""Limits of requests and tokens a minute, by model: from the settings and from the server's headers.
 
 A rate spreads calls evenly: each call moves the moment of the next one. Tokens are estimated before a call and corrected after it.
 """
@@ -25,14 +25,14 @@ _UNITS = {"ms": 0.001, "s": 1.0, "": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 @dataclass(slots=True)
 class Pace:
-    """This many requests, or tokens, a second."""
+    """The pace of requests, or of tokens, in numbers per second."""
 
     per_second: float | None = None
     """None: no limit is known."""
     given: float | None = None
-    """Of the settings; a server may ask for less, never for more."""
+    """The limit of the settings; a server may lower it, never raise it."""
     next: float = 0.0
-    """When what was sent so far is used up."""
+    """The time at which the allowance of the calls sent so far is used up."""
 
     def delay(self, now: float) -> float:
         """Seconds until the next call may be sent."""
@@ -44,7 +44,7 @@ class Pace:
             self.next = max(now - BURST, self.next) + amount / self.per_second
 
     def heard(self, now: float, limit: float, remaining: float, reset: float) -> None:
-        """Take a server's word: its limit, how much of it is left, and the seconds until all of it is there again.
+        """Update the pace from a server's headers: its limit, how much of it is left, and the seconds until all of it is available again.
 
         Servers that refill steadily regain `limit - remaining` in `reset` seconds; those that count by the minute still allow
         `remaining` until then. The larger of the two rates is right for both kinds.
@@ -56,7 +56,7 @@ class Pace:
         if self.given is not None:
             rate = min(rate, self.given)
         if self.per_second is None and remaining > limit / 2:
-            return  # far from the limit: no pace is needed
+            return  # far from the limit: no pacing is needed
         self.per_second = rate
         self.next = max(self.next, now + 1.0 / rate) if remaining < 1.0 else min(self.next, now + BURST)
 
@@ -127,7 +127,7 @@ class Rates:
                 pace.heard(now, values[0], values[1], reset)
 
     def refused(self, model: str, retry_after: float) -> None:
-        """A call was refused as one too many; when the server asks to wait, the model's other calls wait, too."""
+        """Note that a call was refused as too many; when the server asks to wait, the model's other calls wait, too."""
         if retry_after >= HELD:
             paces = self._models.setdefault(model, Model())
             paces.held_until = max(paces.held_until, self._clock() + retry_after)
@@ -160,7 +160,7 @@ def estimated_tokens(body: Mapping[str, Any]) -> int:
 
 
 def _characters(content: Any) -> int:
-    """Characters of a message's content: a text, a list of parts, or null beside calls of tools."""
+    """Number of characters of a message's content: a text, a list of parts, or null in a message that calls tools."""
     if isinstance(content, list):
         return sum(_characters(part.get("text")) for part in content if isinstance(part, Mapping))
     return len(content) if isinstance(content, str) else 0

@@ -14,7 +14,7 @@ parsers, judges and scorers see the answer alone. `Completion.stopped` then has 
 | tool call only | the model called a tool, though none was offered | error             | unscored                | parse failure          |
 
 A reply without an answer is never answered from the cache, except in a replay: an errored question is asked again by the next run.
-The notes of the effort lines count each of them by purpose. `POLICY` is part of the identity of a run and of a judge.
+The notes of the effort lines count each value by purpose. `POLICY` is part of the identity of a run and of a judge.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ POLICY: Mapping[str, str] = {
     "cut list": "parse failure, unless the prompt says `cut: keep`",
     "no answer": "error; as a verdict unscored",
 }
-"""How incomplete replies are treated; written to `run.json` and beside each judge's scores."""
+"""How incomplete replies are treated; written to `run.json` and next to each judge's scores."""
 
 _OPEN = r"<(?:seed:)?(?:think|thinking|thought)>|\[THINK\]|◁think▷|<\|begin_of_thought\|>|<\|START_THINKING\|>"
 _CLOSE = r"</(?:seed:)?(?:think|thinking|thought)>|\[/THINK\]|◁/think▷|<\|end_of_thought\|>|<\|END_THINKING\|>"
@@ -102,10 +102,10 @@ def without_reasoning(text: str) -> Spoken:
 
 
 def _without_blocks(text: str) -> tuple[str, list[str]]:
-    """A text without its closed pairs of tags, and what stood in them.
+    """A text without its closed pairs of tags, and the text inside them.
 
-    In one pass over the tags: a pattern for the pair would look for a partner of each tag to the very end, for minutes where a model
-    repeats one.
+    It makes one pass over the tags: a pattern for the pair would search to the end for a partner of each tag, which takes minutes when a
+    model repeats a tag.
     """
     kept: list[str] = []
     thoughts: list[str] = []

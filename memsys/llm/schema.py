@@ -1,7 +1,7 @@
 """The tables of a cache file, and the check that a file holds these and nothing else.
 
-A cache may have come from somebody else. Triggers, views, expressions and other columns in it could change or swallow answers or run
-without end, so a file with a schema that is not ours is refused before anything is read from it. Journal mode WAL needs shared memory
+A cache may come from another person. Triggers, views, expressions and other columns in it could change or drop answers or run
+without end, so a file with another schema than ours is refused before anything is read from it. Journal mode WAL needs shared memory
 between the processes that use a file: on a network file system all of them must run on one machine.
 """
 
@@ -40,29 +40,29 @@ UNSOUND = {
     "OR typeof(at_provider) NOT IN ('text', 'null')",
     "batch_replies": "typeof(name) || typeof(status) || typeof(body) != 'textintegerblob' OR NOT json_valid(CAST(body AS TEXT))",
 }
-"""By table of the journal: the condition of a row that no journal has written, because SQLite lets a column hold values of any type."""
+"""By table of the journal: the condition of a row that no journal wrote. SQLite lets a column hold values of any type."""
 ENDINGS = ("", "-wal", "-shm", "-journal")
-"""Endings of the names of the files in which SQLite keeps a database."""
+"""Suffixes of the names of the files in which SQLite keeps a database."""
 
 DAMAGE = (sqlite3.DatabaseError, UnicodeDecodeError)
 """Errors that a damaged file raises: Python cannot decode SQLite's message where that quotes broken bytes of the schema."""
 
 
 class ForeignSchema(sqlite3.DatabaseError):
-    """A file holds something that no cache has."""
+    """A file holds something that does not belong in a cache."""
 
 
 def lock_of(cache: Path) -> Path:
-    """The lock file beside a cache: shared by who uses the cache, exclusive for who replaces the file."""
+    """The lock file next to a cache: processes that use the cache share the lock, a process that replaces the file holds it exclusively."""
     return cache.with_name(f"{cache.name}.lock")
 
 
 def connected(path: Path) -> sqlite3.Connection:
-    """A connection to a cache, without transactions of Python's and for all threads. The path may be a link to a cache that is there.
+    """A connection to a cache, for all threads and without Python's own transactions. The path may be a link to an existing cache.
 
     Raises:
-        ForeignSchema: it is a link to no file or an empty one, which SQLite would make a database, wherever somebody else's link leads;
-            a file beside it, which SQLite would read, is a link; or it or that is a pipe, which SQLite would wait for.
+        ForeignSchema: the path is a link to a missing or an empty file, which SQLite would turn into a database wherever the link leads;
+            a file next to it that SQLite would read is a link; or one of them is a pipe, on which SQLite would wait.
     """
     if path.is_symlink() and not (path.exists() and path.stat().st_size):
         raise ForeignSchema(f"{path.name} is a link to no cache")
@@ -73,7 +73,7 @@ def connected(path: Path) -> sqlite3.Connection:
 
 
 def check_schema(connection: sqlite3.Connection, schema: str = "main") -> None:
-    """Let nothing in a file run by itself, and refuse a file that holds more than a cache's tables.
+    """Disable everything in a file that SQLite would run by itself, and refuse a file that holds more than a cache's tables.
 
     Raises:
         ForeignSchema: the file has a trigger, a view, another table or index, or other columns.
@@ -89,10 +89,10 @@ def check_schema(connection: sqlite3.Connection, schema: str = "main") -> None:
 
 
 def add_columns(connection: sqlite3.Connection) -> None:
-    """Bring a journal that an older version made up to date."""
+    """Update a journal that an older version made."""
     for table, column, kind in ADDED:
         if column not in {row[1] for row in connection.execute(f"PRAGMA table_info({table})")}:
-            with suppress(sqlite3.OperationalError):  # another process has just added it
+            with suppress(sqlite3.OperationalError):  # another process has just added the column
                 connection.execute(f"ALTER TABLE {table} ADD COLUMN {column} {kind}")
 
 

@@ -10,8 +10,8 @@ from typing import Any
 from urllib.parse import quote
 
 LONG = 8
-"""Keys of at least this many characters are removed from answers too. A shorter one may be a common word, such as `none` or `local`,
-that a server without keys is given; it is removed from error messages only."""
+"""Keys of at least this many characters are removed from answers too. A shorter key may be a common word, such as `none` or `local`,
+for a server without keys; it is removed from error messages only."""
 
 SHORTEST = 3
 """Keys of fewer characters are never removed: they are placeholders such as `x`, which occur in every message."""
@@ -58,7 +58,7 @@ def _in_base64(raw: bytes) -> set[str]:
 
 
 def register_environment() -> None:
-    """Register the value of every environment variable that looks like a secret, so that no file holds it either.
+    """Register the value of every environment variable that looks like a secret, so that it is kept out of every file.
 
     Commands and workers do this when they begin, before anything is written.
     """

@@ -17,7 +17,7 @@ Sent = tuple[Any, float, int]
 
 Result = TypeVar("Result")
 Parse = Callable[[Any, float, int], Result]
-"""Turns the three parts of a `Sent` into the call's result."""
+"""Turns the three fields of a `Sent` into the call's result."""
 
 
 class Server(Protocol):

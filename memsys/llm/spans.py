@@ -1,4 +1,4 @@
-"""Where memory operations and model calls are shown to a tracer, such as that of `eval.report.otel_log`; nothing is done without one.
+"""Reports memory operations and model calls to a tracer, such as that of `eval.report.otel_log`; without a tracer it does nothing.
 
 No tracer is imported here: what memories and the run loop import is part of a run's identity.
 """
@@ -13,7 +13,7 @@ from memsys.llm.protocol import Completion, Request
 
 
 class Recorder(Protocol):
-    """Values given to a tracer."""
+    """The interface of a tracer."""
 
     def operation(self, phase: str, store: str, subject: str) -> AbstractContextManager[None]:
         """A step of a memory: `write` of a unit, `consolidate`, `read` for a question, or `close`; others are no operation."""
@@ -22,13 +22,13 @@ class Recorder(Protocol):
         """The query of the current operation."""
 
     def records(self, records: Sequence[tuple[str, str]]) -> None:
-        """Id and text of what the current operation stores or recalls."""
+        """Ids and texts of the records that the current operation stores or recalls."""
 
     def chat(self, model: str, request: Request) -> Callable[[Completion | BaseException], None]:
-        """A call of a model begins in the current operation; what is returned is told how it ended."""
+        """Note that a call of a model begins in the current operation; the returned function is called with its outcome."""
 
     def embedding(self, model: str) -> AbstractContextManager[Callable[[int], None]]:
-        """A call of an embedder; gives what is told the tokens."""
+        """Trace the block as a call of an embedder; yields a function that takes its tokens."""
 
     def place(self) -> Any:
         """The current operation, for `under`."""
@@ -42,18 +42,18 @@ recorder: Recorder | None = None
 
 
 def record_to(tracer: Recorder | None) -> None:
-    """From now on, show everything to this tracer; None for none."""
+    """From now on, report everything to this tracer; None for none."""
     global recorder
     recorder = tracer
 
 
 def operation(phase: str, store: str, subject: str = "") -> AbstractContextManager[None]:
-    """The block is a step of a memory (`Recorder.operation`)."""
+    """Trace the block as a step of a memory (`Recorder.operation`)."""
     return nullcontext() if recorder is None else recorder.operation(phase, store, subject)
 
 
 def embedding(model: str) -> AbstractContextManager[Callable[[int], None]]:
-    """The block is a call of an embedder (`Recorder.embedding`)."""
+    """Trace the block as a call of an embedder (`Recorder.embedding`)."""
     return nullcontext(_ignore) if recorder is None else recorder.embedding(model)
 
 
@@ -68,4 +68,4 @@ def under(place: Any) -> AbstractContextManager[None]:
 
 
 def _ignore(tokens: int) -> None:
-    """For calls that nobody traces."""
+    """Do nothing: for calls without a tracer."""

@@ -47,8 +47,8 @@ class DamagedCache(EndOfRun):
 def keepable(completion: Completion) -> bool:
     """Whether a completion may answer later calls with the same key: it has an answer, complete or cut, and integers as token counts.
 
-    One without an answer makes an errored question, which the next run tries again, so its request is sent again. That holds also for
-    one that was cut in its thought: with the same limit another sample may think for less long.
+    A completion without an answer makes an errored question, which the next run tries again, so its request is sent again. That holds also
+    for a completion that was cut in its reasoning: with the same limit another sample may reason for less long.
     """
     counts = (
         completion.prompt_tokens,
@@ -114,7 +114,7 @@ class CacheStore:
         atexit.register(self.close)
 
     def answer(self, key: bytes) -> Completion | None:
-        """The completion under a key; None when there is none or the stored one is not valid. The next valid one replaces the latter.
+        """The completion under a key; None when there is none or it is not valid. The next valid completion replaces an invalid one.
 
         Raises:
             DamagedCache: the file cannot be read.
@@ -137,7 +137,7 @@ class CacheStore:
         Raises:
             DamagedCache: the file cannot be read.
         """
-        # Older versions kept replies that were cut in their thought among the answers.
+        # Older versions kept replies that were cut in their reasoning among the answers.
         query = "SELECT completion FROM outcomes WHERE key = ? UNION ALL SELECT completion FROM answers WHERE key = ?"
         with self._reading_file(), self._reading:
             row = self._in.execute(query, (key, key)).fetchone()
@@ -182,7 +182,7 @@ class CacheStore:
         commit share the next transaction, because a commit takes longer than a call's other work.
 
         Args:
-            beside: further completions with their keys, for the same transaction.
+            beside: further completions with their keys, written in the same transaction.
         """
         with self._closing:
             closed = self._closed
@@ -241,7 +241,7 @@ class CacheStore:
         yield "REPLACE", [row for row in rows if row[0] in self._unsound]
 
     def flush(self, seconds: float) -> None:
-        """Wait up to `seconds` until all answers that have arrived are in the one file and their callers notified."""
+        """Wait up to `seconds` until all answers that have arrived are in the single file and their callers notified."""
         with self._closing:
             if self._closed:
                 return
@@ -292,7 +292,7 @@ class CacheStore:
             raise unwritable(self.path, error) from error
 
     def close(self) -> None:
-        """Commit all answers that have arrived, move them into the one file, and close it."""
+        """Commit all answers that have arrived, move them into the single file, and close it."""
         with self._closing:
             if self._closed:
                 return
@@ -341,7 +341,7 @@ def in_wal_mode(path: Path) -> sqlite3.Connection:
 
 
 _warned: set[Path] = set()
-"""Caches on network file systems that were named already."""
+"""Caches on network file systems for which a warning was already printed."""
 
 
 def _notify(on_written: OnWritten, error: Exception | None) -> None:
@@ -352,7 +352,7 @@ def _notify(on_written: OnWritten, error: Exception | None) -> None:
 
 
 def unusable(path: Path, error: sqlite3.DatabaseError) -> DamagedCache:
-    """The error for a file that cannot be opened as a cache; `cache repair` copies nothing of one with a schema that is not ours."""
+    """The error for a file that cannot be opened as a cache; `cache repair` copies nothing from a file with another schema."""
     remedy = "move it away" if isinstance(error, ForeignSchema) else REMEDY
     return DamagedCache(f"{path} is not a usable cache ({error}); {remedy}, or name another with cache=…")
 

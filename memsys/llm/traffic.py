@@ -34,6 +34,6 @@ class Traffic:
     most: int = 0
     """Calls that may be in flight when the server is well (`endpoint.in_flight`)."""
     rpm: float | None = None
-    """Requests a minute that are sent at most; None when no limit is known."""
+    """Maximum number of requests a minute; None when no limit is known."""
     dollars: float = 0.0
-    """Spent by this process so far on calls of known price; of several snapshots of one purse, only the first has it."""
+    """Amount spent by this process so far on calls of known price; of several snapshots of one purse, only the first has it."""

@@ -1,8 +1,8 @@
-"""Keys that stand in settings themselves, where run.json, reports, cards and exports would repeat them: named, so that they are refused.
+"""Detect API keys written into the settings themselves, where run.json, reports, cards and exports would repeat them, to refuse them.
 
-A setting says where a key is (`key_env`, `keys`) and where it goes (`{key}`, `{NAME}`), never the key. This is judged by names and by the
-look of values, so it is a net with holes: a key that looks like a word, under a name that says nothing, passes. Values of environment
-variables that look like secrets are redacted whatever their place is (`memsys.llm.secrets.register_environment`).
+A setting says where a key is (`key_env`, `keys`) and where it goes (`{key}`, `{NAME}`), never the key. The check looks at names and at the
+form of values, so it is incomplete: a key that looks like a word, in a setting with a neutral name, is not detected. Values of environment
+variables that look like secrets are redacted wherever they are (`memsys.llm.secrets.register_environment`).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _PREFIXED = re.compile(
     r"(?<![A-Za-z0-9])(?:(?:sk|pk|rk|m0|ak|hf|gsk|gh[opsu]|glpat|xox[abp]|nvapi|lsv2|pplx|tvly)[-_]|AKIA|AIza|eyJ)[A-Za-z0-9_-]{12,}"
     r"|\b(?i:bearer|basic) +[A-Za-z0-9+/_=.-]{8,}"
 )
-"""Beginnings that providers give to their keys, and what follows the scheme of a header."""
+"""Prefixes of the providers' keys, and the text after the scheme of a header."""
 _PASSWORD = re.compile(r"://[^/@\s]*:(?!\$\{|\{)[^/@\s]+@")
 """User and password in an address."""
 _HEX = re.compile(r"[0-9a-f]+|[0-9A-F]+")
@@ -44,7 +44,7 @@ def names_secret(name: str) -> bool:
 
 
 def written_key(settings: Mapping[str, Any], where: str = "") -> str:
-    """A sentence about the first key that stands in the settings; empty if there is none. It repeats names, never a value."""
+    """A sentence about the first key written in the settings; empty if there is none. It repeats names, never a value."""
     return next((f"{path} {fault}" for path, fault in _faults(settings, where, "")), "")
 
 
@@ -63,7 +63,7 @@ HOW = (
 
 
 def _faults(value: Any, path: str, sent: str) -> Iterator[tuple[str, str]]:
-    """The faults below a setting. `sent` is the nearest setting above whose values leave the process."""
+    """The faults below a setting. `sent` is the nearest parent setting whose values leave the process."""
     name = path.rpartition(".")[2]
     sent = name if name in SENT else sent
     if isinstance(value, Mapping):

@@ -1,4 +1,4 @@
-"""Where a product is: its pins in conf/product, its environment in a folder of the user, its adapter here."""
+"""Locations of a product's files: its pins in conf/product, its environment in a folder of the user, its adapter here."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class Place:
     name: str
     adapter: Path
     pins: Path | None
-    """Names and versions of all packages of its environment; None for a product that runs in our own."""
+    """Names and versions of all packages of its environment; None for a product that runs in our environment."""
 
     @property
     def folder(self) -> Path:
-        """Its environment, named after its pins: other pins are another environment."""
+        """Its environment, named after its pins, so that other pins give another environment."""
         assert self.pins is not None
         return products_folder() / f"{self.name}-{_digest(self.pins)[:12]}"
 
@@ -44,7 +44,7 @@ class Place:
 
     @property
     def identity(self) -> dict[str, str]:
-        """The parts that decide how the product behaves, apart from its settings: versions, adapter and worker."""
+        """Digests of the files that determine the product's behaviour apart from its settings: versions, adapter and worker."""
         own = {name: _digest(Path(__file__).with_name(name)) for name in OURS}
         pins = {} if self.pins is None else {"pins": _digest(self.pins)}
         return {"product": self.name, **pins, "adapter": _digest(self.adapter), **own}
@@ -55,7 +55,7 @@ INSTALLED = ".installed"
 
 
 def products_folder() -> Path:
-    """Where the environments of products are: MEMSYS_PRODUCTS, or a folder in the user's cache."""
+    """The folder of the products' environments: MEMSYS_PRODUCTS, or a folder in the user's cache."""
     return Path(os.environ.get("MEMSYS_PRODUCTS") or cache_folder() / "products")
 
 

@@ -26,23 +26,23 @@ from memsys.products.surroundings import MEMORY_EXCEEDED
 
 WORKER, SURROUNDINGS = (Path(__file__).with_name(f"{name}.py") for name in ("worker", "surroundings"))
 POLL = 0.25
-"""Seconds between two looks at the clock while a reply is awaited."""
+"""Seconds between two checks of the time limit while a reply is awaited."""
 STARTED = 60.0
-"""Seconds in which a process in a sandbox listens on the gateway's port."""
+"""Seconds within which a process in a sandbox must listen on the gateway's port."""
 GRACE = 2.0
 """Seconds that a step may go on after one of its calls has failed for good."""
 AHEAD, LONGEST = 4, 256 << 20
-"""Lines that are read before somebody asks for them, and bytes of a longer line that are read as one: a product that writes without end
-waits, and fills no memory of the harness."""
+"""Maximum number of lines that are read ahead, and of bytes in a line; the rest of a longer line is read as another line. A product that
+writes without end must wait, and does not fill the harness's memory."""
 MOST = 10**9
-"""The greatest count that is believed."""
+"""The greatest count that is accepted."""
 ENDS = {MEMORY_EXCEEDED: "it exceeded its memory limit"}
 Serve = Callable[[socket.socket], Callable[[], None]]
-"""Has the gateway serve on one more listener; what it returns stops that."""
+"""Makes the gateway serve on a further listener; the returned function stops that."""
 
 
 class WorkerError(RuntimeError):
-    """A step of a product did not end as it should."""
+    """A step of a product failed."""
 
 
 class Crashed(WorkerError):
@@ -58,7 +58,7 @@ class Raised(WorkerError):
 
 
 class MalformedReply(WorkerError):
-    """A reply or a count that no product can mean; the process goes on."""
+    """A malformed reply or count; the process goes on."""
 
 
 class WorkerProcess:
@@ -66,7 +66,7 @@ class WorkerProcess:
 
     Args:
         port: the gateway's.
-        serve: has the gateway serve in the sandbox's network too.
+        serve: makes the gateway serve in the sandbox's network too.
         memory_mb: memory limit of the process and all that it starts; 0 = none.
 
     Raises:
@@ -80,14 +80,14 @@ class WorkerProcess:
         self.refused: dict[str, int] = {}
         """Refused connections and programs, by address or name."""
         self.garbage = 0
-        """Lines on the protocol's stream that are no replies."""
+        """Number of lines on the protocol's stream that are not replies."""
         self._number, self._memory_mb = 0, memory_mb
         self._lines: queue.Queue[bytes | None] = queue.Queue(AHEAD)
         processes.hide_this_process()
         held = processes.scratch_folder()
         self.scratch = held.path / "scratch"
         (self.scratch / "home").mkdir(parents=True)
-        # Not within reach of the product, which might put a link to a file of the user in its place.
+        # Out of the product's reach, which might replace it by a link to a file of the user.
         self._said = (held.path / "stderr.txt").open("w+b")
         door, line = socket.socketpair()
         with door, line:
@@ -100,7 +100,7 @@ class WorkerProcess:
                 target=_read, args=(self._process.stdout, self._lines), name="worker", daemon=True
             )
             reader.start()
-            # A memory that nobody closes ends its process when it is forgotten.
+            # A memory that is never closed ends its process when it is garbage-collected.
             self._forgotten = weakref.finalize(self, _forget, self._process, held, stops := [])
             if self.sandbox != "none":
                 line.close()
@@ -109,7 +109,7 @@ class WorkerProcess:
     def _started(
         self, python: Path, adapter: Path, held: Held, port: int, line: socket.socket
     ) -> subprocess.Popen[bytes]:
-        """The process: on Linux that of the keeper, which ends with the worker and takes along whatever the worker has started."""
+        """The process: on Linux the keeper's, which ends with the worker and ends all processes that the worker has started."""
         self.sandbox = sandbox.kind()
         command, files = [str(python), str(WORKER), str(adapter)], (WORKER, SURROUNDINGS, adapter)
         if self.sandbox != "none":
@@ -129,7 +129,7 @@ class WorkerProcess:
         """The socket on which the process listens in its network.
 
         Raises:
-            Crashed: it ended instead, or took too long.
+            Crashed: the process ended instead, or took too long.
         """
         door.settimeout(STARTED)
         try:
@@ -155,7 +155,7 @@ class WorkerProcess:
             failed: whether a model call of this step has failed for good. The step then ends soon, by itself or with the process.
 
         Raises:
-            Crashed, Hung, Raised: it did not end as it should.
+            Crashed, Hung, Raised: the step failed.
             Stopped: the user asked for a stop.
         """
         self._number += 1
@@ -197,17 +197,17 @@ class WorkerProcess:
                 raise Hung(f"{step}: no reply within {seconds:g} s; killed. {self._tail()}")
 
     def _check_memory(self, step: str) -> None:
-        """Kill the process if it and all that it has started hold more than they may.
+        """Kill the process if it and its descendants exceed the memory limit.
 
         Raises:
-            Crashed: they did.
+            Crashed: they exceed it.
         """
         if self._memory_mb and (held := processes.megabytes(self._process.pid)) > self._memory_mb:
             self.kill()
             raise Crashed(f"{step}: killed, with {held:.0f} MB beyond its memory limit of {self._memory_mb} MB")
 
     def _reply(self, line: bytes) -> dict[str, Any] | None:
-        """The reply in a line, if it is the one to the last step; other lines are counted and passed over."""
+        """The reply in a line, if it answers the last step; other lines are counted and ignored."""
         try:
             reply = received(line)
         except ValueError:
@@ -220,20 +220,20 @@ class WorkerProcess:
     def _ended(self, step: str) -> str:
         try:
             code = self._process.wait(timeout=10)
-        except subprocess.TimeoutExpired:  # it closed its end of the pipe, and goes on
+        except subprocess.TimeoutExpired:  # it closed its end of the pipe, and is still running
             self.kill()
             return f"{step}: the product's process closed its output; killed. {self._tail()}"
-        number = -code if code < 0 else code - 128  # a keeper tells the signal of its worker by its exit code
+        number = -code if code < 0 else code - 128  # a keeper reports the signal of its worker by its exit code
         known = number in signal.valid_signals()
         how = ENDS.get(code) or (f"signal {signal.Signals(number).name}" if known and number else f"exit code {code}")
         return f"{step}: the product's process ended ({how}). {self._tail()}"
 
     def _tail(self) -> str:
-        """The end of what the product wrote to stderr."""
+        """The last part of the product's stderr."""
         return redact(processes.last_words(self._said))[-300:].strip()
 
     def kill(self) -> None:
-        """End the process and whatever it has started, at once."""
+        """End the process and all processes that it has started, at once."""
         processes.end(self._process)
 
     def close(self, seconds: float = 10.0) -> None:
@@ -242,17 +242,17 @@ class WorkerProcess:
             if self._process.poll() is None:
                 self.ask("close", {}, seconds)
         except (WorkerError, stopping.Stopped):
-            pass  # nothing is lost: what was read is with us
+            pass  # nothing is lost: the harness has everything that was read
         finally:
             self._said.close()
             self._forgotten()
 
 
 def _cpu(reply: Mapping[str, Any], step: str, before: float) -> float:
-    """CPU seconds so far by a reply.
+    """The CPU seconds so far that a reply states.
 
     Raises:
-        MalformedReply: they are no such number.
+        MalformedReply: the value is not a number of seconds.
     """
     cpu = reply.get("cpu", before)
     if isinstance(cpu, bool) or not isinstance(cpu, int | float) or not math.isfinite(cpu) or not 0 <= cpu < 1e9:
@@ -261,10 +261,10 @@ def _cpu(reply: Mapping[str, Any], step: str, before: float) -> float:
 
 
 def _refusals(reply: Mapping[str, Any], step: str, before: dict[str, int]) -> dict[str, int]:
-    """Calls that a reply refused so far.
+    """The connections and programs refused so far that a reply states.
 
     Raises:
-        MalformedReply: it is no mapping of counts.
+        MalformedReply: the value is not a mapping of counts.
     """
     refused = reply.get("refused", before)
     if not isinstance(refused, dict):
@@ -273,7 +273,7 @@ def _refusals(reply: Mapping[str, Any], step: str, before: dict[str, int]) -> di
 
 
 def count(value: Any, what: str) -> int:
-    """A number of things that a product tells.
+    """A count that a product states.
 
     Raises:
         MalformedReply: it is not a whole number from 0 to a billion.
@@ -307,7 +307,7 @@ def _forget(process: subprocess.Popen[bytes], held: Held, stops: list[Callable[[
 
 
 def _environment(scratch: Path) -> dict[str, str]:
-    """The variables that a product is given: none of those that hold keys, its own home, one thread, a fixed hash seed."""
+    """The environment variables of a product: no variable that holds a key, its own home, one thread, a fixed hash seed."""
     home = str(scratch / "home")
     own = {name: os.environ[name] for name in ("PATH", "LANG", "LC_ALL", "SYSTEMROOT") if name in os.environ}
     folders = dict.fromkeys(("HOME", "USERPROFILE", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME"), home)

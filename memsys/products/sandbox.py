@@ -1,8 +1,8 @@
-"""The sandbox of a product: what it sees of this machine, by bubblewrap or by namespaces of our own; `none` where the system has neither.
+"""The sandbox of a product, by bubblewrap or by our own namespaces; `none` if the system supports neither.
 
 In a sandbox a process sees the system's programs and libraries, its Python environment and its adapter, read-only; its scratch folder,
-and an empty /tmp and home; no other process; and a network of its own that has nothing but the gateway in it. Without one it runs as
-the user does, and sees what the user sees. MEMSYS_SANDBOX chooses: `auto` (default), `required` refuses to start a product without a
+and an empty /tmp and home; no other process; and its own network, which contains only the gateway. Without a sandbox it runs with the
+user's rights, and sees what the user sees. MEMSYS_SANDBOX chooses: `auto` (default), `required` refuses to start a product without a
 sandbox, `off` uses none.
 """
 
@@ -33,16 +33,16 @@ SYSTEM = (
         "/etc/ssl/certs",
     ),
 )
-"""Folders of the system that programs need; none is the user's."""
+"""System folders that programs need; none of them belongs to the user."""
 WISHES = ("auto", "required", "off")
 
 
 def kind() -> Kind:
-    """The sandbox that products get here.
+    """The kind of sandbox that products get on this machine.
 
     Raises:
-        RuntimeError: MEMSYS_SANDBOX is `required`, and there is none.
-        ValueError: it is none of the three.
+        RuntimeError: MEMSYS_SANDBOX is `required`, and there is no sandbox.
+        ValueError: MEMSYS_SANDBOX has another value than the three.
     """
     wish = os.environ.get("MEMSYS_SANDBOX", "auto")
     if wish not in WISHES:
@@ -57,13 +57,13 @@ def kind() -> Kind:
 
 @lru_cache(maxsize=1)
 def _best() -> Kind:
-    """The first kind in which a Python can be started."""
+    """The first kind of sandbox in which Python can be started."""
     kinds: tuple[Kind, ...] = ("bubblewrap", "namespaces") if sys.platform == "linux" else ()
     return next((each for each in kinds if works(each)), "none")
 
 
 def works(kind: Kind) -> bool:
-    """Whether the system lets a Python start in such a sandbox."""
+    """Whether Python can be started in such a sandbox on this system."""
     if kind == "bubblewrap" and shutil.which("bwrap") is None:
         return False
     with tempfile.TemporaryDirectory(prefix="sandbox-") as folder:
@@ -79,9 +79,9 @@ def confined(kind: Kind, folder: Path, python: Path, readable: Sequence[Path], c
     """The command line that runs a command in a sandbox, or without one as a process whose descendants end with it.
 
     Args:
-        folder: holds `scratch`, which the command may write to, and what the sandbox is made of.
+        folder: holds `scratch`, which the command may write to, and the files that the sandbox is made of.
         python: an interpreter; its environment is readable.
-        readable: further files that are.
+        readable: further readable files.
 
     Raises:
         ValueError: the environment of `python` is a folder that holds the user's home.
@@ -96,7 +96,7 @@ def confined(kind: Kind, folder: Path, python: Path, readable: Sequence[Path], c
 
 
 def _binds(folder: Path, readable: Sequence[Path]) -> list[tuple[str, str, bool]]:
-    """Source, target and whether it may be written to; what lies within another follows it."""
+    """Source, target and whether it is writable, for each mount; nested mounts come after those that contain them."""
     tmp, own = folder / "tmp", folder / "etc"
     for each in (tmp, own, folder / "scratch"):
         each.mkdir(exist_ok=True)
@@ -113,7 +113,7 @@ def _binds(folder: Path, readable: Sequence[Path]) -> list[tuple[str, str, bool]
 
 
 def _environment_of(python: Path) -> list[Path]:
-    """The folders that an interpreter needs: its environment, and the Python that this was made from.
+    """The folders that an interpreter needs: its environment, and the Python installation that the environment was made from.
 
     Raises:
         ValueError: one of them holds the user's home, which a product must not see.
@@ -134,7 +134,7 @@ def _within(path: str, folder: str) -> bool:
 
 
 def _bubblewrap(binds: Sequence[tuple[str, str, bool]]) -> list[str]:
-    """The program's options, whose order is that of the mounts."""
+    """The program's options, in the order of the mounts."""
     options = ["bwrap", "--unshare-user", "--unshare-all", "--die-with-parent", "--cap-drop", "ALL", "--proc", "/proc"]
     options += ["--uid", str(USER), "--gid", str(USER)]
     options += ["--dev", "/dev"]

@@ -1,4 +1,4 @@
-"""A product's life on one case: its worker, its account at the gateway, and what to do when the worker dies."""
+"""A product's session for one case: its worker, its account at the gateway, and the restart of a worker that has ended."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ class Limits:
     open_seconds: float
     step_seconds: float
     memory_mb: int
-    """0 = as much as there is."""
+    """0 = no limit."""
     restarts: int
-    """How often a dead worker is replaced by one that is given the same history again; the replies come from the cache."""
+    """How often a dead worker is replaced by a new one, which gets the same history again; the replies come from the cache."""
 
 
 class ProductSession:
-    """Passes steps to a worker. A new worker is started for the first step, and after one has died.
+    """Passes steps to a worker. A new worker is started for the first step, and after a worker has died.
 
     Steps are taken one at a time, whatever thread they come from.
 
     Args:
-        opening: what the product is built with, beside the gateway's address.
+        opening: the values that the product is built with, in addition to the gateway's address.
     """
 
     def __init__(
@@ -55,20 +55,20 @@ class ProductSession:
         self.abilities: dict[str, Any] = {}
 
     def opens_with(self, more: Mapping[str, Any]) -> None:
-        """Add to what the product is built with; workers that run already are not told."""
+        """Add to the values that the product is built with; a worker that is already running does not get them."""
         self._opening.update(more)
 
     @property
     def pid(self) -> int:
-        """Process id of the worker; 0 where none runs."""
+        """Process id of the worker; 0 if none is running."""
         return 0 if self._process is None else self._process.pid
 
     def build(self, step: str, given: dict[str, Any]) -> Any:
         """Take a step that changes the memory.
 
         Raises:
-            WorkerError: it did not end as it should.
-            ModelError: a model call failed for good, whether or not the product minded.
+            WorkerError: the step failed.
+            ModelError: a model call failed for good, even if the product ignored it.
         """
         with self._lock:
             value = self._step(self._living(), step, given, "build")
@@ -103,7 +103,7 @@ class ProductSession:
         self.counts["starts"] += 1
         if again:
             meter.note("released.restart")
-        with metering() as ledger:  # what a history costs was charged when it was written first
+        with metering() as ledger:  # the cost of a history was charged when it was written first
             self._process = process = self._started()
             self._open(process)
             for step, given in self._history:
@@ -170,10 +170,10 @@ class ProductSession:
         return value
 
     def _raise_failures(self, step: str, cause: Exception | None) -> None:
-        """Raise the failure of a model call of this step. A write that went on without the reply is not trusted: the worker ends.
+        """Raise the failure of a model call of this step. After a write that went on without the reply, the worker is ended.
 
         Raises:
-            ModelError: there was one; an `EndOfRun` before others.
+            ModelError: a call failed; an `EndOfRun` is raised before other errors.
         """
         failures = list(self._account.failures)
         if not failures:

@@ -1,7 +1,7 @@
 """The HTTP calls of a service: the client of the model endpoints with other methods, headers and replies.
 
 Queue, limits, Retry-After, retries, outages, `network=false` and the removal of keys are those of `memsys.llm.endpoint`. One difference: a
-call that may not be repeated (most adds) is sent again only if the service did not begin to work on it, because it would store twice.
+call that may not be repeated (most adds) is sent again only if the service did not begin to work on it; otherwise it might store twice.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ class ServiceCall:
     path: str
     query: Mapping[str, Any]
     body: Any
-    """Sent as JSON; None for a request without a body."""
+    """The body, sent as JSON; None for a request without a body."""
     repeatable: bool
-    """Whether sending it twice does no harm."""
+    """Whether the call may be sent twice without harm."""
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """A service, and how much may be asked of it; memories of the same address share their limits."""
+    """A service with its limits; memories of the same address share their limits."""
 
     base_url: str
     key_env: str
@@ -57,7 +57,7 @@ class Address:
 
 @lru_cache(maxsize=64)
 def endpoint_of(address: Address) -> ServiceEndpoint:
-    """The endpoint of an address; one for this process."""
+    """The endpoint of an address; this process has one per address."""
     return ServiceEndpoint(address)
 
 
@@ -74,12 +74,12 @@ class ServiceEndpoint(Endpoint):
         """Send a call and return the decoded reply; None for an empty one.
 
         Raises:
-            ModelError: it failed for good; `EndOfRun` where no further call can succeed.
+            ModelError: the call failed for good; `EndOfRun` if no further call can succeed.
         """
         return self.start(call.path, asdict(call), 0.0, lambda _: 0.0, lambda value, *_: value["reply"]).result()
 
     def ask_once(self, call: ServiceCall) -> None:
-        """Send a call although a stop was requested: past the queue, once, within a few seconds.
+        """Send a call although a stop was requested: without queueing, once, within a few seconds.
 
         Raises:
             ModelError: it failed.

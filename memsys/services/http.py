@@ -1,11 +1,12 @@
-"""Any HTTP service as a memory, described in YAML; decisions and deviations stand in `memsys.services.memory`.
+"""Any HTTP service as a memory, described in YAML; decisions and deviations are in `memsys.services.memory`.
 
 A call is `{method: POST, path: /memories, query: {}, body: {}}`, with placeholders (`{namespace}`, `{text}`, `{k}` …, all in
-`memsys.services.memory.KNOWN`). Besides, `ok: {path, equals}` says when a reply is a success, `id` where an add's reply has its id, and
-`repeatable: true` that the call may be sent again after a failure that leaves open whether it was worked on. Searches may, adds may not.
+`memsys.services.memory.KNOWN`). In addition, `ok: {path, equals}` says when a reply is a success, `id` is the path of the id in an add's
+reply, and `repeatable: true` permits sending the call again after a failure that may have come after the service began to work on it.
+By default searches may be repeated and adds may not.
 
-The key comes from the environment variable `key_env` and stands in `headers` as `{key}`. A key that is written into the settings, or that
-looks like one, is refused: settings are written to run.json and to reports.
+The key comes from the environment variable `key_env` and is written as `{key}` in `headers`. A key in the settings, or a value that looks
+like one, is refused, because settings are written to run.json and to reports.
 """
 
 from __future__ import annotations
@@ -41,17 +42,17 @@ class HttpSettings(ServiceSettings):
     key_env: str = "MEMORY_API_KEY"
     """Environment variable that holds the key."""
     in_flight: Positive = 16
-    """Most calls at once, over all cases of this process."""
+    """Maximum number of calls in flight, over all cases of this process."""
     rpm: float | None = None
-    """Most calls a minute, over all cases of this process; None for no limit."""
+    """Maximum number of calls a minute, over all cases of this process; None for no limit."""
     timeout: float = 60.0
-    """Seconds of an attempt."""
+    """Time limit of an attempt in seconds."""
     retries: int = 4
-    """Further attempts."""
+    """Number of further attempts."""
 
 
 class HttpMemory(ServiceMemory):
-    """Recalls what an HTTP service finds.
+    """Recalls the hits of an HTTP service.
 
     Raises:
         ValueError: a setting has another form or holds a key, or the base URL cannot be used.

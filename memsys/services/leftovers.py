@@ -1,7 +1,7 @@
-"""Which namespaces this user's processes have at a service: a file for each, so that the next run deletes those of a killed one.
+"""A record of the namespaces of this user's processes at a service: one file each, so that the next run deletes those of a killed run.
 
-The files are in a folder that their process holds (`memsys.folders`), below `namespaces/<service>` of the user's cache, or of
-MEMSYS_NAMESPACES. Whoever finds folders of ended processes takes their files over first: of two runs that start at once, one does.
+The files are in a folder that their process locks (`memsys.folders`), below `namespaces/<service>` of the user's cache, or of
+MEMSYS_NAMESPACES. A process first takes over the files of ended processes, so that only one of two runs that start at once deletes them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from memsys.llm.secrets import redact, redact_bytes
 
 _making = threading.Lock()
 OURS = re.compile(r"memsys-[0-9a-f]{8}-[0-9a-f]{8}")
-"""Names of namespaces; no other is ever deleted, whatever a file is called."""
+"""Names of namespaces; a namespace with another name is never deleted."""
 
 
 def new_namespace(seed: int, random: str) -> str:
@@ -62,7 +62,7 @@ class Namespaces:
             self.file(namespace).unlink(missing_ok=True)
 
     def taken_over(self) -> list[str]:
-        """Namespaces of processes that have ended; from now on their files are this process's.
+        """Namespaces of processes that have ended; from now on their files belong to this process.
 
         Raises:
             OSError: a file cannot be moved.
@@ -80,7 +80,7 @@ class Namespaces:
         return names
 
     def cleared(self, count: int, kept: Sequence[str], failures: Sequence[str]) -> str:
-        """A sentence about `count` namespaces that were left behind, of which some were kept; empty where there were none."""
+        """A sentence about `count` namespaces left behind by killed runs, and how many of them were kept; empty if there were none."""
         if not count:
             return ""
         said = f"{count - len(kept)} of {count} namespaces that killed runs left at {redact(self.service)} are deleted"
@@ -90,7 +90,7 @@ class Namespaces:
         return f"{said}, {len(kept)} are not{why}: their files stay in {self.file(kept[0]).parent}, and the next run tries again"
 
     def file(self, namespace: str) -> Path:
-        """Where the file of one of this process's namespaces is."""
+        """The path of the file of one of this process's namespaces."""
         return self._own_folder() / f"{namespace}.json"
 
     def _own_folder(self) -> Path:
@@ -102,21 +102,21 @@ class Namespaces:
 
 
 def namespaces_at(name: str, service: str, door: object) -> Namespaces:
-    """The namespaces at a service, one object for this process.
+    """The namespaces at a service; this process has one such object per service.
 
     Args:
         name: a short name for the folder; characters that a file name should not have are replaced.
-        service: its address, for people.
-        door: all that tells it from other services, without secrets.
+        service: its address, for messages.
+        door: everything that distinguishes it from other services, without secrets.
     """
     digest = hashlib.sha256(canonical([service, door])).hexdigest()[:12]
     plain = re.sub(r"[^A-Za-z0-9]+", "_", name).strip("_")[:60]
     root = Path(os.environ.get("MEMSYS_NAMESPACES") or cache_folder() / "namespaces")
-    with _making:  # cells begin at the same time, and of two objects one would lose its lock
+    with _making:  # cases begin at the same time, and one of two objects would lose its lock
         return _made(service, root / f"{plain}-{digest}", os.getpid())
 
 
 @lru_cache(maxsize=64)
 def _made(service: str, folder: Path, process: int) -> Namespaces:
-    """One object a folder and process: a child that was forked begins a folder of its own."""
+    """One object per folder and process: a forked child begins a folder of its own."""
     return Namespaces(service, folder)

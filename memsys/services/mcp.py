@@ -1,15 +1,15 @@
-"""Any MCP server as a memory, described in YAML; decisions and deviations stand in `memsys.services.memory`.
+"""Any MCP server as a memory, described in YAML; decisions and deviations are in `memsys.services.memory`.
 
 A call is `{tool: add_memory, arguments: {text: "{text}"}}`; `ok` and `id` are those of `memsys.services.http`. A tool's result is its
 structured content, else the JSON of its first text, else that text; `results.items` says where the list of hits is.
 
 Decisions:
 
-- A server on stdio is a process a case, in a folder of its own that is also its home and is deleted with it; it needs no `delete`.
+- A server on stdio is one process per case, in a folder of its own that is also its home and is deleted with it; it needs no `delete`.
   A server at a `url` is shared, and needs `delete`.
 - The process gets the few variables that the package `mcp` passes on, those of `env`, and the keys named in `keys`.
-- A tool that reports an error fails its step; so does a server that has ended, whose state is lost.
-- With `network=false` a process is refused unless the file says that it is `local`: nobody watches what it connects to.
+- A tool that reports an error fails its step; so does a server that has ended, because its state is lost.
+- With `network=false` a process is refused unless the file says that it is `local`, because its connections are not watched.
 """
 
 from __future__ import annotations
@@ -44,15 +44,15 @@ class McpSettings(ServiceSettings):
     version: str = ""
     """The version that the server must report; empty: any."""
     command: str | None = None
-    """The program; `{python}` is our interpreter, `{root}` the folder of our packages, `{scratch}` that of the case."""
+    """The program; `{python}` is our interpreter, `{root}` the folder of our packages, `{scratch}` the scratch folder of the case."""
     args: Sequence[str] = ()
     env: Mapping[str, str] | None = None
-    """Variables of the program with their values, none of them a key."""
+    """Environment variables of the program with their values; none may be a key."""
     keys: Sequence[str] = ()
     """Names of environment variables whose values are keys; the program gets them."""
     url: str | None = None
     local: bool = False
-    """Whether the command reaches nothing beyond this machine."""
+    """Whether the command connects to this machine only."""
     open_seconds: float = 60.0
     """Time limit of opening a session."""
     step_seconds: float = 60.0
@@ -60,10 +60,10 @@ class McpSettings(ServiceSettings):
 
 
 class McpMemory(ServiceMemory):
-    """Recalls what a tool of an MCP server finds.
+    """Recalls the hits of a tool of an MCP server.
 
     Raises:
-        ValueError: a setting has another form, there is not one of a command and a url, or a server at a url has no `delete`.
+        ValueError: a setting has another form, there is not exactly one of a command and a url, or a server at a url has no `delete`.
     """
 
     NEEDED: ClassVar = ("add", "search")

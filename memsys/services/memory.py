@@ -2,16 +2,16 @@
 
 There is no paper and no `mode`. Decisions:
 
-- Each case has a namespace of its own, `memsys-<seed>-<random>`: two runs that go on at the same time, or one after a crash, must not
-  meet. It is deleted when the case ends. A killed run leaves its namespaces behind, and a file for each (`memsys.services.leftovers`);
+- Each case has its own namespace, `memsys-<seed>-<random>`, so that parallel runs, or a run after a crash, do not share data.
+  It is deleted when the case ends. A killed run leaves its namespaces behind, and a file for each (`memsys.services.leftovers`);
   the next run with the same service on this machine deletes them (`clear_up`).
-- A call that failed for good fails its step: a memory that silently lacks a unit would be scored as one that forgot it. `ok` names what
-  a reply must say, for services that report failures with status 200.
-- `wait` is a rule: before questions are read, what was added must be reported as indexed. A time limit that passes is an error of the
-  case, never a shrug.
+- A call that failed for good fails its step: a memory that silently lacks a unit would be scored as if it had forgotten the unit. `ok` is
+  the condition on a successful reply, for services that report failures with status 200.
+- `wait` is a condition: before questions are read, the service must report all added texts as indexed. When the time limit passes, the
+  case fails.
 - Recalled text is cut to `k` items; more of them, blank ones and repeated ids are counted.
-- The evidence of an item is what the service gives back of the turn ids it was sent, or of the ids that it gave to adds
-  (`results.sources`); without them the turns whose text occurs in the item. The report counts both, and items of unknown evidence.
+- The evidence of an item is the turn ids that the service returns, or the ids that it gave to adds (`results.sources`); without them, the
+  turns whose text occurs in the item. The report counts both, and items of unknown evidence.
 - Nothing is cached and nothing can be replayed: the state is the service's. `replay=true` shows finished runs and refuses others.
 """
 
@@ -42,9 +42,9 @@ from memsys.settings import Positive, Settings
 
 RESULTS = {"items": "", "text": "", "id": "", "score": "", "distance": "", "sources": "", "time": ""}
 SHORTEST = 12
-"""Characters of a turn's text that can be recognised in an item; shorter ones occur in every dialogue."""
+"""Minimum number of characters of a turn's text that is recognised in an item; shorter texts occur in every dialogue."""
 FEW = 3
-"""Deletions that may fail before the others are left to the next run: the service is down, or refuses them all."""
+"""Number of deletions that may fail before the others are left to the next run: the service is down, or refuses all of them."""
 STEPS = ("open", "add", "end", "search", "reset", "delete")
 OF_A_CASE = {"namespace"}
 OF_A_UNIT = OF_A_CASE | {"unit", "session", "text", "dated_text", "time", "time_text", "timestamp", "turns", "turn_ids"}
@@ -64,7 +64,7 @@ KNOWN = {
 
 
 class ServiceError(ModelError):
-    """A service's reply says that a step failed, or has no place for what is needed."""
+    """A service's reply says that a step failed, or lacks a needed value."""
 
 
 class NotIndexed(ServiceError):
@@ -73,7 +73,7 @@ class NotIndexed(ServiceError):
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """When what was added can be found."""
+    """How to wait until added texts can be found."""
 
     call: Any
     done: Condition
@@ -81,7 +81,7 @@ class Wait:
     seconds: float
     every: float
     each: bool
-    """Whether each add is asked for by its id, instead of the namespace as a whole."""
+    """Whether to ask for the state of each add by its id, instead of the whole namespace."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ class ServiceSettings(Settings):
     """
 
     k: Positive = 10
-    """Most items of a recall."""
+    """Maximum number of items of a recall."""
     per: Literal["unit", "turn"] = "unit"
     """The content of one add."""
     version: str = ""
@@ -121,12 +121,12 @@ class ServiceSettings(Settings):
 
     @property
     def steps(self) -> dict[str, Mapping[str, Any]]:
-        """The steps that the service has."""
+        """The steps that the service supports."""
         return {name: call for name in STEPS if (call := getattr(self, name)) is not None}
 
 
 class ServiceMemory(MemorySystem):
-    """Recalls what a service finds. A subclass turns the description of a step into a call (`_prepared`) and makes it (`_send`).
+    """Recalls the hits of a service. A subclass turns the description of a step into a call (`_prepared`) and makes it (`_send`).
 
     Raises:
         ValueError: a setting has another form.
@@ -163,7 +163,7 @@ class ServiceMemory(MemorySystem):
         self._lock = threading.Lock()
         self._counts: Counter[str] = Counter()
 
-    # --- what a subclass does --------------------------------------------------------------------------------------------
+    # --- for subclasses --------------------------------------------------------------------------------------------------
 
     @abstractmethod
     def _prepared(self, where: str, given: Any) -> dict[str, Any]:
@@ -171,7 +171,7 @@ class ServiceMemory(MemorySystem):
 
     @abstractmethod
     def _send(self, step: str, call: Mapping[str, Any], values: Mapping[str, Any]) -> Any:
-        """Make a call and return the decoded reply; raises ModelError where it failed for good."""
+        """Make a call and return the decoded reply; raises ModelError if it failed for good."""
 
     @abstractmethod
     def _send_at_last(self, call: Mapping[str, Any], values: Mapping[str, Any]) -> None:
@@ -183,7 +183,7 @@ class ServiceMemory(MemorySystem):
         """The files of this process's namespaces at the service."""
 
     def _shut(self) -> None:
-        """Give up what this memory alone holds, such as a process."""
+        """Release the resources of this memory alone, such as a process."""
 
     # --- the memory ------------------------------------------------------------------------------------------------------
 
@@ -201,11 +201,11 @@ class ServiceMemory(MemorySystem):
             self._ask("end", {"session": session_id})
 
     def consolidate(self) -> None:
-        """Wait until everything that was added is indexed.
+        """Wait until all added texts are indexed.
 
         Raises:
-            NotIndexed: it was not in time.
-            ServiceError: the service reports that it failed to index it.
+            NotIndexed: a text was not indexed in time.
+            ServiceError: the service reports that indexing failed.
         """
         if self._wait is None or not self._texts:
             return
@@ -241,7 +241,7 @@ class ServiceMemory(MemorySystem):
         self._pending.clear()
 
     def close(self) -> None:
-        """Delete the namespace. A service that fails to is counted; the case is complete all the same."""
+        """Delete the namespace. A failure is counted; the case is complete all the same."""
         try:
             if self._opened and "delete" in self._steps:
                 if stopping.requested():
@@ -260,7 +260,7 @@ class ServiceMemory(MemorySystem):
         return self._counts["add"]
 
     def report(self) -> dict[str, Any]:
-        """Calls that change the memory, and failures."""
+        """Number of calls that change the memory, and of failures."""
         return {"counts": {name: n for name, n in sorted(self._counts.items()) if n}}
 
     def clear_up(self) -> str:
@@ -297,7 +297,7 @@ class ServiceMemory(MemorySystem):
             self._opened = True
 
     def _record(self) -> None:
-        """Write the namespace's file before the service hears of it. A disk that refuses is counted; the case goes on."""
+        """Write the namespace's file before the first call with it. A failure to write is counted; the case goes on."""
         try:
             self._namespaces.add(self.namespace)
         except OSError:
@@ -343,7 +343,7 @@ class ServiceMemory(MemorySystem):
             time.sleep(rule.every)
 
     def _keep_ids(self, reply: Any, turns: tuple[Turn, ...]) -> None:
-        """Remember what the service calls an add: to wait for it, and to know the turns of what is recalled from it."""
+        """Remember the service's id of an add: to wait for it, and to find the turns of a recalled item."""
         if (path := self._steps["add"].get("id")) is None:
             return
         ids = [str(value) for value in reached(reply, str(path)) if value is not None]
@@ -359,7 +359,7 @@ class ServiceMemory(MemorySystem):
             with self._lock:
                 self._counts[event] += amount
 
-    # --- what was recalled -----------------------------------------------------------------------------------------------
+    # --- recalled items --------------------------------------------------------------------------------------------------
 
     def _items(self, reply: Any) -> Iterator[Item]:
         known: set[str] = set()

@@ -1,9 +1,9 @@
-"""One MCP server and the session with it: a process of its own for a case, or a server that is reached over HTTP.
+"""One MCP server and the session with it: one process per case, or a server that is reached over HTTP.
 
-A process is given a home of its own, the variables that its settings name, and no others; what it starts ends with it. It runs with the
-user's rights, so it can read the user's files and connect to wherever it likes.
+A process gets its own home and only the variables that its settings name; the processes that it starts end with it. It runs with the
+user's rights, so it can read the user's files and connect to any machine.
 
-The session lives in a task of the event loop of all endpoints. The package `mcp` is imported when the first session is opened.
+The session runs in a task of the event loop of all endpoints. The package `mcp` is imported when the first session is opened.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from memsys.llm.secrets import redact, register
 from memsys.llm.transport import event_loop
 
 POLL = 0.25
-"""Seconds between two looks at a requested stop."""
+"""Seconds between two checks for a requested stop."""
 MISSING = "the package mcp is not installed: pip install 'memsys-bench[mcp]'"
 
 
 class SessionError(ModelError):
-    """A call of a tool did not end as it should."""
+    """A call of a tool failed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,14 +44,14 @@ class Program:
     args: tuple[str, ...]
     env: Mapping[str, str]
     keys: tuple[str, ...]
-    """Environment variables that the process is given as they are."""
+    """Environment variables that are passed to the process unchanged."""
     url: str
     headers: Mapping[str, str]
     local: bool
-    """Whether the command reaches nothing beyond this machine, by the word of whoever wrote the file."""
+    """Whether the command connects to this machine only, as the author of the file states."""
 
     def permitted(self) -> None:
-        """Check that `network=false` does not forbid it.
+        """Check that `network=false` does not forbid this server.
 
         Raises:
             EndOfRun: the server is on another machine, or is a process whose connections cannot be watched.
@@ -68,11 +68,11 @@ class Program:
 
 
 class Session:
-    """Opens at once, and ends with `close`.
+    """A session with a server: it opens at once, and ends with `close`.
 
     Raises:
         SessionError: the server does not start, or is not the version that was asked for.
-        EndOfRun: it may not be started, a key is missing, or the package `mcp` is.
+        EndOfRun: it may not be started, or a key or the package `mcp` is missing.
     """
 
     def __init__(self, program: Program, version: str, seconds: float) -> None:
@@ -100,7 +100,7 @@ class Session:
             raise
 
     def call(self, tool: str, arguments: Mapping[str, Any], seconds: float, *, stoppable: bool = True) -> Any:
-        """Call a tool and return what it gives: its structured content, else the JSON or the text of its first text.
+        """Call a tool and return its result: its structured content, else the JSON or the text of its first text.
 
         Args:
             stoppable: whether a requested stop ends the wait.
@@ -131,7 +131,7 @@ class Session:
         event_loop().call_soon_threadsafe(self._ended.set)
         try:
             self._life.result(timeout=30)
-        except Exception:  # whatever ends a session badly, it has ended
+        except Exception:  # with or without an error, the session has ended
             self._life.cancel()
         self._forgotten()
 
@@ -155,14 +155,14 @@ class Session:
                 raise SessionError(redact(f"{what}: {type(error).__name__}: {error}. {self._tail()}")[:700]) from error
 
     def _tail(self) -> str:
-        """The end of what the process wrote to stderr."""
+        """The last part of the process's stderr."""
         said = redact(processes.last_words(self._said))
         return f"It said: {said[-300:]}" if said else ""
 
     # --- in the event loop's thread ------------------------------------------------------------------------------------
 
     async def _live(self) -> None:
-        """The session from its first to its last moment, in one task as the package demands."""
+        """The whole session, in a single task as the package demands."""
         try:
             async with self._opened() as client:
                 self._open.set_result(client)
@@ -195,7 +195,7 @@ class Session:
         args = [_with(argument, places) for argument in program.args]
         env = {name: _with(value, places) for name, value in program.env.items()}
         env = {"HOME": str(self._folder / "home"), **env, **self._secrets}
-        # Started by the loop's thread, which lives as long as we.
+        # Started by the loop's thread, which exists as long as this process.
         command, *args = processes.kept([program.command, *args])
         parameters = StdioServerParameters(command=command, args=args, env=env, cwd=self._folder)
         async with Client(stdio_client(parameters, errlog=self._said)) as client:
@@ -208,10 +208,10 @@ def _let_go(held: Held, said: IO[str]) -> None:
 
 
 def _secrets_of(program: Program) -> dict[str, str]:
-    """The keys that the program is given, from the environment.
+    """The program's keys, from the environment.
 
     Raises:
-        EndOfRun: one is not set.
+        EndOfRun: a key is not set.
     """
     secrets = {}
     for name in program.keys:

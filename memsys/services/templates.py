@@ -1,7 +1,7 @@
 """Placeholders and paths of a description in YAML: `{text}` in a request, `results.*.memory` in a reply.
 
-Paths are plain dotted names. A library for JSONPath would bring filters and scripts, which no reply needs whose list of hits has a name,
-and a grammar to learn; these few lines refuse what they do not know.
+Paths are plain dotted names. A JSONPath library would bring filters, scripts and a grammar to learn, which are not needed for a reply whose
+list of hits has a name; this module refuses what it does not know.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from urllib.parse import quote
 
 _PLACE = re.compile(r"\{(\w+)\}")
 LEFT_OUT = object()
-"""Stands for a field whose value is unknown; the field is not sent."""
+"""Marks a field whose value is unknown; the field is not sent."""
 
 
 def filled(template: Any, values: Mapping[str, Any]) -> Any:
@@ -48,7 +48,7 @@ def _text(template: str, values: Mapping[str, Any]) -> Any:
 
 
 def filled_path(template: str, values: Mapping[str, Any]) -> str:
-    """The path of a URL with its placeholders replaced; no value can leave its place between two slashes."""
+    """The path of a URL with its placeholders replaced; values are escaped, so that each stays between its two slashes."""
     return _PLACE.sub(lambda place: quote(_plain(values[place[1]]), safe="").replace(".", "%2E"), template)
 
 
@@ -117,7 +117,7 @@ def condition(where: str, given: Any) -> Condition | None:
 
 
 def mapping(where: str, given: Any, known: set[str]) -> dict[str, Any]:
-    """A mapping with no key but the known ones.
+    """A mapping that has known keys only.
 
     Raises:
         ValueError: it is none, or has another key.

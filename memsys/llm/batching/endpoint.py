@@ -1,8 +1,8 @@
 """An endpoint that collects calls and sends them as batches: half the price, and replies within a day instead of a second.
 
-It has the interface of `memsys.llm.endpoint.Endpoint`, so that clients do not know the difference. One thread takes what arrives, sends
-a batch when no call has arrived for a while, and looks after its batches under way. `journal.py` says why a killed process repeats
-nothing, and what several processes with one cache file share.
+It has the interface of `memsys.llm.endpoint.Endpoint`, so that clients need no change. One thread takes the calls that arrive, sends
+a batch when no call has arrived for a while, and polls its batches under way. `journal.py` says why a killed process repeats
+nothing, and what several processes with the same cache file share.
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ FORGET = "`python -m scripts batch forget {}` forgets it, and the next run sends
 
 @dataclass(frozen=True, slots=True)
 class BatchSettings:
-    """When batches are sent and looked after (`endpoint.batch`)."""
+    """When batches are sent and polled (`endpoint.batch`)."""
 
     idle: float = 20.0
     """Seconds without a new call after which the open calls are sent."""
     poll: float = 30.0
-    """Seconds between two looks at the batches under way."""
+    """Seconds between two status requests for the batches under way."""
     most_calls: int = 50_000
-    """Most calls of one batch."""
+    """Maximum number of calls in a batch."""
     enqueued_tokens: int | None = None
-    """Most prompt tokens in all batches under way (estimated); None: until the provider refuses."""
+    """Maximum number of prompt tokens in all batches under way (estimated); None: until the provider refuses."""
     discount: float = 0.5
     """Price of a batched call divided by that of a live one."""
     collect: bool = False
@@ -59,7 +59,7 @@ class BatchSettings:
 
 @dataclass(frozen=True, slots=True)
 class _Waiting:
-    """Somebody who waits for the reply to a call."""
+    """A caller that waits for the reply to a call."""
 
     call: JournalledCall
     future: Future[Any]
@@ -99,7 +99,7 @@ class BatchEndpoint:
         stopping.keepers.add(self)
 
     def serve(self, settings: ModelSettings) -> None:
-        """As `Endpoint.serve`; a batch has no limits a minute."""
+        """As `Endpoint.serve`; a batch has no limits per minute."""
         self.live.permitted()
 
     def start(
@@ -144,11 +144,11 @@ class BatchEndpoint:
         return Traffic(0, 0, self._finished, 0, 0, 0, 0.0, None, "", batched=batched)
 
     def refuse(self) -> None:
-        """Fail all calls; what the provider has stays there, and the same command fetches it."""
+        """Fail all calls; batches at the provider stay there, and the same command fetches them."""
         self._fail_all(stopping.Stopped("batches under way stay at the provider; run the same command to fetch them"))
 
     def finish(self, seconds: float) -> int:
-        """Nothing is lost by not waiting."""
+        """Return at once: the provider keeps the batches, so nothing is lost."""
         return 0
 
     def flush(self, seconds: float) -> None:
@@ -162,7 +162,7 @@ class BatchEndpoint:
             self._worker.join(timeout=3)
         self._fail_all(stopping.Stopped("the batches were closed before the reply came"), ended=True)
         if self._worker is not None and self._worker.is_alive():
-            return  # in a request: its lock is held until the process ends, so that nobody sends the same batch
+            return  # in a request: its lock is held until the process ends, so that no other process sends the same batch
         if self._provider is not None:
             self._provider.close()
         self.journal.close()
@@ -188,7 +188,7 @@ class BatchEndpoint:
                 self._step()
         except ModelError as error:
             self._fail_all(error, ended=True)
-        except BaseException as error:  # whoever waits must not wait for ever
+        except BaseException as error:  # a waiting caller must not wait for ever
             self._fail_all(error, ended=True)
             raise
         finally:
@@ -229,8 +229,8 @@ class BatchEndpoint:
                 self._settle(call.name, None, error)
 
     def _answer_all(self) -> None:
-        """Answer everybody whose reply is there, whoever fetched it; a call that nobody has any more becomes ours."""
-        # In this order: a call leaves the first for the second.
+        """Answer every caller whose reply is there, whichever process fetched it; note as ours the calls that left the journal."""
+        # In this order: a call moves from the first to the second.
         noted, replied = self.journal.noted(), self.journal.replied()
         with self._lock:
             waiting = {name: each[0].call for name, each in self._waiting.items()}
@@ -239,7 +239,7 @@ class BatchEndpoint:
             self._answer(name)
 
     def _fill_batches(self) -> None:
-        """Put our open calls into batches: one path and model each, none too long, and no more tokens than the queue takes."""
+        """Put our open calls into batches: one path and model each, within the size limits, and no more tokens than the queue takes."""
         under_way = self.journal.under_way(self.base_url)
         if self._full and self._full <= {batch.id for batch in under_way}:
             return
@@ -255,7 +255,7 @@ class BatchEndpoint:
             self._look_after(batch)
 
     def _allowed(self, call: JournalledCall) -> bool:
-        """Whether the cap lets a call out now: of a model that has not been answered yet one goes first (`memsys.llm.pricing.Purse`)."""
+        """Whether the cap permits a call now; the first call to a model is sent alone until it is answered (`memsys.llm.pricing.Purse`)."""
         if self.purse.max_usd is None:
             return True
         with self._lock:
@@ -271,18 +271,18 @@ class BatchEndpoint:
         return sum(len(call.body) for call in calls) // BYTES_A_TOKEN
 
     def _look_after(self, batch: Batch) -> None:
-        """Take a batch one step further: to the provider, or its replies from there.
+        """Take a batch one step further: send it to the provider, or fetch its replies.
 
         Raises:
-            EndOfRun: the provider does not know the batch, or somebody cancelled it there.
+            EndOfRun: the provider does not know the batch, or it was cancelled there.
         """
         assert self._provider is not None
         try:
             if batch.at_provider is None:
-                # The process that began it may have ended before or after the provider heard of it.
+                # The process that began it may have ended before or after it sent the batch to the provider.
                 at_provider = self._provider.find(batch.id, batch.begun)
                 if at_provider is None and batch.id not in self._begun:
-                    # Nobody may want these calls any more, and nobody has reserved their price: `_answer_all` notes those we wait for.
+                    # Perhaps no caller waits for these calls, and their price is not reserved: `_answer_all` notes those that we wait for.
                     self.journal.end(batch, {}, [])
                     return
                 status = at_provider or self._sent(batch)
@@ -304,7 +304,7 @@ class BatchEndpoint:
         return self._provider.create(file, batch.path, batch.id)
 
     def _collect(self, batch: Batch, status: Status) -> None:
-        """Keep the replies of a batch that has ended; calls without a usable one are open again as often as calls are retried.
+        """Keep the replies of a batch that has ended; calls without a usable reply are open again as often as calls are retried.
 
         Raises:
             EndOfRun: the batch was cancelled at the provider, or its files lack replies each time they are fetched.
@@ -353,7 +353,7 @@ class BatchEndpoint:
         return replies, again
 
     def _fetch_again(self, batch: Batch, came: Mapping[str, Reply], missing: int) -> None:
-        """Keep the good replies of a torn file; its other calls are paid for, so the file is fetched again and they are not sent again."""
+        """Keep the good replies of a torn file; its other calls are paid for, so the file is fetched again and they are not resent."""
         good = {name: reply for name, reply in came.items() if reply[0] == 200}
         self.journal.keep(good)
         for name in good:
@@ -366,14 +366,14 @@ class BatchEndpoint:
             )
 
     def _answer(self, name: str) -> bool:
-        """Hand on the reply to a call, if there is one."""
+        """Hand the reply to a call to its callers, if there is a reply."""
         reply = self.journal.reply(name)
         if reply is None:
             return False
         status, body = reply
         outcome = outcome_of(f"{self.base_url} (batch)", HttpReply(status or 500, encoded(body)))
         if outcome.value is None:
-            self.journal.forget([name])  # an error does not stand for the answer of the next run
+            self.journal.forget([name])  # the next run must not take an error as the answer
             self._settle(name, None, outcome.error(outcome.why))
         else:
             self._settle(name, outcome.value, None)
@@ -426,7 +426,7 @@ def _parsed(waiting: _Waiting, value: Any, error: ModelError | None) -> Any:
 def _chunks(
     calls: Sequence[JournalledCall], most_calls: int, most_tokens: int | None
 ) -> Iterator[list[JournalledCall]]:
-    """The calls in lists that one batch may hold: of one path and one model, in the order of their names."""
+    """Divide the calls into lists that fit into a batch: of one path and one model, in the order of their names."""
 
     def kind(call: JournalledCall) -> tuple[str, str]:
         return call.path, str(decoded(call.body).get("model"))

@@ -1,10 +1,11 @@
 """The journal of batched calls: three tables in the cache file, written before anything is sent.
 
-A call is named by its cache key. It is *open* until a batch holds it; a batch stands in the journal before the provider hears of it, so
-a killed process finds on its return what it has sent, and sends none of it again. A reply stays until its call is answered in the cache.
+A call is named by its cache key. It is *open* until a batch holds it. A batch is written to the journal before it is sent, so a process
+that was killed and started again knows what it has sent and resends nothing. A reply stays until its call is answered in the cache.
 
-Several processes may use one journal. Calls and batches have an owner: a lock file beside the cache, which its process holds while it
-lives. Only the owner sends a call and looks after a batch; what a dead owner left is taken over. Everybody reads the replies.
+Several processes may use one journal. Calls and batches have an owner: a lock file next to the cache, which the owning process holds
+until it ends. Only the owner sends a call and polls a batch; other processes take over the calls and batches of an owner that has
+ended. All processes read the replies.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ Reply = tuple[int, bytes]
 
 @dataclass(frozen=True, slots=True)
 class JournalledCall:
-    """One call as it stands in a batch file."""
+    """A call as a batch file holds it."""
 
     name: str
     """The `custom_id`: hexadecimal cache key."""
@@ -42,7 +43,7 @@ class JournalledCall:
     body: bytes
     """The request as JSON."""
     attempts: int = 0
-    """Batches that have held it."""
+    """Number of batches that have held the call."""
 
     def line(self) -> bytes:
         """The call as a line of a batch file."""
@@ -55,10 +56,10 @@ class Batch:
     """A batch that the provider has, or may have, and that has not ended."""
 
     id: str
-    """Our own name of it, which the provider keeps in the batch's metadata."""
+    """Our own name of the batch, which the provider keeps in its metadata."""
     path: str
     at_provider: str | None
-    """The provider's name; None when the process ended before it learned of it."""
+    """The provider's name of the batch; None when the process ended before it received the name."""
     begun: float | None = None
     """Seconds since the epoch; None in journals of older versions."""
 
@@ -91,7 +92,7 @@ class Journal:
             opened.pop_all()
 
     def owner(self) -> str:
-        """Name of this journal as an owner; from the first call on, its lock file is held. Files of dead owners are removed.
+        """Name of this journal as an owner. The first call of this method locks its file, and removes the files of owners that have ended.
 
         Raises:
             OSError: the lock file cannot be made.
@@ -104,7 +105,7 @@ class Journal:
             return self._held.path.name.rpartition("-")[2]
 
     def release(self) -> None:
-        """Leave what this journal owns to whoever comes next."""
+        """Release what this journal owns, for the next process to take over."""
         with self._lock:
             held, self._held = self._held, None
         if held is not None:
@@ -112,7 +113,7 @@ class Journal:
             held.handle.close()
 
     def take_over(self, server: str) -> None:
-        """Become the owner of a server's batches whose owner is dead, and forget calls that a dead owner had not sent yet."""
+        """Become the owner of a server's batches whose owner has ended, and forget calls that such an owner had not sent yet."""
         ours = self.owner()
         with self._guarded():
             rows = self._file.execute(
@@ -158,7 +159,7 @@ class Journal:
             return {name for (name,) in self._file.execute("SELECT name FROM batch_calls")}
 
     def add(self, calls: Sequence[JournalledCall]) -> None:
-        """Note calls as open and ours; those that are there stay as they are, also another owner's."""
+        """Note calls as open and ours; calls already in the journal stay unchanged, whoever owns them."""
         if not calls:
             return
         owner = self.owner()
@@ -180,7 +181,7 @@ class Journal:
         return [JournalledCall(*row) for row in rows]
 
     def begin(self, calls: Sequence[JournalledCall], server: str) -> Batch:
-        """Put open calls of one path into a new batch, before the provider hears of it."""
+        """Put open calls of one path into a new batch, before it is sent to the provider."""
         batch = Batch(uuid.uuid4().hex, calls[0].path, None, time.time())
         owner = self.owner()
         with self._transaction():
@@ -222,7 +223,7 @@ class Journal:
         return [JournalledCall(*row) for row in rows]
 
     def end(self, batch: Batch, replies: Mapping[str, Reply], again: Sequence[str]) -> None:
-        """Keep a batch's replies and end it: the calls in `again` are open once more, its other calls are done."""
+        """Keep a batch's replies and end it: the calls in `again` are open again, its other calls are done."""
         with self._transaction():
             self._keep(replies)
             self._file.executemany("UPDATE batch_calls SET batch = NULL WHERE name = ?", [(name,) for name in again])
@@ -230,22 +231,22 @@ class Journal:
             self._file.execute("UPDATE batches SET state = 'ended' WHERE id = ?", (batch.id,))
 
     def keep(self, replies: Mapping[str, Reply]) -> None:
-        """Keep replies that came by another way than a batch; their calls are done."""
+        """Keep replies that did not come in a batch; their calls are done."""
         with self._transaction():
             self._keep(replies)
             self._file.executemany("DELETE FROM batch_calls WHERE name = ?", [(name,) for name in replies])
 
     def forget(self, names: Sequence[str]) -> None:
-        """Remove replies, such as errors that are not to be taken for the answer of a later run."""
+        """Remove replies, such as errors that a later run must not take as answers."""
         with self._transaction():
             self._file.executemany("DELETE FROM batch_replies WHERE name = ?", [(name,) for name in names])
 
     def drop(self, name: str) -> int:
-        """Forget a batch, by our name of it or the provider's, with the calls it holds; returns their number.
+        """Forget a batch, named by us or by the provider, and its calls; return the number of calls.
 
         Raises:
             KeyError: no batch under way has this name.
-            BlockingIOError: a living process looks after it.
+            BlockingIOError: a running process owns the batch.
         """
         with self._guarded():
             row = self._file.execute(
@@ -278,7 +279,7 @@ class Journal:
             return {name: int(self._file.execute(query).fetchone()[0]) for name, query in queries.items()}
 
     def close(self) -> None:
-        """Close the file; everything is in the one file then. A second call does nothing."""
+        """Close the file; afterwards everything is in that single file. A second call does nothing."""
         self.release()
         with self._lock:
             if not self._lock_file.closed:

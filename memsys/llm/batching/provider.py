@@ -20,7 +20,7 @@ Result = TypeVar("Result")
 
 
 class UnknownBatch(ModelError):
-    """The provider does not know a batch or file of ours."""
+    """The provider does not know a batch or file that we sent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,13 +66,13 @@ class Provider:
         )
 
     def upload(self, name: str, lines: bytes) -> str:
-        """Upload a batch file; returns the provider's name of it."""
+        """Upload a batch file; return the provider's name for it."""
         return self._asked(lambda: str(self._client.files.create(file=(name, lines), purpose="batch").id))
 
     def create(self, file: str, path: str, ours: str) -> Status:
         """Create a batch of an uploaded file, with our own name of it in its metadata.
 
-        Sent once: a lost reply may belong to a batch that exists, which `find` tells.
+        The request is sent only once: if the reply is lost, the batch may exist all the same, and `find` shows whether it does.
         """
 
         def create() -> Status:
@@ -128,7 +128,7 @@ class Provider:
 
 
 def best(replies: Iterable[tuple[str, tuple[int, bytes]]]) -> dict[str, tuple[int, bytes]]:
-    """The replies by name: of several to one call the first good one, else the last."""
+    """The replies by name; of several replies to a call, the first good reply, or else the last reply."""
     chosen: dict[str, tuple[int, bytes]] = {}
     for name, reply in replies:
         if chosen.get(name, (0, b""))[0] != 200:

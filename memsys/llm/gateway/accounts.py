@@ -1,4 +1,4 @@
-"""The calls of one client of the gateway: who pays for them, what they were for, and what went wrong."""
+"""The calls of one client of the gateway: the step they are charged to, their purpose, and their failures."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from memsys.llm.protocol import ModelError
 
 @dataclass(frozen=True, slots=True)
 class Purpose:
-    """Which calls of a client serve a purpose."""
+    """A purpose, and how the calls of a client that serve it are recognised."""
 
     name: str
     find: str
-    """Regular expression that the system message, or else the first message, must hold."""
+    """Regular expression that must match in the system message, or in the first message where there is no system message."""
     stand_in: Mapping[str, Any] = field(default_factory=dict)
     """How the offline engine answers such a call: `kind`, `schema`, `tool` (which of those offered it calls; else the first), and `fields`,
     regular expressions whose first group is the field. Two expressions make a list: the second finds its elements within the group of
@@ -58,11 +58,11 @@ class Account:
         self.base_url = ""
         """Set by the gateway that opens the account."""
         self.idle = Ledger()
-        """Calls that came while no step was under way."""
+        """Calls that arrived while no step was under way."""
         self.failures: list[ModelError] = []
-        """Calls of the step under way that failed for good; the client itself may have passed over them."""
+        """Calls of the step under way that failed for good; the client itself may have ignored the failure."""
         self.misfits: Counter[str] = Counter()
-        """Replies that do not have the form that was asked for, by purpose."""
+        """Number of replies that do not have the requested form, by purpose."""
         self._ledger: Ledger | None = None
         self._scope = ""
         self._occurrences: Counter[tuple[str, bytes]] = Counter()
@@ -75,7 +75,7 @@ class Account:
 
     @property
     def ledger(self) -> Ledger:
-        """Where a call that arrives now is charged."""
+        """The charge for a call that arrives now."""
         return self._ledger or self.idle
 
     @contextmanager
@@ -100,10 +100,10 @@ class Account:
                 self._ledger, self._scope = None, ""
 
     def numbered(self, digest: bytes, *, again: bool) -> tuple[int, str, bool]:
-        """How many equal requests came before in this scope, the request's place among all of the scope, and whether it repeats one.
+        """Number of earlier equal requests in this scope, the request's place among all requests of the scope, and whether it is repeated.
 
         Args:
-            again: the client's transport repeats a request that it got no reply to; this is no new occurrence.
+            again: the client's transport repeats a request that got no reply; this does not count as a new occurrence.
         """
         with self._lock:
             key = (self._scope, digest)
@@ -115,14 +115,14 @@ class Account:
             return self._occurrences[key] - 1, self._places[key], False
 
     def failed(self, error: ModelError, place: str = "") -> None:
-        """Tell the harness of a call that failed for good."""
+        """Report a call that failed for good to the harness."""
         with self._lock:
             self.failures.append(error)
             if place:
                 self._failed[place] = error
 
     def settled(self, place: str) -> bool:
-        """Whether the reply of a place is the first; then it is charged, and an earlier failure of that place is forgotten."""
+        """Whether this is the first reply for a place; then it is charged, and an earlier failure of that place is forgotten."""
         with self._lock:
             if place in self._settled:
                 return False
@@ -132,7 +132,7 @@ class Account:
             return True
 
     def purpose_of(self, body: Mapping[str, Any]) -> tuple[str, Purpose | None]:
-        """The purpose of a chat request as `label.name`, and the declared purpose that it comes from, if any."""
+        """The purpose of a chat request as `label.name`, and the declared purpose that matched, if any."""
         head = system_text(body)
         for pattern, purpose in self._patterns:
             if pattern.search(head):
@@ -140,7 +140,7 @@ class Account:
         return f"{self.label}.{_form_name(body) or hashlib.sha256(head.encode(errors='replace')).hexdigest()[:8]}", None
 
     def call_number(self) -> int:
-        """A number for the group of one call in the ledger; negative, so that it is no number of the meter's own."""
+        """A number for the group of one call in the ledger; negative, so that it differs from the meter's own numbers."""
         with self._lock:
             return -1 - next(self._numbers)
 
@@ -173,7 +173,7 @@ NAMED = 60
 
 
 def _form_name(body: Mapping[str, Any]) -> str:
-    """The name of the tool or the schema that a request asks for, shortened where there are many; empty where it asks for none."""
+    """The names of the tools, or of the schema, that a request asks for, shortened if there are many; empty if it asks for none."""
     names = [str(tool["function"]["name"]) for tool in body.get("tools") or () if tool.get("function")]
     schema = (body.get("response_format") or {}).get("json_schema") or {}
     whole = "+".join(names) or str(schema.get("name") or "")

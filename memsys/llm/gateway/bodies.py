@@ -1,4 +1,4 @@
-"""The bodies of chat requests: which are understood, what they may cost at most, and which fields no price covers."""
+"""Checks of the bodies of chat requests: their form, their highest possible cost, and fields that no price covers."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def check_priced(body: Mapping[str, Any]) -> None:
     """Check that the tokens of prompt and reply are all that a request is billed for.
 
     Raises:
-        MalformedBody: it asks for something with a price of its own, or for something that is not known here.
+        MalformedBody: it asks for something that is billed separately, or for something that is not known here.
     """
     for name, value in body.items():
         if value is not None and name not in PRICED and (name, value) != ("service_tier", "default"):
@@ -122,7 +122,7 @@ def check_priced(body: Mapping[str, Any]) -> None:
             if value and name not in PRICED_OF_MESSAGES:
                 raise MalformedBody(f"the gateway cannot price {name!r} of a message")
     for part in _parts(body):
-        # Some servers take a part without a type for what its other fields say, such as `video_url`.
+        # Some servers infer the type of a part without a type from its other fields, such as `video_url`.
         for name in (part.get("type") or "text", *(name for name, value in part.items() if value is not None)):
             if name not in PRICED_PARTS and name != "type":
                 raise MalformedBody(f"the gateway cannot price a message part with {str(name)[:40]!r}")
@@ -144,5 +144,5 @@ def most_tokens_in(body: Mapping[str, Any]) -> int:
 
 
 def limit_of(body: Mapping[str, Any]) -> int | None:
-    """The smallest limit of the reply's tokens that a checked body has."""
+    """The smallest of a checked body's limits on the tokens of the reply."""
     return min((body[name] for name in LIMITS if body.get(name) is not None), default=None)

@@ -1,4 +1,4 @@
-"""Chat replies through the cache: looked up, sent once, kept, metered, and checked for the form that was asked for."""
+"""Chat replies through the cache: looked up, sent once, kept, metered, and checked for the requested form."""
 
 from __future__ import annotations
 
@@ -28,24 +28,24 @@ class ChatCall:
 
     account: Account
     ledger: Ledger
-    """Of the step that was under way when it arrived."""
+    """The charge of the step that was under way when the request arrived."""
     asked: Mapping[str, Any]
     """The body as the client sent it."""
     body: Mapping[str, Any]
     """The body as it is sent upstream."""
     kept: Mapping[str, Any]
-    """The part of it that decides the reply."""
+    """The part of the body that determines the reply."""
     key: bytes
     place: str
-    """Scope and number of the request within it; a repetition has that of what it repeats."""
+    """The scope, and the request's number within it; a repetition has the number of the request that it repeats."""
     again: bool
-    """Whether the client's transport repeats a request that it got no reply to."""
+    """Whether the client's transport repeats a request that got no reply."""
     purpose: str
     declared: Purpose | None
 
     @classmethod
     def of(cls, account: Account, upstream: Upstream, asked: Mapping[str, Any], *, again: bool) -> ChatCall:
-        """A request as it arrives. `again`: the client's transport says that it repeats one that it got no reply to.
+        """A request as it arrives. `again`: the client's transport says that it repeats a request that got no reply.
 
         Raises:
             MalformedBody: it is no request, or its cost has no bound.
@@ -61,11 +61,11 @@ class ChatCall:
 
 
 class ChatReplies:
-    """Replies by key, each asked for once.
+    """Replies by key; each is requested once.
 
     Args:
         store: None keeps and looks up nothing.
-        replay: a reply that is not kept is an error.
+        replay: a reply that is not in the store is an error.
     """
 
     def __init__(self, upstream: Upstream, store: CacheStore | None, *, replay: bool) -> None:
@@ -90,7 +90,7 @@ class ChatReplies:
                 ledger.add_failure(call.purpose, failure.attempts, failure.seconds, number)
                 account.failed(failure, call.place)
             raise failure from error
-        # What a transport repeats is charged once, whichever of its attempts got the reply.
+        # A request that the transport repeats is charged once, whichever attempt got the reply.
         if account.settled(call.place):
             ledger.add_completion(call.purpose, completion, number)
             if wrong := misfit(call.body, value):
@@ -122,7 +122,7 @@ class ChatReplies:
             value, seconds, attempts = await self._upstream.reply(call.body, call.purpose, call.declared)
         except EndOfRun:
             raise
-        except ModelError as error:  # a program may go on in another way after it, so a replay must fail alike
+        except ModelError as error:  # a program may go on differently after a failure: a replay must fail alike
             await self._kept(call, _failed(error, self._upstream.label))
             raise
         completion = _completion(value, call, seconds, attempts, self._upstream.label)
@@ -151,7 +151,7 @@ class ChatReplies:
         await written
 
     def _miss(self, call: ChatCall) -> str:
-        """Why a replay has no reply: where the request differs from the recorded one at its place."""
+        """The reason why a replay has no reply: where the request differs from the recorded request at its place."""
         assert self._store is not None
         where = f"replay: {self._store.path} has no reply for request {call.place} of {call.account.client} ({call.purpose})"
         recorded = self._store.answer(journal_key(self._upstream.label, call.account.client, call.place))
@@ -174,11 +174,11 @@ def _text(value: Any) -> str:
 
 
 FAILURES: Mapping[str, type[ModelError]] = {kind.__name__: kind for kind in (ModelError, ContextOverflow)}
-"""The failures that clients are told apart."""
+"""The kinds of failure that are reported to clients by a code of their own."""
 
 
 def _failed(error: ModelError, label: str) -> Completion:
-    """A call that failed for good, as the outcome of this one call; the next recording sends it again."""
+    """A call that failed for good, recorded as its own outcome; the next recording sends it again."""
     kind = type(error).__name__ if type(error).__name__ in FAILURES else ModelError.__name__
     text = _text({"failure": kind, "message": str(error)})
     return Completion(text, seconds=error.seconds, endpoint=label, attempts=error.attempts, stopped="empty")
@@ -219,7 +219,7 @@ def _completion(value: Mapping[str, Any], call: ChatCall, seconds: float, attemp
         model=str(value.get("model", "")),
         endpoint=label,
         attempts=attempts,
-        # A reply without content may differ the next time: it is kept as the outcome of this one call, for replays.
+        # A reply without content may differ the next time: it is kept as the outcome of this call only, for replays.
         stopped="" if said or calls else "empty",
         notes=("gateway: no token counts",) if usage.prompt is None else (),
     )

@@ -1,7 +1,7 @@
-"""Who may call the gateway: programs of this machine that hold a token, and no page in a browser.
+"""Access control of the gateway: programs on this machine with a token may call it, pages in a browser may not.
 
-A browser sends any page's request to a loopback port, so the address alone protects nothing. A page of another origin shows by `Origin`
-or `Sec-Fetch-Site`; a page whose name was made to resolve to this machine shows by `Host`; a form that is sent without asking first
+A browser sends any page's request to a loopback port, so the address alone protects nothing. `Origin` or `Sec-Fetch-Site` reveals a page
+of another origin; `Host` reveals a page whose name was made to resolve to this machine; a form that is sent without a preflight request
 (Fetch standard, "CORS-safelisted request-header") cannot have the content type of JSON.
 """
 
@@ -20,7 +20,7 @@ JSON = "application/json"
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why a request is not looked at any further."""
+    """The reason why a request is refused."""
 
     status: int
     code: str
@@ -28,10 +28,10 @@ class Refusal:
 
 
 def refusal(target: str, headers: CIMultiDictProxy[str], port: int, *, posted: bool) -> Refusal | None:
-    """Why a request with these headers is refused; None where it may pass.
+    """The reason why a request with these headers is refused; None if it is permitted.
 
     Args:
-        target: of the request line; one that is no path names a host of its own, which stands above the header (RFC 9112, 3.2.2).
+        target: of the request line; a target that is not a path names a host, which overrides the `Host` header (RFC 9112, 3.2.2).
         port: the port of the gateway.
         posted: whether the request has a body, which must be JSON.
     """
@@ -53,9 +53,9 @@ def _names(port: int) -> set[str]:
 
 
 def token_and_method(path: str, headers: Mapping[str, str]) -> tuple[str, str]:
-    """The token of a request, and the part of its path that says what is asked for.
+    """The token of a request, and the rest of its path.
 
-    The token stands in the path (`/<token>/v1/models`, `/<token>/stats`), or where the path has none, in `Authorization: Bearer` or
+    The token is in the path (`/<token>/v1/models`, `/<token>/stats`), or if the path has none, in `Authorization: Bearer` or
     `api-key` (`/v1/models`, `/stats`).
     """
     first, *rest = path.strip("/").split("/")

@@ -1,4 +1,4 @@
-"""Whether a chat reply has the form that was asked for. Most programs pass over one that has not, so the gateway counts them."""
+"""Check that a chat reply has the requested form. Most programs ignore a reply that does not, so the gateway counts such replies."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from memsys.llm.gateway.upstream import inlined
 
 
 def misfit(body: Mapping[str, Any], reply: Mapping[str, Any]) -> str:
-    """The fault of a reply's form: `no JSON`, `not the schema`, `no tool call`, `unknown tool`, `cut`, `empty`; else empty."""
+    """The fault of a reply's form: `no JSON`, `not the schema`, `no tool call`, `unknown tool`, `cut` or `empty`; "" without a fault."""
     choice, message = first_choice(reply)
     calls = message.get("tool_calls") or []
     if choice.get("finish_reason") == "length":
@@ -68,5 +68,5 @@ def fits(value: Any, schema: Mapping[str, Any]) -> bool:
 
 
 def _refused(address: str) -> Any:
-    """A schema comes from a product: what it points to elsewhere is not fetched."""
+    """Refuse to fetch the remote references of a schema, because the schema comes from a product."""
     raise ValueError(f"{address} is not fetched")

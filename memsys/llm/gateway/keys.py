@@ -1,4 +1,4 @@
-"""The parts of a request that decide its reply: the body less a declared list of things, and how often it came before.
+"""The parts of a request that determine its reply: the body without a declared list of fields, and the number of earlier equal requests.
 
 Programs repeat a request to get another answer, so the number of earlier equal requests of the same client and step is part of the key.
 """
@@ -22,16 +22,16 @@ EXCERPT = 60
 
 @dataclass(frozen=True, slots=True)
 class Normalisation:
-    """A part of the texts that a product stamps again each time, such as a request id or today's date."""
+    """A part of the texts that a product writes differently each time, such as a request id or today's date."""
 
     find: str
     """Regular expression."""
     put: str
-    """Stands in the key for what was found; what is sent keeps the original."""
+    """Replaces the matched text in the key; the body that is sent keeps the original."""
 
 
 def keyed(body: Mapping[str, Any], normalisations: Sequence[Normalisation] = ()) -> dict[str, Any]:
-    """The part of a body that decides its reply, with the normalisations applied to all its texts."""
+    """The part of a body that determines its reply, with the normalisations applied to all its texts."""
     kept = {name: value for name, value in body.items() if name not in UNKEYED}
     if not normalisations:
         return kept
@@ -83,7 +83,7 @@ def _parts(kept: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def first_difference(recorded: Sequence[Sequence[str]], now: Sequence[Sequence[str]]) -> str:
-    """Where a request differs from the recorded one, in words; empty where it does not."""
+    """A description of where a request differs from the recorded request; empty if it does not."""
     before, after = ({part[0]: part for part in parts} for parts in (recorded, now))
     for name in dict.fromkeys([*after, *before]):
         if name not in before:

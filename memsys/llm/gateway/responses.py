@@ -1,6 +1,6 @@
-"""The Responses API, spoken by way of chat completions: a body in, a response out, and its events.
+"""The Responses API on top of chat completions: translates a body, a reply, and the events of a stream.
 
-What has no counterpart in a chat completion is refused by name, because a reply to less than was asked would look like a reply to all.
+A field that has no counterpart in a chat completion is refused by name, because a reply that ignored it would look complete.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ _MAPPED = (
     "stream_options",
 )
 _VAIN = {"truncation": "disabled", "background": False}
-"""Fields that may stand in a body with the value that changes nothing."""
+"""Fields that a body may have, with the value that changes nothing."""
 _LOGPROBS = "message.output_text.logprobs"
 _INCLUDABLE = (_LOGPROBS, "reasoning.encrypted_content")
-"""The second is for items that no chat completion has, so there is none to leave out."""
+"""The second value concerns items that no chat completion has, so there is nothing to leave out."""
 _ECHOED = ("instructions", "metadata", "temperature", "top_p", "tools", "tool_choice", "parallel_tool_calls", "text")
 
 
@@ -124,7 +124,7 @@ def _messages(given: Any) -> list[dict[str, Any]]:
         elif kind == "function_call_output":
             output = {"role": "tool", "tool_call_id": _text(item, "call_id"), "content": _content(item.get("output"))}
             messages.append(output)
-        elif kind != "reasoning":  # thought of an earlier reply, which agents send back; no chat takes it
+        elif kind != "reasoning":  # reasoning of an earlier reply, sent back by agents; no chat takes it
             raise MalformedBody(f"the gateway does not know input items of type {str(kind)[:40]!r}")
     return messages
 
@@ -162,7 +162,7 @@ def _part(part: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def response_from_chat(reply: Mapping[str, Any], body: Mapping[str, Any]) -> dict[str, Any]:
-    """A chat completion in the form of the Responses API, with what the request's body asked for."""
+    """A chat completion in the form of the Responses API, with the settings of the request's body."""
     choice, message = first_choice(reply)
     name, reason = str(reply.get("id", "reply")), choice.get("finish_reason")
     why = {"length": "max_output_tokens", "content_filter": "content_filter"}.get(str(reason))
@@ -221,7 +221,7 @@ def _output(choice: Mapping[str, Any], message: Mapping[str, Any], name: str) ->
 
 
 def response_events(response: Mapping[str, Any]) -> Iterator[bytes]:
-    """A complete response as the numbered events of a stream: each item empty, its parts piece by piece, then the whole."""
+    """A complete response as the numbered events of a stream: each item first empty, then its parts in pieces, then as a whole."""
     for number, (kind, fields) in enumerate(_events(response)):
         value = {"type": kind, "sequence_number": number, **fields}
         yield f"event: {kind}\n".encode() + event(value)

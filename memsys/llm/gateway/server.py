@@ -1,9 +1,9 @@
 """The gateway's server: `/<token>/v1/chat/completions`, `/responses`, `/embeddings`, `/models` and `/<token>/stats` on a loopback port.
 
-A client's calls are credited to the account whose token it sends (`memsys.llm.gateway.door`), and nobody without one is served. Replies
-come from the cache or from upstream; a call that fails for good is answered 400, which the OpenAI packages do not repeat, and is told
-to the account, because many programs pass over it. `record` keeps every reply, `replay` answers from what was kept and sends nothing,
-`live` neither reads nor keeps.
+A client's calls are credited to the account whose token it sends (`memsys.llm.gateway.door`); a client without a token is refused. Replies
+come from the cache or from upstream. A call that fails for good is answered 400, which the OpenAI packages do not repeat, and is reported
+to the account, because many programs ignore it. `record` keeps every reply, `replay` answers from the kept replies and sends nothing,
+`live` neither reads nor keeps replies.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class Gateway:
         self.upstream, self.mode, self._store = upstream, mode, store
         self._chat = ChatReplies(upstream, None if mode == "live" else store, replay=mode == "replay")
         self._embedder, self._port, self._sized = embedder, port, sized
-        # Threads of its own: its embedder may wait for another gateway of this process, which would find all shared ones taken.
+        # Threads of its own: its embedder may wait for another gateway of this process, for which no shared thread would be free.
         self._embedding = ThreadPoolExecutor(EMBEDDING_THREADS, "gateway-embed")
         self._accounts: dict[str, Account] = {}
         self._runner: web.ServerRunner | None = None
@@ -106,7 +106,7 @@ class Gateway:
         return account
 
     def new_token(self, client: str) -> str:
-        """A token for an account, which nobody can guess; it begins with the client's name."""
+        """An unguessable token for an account; it begins with the client's name."""
         return f"{re.sub('[^A-Za-z0-9._-]', '-', client)}-{secrets.token_urlsafe(24)}"
 
     def dimension(self) -> int:
@@ -119,7 +119,7 @@ class Gateway:
         self._accounts.pop(token, None)
 
     def also_on(self, listener: socket.socket) -> Callable[[], None]:
-        """Serve on one more socket that listens, such as one in another network; what is returned stops that, from any thread.
+        """Serve on a further listening socket, such as a socket in another network; the returned function stops that, from any thread.
 
         The server must run.
         """
@@ -144,7 +144,7 @@ class Gateway:
         return stopped
 
     def close(self) -> None:
-        """Stop the server; all replies are in the cache's one file then."""
+        """Stop the server; afterwards all replies are in the cache's single file."""
         with self._lock:
             runner, self._runner, self._address = self._runner, None, ""
         if runner is not None:
@@ -191,7 +191,7 @@ class Gateway:
         return _error(404, "not_found", f"the gateway does not serve {request.method} of {method!r}: {SERVED}")
 
     def _shown(self, account: Account, method: str) -> Mapping[str, Any] | None:
-        """The reply to a GET: the models, one of them, or what the account has spent."""
+        """The reply to a GET: the models, one model, or the account's usage."""
         if method == "stats":
             return _spent(account)
         if method == "models":
@@ -218,7 +218,7 @@ class Gateway:
             raise  # the client is gone
         except (
             Exception
-        ) as error:  # whatever a body holds, its client learns that it was not understood, and the next is served
+        ) as error:  # whatever a body holds, its client is told that it was not understood, and the server goes on
             account.ledger.count(account.ledger.notes, "gateway: request not understood")
             why = redact(str(error) if isinstance(error, MalformedBody) else f"{type(error).__name__}: {error}")[:500]
             account.failed(ModelError(f"the gateway refused a request: {why}"))
@@ -259,7 +259,7 @@ class Gateway:
             return encoded(shapes.embedding_reply(fitting, model, own.embedding_tokens, base64_encoded=as_base64))
 
         try:
-            # In a thread, also for reading and writing the lists: the loop sends everybody's calls meanwhile.
+            # In a thread, also for reading and writing the lists, so that the loop can send other clients' calls meanwhile.
             reply = await event_loop().run_in_executor(self._embedding, embed)
         except ModelError as error:
             ledger.add_failure(f"{account.label}.embed", 1, 0.0, account.call_number())
@@ -269,7 +269,7 @@ class Gateway:
 
 
 def _without_the_request(record: logging.LogRecord) -> bool:
-    """Bytes that are no HTTP are reported without them: they may hold a token, or codes that a terminal obeys."""
+    """Bytes that are not HTTP are reported without quoting them: they may hold a token, or control codes of a terminal."""
     from aiohttp.http_exceptions import HttpProcessingError
 
     error = record.exc_info[1] if record.exc_info else None
@@ -301,7 +301,7 @@ def _error(status: int, code: str, message: str) -> web.Response:
 
 
 def _code(error: ModelError) -> str:
-    """The code by which a client tells failures apart."""
+    """The code that tells a client the kind of failure."""
     if isinstance(error, ContextOverflow):
         return "context_length_exceeded"
     return "max_usd_reached" if isinstance(error, SpendingCapReached) else "gateway_failure"

@@ -20,7 +20,7 @@ MOST_TEXTS = 2048
 
 
 def events(reply: Mapping[str, Any], *, usage: bool) -> Iterator[bytes]:
-    """A complete chat completion as the events of a stream, with a last one for the usage if the client asked for it."""
+    """A complete chat completion as the events of a stream, with a last event for the usage if the client asked for it."""
     head = {name: reply[name] for name in ("id", "created", "model") if name in reply}
     head["object"] = "chat.completion.chunk"
     for choice in reply.get("choices", ()):
@@ -85,7 +85,7 @@ def embedding_texts(body: Mapping[str, Any]) -> list[str]:
 
 
 def fitted(vectors: np.ndarray, dimensions: int | None) -> np.ndarray:
-    """The first `dimensions` numbers of each vector, scaled to unit length again; a vector of a text without words points anywhere.
+    """The first `dimensions` numbers of each vector, scaled to unit length; the vector of a text without words gets an arbitrary direction.
 
     Raises:
         MalformedBody: more dimensions are asked for than the model has.

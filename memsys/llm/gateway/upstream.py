@@ -1,4 +1,4 @@
-"""Where the gateway gets chat replies: an endpoint, or the offline engine in its place."""
+"""The sources of the gateway's chat replies: an endpoint, or the offline engine in its place."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Upstream(Protocol):
     model: str
 
     def prepared(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        """The body as it is sent: the row's model and limits in place of the client's.
+        """The body as it is sent: with the row's model and limits in place of the client's.
 
         Args:
             body: as `bodies.checked` returned it.
@@ -86,8 +86,8 @@ class EndpointUpstream:
 class EngineUpstream:
     """The offline engine: it answers what a purpose declares as `stand_in`, and fills the schema or tool of other requests.
 
-    A declared schema stands in place of the client's, which may allow replies that make no sense together. A declared `record` makes plain
-    text of what fills the schema, for clients that ask for no JSON.
+    A declared schema replaces the client's, which may allow replies that make no sense together. A declared `record` turns the values of
+    the schema into plain text, for clients that do not ask for JSON.
     """
 
     def __init__(self, engine: LLM) -> None:
@@ -124,7 +124,7 @@ class EngineUpstream:
 
 
 def asked_schema(body: Mapping[str, Any], tool: Mapping[str, Any] | None) -> dict[str, Any]:
-    """The JSON schema that the reply, or the arguments of the tool that is called, must fit; empty where none is asked for."""
+    """The JSON schema that the reply, or the arguments of the called tool, must satisfy; empty if the request has no schema."""
     if tool is not None:
         return inlined(tool.get("parameters") or {"type": "object"})
     form = (body.get("response_format") or {}).get("json_schema") or {}
@@ -132,7 +132,7 @@ def asked_schema(body: Mapping[str, Any], tool: Mapping[str, Any] | None) -> dic
 
 
 def asked_tool(body: Mapping[str, Any], preferred: str = "") -> Mapping[str, Any] | None:
-    """The tool that is called: the one that the client names, else the preferred one, else the first; None where none is wanted."""
+    """The tool to call: the tool that the client names, else the preferred tool, else the first; None if no tool is requested."""
     offered = [tool.get("function") for tool in body.get("tools") or ()]
     tools: list[Mapping[str, Any]] = [tool for tool in offered if isinstance(tool, Mapping)]
     choice = body.get("tool_choice", "auto")
@@ -195,7 +195,7 @@ def _is_object(text: str) -> bool:
 
 
 def _picked(patterns: Sequence[str], text: str) -> str | list[str]:
-    """The first group of a pattern; of two patterns, the groups of each match of the second within what the first finds, joined by `: `."""
+    """The first group of a pattern; with two patterns, the groups of each match of the second in the match of the first, joined by `: `."""
     outer, *inner = patterns
     match = re.search(outer, text, re.DOTALL)
     found = match[1] if match else ""
@@ -203,6 +203,6 @@ def _picked(patterns: Sequence[str], text: str) -> str | list[str]:
 
 
 def _joined(match: re.Match[str]) -> str:
-    """The groups that took part in a match; all of it where it has none."""
+    """The groups that took part in a match; the whole match if there are none."""
     groups = [group for group in match.groups() if group is not None]
     return ": ".join(groups) if groups else match[0]

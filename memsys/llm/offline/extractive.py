@@ -10,7 +10,7 @@ prompt:
 Words are stemmed and weighted by their rarity in the given text. Log-probabilities come from the strength of the match. A reply to a
 JSON schema is built from the schema.
 
-Besides the fields of each kind the engine reads `options` of an answer (multiple choice: it answers with the best label) and
+In addition to the fields of each kind, the engine reads `options` of an answer (multiple choice: it answers with the best label) and
 `unanswerable` of a judgement (only an abstention is right). Of labels and enums that grade, it takes the first as the favourable one.
 """
 

@@ -96,7 +96,7 @@ def _ends_by_key(schema: Mapping[str, Any], text: str) -> dict[str, str]:
 
 
 def labelled(labels: Sequence[Any], found: Found) -> Any:
-    """The first chosen label that is allowed; else one by rating or flag (the first label is the favourable one); else one that
+    """The first chosen label that is allowed; else a label by rating or flag (the first label is the favourable one); else a label that
     belongs to no option.
     """
     numbers = sorted(label for label in labels if isinstance(label, int | float) and not isinstance(label, bool))

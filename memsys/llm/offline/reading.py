@@ -123,7 +123,7 @@ def content(text: str) -> frozenset[str]:
 
 @dataclass(frozen=True, slots=True)
 class _Weighed:
-    """Texts with what `similarities` needs of them, whatever the query."""
+    """Texts with the data that `similarities` needs for any query."""
 
     bags: tuple[frozenset[str], ...]
     """Stems of each text's content words."""
