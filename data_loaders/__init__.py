@@ -1,1 +1,1 @@
-"""Raw files of the benchmarks to `Case`s; knows nothing of memories, metrics or scripts."""
+"""Loaders of the benchmarks' raw files, which return `Case`s; imports nothing of memories, metrics or scripts."""

@@ -1,15 +1,15 @@
 """BEAM: long chats with an assistant, and twenty questions of ten abilities about each (Tavakoli et al. 2026, arXiv 2510.27246).
 
 A length tier is a folder `<chat>/{chat.json, chat_trunecated.json, topic.json, probing_questions/probing_questions.json}`; the misspelling
-is the repository's. Its `.pickle` twins are never opened. A chat whose questions are there and whose messages are not is left out.
+is the repository's. The `.pickle` copies are never opened. A chat with questions but without messages is left out.
 
 How irregularities of the raw files are treated:
 - Main questions, and some other messages, end in `->-> <batch>,<bullet>`, their place in the plan that generated them. It is cut off, with
   the rest of its line, and `Case.notes` counts it; `markers="raw"` keeps it, as the official runners do. One reply of 1M (chat 4, message
-  1009) continues for many lines after the marker: there the marker is taken out alone, and a note names the message.
+  1009) continues for many lines after the marker: there only the marker is removed, and a note names the message.
 - Ten chats of 100K have a truncated copy, which the official answer script reads and which holds all evidence. It is the default;
   `chats="whole"` reads the full chat, as the release on the hub has it. A copy whose ids and roles are not the beginning of its chat's is
-  an error. A message that the copy words differently (1M, chat 6, message 476) is read as the copy has it, and a note names it.
+  an error. A message with another wording in the copy (1M, chat 6, message 476) is read from the copy, and a note names it.
 - The date of a batch stands on its first message only; the field of the batch is always null.
 - `source_chat_ids` is a list, a nested list, or a dict of lists; all ids in it count, in the order of the file. Abstention has none, and
   five other questions name none: they have no evidence, and a note says so (the free-text references are not reliable).
@@ -69,7 +69,7 @@ _SPEAKERS: Mapping[str, tuple[str, Role]] = {"user": ("User", "user"), "assistan
 def load(path: Path, *, chats: Chats = "truncated", markers: Markers = "cut") -> Sequence[Case]:
     """One case per chat of the tier's folder, by number, parsed on access; sizes are bytes.
 
-    `chats="none"` gives the questions of every chat without its messages, to judge answers that others gave. Turn ids are the message
+    `chats="none"` gives the questions of every chat without its messages, to judge answers of other systems. Turn ids are the message
     ids; question ids are `<ability>_<number from 0>`. All questions are asked after the whole chat. `Gold.detail` has `rubric` (texts),
     `difficulty`, `subtype`, `topic` and `chat_category`.
 
@@ -93,7 +93,7 @@ def _needed(chats: Chats) -> str:
 
 
 def caption(path: Path, *, chats: Chats = "truncated", markers: Markers = "cut") -> str:
-    """A table caption's text: how many chats there are, which of them are read truncated, and whether plan markers are cut."""
+    """A table caption's text: the number of chats, the chats that are read truncated, and whether plan markers are cut."""
     folders = _folders(path, _needed(chats))
     if chats == "none":
         return f"{len(folders)} chats, their questions alone"
@@ -141,7 +141,7 @@ _TOPIC = {"topic": "title", "chat_category": "category"}
 
 
 def _batches(folder: Path, chats: Chats) -> tuple[list[Any], list[str]]:
-    """The batches to read, and a note if they are those of the truncated copy."""
+    """The batches to read, and a note if they come from the truncated copy."""
     whole = expect(read_json(folder / _WHOLE), list, f"{folder.name}: {_WHOLE}")
     if chats == "whole" or not (folder / _TRUNCATED).is_file():
         return whole, []
@@ -200,7 +200,7 @@ def _turn(message: Any, markers: Markers, where: str) -> Turn:
 
 
 def without_marker(text: str) -> str:
-    """The text of a message without its plan marker: cut off there if the rest is one line, else with the marker alone taken out."""
+    """The text of a message without its plan marker: cut off at the marker if the rest is one line, else only the marker is removed."""
     if MARKER not in text:
         return text
     return _MARKED.sub("", text) if _has_lines_after_marker(text) else text.partition(MARKER)[0].rstrip()

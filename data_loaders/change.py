@@ -1,8 +1,8 @@
-"""The suite `change`: whether a memory keeps up when facts change, on the histories of any data set (datasets_third.md section 4).
+"""The suite `change`: tests whether a memory keeps up when facts change, on the histories of any data set (datasets_third.md section 4).
 
-A host is a window of consecutive sessions of a case. One case is made per host and family of changes; into it go, as single turns at the
-ends of sessions and in the voices of the host's own speakers, invented facts in the first third, what happens to them in the middle
-third, and nothing in the last. Questions are asked right before the change, right after it and at the end.
+A host is a window of consecutive sessions of a case. One case is made per host and family of changes. Single turns of the host's own
+speakers are inserted at the ends of sessions: invented facts in the first third, the changes of these facts in the middle third, and
+nothing in the last. Questions are asked right before the change, right after it and at the end.
 
 | family    | a fact, and then                                                    | variants                     |
 |-----------|---------------------------------------------------------------------|------------------------------|
@@ -19,7 +19,7 @@ mail (`<host>--poison-clean`). The scores are those of `eval.metrics.change`. `p
 variant of `users` and its probes on answers alone. They are families of their own because controls that are right about `users` are
 wrong about `private`, and because `yes_no` is not scored at recall.
 
-Only one question of a probe is scored, at the end of the history; the others are read for its sake (`Gold.supports`). Its
+Only one question of a probe is scored, at the end of the history; the scoring uses the reads of the others (`Gold.supports`). Its
 `Gold.detail` has:
 
 - `family`, `variant`, `subject`, `owner`, `other` (names), `mark` (words that frame the mail);
@@ -27,8 +27,9 @@ Only one question of a probe is scored, at the end of the history; the others ar
 - `reads`: case and question id of every read that is scored with it, by name: `before`, `after`, `end`, `twin`, `clean`; of `private`
   also `owner` (the owner asks at the end), of `yes_no` also `yes` or `yes_twin` (a yes/no question about the right value or, where no
   value is right, about the twin's; it is answered);
-- `edits`: what an editor that knows the key does (`eval.running.oracle_editor`), by turn id: keep the turn as `probe` or `twin`, keep it
-  as `private` (`probe`, for its speaker alone), or `forget` what is kept as `probe`. The clean build's questions have it, too.
+- `edits`: the actions of an editor that knows the answer key (`eval.running.oracle_editor`), by turn id: keep the turn as `probe` or
+  `twin`, keep it as `private` (`probe`, for its speaker alone), or `forget` the turn kept as `probe`. The clean build's questions have
+  `edits`, too.
 
 Decisions. Changes at the end of one session share their points: "before" is the session's last own turn, "after" its last inserted one,
 so that a memory with an expensive `consolidate` is rebuilt five times and not thirty-three. A value is refused if it occurs in the
@@ -50,11 +51,11 @@ from data_loaders.schema import Asker, Case, DataError, Gold, Question, Role, Se
 from data_loaders.transforms import by_hash
 
 SIZE, SMOKE = 640, 64
-"""Probes a family on real data, and on samples."""
+"""Number of probes per family on real data, and on samples."""
 WINDOWS, LEAST_SESSIONS = 4, 4
-"""A case gives at most four hosts, each of four sessions or more."""
+"""Maximum number of hosts from a case, and minimum number of sessions of a host."""
 PER_HOST, MOST_PER_HOST = 16, len(SUBJECTS) // 2
-"""Usual and most probes of a host; each takes a subject for itself and one for its twin."""
+"""Usual and maximum number of probes of a host; each needs a subject for itself and a subject for its twin."""
 LEAST_HOSTS = 8
 """Small suites are spread over this many hosts: fewer than five have no interval."""
 VARIANTS: Mapping[str, tuple[str, ...]] = {
@@ -66,21 +67,21 @@ VARIANTS: Mapping[str, tuple[str, ...]] = {
     "private": ("private",),
     "yes_no": ("supersede", "echo", "retract", "users", "deleted"),
 }
-"""Families with their variants. Those of `yes_no` are families; `deleted` asks what was to be deleted."""
+"""Families with their variants. The variants of `yes_no` are families; `deleted` asks for the fact that was to be deleted."""
 CLEAN = "poison-clean"
 """The build of `poison` without the mail."""
 
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """A window of a case: where probes are put in."""
+    """A window of a case, into which probes are inserted."""
 
     id: str
     sessions: tuple[Session, ...]
     owner: str
-    """Who tells the facts."""
+    """The speaker who states the facts."""
     other: str
-    """Who echoes, confirms, and has facts of its own."""
+    """The other speaker, who echoes, confirms, and has facts of its own."""
     roles: Mapping[str, Role]
 
     def third(self, number: int) -> list[int]:
@@ -92,15 +93,15 @@ class Host:
 def change(
     cases: Sequence[Case], *, seed: int = 0, size: int = SIZE, hosts: int | None = None, held_out: bool = False
 ) -> LazyCases:
-    """The suite on the histories of a data set: for each host a case a family, and the clean build of `poison`.
+    """The suite on the histories of a data set: for each host one case per family, and the clean build of `poison`.
 
-    A host gets the same probes whatever the size, so that a smaller suite is part of a larger one, and their number depends on the
-    hosts that there are. `Case.cluster` is the host.
+    A host gets the same probes whatever the size, so that a smaller suite is part of a larger one; the number of probes depends on the
+    available hosts. `Case.cluster` is the host.
 
     Args:
-        cases: questions of theirs are left out.
+        cases: the data set; its own questions are left out.
         seed: with host and family it draws subjects, values, wordings and places.
-        size: probes a family.
+        size: number of probes per family.
         hosts: at most this many hosts; None takes one for every 16 probes, and no fewer than 8.
         held_out: take the second pair of wordings.
 
@@ -136,7 +137,7 @@ def change(
 
 
 def probes(case: Case) -> Iterator[tuple[Question, Gold]]:
-    """The questions of a case of the suite that are scored, one a probe."""
+    """The scored questions of a case of the suite, one per probe."""
     return ((question, gold) for question, gold in case.questions if not gold.supports)
 
 
@@ -144,7 +145,7 @@ def probes(case: Case) -> Iterator[tuple[Question, Gold]]:
 
 
 def _places(lazy: LazyCases, parsed: Callable[[int], Case], wanted: int, seed: int) -> list[tuple[int, int, int]]:
-    """Case, window and number of turns of the hosts: one of every case in the order of hashes, then a second of each, and so on."""
+    """Case, window and number of turns of the hosts: first one host per case, in the order of hashes, then a second per case, and so on."""
     order = by_hash(lazy.ids, f"change:{seed}")
     places: list[tuple[int, int, int]] = []
     for turn in range(WINDOWS):
@@ -202,14 +203,14 @@ class _Read:
     when: str = "end"
     """`before` or `after` the change, or at the `end`."""
     supports: Supports = "recall"
-    """As in `Gold`; empty for the one that is scored."""
+    """As in `Gold`; empty for the scored question."""
     asker: str = ""
-    """Who asks, where it matters."""
+    """The asker, where it matters."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Probe:
-    """A fact and what happens to it, before turns and questions have ids."""
+    """A fact and its change, before turns and questions have ids."""
 
     variant: str
     subject: str
@@ -218,9 +219,9 @@ class _Probe:
     """Number of the session in which the change comes."""
     said: tuple[_Said, ...]
     reads: Mapping[str, _Read]
-    """Questions by name, in the order of their ids; the clean build's is not among them."""
+    """Questions by name, in the order of their ids, without the question of the clean build."""
     good: str | None
-    """The value that is right at the end; None where no value is."""
+    """The value that is right at the end; None if no value is right."""
     bad: str
     twin: str = ""
     """The twin's subject."""
@@ -249,7 +250,7 @@ def _build(host: Host, family: str, share: int, seed: int, words: Wordings) -> C
 
 
 class _Draw:
-    """The random choices of a host and a family; what a probe draws does not depend on how many come after it."""
+    """The random choices of a host and a family; a probe's draws do not depend on the number of probes after it."""
 
     def __init__(self, host: Host, words: Wordings, rng: random.Random) -> None:
         self.host, self.words, self._rng = host, words, rng
@@ -261,7 +262,7 @@ class _Draw:
         return next(self._subjects)
 
     def value(self) -> str:
-        """A word that occurs nowhere in the host, and in no other value of the case."""
+        """An invented word that does not occur in the host or in any other value of the case."""
         while True:
             parts = [self._rng.choice(ONSETS) + self._rng.choice(VOWELS) for _ in range(3)]
             word = "".join(parts) + self._rng.choice(CODAS)
@@ -288,7 +289,7 @@ class _Draw:
         return _Said(self.early() if place is None else place, speaker or self.host.owner, text, edit)
 
     def reads(self, subject: str, twin: str = "") -> dict[str, _Read]:
-        """The question right before a change, right after it and at the end, and at the end the one about the twin."""
+        """The question right before a change, right after it and at the end, and the question about the twin at the end."""
         asked = self.words.asked
         reads = _thrice(self.wording(asked).format(x=subject))
         return {**reads, "twin": _Read(self.wording(asked).format(x=twin))} if twin else reads
@@ -300,7 +301,7 @@ def _thrice(text: str) -> dict[str, _Read]:
 
 
 def _letters(text: str) -> str:
-    """Letters and digits of a text in one string: a word that is not in it is in no line of the text, however it is written."""
+    """Letters and digits of a text in one string: a word that is not in it occurs in no line of the text, however it is written."""
     return "".join(sign for sign in unicodedata.normalize("NFKC", text).casefold() if sign.isalnum())
 
 
@@ -356,7 +357,7 @@ def _users(draw: _Draw, *, private: bool = False) -> _Probe:
         draw.wording(draw.words.asked_about).format(owner=_called(draw.host.owner), x=each) for each in (subject, other)
     )
     reads = {**_thrice(about), "twin": _Read(about_twin)}
-    if private:  # only the first and the last are asked by the owner
+    if private:  # the owner asks only the first and the last question
         reads = {name: replace(read, asker=draw.host.other) for name, read in reads.items()}
         reads["before"] = replace(reads["before"], asker=draw.host.owner)
         reads["owner"] = _Read(about, asker=draw.host.owner)
@@ -371,7 +372,7 @@ def _called(speaker: str) -> str:
 
 
 def _yes_no(draw: _Draw) -> _Probe:
-    """A probe of another family whose questions at the end hold values: the wrong one, and the right one or else the twin's."""
+    """A probe of another family whose questions at the end contain values: the wrong value, and the right value or else the twin's."""
     variant = draw.variant("yes_no")
     probe = _DRAFTS["retract" if variant == "deleted" else variant](draw)
     whose = f"{_called(draw.host.owner)}'s" if variant == "users" else "my"
@@ -379,7 +380,7 @@ def _yes_no(draw: _Draw) -> _Probe:
     end = _Read(text.format(x=f"{whose} {probe.subject}", v=probe.bad), supports="")
     subject, true = (probe.subject, probe.good) if probe.good else (probe.twin, probe.values["twin"])
     yes = _Read(draw.wording(draw.words.confirmed).format(x=f"{whose} {subject}", v=true), supports="answer")
-    # `said` is kept for a good probe alone: else it was never said.
+    # Only a good probe keeps `said`: otherwise the value was never said.
     values = {name: value for name, value in probe.values.items() if name != "said" or probe.good}
     reads = {**probe.reads, "end": end, "yes" if probe.good else "yes_twin": yes}
     return replace(probe, variant=variant, values=values, reads=reads, good=None if variant == "deleted" else "no")
@@ -421,7 +422,7 @@ def _questions(
     ids: Mapping[_Said, str],
     words: Wordings,
 ) -> Iterator[tuple[Question, Gold]]:
-    """The reads of a probe in the case of a family; the one that is scored is the third."""
+    """The reads of a probe in the case of a family; the third read is scored."""
     edits = {ids[each]: each.edit for each in probe.said if each.edit}
     if family == CLEAN:
         name = f"{number:02}.5"

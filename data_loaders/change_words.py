@@ -1,7 +1,7 @@
 """The words of the suite `change`: subjects, syllables of invented values, and every sentence that is put into a history.
 
-All are ours. A family has two wordings of each sentence; a second pair (`HELD_OUT`) is for results that nobody tuned a memory on. A
-sentence is one line: `{x}` is the subject, `{v}` the value, `{old}` a value said before, `{xs}` a list of subjects, `{owner}` a name.
+All are ours. A family has two wordings of each sentence; a second pair (`HELD_OUT`) is for results on wordings that no memory was tuned
+on. A sentence is one line: `{x}` is the subject, `{v}` the value, `{old}` a value said before, `{xs}` a list of subjects, `{owner}` a name.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SUBJECTS = (
     "ski resort", "ferry line", "train platform", "mailbox combination", "storage unit", "safe word",
     "boat mooring", "allotment plot", "radio station", "knitting pattern",
 )  # fmt: skip
-"""64 subjects; no two share a word, so that a search for one does not find another."""
+"""64 subjects; no two share a word, so that a search for a subject does not find another subject."""
 
 ONSETS = (
     "b",
@@ -65,7 +65,7 @@ class Wordings:
     superseded: Mapping[str, tuple[str, str]]
     """A new value, by variant."""
     echoed: tuple[str, str]
-    """The other party tells the speaker what the speaker is held to have said."""
+    """The other party attributes a statement to the speaker, who did not make it."""
     corrected: tuple[str, str]
     """The speaker's denial; it says neither value."""
     retracted: Mapping[str, tuple[str, str]]
@@ -81,7 +81,7 @@ class Wordings:
     confirmed: tuple[str, str]
     """A question that is answered by yes or no; `{x}` says whose the subject is."""
     deleted: tuple[str, str]
-    """The question for what was to be deleted; `{x}` as in `confirmed`."""
+    """The question for the fact that was to be deleted; `{x}` as in `confirmed`."""
 
 
 MAIN = Wordings(

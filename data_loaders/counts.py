@@ -1,7 +1,7 @@
-"""Counts of a data set, and how they differ from the published ones.
+"""Counts of a data set, and their differences from the published counts.
 
 Some loaders were written from the description of files that this project could not get. Their data sets say so (`untested` in
-conf/dataset), and the first run on the real files compares what it finds with the counts that the authors published.
+conf/dataset), and the first run on the real files compares its counts with the counts that the authors published.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from data_loaders.schema import Case
 
 UNTESTED = "data_status: untested on the released files"
-"""Stands in the caption of every table of such a data set."""
+"""A text in the caption of every table of such a data set."""
 
 
 def counts_of(cases: Iterable[Case]) -> Counter[str]:
@@ -28,7 +28,7 @@ def counts_of(cases: Iterable[Case]) -> Counter[str]:
 
 
 def compared(published: Mapping[str, int], found: Mapping[str, int]) -> str:
-    """A sentence on the published counts: that these are the same, or each one that differs."""
+    """A sentence on the published counts: it says that they are the same, or names each count that differs."""
     differing = [
         f"{name} {found.get(name, 0):,} (published {count:,})"
         for name, count in published.items()

@@ -25,7 +25,7 @@ from data_loaders.source import SUMS, Archive, Entry, Hub, file_sha256, find, na
 MAX_DOWNLOAD = 8 << 30
 MAX_UNPACKED = 2 << 30
 MAX_RATIO = 100
-"""Greatest ratio of unpacked to packed bytes; dialogue compresses to about a third, a decompression bomb to a thousandth."""
+"""Maximum ratio of unpacked to packed bytes; dialogue compresses to about a third, a decompression bomb to a thousandth."""
 MAX_MEMBERS = 10_000
 UNREADABLE = (
     tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError, OSError, NotImplementedError, RuntimeError, ValueError, OverflowError,

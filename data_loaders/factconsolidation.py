@@ -1,4 +1,4 @@
-"""FactConsolidation: numbered facts of which many are stated twice with different objects; the one with the larger number holds.
+"""FactConsolidation: numbered facts. Many are stated twice with different objects; the fact with the larger number holds.
 
 Source: MemoryAgentBench (Hu et al., arXiv 2507.05257), split Conflict_Resolution: eight rows, single-hop ("sh") and multi-hop ("mh")
 questions on lists of four sizes. The facts come from MQuAKE (Zhong et al. 2023).
@@ -93,17 +93,17 @@ PATTERNS: tuple[tuple[str, str], ...] = (
     ("{s}'s child is {o}.", "Who is {s}'s child?"),
     ("The {s} is {o}.", "Who is the {s}?"),
 )
-"""Sentences of a fact with its subject and object, and the single-hop question about it. The last fits most others: it is tried last."""
+"""Sentences of a fact with its subject and object, and its single-hop question. The last pattern fits most others, so it is tried last."""
 
 _SOURCE = re.compile(r"factconsolidation_(sh|mh)_(\w+)")
 _HEADING = "Here is a list of facts:"
 _FACT = re.compile(r"(\d{1,9})\. (.*\S)")
 _MAX_CONTEXT = 16_000_000
 _MOST_HOPS = 4
-"""Facts that MQuAKE's longest questions ask for."""
+"""Number of facts in the chain of MQuAKE's longest questions."""
 _MOST_CHAINS = 10_000
-"""More chains than these are not followed."""
-"""Greatest number of characters of a context; the longest released one has 1.1 million."""
+"""Maximum number of chains that are followed."""
+"""Maximum number of characters of a context; the longest released one has 1.1 million."""
 
 Key = tuple[int, str]
 """Number of a pattern, and the subject."""
@@ -120,7 +120,7 @@ class Fact:
 
 @dataclass(frozen=True, slots=True)
 class _Pool:
-    """The facts of a size: those of each key in order, and the objects that no later fact replaces."""
+    """The facts of a size: the facts of each key in order, and the objects that no later fact replaces."""
 
     by_key: Mapping[Key, Sequence[Fact]]
     newest: frozenset[str]
@@ -131,7 +131,7 @@ class _Pool:
 def load(path: Path, *, size: str | None = None) -> LazyCases:
     """One case per size of a parquet, JSON or JSONL file of MemoryAgentBench rows, in file order; sizes are characters of context.
 
-    `size` takes one of them only ("6k", "32k", "64k" or "262k"). Question ids are `sh_<number>` and `mh_<number>`, from 0.
+    `size` selects a single size ("6k", "32k", "64k" or "262k"). Question ids are `sh_<number>` and `mh_<number>`, from 0.
     `Gold.detail` has `qa_pair_id`, `size`, `gold_is_newest` (None where no
     fact of the list is asked for); for single-hop questions also `conflict`, `newest` (the object of the
     newest fact), `stale_answer` (that of the older one, None if there is none) and `evidence_derived` (True).

@@ -1,4 +1,4 @@
-"""GateMem: a memory that many people share, and questions about who may be told what and what was deleted.
+"""GateMem: a memory that many people share, and questions about access rights and deleted facts.
 
 Source: Ren et al. 2026 (arXiv 2606.18829). A folder `<medical|office|education|household>/{episodes,checkpoints}.jsonl`, one record a
 line. An episode is a case, a checkpoint a question that is asked after the turn `as_of_turn_id`; several questions may share a point.
@@ -13,8 +13,8 @@ How irregularities of the raw files are treated:
 - `turn_kind` and `display_name` are not used. A turn's speaker is the principal's id, as in the official runner: display names are
   targets.
 
-What a reader of scores must know (measured on the release): 93 % of the deletions are asked for in a turn that quotes what it deletes; a
-target occurs in the question of 40 % of the deletion questions and of a third of the access ones; "yes" or "no" is a target of 60.
+Notes for readers of scores (measured on the release): 93 % of the deletion requests quote the text to be deleted; a target occurs in the
+text of 40 % of the deletion questions and of a third of the access questions; "yes" or "no" is a target of 60 questions.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ CATEGORIES: Mapping[str, str] = {"utility": UTILITY, "privacy": ACCESS, "safety"
 """Category by the raw `query_type`."""
 ACTIONS = ("answer", "answer_redacted", "refuse", "no_memory")
 REDACTED = "redacted, with items"
-"""Group of the questions that want a redacted answer with items none of which is a target itself: 217 of the release."""
+"""Group of the questions that want a redacted answer with items that are not targets themselves: 217 of the release."""
 ASSISTANT = "agent"
-"""The raw role of the assistant; everybody else is a user."""
+"""The raw role of the assistant; every other role is a user."""
 
 POLICIES: Mapping[str, str] = {
     "medical": """\

@@ -1,10 +1,10 @@
 """HaluMem: years of a user's chats with an assistant, and questions after their sessions; the question answering of the benchmark.
 
-Chen et al. 2025 (arXiv 2511.03506). Nobody here may pass on changed copies of the files (CC BY-NC-ND 4.0), and the whole files were not at
-hand: this loader was written from
+Chen et al. 2025 (arXiv 2511.03506). The licence (CC BY-NC-ND 4.0) forbids passing on changed copies of the files, and the whole files were
+not available: this loader was written from
 - the release's code and README, MemTensor/HaluMem at 59402b9 (README.md, eval/eval_memzero.py, eval/evaluation.py): fields and protocol;
 - MemTensor/OmniMemEval at 7df23bc, data/halumem/README.md: files, addresses, and the counts of both versions;
-- what was measured before on the lines of three of the 20 users.
+- earlier measurements on the lines of three of the 20 users.
 
 A file has one user a line: `uuid`, `persona_info` and `sessions` with `start_time`, `dialogue` and, where there are any, `questions`. A
 user is a case, and a question is asked after the last turn of its session.
@@ -16,9 +16,9 @@ How the raw files are treated:
 - Evidence is text of memory points, not a turn: it becomes `Gold.detail["reference"]`, which the judge sees. There are no evidence ids.
 - Questions of the type Memory Boundary cannot be answered from the history. Types and difficulties are taken as they are.
 
-Not scored here: what a memory extracts from each session and how it updates it. The official scores need the list of memories that one
-`write` of one session stored; our interface shows what a memory holds (`nodes()`), not what a session added, and a memory of verbatim
-turns stores everything.
+Extraction of memories from each session and their update are not scored here. The official scores need the list of memories that the
+`write` of one session stored; our interface shows the whole content of a memory (`nodes()`), not what a session added, and a memory of
+verbatim turns stores everything.
 """
 
 from __future__ import annotations

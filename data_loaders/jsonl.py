@@ -1,4 +1,4 @@
-"""Your own data: a JSONL file with one history and its questions a line.
+"""Your own data: a JSONL file with one history and its questions per line.
 
 A complete line, here broken into several for reading (in the file it is one line):
 
@@ -23,13 +23,13 @@ A history has
 - `sessions`: in the order in which they are written to the memory. A session has an `id`, optionally a `time`, and `turns`:
   pairs of speaker and text. `time` is ISO 8601 without an offset (`2024-03-02` or `2024-03-02T18:30`);
 - `questions`: see below; the list may be empty;
-- `speakers` (optional): all who speak. The first has the role `user`, the others have the role `assistant`. Without it, whoever
-  speaks first is the user.
+- `speakers` (optional): all speakers. The first has the role `user`, the others have the role `assistant`. Without it, the first
+  speaker is the user.
 
 The id of a turn is `<session id>:<number from 1>`, so `S1:2` is the second turn of session `S1`.
 
 A question has
-- `text`, and `answers`: the accepted answers, of which the first is the official one;
+- `text`, and `answers`: the accepted answers; the first is the official answer;
 - `evidence` (optional): ids of the turns that hold the answer; retrieval metrics need it;
 - `category` (optional): the row group of a table that it belongs to;
 - `after` (optional): id of the last turn before the question is asked; without it the question comes after the last session;
@@ -37,7 +37,7 @@ A question has
 - `answerable` (optional): false for a question that the history does not answer; true without it;
 - `id` (optional): unique in the history; `q1`, `q2` … by position without it.
 
-A field that is not in these lists is an error, so that a misspelt one is not ignored.
+A field that is not in these lists is an error, so that a misspelt field is not ignored.
 
 Count what the file holds, then run a memory on it:
 
@@ -114,7 +114,7 @@ def _case(record: Any, case_id: str, where: str) -> Case:
 
 
 def _speakers(raw_sessions: Sequence[Any], where: str) -> list[str]:
-    """Everybody who speaks, in the order of their first turns."""
+    """All speakers, in the order of their first turns."""
     names: dict[str, None] = {}
     for index, raw in enumerate(raw_sessions):
         place = f"{where}.sessions[{index}]"

@@ -68,7 +68,7 @@ def load(path: Path, *, overlay: Path | str | None = None, overlay_mode: Overlay
     """One case per conversation of a LoCoMo file, in file order; sizes are numbers of turns.
 
     `overlay` is an errata list in the format of dial481/locomo-audit's `errors.json` (a relative path is relative to the folder of
-    `path`). It adds the audit's label to questions of categories 1-4, in `Gold.detail["audit"]`. `overlay_mode` says what else it does:
+    `path`). It adds the audit's label to questions of categories 1-4, in `Gold.detail["audit"]`. `overlay_mode` chooses its further effect:
     "raw" nothing; "corrected" replaces evidence by the audit's, and wrong answers too; "excluded" drops questions whose released
     answer is wrong (not those with a wrong citation only).
 
@@ -114,7 +114,7 @@ def ceilings(cases: Iterable[Case]) -> dict[str, float]:
 
 
 def audit_caption(path: Path, *, overlay: Path | str, overlay_mode: OverlayMode) -> str:
-    """A table caption's text on the audit: how it was used, and the highest score that the released answers allow."""
+    """A table caption's text on the audit: its use, and the highest score that the released answers allow."""
     file = path.parent / overlay
     limits = ceilings(load(path, overlay=overlay))
     shares = ", ".join(f"{group} {100 * share:.2f}" for group, share in limits.items() if group != "overall")

@@ -1,13 +1,13 @@
-"""LoCoMo-Plus: does something said long ago shape a later reply, without being asked about? (Li et al. 2026, arXiv 2602.10715).
+"""LoCoMo-Plus: tests whether an old statement shapes a later reply without being asked for (Li et al. 2026, arXiv 2602.10715).
 
 The release is a list of cues and triggers; the histories are made here by its rule, from LoCoMo's file. Entry i goes into conversation
 i modulo the number of conversations; A and B become its two speakers. The trigger is said seven days after the last session, the cue a
 `time_gap` before the trigger; the cue becomes a session of its own, placed by time, behind a session of the same time. The trigger is the
 question, so it is in no history. Evidence is the cue's turns, `cue:1` and `cue:2`; the release names none.
 
-What a reader of the tables must know:
+Notes for readers of the tables:
 - A gap is understood only as one..twelve, digits, a or an, directly before weeks, months or years (7, 30 and 365 days each). Fifteen
-  entries have another ("several months later"): their cue stands directly before the trigger and tests nothing. `gaps="official"` keeps
+  entries have another wording ("several months later"): their cue is directly before the trigger and tests nothing. `gaps="official"` keeps
   them, `"readable"` leaves them out; a note and `Gold.detail["readable"]` mark them.
 - As in the release, turns have no image captions (`captions=True` adds them) and no white space at their ends. The official text has
   no dates and no session bounds either: sessions here have their times, which memories may show.
@@ -55,7 +55,7 @@ def load(
     Args:
         path: `locomo_plus.json`.
         conversations: LoCoMo's file; a relative path is relative to the folder of `path`.
-        gaps: whether entries stay whose time gap the official rule does not understand.
+        gaps: whether to keep entries with a time gap that the official rule does not understand.
         captions: whether the captions of images are part of a turn.
 
     Raises:
@@ -81,7 +81,7 @@ def load(
 
 
 def days_of(gap: str) -> int | None:
-    """The days of a time gap by the official rule; None where the rule does not understand it, and takes 0."""
+    """The days of a time gap by the official rule; None if the rule does not understand the gap (it then takes 0)."""
     match = _GAP.search(gap)
     if match is None:
         return None
@@ -130,7 +130,7 @@ def _case(record: Any, index: int, host: Case, captions: bool, where: str) -> Ca
 
 
 def _moments(host: Case, days: int, where: str) -> tuple[datetime, datetime]:
-    """When the trigger is asked, and when the cue was said this many days before."""
+    """The time of the trigger, and the time of the cue, this many days before."""
     times = [session.time for session in host.sessions if session.time is not None]
     if len(times) < len(host.sessions) or not times:
         raise DataError(

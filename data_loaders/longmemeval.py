@@ -55,7 +55,7 @@ def load(path: Path) -> LazyCases:
 
 
 def load_questions(path: Path) -> LazyCases:
-    """The questions of a file whose records have no history, one case each, to judge answers that others gave.
+    """The questions of a file whose records have no history, one case each, to judge answers of other systems.
 
     `Gold.detail` has `question_id`, `question_type` and `answer_session_ids`. Raises DataError for malformed records.
     """
@@ -213,7 +213,7 @@ def _gold(record: object, question_id: str, sittings: list[_Sitting], where: str
     return gold, notes
 
 
-# --- Where each record lies in the file ------------------------------------------------------------------------------
+# --- The place of each record in the file ----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,7 +227,7 @@ class _Place:
 
 _CHUNK = 1 << 22
 _MAX_RUN = 1 << 24
-"""Greatest number of bytes without a bracket outside strings: more than the longest valid turn has in any escaping."""
+"""Maximum number of bytes without a bracket outside strings: more than the longest valid turn has in any escaping."""
 
 _STRING = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
 # Everything up to the next bracket outside strings. The quantifiers are possessive, so that a string cut by the end of the chunk gives

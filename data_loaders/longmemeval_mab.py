@@ -25,7 +25,7 @@ from data_loaders.schema import Case, DataError, Gold, Question, Session, Turn
 
 _TIME_LABEL = "Chat Time: "
 _MAX_CONTEXT = 16_000_000
-"""Greatest number of characters of a context; the released ones have about a tenth."""
+"""Maximum number of characters of a context; the released ones have about a tenth."""
 _PARQUET_ERRORS = (OSError, ValueError, LookupError, TypeError, NotImplementedError)
 """Errors that pyarrow and pandas raise for damaged files, found by experiment; most of pyarrow's are OSError or ValueError."""
 

@@ -1,10 +1,10 @@
 """LongMemEval-V2, its text part: trajectories of web agents, and questions about the environments that they worked in.
 
-Wu et al. 2026 (arXiv 2605.12493). Nobody here has seen the released files: this loader was written from
+Wu et al. 2026 (arXiv 2605.12493). The released files were not available: this loader was written from
 - the release's code, xiaowu0162/LongMemEval-V2 at be15ea6 (data/public_data.py, memory_modules/trajectory_store.py, evaluation/harness.py):
-  files, fields, types, what makes them invalid, when questions share a memory;
+  files, fields, types, rules of validity, and the condition for sharing a memory;
 - the card of the data set (hub: xiaowu0162/longmemeval-v2, revision f152293): files, 451 questions, 1,870 trajectories, Apache-2.0;
-- notes of other projects that counted revision f152293, found in an index of public texts that does not name them: 29 questions show a
+- notes of other projects that counted revision f152293, from an index of public texts that does not name the projects: 29 questions show a
   screenshot, all of them `errors-gotchas`; 422 do not, 294 of them scored without a judge; their types and domains; 100 trajectories for
   each question of the small tier, 200 in all; the sha256 of each file, on which two of them agree.
 
@@ -44,7 +44,7 @@ CATEGORIES: Mapping[str, str] = {
     "procedure-abs": "procedure-abs",
     "errors-gotchas": "gotchas",
 }
-"""Category by the raw `question_type`, as in the official summary; `-abs` has the questions whose premise is wrong."""
+"""Category by the raw `question_type`, as in the official summary; `-abs` marks the questions with a wrong premise."""
 ENVIRONMENTS: Mapping[str, str] = {
     "web": "Environment: a web shop, the administration of that shop (both Magento), and a forum (Postmill), each customised.",
     "enterprise": "Environment: a customised ServiceNow instance.",
@@ -60,7 +60,7 @@ _QUESTIONS, _TRAJECTORIES = "questions.jsonl", "trajectories.jsonl"
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where a trajectory stands in its file."""
+    """The position of a trajectory in its file."""
 
     where: str
     position: int
@@ -80,7 +80,7 @@ def load(
 ) -> LazyCases:
     """One case per list of trajectories that questions of the folder `path` share; sizes are numbers of trajectories.
 
-    `judged="drop"` leaves out the questions whose scorer asks a model: those whose premise is wrong. Case ids are `<domain>-<number>`.
+    `judged="drop"` leaves out the questions whose scorer asks a model, which have a wrong premise. Case ids are `<domain>-<number>`.
     `Gold.detail` has `eval_function` (the scorer and its options, as released), `question_type`, `domain` and `environment`.
     Raises DataError for malformed files, and ValueError for an unknown choice.
     """

@@ -1,7 +1,7 @@
-"""Whether a text holds a pattern: a literal, or a regular expression of a data set's answer key.
+"""Search for a pattern in a text: a literal, or a regular expression of a data set's answer key.
 
 A pattern is a regular expression if it has a backslash or one of `[ ] ( ) | ? + * { }` and compiles; everything else is a literal.
-`official_hit` is the rule of GateMem's scorer (rzhub/GateMem at 603f9f4, bench/eval/metrics.py), `strict_hit` one of ours.
+`official_hit` is the rule of GateMem's scorer (rzhub/GateMem at 603f9f4, bench/eval/metrics.py), `strict_hit` is our own rule.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def _squeezed(text: str) -> str:
 
 @lru_cache(maxsize=16_384)
 def _expression(pattern: str) -> re.Pattern[str] | None:
-    """The pattern as a regular expression; None for a literal, and for what does not compile."""
+    """The pattern as a regular expression; None for a literal, and for a pattern that does not compile."""
     if not _SPECIAL & set(pattern):
         return None
     try:
@@ -86,7 +86,7 @@ def _expression(pattern: str) -> re.Pattern[str] | None:
 
 @lru_cache(maxsize=16_384)
 def _edged(pattern: str) -> re.Pattern[str]:
-    """A literal whose edges are not inside a longer word or number."""
+    """A regular expression for a literal whose edges are not inside a longer word or number."""
     literal = cleaned(pattern)
     before = (r"(?<!\d[.,])" if literal[:1].isdigit() else "") + (r"(?<!\w)" if re.match(r"\w", literal) else "")
     after = (r"(?![.,]\d)" if literal[-1:].isdigit() else "") + (r"(?!\w)" if re.search(r"\w\Z", literal) else "")

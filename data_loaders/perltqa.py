@@ -38,7 +38,7 @@ CATEGORIES: Mapping[str, str] = {
 """Category by the raw section of a question."""
 
 MAX_LITERAL = 200_000
-"""Greatest number of characters of a Python literal: the parser's memory and stack grow with it."""
+"""Maximum number of characters of a Python literal: the parser's memory and stack grow with it."""
 
 _TIME_FORMATS = ("%Y-%m-%d %H:%M", "%Y-%m-%d", "%B %d, %Y", "%d %B %Y", "%B %Y", "%Y-%m", "%Y")
 

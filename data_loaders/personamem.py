@@ -14,11 +14,11 @@ How irregularities of the raw files are treated:
 - There are no session dates and no evidence labels. `num_irrelevant_tokens` (always 0) and the context lengths (estimates that differ
   at one and the same point) are not used.
 
-What a reader of scores must know:
+Notes for readers of scores:
 - Length leak: the right option is the longest of the four in about half of the questions, and nearly always the shortest in
-  `suggest_new_ideas`. `length_caption` prints in every table what these rules score without a memory; the metric `personamem_longest`
-  gives the first of them by category. The position leaks little: the right letters are nearly uniform.
-- In 17 questions the right text stands under two letters (`Gold.detail["right_letters"]`) and the official rule takes one of them only.
+  `suggest_new_ideas`. `length_caption` prints in every table the score of these rules without a memory; the metric `personamem_longest`
+  gives the first rule's score by category. The position leaks little: the right letters are nearly uniform.
+- In 17 questions the right text has two letters (`Gold.detail["right_letters"]`), and the official rule accepts only one of them.
 - 64 questions about reasons repeat the last visible message, "User: " included: any memory that keeps recent turns recalls the question.
 - Some questions share text, history and point, some of them also the options in another order. Only `question_id` tells them apart.
 - Two histories of a persona are not independent: `Case.cluster` is the persona.
@@ -87,7 +87,7 @@ def load(
 
     Turn ids are the positions of messages in the history. `Gold.answers` has the letter ("(c)") and the text of the right option.
     `Gold.detail` has `letter`, `right_letters` (all whose option has the right text), `question_type`, `topic`, `blocks_back` (how
-    many sessions back the reference is) and `longest` (what choosing the longest option scores).
+    many sessions back the reference is) and `longest` (the score of choosing the longest option).
     Raises DataError for malformed records, and ValueError for a wrong `persona`.
     """
     if persona not in get_args(Persona):
@@ -159,7 +159,7 @@ def longest_share(options: Sequence[str], right: int, *, shortest: bool = False)
 
 
 def length_caption(path: Path, *, questions: str = "questions_32k.csv") -> str:
-    """A table caption's text on what needs no memory: the scores of rules on the options' lengths and letters."""
+    """A table caption's text on the scores of rules that need no memory: rules on the options' lengths and letters."""
     records = read_records(path / questions)
     pairs = [(_options(record), _right(record)) for record in records]
     short = [CATEGORIES.get(record.fields["question_type"]) in SHORTEST for record in records]
@@ -257,7 +257,7 @@ def _question(record: Record, messages: int, turn_ids: Sequence[int]) -> tuple[Q
 
 
 def options_detail(options: Sequence[str], right: int) -> dict[str, Any]:
-    """`Gold.detail` of four options: the right letter, all letters with its text, and what choosing the longest scores."""
+    """`Gold.detail` of four options: the right letter, all letters with its text, and the score of choosing the longest."""
     same = tuple(f"({name})" for name, each in zip(LETTERS, options, strict=True) if each == options[right])
     return {"letter": f"({LETTERS[right]})", "right_letters": same, "longest": longest_share(options, right)}
 

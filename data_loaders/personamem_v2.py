@@ -1,6 +1,6 @@
 """PersonaMem v2, text part: long chats whose user reveals preferences in passing, and four-way questions after them.
 
-Jiang et al. 2025 (arXiv 2512.06688). Nobody here has seen the released files: this loader was written from
+Jiang et al. 2025 (arXiv 2512.06688). The released files were not available: this loader was written from
 - the release's inference.py (bowen-upenn/PersonaMem-v2; the stored version that reads `chat_history_32k_link` and boxed letters): how
   queries, options and histories are read, and the scorer;
 - a history of its development, data/chat_history/chat_history_250831_232015_persona0.json at 20ccd45: the layout of a history file;
@@ -11,15 +11,15 @@ Jiang et al. 2025 (arXiv 2512.06688). Nobody here has seen the released files: t
 The hub's page states CC BY 4.0, OmniMemEval's README MIT.
 
 The folder has the hub's layout: `benchmark/text/benchmark.csv`, and one JSON file for each history, `{"metadata": .., "chat_history":
-[..]}` with messages of a role and a content, at the path that a question's `chat_history_32k_link` or `chat_history_128k_link` names. What
-both versions have in common is in `data_loaders.personamem`.
+[..]}` with messages of a role and a content, at the path that a question's `chat_history_32k_link` or `chat_history_128k_link` names. The
+common part of both versions is in `data_loaders.personamem`.
 
 How the raw files are treated:
-- A query is JSON or the literal of a Python dict with the message's `content`; where it is neither, its text is taken as it is.
-- The right answer and three wrong ones stand in columns of their own. The official script shuffles them with a seed from Python's `hash`,
-  which is another one in every process; here they are in the order of a sha256 of question and option, the same for everybody.
+- A query is JSON or the literal of a Python dict with the message's `content`; if it is neither, its text is used unchanged.
+- The right answer and three wrong answers have columns of their own. The official script shuffles them with a seed from Python's `hash`,
+  which differs between processes; here they are in the order of a sha256 of question and option, the same on every machine.
 - The system message in front describes the whole persona; the official script keeps it. `persona="drop"` leaves it out.
-- `pref_type` is the category, as it is: descriptions of the release name five or seven of them.
+- `pref_type` is the category, unchanged: descriptions of the release name five or seven of them.
 - All questions are asked after the whole history. There are no dates and no evidence ids; `related_conversation_snippet` is not used.
 """
 
@@ -80,7 +80,7 @@ def load(path: Path, *, history: History = "32k", persona: Persona = "keep") -> 
 
 
 def length_caption(path: Path) -> str:
-    """A table caption's text: what always choosing the longest option scores."""
+    """A table caption's text: the score of always choosing the longest option."""
     return longest_text(
         [_options(record, number) for number, record in enumerate(read_records(path / BENCHMARK, _ANSWERS), 1)]
     )
@@ -125,7 +125,7 @@ def _question(record: Record, number: int, notes: list[str]) -> tuple[Question, 
 
 
 def _query(text: str, where: str) -> str | None:
-    """The content of a query's message; None where the query is no message."""
+    """The content of a query's message; None if the query is not a message."""
     for value in _values(text, where):
         if isinstance(value, dict) and "content" in value:
             return get_text(value, "content", f"{where}.user_query")
@@ -135,7 +135,7 @@ def _query(text: str, where: str) -> str | None:
 
 
 def _values(text: str, where: str) -> Iterator[Any]:
-    """The text read as JSON, then as a Python literal, as far as it can be."""
+    """The value of a text that is JSON or else a Python literal; the text itself if it is neither."""
     with suppress(ValueError, RecursionError):
         yield json.loads(text)
     with suppress(DataError):

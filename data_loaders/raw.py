@@ -11,7 +11,7 @@ from typing import Any, NoReturn, TypeVar, overload
 from data_loaders.schema import DataError
 
 MAX_TEXT = 1_000_000
-"""Greatest number of characters of a text. A longer one comes from a damaged file, for example one with a missing quote."""
+"""Maximum number of characters of a text. A longer one comes from a damaged file, for example one with a missing quote."""
 
 T = TypeVar("T")
 
@@ -40,7 +40,7 @@ def read_lines(path: Path) -> list[tuple[str, Any]]:
 def scan_lines(path: Path) -> Iterator[tuple[str, int, Any]]:
     """Place, position in the file and parsed value of each line of a JSONL file, read as a stream; blank lines are skipped.
 
-    `line_at` parses one of them again, so that a file larger than memory can be indexed. Raises DataError as `read_lines` does.
+    `line_at` parses a single line again, so that a file larger than memory can be indexed. Raises DataError as `read_lines` does.
     """
     try:
         with path.open("rb") as file:

@@ -72,7 +72,7 @@ def load(path: Path, *, ask: Ask = "stream", questions: Questions = "queries") -
     `ask` says when questions are asked (see the module's deviations). With `questions="queries"` they are the user turns marked as
     queries (1,415, whose answers are judged), with `"all_gold_turns"` all user turns whose reply names memories (1,458, over which the
     official retrieval metrics average). Turn ids are `<session identifier>:<turn from 1>`; question ids are the raw `query_id`, or
-    the turn id of what is not a query. `Gold.answers` is the reference reply; `Gold.detail` has `gold_sessions` (session ids),
+    the turn id if the turn is not a query. `Gold.answers` is the reference reply; `Gold.detail` has `gold_sessions` (session ids),
     `gold_memories` (texts), `reference`, `topic`, `category_name`, `session_type`, `is_query` and `evidence_raw` (session uuids).
     Raises DataError for anything malformed.
     """
@@ -201,7 +201,7 @@ def _questions(
 
 
 def _key(reply: Mapping[str, Any], where: str) -> _Key:
-    """The memories that the reply names. Gold sessions are those it names, else those of its memories (official rule)."""
+    """The memories that the reply names. Gold sessions are those that the reply names, else those of its memories (official rule)."""
     if get_text(reply, "speaker", where) != "Assistant":
         raise DataError(f"{where}.speaker: expected Assistant after a query, found {reply['speaker']!r}")
     memories = []

@@ -28,7 +28,7 @@ class Turn:
     text: str
     """The words spoken; the loader adds the caption of an image."""
     role: Role = "user"
-    """Of two people the one listed first is the user."""
+    """In a dialogue of two people, the person listed first is the user."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,13 +66,13 @@ class Unit:
 
 @dataclass(frozen=True, slots=True)
 class Asker:
-    """The person who asks, of a memory that several share: what a memory and a reader may be told about them."""
+    """The person who asks, if several people share a memory: the facts that a memory and a reader may see."""
 
     id: str
     """As in `Turn.speaker`."""
     role: str = ""
     relations: tuple[str, ...] = ()
-    """Facts of the data set about them and others, one line each; turns of the history may overrule it."""
+    """The data set's facts about this person and others, one line each; turns of the history may overrule them."""
 
     @property
     def text(self) -> str:
@@ -98,7 +98,7 @@ class Question:
     instruction: str = ""
     """The form of the answer, if the benchmark prescribes it per question."""
     asker: Asker | None = None
-    """Who asks; None where nobody else could. A memory may ignore it (`MemorySystem.uses_asker`)."""
+    """The asker; None if only one person uses the memory. A memory may ignore it (`MemorySystem.uses_asker`)."""
 
     @property
     def asked_by(self) -> str:
@@ -122,10 +122,10 @@ class Gold:
     detail: Mapping[str, Any] = field(default_factory=dict)
     """Further fields for the benchmark's official scorer (question type, gold memory texts, difficulty, facts …)."""
     groups: tuple[str, ...] = ()
-    """Groups beside the category that tables can report a question in (its size, whether its facts conflict …)."""
+    """Further groups of the question that tables can report in addition to its category (its size, whether its facts conflict …)."""
     supports: Supports = ""
-    """The part of this question that another one's score takes, which then has none of its own: its recall (the reader is not asked), or
-    its answer. Empty for a question that is scored."""
+    """The part of this question that another question's score uses: its recall (the reader is not asked), or its answer. It has no score of
+    its own then. Empty for a question that is scored."""
 
 
 @dataclass(frozen=True, slots=True)

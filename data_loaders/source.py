@@ -97,7 +97,7 @@ class Entry:
 def locate(
     settings: Mapping[str, Any], *, real: bool = True, root: Path | None = None, unpinned: bool = False
 ) -> Located:
-    """Where to load a data set (a file of `conf/dataset`) from: its sample, or with `real` its files below the data root.
+    """The files to load a data set (a file of `conf/dataset`) from: its sample, or with `real` its files below the data root.
 
     The real files are `file` and those in `also`. If the official release (`file`, or `instead.missing`) is missing and the file that
     `instead` names exists, that one is used.
@@ -161,7 +161,7 @@ def manifest() -> Mapping[str, Entry]:
 
 
 def entries_for(file: str) -> tuple[Entry, ...]:
-    """The entries to download to get `file`: its own, those of the files below it, or that of the archive that contains it."""
+    """The entries to download to get `file`: its own entry, those of the files below it, or that of the archive that contains it."""
     known = manifest()
     if file in known and known[file].downloadable:
         return (known[file],)

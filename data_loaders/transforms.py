@@ -17,9 +17,9 @@ from data_loaders.schema import Case, Gold, Question, Session, Turn
 
 
 def beginning_of(case: Case, turns: int) -> Case:
-    """The first turns of a case; its questions are asked after the same share of what is left as of the whole.
+    """The first turns of a case; a question's position, as a share of the history, stays the same.
 
-    The gold still names evidence that is cut off: this is for estimates of cost, which score nothing.
+    The gold still names evidence that is cut off, because this function is for cost estimates, which score nothing.
     """
     sessions, left = [], turns
     for session in case.sessions:
@@ -76,7 +76,7 @@ def subset(
 
 
 def shares(cases: Sequence[Case], size: int, *, n_cases: int | None = None, seed: int = 0) -> dict[str, int]:
-    """How many questions each case gives to a subset of `size` questions: number by case id, for `subset`.
+    """The number of questions of each case in a subset of `size` questions, by case id, for `subset`.
 
     `n_cases` cases share the questions as evenly as their own numbers allow. Without it two cases do, and further cases are added
     one by one where these have too few. The sum is below `size` only where the cases have no more questions. Parses the cases that
@@ -219,7 +219,7 @@ def permute_all(
 def shuffle_sessions(case: Case, *, seed: int = 0) -> Case:
     """The case with its sessions in a random order; each keeps its date, so that every answer stays right.
 
-    What changes is only the order in which a memory is told. `permute` also takes turns out of their sessions and off their dates. A
+    Only the order in which a memory gets the sessions changes. `permute` also moves turns to other sessions and dates. A
     question in the middle of the history keeps the sessions before it: sessions change places between two such points only.
     """
     rng = random.Random(f"sessions:{seed}:{case.id}")
@@ -229,7 +229,7 @@ def shuffle_sessions(case: Case, *, seed: int = 0) -> Case:
         last = [turn.id for session in span for turn in session.turns][-1:]
         rng.shuffle(span)
         shuffled += span
-        # A question that was asked after the span still is, whichever session is now its last.
+        # A question that was asked after the span is still asked after it, whichever session is now the last.
         moved |= dict(zip(last, [turn.id for session in span for turn in session.turns][-1:], strict=True))
     questions = tuple((_asked_after(question, moved), gold) for question, gold in case.questions)
     return replace(case, sessions=tuple(shuffled), questions=questions)
@@ -242,7 +242,7 @@ def shuffle_sessions_all(cases: Sequence[Case], *, seed: int = 0) -> LazyCases:
 
 
 def _between_questions(case: Case) -> list[list[Session]]:
-    """The sessions between two points at which questions are asked; a session in whose middle one is asked stands alone."""
+    """The sessions between two points at which questions are asked; a session with a question in its middle is a span of its own."""
     points = {question.after for question, _ in case.questions}
     spans: list[list[Session]] = [[]]
     for session in case.sessions:
@@ -261,7 +261,7 @@ def _chosen(names: Sequence[str], n: int | None, key: str) -> list[int]:
 
 
 def by_hash(names: Sequence[str], key: str) -> list[int]:
-    """Positions of the names in the order of the hashes of key and name: a random order in which each name has its place for itself."""
+    """Positions of the names in the order of the hashes of key and name: a random order in which a name's own hash decides its place."""
     return sorted(range(len(names)), key=lambda index: hashlib.sha256(f"{key}:{names[index]}".encode()).digest())
 
 

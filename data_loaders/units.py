@@ -80,7 +80,7 @@ def make_units(
 
 
 def lost_evidence(case: Case, dropped: Iterable[str]) -> dict[str, tuple[str, ...]]:
-    """Evidence turns that are in no unit, by question id; questions whose evidence is complete are absent."""
+    """Evidence turns that are in no unit, by question id; questions with complete evidence are absent."""
     missing = frozenset(dropped)
     lost = {
         question.id: tuple(turn_id for turn_id in gold.evidence if turn_id in missing)

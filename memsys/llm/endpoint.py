@@ -44,11 +44,11 @@ class EndpointLimits:
     """How much may be asked of a server, and how often a call is tried."""
 
     in_flight: int = 64
-    """Greatest number of calls in flight, over all models; fewer while the server is overloaded (`memsys.llm.limits`)."""
+    """Maximum number of calls in flight, over all models; fewer while the server is overloaded (`memsys.llm.limits`)."""
     timeout: float = 120.0
     """Seconds after which an attempt without a reply fails."""
     retries: int = 6
-    """Greatest number of further attempts after a failure that may be temporary."""
+    """Maximum number of further attempts after a failure that may be temporary."""
     backoff: float = 0.5
     """Seconds before the first retry; doubles each time up to `max_backoff`, with jitter."""
     max_backoff: float = 30.0

@@ -344,7 +344,7 @@ LONG_PROMPT = 2000
 LEAST_SHARE = 0.6
 """A server that reports less than this share of our count has cut the prompt."""
 _BYTES = 5
-"""Greatest average number of bytes per token of a long prompt (English has 4.5). Our own count is made only if there are more."""
+"""Maximum average number of bytes per token of a long prompt (English has 4.5). Our own count is made only if there are more."""
 
 
 def check_window(request: Request, completion: Completion, *, most_seen: int, encoding: str, where: str) -> None:

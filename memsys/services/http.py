@@ -2,8 +2,7 @@
 
 A call is `{method: POST, path: /memories, query: {}, body: {}}`, with placeholders (`{namespace}`, `{text}`, `{k}` …, all in
 `memsys.services.memory.KNOWN`). In addition, `ok: {path, equals}` says when a reply is a success, `id` is the path of the id in an add's
-reply, and `repeatable: true` permits sending the call again after a failure that may have come after the service began to work on it.
-By default searches may be repeated and adds may not.
+reply, and `repeatable: true` permits a second attempt when the service may have worked on the first. Searches may be repeated, adds not.
 
 The key comes from the environment variable `key_env` and is written as `{key}` in `headers`. A key in the settings, or a value that looks
 like one, is refused, because settings are written to run.json and to reports.

@@ -1,1 +1,1 @@
-"""Every memory system: one file or package each."""
+"""The memory systems, each in a file or package of its own."""

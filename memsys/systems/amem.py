@@ -1,6 +1,6 @@
 """A-MEM: a network of notes that are linked to each other and rewritten as new notes are added (Xu et al., 2025; its released code).
 
-Every unit becomes a note. One call describes the note with keywords, a context and tags. A second call sees the note beside its nearest
+Every unit becomes a note. One call describes the note with keywords, a context and tags. A second call sees the note and its nearest
 neighbours: it may link the note to some of them, change the note's tags, and change the context and tags of the neighbours. A recall
 holds the notes nearest to the question and the notes they link to.
 
@@ -78,9 +78,9 @@ class AMemSettings(Settings):
     lookup: Literal["text", "keywords"] | None = None
     """The embedded part of a question: its `text`, or `keywords` that a model makes of it; None for the mode's choice."""
     neighbours: Positive = 5
-    """Nearest notes that are shown beside a new one."""
+    """Number of nearest notes that are shown together with a new note."""
     link_threshold: float = -1.0
-    """Least cosine of a link; -1 allows every link."""
+    """Minimum cosine of a link; -1 allows every link."""
     evo_threshold: Positive = 100
     """Number of notes that change the network before the index is renewed."""
 

@@ -23,7 +23,7 @@ class BM25(MemorySystem):
     `consolidate` rebuilds the index when units have been written since; a `read` before that uses the last index.
 
     Args:
-        k: most units of a recall.
+        k: maximum number of units of a recall.
         k1, b: parameters of BM25: saturation of term counts, and weight of the unit's length.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Controls: memories that recall nothing, the whole history, or the most recent units, and one that refuses."""
+"""Controls: memories that recall nothing, the whole history, or the most recent units, and a memory that refuses."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class FullHistory(MemorySystem):
     """Recalls the whole history in order; where it is longer than `max_tokens`, the earliest units are left out.
 
     Args:
-        max_tokens: most o200k tokens of a recall; None for no limit.
+        max_tokens: maximum number of o200k tokens of a recall; None for no limit.
     """
 
     READ_KNOBS: ClassVar = ("max_tokens",)

@@ -63,7 +63,7 @@ from memsys.vectors import Vectors, best
 Mode = Literal["paper", "code"]
 Triple = tuple[str, str, str]
 MOST_SYNONYMS = 101
-"""Most synonyms of a phrase."""
+"""Maximum number of synonyms of a phrase."""
 _BLOCK = 512
 """Phrases whose similarities are computed at once."""
 
@@ -99,7 +99,7 @@ class HippoRagSettings(Settings):
     """Settings of `HippoRag`.
 
     Raises:
-        ValueError: a setting that is none of the known choices, or out of range.
+        ValueError: a setting is not one of the known choices, or is out of range.
     """
 
     version: Literal[1, 2] = 2
@@ -107,9 +107,9 @@ class HippoRagSettings(Settings):
     mode: Mode = "paper"
     """`paper` or `code`, see the module."""
     k: Positive = 10
-    """Most passages of a recall."""
+    """Maximum number of passages of a recall."""
     synonymy: float = 0.8
-    """Least cosine of two phrases that are connected as synonyms."""
+    """Minimum cosine of two phrases that are connected as synonyms."""
     linking_top_k: Positive = 5
     """Facts shown to the filter, and phrases that may be seeds (version 2)."""
     max_facts: Positive = 4

@@ -44,7 +44,7 @@ class HistorySummary(MemorySystem):
     be used, the summary before it stays, and covers fewer turns.
 
     Args:
-        window_tokens: most tokens of the history that one call reads.
+        window_tokens: maximum number of tokens of the history that one call reads.
         words: length of the summary that the prompt asks for.
 
     Raises:

@@ -1,8 +1,8 @@
 """Mem0: facts extracted from every exchange, each of which may add, rewrite or remove a memory (Chhikara et al., 2025, §2.1).
 
 This is the pipeline of the paper, in the release of October 2025; `mem0_v3` is the release after it, which only adds memories. For each
-pair of messages one call extracts facts about the user. A second call sees the facts beside the memories most similar to each and says
-which to ADD, UPDATE or DELETE. As in the authors' evaluation, a dialogue is taken in twice, with each of its two sides as the user, into
+pair of messages one call extracts facts about the user. A second call sees the facts with the memories most similar to each and says
+which to ADD, UPDATE or DELETE. As in the authors' evaluation, a dialogue is stored twice, with each of its two sides as the user, in
 views that share nothing.
 
 `mode` chooses what the two calls see:
@@ -147,7 +147,7 @@ class Mem0Settings(Settings):
     mode: Literal["paper", "code"] = "paper"
     """`paper` or `code`, see the module."""
     k: Positive = 60
-    """Most items of a recall; the authors' evaluation takes 30 for each of two speakers."""
+    """Maximum number of items of a recall; the authors' evaluation takes 30 for each of two speakers."""
     neighbours: Positive | None = None
     """Memories looked up for each new fact; None for the mode's number."""
     window: Positive = 10
@@ -242,7 +242,7 @@ class Mem0(MemorySystem):
         }
 
     def _batches(self, facts: Sequence[tuple[str, ...]]) -> list[_Batch]:
-        """The views with new facts, each fact beside the memories most similar to it."""
+        """The views with new facts, each fact with the memories most similar to it."""
         texts = list(dict.fromkeys(fact for view_facts in facts for fact in view_facts))
         vectors = dict(zip(texts, self.embedder.embed(texts), strict=True)) if texts else {}
         batches = []
@@ -263,7 +263,7 @@ class Mem0(MemorySystem):
     def _vectors(
         self, batches: Sequence[_Batch], decisions: Sequence[Sequence[Mapping[str, Any]]]
     ) -> dict[str, np.ndarray]:
-        """Vectors of all texts that may be stored, by text; texts that are not among the facts are embedded."""
+        """Vectors of all texts that may be stored, by text; texts other than the facts are embedded here."""
         known = {text: vector for batch in batches for text, vector in batch.vectors.items()}
         stored = [_text(entry) for entries in decisions for entry in entries if entry["event"] in ("ADD", "UPDATE")]
         new = [text for text in dict.fromkeys(stored) if text and text not in known]

@@ -1,6 +1,6 @@
 """MemoryBank: exchanges, a summary and a portrait for each day and for all days, and a forgetting curve (Zhong et al., 2024).
 
-Exchanges are stored as they are. `consolidate` writes for each day what happened and what it says about the user, and from these one
+Exchanges are stored as they are. `consolidate` writes for each day a summary of the events and a portrait of the user, and from these one
 summary and one portrait of everything. A recall holds the exchanges and daily summaries nearest to the question. With `forgetting`, the
 retention of an exchange that was not recalled for t days is R = exp(-t / S); its strength S grows by 1 with every recall.
 
@@ -114,14 +114,14 @@ class MemoryBankSettings(Settings):
     """The searched texts: whole exchanges and summaries (`exchange`), their sentences (`sentence`), or sentences only where forgetting is
     on (`auto`, as released)."""
     join_chars: Positive = 200
-    """Most characters of a hit that is extended with its neighbours of the same source."""
+    """Maximum number of characters of a hit that is extended with its neighbours of the same source."""
     include_global: bool = True
     """Whether the summary and the portrait of everything are recalled in addition to `k`."""
     forgetting: Literal["off", "sample", "threshold"] = "off"
     """`off`; `sample`: an exchange is forgotten when its retention falls below a random number from `rng`; `threshold`: when it falls
     below `threshold`."""
     threshold: float = 0.1
-    """Least retention of an exchange that is not forgotten. The value is ours; at strength 1 an exchange is forgotten after three
+    """Minimum retention of an exchange that is not forgotten. The value is ours; at strength 1 an exchange is forgotten after three
     days."""
     skip_unchanged: bool = True
     """Whether a consolidation without new units makes no call; if not, the two texts about everything are written again."""
@@ -205,7 +205,7 @@ class MemoryBank(MemorySystem):
         return [part for part in parts if part] or [text]
 
     def _drawn(self) -> float:
-        """The retention at which an exchange is forgotten (`sample`)."""
+        """The retention below which an exchange is forgotten (`sample`)."""
         return float(self.rng.random()) if self.settings.forgetting == "sample" else 0.0
 
     def _day_fields(self, place: int) -> dict[str, Any]:

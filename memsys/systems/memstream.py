@@ -79,7 +79,7 @@ class MemoryStreamSettings(Settings):
     mode: Mode = "paper"
     """`paper`, `code` or `genagents`, see the module."""
     k: Positive = 10
-    """Most items of a recall."""
+    """Maximum number of items of a recall."""
     max_tokens: Positive | None = 8192
     """Budget of the recalled texts (o200k tokens), None for no limit."""
     weights: Sequence[float] | None = None

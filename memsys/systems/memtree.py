@@ -94,7 +94,7 @@ class MemTreeSettings(Settings):
     retrieval: Literal["collapsed", "traversal"] = "collapsed"
     """`collapsed` compares all nodes; `traversal` descends level by level and keeps `width` nodes of each (App. A.3.5)."""
     theta_retrieve: float = -1.0
-    """Least cosine of a collapsed recall; -1 is off."""
+    """Minimum cosine of a collapsed recall; -1 is off."""
     width: Positive = 10
     """Number of nodes kept per level of a traversal; the paper's k of a traversal."""
     base: float = 0.4
@@ -191,7 +191,7 @@ class MemTree(MemorySystem):
         }
 
     def threshold(self, depth: int) -> float:
-        """Least cosine at which a unit moves to a child of a node at `depth` (the root has depth 0) in the present tree."""
+        """Minimum cosine at which a unit moves to a child of a node at `depth` (the root has depth 0) in the present tree."""
         if self.settings.threshold_law == "exp":
             return self.settings.base * math.exp(self.settings.rate * depth)
         if self.settings.threshold_law == "multiplicative":

@@ -177,7 +177,7 @@ class EpisodeRules(Settings):
     mode: Mode = "paper"
     """`code` shows the boundary prompt no times, leaves the last message out of long histories and never cuts a full buffer."""
     buffer_min: Positive = 1
-    """Least number of messages in the buffer at which a boundary counts."""
+    """Minimum number of messages in the buffer at which a boundary counts."""
     buffer_max: Positive = 20
     """Number of messages at which the buffer is cut without asking, if `enforce_max` says so."""
     enforce_max: bool | None = None
@@ -185,7 +185,7 @@ class EpisodeRules(Settings):
     known: Positive = 10
     """Maximum number of statements from which an episode is predicted."""
     known_threshold: float = 0.7
-    """Least 2·cosine − 1 of such a statement with the episode."""
+    """Minimum 2·cosine − 1 of such a statement with the episode."""
     extraction: Literal["predict", "direct"] | None = "predict"
     """`predict` extracts what an episode contains beyond its prediction; `direct` extracts from the episode alone. None: xMemory's choice
     for the mode."""

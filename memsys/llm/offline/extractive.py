@@ -51,7 +51,7 @@ from memsys.tokens import count_tokens, truncate
 
 ABSTENTION = "Not mentioned in the conversation"
 SIMILAR = 0.15
-"""Least cosine of word overlap with which an option is chosen."""
+"""Minimum cosine of word overlap with which an option is chosen."""
 DROP = 0.5
 """A new message starts a new episode if its similarity is below this share of the history's usual similarity."""
 

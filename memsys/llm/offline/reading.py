@@ -27,7 +27,7 @@ SPEAKER_BONUS, KIND_BONUS, QUESTION_MALUS = 0.2, 0.2, 0.1
 """Added to a sentence's match if a person named in the question says it, and if it has the kind of span asked for; subtracted if it is
 a question."""
 LONGEST = 8
-"""Greatest number of words of a phrase given as answer."""
+"""Maximum number of words of a phrase given as answer."""
 
 STOP = frozenset(
     """

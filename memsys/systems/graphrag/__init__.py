@@ -2,10 +2,10 @@
 
 The history is cut into text units. A model extracts entities and relationships from each; equal ones are merged and their descriptions
 joined. Hierarchical Leiden divides the largest connected component into communities, and a model writes a report on every community, the
-smallest first. A `local` search recalls what is connected to the entities nearest to the question. A `global` search puts the question to
+smallest first. A `local` search recalls texts connected to the entities nearest to the question. A `global` search puts the question to
 batches of reports and combines the resulting points into an answer.
 
-`mode="paper"` is release 0.3.6, the one of MemTree's time. `mode="code"` is release 3.1.2, where it differs:
+`mode="paper"` is release 0.3.6, the release of MemTree's time. `mode="code"` is release 3.1.2, where it differs:
 
 - Tokens are those of o200k instead of cl100k.
 - Relationships with an unknown end are dropped; 0.3.6 makes an empty entity of that end.
@@ -13,8 +13,8 @@ batches of reports and combines the resulting points into an answer.
   long (defects of the release).
 - Both searches use the reports of all levels down to `level`; 0.3.6 uses for each entity the report of its deepest community only.
 
-Both releases start a local search from twice `top_entities`: they request twice as many, in order to exclude some, and never cut the list
-back. The share of reports in a local search is .15 in both modes, as in 3.1.2; in 0.3.6 it was .10, so that one long report leaves no room.
+Both releases start a local search from twice `top_entities`: they request twice as many, in order to exclude some, and never shorten the
+list. The share of reports in a local search is .15 in both modes, as in 3.1.2; in 0.3.6 it was .10, so that one long report leaves no room.
 
 Deviations and decisions:
 
@@ -80,13 +80,13 @@ class GraphRagReading(Settings):
     """
 
     search: Literal["local", "global"] = "local"
-    """`local`, with no call, or `global`, one call for each batch of reports and one for the answer, which is part of the recall."""
+    """`local`, with no call, or `global`, with a call for each batch of reports and a call for the answer, which is part of the recall."""
     top_entities: Positive = 10
     """Half the number of entities that a local search starts from."""
     top_relationships: int = 10
     """Relationships to entities outside the selection, for each of its entities."""
     max_tokens: int = 12000
-    """Most tokens of a local search's recall; of a batch of reports, and of all points, in a global search."""
+    """Maximum number of tokens of a local search's recall; of a batch of reports, and of all points, in a global search."""
     community_share: float = 0.15
     """Share of `max_tokens` for reports."""
     text_share: float = 0.5

@@ -119,7 +119,7 @@ class Tables:
     """Writes the tables for the reports of one graph. The tokens of every row are counted once.
 
     Args:
-        budget: most tokens of the tables for one report.
+        budget: maximum number of tokens of the tables for one report.
         as_released: show at most one relationship of an entity, and never replace long tables by reports (release 3.1.2).
     """
 

@@ -181,7 +181,7 @@ def merged(extracts: Sequence[Extract], blank_ends: bool) -> tuple[Entities, Rel
 
     Args:
         extracts: one for each text unit.
-        blank_ends: make an entity without type of an end that is no extracted entity; if not, drop its relationships.
+        blank_ends: an end that is not an extracted entity becomes an entity without a type; if False, its relationships are dropped.
     """
     entities: Entities = {}
     relationships: Relationships = {}

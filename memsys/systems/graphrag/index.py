@@ -37,7 +37,7 @@ class Indexing(Settings):
     """Settings of a build.
 
     Raises:
-        ValueError: an unknown choice, or an overlap that is no part of a text unit.
+        ValueError: an unknown choice, or an overlap that is not smaller than a text unit.
     """
 
     mode: Literal["paper", "code"] = "paper"
@@ -53,7 +53,7 @@ class Indexing(Settings):
     gleanings: int = 1
     """Number of further extractions from the same text unit."""
     description_tokens: int = 4000
-    """Most tokens of the descriptions that one call joins."""
+    """Maximum number of tokens of the descriptions that one call joins."""
     description_words: int = 500
     """Length of a joined description that the prompt asks for."""
     max_cluster_size: Positive = 10
@@ -61,7 +61,7 @@ class Indexing(Settings):
     use_lcc: bool = True
     """Find communities in the largest connected component only."""
     report_tokens: int = 8000
-    """Most tokens of the tables from which a report is written."""
+    """Maximum number of tokens of the tables from which a report is written."""
     report_words: int = 2000
     """Length of a report that the prompt asks for."""
 

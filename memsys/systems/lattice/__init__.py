@@ -8,7 +8,7 @@ steps the leaves with the highest path relevance are recalled.
 `mode="code"` follows the search released in October 2025 where it differs from the paper:
 
 - Nodes to expand are ranked by their first ratings; a first rating of at most .09 is the path relevance, without the parent's.
-- The node rated again beside inner children is the best expanded node of the same level.
+- The node rated again together with inner children is the best expanded node of the same level.
 - Leaves to rate again are drawn with weight 16^score above the valley of a two-component mixture.
 
 The released repository has no code that builds the tree.

@@ -10,7 +10,7 @@ from memsys import lean
 from memsys.vectors import normalised
 
 _SPECTRAL_LIMIT = 2000
-"""Most vectors that are clustered by eigenvectors; more would take too long."""
+"""Maximum number of vectors that are clustered by eigenvectors; more would take too long."""
 
 
 def clusters(vectors: np.ndarray, limit: int, seed: int) -> list[list[int]]:

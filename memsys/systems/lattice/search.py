@@ -1,4 +1,4 @@
-"""One search in a LATTICE tree: which nodes are expanded, what the model is shown to rate, and how nodes are ranked (§3.2 and §3.3)."""
+"""Search in a LATTICE tree: the choice of nodes to expand, the slates shown to the model, and the ranking of nodes (§3.2 and §3.3)."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class SearchRules(Settings):
     mode: Literal["paper", "code"] = "paper"
     """`paper` or `code`, see the package; it changes the search only."""
     k: Positive = 10
-    """Most items of a recall."""
+    """Maximum number of items of a recall."""
     beam: Positive = 2
     """Nodes expanded in one step."""
     iterations: NotNegative = 20
@@ -43,9 +43,9 @@ class SearchRules(Settings):
     alpha: float = 0.5
     """Weight of the parent's path relevance."""
     anchors: NotNegative = 10
-    """Leaves that are rated again beside a node's children, when these are leaves."""
+    """Number of leaves that are rated again together with a node's children, if these are leaves."""
     slate_tokens: Positive = 30000
-    """Most tokens of the texts in one slate; where they have more, all are cut to one length."""
+    """Maximum number of tokens of the texts in one slate; where they have more, all are cut to one length."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -94,7 +94,7 @@ class Search:
             self._rescore()
 
     def anchors(self, node: LatticeNode, number: int) -> list[LatticeNode]:
-        """Nodes rated before that are shown beside the children of `node`, so that slates can be calibrated.
+        """Nodes rated before that are shown together with the children of `node`, so that slates can be calibrated.
 
         Args:
             node: the node to be expanded.
@@ -113,7 +113,7 @@ class Search:
         return [self.leaves[place] for place in sorted(drawn)]
 
     def _best_of_level(self, node: LatticeNode) -> list[LatticeNode]:
-        """The node with the highest path relevance beside `node`: of its siblings, or (release) of its level's expanded nodes."""
+        """The node with the highest path relevance among the siblings of `node`, or (release) among the expanded nodes of its level."""
         if node.id == "root":
             return []
         if self._rules.mode == "paper":

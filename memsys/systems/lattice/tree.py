@@ -1,4 +1,4 @@
-"""The semantic tree of LATTICE: its nodes, and how it is built bottom-up (clusters) or top-down (topics)."""
+"""The semantic tree of LATTICE: its nodes, and its construction bottom-up (clusters) or top-down (topics)."""
 
 from __future__ import annotations
 
@@ -66,9 +66,9 @@ class LatticeBuild(Settings):
     init: Literal["session", "scratch"] = "session"
     """First layer of a bottom-up build: the units of a `session` in order, or clusters of all units (`scratch`)."""
     branching: Annotated[int, Ge(2)] = 10
-    """Most children of a node."""
+    """Maximum number of children of a node."""
     partition_tokens: Positive = 8000
-    """Most tokens of the labels that are shown to partition a node."""
+    """Maximum number of tokens of the labels that are shown to partition a node."""
     seed: int = 0
     """Seed of the clustering and of the draws of leaves; a draw depends on the question and the step only."""
 

@@ -79,22 +79,22 @@ class LightMemSettings(Settings):
     model: str | None = None
     """Folder of LLMLingua-2's weights; None uses the surrogate."""
     sensory_tokens: Positive = 512
-    """Most tokens of user messages in the sensory buffer."""
+    """Maximum number of tokens of user messages in the sensory buffer."""
     stm_tokens: Positive = 512
-    """Most tokens in the short-term buffer (mode `paper`)."""
+    """Maximum number of tokens in the short-term buffer (mode `paper`)."""
     feed: Literal["utterance", "exchange"] = "utterance"
     """`utterance` takes every turn as a user message without a reply, as the LoCoMo script does; `exchange` takes the assistant's turns
     as replies to the user's last turn."""
     messages_use: Literal["user_only", "assistant_only", "hybrid"] = "user_only"
-    """Whose messages are turned into facts: `user_only`, `assistant_only` or `hybrid`."""
+    """The roles whose messages are turned into facts: `user_only`, `assistant_only` or `hybrid`."""
     segmenter: Literal["embedding"] = "embedding"
-    """How topic boundaries are found; `embedding` replaces the attention of the release."""
+    """The method for topic boundaries; `embedding` replaces the attention of the release."""
     flush: Literal["end", "session"] = "end"
     """When partly filled buffers are emptied: at the `end`, or after every `session`."""
     update: bool = True
     """Whether `consolidate` revises facts."""
     update_threshold: float = 0.9
-    """Least cosine of a later fact that is shown in the update of an earlier one."""
+    """Minimum cosine of a later fact that is shown in the update of an earlier one."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -202,7 +202,7 @@ class LightMem(MemorySystem):
         """Put a segment into the short-term buffer.
 
         Returns:
-            The former contents, where the segment did not fit beside them; else nothing.
+            The former contents, if the segment did not fit in addition to them; else nothing.
         """
         overflowed = []
         held = sum(tokens_of(stored, *self._roles) for stored in buffers.short_term)

@@ -1,4 +1,4 @@
-"""The exchanges of LightMem, the buffers they wait in, and where a new topic begins among them."""
+"""The exchanges of LightMem, their buffers, and the detection of topic boundaries among them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from memsys.tokens import count_tokens
 THRESHOLDS = (0.20, 0.25, 0.30, 0.35, 0.40, 0.45, 0.50)
 """Cosines below which neighbouring exchanges have different topics; the first one that gives a boundary is used."""
 NEAR = 3
-"""Most exchanges between a boundary found by exchanges and one found by messages."""
+"""Maximum number of exchanges between a boundary found by exchanges and one found by messages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class Buffers:
 
 
 def peaks(distances: np.ndarray) -> list[int]:
-    """Where a new topic may begin: exchange k + 1 for every strict local maximum k >= 1 of the distances.
+    """Exchanges that may begin a new topic: exchange k + 1 for every strict local maximum k >= 1 of the distances.
 
     Args:
         distances: of exchanges k and k + 1, float [exchanges - 1].
@@ -61,9 +61,9 @@ def peaks(distances: np.ndarray) -> list[int]:
 
 
 def fine(cosines: np.ndarray, coarse: Sequence[int]) -> list[int]:
-    """The first exchanges of new topics: where the cosine of neighbours is below the first threshold that gives any.
+    """The first exchanges of new topics: those whose cosine with the exchange before is below the first threshold that gives any.
 
-    Only those within `NEAR` of a coarse boundary are used, unless there are none.
+    Only exchanges within `NEAR` of a coarse boundary are used, unless there are none.
 
     Args:
         cosines: of exchanges k and k + 1, float [exchanges - 1].

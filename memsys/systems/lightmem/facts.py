@@ -17,7 +17,7 @@ from memsys.systems.lightmem.exchanges import Exchange
 from memsys.vectors import best
 
 QUEUE = 10
-"""Most earlier facts whose update is shown a given fact."""
+"""Maximum number of earlier facts whose update is shown a given fact."""
 _BLOCK = 512
 """Facts whose cosines are computed at once."""
 

@@ -66,7 +66,7 @@ class _Memory:
 
 @dataclass(slots=True)
 class _Entity:
-    """Something that memories name, and the memories that name it."""
+    """An entity that memories name, and the memories that name it."""
 
     name: str
     memories: dict[int, None] = field(default_factory=dict)
@@ -78,9 +78,9 @@ class Mem0V3Settings(Settings):
     """Settings of `Mem0V3`."""
 
     k: Positive = 20
-    """Most items of a recall; they are chosen from the 4k, at least 60, most similar memories."""
+    """Maximum number of items of a recall; they are chosen from the 4k, at least 60, most similar memories."""
     threshold: float = 0.1
-    """Least cosine of a recalled memory, whatever its other scores."""
+    """Minimum cosine of a recalled memory, whatever its other scores."""
     fusion: Literal["official", "weighted"] = "official"
     """`official` (the sum of the scores over its maximum in this search) or `weighted` (by `weights`)."""
     weights: Sequence[float] = (0.7, 0.2, 0.1)
@@ -91,9 +91,9 @@ class Mem0V3Settings(Settings):
     entities: Literal["rules", "none"] = "rules"
     """`rules` finds them; `none` links nothing."""
     neighbours: Positive = 10
-    """Similar memories that the extraction is shown and that are searched for repetitions."""
+    """Number of similar memories that are shown to the extraction and searched for repetitions."""
     window: Positive = 10
-    """Earlier messages that the extraction is shown, each cut at 300 characters."""
+    """Number of earlier messages that are shown to the extraction, each cut at 300 characters."""
 
 
 class Mem0V3(MemorySystem):

@@ -24,7 +24,7 @@ from memsys.tokens import stem
 
 K1, B, AVERAGE_LENGTH = 1.2, 0.75, 256
 _SQUASHING = ((3, 5.0, 0.7), (6, 7.0, 0.6), (9, 9.0, 0.5), (15, 10.0, 0.5), (math.inf, 12.0, 0.5))
-"""Most terms of the query, and the midpoint and steepness of the squashing curve for them."""
+"""Maximum number of terms of the query, and the midpoint and steepness of the squashing curve for them."""
 
 
 class KeywordIndex:

@@ -1,7 +1,7 @@
 """MemGPT as published (Packer et al., 2023), re-implemented: a model that manages its own memory by calling functions.
 
 The model sees at most `window` tokens: instructions, a working context that it edits (two blocks of 2000 characters), and a queue of
-messages. When these nearly fill the window, the model is warned once and may save what matters. When the window is full, the oldest
+messages. When these nearly fill the window, the model is warned once and may save important content. When the window is full, the oldest
 messages leave the queue and one recursive summary replaces them. Everything said stays in the recall store and can be searched; the
 archival store holds what the model writes to it. A question is one more message: the model searches until it sends a message.
 
@@ -58,11 +58,11 @@ from memsys.vectors import Vectors, best
 PAGE = 5
 """Search results on a page."""
 BLOCK_CHARS = 2000
-"""Most characters of a block of the working context."""
+"""Maximum number of characters of a block of the working context."""
 RESULT_CHARS = 3000
-"""Most characters of a function's result, except for searches."""
+"""Maximum number of characters of a function's result, except for searches."""
 PASSAGE_TOKENS = 300
-"""Most tokens of an archival passage."""
+"""Maximum number of tokens of an archival passage."""
 SUMMARY_WORDS = 100
 """Length that the summary prompt asks for."""
 _ALERT = (
@@ -78,15 +78,15 @@ class MemGPTSettings(Settings):
     mode: Literal["paper", "code"] = "paper"
     """`paper` or `code`, see the module: thresholds and eviction."""
     window: Positive = 8192
-    """Most tokens that the model sees."""
+    """Maximum number of tokens that the model sees."""
     ingest: Literal["replay", "active"] = "replay"
     """Whether turns are only stored (`replay`), or the model runs after each turn of the user (`active`)."""
     max_calls: Positive = 8
-    """Most model calls of a read."""
+    """Maximum number of model calls of a read."""
     max_chain: Positive = 8
-    """Most model calls after one event while the history is written."""
+    """Maximum number of model calls after one event while the history is written."""
     recall_search: Literal["substring", "bm25", "embedding"] = "substring"
-    """How the recall store is searched: `substring`, `bm25` or `embedding`."""
+    """The search of the recall store: `substring`, `bm25` or `embedding`."""
     own_answer: bool = False
     """Whether the message that the model sends is the answer; if not, the reader answers from the recall."""
     in_view: Literal["all", "last_session"] = "all"

@@ -27,7 +27,7 @@ def argument_of(call: dict[str, Any], argument: str) -> str:
 
 
 def day_of(call: dict[str, Any], argument: str) -> date:
-    """An argument of a call as a date; raises CallError where it is none."""
+    """An argument of a call as a date; raises CallError if it is not a date."""
     try:
         return date.fromisoformat(argument_of(call, argument).strip())
     except ValueError as error:

@@ -56,7 +56,7 @@ from memsys.systems.memoryos.release import RELEASES
 from memsys.vectors import Vectors, best
 
 _THEMES, _KEYWORDS = 2, 3
-"""Most themes of a page, and most keywords of a text."""
+"""Maximum number of themes of a page, and of keywords of a text."""
 _NONE = "(none)"
 
 
@@ -76,7 +76,7 @@ class MemoryOSSettings(Settings):
     knowledge_k: Positive | None = None
     """Sizes (see `Release`); None for the mode's."""
     merge_threshold: float = 0.6
-    """Least similarity with which a page is filed in an existing segment."""
+    """Minimum similarity with which a page is filed in an existing segment."""
     heat_threshold: float = 5.0
     """Heat at which a segment is analysed."""
     incomplete: Literal["drop", "keep"] = "drop"

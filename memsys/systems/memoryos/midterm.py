@@ -62,7 +62,7 @@ class MidTerm:
 
     Args:
         release: weights of the heat, eviction, and the rule of similarity.
-        capacity: most segments.
+        capacity: maximum number of segments.
     """
 
     def __init__(self, release: Release, capacity: int) -> None:
@@ -118,7 +118,7 @@ class MidTerm:
             self.pages[page.number] = page
 
     def evict(self, now: datetime | None) -> bool:
-        """Remove one segment where there are more than the capacity; whether one was removed."""
+        """Remove a segment if there are more than the capacity; return whether a segment was removed."""
         if len(self.segments) <= self._capacity:
             return False
 

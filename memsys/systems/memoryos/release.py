@@ -12,11 +12,11 @@ class Release:
     """The settings in which the paper, its evaluation code and the package differ."""
 
     short_term: int
-    """Most pages in the queue."""
+    """Maximum number of pages in the queue."""
     mid_term: int
-    """Most segments."""
+    """Maximum number of segments."""
     long_term: int | None
-    """Most facts about each side, the oldest dropped first; None for no limit."""
+    """Maximum number of facts about each side, the oldest dropped first; None for no limit."""
     k: int
     """Mid-term pages recalled."""
     knowledge_k: int
@@ -28,15 +28,15 @@ class Release:
     decay: float
     """Seconds after which recency is 1/e."""
     thresholds: tuple[float, float, float]
-    """Least similarity of segments, pages and facts to the question."""
+    """Minimum similarity of segments, pages and facts to the question."""
     coldest_goes: bool
-    """Whether the segment with the least heat is evicted, or the least visited one."""
+    """Which segment is evicted: the segment with the least heat, or the least visited segment."""
     resets_all: bool
     """Whether an analysis resets visits and recency as well as the length."""
     question_keywords: bool
     """Whether the keywords of a question count in the choice of segments."""
     evaluation: bool
-    """Whether to do what only the evaluation code does (see `memsys.systems.memoryos`)."""
+    """Whether to reproduce the behaviour of the evaluation code (see `memsys.systems.memoryos`)."""
 
 
 RELEASES: Mapping[str, Release] = {

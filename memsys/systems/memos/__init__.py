@@ -3,7 +3,7 @@
 This is the tree-text memory as its authors evaluated it (release of August 2025). Messages fill windows of `window` lines; the last
 `overlap` lines of a window begin the next one; the end of a session closes the window. One call lists what the user would remember of a
 window. Every memory is held twice: in the short working store, and in the long-term store or the user store (`memos.store`). A search
-takes the best of each store by cosine. As in the evaluation, a dialogue is taken in twice, with each of its two sides as the user.
+takes the best of each store by cosine. As in the evaluation, a dialogue is stored twice, with each of its two sides as the user.
 
 `reorganise`, which the evaluation leaves off, fuses memories that contradict or repeat each other and writes parents over groups
 (`memos.reorganise`).
@@ -62,7 +62,7 @@ class MemOSSettings(Settings):
     """
 
     k: Positive = 40
-    """Most items of a recall; the evaluation takes 20 from each view."""
+    """Maximum number of items of a recall; the evaluation takes 20 from each view."""
     views: Literal["both", "user"] = "both"
     """`both` sides of the dialogue as the user in turn, or only the `user` (half the calls)."""
     window: int = 10
@@ -70,7 +70,7 @@ class MemOSSettings(Settings):
     overlap: int = 2
     """Lines of a window that begin the next one."""
     fine_parse: bool = False
-    """Whether a model writes statements to search by, besides the question (one call per view)."""
+    """Whether a model writes statements to search by, in addition to the question (one call per view)."""
     reorganise: bool = False
     """Whether memories are fused and get parents; needs scikit-learn."""
     timestamps: bool = False

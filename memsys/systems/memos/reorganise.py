@@ -20,7 +20,7 @@ from memsys.systems.memos.store import Memory, MemoryStore
 from memsys.vectors import best
 
 _NEIGHBOURS, _LEAST_COSINE = 5, 0.8
-"""Most memories that a new one is compared with, and the least cosine of each."""
+"""Maximum number of memories that a new one is compared with, and the least cosine of each."""
 _CLUSTER, _LEAST_CLUSTER, _GROUP, _LEAST_GROUP, _LEAST_PARENTS = 20, 10, 10, 4, 4
 _PASS = 20
 """Memories without a parent, and memories added since the last pass, that start a structure pass."""

@@ -14,9 +14,9 @@ from memsys.interface import dated, period_text
 from memsys.vectors import best
 
 CAPACITY = {"long_term": 1500, "user": 480}
-"""Most memories of the long-term and the user store."""
+"""Maximum number of memories of the long-term and the user store."""
 WORKING = 20
-"""Most memories of the working store."""
+"""Maximum number of memories of the working store."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class MemoryStore:
         return len(self.memories) + sum(memory.id not in self.memories for memory in self.working)
 
     def copy(self) -> MemoryStore:
-        """A copy whose changes leave this store as it is."""
+        """A copy; changes to it do not change this store."""
         return MemoryStore(
             self.side, list(self.lines), dict(self.memories), self.working.copy(), dict(self.parents), self.created,
             self.unstructured, self.counts.copy(),

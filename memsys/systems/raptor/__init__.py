@@ -104,7 +104,7 @@ class RaptorSettings(Settings):
     dimension: Positive = 10
     """Number of dimensions after the reduction; a layer of at most `dimension + 1` nodes is the last."""
     threshold: float = 0.1
-    """Least posterior (exclusive) with which a node belongs to a component."""
+    """Minimum posterior (exclusive) with which a node belongs to a component."""
     max_cluster_tokens: int = 3500
     """Length above which a cluster is clustered again."""
     max_components: int = 50

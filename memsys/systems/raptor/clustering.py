@@ -25,7 +25,7 @@ class Clustering:
     dimension: int = 10
     """Number of dimensions after the reduction."""
     threshold: float = 0.1
-    """Least posterior (exclusive) with which a point belongs to a component."""
+    """Minimum posterior (exclusive) with which a point belongs to a component."""
     max_tokens: int = 3500
     """Length above which a cluster is clustered again."""
     max_components: int = 50

@@ -1,20 +1,20 @@
 """Released products as memories: the installed program itself, not a re-implementation, behind the gateway.
 
 There is no paper and no `mode`: `product` names the pins (conf/product) and the adapter (`memsys/products/adapters`). Each case has a
-process of its own, with a home folder of its own, the dialogue's clock and seeded ids. Where the system has a sandbox
-(`memsys.products.sandbox`: bubblewrap, or Linux with user namespaces), it reaches nothing but the gateway, and sees the system's
-programs, its environment and its own folder. Where there is none, it runs with the user's rights: it is given no keys, and Python's own
-connections and child processes are refused, but a product that wants to can read the user's files and reach the network. The report of
-a case says which (`abilities.sandbox`).
+process of its own, with its own home folder, the dialogue's clock and seeded ids. If the system has a sandbox
+(`memsys.products.sandbox`: bubblewrap, or Linux with user namespaces), the process reaches only the gateway, and sees the system's
+programs, its environment and its own folder. Without a sandbox it runs with the user's rights: it gets no keys, and Python's own
+connections and child processes are refused, but a malicious product can read the user's files and reach the network. The report of
+a case says which applies (`abilities.sandbox`).
 
 Deviations and decisions:
 
-- `clock="dialogue"`: many products can only stamp now, so now is the time of the unit or the question. `wall` leaves their clock alone.
-- A model call that failed for good fails the step, also where the product passes over it: a memory that silently lacks a unit would
-  be scored as a memory that forgot it.
-- A worker that died is started again and given the same history, whose replies are cached; after `restarts` the case fails.
+- `clock="dialogue"`: many products can only store the current time, so their clock shows the time of the unit or question (not `wall`).
+- A model call that failed for good fails the step, even if the product ignores the failure: a memory that silently lacks a unit would
+  be scored as if it had forgotten the unit.
+- A worker that died is started again and gets the same history, whose replies are cached; after `restarts` restarts the case fails.
 - Scores are rounded to six digits and ties broken by the order of storing, because products leave it open.
-- The evidence of an item is what the adapter finds in the product's metadata; the report says whether it is exact.
+- The adapter reads the evidence of an item from the product's metadata; the report says whether it is exact.
 - Reads of one case are taken one at a time.
 """
 
@@ -49,14 +49,14 @@ class ReleasedSettings(Settings):
     product: str = "mem0ai"
     """Name of a file in conf/product, or the path of an adapter (`….py`) that runs in our own environment."""
     k: Positive | None = 20
-    """Most items of a recall; None takes all that the product's search returns, of a product whose search has no such number."""
+    """Maximum number of items of a recall; None takes all hits of the product's search, for a search without such a number."""
     clock: Literal["dialogue", "wall"] = "dialogue"
     settings: Mapping[str, Any] | None = None
     """Passed to the adapter."""
     purposes: Sequence[Mapping[str, Any]] = ()
     """Names of its calls, and how the offline engine answers them (`memsys.llm.gateway.accounts.Purpose`)."""
     normalise: Sequence[Mapping[str, str]] = ()
-    """Stamps of the product in its requests, as `{find: regular expression, put: text}`."""
+    """Varying parts of the product's requests, such as dates, as `{find: regular expression, put: text}`."""
     overrides: Mapping[str, Any] | None = None
     """Fields of every chat request that are replaced, such as the temperature; None removes one."""
     open_seconds: float = 300.0
@@ -70,7 +70,7 @@ class ReleasedSettings(Settings):
 
 
 class Released(MemorySystem):
-    """Recalls what a product's search returns.
+    """Recalls the hits of a product's search.
 
     Raises:
         ValueError: an unknown product.
@@ -138,7 +138,7 @@ class Released(MemorySystem):
 
     def consolidate(self) -> None:
         if self._life.counts["units"]:
-            # What an adapter counts here is in the report, such as passages that no search finds.
+            # The adapter's counts of this step are in the report, such as passages that no search finds.
             for name, amount in self._build("consolidate", {}).items():
                 self._life.counts[name] = amount
 
@@ -180,10 +180,10 @@ class Released(MemorySystem):
         self._life.close()
 
     def _build(self, step: str, given: dict[str, Any]) -> dict[str, int]:
-        """Take a step and return what it counts.
+        """Take a step and return its counts.
 
         Raises:
-            MalformedReply: it counts with something else than whole numbers.
+            MalformedReply: a count is not a whole number.
         """
         if "dimension" not in self._opening:
             models = {
@@ -213,7 +213,7 @@ def _stamp(dated_thing: Unit | Question) -> float | None:
 
 
 def _listed(step: str, items: Any) -> list[dict[str, Any]]:
-    """The items that a step returned; None is none.
+    """The items that a step returned; None counts as no items.
 
     Raises:
         MalformedReply: it returned something else, or an item has no id, no text or no finite score.

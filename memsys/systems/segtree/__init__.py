@@ -63,13 +63,13 @@ class Placement(TreeBuild):
     compatibility: Literal["cosine", "pointwise", "batch"] = "batch"
     """The compatibility model."""
     tau_c: float = 0.11
-    """Least cosine with which the model `cosine` attaches a unit."""
+    """Minimum cosine with which the model `cosine` attaches a unit."""
     max_depth: Positive | None = 8
     """Depth at which a unit goes to the root instead of opening a new one; None for no limit."""
     pointwise: Literal["labels", "score"] = "labels"
     """The reply of the model `pointwise`."""
     score_threshold: float = 0.5
-    """Least score with which `pointwise="score"` attaches a unit."""
+    """Minimum score with which `pointwise="score"` attaches a unit."""
     early_stop: bool = False
     """Whether `pointwise` stops at the first node that it accepts."""
 

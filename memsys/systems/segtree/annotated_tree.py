@@ -59,7 +59,7 @@ class AnnotatedTree:
         self.vectors = Vectors()
         self._texts: list[str] = []
         self._sizes: dict[int, tuple[str, int]] = {}
-        """Tokens of the text of a node, with that text: long texts are counted once and not with each unit that joins their parent."""
+        """Number of tokens of a node's text, with that text: a long text is not counted again for each unit that joins its parent."""
         self._stale: set[int] = set()
         self._current: dict[int, _Refreshed] = {}
         """Annotations that replace those in the tree until the next unit is added."""
@@ -256,7 +256,7 @@ class AnnotatedTree:
         return self._summaries(waiting)
 
     def _halved(self, parts: Sequence[Option]) -> list[Option]:
-        """Return the parts; when they do not fit into one prompt, cut each so that it fits beside a lead."""
+        """Return the parts; when they do not fit into one prompt, cut each so that it fits together with a lead."""
         if self._limit is None or self._fitting(parts) == len(parts):
             return list(parts)
         return [Option(part.label, truncate(part.text, self._limit - self._limit // 2)) for part in parts]

@@ -29,7 +29,7 @@ class TreeBuild(Settings):
     annotate: Literal["full", "attach_only", "lazy"] = "full"
     """Which annotations an insertion updates."""
     summary_tokens: Annotated[int, Ge(2)] | None = 8000
-    """Most tokens of child annotations in one prompt; None for no limit."""
+    """Maximum number of tokens of child annotations in one prompt; None for no limit."""
     collapse_chains: bool = False
     """Whether `nodes()` leaves out nodes with a single child."""
 

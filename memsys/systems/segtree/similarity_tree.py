@@ -35,7 +35,7 @@ class SimilarityPlacement(TreeBuild):
 
     annotate: Literal["full", "attach_only", "lazy"] = "attach_only"
     tau_nt: float = 0.45
-    """Least cosine with which a unit joins a cluster."""
+    """Minimum cosine with which a unit joins a cluster."""
     hierarchy: Literal["flat", "online"] = "flat"
     """Levels above the clusters (see the module's description)."""
 

@@ -76,7 +76,7 @@ BUDGETS: Mapping[str, Mapping[str, Sequence[int]]] = {
 POOLS = {"all": (1, 2, 3, 4, 5), "segments": (1,), "summaries": (2, 3, 4, 5)}
 _CHANNEL_K = {"paper": None, "code": 40}
 _SHORTEST = {1: 10, 2: 20, 3: 20, 4: 20, 5: 20}
-"""Least number of characters of a memory of each level."""
+"""Minimum number of characters of a memory of each level."""
 _TURN = timedelta(seconds=5)
 """Time between two turns of a session."""
 

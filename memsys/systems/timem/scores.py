@@ -21,7 +21,7 @@ def words(text: str) -> list[str]:
 def lexical(documents: Sequence[Mapping[str, int]], query: Sequence[str]) -> np.ndarray:
     """BM25 scores of documents (word -> count), float64 [n], with the idf ln(N/df) without smoothing: a word in all documents adds 0.
 
-    `memsys.systems.bm25` does not serve here, because the searched documents depend on settings of the read.
+    `memsys.systems.bm25` cannot be used here, because the searched documents depend on settings of the read.
     """
     lengths = np.array([sum(document.values()) for document in documents], dtype=np.float64)
     penalty = _K1 * (1 - _B + _B * lengths / max(1.0, float(lengths.mean())))

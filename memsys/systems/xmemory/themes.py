@@ -31,21 +31,21 @@ class ThemeRules(Settings):
     theme_cap: Positive = 12
     """Maximum number of statements in a theme; more are split."""
     attach: float = 0.62
-    """Least similarity to a theme's centroid at which a statement joins the theme, full or not."""
+    """Minimum similarity to a theme's centroid at which a statement joins the theme, full or not."""
     lenient: float = 0.52
-    """Least similarity at which a statement joins a theme that is not full."""
+    """Minimum similarity at which a statement joins a theme that is not full."""
     small: int = 8
     """Number of statements up to which a theme is not split by its graph."""
     edge: float = 0.66
-    """Least similarity at which a theme's graph links two statements."""
+    """Minimum similarity at which a theme's graph links two statements."""
     cohesion: float = 0.72
     """Mean similarity of its statements below which a full theme is considered for a split."""
     tiny: Positive = 1
     """Number of statements up to which a theme may be merged with a near one."""
     coalesce: float = 0.50
-    """Least similarity at which a tiny theme and another may be merged."""
+    """Minimum similarity at which a tiny theme and another may be merged."""
     near: float = 0.78
-    """Least similarity at which themes of any size may be merged at the end."""
+    """Minimum similarity at which themes of any size may be merged at the end."""
     max_merges: int = 2
     """Maximum number of such merges at the end."""
     neighbours: Positive = 10
