@@ -203,7 +203,7 @@ class _Read:
     when: str = "end"
     """`before` or `after` the change, or at the `end`."""
     supports: Supports = "recall"
-    """As in `Gold`; empty for the scored question."""
+    """The part of the question that a score uses, as in `Gold`; empty for the scored question."""
     asker: str = ""
     """The asker, where it matters."""
 

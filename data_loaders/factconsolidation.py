@@ -134,7 +134,7 @@ def load(path: Path, *, size: str | None = None) -> LazyCases:
     `size` selects a single size ("6k", "32k", "64k" or "262k"). Question ids are `sh_<number>` and `mh_<number>`, from 0.
     `Gold.detail` has `qa_pair_id`, `size`, `gold_is_newest` (None where no
     fact of the list is asked for); for single-hop questions also `conflict`, `newest` (the object of the
-    newest fact), `stale_answer` (that of the older one, None if there is none) and `evidence_derived` (True).
+    newest fact), `stale_answer` (that of the older fact, None if there is none) and `evidence_derived` (True).
     Raises DataError for malformed rows, and if no row has this size.
     """
     rows: dict[str, dict[str, tuple[Any, str]]] = {}

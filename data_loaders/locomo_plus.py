@@ -40,7 +40,7 @@ _DAYS: Mapping[str, int] = {"week": 7, "month": 30, "year": 365}
 _GAP = re.compile(rf"\b({'|'.join(_NUMBERS)}|[0-9]{{1,6}})\s+(week|month|year)s?\b", re.IGNORECASE)
 _CAPTION = re.compile(r" ?\[shares a photo: [^\n]*\]\Z")
 _LATER = timedelta(days=7)
-"""From the last session to the trigger."""
+"""Time from the last session to the trigger."""
 
 
 def load(

@@ -6,7 +6,7 @@ row's `context` is the Python literal of a list in which times and sessions alte
 Deviations from the raw rows:
 - The context has no session ids, so sessions are named `s1`, `s2` … in its order, which is kept.
 - Evidence is not given as ids. The labelled sessions of the metadata are searched in the context by their exact text. If a session
-  occurs twice, the first one counts; a note names each session that does not occur.
+  occurs twice, the first place counts; a note names each session that does not occur.
 - The `*` in the name of the source is written `_star` in case ids, because file systems may not allow it.
 """
 

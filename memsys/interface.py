@@ -90,7 +90,7 @@ class MemorySystem(ABC):
     HIDDEN_ROOT: ClassVar[bool] = False
     """Whether its topmost nodes have a common root that `nodes` does not yield."""
     REHEARSED: ClassVar[bool] = True
-    """Whether the run makes a short build with offline engines before it times the first one. False if writes leave this process."""
+    """Whether the run makes a short build with offline engines before it times the first build. False if writes leave this process."""
     PLANNED_WITH: ClassVar[Mapping[str, Any]] = {}
     """Settings that replace its own when a build is only counted for a plan: quicker, with about as many calls."""
     REPLAYABLE: ClassVar[bool] = True

@@ -39,8 +39,8 @@ def hide_this_process() -> None:
 
 
 def quiet_tracker() -> None:
-    """Call this before the first process of a pool. Python removes the semaphores of killed processes in a separate process. It warns about
-    each, and the warnings would be the last lines of every stop. That process inherits this process's options for warnings."""
+    """Call this before the first process of a pool. Python removes the semaphores of killed processes in a separate process. It warns
+    about each, and the warnings would be the last lines of every stop. That process inherits this process's options for warnings."""
     option = "ignore::UserWarning:multiprocessing.resource_tracker"
     if option not in sys.warnoptions:
         sys.warnoptions.append(option)

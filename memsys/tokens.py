@@ -35,7 +35,7 @@ def truncate(text: str, limit: int, encoding: str = "o200k_base") -> str:
 
 
 def split_tokens(text: str, size: int, overlap: int = 0, encoding: str = "o200k_base") -> list[str]:
-    """The text as windows of `size` tokens, each starting `size - overlap` tokens after the one before.
+    """The text as windows of `size` tokens, each starting `size - overlap` tokens after the window before.
 
     A character that consists of several tokens is never split, so windows without overlap join to the original text.
 

@@ -26,7 +26,7 @@ def complete(llm: LLM, request: Request) -> Completion:
 def ask(llm: LLM, prompt: Prompt, *, retries: int = 0, sample: int = 0, **fields: Any) -> Any:
     """Render a prompt, make the call and parse the reply: returns a value, or a `ParseFailure` after `retries` more attempts.
 
-    The value is text, one of the labels, or what the prompt's JSON schema describes. The meter counts every reply that cannot be
+    The value is text, one of the labels, or a value that satisfies the prompt's JSON schema. The meter counts every reply that cannot be
     parsed, and every reply that was cut where only a complete reply can be used.
 
     Raises:

@@ -34,14 +34,14 @@ from memsys.llm.transport import LeanTransport, Transport, Unconnected, event_lo
 from memsys.llm.unpacking import TooLarge
 
 REDIRECTS = 3
-"""How many redirects of one call are followed; all must stay on the server of the base URL."""
+"""Maximum number of redirects of a call; all must stay on the server of the base URL."""
 PAUSES = 3
-"""How often one call waits for the end of an outage."""
+"""Maximum number of times that a call waits for the end of an outage."""
 
 
 @dataclass(frozen=True, slots=True)
 class EndpointLimits:
-    """How much may be asked of a server, and how often a call is tried."""
+    """Limits on the use of a server, and the retry policy of a call."""
 
     in_flight: int = 64
     """Maximum number of calls in flight, over all models; fewer while the server is overloaded (`memsys.llm.limits`)."""

@@ -198,7 +198,7 @@ class Metered:
         return self._inner
 
     def around(self, inner: LLM) -> Metered:
-        """The same meter around another model, such as a stand-in for this one in a worker process."""
+        """The same meter around another model, such as a stand-in for this model in a worker process."""
         return Metered(inner, self._role, self._model)
 
     def in_role(self, role: str) -> Metered:

@@ -28,7 +28,7 @@ class ParseFailure:
     """The model's answer without its reasoning."""
     why: str
     stopped: Stopped = ""
-    """Why the reply is incomplete, if that made it unusable."""
+    """The reason for an incomplete reply, if that made it unusable."""
 
     def __bool__(self) -> bool:
         return False

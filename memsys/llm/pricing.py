@@ -27,7 +27,7 @@ class ModelSettings:
     extra_body: Mapping[str, Any] = field(default_factory=dict)
     """Further fields of the request body, e.g. `{enable_thinking: false}`."""
     json_output: str = "schema"
-    """How JSON is requested: `schema` (the provider enforces it), `object` (any JSON object) or `none` (in the prompt only)."""
+    """The form of a request for JSON: `schema` (the provider enforces it), `object` (any JSON object) or `none` (in the prompt only)."""
     usd_per_million_in: float | None = None
     usd_per_million_cached: float | None = None
     usd_per_million_out: float | None = None

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 Stopped = Literal["", "cut", "cut in thought", "refused", "empty", "tool call only"]
-"""Why a reply is incomplete or has no answer; `memsys.llm.replies` determines it."""
+"""The reason why a reply is incomplete or has no answer; `memsys.llm.replies` determines it."""
 
 
 @dataclass(frozen=True, slots=True)

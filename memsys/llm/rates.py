@@ -28,7 +28,7 @@ class Pace:
     """The pace of requests, or of tokens, in numbers per second."""
 
     per_second: float | None = None
-    """None: no limit is known."""
+    """The pace; None if no limit is known."""
     given: float | None = None
     """The limit of the settings; a server may lower it, never raise it."""
     next: float = 0.0

@@ -35,7 +35,7 @@ POLICY: Mapping[str, str] = {
     "cut list": "parse failure, unless the prompt says `cut: keep`",
     "no answer": "error; as a verdict unscored",
 }
-"""How incomplete replies are treated; written to `run.json` and next to each judge's scores."""
+"""The treatment of incomplete replies; written to `run.json` and next to each judge's scores."""
 
 _OPEN = r"<(?:seed:)?(?:think|thinking|thought)>|\[THINK\]|◁think▷|<\|begin_of_thought\|>|<\|START_THINKING\|>"
 _CLOSE = r"</(?:seed:)?(?:think|thinking|thought)>|\[/THINK\]|◁/think▷|<\|end_of_thought\|>|<\|END_THINKING\|>"
@@ -146,7 +146,7 @@ def _joined(texts: Iterable[str]) -> str:
 
 
 def why_none(reply: Completion) -> str:
-    """Why a reply has no answer: the text that predictions and scores show."""
+    """The reason why a reply has no answer, as predictions and scores show it."""
     advice = (
         "; give it more room with thought_tokens in the model's file of conf/llm" if "thought" in reply.stopped else ""
     )

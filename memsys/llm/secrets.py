@@ -51,7 +51,7 @@ def _in_base64(raw: bytes) -> set[str]:
     spellings = set()
     for before in range(3):
         whole = base64.b64encode(bytes(before) + raw).rstrip(b"=").decode()
-        # The first characters hold bits of what stands before, the last one bits of what follows.
+        # The first characters hold bits of the text before, the last character bits of the text after.
         inner = whole[(0, 2, 3)[before] : len(whole) - (0 if (before + len(raw)) % 3 == 0 else 1)]
         spellings |= {inner, inner.replace("+", "-").replace("/", "_")}
     return spellings

@@ -178,7 +178,7 @@ class CacheStore:
     def keep_answer(self, key: bytes, completion: Completion, on_written: OnWritten, *beside: Kept) -> None:
         """Commit a completion, then call `on_written` in the writer's thread. The first answer under a key is kept.
 
-        A completion without an answer goes into a table of its own, as the outcome of this one call. Answers that arrive during a
+        A completion without an answer goes into a table of its own, as the outcome of this call only. Answers that arrive during a
         commit share the next transaction, because a commit takes longer than a call's other work.
 
         Args:

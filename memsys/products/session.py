@@ -27,7 +27,7 @@ class Limits:
     memory_mb: int
     """0 = no limit."""
     restarts: int
-    """How often a dead worker is replaced by a new one, which gets the same history again; the replies come from the cache."""
+    """Maximum number of restarts after a worker died; a new worker gets the same history again, with replies from the cache."""
 
 
 class ProductSession:

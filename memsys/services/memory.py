@@ -73,7 +73,7 @@ class NotIndexed(ServiceError):
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """How to wait until added texts can be found."""
+    """The settings of the wait until added texts can be found."""
 
     call: Any
     done: Condition

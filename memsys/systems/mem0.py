@@ -1,4 +1,4 @@
-"""Mem0: facts extracted from every exchange, each of which may add, rewrite or remove a memory (Chhikara et al., 2025, §2.1).
+"""Mem0: facts are extracted from every exchange, and each may add, rewrite or remove a memory (Chhikara et al., 2025, §2.1).
 
 This is the pipeline of the paper, in the release of October 2025; `mem0_v3` is the release after it, which only adds memories. For each
 pair of messages one call extracts facts about the user. A second call sees the facts with the memories most similar to each and says

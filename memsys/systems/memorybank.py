@@ -72,7 +72,7 @@ class _Piece:
     day: int
     """Number of the day, in the order in which days were first written."""
     exchange: int | None
-    """None for a daily summary."""
+    """Number of the exchange; None for a daily summary."""
 
 
 _Source = tuple[int, int | None]

@@ -83,7 +83,7 @@ class MemoryStreamSettings(Settings):
     max_tokens: Positive | None = 8192
     """Budget of the recalled texts (o200k tokens), None for no limit."""
     weights: Sequence[float] | None = None
-    """Of recency, relevance and importance; None for the mode's. (0, 1, 0) ranks by relevance only."""
+    """Weights of recency, relevance and importance; None for the mode's. (0, 1, 0) ranks by relevance only."""
     decay: float | None = None
     """Factor of recency per unit of time; None for the mode's."""
     reflections: bool = False

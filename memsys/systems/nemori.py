@@ -72,7 +72,7 @@ class Episode:
     time_text: str
     """Time of the episode as prompts and items show it."""
     reason: str
-    """Why the episode ended."""
+    """The reason for the end of the episode."""
     retold: bool = True
     """False when the model's reply could not be parsed; the content is then the first and the last message."""
     learned: bool = True
@@ -239,7 +239,7 @@ class EpisodeBuilder:
         return {"boundaries_undecided": self._undecided}
 
     def _boundary(self, unit: Unit) -> str:
-        """Why the buffer ends before the message; empty when the message continues it."""
+        """The reason why the buffer ends before the message; empty when the message continues it."""
         rules = self.rules
         if rules.cuts_full_buffer and len(self._buffer) >= rules.buffer_max:
             return _FULL

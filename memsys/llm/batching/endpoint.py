@@ -31,17 +31,17 @@ from memsys.llm.transport import HttpReply
 
 Result = TypeVar("Result")
 MOST_BYTES = 100_000_000
-"""Size of a batch file; OpenAI takes 200 MB."""
+"""Maximum size of a batch file in bytes; OpenAI takes 200 MB."""
 BYTES_A_TOKEN = 3
-"""For the estimate of enqueued tokens; English text has about four, so the estimate is high."""
+"""Assumed bytes per token in the estimate of enqueued tokens; English text has about four, so the estimate is high."""
 ENQUEUED_RETRIES = 100
-"""How often a call is sent again because the provider's queue was full."""
+"""Maximum number of times that a call is sent again because the provider's queue was full."""
 FORGET = "`python -m scripts batch forget {}` forgets it, and the next run sends its calls again"
 
 
 @dataclass(frozen=True, slots=True)
 class BatchSettings:
-    """When batches are sent and polled (`endpoint.batch`)."""
+    """Settings for sending and polling batches (`endpoint.batch`)."""
 
     idle: float = 20.0
     """Seconds without a new call after which the open calls are sent."""

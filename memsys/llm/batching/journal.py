@@ -159,7 +159,7 @@ class Journal:
             return {name for (name,) in self._file.execute("SELECT name FROM batch_calls")}
 
     def add(self, calls: Sequence[JournalledCall]) -> None:
-        """Note calls as open and ours; calls already in the journal stay unchanged, whoever owns them."""
+        """Note calls as open and ours; calls already in the journal stay unchanged, whichever process owns them."""
         if not calls:
             return
         owner = self.owner()

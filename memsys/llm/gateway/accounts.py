@@ -25,7 +25,7 @@ class Purpose:
     find: str
     """Regular expression that must match in the system message, or in the first message where there is no system message."""
     stand_in: Mapping[str, Any] = field(default_factory=dict)
-    """How the offline engine answers such a call: `kind`, `schema`, `tool` (which of those offered it calls; else the first), and `fields`,
+    """The offline engine's answer to such a call: `kind`, `schema`, `tool` (the offered tool that it calls; else the first), and `fields`,
     regular expressions whose first group is the field. Two expressions make a list: the second finds its elements within the group of
     the first, and its groups are joined by `: `, as speaker and text are. `record` turns each object of the reply into text (`{name}` is
     a property of it), `between` stands between two of them (default a line end) and `end` after the last."""

@@ -10,7 +10,7 @@ from memsys.jsons import encoded
 LIMITS = ("max_tokens", "max_completion_tokens")
 MOST_TOKENS = 2**31
 MOST_CHOICES = 128
-"""As at OpenAI."""
+"""The same limit as at OpenAI."""
 IMAGE_TOKENS = 50_000
 """Upper bound for an image in tokens, because its URL says nothing about its size. The highest number in OpenAI's guide to images is
 that of gpt-4o-mini: 2,833 and 5,667 for each of eight tiles, 48,169 together."""

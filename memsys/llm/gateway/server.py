@@ -218,7 +218,7 @@ class Gateway:
             raise  # the client is gone
         except (
             Exception
-        ) as error:  # whatever a body holds, its client is told that it was not understood, and the server goes on
+        ) as error:  # whatever a body holds, its client learns that it was not understood, and the next is served
             account.ledger.count(account.ledger.notes, "gateway: request not understood")
             why = redact(str(error) if isinstance(error, MalformedBody) else f"{type(error).__name__}: {error}")[:500]
             account.failed(ModelError(f"the gateway refused a request: {why}"))

@@ -38,7 +38,7 @@ def communities(
 ) -> dict[int, Community]:
     """Communities found by hierarchical Leiden (modularity, resolution 1), by id; those without a relationship inside are left out.
 
-    A relationship and its reverse are one edge, with the weight of the last one.
+    A relationship and its reverse are one edge, with the weight of the later relationship.
 
     Args:
         max_size: a community with more entities is divided again, where Leiden finds a division.
@@ -67,7 +67,7 @@ def communities(
 
 
 def _largest_component(size: int, edges: Sequence[Relationship]) -> np.ndarray:
-    """Whether each node is in the largest connected component, bool [size]; of equal ones, the one whose first node comes first."""
+    """Whether each node is in the largest connected component, bool [size]; a tie goes to the component whose first node comes first."""
     if not edges:
         return np.zeros(size, dtype=bool)
     sources, targets = np.array([(edge.source, edge.target) for edge in edges]).T

@@ -85,7 +85,7 @@ class Relationship:
 def text_units(units: Sequence[Unit], size: int | None, overlap: int, encoding: str) -> list[TextUnit]:
     """Windows of `size` tokens over the text of each session; `overlap` of them repeat the end of the window before.
 
-    The sources of a window are the turns of which it holds a character. Size None makes every unit a window.
+    The sources of a window are the turns with at least one character in it. Size None makes every unit a window.
     """
     if size is None:
         return [TextUnit(unit.text, unit.turn_ids, unit, unit) for unit in units]

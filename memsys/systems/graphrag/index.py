@@ -47,7 +47,7 @@ class Indexing(Settings):
     chunk_tokens: int | None = 1200
     """Tokens of a text unit; None makes every unit a text unit."""
     overlap: int = 100
-    """Tokens that a text unit repeats from the one before."""
+    """Number of tokens that a text unit repeats from the unit before."""
     entity_types: Sequence[str] = ("organization", "person", "geo", "event")
     """Types of entities that the extraction asks for."""
     gleanings: int = 1
@@ -158,7 +158,7 @@ class Index:
         return [None if isinstance(reply, ParseFailure) else reply for reply in replies]
 
     def _with_more(self, active: Sequence[int], passes: Sequence[tuple[Mapping[str, str], Sequence[Any]]]) -> list[int]:
-        """The text units of which the model answers, with exactly Y, that they contain more.
+        """The text units about which the model answers exactly Y, so that they contain more.
 
         Args:
             active: numbers of the text units.
@@ -176,7 +176,7 @@ class Index:
         meter.note(f"graphrag.{step}")
 
     def _joined(self, names: Sequence[str], descriptions: Sequence[Iterable[str]]) -> list[str]:
-        """One description for each name: a single one is kept; several are joined by a model, as many in a call as a prompt takes."""
+        """A description for each name: a single description is kept; a model joins several, as many in a call as a prompt takes."""
         prompt = self._prompts["graphrag/describe"]
         waiting = [sorted({text for text in texts if text}) for texts in descriptions]
         while active := [place for place, texts in enumerate(waiting) if len(texts) > 1]:

@@ -35,9 +35,9 @@ class LatticeNode:
     text: str
     children: tuple[LatticeNode, ...] = ()
     unit: Unit | None = None
-    """None for an inner node."""
+    """The unit of a leaf; None for an inner node."""
     place: int = 0
-    """Of a leaf: its place in the history."""
+    """The place of a leaf in the history."""
 
     def leaves(self) -> Iterator[LatticeNode]:
         """All leaves below the node; a leaf yields itself."""

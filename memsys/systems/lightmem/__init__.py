@@ -90,7 +90,7 @@ class LightMemSettings(Settings):
     segmenter: Literal["embedding"] = "embedding"
     """The method for topic boundaries; `embedding` replaces the attention of the release."""
     flush: Literal["end", "session"] = "end"
-    """When partly filled buffers are emptied: at the `end`, or after every `session`."""
+    """The time at which partly filled buffers are emptied: at the `end`, or after every `session`."""
     update: bool = True
     """Whether `consolidate` revises facts."""
     update_threshold: float = 0.9
@@ -221,7 +221,7 @@ class LightMem(MemorySystem):
         return overflowed
 
     def _cut(self, buffers: Buffers, *, whole: bool) -> list[list[Exchange]]:
-        """Take the topical segments out of the sensory buffer; the last stays in it, unless `whole` is set or it is the only one."""
+        """Take the topical segments out of the sensory buffer; the last stays in it, unless `whole` is set or it is the only segment."""
         exchanges = buffers.sensory
         edges = [0, *self._boundaries(exchanges), len(exchanges)]
         segments = [exchanges[start:end] for start, end in itertools.pairwise(edges) if end > start]

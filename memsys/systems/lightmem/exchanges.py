@@ -11,7 +11,7 @@ import numpy as np
 from memsys.tokens import count_tokens
 
 THRESHOLDS = (0.20, 0.25, 0.30, 0.35, 0.40, 0.45, 0.50)
-"""Cosines below which neighbouring exchanges have different topics; the first one that gives a boundary is used."""
+"""Cosines below which neighbouring exchanges have different topics; the first threshold that gives a boundary is used."""
 NEAR = 3
 """Maximum number of exchanges between a boundary found by exchanges and one found by messages."""
 

@@ -76,9 +76,9 @@ def with_headings(segments: Sequence[Sequence[Exchange]], lines: Sequence[Sequen
 
 
 def source_exchange(source_id: Any, fact: str, lines: Sequence[Sequence[str]]) -> int:
-    """The number of the exchange that a `source_id` names, or of the nearest one that exists.
+    """The number of the exchange that a `source_id` names, or of the nearest exchange that exists.
 
-    Where it is no number, the exchange that shares most words with the fact.
+    If it is not a number, the exchange that shares most words with the fact.
     """
     if isinstance(source_id, int) or (isinstance(source_id, str) and source_id.strip().lstrip("-").isdecimal()):
         return max(0, min(int(source_id), len(lines) - 1))

@@ -10,7 +10,7 @@ entities.
 Deviations and decisions:
 
 - The observation date is that of the unit, and so is the time of a memory; the release reads the clock. The current date is not shown.
-- Messages are shown as `role (name): text`; the release shows no names, without which the facts of two people cannot be told apart.
+- Messages are shown as `role (name): text`; the release shows no names, and without names the facts of two people cannot be distinguished.
 - Neighbours are found with `speaker: text`, not with `role: text`: memories hold names and no roles.
 - The temperature is 0, so that a run can be repeated; the release sends 0.1. Both limit a reply to 2,000 tokens.
 - The prompt's sections for a summary and for recently extracted memories, always empty in the release, are left out; so are the custom
@@ -84,7 +84,7 @@ class Mem0V3Settings(Settings):
     fusion: Literal["official", "weighted"] = "official"
     """`official` (the sum of the scores over its maximum in this search) or `weighted` (by `weights`)."""
     weights: Sequence[float] = (0.7, 0.2, 0.1)
-    """Of cosine, BM25 and entities (fusion `weighted`)."""
+    """Weights of cosine, BM25 and entities (fusion `weighted`)."""
     hashing: Literal["raw", "normalised"] = "raw"
     """Whether repetitions are recognised by the md5 of the `raw` text, or of the text without case and extra white space
     (`normalised`)."""
@@ -343,7 +343,7 @@ def _proper(name: str) -> str:
 
 
 def _compound(name: str) -> str:
-    """The two words unchanged; empty where one of them forms no compound."""
+    """The two words unchanged; empty if one of them cannot be part of a compound."""
     return "" if set(name.split()) & _NO_COMPOUND else name
 
 

@@ -19,7 +19,7 @@ class Message:
     role: str
     """user, assistant, system, tool or summary."""
     text: str
-    """As the model sees it, with time and speaker in front."""
+    """The text as the model sees it, with time and speaker in front."""
     tokens: int
     sources: tuple[str, ...] = ()
     time: datetime | None = None

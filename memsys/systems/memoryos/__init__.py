@@ -127,7 +127,7 @@ class MemoryOS(MemorySystem):
         self._analyse_hottest()
 
     def _move_to_mid_term(self, page: Page) -> None:
-        """Link the page to the one before it, and file it under each of its themes."""
+        """Link the page to the page before it, and file it under each of its themes."""
         if self.settings.incomplete == "drop" and not (page.text_of("user") and page.text_of("assistant")):
             self._count("incomplete_page")
             return

@@ -40,7 +40,7 @@ class Segment:
     summary: str
     keywords: frozenset[str]
     last: datetime | None
-    """When the segment was last visited, or last got a page."""
+    """Time at which the segment was last visited, or last got a page."""
     pages: list[Page] = field(default_factory=list)
     visits: int = 0
     length: int = 0
@@ -68,7 +68,7 @@ class MidTerm:
     def __init__(self, release: Release, capacity: int) -> None:
         self._release, self._capacity = release, capacity
         self.segments: dict[int, Segment] = {}
-        """By number, the oldest first."""
+        """The segments by number, the oldest first."""
         self.pages: dict[int, Page] = {}
         """Pages that are in at least one segment, by number."""
         self._vectors = Vectors()

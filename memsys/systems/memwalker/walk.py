@@ -40,7 +40,7 @@ class Walk:
     path: list[WalkNode]
     """Nodes from the root to the present node."""
     outcome: str = ""
-    """How the walk ended; empty while it goes on."""
+    """The outcome of the walk; empty while it goes on."""
     answer: str = ""
     """The answer at the first segment to which the walk committed."""
     visits: list[str] = field(default_factory=list)

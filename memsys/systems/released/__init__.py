@@ -44,7 +44,7 @@ CHANGES = ("stored", "changed", "deleted")
 
 @dataclass(frozen=True)
 class ReleasedSettings(Settings):
-    """How a product is run."""
+    """Settings for running a product."""
 
     product: str = "mem0ai"
     """Name of a file in conf/product, or the path of an adapter (`….py`) that runs in our own environment."""
@@ -66,7 +66,7 @@ class ReleasedSettings(Settings):
     memory_mb: int = 0
     """Memory limit of the process; 0 = none."""
     restarts: int = 3
-    """How often a dead process is replaced."""
+    """Maximum number of restarts of a dead process."""
 
 
 class Released(MemorySystem):

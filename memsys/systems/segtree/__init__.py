@@ -58,7 +58,7 @@ from memsys.systems.segtree.reading import SegTreeReading, TreeBuild, TreeMemory
 
 @dataclass(frozen=True)
 class Placement(TreeBuild):
-    """How a new unit finds the node of the right edge that receives it (Algorithm 1)."""
+    """Settings of the placement of a new unit at a node of the right edge (Algorithm 1)."""
 
     compatibility: Literal["cosine", "pointwise", "batch"] = "batch"
     """The compatibility model."""

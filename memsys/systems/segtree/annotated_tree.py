@@ -228,7 +228,7 @@ class AnnotatedTree:
         return self.vectors.add(vector)
 
     def _renew(self, nodes: Sequence[int]) -> None:
-        """Summarise nodes of one level; those whose annotation differs from the one in the tree enter `_current`."""
+        """Summarise nodes of one level; annotations that differ from those in the tree enter `_current`."""
         parts = {node: tuple(map(self._part, self.children[node])) for node in nodes}
         known = self._refreshed
         outdated = [node for node in nodes if node not in known or known[node].parts != parts[node]]

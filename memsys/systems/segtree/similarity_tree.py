@@ -31,7 +31,7 @@ from memsys.vectors import Vectors, normalised
 
 @dataclass(frozen=True)
 class SimilarityPlacement(TreeBuild):
-    """How a new unit finds its cluster."""
+    """Settings of the choice of a cluster for a new unit."""
 
     annotate: Literal["full", "attach_only", "lazy"] = "attach_only"
     tau_nt: float = 0.45

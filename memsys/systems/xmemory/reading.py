@@ -50,7 +50,7 @@ class XMemoryReading(Settings):
     tau_include: float | None = None
     """An episode is admitted when it lowers the uncertainty by more than this, in nats; None is the mode's."""
     expansion: Literal["further", "same"] | None = None
-    """Which fall in uncertainty decides on an episode's messages: the `further` fall that they bring, or the `same` as its own; None is
+    """The fall in uncertainty that decides on an episode's messages: the `further` fall that they bring, or the `same` as its own; None is
     the mode's."""
     tau_expand: float = 0.25
     """The messages are included when that fall exceeds this, in nats."""

@@ -57,7 +57,7 @@ class ThemeRules(Settings):
     merge: bool = True
     """Whether themes are merged (Table 6)."""
     merge_at: Literal["insertion", "end"] | None = None
-    """When tiny themes are merged: at each `insertion`, around the theme that the statement has changed; or once at the `end` (as
+    """When to merge tiny themes: at each `insertion`, around the theme that the statement has changed; or once at the `end` (as
     released), after the pairs of near themes; None is the mode's."""
     guided: bool | None = None
     """Whether the objective chooses the split of an overcrowded theme; otherwise its graph does (as released). None is the mode's."""
