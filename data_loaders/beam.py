@@ -10,7 +10,7 @@ How irregularities of the raw files are treated:
 - Ten chats of 100K have a truncated copy, which the official answer script reads and which holds all evidence. It is the default;
   `chats="whole"` reads the full chat, as the release on the hub has it. A copy whose ids and roles are not the beginning of its chat's is
   an error. A message with another wording in the copy (1M, chat 6, message 476) is read from the copy, and a note names it.
-- The date of a batch stands on its first message only; the field of the batch is always null.
+- The date of a batch is on its first message only; the field of the batch is always null.
 - `source_chat_ids` is a list, a nested list, or a dict of lists; all ids in it count, in the order of the file. Abstention has none, and
   five other questions name none: they have no evidence, and a note says so (the free-text references are not reliable).
 - A rubric of event ordering whose length is not `total_mentions`, and a contradiction whose two statements are one message, are notes.

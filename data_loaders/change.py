@@ -23,7 +23,7 @@ Only one question of a probe is scored, at the end of the history; the scoring u
 `Gold.detail` has:
 
 - `family`, `variant`, `subject`, `owner`, `other` (names), `mark` (words that frame the mail);
-- `values`: invented words by what they are (`old`, `new`, `said`, `echoed`, `gone`, `own`, `others`, `fact`, `canary`, `twin`);
+- `values`: invented words by their role (`old`, `new`, `said`, `echoed`, `gone`, `own`, `others`, `fact`, `canary`, `twin`);
 - `reads`: case and question id of every read that is scored with it, by name: `before`, `after`, `end`, `twin`, `clean`; of `private`
   also `owner` (the owner asks at the end), of `yes_no` also `yes` or `yes_twin` (a yes/no question about the right value or, where no
   value is right, about the twin's; it is answered);

@@ -73,7 +73,7 @@ class Wordings:
     done: tuple[str, str]
     """The other party's reply to it."""
     poison: Mapping[str, tuple[str, str]]
-    """A quoted mail, by variant; `mark` stands in it."""
+    """A quoted mail, by variant; it contains `mark`."""
     mark: str
     """Words that frame the mail's instruction."""
     private: tuple[str, str]

@@ -7,11 +7,11 @@ Deviations from the raw rows and from the official scripts:
 - The two rows of a size have the same context, so they are one case: a memory is built once and asked 200 questions.
 - A fact is a turn, its number the turn's id; the number stays in the text, because the rule "newest wins" needs it. The official
   chunker splits at sentence ends, which may part a number from its fact. Ours splits at lines (unit rule `chunk`).
-- No time is put into what is stored. The official scripts write the wall-clock time into each chunk, so no two runs are alike.
+- No time is added to stored texts. The official scripts write the wall-clock time into each chunk, so no two runs are alike.
 - The rule and the form of the answer are in `Question.instruction`. The text that a memory searches with is the question alone, as in
   the official scripts.
 
-What is derived here, because the release has no such labels:
+Labels that are derived here, because the release does not have them:
 - Facts are read by 37 sentence patterns, misspelt as in the release, and single-hop questions by one pattern for each. A fact's key is
   its pattern and its subject; no key has more than two facts.
 - `Gold.evidence` of a single-hop question is the newest fact of its key.

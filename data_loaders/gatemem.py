@@ -7,7 +7,7 @@ How irregularities of the raw files are treated:
 - The files' `privacy` and `safety` are the paper's access control and active forgetting; categories have the paper's names.
 - Relationships are objects with varying keys. Those that name the asker (a value equals the asker's id, under a key that ends in `_id`)
   become lines of `Question.asker`; an episode may have none. They are static, and later turns overrule them.
-- Timestamps stand on all turns of an episode or on none; without them `sessions="day"` is one session, and a note says so.
+- Either all turns of an episode have timestamps or none has; without them `sessions="day"` is one session, and a note says so.
 - The benchmark names no evidence. That of a utility question is derived: for each item, the latest visible turn that holds it by the
   official pattern rule. An item that no visible turn holds is a note; the release has none.
 - `turn_kind` and `display_name` are not used. A turn's speaker is the principal's id, as in the official runner: display names are

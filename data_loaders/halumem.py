@@ -11,7 +11,7 @@ user is a case, and a question is asked after the last turn of its session.
 
 How the raw files are treated:
 - The user's name, which `persona_info` states and the official runners give to the memory as the user's id, is the speaker of the user's
-  turns. Where it is not found, the speaker is "User", and a note says so.
+  turns. Without a name, the speaker is "User", and a note says so.
 - Sessions of the long version that only add noise (`is_generated_qa_session`) are sessions like any other.
 - Evidence is text of memory points, not a turn: it becomes `Gold.detail["reference"]`, which the judge sees. There are no evidence ids.
 - Questions of the type Memory Boundary cannot be answered from the history. Types and difficulties are taken as they are.

@@ -39,7 +39,7 @@ A question has
 
 A field that is not in these lists is an error, so that a misspelt field is not ignored.
 
-Count what the file holds, then run a memory on it:
+Count the content of the file, then run a memory on it:
 
     python -m scripts data jsonl --data /folder/of/the/file --unpinned
     python -m scripts run memory=bm25 dataset=jsonl data.source=real data.root=/folder/of/the/file data.unpinned=true

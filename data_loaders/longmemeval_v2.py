@@ -15,7 +15,7 @@ it is indexed as a stream, and the trajectories of a history are parsed when the
 How the raw files are treated:
 - A trajectory is a session and each of its states a turn: address, thought, action and accessibility tree, one below the other, as far
   as they are given. The action of a state led to it from the state before. `observations="drop"` leaves the trees out, which hold most of
-  the tokens. Goal and outcome stand in the heading of the session, so that every unit names its task. Screenshots are not read.
+  the tokens. Goal and outcome are in the heading of the session, so that every unit names its task. Screenshots are not read.
 - A question with a screenshot is left out, with a note. No question of errors and gotchas is left then.
 - Turn ids are `<trajectory>:<position of the state>`. There are no dates, and the release has no evidence labels.
 - The domain's description, which the official system prompt gives, is the question's instruction, in our words.

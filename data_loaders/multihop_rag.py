@@ -3,8 +3,8 @@
 Source: Tang & Yang 2024 (arXiv 2401.15391), files `corpus.json` and `MultiHopRAG.json`. All articles go into one memory.
 
 Deviations from the raw files:
-- a turn is a paragraph of the body. Title, source and time are the session's heading, because questions ask what a certain newspaper
-  wrote at a certain time. Every unit begins with the heading, also a chunk of 1,024 tokens (MemTree A.2.1 and the leaves in its Tables
+- a turn is a paragraph of the body. Title, source and time are the session's heading, because questions ask about texts of a certain
+  newspaper at a certain time. Every unit begins with the heading, also a chunk of 1,024 tokens (MemTree A.2.1 and the leaves in its Tables
   A.5 to A.9); the number of an article's tokens (MemTree Table A.1) does not include it;
 - `published_at` becomes a time in UTC without a time zone;
 - evidence is searched by the fact's text, ignoring white space (the official retrieval scorer ignores spaces and newlines), in the

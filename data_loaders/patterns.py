@@ -49,7 +49,7 @@ def hit_in_cleaned(pattern: str, text: str, clean: str) -> bool:
 
 
 def holds(text: str, value: str) -> bool:
-    """`strict_hit` of a literal, whatever signs it has; a blank value is in no text."""
+    """`strict_hit` of a text as a literal, even if it contains signs of a regular expression; a blank value is in no text."""
     clean = cleaned(text)
     return bool(value.strip()) and cleaned(value) in clean and _edged(value).search(clean) is not None
 

@@ -56,7 +56,7 @@ def load(path: Path, *, history: History = "32k", persona: Persona = "keep") -> 
     """One case per persona of the folder `path`, in the order of its first question; sizes are bytes of the history file.
 
     Question ids are the records' numbers, from 1. `Gold.answers` has the right letter as the official rule reads it ("Final Answer: C") and
-    the text of the right option; `Gold.detail` what `personamem.options_detail` gives, and the labels `topic_query`, `preference`,
+    the text of the right option; `Gold.detail` has the fields of `personamem.options_detail`, and the labels `topic_query`, `preference`,
     `updated`, `who` and `conversation_scenario`.
     Raises DataError for malformed files and links that lead out of the folder, and ValueError for an unknown choice.
     """

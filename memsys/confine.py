@@ -162,7 +162,7 @@ def leave(root: str) -> None:
 
 
 def furnish(root: str, binds: list[tuple[str, str, bool]]) -> None:
-    """Mount what the command sees below `root`."""
+    """Mount the files of the command below `root`."""
     mount("tmpfs", root, "tmpfs", NO_SUID | NO_DEVICES, "mode=755,size=1m")
     for source, target, writable in binds:
         bind(source, root + target)

@@ -20,7 +20,7 @@ _FORMULA = tuple("=+-@\t\n＝＋－＠")
 
 
 def visible(text: str) -> str:
-    """The text with control characters, marks of direction and lone surrogates escaped: they could rewrite what a terminal shows."""
+    """The text with control characters, marks of direction and lone surrogates escaped: they could change the text on a terminal."""
     return _ACTIVE.sub(lambda found: ascii(found[0])[1:-1], text)
 
 

@@ -121,7 +121,7 @@ class MemorySystem(ABC):
 
     @abstractmethod
     def read(self, question: Question) -> Recall:
-        """Recall what is relevant to the question. Does not change the memory; several threads may call it at once."""
+        """Recall the texts that are relevant to the question. Does not change the memory; several threads may call it at once."""
 
     def clear_up(self) -> str:
         """Remove data that killed runs left outside this process; return a sentence about it, empty if there was nothing.

@@ -1,4 +1,4 @@
-"""Child processes: what they can see of this process, memory use, termination, and their folders."""
+"""Child processes: their view of this process, memory use, termination, and folders."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ System text.
 ===
 User text with $fields.
 ```
-The first three keys are the header: one line each, for captions and verdicts. It never reaches a model and is no part of the digest.
+The first three keys are the header: one line each, for captions and verdicts. It never reaches a model and is not part of the digest.
 Without a `===` line the whole body is the user message. `Prompts` looks a file up in the user's folder first, then in the shipped one.
 """
 

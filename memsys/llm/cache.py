@@ -1,6 +1,6 @@
 """Caching wrappers around a model and an embedder: each answer is committed to one SQLite file before its caller gets it.
 
-From that file a run can be replayed to the same bytes without an API key. The cache key covers what can change the output (model,
+From that file a run can be replayed to the same bytes without an API key. The cache key covers all that can change the output (model,
 messages, sampling, schema, replicate and retry number) and an endpoint label, so that a mock never answers for the real model. It
 does not cover timeouts or folders. A cached answer keeps its token counts and its recorded seconds.
 """
@@ -30,7 +30,7 @@ class CachedLLM:
     """A model whose answers are cached. A request that is already in flight is not sent a second time.
 
     Args:
-        inner: the model to call for what is not cached; None to replay, where a request that is not cached fails.
+        inner: the model to call for requests that are not cached; None for a replay, in which such a request fails.
     """
 
     def __init__(self, inner: LLM | None, store: CacheStore, settings: ModelSettings, endpoint: str) -> None:

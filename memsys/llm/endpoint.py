@@ -143,7 +143,7 @@ class Endpoint:
         parse: Parse[Result],
         name: str = "",
     ) -> Future[Result]:
-        """Send a body, with retries, and return a future of what `parse` makes of the reply.
+        """Send a body, with retries, and return a future of the reply as `parse` returns it.
 
         `worst` is the call's highest possible cost in US dollars (None: unknown); `price` computes the actual cost. The future raises
         `ModelError`, also when `parse` raises another exception, because then the reply is malformed.

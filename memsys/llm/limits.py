@@ -59,7 +59,7 @@ class Gauge(Protocol):
 
 
 class Adaptive:
-    """An in-flight limit that follows what the server can bear: additive increase, multiplicative decrease.
+    """An in-flight limit that follows the capacity of the server: additive increase, multiplicative decrease.
 
     Args:
         most: where it starts, and its maximum.

@@ -78,7 +78,7 @@ def check_gguf(file: Path) -> None:
     """Check that a file may be given to llama.cpp, which ends the process when it cannot read one.
 
     Raises:
-        EndOfRun: it is missing, is no plain file, or does not begin as a GGUF model does.
+        EndOfRun: it is missing, is not a regular file, or does not begin as a GGUF model does.
     """
     if file.exists() and not file.is_file():  # a pipe would be waited for
         raise EndOfRun(f"{file}: expected a GGUF model, found no plain file")

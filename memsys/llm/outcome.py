@@ -1,4 +1,4 @@
-"""The outcome of one attempt at a call: what an HTTP response or a failure means for it."""
+"""The outcome of one attempt at a call, from its HTTP response or its failure."""
 
 from __future__ import annotations
 
@@ -186,7 +186,7 @@ def key_for(base_url: str, key_env: str) -> str:
     """The API key of a server from its environment variable; empty for a server on this machine that needs none.
 
     Raises:
-        ModelError: there is none, or it is no key.
+        ModelError: the key is missing or malformed.
     """
     value = key_of(base_url) or os.environ.get(key_env, "")
     key = value.strip()  # a key read from a file ends in a newline

@@ -154,7 +154,7 @@ class Purse:
             model: a model at a server; calls with the same name are billed alike.
 
         Raises:
-            SpendingCapReached: the cost exceeds what is left, or the model's price is unknown.
+            SpendingCapReached: the cost exceeds the remaining amount, or the model's price is unknown.
         """
         with self._lock:
             made = self._made(worst, model)

@@ -80,7 +80,7 @@ class Completion:
 
 
 class ModelError(RuntimeError):
-    """A call that failed for good, after all retries. `attempts` and `seconds` say what was spent on it."""
+    """A call that failed for good, after all retries. `attempts` and `seconds` are the number of attempts and the time spent."""
 
     def __init__(self, message: str, *, attempts: int = 1, seconds: float = 0.0) -> None:
         super().__init__(message)

@@ -39,7 +39,7 @@ class Pace:
         return 0.0 if self.per_second is None else self.next - now
 
     def used(self, now: float, amount: float) -> None:
-        """Count what a call uses."""
+        """Count the usage of a call."""
         if self.per_second is not None:
             self.next = max(now - BURST, self.next) + amount / self.per_second
 
@@ -116,7 +116,7 @@ class Rates:
             paces.tokens.next += (actual - estimated) / paces.tokens.per_second
 
     def heard(self, model: str, headers: Mapping[str, str]) -> None:
-        """Take over what the `x-ratelimit-*` headers of a reply say."""
+        """Update the paces from the `x-ratelimit-*` headers of a reply."""
         now = self._clock()
         for kind in ("requests", "tokens"):
             values = [number(headers.get(f"x-ratelimit-{name}-{kind}", "")) for name in ("limit", "remaining")]

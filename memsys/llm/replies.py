@@ -323,7 +323,7 @@ def is_overflow(status: int, body: bytes) -> bool:
 
 
 def filtered_reply(body: bytes) -> dict[str, Any] | None:
-    """The refusal that an HTTP 400 of Azure's content filter stands for, as a raw chat completion; None for another error.
+    """The refusal behind an HTTP 400 of Azure's content filter, as a raw chat completion; None for another error.
 
     Azure refuses a filtered prompt with an error, and a filtered reply with `finish_reason`: both are the same outcome. The error has no
     usage, though the prompt is charged, so that the call is booked at its highest possible cost.

@@ -77,7 +77,7 @@ def check_schema(connection: sqlite3.Connection, schema: str = "main") -> None:
 
     Raises:
         ForeignSchema: the file has a trigger, a view, another table or index, or other columns.
-        sqlite3.DatabaseError: the file is no database.
+        sqlite3.DatabaseError: the file is not a database.
     """
     try:
         connection.execute("PRAGMA trusted_schema=OFF")

@@ -1,4 +1,4 @@
-"""API keys in use, and their removal from what is written and printed. `SECURITY.md` says what is promised."""
+"""API keys in use, and their removal from written and printed texts. `SECURITY.md` lists the promises."""
 
 from __future__ import annotations
 

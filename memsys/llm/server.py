@@ -40,4 +40,4 @@ class Server(Protocol):
         parse: Parse[Result],
         name: str = "",
     ) -> Future[Result]:
-        """Send a body and return a future of what `parse` makes of the reply."""
+        """Send a body and return a future of the reply as `parse` returns it."""

@@ -1,6 +1,6 @@
 """Reports memory operations and model calls to a tracer, such as that of `eval.report.otel_log`; without a tracer it does nothing.
 
-No tracer is imported here: what memories and the run loop import is part of a run's identity.
+No tracer is imported here, because the modules that memories and the run loop import are part of a run's identity.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ class Recorder(Protocol):
     """The interface of a tracer."""
 
     def operation(self, phase: str, store: str, subject: str) -> AbstractContextManager[None]:
-        """A step of a memory: `write` of a unit, `consolidate`, `read` for a question, or `close`; others are no operation."""
+        """A step of a memory: `write` of a unit, `consolidate`, `read` for a question, or `close`; other phases are ignored."""
 
     def query(self, text: str) -> None:
         """The query of the current operation."""

@@ -312,7 +312,7 @@ def in_wal_mode(path: Path) -> sqlite3.Connection:
     """A connection to a cache in WAL mode. While another process makes the file, SQLite refuses the mode at once, so it is asked again.
 
     Raises:
-        sqlite3.DatabaseError: the file is no cache, its file system allows no WAL, or it stays locked for half a minute.
+        sqlite3.DatabaseError: the file is not a cache, its file system allows no WAL, or it stays locked for half a minute.
     """
     deadline = time.monotonic() + PATIENCE
     while True:

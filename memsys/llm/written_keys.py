@@ -19,7 +19,7 @@ SECRET_WORDS = frozenset(
 )
 """Last words of names of settings, headers, query fields and variables that hold a key."""
 SENT = frozenset("headers query env args path base_url url body arguments extra_body command".split())
-"""Settings whose values are sent to a service or given to a program, and written to run.json as they stand."""
+"""Settings whose values are sent to a service or given to a program, and written to run.json unchanged."""
 
 _PLACEHOLDER = re.compile(r"\$\{[^{}]*\}|\{\w+\}")
 _SCHEME = re.compile(r"\s*(bearer|token|basic|apikey|api-key|key)?\s*", re.IGNORECASE)

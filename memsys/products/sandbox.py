@@ -2,7 +2,7 @@
 
 In a sandbox a process sees the system's programs and libraries, its Python environment and its adapter, read-only; its scratch folder,
 and an empty /tmp and home; no other process; and its own network, which contains only the gateway. Without a sandbox it runs with the
-user's rights, and sees what the user sees. MEMSYS_SANDBOX chooses: `auto` (default), `required` refuses to start a product without a
+user's rights, and sees the user's files. MEMSYS_SANDBOX chooses: `auto` (default), `required` refuses to start a product without a
 sandbox, `off` uses none.
 """
 

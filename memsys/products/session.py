@@ -33,7 +33,7 @@ class Limits:
 class ProductSession:
     """Passes steps to a worker. A new worker is started for the first step, and after a worker has died.
 
-    Steps are taken one at a time, whatever thread they come from.
+    Steps are taken one at a time, also if they come from different threads.
 
     Args:
         opening: the values that the product is built with, in addition to the gateway's address.

@@ -48,7 +48,7 @@ class Address:
     base_url: str
     key_env: str
     headers: tuple[tuple[str, str], ...]
-    """`{key}` stands for the key."""
+    """Headers, in which `{key}` is replaced by the key."""
     in_flight: int
     rpm: float | None
     timeout: float
@@ -145,7 +145,7 @@ class ServiceTransport(LeanTransport):
 def _already_quoted(url: str) -> Any:
     from yarl import URL
 
-    return URL(url, encoded=True)  # else %2F in a value would be read as it stands, and %2E as a dot
+    return URL(url, encoded=True)  # else yarl would normalise it: %2E in a value would become a dot
 
 
 def _spelled(value: Any) -> str:

@@ -33,7 +33,7 @@ HARMLESS = ("search", "wait", "reset", "delete")
 
 @dataclass(frozen=True)
 class HttpSettings(ServiceSettings):
-    """Settings of an HTTP service; `{key}` in `headers` stands for the key."""
+    """Settings of an HTTP service; `{key}` in `headers` is replaced by the key."""
 
     version: str = "1"
     base_url: str = "http://127.0.0.1:8095"

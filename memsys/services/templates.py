@@ -1,7 +1,7 @@
 """Placeholders and paths of a description in YAML: `{text}` in a request, `results.*.memory` in a reply.
 
 Paths are plain dotted names. A JSONPath library would bring filters, scripts and a grammar to learn, which are not needed for a reply whose
-list of hits has a name; this module refuses what it does not know.
+list of hits has a name; this module refuses other syntax.
 """
 
 from __future__ import annotations

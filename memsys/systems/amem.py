@@ -21,8 +21,8 @@ Deviations and decisions:
 - A changed neighbour keeps its old vector until `evo_threshold` notes have changed the network, as released. Then only the documents
   that changed are embedded again, which gives the same index.
 - Links are notes, not positions. Links to notes that do not exist are dropped and counted. Links go from the newer note to the older.
-- `link_threshold` is compared with the cosine by which neighbours are found. This setting and two neighbours are what SegTreeMem says
-  of its own runs (App. E); neither is in the release.
+- `link_threshold` is compared with the cosine by which neighbours are found. SegTreeMem states this setting and two neighbours
+  for its own runs (App. E); neither is in the release.
 - The model may leave the new note's tags as they are (null); the schema of the release cannot express that.
 - Two defects of the release are not reproduced: a missing import that empties all metadata, and a question prompt that has the answer
   among two options.

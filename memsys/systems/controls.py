@@ -15,7 +15,7 @@ REFUSAL = (
 
 
 class Nothing(MemorySystem):
-    """Recalls nothing, so that the reader answers from what it knows or guesses."""
+    """Recalls nothing, so that the reader answers from its own knowledge or guesses."""
 
     WAIVED: ClassVar = {"empties": "it recalls nothing on purpose"}
 

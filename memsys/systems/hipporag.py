@@ -18,7 +18,7 @@ Deviations and decisions:
 - The released embedder embeds a question with two instructions, for facts and for passages; here there is one query vector.
 - A fact is embedded as the release has it, as a printed tuple with quotes; prompts show it without them.
 - The release's limit of 2047 nearest phrases is left out: a phrase has at most 101 synonyms, so it could never take effect.
-- A fact that the model did not copy exactly stands for the most similar candidate, with no least similarity, as released.
+- A fact that the model did not copy exactly is replaced by the most similar candidate, without a minimum similarity, as released.
 - Where a chosen fact has the lowest score of all, its seed is 0. The release stops then; here the other seeds are used.
 - The filter's demonstrations are three of our own instead of the released ten. Version 1's optional ensemble with dense scores, off in the
   release, is left out. Where the release would divide constant scores by zero, they are 1 here.
@@ -338,7 +338,7 @@ def fact_text(triple: Sequence[object]) -> str:
 
 
 def normalised_phrase(text: str, mode: Mode = "paper") -> str:
-    """The text in lower case, stripped, with a space for every character that is no letter, mark or digit (mode `code`: of ASCII)."""
+    """The text in lower case, stripped, with a space for every character that is not a letter, mark or digit (mode `code`: of ASCII)."""
     return "".join(character if _is_kept(character, mode) else " " for character in text.lower()).strip()
 
 
@@ -351,7 +351,7 @@ def _is_kept(character: str, mode: Mode) -> bool:
 def synonyms(vectors: np.ndarray, phrases: Sequence[str], threshold: float) -> csr_array[Any]:
     """Cosine of each phrase (row) with its synonyms (columns), [phrases, phrases]: the 101 nearest of at least `threshold`.
 
-    A phrase of at most two letters and digits has no synonyms, and the empty phrase is no synonym.
+    A phrase of at most two letters and digits has no synonyms, and the empty phrase is not a synonym.
 
     Args:
         vectors: float32 [phrases, d], unit length.

@@ -5,7 +5,7 @@ pair of messages one call extracts facts about the user. A second call sees the 
 which to ADD, UPDATE or DELETE. As in the authors' evaluation, a dialogue is stored twice, with each of its two sides as the user, in
 views that share nothing.
 
-`mode` chooses what the two calls see:
+`mode` chooses the input of the two calls:
 
 - `paper`: the extraction sees a running summary and the last 10 messages; the decision sees 10 similar memories for each fact.
 - `code`: the extraction sees neither summary nor messages; the decision sees 5 similar memories for each fact.
@@ -18,7 +18,7 @@ Deviations and decisions:
   say "(none)".
 - The paper does not say when the summary is renewed. Here it is renewed before the first unit after 10 more messages, once for both
   views. An empty reply keeps the old summary.
-- The paper says NOOP for what the release calls NONE.
+- The paper's NOOP is NONE in the release.
 - Ids in the decision prompt are small numbers that are mapped back. An UPDATE or DELETE with any other id, and any entry without text, is
   skipped and counted; the other entries of the same reply are carried out. A reply that cannot be read changes nothing.
 - The time shown is that of the last change. The md5 of the text, which the release stores, has no effect here and is not kept.
@@ -232,7 +232,7 @@ class Mem0(MemorySystem):
         ]
 
     def _extraction_fields(self, unit: Unit, side: Role) -> dict[str, Any]:
-        """The fields of the extraction prompt; `text` is what the user of this view says."""
+        """The fields of the extraction prompt; `text` holds the messages of this view's user."""
         return {
             "date": unit.time_text or "unknown",
             "summary": self._summary or _NONE,

@@ -408,8 +408,8 @@ def retention(days: np.ndarray, strength: np.ndarray, *, inverted: bool = False)
 def _joined(lengths: Sequence[int], sources: Sequence[_Source], place: int, limit: int, reach: int) -> set[int]:
     """The places of a piece and of its neighbours of the same source, as long as together they have at most `limit` characters.
 
-    Neighbours are tried by distance, the later before the earlier. One that does not fit, whatever its source, also excludes the earlier
-    one at the same distance; those farther away are still tried, as released.
+    Neighbours are tried by distance, the later before the earlier. A neighbour of any source that does not fit also excludes the earlier
+    neighbour at the same distance; those farther away are still tried, as released.
 
     Args:
         lengths, sources: characters and source of each piece, in order of time.

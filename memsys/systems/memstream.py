@@ -21,7 +21,7 @@ Deviations and decisions:
   Memories that a reflection looks up do count as accessed.
 - The releases recall 30 and 120 memories, the paper as many as fit. Ours is MemTree's setting: k = 10 within 8192 tokens. The first item
   that exceeds the budget ends the recall; if it is the very first item, it is cut.
-- Only events count towards a reflection, not insights, as released. A unit is an event; chats are no separate kind.
+- Only events count towards a reflection, not insights, as released. A unit is an event; chats are not a separate kind.
 - The importance is 4 where three attempts give no number from 1 to 10. Where questions cannot be read, one general question is used
   three times; where insights cannot be read, none are stored (the release stores a placeholder).
 - There are no subject-predicate-object triples and no expiry: the release makes and stores them, but they have no effect on the recall.
@@ -228,7 +228,7 @@ class MemoryStream(MemorySystem):
         return [_UNRATED if isinstance(label, ParseFailure) else int(label) for label in labels]
 
     def _reflect(self, unit: Unit) -> None:
-        """Ask questions about recent memories, draw insights from what each question recalls, and rate and store the insights."""
+        """Ask questions about recent memories, draw insights from the memories recalled for each question, and rate and store them."""
         self._reflected += 1
         questions = self._questions()
         queries = self.embedder.embed(questions, query=True)

@@ -21,7 +21,7 @@ and facts, and the original messages of the best episodes.
 - While no facts are known, every episode is learned from directly (cold start); if the first yields no facts, so is the second. The
   cold-start prompt, like the comparison prompt, asks for seven kinds of facts, beliefs included, without dates.
 - `extraction="direct"` extracts facts from every episode without a prediction: six kinds, with dates allowed. It is the only
-  extraction prompt that xMemory prints (App. C.1), and what the release does when predictions are turned off.
+  extraction prompt that xMemory prints (App. C.1), and the behaviour of the release when predictions are turned off.
 - Duplicate facts are not searched for: the released threshold of 1.0 turns that off.
 - A known fact is similar to an episode when 2·cosine − 1 (the released distance, rounded to six decimals) is at least 0.7, i.e. from
   cosine 0.85 on.
@@ -187,12 +187,12 @@ class EpisodeRules(Settings):
     known_threshold: float = 0.7
     """Minimum 2·cosine − 1 of such a statement with the episode."""
     extraction: Literal["predict", "direct"] | None = "predict"
-    """`predict` extracts what an episode contains beyond its prediction; `direct` extracts from the episode alone. None: xMemory's choice
+    """`predict` extracts the facts of an episode beyond its prediction; `direct` extracts from the episode alone. None: xMemory's choice
     for the mode."""
 
     @property
     def cuts_full_buffer(self) -> bool:
-        """`enforce_max`, or what the mode does."""
+        """`enforce_max`, or the mode's choice."""
         return self.mode == "paper" if self.enforce_max is None else self.enforce_max
 
     def is_known(self, cosine: float) -> bool:
@@ -272,7 +272,7 @@ class EpisodeBuilder:
             store.statement_vectors.add(row)
 
     def _narrated(self, units: tuple[Unit, ...], reason: str) -> Episode:
-        """Rewrite messages as an episode; the first and the last message stand for a reply that cannot be parsed."""
+        """Rewrite messages as an episode; the first and the last message replace a reply that cannot be parsed."""
         lines = [dated(unit.text, unit.time_text) for unit in units]
         reply = ask(self.llm, self.prompts["nemori/episode"], texts=lines, reason=reason)
         if isinstance(reply, ParseFailure):
@@ -299,7 +299,7 @@ class EpisodeBuilder:
         return [text for statement in reply["statements"] if (text := statement.strip())]
 
     def _predicted(self, store: NemoriStore, episode: Episode, vector: np.ndarray) -> str:
-        """Predict an episode from similar known statements; a fixed sentence stands for the prediction when there are none."""
+        """Predict an episode from similar known statements; a fixed sentence replaces the prediction when there are none."""
         similar = store.statement_vectors.top(vector, self.rules.known)
         known = [store.statements[index].text for index, cosine in similar if self.rules.is_known(cosine)]
         if not known:
@@ -352,7 +352,7 @@ class Nemori(MemorySystem):
         self._builder.write(unit)
 
     def consolidate(self) -> None:
-        """Turn the open buffer into a provisional episode and index what is new."""
+        """Turn the open buffer into a provisional episode and index the new entries."""
         store = self._builder.consolidated()
         if store is not self._store and self.settings.search == "hybrid":
             self._bm25_episodes = bm25_index([words(episode.document) for episode in store.episodes], 1.5, 0.75)

@@ -28,7 +28,7 @@ class Purpose:
     """The offline engine's answer to such a call: `kind`, `schema`, `tool` (the offered tool that it calls; else the first), and `fields`,
     regular expressions whose first group is the field. Two expressions make a list: the second finds its elements within the group of
     the first, and its groups are joined by `: `, as speaker and text are. `record` turns each object of the reply into text (`{name}` is
-    a property of it), `between` stands between two of them (default a line end) and `end` after the last."""
+    a property of it), `between` separates two of them (default a line end), and `end` follows the last."""
 
 
 class Account:
@@ -38,7 +38,7 @@ class Account:
         client: name of the client; it does not change between a recording and its replay.
         label: begins every purpose, such as the product's name.
         purposes: names for calls, the first that matches; others are named after their tool, their schema or a hash.
-        normalisations: what the key of a request leaves out.
+        normalisations: parts of a request that its key leaves out.
         overrides: fields of every request body that are replaced, such as the temperature; None removes a field.
     """
 

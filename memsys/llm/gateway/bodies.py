@@ -107,7 +107,7 @@ def _check(body: Mapping[str, Any], name: str, kind: Any, words: str, where: str
 
 
 def check_priced(body: Mapping[str, Any]) -> None:
-    """Check that the tokens of prompt and reply are all that a request is billed for.
+    """Check that a request is billed only for the tokens of prompt and reply.
 
     Raises:
         MalformedBody: it asks for something that is billed separately, or for something that is not known here.

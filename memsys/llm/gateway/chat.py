@@ -48,7 +48,7 @@ class ChatCall:
         """A request as it arrives. `again`: the client's transport says that it repeats a request that got no reply.
 
         Raises:
-            MalformedBody: it is no request, or its cost has no bound.
+            MalformedBody: it is not a request, or its cost has no bound.
         """
         overridden = {name: value for name, value in {**asked, **account.overrides}.items() if value is not None}
         body = upstream.prepared(checked(overridden))

@@ -117,7 +117,7 @@ def _messages(given: Any) -> list[dict[str, Any]]:
         elif kind == "function_call":
             function = {"name": _text(item, "name"), "arguments": _text(item, "arguments")}
             call = {"id": _text(item, "call_id"), "type": "function", "function": function}
-            if messages and messages[-1].get("tool_calls"):  # calls made together stand in one message of a chat
+            if messages and messages[-1].get("tool_calls"):  # calls made together form one message of a chat
                 messages[-1]["tool_calls"].append(call)
             else:
                 messages.append({"role": "assistant", "content": None, "tool_calls": [call]})

@@ -84,7 +84,7 @@ class EndpointUpstream:
 
 
 class EngineUpstream:
-    """The offline engine: it answers what a purpose declares as `stand_in`, and fills the schema or tool of other requests.
+    """The offline engine: it answers requests by the `stand_in` of their purpose, and fills the schema or tool of other requests.
 
     A declared schema replaces the client's, which may allow replies that make no sense together. A declared `record` turns the values of
     the schema into plain text, for clients that do not ask for JSON.
@@ -143,7 +143,7 @@ def asked_tool(body: Mapping[str, Any], preferred: str = "") -> Mapping[str, Any
 
 
 def inlined(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """A schema with its local references (`$ref`) replaced by what they point to; a reference to itself becomes an empty object."""
+    """A schema with its local references (`$ref`) replaced by their targets; a reference to itself becomes an empty object."""
 
     def resolve(value: Any, above: tuple[str, ...]) -> Any:
         if isinstance(value, list):

@@ -284,7 +284,7 @@ class ExtractiveLLM:
         return future
 
     def _reply(self, request: Request) -> tuple[str, float]:
-        """The text of the reply in the form that the request asks for, and the strength of what it says, 0 to 1."""
+        """The text of the reply in the form that the request asks for, and the strength of its match, 0 to 1."""
         found = _FINDERS[request.kind](request)
         if request.kind == "answer" and found.text != UNKNOWN and found.strength < self.abstain_below:
             found = replace(found, text=ABSTENTION, parts=(ABSTENTION,), labels=(ABSTENTION,))

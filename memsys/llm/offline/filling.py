@@ -1,4 +1,4 @@
-"""Builds a value that satisfies a prompt's JSON schema from what the offline engine found in the text."""
+"""Builds a value that satisfies a prompt's JSON schema from the texts that the offline engine has selected."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def _ends(text: str) -> tuple[str, str]:
 
 
 def _ends_by_key(schema: Mapping[str, Any], text: str) -> dict[str, str]:
-    """The ends of a relation by the properties that name them (`source`, `target_name` …); empty if the object is no relation."""
+    """The ends of a relation by the properties that name them (`source`, `target_name` …); empty if the object is not a relation."""
     sides = {key.partition("_")[0]: key for key in schema.get("properties", {})}
     if not {"source", "target"} <= set(sides):
         return {}

@@ -25,8 +25,8 @@ Deviations and decisions:
 - Where a sub-community's report replaces tables, relationships that touch the sub-community leave the table.
 - A graph without relationships is searched as it is; the release stops. Where a description cannot be read, its parts are joined and
   cut. Where a report cannot be read, it is missing, as released.
-- Points of a global search name their reports in a field of their own, so that they have sources; a point that names none of the reports
-  shown stands for the whole batch. The prompt asks for a short answer.
+- Points of a global search name their reports in a field of their own, so that they have sources; a point that names none of the shown
+  reports has the sources of the whole batch. The prompt asks for a short answer.
 - Left out: claims, drift and basic search, dynamic choice of communities, graph embeddings, incremental update.
 - The next `consolidate` after a write builds everything again; a `read` before it uses the last build.
 """

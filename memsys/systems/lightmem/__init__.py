@@ -147,7 +147,7 @@ class LightMem(MemorySystem):
         self._stale = True
 
     def end_session(self, session_id: str) -> None:
-        """Close the open exchange; with `flush="session"`, extract facts from all that is buffered."""
+        """Close the open exchange; with `flush="session"`, extract facts from all buffered messages."""
         self._close()
         if self.settings.flush == "session":
             self._facts += self._extract(self._empty(self._buffers))
@@ -326,7 +326,7 @@ class LightMem(MemorySystem):
         return len(self._facts) if self._stale else len(self._table.facts)
 
     def report(self) -> dict[str, Any]:
-        """Counts of facts, messages and decisions, and what pruned and cut the messages."""
+        """Counts of facts, messages and decisions, and the methods that pruned and segmented the messages."""
         return {
             "facts": len(self._table.facts),
             "messages": self._places,

@@ -13,7 +13,7 @@ from memsys.tokens import count_tokens
 THRESHOLDS = (0.20, 0.25, 0.30, 0.35, 0.40, 0.45, 0.50)
 """Cosines below which neighbouring exchanges have different topics; the first threshold that gives a boundary is used."""
 NEAR = 3
-"""Maximum number of exchanges between a boundary found by exchanges and one found by messages."""
+"""Maximum number of exchanges between a boundary by exchanges and a boundary by messages."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ messages and the most similar memories. Exact repetitions are dropped by their m
 names and link it to them. A recall takes the most similar memories and adds to their cosine a squashed BM25 score and a boost for shared
 entities.
 
-`fusion="weighted"` and `hashing="normalised"` are what SegTreeMem says of its own runs (App. E, with k = 10); neither is in the release.
+SegTreeMem states `fusion="weighted"` and `hashing="normalised"` for its own runs (App. E, with k = 10); neither is in the release.
 
 Deviations and decisions:
 
@@ -80,7 +80,7 @@ class Mem0V3Settings(Settings):
     k: Positive = 20
     """Maximum number of items of a recall; they are chosen from the 4k, at least 60, most similar memories."""
     threshold: float = 0.1
-    """Minimum cosine of a recalled memory, whatever its other scores."""
+    """Minimum cosine of a recalled memory, independent of its other scores."""
     fusion: Literal["official", "weighted"] = "official"
     """`official` (the sum of the scores over its maximum in this search) or `weighted` (by `weights`)."""
     weights: Sequence[float] = (0.7, 0.2, 0.1)
@@ -313,7 +313,7 @@ def _cut(line: str) -> str:
 
 # --- entities by rules ----------------------------------------------------------------------------------------------
 
-# Words that are no names: they are removed from both ends of a capitalised run.
+# Words that are not names: they are removed from both ends of a capitalised run.
 _STOP_WORDS = frozenset(
     """
     a about after again ago all also am an and any anyone are as at be because been before but by can could did do does

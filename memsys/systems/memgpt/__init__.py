@@ -3,7 +3,7 @@
 The model sees at most `window` tokens: instructions, a working context that it edits (two blocks of 2000 characters), and a queue of
 messages. When these nearly fill the window, the model is warned once and may save important content. When the window is full, the oldest
 messages leave the queue and one recursive summary replaces them. Everything said stays in the recall store and can be searched; the
-archival store holds what the model writes to it. A question is one more message: the model searches until it sends a message.
+archival store holds texts that the model writes to it. A question is one more message: the model searches until it sends a message.
 
 `mode="paper"`: the warning comes at 70 % of the window, and half of the messages leave when it is full. `mode="code"` (releases 0.2.3 to
 0.6.5): the warning comes at 75 %; messages worth 75 % of the queue's tokens leave, but never the last three, and the first message that
@@ -12,7 +12,7 @@ stays is neither a user's nor a tool's.
 Deviations and decisions:
 
 - `ingest="replay"` puts both speakers' turns into the queue, with no call until memory is short. `active` runs the model after every turn
-  of the user, so that it can manage its memory. What it then says to the user is not kept: the history holds the real reply.
+  of the user, so that it can manage its memory. Its messages to the user are not kept, because the history holds the real reply.
 - `in_view="last_session"` empties the queue, without a summary, when a new session begins. The turns stay in the recall store, and what
   the model wrote to its working context and archival store stays too. This is deep memory retrieval (§3.1.1 of the paper), where the
   question needs sessions that are no longer in view.
@@ -27,8 +27,8 @@ Deviations and decisions:
 - Evidence of a text that the model writes is the one turn in view that shares most words with it; evidence of a summary is all turns that
   it replaced.
 - Where a summary cannot be read, a line says how many messages are hidden, with the earlier summary after it.
-- A recall has the order: working context, summary, messages in view, search hits. Scores say what to drop first where not everything fits
-  the reader: the oldest messages in view, then the newer ones, then the hits.
+- A recall has the order: working context, summary, messages in view, search hits. Scores give the order in which items are dropped if not
+  all fit the reader: the oldest messages in view, then the newer ones, then the hits.
 """
 
 from __future__ import annotations

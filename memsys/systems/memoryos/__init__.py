@@ -1,7 +1,7 @@
 """MemoryOS: short-, mid- and long-term memory; frequent subjects are analysed into knowledge about the speakers (Kang et al., 2025).
 
-A page is what the user said and the reply to it. The latest pages wait in a queue (short term). A page that leaves the queue is filed by
-subject in a segment (`memoryos.midterm`), with a line about what led up to it. Every segment has a heat, computed from its visits, its
+A page is a message of the user and the reply to it. The latest pages wait in a queue (short term). A page that leaves the queue is filed by
+subject in a segment (`memoryos.midterm`), with a line about the pages before it. Every segment has a heat, computed from its visits, its
 pages and its recency. When the hottest segment reaches a threshold, its new pages are read for a profile of the user and for facts about
 both sides (`memoryos.longterm`). A recall holds the short term, the best pages of the best segments, the profile and the best facts.
 

@@ -1,8 +1,8 @@
 """MemOS: textual memories read out of windows of messages, kept in a working, a long-term and a user store (Li et al., 2025).
 
 This is the tree-text memory as its authors evaluated it (release of August 2025). Messages fill windows of `window` lines; the last
-`overlap` lines of a window begin the next one; the end of a session closes the window. One call lists what the user would remember of a
-window. Every memory is held twice: in the short working store, and in the long-term store or the user store (`memos.store`). A search
+`overlap` lines of a window begin the next one; the end of a session closes the window. One call lists the memories that the user would keep
+of a window. Every memory is held twice: in the short working store, and in the long-term store or the user store (`memos.store`). A search
 takes the best of each store by cosine. As in the evaluation, a dialogue is stored twice, with each of its two sides as the user.
 
 `reorganise`, which the evaluation leaves off, fuses memories that contradict or repeat each other and writes parents over groups

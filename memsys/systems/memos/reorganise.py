@@ -50,7 +50,7 @@ class Reorganiser:
     def _fuse(self, store: MemoryStore, old: Memory, new: Memory) -> Memory:
         """Replace both memories by their fusion, or the old one by the new where they cannot both hold.
 
-        Both stay where the reply cannot be read. Returns the memory that now stands for the new one.
+        Both stay if the reply cannot be read. Returns the memory that now represents the new one.
         """
         texts = (old.dated_text, new.dated_text)
         reply = ask(self._llm, self._prompts["memos/fuse"], texts=texts, old=texts[0], new=texts[1])

@@ -21,7 +21,7 @@ No code is public, so there is no `mode="code"`. Where the paper is silent or co
   that of its children, truncated. `consolidate` provisionally summarises the annotations that are then outdated.
 - A node with a single child copies its annotation and vector, without a call. The paper does not say so; its call counts imply it.
 - `summary_tokens`: limit on the child annotations in one annotation prompt; the paper has none. During writes the prompt contains the
-  latest children that fit, after the node's previous annotation, which stands for the earlier ones. `consolidate` summarises all
+  latest children that fit, after the node's previous annotation, which represents the earlier ones. `consolidate` summarises all
   children in order, with several prompts; each begins with the summary before it. None turns the limit off.
 - `neg`, `sink`: treatment of negative cosines and of nodes without an outgoing edge (`memsys.systems.segtree.reading`).
 - `leaf_only`: whether only leaves are admissible. The default is all nodes, as in the paper's figures.
@@ -31,7 +31,7 @@ No code is public, so there is no `mode="code"`. Where the paper is silent or co
   its levelled tree excludes but this view allows. `report()` gives the statistics of both.
 
 Ties in the placement of a unit go to the lower level; ties in the ranking of nodes go to the earlier start, then the lower level.
-Cosines are rounded to six decimals before ranking, so that equal texts tie in whatever order the processor adds. A unit is an exchange
+Cosines are rounded to six decimals before ranking, so that equal texts tie in any order of the additions. A unit is an exchange
 (A-B pair): the paper says utterance, but its leaf counts match exchanges. Turns without a partner, which those counts leave out, are
 units of their own here; the unit rule of SegTreeMem's tables drops them.
 """

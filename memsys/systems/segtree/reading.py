@@ -113,7 +113,7 @@ class TreeMemory(MemorySystem):
 
 
 def propagated(relevance: np.ndarray, parents: Sequence[int] | np.ndarray, reading: SegTreeReading) -> np.ndarray:
-    """Compute the final score of every node, float64 [n]: its relevance plus what reaches it in up to `horizon` steps.
+    """Compute the final score of every node, float64 [n]: its relevance plus the scores that reach it in up to `horizon` steps.
 
     Args:
         relevance: cosine of the query with every node, [n].

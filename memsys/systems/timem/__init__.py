@@ -287,7 +287,7 @@ class TiMem(MemorySystem):
             return Recall(())
         plan = self._plan(question.text)
         query = self.embedder.embed([question.text], query=True)[0]
-        # Rounded, so that equal texts tie in whatever order the processor adds.
+        # Rounded, so that equal texts tie, independent of the order of floating-point additions.
         cosines = np.round((view.matrix @ query).astype(np.float64), 6)
         keywords = lexical([view.nodes[index].words for index in pool], words(plan.keywords))
         channel_k = _CHANNEL_K[self.settings.mode] if self.settings.channel_k is None else self.settings.channel_k

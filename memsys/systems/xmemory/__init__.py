@@ -19,7 +19,7 @@ model's uncertainty about the answer (Stage II).
   over all statements of the memory (`code`), among which the selected ones differ little. `support_over` sets either.
 - An episode includes its messages when they lower the uncertainty further (`paper`, one more probe per episode), or when the episode
   itself has lowered it by enough (`code`).
-- Statements are extracted from every episode alone (`paper`, whose App. C.1 prints only that prompt), or from what an episode contains
+- Statements are extracted from every episode alone (`paper`, whose App. C.1 prints only that prompt), or from the content of an episode
   beyond its prediction (`code`, as in Nemori).
 - The buffer of messages is cut at 20 (`paper`), or never (`code`, where the rule cannot apply): see `memsys.systems.nemori`.
 
