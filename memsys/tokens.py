@@ -10,7 +10,7 @@ from importlib.machinery import EXTENSION_SUFFIXES, ExtensionFileLoader, FileFin
 from typing import Any
 
 ORDINARY_TOKENS = {"cl100k_base": 100_256, "o200k_base": 199_998}
-"""Number of tokens of each vocabulary, without the special ones."""
+"""Number of tokens of each vocabulary, without special tokens."""
 
 
 def count_tokens(text: str, encoding: str = "o200k_base") -> int:

@@ -1,6 +1,6 @@
 """One OpenAI-compatible server: its in-flight limit, retries, pauses during an outage, and the state of its calls.
 
-No call blocks a thread: `start` hands a coroutine to the one event loop and returns a future. `transport.py` has the loop and the two
+No call blocks a thread: `start` hands a coroutine to the single event loop and returns a future. `transport.py` has the loop and the two
 HTTP transports.
 """
 

@@ -9,7 +9,7 @@ There is no paper and no `mode`. Decisions:
   the condition on a successful reply, for services that report failures with status 200.
 - `wait` is a condition: before questions are read, the service must report all added texts as indexed. When the time limit passes, the
   case fails.
-- Recalled text is cut to `k` items; more of them, blank ones and repeated ids are counted.
+- Recalled text is cut to `k` items; extra items, blank items and repeated ids are counted.
 - The evidence of an item is the turn ids that the service returns, or the ids that it gave to adds (`results.sources`); without them, the
   turns whose text occurs in the item. The report counts both, and items of unknown evidence.
 - Nothing is cached and nothing can be replayed: the state is the service's. `replay=true` shows finished runs and refuses others.

@@ -26,7 +26,7 @@ Deviations and decisions:
   reply is missing and is asked for again at the next consolidation.
 - Dates are shown with a piece, but neither embedded with it nor counted when pieces are joined; nor is the space or line break between
   joined pieces, which the release leaves out. Each piece keeps its own score; the
-  release gives all pieces the last one's.
+  release gives all pieces the score of the last piece.
 - The ChatGPT variant of the release, which indexes whole days and lets a model rewrite its hits, is not offered.
 """
 

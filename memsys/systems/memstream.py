@@ -10,7 +10,7 @@ insights it finds. Without reflections this is the baseline of MemTree's tables:
 - `paper`: 0.995 per hour since the last access; weights 1, 1, 1.
 - `code`: the release of 2023. 0.99^rank, where rank 1 is the memory accessed *longest ago*, so the term is reversed; weights 0.5, 3, 2.
   Texts with "is idle" get importance 1 without a call; texts with the word "idle" are never recalled. A reflection looks at the memories
-  added since the last one.
+  added since the last reflection.
 - `genagents`: the release of 2024. 0.99 per insertion since the last access; weights 0, 1, 0.5; a recall is in the order of creation.
 
 Deviations and decisions:

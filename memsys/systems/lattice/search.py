@@ -194,7 +194,7 @@ class Search:
 def ratings(text: str, count: int) -> dict[int, float] | None:
     """The ratings in a reply by position below `count`, scaled from 0–100 to [0, 1]; None where there are none.
 
-    The key `relevance_scores` may stand at any depth. Entries that are not pairs of numbers are dropped, scores are clamped, and of
+    The key `relevance_scores` may be at any depth. Entries that are not pairs of numbers are dropped, scores are clamped, and of
     two ratings of one position the last counts.
     """
     by_place: dict[int, float] = {}

@@ -24,7 +24,7 @@ Deviations and decisions:
 - Search results show the true numbers of matches and pages; the release always says "page 0 of 0". Nothing is cached.
 - Recall search matches the whole query as a substring, as released; `bm25` and `embedding` are alternatives. `core_memory_replace` fails
   when the old text is missing. A first reply of a run without a thought is not requested again.
-- Evidence of a text that the model writes is the one turn in view that shares most words with it; evidence of a summary is all turns that
+- Evidence of a text that the model writes is the turn in view that shares most words with it; evidence of a summary is all turns that
   it replaced.
 - Where a summary cannot be read, a line says how many messages are hidden, with the earlier summary after it.
 - A recall has the order: working context, summary, messages in view, search hits. Scores give the order in which items are dropped if not

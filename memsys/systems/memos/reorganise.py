@@ -20,7 +20,7 @@ from memsys.systems.memos.store import Memory, MemoryStore
 from memsys.vectors import best
 
 _NEIGHBOURS, _LEAST_COSINE = 5, 0.8
-"""Maximum number of memories that a new one is compared with, and the least cosine of each."""
+"""Maximum number of memories that a new memory is compared with, and the minimum cosine of each."""
 _CLUSTER, _LEAST_CLUSTER, _GROUP, _LEAST_GROUP, _LEAST_PARENTS = 20, 10, 10, 4, 4
 _PASS = 20
 """Memories without a parent, and memories added since the last pass, that start a structure pass."""
@@ -33,7 +33,7 @@ class Reorganiser:
         self._llm, self._embedder, self._prompts = llm, embedder, prompts
 
     def reconcile(self, store: MemoryStore, memory: Memory) -> None:
-        """Fuse a new memory with the similar ones that it contradicts or repeats: a call for each, and one for each fusion."""
+        """Fuse a new memory with similar memories that it contradicts or repeats: one call per comparison, and one per fusion."""
         others = [other for other in store.memories.values() if other.id != memory.id]
         if not others:
             return
@@ -48,7 +48,7 @@ class Reorganiser:
                 memory = self._fuse(store, other, memory)
 
     def _fuse(self, store: MemoryStore, old: Memory, new: Memory) -> Memory:
-        """Replace both memories by their fusion, or the old one by the new where they cannot both hold.
+        """Replace both memories by their fusion, or the old memory by the new memory if they cannot both hold.
 
         Both stay if the reply cannot be read. Returns the memory that now represents the new one.
         """

@@ -124,7 +124,7 @@ def rank_episodes(
     similar = store.episode_vectors.top(query, others if backbone.statements else settings.max_episodes)
     support: dict[int, float] = {}
     selected = [cosine for _, cosine in backbone.statements]
-    # The selected ones lead, so that the first of the scaled values are theirs.
+    # The selected statements come first, so that the first of the scaled values are theirs.
     rest = store.statement_vectors.similarities(query) if settings.support_over == "all" and selected else ()
     scaled = minmax([*selected, *rest])[: len(selected)]
     for (index, _), score in zip(backbone.statements, scaled, strict=True):

@@ -188,7 +188,7 @@ class _Growing:
     whole: Whole = field(default_factory=Whole)
 
     def result(self) -> Partition:
-        """The partition as it stands."""
+        """The current partition."""
         numbers = sorted(self.themes)
         return Partition(
             tuple(tuple(self.themes[number].members) for number in numbers),
