@@ -15,7 +15,7 @@ from scripts.mock.endpoint import Mock, application, serving
 ONLINE = "network=true models.memory=m models.reader=m models.judge=m models.embedder=e"
 MISTAKES: Mapping[str, str] = {
     # names
-    "runn memory=bm25": "no verb called 'runn'; `memsys-bench help` lists them",
+    "runn memory=bm25": "no verb called 'runn'; did you mean run?",
     "run memory=mine.yaml": "put the file into conf/memory/ of the working folder",
     "run memory=segtre_td": "no memory called 'segtre_td'; did you mean segtree_td?",
     "run dataset=locomoo": "no dataset called 'locomoo'; did you mean locomo?",
