@@ -4,8 +4,8 @@
   verdicts use (`eval.statistics.stats.preferred_interval`), at the level of Bonferroni's inequality.
 - The area is the mean height of the curve on a logarithmic token axis, by the trapezoid rule: a weighted mean of the scores at the budgets,
   so it is a score itself, and its intervals and paired differences are those of every mean (`eval.statistics.stats`).
-- A memory that cannot fill a budget is `short`: it shows the reader over 2 % fewer tokens than the budget. It is drawn where it is, and
-  has no area.
+- A memory that cannot fill a budget is `short`: it shows the reader over 2 % fewer tokens than the budget. It is drawn at the tokens
+  that it shows, and has no area.
 - The tokens that the reference needs for a score come with the budgets at which a paired comparison cannot tell the two apart
   (the inversion of a test, as Fieller's interval of a ratio is).
 - A build pays for itself at the first number of questions about one history where building and asking cost no more than the alternative.
@@ -27,7 +27,7 @@ TOLERANCE = 0.02
 """A budget is filled when the recalled tokens are at most this share below it."""
 LEAST_SAVING = 0.01
 STEPS = 40
-"""Places between two budgets at which a score is compared."""
+"""Points between two budgets at which a score is compared."""
 Key = tuple[str, str]
 """Case id and question id."""
 
@@ -67,7 +67,7 @@ class Curve:
     questions: tuple[Key, ...]
     means: tuple[float, ...]
     band: tuple[Interval, ...] | None
-    """One a budget; None for fewer than two questions."""
+    """One interval for each budget; None for fewer than two questions."""
     by_question: np.ndarray
     """Scores [questions, budgets]."""
     clusters: tuple[str, ...]
@@ -113,7 +113,7 @@ def band(scores: np.ndarray, clusters: Sequence[str]) -> tuple[Interval, ...] | 
 
 
 def weights(budgets: Sequence[int]) -> np.ndarray:
-    """Weights of the trapezoid rule on a logarithmic axis; they add up to 1.
+    """Return the weights of the trapezoid rule on a logarithmic axis; they add up to 1.
 
     Raises:
         ValueError: the budgets do not ascend.
@@ -140,7 +140,7 @@ def area_gap(first: Curve, second: Curve) -> Difference | None:
     return difference(*pairs, [homes[key] for key in shared])
 
 
-# --- what a build costs, and when it pays for itself ----------------------------------------------------------------------
+# --- the cost of a build, and when it pays for itself ----------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,14 +154,14 @@ class Expense:
     """Every further question; less than the first where a provider caches what the prompts share."""
 
     def of(self, questions: int) -> float:
-        """Building, and asking that many questions (at least one)."""
+        """Return the dollars for the build and this number of questions (at least one)."""
         return self.build + self.first + (questions - 1) * self.later
 
 
 def break_even(ours: Expense, other: Expense) -> int | None:
     """The fewest questions about one history for which ours costs no more than the other; None where it never does.
 
-    Saving less than `LEAST_SAVING` of a question's price is none: the lengths of answers differ by as much.
+    A saving below `LEAST_SAVING` of a question's price counts as none: prices differ by as much because answers differ in length.
     """
     if ours.of(1) <= other.of(1):
         return 1
@@ -188,16 +188,16 @@ class Needed:
     """The tokens that a curve may need for a score."""
 
     low: float | None
-    """None where it does not reach the score at any budget."""
+    """None where the curve does not reach the score at any budget."""
     high: float | None
-    """None where it may not reach it."""
+    """None where it is not certain that the curve reaches the score."""
 
 
 def tokens_within(scores: Mapping[Key, float], other: Curve) -> Needed | None:
     """The 95 % interval of the tokens at which a curve reaches the mean of some scores; None without two shared questions.
 
-    It begins where the curve is no longer told to be below the scores, and ends where it is told to be above, by the paired interval by
-    case where there is one.
+    It begins where a paired comparison no longer puts the curve below the scores, and ends where it puts the curve above them. The
+    comparison uses the interval by case where there is one.
     """
     rows = [place for place, key in enumerate(other.questions) if key in scores]
     if len(rows) < 2:
@@ -208,7 +208,7 @@ def tokens_within(scores: Mapping[Key, float], other: Curve) -> Needed | None:
     low: float | None = None
     last = len(sizes) - 1
     for place in np.linspace(0.0, last, STEPS * last + 1):
-        # Weights of the budgets left and right of it.
+        # Weights of the budgets to the left and right of `place`.
         weights_here = np.maximum(0.0, 1.0 - np.abs(np.arange(len(sizes)) - place))
         gap = difference((heights @ weights_here).tolist(), ours, homes, test=False)
         interval = gap.by_case or gap.by_question

@@ -20,7 +20,7 @@ BUILD = ("embed", "write", "consolidate")
 ROLES = {**dict.fromkeys((*BUILD, "read"), "memory"), "answer": "reader"}
 """The role whose model works in a phase, apart from the calls that a memory makes to the probe."""
 PROBE = "probe"
-"""The role whose calls effort lines keep apart (`Effort.roles`), because another model may fill it than the memory's."""
+"""The role whose calls effort lines count separately (`Effort.roles`): its model may differ from the memory's."""
 
 Price = Callable[[int, int, int], float | None]
 """US dollars for tokens in, out and cached; None when the price is unknown."""
@@ -52,7 +52,7 @@ class Costs:
     """Own CPU plus provider seconds on the critical path of a read: median over questions."""
     recall_seconds_p95: float | None
     recall_seconds_sum_p50: float | None
-    """The same median with concurrent calls added up."""
+    """The same median, with the seconds of concurrent calls added up."""
     build_seconds: float
     """Own CPU plus provider seconds of all building."""
     parse_failures: int
@@ -145,8 +145,8 @@ def costs(run_folder: Path, questions: frozenset[tuple[str, str]] | None = None)
     """Add up all effort lines of a run; of imported answers, what their file says.
 
     Args:
-        questions: case and question ids of those whose reads and answers count; None counts all. Builds count in either case, and what
-            is recorded of imported answers is not told apart.
+        questions: case and question ids whose reads and answers count; None counts all. Builds count in either case. The recorded costs
+            of imported answers are not split by question.
     """
     if RunFolder(run_folder).is_imported:
         return _recorded_costs(run_folder)
@@ -201,14 +201,14 @@ RECORDED_COSTS = ("recalled_tokens", "recall_seconds_p50", "recall_seconds_p95")
 
 
 def cost_missing(run_folder: Path, name: str) -> str:
-    """Why a run has no such cost (a field of `Costs`, or another name that `eval.report.measures.cost` takes); empty when it has one."""
+    """Say why a run lacks a cost (a field of `Costs`, or another name that `eval.report.measures.cost` takes); empty when it has it."""
     missing = effort_missing(run_folder)
     known = missing == NOT_RECORDED and name in RECORDED_COSTS and getattr(costs(run_folder), name) is not None
     return "" if known else missing
 
 
 def effort_missing(run_folder: Path) -> str:
-    """Says how many cases have answers but no effort file, or `not recorded` for imported answers; empty when nothing is missing."""
+    """Say how many cases have answers but no effort file, or `not recorded` for imported answers; empty when nothing is missing."""
     if RunFolder(run_folder).is_imported:
         return NOT_RECORDED
     cases = [path.parent for path in RunFolder(run_folder).written(PREDICTIONS)]
@@ -216,14 +216,14 @@ def effort_missing(run_folder: Path) -> str:
     return f"effort of {lost} of {len(cases)} cases missing" if lost else ""
 
 
-@lru_cache(maxsize=512)  # more than the runs of any table: a table asks for the same sums several times
+@lru_cache(maxsize=512)  # larger than the number of runs in any table: a table asks for the same sums several times
 def _spent(
     run_folder: Path, stamp: object, questions: frozenset[tuple[str, str]] | None = None
 ) -> tuple[dict[str, _Sums], list[float], list[float], int]:
     """Sums by phase, seconds of each read (critical path, then concurrent calls summed), most entries held.
 
     Args:
-        stamp: of the effort files, so that sums are not taken from the cache once a file has changed.
+        stamp: `_stamp` of the effort files: a changed file changes it, so the sums are computed again.
     """
     by_phase = {phase: _Sums() for phase in ROLES}
     seconds: list[float] = []
@@ -245,7 +245,7 @@ def _spent(
 
 
 def _stamp(run_folder: Path) -> tuple[tuple[str, int, int], ...]:
-    """Path, size and time of each effort file: they differ once one is written."""
+    """Path, size and time of each effort file; they change when a file is written."""
     stats = [(path, path.stat()) for path in RunFolder(run_folder).written(EFFORTS)]
     return tuple((str(path), stat.st_size, stat.st_mtime_ns) for path, stat in stats)
 
@@ -285,13 +285,13 @@ class PhaseCost:
     embedding_tokens: int
     own_cpu_seconds: float
     provider_seconds: float
-    """On the critical path of each step."""
+    """Seconds on the critical path of each step."""
     provider_seconds_sum: float
-    """Concurrent calls added up."""
+    """Seconds of all calls, concurrent ones added up."""
 
     @property
     def by_role(self) -> dict[str, Usage]:
-        """The sums split by the role whose model is paid for them: `role`, and the probe where it was asked."""
+        """Split the sums by the role whose model is paid for them: `role`, and the probe where it was called."""
         names = [field.name for field in fields(Usage)]
         own = Usage(**{name: getattr(self, name) - getattr(self.probe, name) for name in names})
         return {self.role: own, **({PROBE: self.probe} if self.probe.calls else {})}

@@ -1,7 +1,7 @@
-"""How alike two memories behave on the same units and questions: paired differences of costs, and overlaps of what they hold and recall.
+"""Compare two memories on the same units and questions: paired differences of costs, and overlaps of their stored and recalled texts.
 
-Read from two run folders; nothing is asked again. Two texts are alike when they share four fifths of their words, leaving out the time
-in front; two recalls overlap as the sets of turns do that their items come from.
+All values are read from two run folders; no model is called. Two texts are alike when they share four fifths of their words, without
+the time at their beginning. The overlap of two recalls is the overlap of their sets of source turns.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Overlap:
 
 @dataclass(frozen=True, slots=True)
 class Fidelity:
-    """Everything that is compared."""
+    """All comparisons of two memories."""
 
     per_unit: tuple[Compared, ...]
     per_question: tuple[Compared, ...]
@@ -85,7 +85,7 @@ def compared(first: Path, second: Path, k: int) -> Fidelity:
 @dataclass(frozen=True, slots=True)
 class _Run:
     writes: Mapping[Place, Mapping[str, Any]]
-    """Effort of each write, with `stored` added: how many entries it left more."""
+    """Effort of each write, with `stored` added: the number of entries that the write added."""
     recalls: Mapping[Place, Mapping[str, Any]]
     """Items and answer of each question."""
     nodes: Mapping[str, Sequence[Mapping[str, Any]]]
@@ -200,7 +200,7 @@ def _stored_overlaps(first: _Run, second: _Run) -> Iterator[Overlap]:
 
 
 def _matched(ours: Sequence[str], theirs: Sequence[str]) -> float:
-    """Share of the texts of both sides that have one alike on the other; 1 where there are none."""
+    """Share of the texts of both sides that have an alike text on the other side; 1 where there are no texts."""
     sides = [[_words(text) for text in texts] for texts in (ours, theirs)]
     pairs = [(words, sides[1]) for words in sides[0]] + [(words, sides[0]) for words in sides[1]]
     alike = [any(_jaccard(words, each) >= ALIKE for each in known) for words, known in pairs]
@@ -208,7 +208,7 @@ def _matched(ours: Sequence[str], theirs: Sequence[str]) -> float:
 
 
 def _words(text: str) -> frozenset[str]:
-    """The words of a text without the time in front, roles, and case."""
+    """The words of a text in lower case, without the time at its beginning and without roles."""
     bare = re.sub(r"^\[[^\]]*\]\s*", "", text.lower())
     return frozenset(re.findall(r"\w+", bare)) - {"user", "assistant"}
 

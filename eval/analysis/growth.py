@@ -3,7 +3,7 @@
 One memory is built once over the data set's cases in a row, until the largest size is reached. At each size the memory is consolidated,
 as it would be before a question. For a memory that rebuilds (`OFFLINE`), one more unit costs the whole consolidation; for any other
 memory the consolidation is provisional and reported apart. With `reads`, the first questions of the data set are read at each size.
-With `questions`, those are read whose evidence is written by then, answered and scored; bytes, intervals and exponents are added
+With `questions`, the questions whose evidence has been written are read, answered and scored; bytes, intervals and exponents are added
 (`growth_recall`).
 
 Deviations: unit texts are embedded when they are written, not ahead of time as in a run, so that each write is charged its own cost.
@@ -63,7 +63,7 @@ COUNTS = ("turns", "questions", "first_questions", "failed", "unscored")
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """At which sizes costs are measured.
+    """The sizes at which costs are measured.
 
     Raises:
         RunError: there is no size, a size is below 1, the window is below 1, or both kinds of reads are asked for.
@@ -76,9 +76,9 @@ class Schedule:
     reads: int
     """Questions read at each size, whatever they ask about."""
     questions: int = 0
-    """Most questions whose evidence is written that are read and scored at each size; 0 leaves out all that is not cost."""
+    """Maximum number of questions with written evidence that are read and scored at each size; 0 measures costs only."""
     k: int = 10
-    """Items of a recall that count."""
+    """Number of items of a recall that count."""
     metric: str = ""
     """The lexical metric of the reader's answers to these questions; empty asks no reader."""
 
@@ -108,7 +108,7 @@ class Cost:
     read: tuple[float, ...] | None = None
     """Reading one question at this size, the mean over the questions read; None when none was read."""
     samples: Mapping[str, tuple[tuple[float, ...], ...]] = field(default_factory=dict)
-    """By kind, the measurements behind a mean; none for what was measured once."""
+    """By kind, the measurements behind a mean; empty for a kind that was measured once."""
 
 
 def growth_file(run: Run, dataset: str, schedule: Schedule) -> Path:
@@ -124,7 +124,7 @@ def measure(run: Run, dataset: str, schedule: Schedule, scorer: Scorer | None = 
     """Build a run's memory once over the data set and return its costs as CSV.
 
     Args:
-        scorer: of `schedule.metric`.
+        scorer: computes `schedule.metric`.
 
     Raises:
         RunError: the data set is too short, or the spending cap was reached.
@@ -178,7 +178,7 @@ def build(
     questions: Sequence[Question] = (),
     watch: RecallWatch | None = None,
 ) -> Iterator[Effort]:
-    """Write all units; at each size consolidate and read the questions, then those that `watch` asks. Yields one effort line per step."""
+    """Write all units; at each size consolidate, read the questions, then the questions of `watch`. Yields one effort line per step."""
     for position, unit in enumerate(units, 1):
         following = units[position] if position < len(units) else None
 
@@ -254,8 +254,8 @@ def _sum(first: tuple[float, ...], second: tuple[float, ...]) -> tuple[float, ..
 def as_csv(memory: str, dataset: str, rebuilds: bool, costs: Sequence[Cost], holdings: Sequence[Holding] = ()) -> str:
     """Costs as CSV: three lines per size (one more unit, the consolidation, everything so far), a fourth where questions were read.
 
-    With `holdings`, one for each cost, columns follow: what is held and recalled (`HELD`), the ends of the 95 % intervals of all numbers,
-    turns written, questions and what failed (`COUNTS`). The last lines, `one_more_exponent` and so on, hold the exponents of all numbers
+    With `holdings`, one for each cost, columns follow: held and recalled bytes (`HELD`), the ends of the 95 % intervals of all numbers,
+    counts of turns, questions and failures (`COUNTS`). The last lines, `one_more_exponent` and so on, hold the exponents of all numbers
     in the number of units (`power_law`). A cell is empty where nothing was measured, and where no exponent fits.
     """
     head = ["memory", "dataset", "rebuilds", "n", "held", "what", *FIELDS]
@@ -292,7 +292,7 @@ def _lines(costs: Sequence[Cost]) -> Iterator[tuple[int, int, str, tuple[float, 
 
 
 def _held(kind: str, holding: Holding, before: Holding | None) -> tuple[float | None, ...]:
-    """The values of `HELD` on a line; None where they do not belong to it."""
+    """The values of `HELD` on a line; None for a value that this kind of line does not have."""
     if kind == "read":
         return (None, None, *(getattr(holding, name).mean for name in HELD[2:]))
     held, unread = (holding.object_bytes, holding.node_bytes), (None,) * len(HELD[2:])

@@ -1,12 +1,13 @@
 """Recall, reader's score and size of a growing memory, at each size of `eval.analysis.growth`.
 
-Asked are the data set's own questions that name evidence, once the history has passed their last evidence turn; evidence that the unit
-rule leaves out counts as missed, as in a run. `covered` is `covered@k` of `eval.judging.score`: items ranked by the memory's own score.
+The questions are the data set's own. A question that names evidence is asked once the history has passed its last evidence turn; evidence
+that the unit rule leaves out counts as missed, as in a run. `covered` is `covered@k` of `eval.judging.score`: items ranked by the memory's
+own score.
 `score` is a lexical metric of the reader's answers to the same questions.
 
-Each size asks other questions: more are due as the history grows. They are drawn by hash, so a question that was drawn stays until others
-with smaller hashes come in. So the curve mixes growth with other questions; `covered_first` is about the questions of the first size alone,
-which are read at every size. Where histories of different people are joined, a question may fit several of them.
+The set of questions differs between sizes: more are due as the history grows. Questions are drawn by hash, so a drawn question stays until
+others with smaller hashes come in. The curve therefore mixes growth with a change of questions. `covered_first` is about the questions of
+the first size alone, which are read at every size. Where histories of different people are joined, a question may fit several of them.
 """
 
 from __future__ import annotations
@@ -44,10 +45,10 @@ SHARED = (ModuleType, type, FunctionType, BuiltinFunctionType, CodeType, FrameTy
 
 
 def object_bytes(memory: MemorySystem, services: Collection[object]) -> int | None:
-    """Bytes of all objects that the memory refers to; None for a memory that keeps what it is told outside this process.
+    """Bytes of all objects that the memory refers to; None for a memory that stores its data outside this process.
 
-    The resident size of the process includes the harness, the model clients and what the allocator keeps, and differs between two equal
-    runs. Therefore the objects are added up. Each counts once, with the size that Python or NumPy gives it; memory that other C libraries
+    The objects are added up, because the resident size of the process includes the harness, the model clients and the allocator's reserve,
+    and differs between two equal runs. Each object counts once, with the size that Python or NumPy gives it; memory that other C libraries
     allocate is not seen. The services that the run hands over, and code, are left out.
 
     Args:
@@ -65,8 +66,8 @@ def object_bytes(memory: MemorySystem, services: Collection[object]) -> int | No
         seen.add(id(thing))
         total += sys.getsizeof(thing)
         left += gc.get_referents(thing)
-        if isinstance(thing, np.ndarray):  # does not tell the garbage collector what it refers to
-            # A list of all elements is made here, and is not counted.
+        if isinstance(thing, np.ndarray):  # the garbage collector does not know which objects it refers to
+            # The list of all elements that is made here is not counted.
             left += [thing.base, *(thing.ravel().tolist() if thing.dtype.hasobject else ())]
     return total
 
@@ -87,18 +88,18 @@ class DueQuestion:
     question: Question
     gold: Gold
     history: str
-    """The history that it is about, of those that were joined."""
+    """The original history that the question is about."""
     due: int
-    """Place of its last evidence turn in the joined history, from 0."""
+    """Index of its last evidence turn in the joined history, from 0."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """A number for each of several questions."""
+    """One number for each of several questions."""
 
     values: tuple[float, ...]
     histories: tuple[str, ...]
-    """The histories, of those that were joined, that the questions are about."""
+    """The original history of each question."""
 
     @property
     def mean(self) -> float | None:
@@ -125,30 +126,30 @@ class Holding:
     first: int
     """Questions of the first size; all of them are read."""
     failed: int
-    """Of both, those whose read failed; they have no coverage and no score."""
+    """Questions of both groups whose read failed; they have no coverage and no score."""
     unscored: int
-    """Drawn questions whose read did not fail and whose answer could not be had."""
+    """Drawn questions that were read but for which no answer could be obtained."""
     covered: Sample
-    """Share of the evidence that was recalled, of each drawn question."""
+    """Share of the evidence that was recalled, for each drawn question."""
     covered_first: Sample
-    """The same of each question of the first size."""
+    """The same share, for each question of the first size."""
     recalled_bytes: Sample
-    """Bytes of the recalled texts (UTF-8), of each drawn question."""
+    """Bytes of the recalled texts (UTF-8), for each drawn question."""
     score: Sample
     """Score of the reader's answer to each drawn question; empty where no reader is asked."""
 
 
 class RecallWatch:
-    """Asks the questions that are due at a size and notes what comes back.
+    """Asks the questions that are due at a size and records their recalls and answers.
 
     Args:
         history: the joined history with its questions.
         histories: the original history of each question.
         units: all units that are written.
-        services: objects that the memory does not own.
-        most: questions drawn at each size, at most.
+        services: objects that the memory uses and does not own.
+        most: maximum number of questions drawn at each size.
         k: items of a recall that count.
-        seed: of the draw.
+        seed: seed of the draw.
         answered: the run whose reader answers, and the metric of its answers; None asks no reader.
     """
 
@@ -171,19 +172,19 @@ class RecallWatch:
             if gold.evidence
         ]
         self._reached: list[int] = []
-        """Last place in the history that each number of units reaches."""
+        """Index of the last turn that each number of units reaches."""
         for unit in units:
             self._reached.append(max([place[turn] for turn in unit.turn_ids] + self._reached[-1:]))
         self._services = services
         self._most, self._k, self._seed, self._answered = most, k, seed, answered
         self._first: frozenset[str] | None = None
         self._drawn: frozenset[str] = frozenset()
-        """Ids of the questions of the first and of the present size."""
+        """Ids of the questions of the first and of the current size."""
         self._recalls: list[tuple[DueQuestion, Recall | None]] = []
         self.holdings: list[Holding] = []
 
     def due(self, n: int) -> list[DueQuestion]:
-        """The questions to ask after `n` units, in the order of the history: those that are drawn, and those of the first call."""
+        """The questions to ask after `n` units, in the order of the history: the drawn ones, and those of the first call."""
         due = [probe for probe in self._probes if probe.due <= self._reached[n - 1]]
         drawn = by_hash([probe.question.id for probe in due], f"growth:{self._seed}")[: self._most]
         self._drawn = frozenset(due[place].question.id for place in drawn)
@@ -203,7 +204,7 @@ class RecallWatch:
         self._recalls.append((probe, recall))
 
     def note(self, memory: MemorySystem, n: int) -> None:
-        """Score what was read since the last size, and weigh the memory."""
+        """Score the recalls since the last size, and measure the memory's bytes."""
         first = self._first or frozenset()
         scored = [(probe, recall) for probe, recall in self._recalls if recall is not None]
         drawn = [pair for pair in scored if pair[0].question.id in self._drawn]
@@ -229,7 +230,7 @@ class RecallWatch:
         self._recalls = []
 
     def _scores(self, read: Sequence[tuple[DueQuestion, Recall]]) -> list[float | None]:
-        """The score of the reader's answer to each recall; None where there is none. A recall that was aborted is answered by nothing."""
+        """The score of the reader's answer to each recall; None where there is none. An aborted recall has an empty answer."""
         if self._answered is None:
             return []
         run, scorer = self._answered
@@ -260,6 +261,6 @@ class RecallWatch:
 
 
 def _sample(read: Sequence[tuple[DueQuestion, Recall]], values: Sequence[float | None]) -> Sample:
-    """The values that there are; no values at all make an empty sample."""
+    """The sample of the values that are not None; it is empty without any."""
     pairs = [(value, probe.history) for (probe, _), value in zip(read, values, strict=False) if value is not None]
     return Sample(tuple(value for value, _ in pairs), tuple(history for _, history in pairs))

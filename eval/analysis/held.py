@@ -1,16 +1,16 @@
-"""Whether a memory's texts hold an evidence turn: yes, no or unknown, by sources, words of the turn and words of the answer together.
+"""Decide whether a memory's texts hold an evidence turn: yes, no or unknown, from their sources, the turn's words and the answer's words.
 
 A text holds a turn when, within a window of twice the turn's length,
 
 - it has `WORDS` of the turn's words, or
-- it has the answer's words (all of them, or all that the turn gives) and `CONTEXT` of what else the turn and the question say.
+- it has the answer's words (all of them, or all that the turn gives) and the share `CONTEXT` of the other words of turn and question.
 
-Words are stems without stop words and weigh the logarithm of their rarity among the turns of the history, so a name that every second
-turn mentions decides nothing. The window keeps a long text about something else from holding the turn by chance.
+Words are stems without stop words. Each weighs the logarithm of its rarity among the turns of the history, so a name that every second
+turn mentions hardly counts. The window keeps a long text about something else from holding the turn by chance.
 
 A text that names the turn and few others as its sources (`FEW`) is a rewritten form of it: fewer common words suffice (`CLOSE_WORDS`,
 `CLOSE_CONTEXT`), and without them the answer is *unknown*, since a paraphrase may share none. A text that names only other turns must
-have the turn's words. One that names no source, or many, is unknown where it nearly passes.
+have the turn's words. A text that names no source, or many, is unknown where it nearly passes.
 
 The limits are calibrated on the released LoCoMo, whose turns come with facts written by a model. Of the 527 evidence turns whose fact
 has every word of the answer, .98 count as held and none as not held; a text of 8,000 words from another conversation holds .03.
@@ -32,7 +32,7 @@ from eval.metrics.evidence import content_words
 from memsys.tokens import stem
 
 WORDS, CONTEXT = 0.6, 0.3
-"""Share of a turn's words, or of its context beside the answer, that a text must have."""
+"""Share of a turn's words, or of its context without the answer's words, that a text must have."""
 CLOSE_WORDS, CLOSE_CONTEXT = 0.35, 0.1
 """The same for a text that names the turn as one of few sources."""
 NEARLY, SHORT_NEARLY, SHORT_CONTEXT = 0.4, 0.3, 0.2
@@ -44,7 +44,7 @@ LEAST_WINDOW, LEAST_WORDS = 16, 3
 
 
 class Held(IntEnum):
-    """Three values, in the order in which the least is that of all turns together and the largest that of all texts."""
+    """Three ordered values: over several turns the smallest counts, over several texts the largest."""
 
     NO = 0
     UNKNOWN = 1
@@ -59,7 +59,7 @@ class Text:
     sources: frozenset[str] = frozenset()
     """Ids of the turns that it comes from; empty where the memory does not say."""
     whole: bool = True
-    """False for what is left of a text that was cut: the part on a source may be the one that is gone."""
+    """False for the rest of a text that was cut: the missing part may be the part about a source."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,17 +67,17 @@ class Target:
     """The part of one evidence turn that a memory must hold for one question."""
 
     turn: str
-    """Its id."""
+    """Id of the turn."""
     words: frozenset[str]
     answers: tuple[frozenset[str], ...]
-    """Sets of words of which one suffices: all of the answer, or those that the turn gives."""
+    """Alternative sets of words, any of them suffices: all words of the answer, or those that the turn gives."""
     context: frozenset[str]
     """Words of the turn and the question that the answer does not have."""
     total: float
     beside: float
     """Weights of the turn's words, and of those that the answer does not have."""
     window: int
-    """In words."""
+    """Length of the window in words."""
     weigh: Callable[[str], float]
 
 
@@ -125,7 +125,7 @@ class Texts:
                     self._naming.setdefault(source, []).append(number)
 
     def hold(self, target: Target) -> Held:
-        """Whether one of the texts holds an evidence turn."""
+        """Decide whether any of the texts holds an evidence turn."""
         wanted = target.words.union(target.context, *target.answers)
         hits = sorted((*place, word) for word in wanted for place in self._places.get(word, ()))
         best = Held.UNKNOWN if target.turn in self._naming else Held.NO
@@ -149,7 +149,7 @@ class Texts:
 
 
 def all_held(wanted: Collection[Target], texts: Texts) -> Held:
-    """Whether the texts hold every one of some evidence turns: no if one is missing, unknown if one may be."""
+    """Decide whether the texts hold all of these evidence turns: no if a turn is missing, unknown if a turn may be missing."""
     return min(map(texts.hold, wanted))
 
 
@@ -157,7 +157,7 @@ def _shares(target: Target, hits: Sequence[tuple[int, str]]) -> tuple[float, flo
     """The largest weighted share of the turn's words in a window, and that of the context where the answer's words are in it.
 
     Args:
-        hits: places and words, in the order of the places.
+        hits: positions and words, in the order of the positions.
     """
     counts: Counter[str] = Counter()
     words = context = most_words = 0.0
@@ -192,7 +192,7 @@ def stems(text: str) -> tuple[str, ...]:
 
 @lru_cache(maxsize=50_000)
 def _content(text: str) -> frozenset[str]:
-    """The stems of its words without stop words."""
+    """The stems of a text's words, without stop words."""
     return frozenset(_stems(word for part in content_words(text) for word in re.findall(r"\w+", part)))
 
 

@@ -1,9 +1,9 @@
-"""Does an answer key reach a memory? A run on data whose gold is marked, with everything looked into that a memory and a model receive.
+"""Test whether the answer key reaches a memory: run it on data with marked gold and search all that memory and models receive.
 
 Every text of the gold (answers, evidence, category, groups, the tempting answer, details) is replaced by a mark that occurs nowhere else.
-The memory is built and read as in any run, and these are searched for marks: what it is constructed with, each unit and question that it
-is handed, each text that is embedded, each request to a model with its fields, and each file that the run writes. A memory may be handed
-a `Unit` and a `Question` and nothing else: anything else could carry gold where no text shows it.
+The memory is built and read as in any run. These are searched for marks: the arguments of its constructor, each unit and question that
+it gets, each embedded text, each request to a model with its fields, and each file that the run writes. A memory may get objects of the
+types `Unit` and `Question` only: an object of another type could carry gold where no text shows it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _MARKED = re.compile(rf"{MARK}-([\w.-]*)", re.IGNORECASE)  # memories may fold c
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Places searched, and the leaks in them."""
+    """Counts of what was searched, and the leaks."""
 
     looked: Mapping[str, int]
     """Objects by channel: constructed, written, read, embedded, asked, files."""
@@ -47,7 +47,7 @@ class Report:
 
 
 class Watch:
-    """Looks into what passes by. Safe to use from several threads."""
+    """Searches texts and objects for marks. Safe to use from several threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -62,7 +62,7 @@ class Watch:
             self.leaks |= {f"{channel}: {mark}" for mark in marks}
 
     def handed(self, channel: str, thing: object, kind: type) -> None:
-        """Search what a memory is handed, which must be of exactly this kind."""
+        """Search an object that a memory is handed; it must be of exactly this kind."""
         if type(thing) is not kind:
             with self._lock:
                 self.leaks.add(f"{channel}: a {type(thing).__name__} in place of a {kind.__name__}")
@@ -96,7 +96,7 @@ def check(run: Run, threads: int | None = None) -> Report:
 
 
 def marked(case: Case) -> tuple[Case, int]:
-    """The case with every text of its gold replaced by a mark, and how many there are."""
+    """The case with every text of its gold replaced by a mark, and the number of marks."""
     golds = [(question, _marked_gold(gold, f"{case.id}.{question.id}")) for question, gold in case.questions]
     return replace(case, questions=tuple(golds)), len(_MARKED.findall(repr([gold for _, gold in golds])))
 
@@ -119,7 +119,7 @@ def _marked_gold(gold: Gold, where: str) -> Gold:
 
 
 def watched(build: Callable[..., MemorySystem], watch: Watch) -> Callable[..., MemorySystem]:
-    """The same build of a memory, whose methods show `watch` what they are handed."""
+    """The same build of a memory; its methods show their arguments to `watch`."""
     target, given = (build.func, build.keywords) if isinstance(build, partial) else (build, {})
     assert isinstance(target, type), "a memory is built by its class"
     return partial(_watched_class(target, watch), **given)
@@ -143,13 +143,13 @@ def _watched_class(memory: type[MemorySystem], watch: Watch) -> type[MemorySyste
         return memory.read(self, question)
 
     methods = {"__init__": construct, "write": write, "end_session": end_session, "read": read}
-    # The signature says which services the run has to offer.
+    # The run reads the signature to know which services the memory takes.
     names = {"__signature__": inspect.signature(memory), "__module__": memory.__module__, "__doc__": memory.__doc__}
     return type(memory.__name__, (memory,), {**names, **methods})
 
 
 class _WatchedLLM:
-    """A model whose requests are looked into, with the fields that only offline engines read."""
+    """A model whose requests are searched, also the fields that only offline engines read."""
 
     def __init__(self, llm: LLM, watch: Watch) -> None:
         self._llm, self._watch = llm, watch
@@ -163,7 +163,7 @@ class _WatchedLLM:
 
 
 class _WatchedEmbedder:
-    """An embedder whose texts are looked into."""
+    """An embedder whose texts are searched."""
 
     def __init__(self, embedder: Embedder, watch: Watch) -> None:
         self._embedder, self._watch = embedder, watch

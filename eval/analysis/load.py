@@ -1,22 +1,22 @@
-"""Measure one memory system under concurrent users: how long writes and reads take, when what was written is found, and what leaks.
+"""Measure a memory system under concurrent users: latency of writes and reads, lag until a write can be recalled, and leaks.
 
-Each user has a memory of their own, built as a case's is (of a service: a namespace), and a thread of their own. A user writes the units of
-a history of the data set; each unit ends with a sentence that holds a value of theirs. Directly after a write its value is asked for, and
-again at the read rate until it is recalled or `patience` is over. Further reads come at the read rate. All users have written once before
-the rates begin, so that there is something to leak from the beginning. This first write starts what a memory needs (a process of a product
-or of an MCP server, an HTTP client): it is a column of its own, and neither its lag nor its time is in what is measured at the rates.
+Each user has a memory of their own, built like that of a case (for a service: a namespace), and a thread of their own. A user writes the
+units of a history of the data set; each unit ends with a sentence that holds a value of this user. Directly after a write its value is
+asked for, and again at the read rate until it is recalled or `patience` is over. Further reads come at the read rate. All users have
+written once before the rates begin, so that a leak is possible from the beginning. This first write starts what a memory needs (a process
+of a product or of an MCP server, an HTTP client). It has a column of its own; its lag and time are not in the measures at the rates.
 
 Decisions, for which there is no paper:
 
 - The reads of a user wait for their writes, as the interface promises no more. Users are concurrent with each other.
 - After a write, `consolidate` comes before the next read, as in a run. Its time is a column of its own and part of the lag.
-- The lag of a value goes from the beginning of its write to the end of the first read for it that recalls it. Of a value that the first
-  read does not recall, it is known to one interval of the read rate.
-- A read leaks if its items or its answer hold a value of any other user, also of a smaller number of users measured before. Text of others
-  without their value is not noticed.
-- Percentiles are of operations that returned, by nearest rank; the failed ones are counted beside them. An attempt that a memory repeats
+- The lag of a value goes from the beginning of its write to the end of the first read for it that recalls it. If the first read does not
+  recall the value, the lag is known to one interval of the read rate.
+- A read leaks if its items or its answer hold a value of any other user, also of an earlier measurement with fewer users. Text of other
+  users without their value is not noticed.
+- Percentiles are of operations that returned, by nearest rank; failed operations are counted separately. An attempt that a memory repeats
   by itself is part of its operation.
-- An operation that comes late, because the one before it took long, is made at once. How late it was is the column `behind`.
+- An operation that is late, because the one before it took long, is made at once. Its delay is in the column `behind`.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Plan:
     writes: int
     """Units that each user writes."""
     reads: int
-    """Reads of each user at the read rate, beside those that follow writes."""
+    """Reads of each user at the read rate, in addition to those that follow writes."""
     write_rate: float
     """Writes a second of each user."""
     read_rate: float
@@ -86,28 +86,28 @@ class LoadCounts:
     """Outcomes of the operations of one or more users. For each operation `sent = returned + errors`."""
 
     sent: Counter[str] = field(default_factory=Counter)
-    """Operations that were begun: `first`, `write`, `consolidate`, `read`."""
+    """Operations that were started: `first`, `write`, `consolidate`, `read`."""
     errors: Counter[str] = field(default_factory=Counter)
-    """Those that failed; also memories that could not be made (`build`) or closed (`close`)."""
+    """Operations that failed; also memories that could not be built (`build`) or closed (`close`)."""
     causes: Counter[str] = field(default_factory=Counter)
     """Messages of the failures; drawn names are `…`."""
     seconds: dict[str, list[float]] = field(default_factory=lambda: {phase: [] for phase in PHASES})
-    """By `PHASES`; of operations those that returned."""
+    """Seconds by phase (`PHASES`), of operations that returned."""
     leaks: int = 0
     """Reads that recalled another user's value."""
     leaked: list[str] = field(default_factory=list)
-    """The first such value of each user, with whose it is."""
+    """The first leaked value that each user recalled, with the name of its owner."""
     recalled: int = 0
     """Values that a read recalled."""
     lost: int = 0
     """Values whose write returned and which no read recalled."""
     unsent: Counter[str] = field(default_factory=Counter)
-    """Operations of the plan that were not begun: the time was over, or the user had no memory."""
+    """Planned operations that were not started: the time was over, or the user had no memory."""
     calls: Counter[str] = field(default_factory=Counter)
     """Model calls that failed for good or gave a reply that could not be parsed, by purpose; a memory may have survived them."""
 
     def add(self, other: LoadCounts) -> None:
-        """Add another user's."""
+        """Add the counts of another user."""
         for name in ("sent", "errors", "causes", "unsent", "calls"):
             getattr(self, name).update(getattr(other, name))
         for phase in PHASES:
@@ -119,13 +119,13 @@ class LoadCounts:
 
     @property
     def done(self) -> int:
-        """Writes and reads that returned."""
+        """Number of writes and reads that returned."""
         return sum(len(self.seconds[phase]) for phase in ("first", "write", "read"))
 
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """One number of users."""
+    """The measurements at one number of users."""
 
     users: int
     tally: LoadCounts
@@ -144,7 +144,7 @@ class Level:
         return self.done / self.elapsed if self.elapsed > 0 else 0.0
 
     def percentile(self, phase: str, percent: int) -> float | None:
-        """Seconds that this many percent of the operations do not exceed, by nearest rank; None where there is none."""
+        """The percentile of an operation's seconds, by nearest rank; None without operations."""
         seconds = self.tally.seconds[phase]
         return float(np.percentile(seconds, percent, method="inverted_cdf")) if seconds else None
 
@@ -159,8 +159,8 @@ def measure(run: Run, plan: Plan, salt: str = "") -> Iterator[Level]:
     """Measure a memory at each number of users; a level is there as soon as it has ended.
 
     Args:
-        salt: what values are made from; empty for a new one, so that nothing an earlier measurement left behind, in a cache or a service,
-            is taken for this one's.
+        salt: source of the values; empty draws a new one, so that values of an earlier measurement, left in a cache or a service, are not
+            taken for values of this one.
 
     Raises:
         RunError: the data set is too short, or the spending cap was reached.
@@ -181,7 +181,7 @@ def measure(run: Run, plan: Plan, salt: str = "") -> Iterator[Level]:
 
 
 def _history(run: Run, first: int, writes: int) -> tuple[Case, list[Unit]]:
-    """The first units of the data set's cases, from one of them on."""
+    """The first units of the data set's cases, starting at one case."""
     cases = [run.cases[(first + place) % len(run.cases)] for place in range(len(run.cases))]
     case, _, units = long_history(cases, dict(run.unit), writes)
     return case, units
@@ -212,7 +212,7 @@ def _level(
                 started, opened = time.perf_counter(), sum(user.tally.done for user in users)
                 list(pool.map(User.live, users, [number / count for number in range(count)]))
             finally:
-                over.set()  # where one has met the end of the run, the others stop, too
+                over.set()  # one user has met the end of the run: the others stop, too
         elapsed = time.perf_counter() - started
         size = _size() - size
     finally:
@@ -239,14 +239,14 @@ def value_of(salt: str, name: str, place: int) -> str:
 
 
 def _subject(place: int) -> str:
-    """The subject of a place's value: the same for all users, so that a memory that mixes them up finds the others' first."""
+    """The subject of the value at an index: the same for all users, so that a memory that mixes up users recalls the others' values."""
     again, cycle = divmod(place, len(COLOURS) * len(THINGS))
     thing = f"{COLOURS[cycle % len(COLOURS)]} {THINGS[cycle % len(THINGS)]}"
     return f"{thing} number {again + 1}" if again else thing
 
 
 def _told(salt: str, name: str, placed: tuple[int, Unit]) -> tuple[Unit, Question, str]:
-    """A unit that says its value, the question for the value, and the value."""
+    """A unit with its value written into it, the question for the value, and the value."""
     place, unit = placed
     value, last = value_of(salt, name, place), unit.turns[-1]
     said = f"{last.text} The password of the {_subject(place)} is {value}."
@@ -258,12 +258,12 @@ def _told(salt: str, name: str, placed: tuple[int, Unit]) -> tuple[Unit, Questio
 
 
 class User:
-    """One user with a memory, whose steps come one after the other.
+    """A user with a memory; the user's steps run one after the other.
 
     Args:
         told: units, questions and values, in order.
         owners: names of users by value.
-        over: set when nobody is to begin anything more.
+        over: set when no user may start another operation.
     """
 
     def __init__(
@@ -278,14 +278,14 @@ class User:
         self.memory: MemorySystem | None = None
         self.tally = LoadCounts()
         self._known: list[int] = []
-        """Places whose write returned."""
+        """Indexes of the values whose write returned."""
         self._pending: dict[int, float] = {}
-        """Places whose value was not recalled yet, with the time at which the write began."""
+        """Indexes of the values that were not recalled yet, with the start time of the write."""
         self._stale = False
         """Whether something was written since the last consolidation."""
 
     def build(self, run: Run, case: Case) -> None:
-        """Make the memory; without one, all operations of the user are counted as not sent."""
+        """Build the memory; if that fails, all operations of the user are counted as not sent."""
         with self._counting("build"):
             self.memory = build_memory(run, case)
 
@@ -296,7 +296,7 @@ class User:
                 self._write(0)
 
     def live(self, share: float) -> None:
-        """Write and read at the rates, then ask for what was not recalled yet.
+        """Write and read at the rates, then ask for the values that were not recalled yet.
 
         Args:
             share: of the first interval, after which this user starts, so that users do not act in step; in [0, 1).
@@ -379,12 +379,12 @@ class User:
                 self.tally.seconds["lag"].append(ended - began)
 
     def _asked_for(self, number: int) -> int:
-        """The place that a read at the rate asks for: the one that waits longest, else all in turn."""
+        """The index of the value that a read at the rate asks for: the one that waits longest, else all in turn."""
         waited = self._awaited()
         return waited[0] if waited else self._known[number % len(self._known)] if self._known else 0
 
     def _awaited(self) -> list[int]:
-        """Places that are still asked for, the oldest first."""
+        """Indexes of the values that are still asked for, the oldest first."""
         now = time.perf_counter()
         return [place for place, began in self._pending.items() if now - began < self.plan.patience]
 
@@ -396,7 +396,7 @@ class User:
         return self.memory
 
     def _slept_until(self, due: float) -> bool:
-        """Wait; False if everything is over."""
+        """Wait until `due`; False if the measurement is over."""
         while (left := due - time.perf_counter()) > 0 and not self.over.is_set():
             stopping.check()
             self.over.wait(min(left, 0.2))
@@ -404,7 +404,7 @@ class User:
         return not self.over.is_set()
 
     def _timed(self, phase: str, step: Callable[[], object]) -> bool:
-        """Make one operation; whether it returned.
+        """Run one operation and return whether it succeeded.
 
         Raises:
             EndOfRun: no further call can be made.
@@ -418,7 +418,7 @@ class User:
 
     @contextmanager
     def _counting(self, phase: str) -> Iterator[None]:
-        """Count an error and go on behind the block; what ends the run ends the other users, too."""
+        """Count an error and continue after the block; an error that ends the run stops the other users, too."""
         try:
             yield
         except Exception as error:
@@ -440,7 +440,7 @@ class User:
 
 
 def writes(counts: Counter[str]) -> int:
-    """All writes of a count: the first of each user, and those at the rate."""
+    """All writes in these counts: the first of each user, and those at the rate."""
     return counts["first"] + counts["write"]
 
 

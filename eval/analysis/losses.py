@@ -1,6 +1,6 @@
-"""Where a memory loses its points: the way from perfect to its score, step by step, on the same questions.
+"""Split the points that a memory loses, from a perfect score to its own, over the steps that lost them, on the same questions.
 
-Every question loses 1 minus its score, and gives this loss to the steps in which it happened, first to last:
+Every question loses 1 minus its score. This loss is divided among the steps in which it happened, first to last:
 
 - *gold errors*: an errata layer says that the gold answer is wrong (`Gold.detail["audit"]`).
 - *abstention*: the question has no answer in the history, and was answered nevertheless.
@@ -13,8 +13,8 @@ Every question loses 1 minus its score, and gives this loss to the steps in whic
   recalled nothing of the evidence, or a paraphrase may hold the evidence or not.
 
 A step after the reader's is the score from the evidence minus the memory's score, gains counted against losses. Answers that flip
-between the two runs thus cancel out in the mean, and its interval carries them: a memory that recalls exactly the evidence misreads 0,
-but for that interval. The steps of a question add up to its loss, so the means add up to 1 minus the mean score.
+between the two runs thus cancel out in the mean, but widen its interval: a memory that recalls exactly the evidence misreads 0 within
+that interval. The steps of a question add up to its loss, so the means add up to 1 minus the mean score.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ FINE = ("CORRECT", "WRONG_CITATION")
 
 @dataclass(frozen=True, slots=True)
 class Reached:
-    """How far the evidence of one question got."""
+    """Whether the evidence of one question was stored, recalled and shown."""
 
     stored: Held
     recalled: Held
@@ -90,7 +90,7 @@ def _step(reached: Reached) -> str:
         return "misread"
     steps = {"cut by the budget": reached.recalled, "not found": reached.stored, "not stored": Held.YES}
     after: Held = reached.shown
-    for step, before in steps.items():  # the step at which a sure yes turns into a sure no
+    for step, before in steps.items():  # the step at which a certain yes turns into a certain no
         if after is Held.NO and before is Held.YES:
             return step
         after = before
@@ -98,14 +98,14 @@ def _step(reached: Reached) -> str:
 
 
 def reach(evidence: Collection[Target], nodes: Texts | None, recalled: Texts, shown: Texts) -> Reached | None:
-    """How far the evidence turns of a question got; None without evidence.
+    """Decide whether the evidence turns of a question were stored, recalled and shown; None without evidence.
 
-    What was shown was recalled, and what was recalled was stored.
+    A text that was shown was also recalled, and a text that was recalled was also stored.
 
     Args:
         nodes: the texts that the memory holds; None when the run saved none, and then storage is unknown.
         recalled: the recalled texts.
-        shown: what the reader's prompt had of them.
+        shown: the part of them that the reader's prompt had.
     """
     if not evidence:
         return None
@@ -188,7 +188,7 @@ def losses_of(
 
 
 def _nodes(path: Path) -> Texts | None:
-    """The texts that a memory holds; None where it does not show its nodes, which is something else than an empty memory."""
+    """The texts that a memory holds; None where it does not show its nodes (an empty memory has an empty list)."""
     if not path.is_file():
         return None
     return Texts(
@@ -218,7 +218,7 @@ def shown_estimate(mean: Estimate) -> str:
 
 
 def as_json(title: str, fall: Waterfall) -> dict[str, Any]:
-    """The waterfall as the HTML report reads it: what is lost, step by step, and what is left."""
+    """The waterfall as the HTML report reads it: the loss of each step, and the remaining score."""
     steps = [
         {"name": step, "value": round(mean.mean, 6), "note": shown_estimate(mean)} for step, mean in fall.steps.items()
     ]

@@ -1,4 +1,4 @@
-"""How far the runs below a results folder are, from their files alone: nothing is locked, and a second look reads only what is new."""
+"""Progress of the runs below a results folder, from their files alone: nothing is locked, and a second look reads only new lines."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ TOKENS = ("tokens_in", "tokens_out", "tokens_cached")
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """A run at one moment."""
+    """The state of a run at one moment."""
 
     folder: Path
     record: RunRecord
-    """Of `run.json`."""
+    """The content of `run.json`."""
     cases: int
-    """Cases that are finished."""
+    """Number of finished cases."""
     answered: int
     """Questions with an answer, or whose search the memory gave up."""
     errors: int
@@ -36,7 +36,7 @@ class Seen:
     """Tokens (`TOKENS`) by role; a judge's role is `judge <name of its model>`."""
     failed_calls: int
     damaged: int
-    """Lines that are no JSON objects."""
+    """Number of lines that are no JSON objects."""
     last: float
     """Unix time of the last line that was written."""
 
@@ -48,7 +48,7 @@ class Seen:
 
 @dataclass
 class _File:
-    """A file that grows: what has been read of it, and the sums over its lines."""
+    """A growing file: the position up to which it was read, and the sums over its lines."""
 
     inode: int = 0
     offset: int = 0
@@ -141,7 +141,7 @@ def _add_effort(file: _File, record: Mapping[str, Any], judge: str) -> None:
 
 
 def _judge(path: Path) -> str:
-    """Name of the model behind a judge's effort file, from the settings beside it."""
+    """Name of the model behind a judge's effort file, from the settings file next to it."""
     try:
         settings = read_record(path.with_name(path.name.replace(COSTS, ".json")))
     except (OSError, RunError):

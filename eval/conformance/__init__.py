@@ -1,4 +1,4 @@
-"""Conformance: canaries put through a memory's own door before any score, and the fault that each missing one betrays.
+"""Conformance: test facts (canaries) written and read through a memory's own interface before any score; each missing one names a fault.
 
-`canaries.py` is the history, `checks.py` what is looked for.
+`canaries.py` is the history, `checks.py` the checks.
 """

@@ -1,4 +1,4 @@
-"""A small history of invented words, each said once, by one person, on one day; and what is asked about them."""
+"""A small history of invented words, each said once, by one person, on one day, and the questions about them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Canary:
 
     word: str
     question: str
-    """Does not hold the word."""
+    """The question; it does not hold the word."""
     speaker: str
     own: bool
     """Whether the assistant said it."""
@@ -115,17 +115,17 @@ HISTORY, CANARIES = _case("canaries", _SAID)
 SUBJECT = "the best hive of my sister in Porto"
 """The subject of the first canary, for memories that delete by subject."""
 OTHER, OTHERS = _case("others", ((datetime(2022, 1, 15, 8), "8:00 am on 15 January, 2022", _ELSEWHERE),))
-"""Another case, which must know nothing of the first."""
+"""Another case; its memory must not know the first case."""
 
 
 def asked(canary: Canary) -> Question:
-    """The question about a canary, asked after the whole history."""
+    """The question about a canary, with a time after the whole history."""
     time = datetime(2023, 12, 1, 10)
     return Question(f"about-{canary.turn}", canary.question, time=time, time_text="10:00 am on 1 December, 2023")
 
 
 def shows_date(text: str, canary: Canary) -> bool:
-    """Whether a text says on which day the canary was said, in one of the usual spellings."""
+    """Whether a text has the date of the canary's turn, in one of the usual spellings."""
     day, month, year = canary.time.day, canary.time.strftime("%B"), canary.time.year
     spelled = (f"{day} {month}", f"{month} {day}", f"{month[:3]} {day}", f"{day} {month[:3]}")
     numbers = (canary.time.strftime("%Y-%m-%d"), canary.time.strftime("%Y/%m/%d"), canary.time.strftime("%d/%m/%Y"))

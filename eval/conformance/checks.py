@@ -1,4 +1,4 @@
-"""The checks: what is written, read, written elsewhere, read again and deleted, and the names of what goes wrong."""
+"""The conformance checks: write, read, write to another case, read again and delete; and the names of the faults."""
 
 from __future__ import annotations
 
@@ -43,22 +43,22 @@ class ConformanceResult:
     """Results of the checks of one memory."""
 
     faults: dict[str, str] = field(default_factory=dict)
-    """Observations, by the fault's name."""
+    """What was observed, by the fault's name."""
     unchecked: dict[str, str] = field(default_factory=dict)
-    """Why a check does not apply, by the fault's name."""
+    """The reason why a check does not apply, by the fault's name."""
 
     def unwaived(self, waived: Iterable[str]) -> list[str]:
-        """Faults that refuse the memory."""
+        """Faults for which the memory is refused."""
         return [name for name in FAULTS if name in self.faults and name not in set(waived)]
 
 
 def examine(make: Make, unit: Mapping[str, object], patience: float = 10.0) -> ConformanceResult:
-    """Put the canaries through a memory's own door.
+    """Write the canaries through a memory's own interface and check what it returns.
 
     Args:
-        make: a fresh memory for a case.
+        make: builds a fresh memory for a case.
         unit: the unit rule of the memory.
-        patience: seconds for which a late index of another program is waited for, to tell it from what was never stored.
+        patience: seconds to wait for another program's late index, to distinguish a late canary from one that was never stored.
 
     Raises:
         EndOfRun: no further call can be made.
@@ -113,14 +113,14 @@ def _look_into(memory: MemorySystem, verdict: ConformanceResult, patience: float
 
 
 def _ask(memory: MemorySystem, canaries: Sequence[Canary]) -> dict[str, Recall]:
-    """Recalls for the question about each canary, by its word."""
+    """The recall for the question about each canary, by the canary's word."""
     return {canary.word: memory.read(asked(canary)) for canary in canaries}
 
 
 def _later(
     memory: MemorySystem, recalls: dict[str, Recall], patience: float, verdict: ConformanceResult
 ) -> dict[str, Recall]:
-    """The recall once nothing more appears. A canary that its question finds only now was not indexed in time."""
+    """The recalls once no further canary appears. A canary that is recalled only now was not indexed in time."""
     started, first = time.monotonic(), _unanswered(recalls)
     while _unanswered(recalls) and time.monotonic() - started < patience:
         time.sleep(min(0.2, patience / 5))
@@ -133,7 +133,7 @@ def _later(
 
 
 def _unanswered(recalls: Mapping[str, Recall]) -> list[Canary]:
-    """Canaries that their own questions do not find."""
+    """Canaries that are missing from the recall for their own question."""
     return [canary for canary in CANARIES if _shown({"": recalls[canary.word]}, [canary]) == []]
 
 
@@ -150,7 +150,7 @@ def _name_losses(recalls: Mapping[str, Recall], verdict: ConformanceResult) -> N
 
 
 def _look_at_texts(recalls: Mapping[str, Recall], verdict: ConformanceResult) -> None:
-    """Dates, speakers and order, of the canaries that are shown."""
+    """Check dates, speakers and order of the canaries that are shown."""
     texts = _texts(recalls.values())
     shown = [(canary, [text for text in texts if canary.word in text]) for canary in CANARIES]
     undated = [canary for canary, own in shown if own and not any(shows_date(text, canary) for text in own)]
@@ -215,7 +215,7 @@ def _look_for_leaks(
 
 
 def _look_for_subject(memory: MemorySystem, verdict: ConformanceResult) -> None:
-    """Have a memory that offers `delete(subject)` forget one canary: it is gone, stays gone, and the others stay."""
+    """Let a memory that offers `delete(subject)` delete one canary: it must be gone and stay gone, and the others must stay."""
     delete = getattr(memory, "delete", None)
     if not callable(delete):
         verdict.unchecked |= dict.fromkeys(("subject kept", "subject takes more"), "it offers no delete(subject)")
@@ -234,7 +234,7 @@ def _look_for_subject(memory: MemorySystem, verdict: ConformanceResult) -> None:
 
 
 def _look_for_remains(first: MemorySystem, second: MemorySystem, verdict: ConformanceResult) -> None:
-    """Delete both cases: one by its reset, if it has one, the other by closing it."""
+    """Delete both cases: one by `reset`, if the memory has it, the other by closing the memory."""
     if first.REHEARSED:
         verdict.unchecked["deletions kept"] = "it lives in this process and is forgotten with it"
         return
@@ -248,7 +248,7 @@ def _look_for_remains(first: MemorySystem, second: MemorySystem, verdict: Confor
     except Exception as error:
         if stops(error):
             raise
-        # What refuses to be read after it was closed keeps nothing that could be found.
+        # A memory that refuses to be read after it was closed holds nothing that could be recalled.
     if remains:
         verdict.faults["deletions kept"] = f"still found: {', '.join(remains)}"
 
@@ -259,7 +259,7 @@ def _shown(recalls: Mapping[str, Recall], canaries: Sequence[Canary]) -> list[st
 
 
 def _texts(recalls: Iterable[Recall]) -> list[str]:
-    """Recalled texts, and answers of memories that answer themselves."""
+    """Recalled texts, and the answers of memories that answer questions themselves."""
     return [
         text for recall in recalls for text in (*(item.text for item in recall.items), *filter(None, [recall.answer]))
     ]

@@ -1,2 +1,2 @@
-"""Where cells are worked on: in worker processes of this machine, or on a Ray cluster. `eval.running.loop` itself works on them in
+"""Executors: run cells in worker processes of this machine or on a Ray cluster. `eval.running.loop` itself runs them in
 threads."""

@@ -1,4 +1,4 @@
-"""Cells as executors get them: one build on one case each, put in order by estimated work, and described so that they can be sent."""
+"""Cells for executors: each is one build on one case. They are ordered by estimated work and described in a form that can be sent."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ class Job:
     number: int
     cell: Build
     deaths: int = 0
-    """Workers that died while they worked on it."""
+    """Number of workers that died while they worked on it."""
     started: float = 0.0
     case_id: str = ""
     """Set when the job is handed out: reading it may parse the case again."""
     looked_at: bool = False
-    """Whether it is known that the cell's case is not answered already."""
+    """Whether the case was checked and is not answered yet."""
     before: tuple[Mapping[str, Prediction], ...] = ()
     """Content of the case in each run's folder when the job was handed out."""
 
@@ -35,7 +35,7 @@ class Job:
 class Jobs:
     """The cells that wait, longest first. A build's seconds per unit of size are learned from its finished cells.
 
-    A build of which no cell has finished comes first, with its largest case: it may be the most expensive.
+    A build without a finished cell comes first, with its largest case: it may be the most expensive.
     """
 
     waiting: list[Job]
@@ -44,20 +44,20 @@ class Jobs:
     begun: set[int] = field(default_factory=set)
 
     def next(self) -> Job:
-        """The job with the most work; one that lost its worker comes before all others. It goes on waiting until it is taken."""
+        """The job with the most work; a job that lost its worker comes before all others. It stays in the queue until `take`."""
         return max(self.waiting, key=self._priority)
 
     def take(self, job: Job) -> None:
-        """A job waits no longer."""
+        """Remove a job from the queue."""
         self.waiting.remove(job)
         self.begun.add(job.cell.group)
 
     def put_back(self, job: Job) -> None:
-        """Let a job wait again."""
+        """Put a job back into the queue."""
         self.waiting.append(job)
 
     def took(self, job: Job, seconds: float) -> None:
-        """Note how long a finished job took."""
+        """Record the seconds of a finished job."""
         rate = seconds / max(1, job.cell.size)
         self.rates[job.cell.group] = max(rate, self.rates.get(job.cell.group, 0.0))
 
@@ -69,7 +69,7 @@ class Jobs:
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """A cell as it is sent to a worker, which has the templates of its runs already."""
+    """A cell as it is sent to a worker; the worker has the templates of its runs already."""
 
     number: int
     runs: tuple[int, ...]
@@ -82,14 +82,14 @@ class Order:
 
 
 def order_of(job: Job, runs: tuple[int, ...]) -> Order:
-    """A job as a worker gets it; `runs` are the numbers of its templates."""
+    """The order for a job; `runs` are the numbers of its templates."""
     case, run = job.cell.case(), job.cell.runs[0]
     asked = frozenset(question.id for question, _ in case.questions if run.questions(case.id, question.id))
     return Order(job.number, runs, case, asked)
 
 
 def template(run: Run) -> Run:
-    """A run without its cases, its questions and its record, which may not be sendable, and which a worker does not need."""
+    """A run without its cases, questions and record: a worker does not need them, and they may not be sendable."""
     return replace(run, cases=(), sizes=(), questions=_none_asked, record=RunRecord())
 
 

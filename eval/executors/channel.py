@@ -30,7 +30,7 @@ class EmbeddingBatch:
 
 @dataclass(frozen=True, slots=True)
 class Vectors:
-    """The vectors of texts, and what the meter is to be told about them."""
+    """The vectors of texts, and the counts for the meter."""
 
     matrix: np.ndarray
     """float32 [n, d]."""
@@ -59,14 +59,14 @@ class Reply:
     """Events that the service counted (`memsys.llm.meter.note`)."""
 
     def result(self) -> Any:
-        """The value; raises the error."""
+        """Return the value, or raise the error."""
         if self.error is not None:
             raise self.error
         return self.value
 
 
 class CallChannel(Protocol):
-    """A worker's way to the driver."""
+    """A worker's connection to the driver."""
 
     def ask(self, service: int, payload: Request | EmbeddingBatch) -> Future[Reply]:
         """Send a call; the future ends with the driver's answer."""
@@ -104,7 +104,7 @@ _post: CallChannel | None = None
 
 
 def open_post(post: CallChannel) -> None:
-    """Use this way to the driver for all stand-ins of this process."""
+    """Use this channel to the driver for all stand-ins of this process."""
     global _post
     _post = post
 
@@ -122,7 +122,7 @@ class RemoteLLM:
     service: int
 
     def submit(self, request: Request) -> Future[Completion]:
-        """Send the request; the future ends as the model's own would."""
+        """Send the request; the future has the result or error of the model's own future."""
         answer: Future[Completion] = Future()
         _ask(self.service, request).add_done_callback(lambda done: settle(answer, lambda: done.result().result()))
         return answer
@@ -135,7 +135,7 @@ class RemoteEmbedder:
     service: int
 
     def embed(self, texts: Sequence[str], *, query: bool = False) -> np.ndarray:
-        """Unit vectors, float32 [n, d], metered as the embedder itself meters them.
+        """Unit vectors, float32 [n, d]; they are metered like those of the embedder itself.
 
         Raises:
             ModelError: what the embedder raises.

@@ -38,7 +38,7 @@ from memsys.llm.secrets import redact
 REACH = 5.0
 """Seconds in which the machine of an address must take a connection."""
 PATIENCE = 30.0
-"""Seconds without any worker after which the user is told what the run waits for."""
+"""Seconds without any worker after which a message tells the user what the run waits for."""
 LOST = 60.0
 """Seconds in which Ray has noticed that a machine is gone; by default it takes up to 20."""
 RECOUNT = 5.0
@@ -93,7 +93,7 @@ _connection: tuple[str, tuple[Path, ...]] | None = None
 
 
 def connect(address: str, modules: Sequence[Path]) -> None:
-    """Connect this process to a cluster, which gets the source of this project and of `modules`; keeps a connection that there is.
+    """Connect this process to a cluster and send it the source of this project and of `modules`; keep an existing connection.
 
     Raises:
         RunError: Ray is not installed, or there is no cluster at the address, or one that this process cannot work with.
@@ -125,9 +125,9 @@ def connect(address: str, modules: Sequence[Path]) -> None:
 
 @contextmanager
 def _for_this_user_alone() -> Iterator[None]:
-    """While Ray starts on this machine: it listens on loopback, its token is readable by its user, and its processes get no keys.
+    """Protect Ray while it starts on this machine: it listens on loopback, only its user can read its token, its processes get no keys.
 
-    Ray takes an address that the network can reach in place of loopback, unless it is told that there are no clusters on this platform.
+    Ray listens on an address that the network can reach, not on loopback, unless a variable says that this platform has no clusters.
     Workers need no keys: the models are called by this process.
     """
     from ray._private import ray_constants
@@ -152,17 +152,17 @@ def _for_this_user_alone() -> Iterator[None]:
 
 
 def _is_secret(value: str) -> bool:
-    """Whether a variable's value is a key: one in use, or one that looks like it by its name."""
+    """Whether a variable's value is a secret: its value is a key in use, or its name looks like that of a key."""
     return re.fullmatch(r"<[^<>]+>", redact(value)) is not None
 
 
 def _options(address: str, modules: Sequence[Path], empty: str) -> dict[str, Any]:
-    """How Ray is started or connected to."""
+    """The options for starting Ray or connecting to it."""
     source = [str(path) for path in (*map(package_folder, PACKAGES), *modules)]
     options: dict[str, Any] = {
         # Without a working folder, a worker would first look for modules where this command was started.
         "runtime_env": {"py_modules": source, "working_dir": empty},
-        # Messages of the cluster's processes are not printed: what matters of them comes back as an error.
+        # Messages of the cluster's processes are not printed: important ones come back as errors.
         "log_to_driver": False,
         "logging_level": "ERROR",
     }
@@ -175,7 +175,7 @@ def check_reachable(address: str) -> None:
     """Check that a machine takes connections at an address; Ray itself would try for a minute.
 
     Raises:
-        RunError: it does not, or the address has none of the four forms.
+        RunError: the machine takes no connections, or the address has none of the four forms.
     """
     if address in ("local", "auto"):
         return
@@ -227,7 +227,7 @@ class _Actor(Worker):
         self.listen()
 
     def listen(self) -> None:
-        """Ask for its next messages."""
+        """Request the worker's next messages."""
         self.heard = self._actor.hear.remote()
 
     def send(self, message: Any) -> None:
@@ -259,10 +259,10 @@ class _Actor(Worker):
         return error
 
     def died(self, error: Exception) -> Died:
-        """The end of the worker, with its machine.
+        """Return the message that the worker has died, with its machine.
 
         Raises:
-            RunError: it could not read what it was sent, as no other worker could.
+            RunError: it could not read a message that no other worker could read either.
         """
         if self._misread is not None:
             raise RunError(
@@ -288,11 +288,11 @@ class _Actor(Worker):
 
 
 class _Cluster:
-    """The transport: calls of the workers' methods."""
+    """The transport: it calls methods of the workers."""
 
     shares_disk = False
     tries = 5  # machines of a cluster come and go
-    patience = LOST  # a worker may be given a machine that is gone
+    patience = LOST  # a worker may be placed on a machine that is gone
 
     def __init__(self, address: str, workers: int | None) -> None:
         import ray
@@ -316,7 +316,7 @@ class _Cluster:
         return _Actor(self, slots, files)
 
     def stored(self, template: Template) -> Any:
-        """The cluster's reference to a template, which is stored there once."""
+        """The cluster's reference to a template; each template is stored there once."""
         import ray
 
         with self._storing:

@@ -1,4 +1,4 @@
-"""A worker on a Ray cluster: an actor that takes packed messages and is asked for its own.
+"""A worker on a Ray cluster: an actor that takes packed messages and returns its own on request.
 
 Messages are packed as for a worker process, not by Ray: arrays that Ray unpacks cannot be written to.
 """
@@ -38,7 +38,7 @@ def drained(queue: SimpleQueue[Any]) -> list[Any]:
 
 
 class ClusterWorker:
-    """The actor. It has two threads, and the driver has one call of `take` and one of `hear` open at most: neither waits for the other."""
+    """The actor. It has two threads; the driver has at most one open call of `take` and one of `hear`, so neither waits for the other."""
 
     def __init__(self, slots: int, files: int, network_forbidden: bool) -> None:
         import ray
@@ -54,7 +54,7 @@ class ClusterWorker:
         self._outgoing.put(Ready(this_home(ray.util.get_node_ip_address())))
 
     def take(self, messages: bytes, *templates: bytes) -> None:
-        """Act on messages of the driver, templates first."""
+        """Handle messages of the driver, templates first."""
         for content in templates:
             self._cells.take(unpacked(content))
         for message in unpacked(messages):

@@ -1,7 +1,7 @@
-"""The driver of a pool of workers: it hands out cells, answers the workers' calls, and passes their progress on.
+"""The driver of a pool of workers: it hands out cells, answers the workers' calls and reports their progress.
 
-The driver keeps the run folders locked, reads the cases, and owns the services (`eval.executors.service_host`). How workers are started
-and how messages travel is the transport's part: `eval.executors.processes` on this machine, `eval.executors.cluster` on a Ray cluster.
+The driver keeps the run folders locked, reads the cases, and owns the services (`eval.executors.service_host`). The transport starts the
+workers and carries messages: `eval.executors.processes` on this machine, `eval.executors.cluster` on a Ray cluster.
 
 A worker that dies is replaced. Each cell that it worked on is tried again, in a worker that has nothing else to do; a cell that loses
 too many workers becomes an error for each of its open questions, and the run goes on.
@@ -30,15 +30,15 @@ from memsys.llm import stopping
 from memsys.llm.protocol import EndOfRun
 
 PAUSE = 0.25
-"""Seconds after which the driver looks whether a stop was requested."""
+"""Seconds after which the driver checks whether a stop was requested."""
 STILLBORN = 3
-"""Workers that may die in a row before they have started, while no other works."""
+"""Maximum number of workers in a row that may die before they have started, while no other works."""
 IDLE_SECONDS = 1.0
 """Seconds between the death of a worker that had not started and the start of the next."""
 MOST_RESIDENT = 1 << 30
-"""A worker that occupies more bytes after a cell is replaced."""
+"""Maximum resident bytes of a worker after a cell; a larger worker is replaced."""
 FAREWELL_SECONDS = 5.0
-"""Seconds that workers without work get to end by themselves."""
+"""Seconds in which idle workers may end by themselves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class Worker(ABC):
         self._slots = slots
 
     def takes(self, job: Job) -> bool:
-        """Whether it has room for a job; one that has lost a worker is worked on alone."""
+        """Whether it has room for a job; a job that has lost a worker runs alone."""
         alone = job.deaths > 0 or any(other.deaths for other in self.jobs.values())
         return self.ready and not self.retiring and len(self.jobs) < (1 if alone else self._slots)
 
@@ -68,43 +68,43 @@ class Worker(ABC):
 
     @abstractmethod
     def wait(self, seconds: float) -> None:
-        """Wait for a worker that was sent None to end by itself."""
+        """Wait until a worker that was sent None has ended by itself."""
 
     @abstractmethod
     def kill(self) -> None:
         """End the worker at once."""
 
     def check(self, ready: Ready) -> None:
-        """Look at what a worker says of itself when it has started.
+        """Check a worker's report about its environment when it has started.
 
         Raises:
-            RunError: it may not work on the cells.
+            RunError: the worker differs from the driver, so it must not work on the cells.
         """
         assert ready.home is None
 
     def located(self, error: BaseException) -> BaseException:
-        """The error that ends the run, with the worker's machine where it matters."""
+        """The error that ends the run, with the worker's machine where there are several."""
         return error
 
 
 class Transport(Protocol):
-    """Where workers run, and how messages come from them."""
+    """Starts workers and carries their messages."""
 
     shares_disk: bool
     """Whether workers write into the run folders; otherwise the driver sends them a case's files and commits what comes back."""
     tries: int
-    """Workers that a cell may lose before its questions become errors."""
+    """Number of workers that a cell may lose before its questions become errors."""
     patience: float
-    """Seconds for which workers may go on dying before they have started; then the run ends."""
+    """Seconds during which workers may die before they have started; then the run ends."""
 
     def wanted(self) -> int:
-        """Most workers at present."""
+        """Maximum number of workers at the moment."""
 
     def start(self, slots: int, files: int) -> Worker:
-        """Start a worker that works on `slots` cells at once, which have `files` files open."""
+        """Start a worker that works on `slots` cells at once and may have `files` files open for them."""
 
     def hear(self, workers: Sequence[Any], seconds: float) -> Iterable[tuple[Worker, Any]]:
-        """The messages that have arrived, or arrive within some seconds; `Died` is the last of a worker."""
+        """The messages that have arrived, or arrive within `seconds`; `Died` is the last message of a worker."""
 
 
 def work_on(
@@ -143,11 +143,11 @@ class _Driver:
         self._workers: list[Worker] = []
         self._desk = ServiceHost()
         self._templates: dict[int, Template] = {}
-        self._stillborn: list[float] = []  # when workers died before they had started, since one last did start
+        self._stillborn: list[float] = []  # times of deaths before the start, since a worker last started
         self._error: BaseException | None = None
 
     def work(self) -> None:
-        """Work on all cells; once a cell ends the run, no other is begun, and its error is raised when those under way have ended."""
+        """Work on all cells. Once a cell ends the run, no other cell is started; its error is raised when the running cells have ended."""
         self._hand_out()
         while any(worker.jobs for worker in self._workers) or (self._jobs.waiting and self._error is None):
             stopping.check()
@@ -158,7 +158,7 @@ class _Driver:
             raise self._error
 
     def close(self) -> None:
-        """End all workers: those that are idle by themselves, the others at once."""
+        """End all workers: idle ones may end by themselves, the others are killed."""
         self._desk.close()
         idle = [worker for worker in self._workers if worker.ready and not worker.jobs]
         for worker in idle:
@@ -184,7 +184,7 @@ class _Driver:
                 return
 
     def _answered(self, job: Job) -> bool:
-        """Whether a job has been done in an earlier run; if so, its progress is reported."""
+        """Whether an earlier run has answered a job's case; if so, its progress is reported."""
         if job.looked_at or not job.cell.may_be_answered():
             return False
         job.looked_at, case = True, job.cell.case()
@@ -194,12 +194,12 @@ class _Driver:
         return True
 
     def _free(self, job: Job) -> Worker | None:
-        """The worker that gets a job: of those with room the one with the fewest cells."""
+        """The worker for a job: among the workers with room, the worker with the fewest cells."""
         free = [worker for worker in self._workers if worker.takes(job)]
         return min(free, key=lambda worker: len(worker.jobs), default=None)
 
     def _start_workers(self) -> None:
-        """Start as many workers as there may be and as there are jobs for."""
+        """Start workers up to the allowed number and the number of jobs."""
         if self._stillborn and time.monotonic() < self._stillborn[-1] + IDLE_SECONDS:
             return
         starting = sum(not worker.ready for worker in self._workers)
@@ -218,7 +218,7 @@ class _Driver:
         worker.send(order)
 
     def _template(self, worker: Worker, run: Run) -> int:
-        """The number of a run's template, which the worker is sent if it has not got it."""
+        """The number of a run's template; the template is sent to the worker if it does not have it."""
         if id(run) not in self._templates:
             self._templates[id(run)] = Template(len(self._templates), _sendable_run(self._desk, run))
         sent = self._templates[id(run)]
@@ -254,12 +254,12 @@ class _Driver:
         worker.retiring |= done.resident_bytes > MOST_RESIDENT
         if worker.retiring and not worker.jobs:
             self._workers.remove(worker)
-            worker.send(None)  # one that ends by itself gives back what the system holds for it, such as semaphores
+            worker.send(None)  # a worker that ends by itself releases system resources such as semaphores
             worker.wait(FAREWELL_SECONDS)
             worker.kill()
 
     def _tell_answers(self, job: Job) -> None:
-        """Pass on the answers that a job has added; no more once the run ends."""
+        """Report the answers that a job has added; none once the run ends."""
         case = job.cell.case()
         for run, before in zip(job.cell.runs, job.before, strict=True):
             for question_id, prediction in read_predictions(run.case_folder(job.case_id)).items():
@@ -284,10 +284,10 @@ class _Driver:
                 fail_case(job.cell.runs, job.cell.case(), why, self._on_progress)
 
     def _check_starts(self, died: Died) -> None:
-        """Check that workers may be expected to start. Several that die at once, with their machine, say nothing about the next one.
+        """Check that workers can be expected to start. Several that die at once, with their machine, say nothing about the next worker.
 
         Raises:
-            RunError: they have died before they had started for too long, and none works.
+            RunError: for too long, workers have died before they had started, and none works.
         """
         for_long = self._stillborn[-1] - self._stillborn[0] >= self._transport.patience
         if len(self._stillborn) >= STILLBORN and for_long and not any(worker.ready for worker in self._workers):

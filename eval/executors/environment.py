@@ -1,4 +1,4 @@
-"""Properties that a worker on another machine must share with the driver: this project's source, Python, and the packages that compute."""
+"""Properties that a worker on another machine must share with the driver: project source, Python, and packages that can change a number."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from eval.files.provenance import PACKAGES, versions
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """Where a worker runs."""
+    """The machine and software of a worker."""
 
     machine: str
     versions: Mapping[str, str]
@@ -32,10 +32,10 @@ class Environment:
 
 
 def this_home(address: str = "") -> Environment:
-    """This machine and this process.
+    """The environment of this process.
 
     Args:
-        address: of the machine, where it is known.
+        address: address of the machine, where it is known.
     """
     name = socket.gethostname()
     python = ".".join(platform.python_version_tuple()[:2])

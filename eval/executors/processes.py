@@ -1,8 +1,8 @@
-"""Cells in worker processes of this machine: one interpreter uses one core, so an offline run needs one process for each.
+"""Run cells in worker processes of this machine: one interpreter uses one core, so an offline run needs one process for each core.
 
 Workers are forked from Python's fork server, which has a single thread: a fork of this process could copy a lock that the cache's or the
-event loop's thread holds. On macOS they are started from nothing: what numpy loads there does not survive a fork.
-`eval.executors.driver` decides who works on what.
+event loop's thread holds. On macOS they are spawned as new processes: a library that numpy loads there does not work after a fork.
+`eval.executors.driver` decides which worker gets which cell.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from memsys.processes import quiet_tracker
 
 
 def in_processes(workers: int, threads: int) -> Executor:
-    """An executor with this many worker processes.
+    """Return an executor with this number of worker processes.
 
     Args:
         threads: cells that are open at once over all workers where services are online; offline, each worker has one.

@@ -20,7 +20,7 @@ from memsys.folders import Held, abandoned, alone, hold
 
 @contextmanager
 def placed(order: Order, runs: Sequence[Run]) -> Iterator[list[Run]]:
-    """The runs of an order, in scratch folders with the case's files so far; in their own folders where the order brings no files."""
+    """The runs of an order, in scratch folders with the case's files so far; in their own folders if the order has no files."""
     if order.files is None:
         yield list(runs)
         return
@@ -41,7 +41,7 @@ _making = threading.Lock()
 
 def _folder() -> Path:
     """This process's scratch folder."""
-    with _making:  # cells begin at the same time, and a second folder's lock would be lost
+    with _making:  # cells start at the same time, and the lock of a second folder would be lost
         return _made().path
 
 

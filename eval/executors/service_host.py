@@ -19,7 +19,7 @@ from memsys.llm.protocol import LLM, Completion
 from memsys.llm.secrets import scrub
 
 EMBEDDING_THREADS = 16
-"""Embedding calls of the workers that are under way at once; each sends its batches concurrently."""
+"""Maximum number of the workers' embedding calls in flight; each sends its batches concurrently."""
 
 
 def runs_anywhere(services: Services) -> bool:
@@ -44,7 +44,7 @@ class ServiceHost:
         self._embedding = ThreadPoolExecutor(EMBEDDING_THREADS, "embedding")
 
     def stand_ins(self, services: Services) -> Services:
-        """The services as a worker gets them: offline engines themselves, stand-ins for all others."""
+        """The services for a worker: offline engines themselves, stand-ins for all others."""
         return replace(
             services,
             llm=self._model(services.llm),
@@ -56,7 +56,7 @@ class ServiceHost:
         )
 
     def answer(self, ask: Ask, send: Callable[[Reply], None]) -> None:
-        """Make a worker's call; `send` is called with the answer, from any thread."""
+        """Execute a worker's call; `send` is called with the answer, from any thread."""
         if isinstance(ask.payload, EmbeddingBatch):
             self._embedding.submit(self._embed, ask, send)
             return
@@ -68,7 +68,7 @@ class ServiceHost:
             call.add_done_callback(lambda done: send(_reply(ask, done)))
 
     def close(self) -> None:
-        """Embed nothing more."""
+        """Stop the threads that embed."""
         self._embedding.shutdown(wait=False, cancel_futures=True)
 
     def _model(self, llm: LLM) -> LLM:

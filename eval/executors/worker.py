@@ -1,4 +1,4 @@
-"""A worker process: it runs the cells that it is sent; calls of its services go to the driver."""
+"""A worker process: it runs the cells that the driver sends; calls of its services go to the driver."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Ready:
     """The worker has started."""
 
     home: Environment | None = None
-    """Where it runs; None on the driver's machine, where everything is the driver's own."""
+    """The environment of the worker; None on the driver's machine, where it equals the driver's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class Done:
 
 
 class StepBuffer:
-    """Collects progress and passes it on in batches: at once unless it only says that a unit was written."""
+    """Collects progress and sends it in batches: at once, unless the step is only a written unit."""
 
     def __init__(self, send: Callable[[tuple[Progress, ...]], None]) -> None:
         self._send, self._lock = send, threading.Lock()
@@ -77,7 +77,7 @@ class StepBuffer:
         self._sent = time.monotonic()
 
     def add(self, step: Progress) -> None:
-        """Collect one step; pass all on if it is time."""
+        """Collect one step; send all collected steps if it is time."""
         with self._lock:
             self._steps.append(step)
             if step.outcome == "written" and time.monotonic() - self._sent < PROGRESS_PAUSE:
@@ -89,7 +89,7 @@ class StepBuffer:
 def live(
     order: Order, runs: list[Run], questions: UrgentPool, saving: UrgentPool, on_progress: Callable[[Progress], None]
 ) -> None:
-    """Live through one cell, on one core per matrix product, as the driver's own threads would."""
+    """Run one cell, on one core per matrix product, as the driver's own threads would."""
     from threadpoolctl import threadpool_limits
 
     threadpool_limits(1)  # for each cell again: an earlier cell may have loaded another library
@@ -97,13 +97,13 @@ def live(
         runs,
         order.case,
         AnswerPools(questions, saving, threading.Semaphore(runs[0].outstanding)),
-        OpenCell(CellQueue(runs), 0, lambda: None, lambda: None),  # nobody waits to open another
+        OpenCell(CellQueue(runs), 0, lambda: None, lambda: None),  # no other case waits to be opened
         on_progress,
     )
 
 
 class Cells:
-    """The cells of a worker, whose messages to the driver go through `send`."""
+    """The cells of a worker; their messages to the driver go through `send`."""
 
     def __init__(self, send: Callable[[Any], None], slots: int) -> None:
         self._send = send
@@ -115,7 +115,7 @@ class Cells:
         open_post(self._letters)
 
     def take(self, message: Template | Reply | Order) -> None:
-        """Act on a message of the driver."""
+        """Handle a message of the driver."""
         if isinstance(message, Template):
             self._templates[message.number] = message.run
         elif isinstance(message, Reply):
@@ -138,7 +138,7 @@ class Cells:
 
 
 class _Pipe:
-    """A worker's end of the connection to its driver; when the driver has ended, nobody waits for what is still being worked on."""
+    """A worker's end of the connection to its driver. When the driver has ended, the process exits: no process reads its results."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection, self._sending = connection, threading.Lock()
@@ -158,15 +158,15 @@ class _Pipe:
 
 
 def work(connection: Connection, slots: int, files: int, network_forbidden: bool) -> None:
-    """The main function of a worker process.
+    """Run the main loop of a worker process.
 
     Args:
-        connection: leads to the driver.
+        connection: the connection to the driver.
         slots: cells that are worked on at once.
         files: files that these cells may have open.
         network_forbidden: as in the driver.
     """
-    # The terminal sends Ctrl-C to every process. The driver decides what it means for its workers: it kills them.
+    # The terminal sends Ctrl-C to every process. The driver decides when its workers end, and kills them.
     for name in ("SIGINT", "SIGHUP"):
         signal.signal(getattr(signal, name), signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -175,7 +175,7 @@ def work(connection: Connection, slots: int, files: int, network_forbidden: bool
     prepare_for_many_calls()
     allow_files(files)
     pipe = _Pipe(connection)
-    with inert_output():  # the terminal is the command's
+    with inert_output():  # only the command prints to the terminal
         cells = Cells(pipe.send, slots)
         pipe.send(Ready())
         while (message := pipe.received()) is not None:

@@ -1,4 +1,4 @@
-"""Types of the fields of a run's files, by name: a value of another type is a damaged file, and is said before anything is computed."""
+"""Types of the fields of a run's files, by name: a value of another type means a damaged file, reported before anything is computed."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """Types that a field may have."""
+    """The types that a field may have."""
 
     types: frozenset[type]
     inside: Kind | None = None
-    """Of a list or a mapping: what its items or values may be."""
+    """For a list or a mapping: the kind of its items or values."""
     among: frozenset[str] | None = None
     """The only values; None allows all of the types."""
 
@@ -54,17 +54,17 @@ FIELDS: Mapping[str, Kind] = {
     "roles": Kind(frozenset([dict]), COUNTS),
     "outcome": Kind(frozenset([str]), among=OUTCOMES),
 }
-"""Of `predictions`, `items`, `effort`, `nodes` and score files; a name means the same in all of them."""
+"""Fields of `predictions`, `items`, `effort`, `nodes` and score files; a name means the same in all of them."""
 
 
 EVIDENCE: Mapping[str, Kind] = {"verbatim": NUMBER, "ndcg": NUMBER, "sources_per_item": SCORE}
-"""Of the `detail` of an evidence score that has a value."""
+"""Fields of the `detail` of an evidence score that has a value."""
 
 
 def wrong_field(records: Sequence[Mapping[str, Any]]) -> tuple[int, str] | None:
-    """The place of the first record with a field that holds something else than it should, from 1, and the field; None without any.
+    """The number, from 1, of the first record with a field of a wrong type, and the field; None if all are right.
 
-    Fields are looked at one after another over all records of one shape, which is faster than record by record.
+    The check goes field by field over all records of one shape, which is faster than record by record.
     """
     shapes: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
     for record in records:

@@ -1,7 +1,7 @@
-"""Runs whose answers were read from a file of somebody else: what their folder says, and what nobody recorded.
+"""Runs whose answers were imported from a file of other authors: the content of their folder, and the values that were not recorded.
 
-Such a folder has `imported` in its `run.json`. It holds no recall, and no effort lines; what the file says about latency or recalled
-tokens stands in `recorded.jsonl` of each case. Everything else about cost is `NOT_RECORDED`, never zero.
+Such a folder has `imported` in its `run.json`. It holds no recall and no effort lines. Latencies and recalled tokens of the file, if any,
+are in `recorded.jsonl` of each case. Every other cost is `NOT_RECORDED`, never zero.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def recorded(run_folder: Path, name: str) -> list[float]:
 
 
 def described(facts: Mapping[str, Any]) -> str:
-    """One line about an imported file, for captions and pages: who answered, file, sha256, format, licence, what was joined."""
+    """One line about an imported file, for captions and pages: system, file, sha256, format, licence, joined questions."""
     parts = [f"by {facts['by']}" if facts.get("by") else "by an author who is not named"]
     parts += [f"{facts['file']} (sha256 {facts['sha256'][:12]}, format {facts['format']})"]
     parts += [f"licence {facts['licence'] or NOT_RECORDED}"]

@@ -1,8 +1,8 @@
-"""Where a number comes from: the identity of a run, and the versions that are recorded beside it.
+"""The provenance of a number: the identity of a run, and the versions that are recorded with it.
 
 A run's identity covers its settings (without runtime settings, metrics and judge), the prompts that it uses, the sha256 of its data, the
 code of loader, memory and run loop (without docstrings, comments and formatting), and the versions of the packages that they import. Runs
-with the same identity share a folder; another identity gets another folder, which is filled from the cache as far as possible.
+with the same identity share a folder; another identity gets another folder. Its calls are answered from the cache as far as possible.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def _written(part: Any) -> str:
 
 
 def has_source(module: str) -> bool:
-    """Whether the source of a module can be read here."""
+    """Whether this process can read the source of a module."""
     return _path(module) is not None
 
 
@@ -97,7 +97,7 @@ def distributions(modules: Iterable[str]) -> dict[str, str]:
 
 
 def own_modules(modules: Iterable[str]) -> list[Path]:
-    """Files and package folders outside this project, and not installed, that these modules are or import: a user's own working copy."""
+    """Files and package folders of a user's own working copy, outside this project and not installed, that these modules are or import."""
     tops = {name.split(".")[0] for module in modules for name in _closure(module).modules} - {*PACKAGES}
     paths = [path for path in map(_found, sorted(tops)) if path is not None and not _installed(path)]
     return [path.parent if path.name == "__init__.py" else path for path in paths]
@@ -119,7 +119,7 @@ class Closure:
     """The source files and packages that a module depends on."""
 
     files: frozenset[tuple[str, Path]]
-    """Name and file of each module that is followed."""
+    """Name and file of each module whose imports are followed."""
     modules: frozenset[str]
     """Names of these modules."""
     packages: frozenset[str]

@@ -31,7 +31,7 @@ class Prediction:
 
     @property
     def empty(self) -> bool:
-        """Whether the reader ended its reply without a word; it is scored 0, and counted."""
+        """Whether the reader's reply has no words; it is scored 0, and counted."""
         return self.outcome == "answered" and not self.answer.strip()
 
 
@@ -50,9 +50,9 @@ class Effort:
     attempts: Mapping[str, int]
     failures: Mapping[str, int]
     parse_failures: Mapping[str, int]
-    """These four by purpose of the call."""
+    """This count and the three above are by purpose of the call."""
     notes: Mapping[str, int]
-    """Numbers of fallbacks, truncations and caps, by name."""
+    """Counts of fallbacks, truncations and caps, by name."""
     sent: int
     """Calls that were not answered from the cache."""
     tokens_in: int
@@ -79,7 +79,7 @@ class Score:
     """One metric's score of one prediction."""
 
     value: float | None
-    """None when there is no verdict: counted and shown, never part of a mean."""
+    """None when there is no verdict; such scores are counted and shown, and are never part of a mean."""
     why: str = ""
     repeat: int = 0
     detail: Mapping[str, Any] = field(default_factory=dict)

@@ -1,11 +1,11 @@
-"""A run's folder and its `run.json` as records: the only module that spells what a run's files are called and where they lie.
+"""A run's folder and its `run.json` as records: the only module that defines the names and places of a run's files.
 
 `<results>/runs/<data set>/<memory>-<identity>/` holds `run.json`; a folder a case in `cases/` with `predictions.jsonl`, `effort.jsonl`,
 `items.jsonl`, `nodes.jsonl`, and `case.json` once the case is complete; and score files `scores/<metric>-<hash of its settings>.jsonl`,
 each with its settings in a `.json` of the same name and, for a judge, its costs in `.effort.jsonl`.
 
-A folder may come from elsewhere. `RunFolder.record` therefore refuses one that holds anything but plain files and folders: a link would
-take other files of this machine into reports and merged results, reading a FIFO would wait for ever.
+A folder may come from another machine. `RunFolder.record` therefore refuses a folder that holds anything but plain files and folders: a
+link would take other files of this machine into reports and merged results, and reading a FIFO would wait for ever.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ RUN = "run.json"
 CASES, SCORES = "cases", "scores"
 PREDICTIONS, ITEMS, EFFORTS, NODES = "predictions.jsonl", "items.jsonl", "effort.jsonl", "nodes.jsonl"
 VECTORS = "vectors.npy"
-"""One row a line of `NODES`."""
+"""Vectors, one row for each line of `NODES`."""
 RECORDED = "recorded.jsonl"
-"""Of imported answers: one line a question, with those fields of `eval.files.imported.RECORDABLE` that the imported file has."""
+"""For imported answers: one line per question, with the fields of `eval.files.imported.RECORDABLE` that the imported file has."""
 ERRORS = "errors.log"
 """Tracebacks of what failed in a case."""
 COMPLETE = "case.json"
 """The file that says that a case is complete."""
 TIMELESS = (PREDICTIONS, ITEMS, NODES, VECTORS, COMPLETE)
-"""Files of a complete case that hold no measured time: two runs with one identity have the same ones."""
+"""Files of a complete case that hold no measured time: they are equal in two runs with the same identity."""
 COSTS = f".{EFFORTS}"
-"""End of the file beside a judge's score file that holds what judging cost."""
+"""End of the name of the file with the costs of judging, next to a judge's score file."""
 JUDGE = "judge_"
 """Beginning of the metric that a judge's score file is named after."""
 NO_MODEL = ("extractive", "hashing")
@@ -48,7 +48,7 @@ class RunRecord:
     """The content of a run's `run.json`. Fields that its file lacks have the values below."""
 
     name: str = ""
-    """Of the memory."""
+    """Name of the memory."""
     memory: Mapping[str, Any] = field(default_factory=dict)
     """Its settings, `build` among them."""
     dataset: Mapping[str, Any] = field(default_factory=dict)
@@ -72,21 +72,21 @@ class RunRecord:
     distributions: Mapping[str, str] | None = None
     made_with: Mapping[str, Any] = field(default_factory=dict)
     imported: Mapping[str, Any] = field(default_factory=dict)
-    """About the file of somebody else that the answers were read from; empty for a run of our own."""
+    """About the imported file that the answers were read from; empty for a run of this harness."""
     untested: str = ""
-    """Why nobody has tried the memory, where nobody has."""
+    """Why the memory has never been tested; empty where it has."""
     waived: Mapping[str, str] = field(default_factory=dict)
     """Promises of the memory contract that a program outside this process cannot keep, with the reasons."""
     content: Mapping[str, Any] = field(default_factory=dict)
-    """Everything as it stands in the file."""
+    """The whole content of the file."""
 
     @classmethod
     def of(cls, content: Mapping[str, Any], path: Path | None = None, *, whole: bool = True) -> RunRecord:
-        """The record with this content.
+        """Return the record with this content.
 
         Args:
             path: the file, for messages.
-            whole: whether it needs the fields of every run; an overview does with what is there.
+            whole: whether all fields of `NEEDED` must be there; an overview works without some.
 
         Raises:
             RunError: a field is missing or has another type.
@@ -130,7 +130,7 @@ MORE: dict[str, type] = {
 
 
 def _typed(content: Mapping[str, Any]) -> Iterator[tuple[str, Any, type]]:
-    """Name, value and type of the fields that are there; each is asked for once those before it are known to be right."""
+    """Yield name, value and type of the fields that are there; a field is read once the fields before it are known to be right."""
     yield from ((name, content[name], kind) for name, kind in NEEDED.items() if name in content)
     yield from ((name, content[name], kind) for name, kind in MORE.items() if content.get(name) is not None)
     yield from ((f"models.{role}", model, Mapping) for role, model in content.get("models", {}).items())
@@ -140,7 +140,7 @@ def _typed(content: Mapping[str, Any]) -> Iterator[tuple[str, Any, type]]:
 
 @dataclass(frozen=True, slots=True, order=True)
 class RunFolder:
-    """Where everything of a run lies; nothing is read or made but by `record`."""
+    """The paths of a run's files; only `record` reads a file."""
 
     path: Path
 
@@ -170,7 +170,7 @@ class RunFolder:
         return self.path / RUN
 
     def record(self) -> RunRecord:
-        """The record of a folder that holds nothing but plain files and folders. The folder itself may be a link, which its user named.
+        """Read the record; the folder must hold only plain files and folders. The folder itself may be a link, because the user named it.
 
         Raises:
             RunError: the folder is not a run folder, holds a link, a FIFO, a socket or a device, or its record is damaged.
@@ -192,7 +192,7 @@ class RunFolder:
 
     @property
     def is_imported(self) -> bool:
-        """Whether the answers were read from a file of somebody else.
+        """Whether the answers were imported from a file of other authors.
 
         Raises:
             RunError: the record is damaged.
@@ -201,35 +201,35 @@ class RunFolder:
 
     @property
     def is_linked(self) -> bool:
-        """Whether the run or the folder of its data set is a link, which leads out of the results."""
+        """Whether the run's folder or that of its data set is a link; a link leads out of the results."""
         return self.path.is_symlink() or self.path.parent.is_symlink()
 
     def case(self, case_id: str) -> Path:
-        """The folder of a case, be it there or not."""
+        """The folder of a case, whether or not it exists."""
         return self.path / CASES / safe_name(case_id)
 
     def cases(self) -> list[Path]:
-        """The folders of all cases that were begun, by name."""
+        """The folders of all started cases, sorted by name."""
         return sorted(path for path in self.path.glob(f"{CASES}/*") if path.is_dir())
 
     def complete(self) -> list[Path]:
-        """The folders of the cases that are complete, by name."""
+        """The folders of the complete cases, sorted by name."""
         return [path.parent for path in self.written(COMPLETE)]
 
     def written(self, name: str) -> list[Path]:
-        """The files of this name, one a case that has it, by case; `name` may be a pattern."""
+        """The files of this name in the cases that have it, sorted by case; `name` may be a pattern."""
         return sorted(self.path.glob(f"{CASES}/*/{name}"))
 
     def scores(self, stem: str) -> Path:
-        """The score file of this stem, be it there or not."""
+        """The score file of this stem, whether or not it exists."""
         return self.path / SCORES / f"{stem}.jsonl"
 
     def score_files(self, metric: str = "*") -> list[Path]:
-        """The score files of a metric, or all of them, without those of their costs."""
+        """The score files of a metric, or of all metrics, without the files of their costs."""
         return sorted(path for path in self.path.glob(f"{SCORES}/{metric}-*.jsonl") if not path.name.endswith(COSTS))
 
     def score_costs(self) -> list[Path]:
-        """The files with what judging cost."""
+        """The files with the costs of judging."""
         return sorted(self.path.glob(f"{SCORES}/*{COSTS}"))
 
 
@@ -295,7 +295,7 @@ def read_efforts(case_folder: Path, *needed: str) -> list[dict[str, Any]]:
     """The effort lines of a case; empty where it has none.
 
     Args:
-        needed: fields that every line must have, beside `phase`.
+        needed: fields that every line must have, in addition to `phase`.
 
     Raises:
         RunError: a line is damaged or lacks a field.

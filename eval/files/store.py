@@ -52,7 +52,7 @@ def safe_name(identifier: str) -> str:
     """
     # Not hidden, and no option of `rm *`.
     plain = re.sub(r"[^A-Za-z0-9._-]+", "_", identifier).rstrip("._").lstrip("._-") or "case"
-    if plain == identifier.lower() and len(plain) <= 80:  # many file systems take `A` and `a` for one name
+    if plain == identifier.lower() and len(plain) <= 80:  # on many file systems `A` and `a` are the same name
         return plain
     return f"{plain[:60]}-{hashlib.sha256(identifier.encode()).hexdigest()[:8]}"
 
@@ -121,7 +121,7 @@ def write_lines(path: Path, records: Iterable[Any]) -> None:
 
 
 def linked(stored: Path, place: Path, content: bytes) -> bool:
-    """Whether `place` became a hard link to `stored`: its content must be the same, and the file system must know hard links."""
+    """Make `place` a hard link to `stored` and return whether it is: both must have the same content, and the file system hard links."""
     try:
         if stored.read_bytes() != content:
             return False
@@ -133,10 +133,10 @@ def linked(stored: Path, place: Path, content: bytes) -> bool:
 
 
 def replace_file(path: Path, content: bytes | str) -> None:
-    """Replace a file, atomically; of two processes that do, the later one wins. Secrets in text are redacted.
+    """Replace a file, atomically; if two processes do, the later one wins. Secrets in text are redacted.
 
     Raises:
-        RunError: its folder is a link in a results folder, which may have come from somebody else, to a place of their choice.
+        RunError: its folder is a link in a results folder: results from another source could redirect the file to a place of their choice.
     """
     if path.parent.is_symlink() and (path.parent.parent / "runs").is_dir():
         raise RunError(f"{path.parent} is a link, so nothing is written there; remove it")
@@ -153,16 +153,16 @@ def line(record: Any) -> bytes:
 
 
 MOST_OPEN = 96
-"""Files that all appenders of a process hold open at once; macOS allows a process 256 by default."""
+"""Maximum number of files that all appenders of a process hold open; macOS allows a process 256 by default."""
 _opened: dict[Appender, None] = {}
-"""Appenders whose file is open, the one that opened it first in front."""
+"""Appenders with an open file, in the order in which they opened it."""
 _opening = threading.Lock()
 
 
 class Appender:
     """A file that several threads append lines to; each line is flushed at once.
 
-    Hundreds of cells have appenders at the same time, so a file is closed when others need its place, and opened again for the next line.
+    Hundreds of cells have appenders at the same time, so a file is closed when the limit is reached, and opened again for the next line.
     """
 
     def __init__(self, path: Path) -> None:
@@ -192,7 +192,7 @@ class Appender:
             with _opening:
                 _opened[self] = None
                 for other in list(_opened)[: max(0, len(_opened) - MOST_OPEN)]:
-                    if other is not self and other._lock.acquire(blocking=False):  # one that is writing keeps its file
+                    if other is not self and other._lock.acquire(blocking=False):  # a writing one keeps its file
                         other._shut()
                         del _opened[other]
                         other._lock.release()

@@ -1,6 +1,6 @@
-"""How far graders agree beyond chance: Cohen's kappa of two, Krippendorff's alpha of any number, with intervals.
+"""Agreement of graders beyond chance: Cohen's kappa of two, Krippendorff's alpha of any number, with intervals.
 
-Verdicts are right or wrong (nominal). Krippendorff, "Content Analysis" (2004), chapter 11: values that only one grader gave are left out.
+Verdicts are right or wrong (nominal). Krippendorff, "Content Analysis" (2004), chapter 11: answers with a single grader are left out.
 The interval is a jackknife over histories (over questions below five histories) with Student's t on Fisher's z, which keeps it below 1.
 Where the histories do not differ, as under perfect agreement, it is Wilson's interval of the disagreement on the effective number of
 answers.
@@ -18,7 +18,7 @@ from eval.statistics.intervals import Grouping, Interval, on_effective_number, t
 from eval.statistics.stats import ENOUGH_CLUSTERS
 
 RIGHT = 0.5
-"""A score from here on calls an answer right, wherever answers are sorted into right and wrong."""
+"""Lowest score of a right answer, wherever answers are sorted into right and wrong."""
 
 Verdicts = Mapping[Any, bool]
 """Whether a grader calls an answer right, by question."""
@@ -29,7 +29,7 @@ class Agreement:
     """The agreement of graders."""
 
     n: int
-    """Answers that two graders at least have graded."""
+    """Number of answers that at least two graders have graded."""
     agreeing: float
     """Share of the pairs of verdicts on one answer that are the same."""
     kappa: float | None
@@ -41,7 +41,7 @@ class Agreement:
 
 
 def agreement(graders: Sequence[Verdicts], clusters: Mapping[Any, str] | None = None) -> Agreement | None:
-    """The agreement of two or more graders; None without an answer that two of them graded.
+    """Compute the agreement of two or more graders; None without an answer that two of them graded.
 
     Args:
         clusters: history of each question; None leaves out one question at a time.
@@ -87,7 +87,7 @@ def _coincidences(verdicts: Sequence[Sequence[bool]]) -> np.ndarray:
 
 
 def _homes(n: int, clusters: Sequence[str] | None) -> np.ndarray:
-    """The unit that is left out with each answer, numbers from 0: its history where there are enough, else the answer alone."""
+    """The jackknife group of each answer, numbered from 0: its history where there are enough histories, else the answer alone."""
     codes: np.ndarray = np.unique(np.asarray(clusters or [""] * n), return_inverse=True)[1]
     return codes if codes.max() + 1 >= ENOUGH_CLUSTERS else np.arange(n)
 
@@ -110,7 +110,7 @@ def _with_interval(
     if len(groups) < 2:
         return value, None
     left, by_chance = disagreement(total - groups)
-    if (by_chance < 1e-12).any():  # one history alone holds all that differs
+    if (by_chance < 1e-12).any():  # all disagreement is in one history
         return value, None
     gaps = (1.0 - left / by_chance) - value
     error = float(((len(groups) - 1) / len(groups) * (gaps**2).sum()) ** 0.5)

@@ -33,7 +33,7 @@ SMALLER = {
     "foot": ("inch", 12),
     "dozen": ("piece", 12),
 }
-"""Units with a smaller one that they convert to exactly, and how many of it they are."""
+"""Units that convert exactly to a smaller unit, with that unit and the factor."""
 PLURALS = {"foot": "feet", "inch": "inches", "dozen": "dozen"}
 SHORT = {"km": "kilometre", "kg": "kilogram", "hr": "hour", "hrs": "hour", "min": "minute", "mins": "minute"}
 STOP = frozenset(
@@ -67,7 +67,7 @@ def words(text: str) -> list[str]:
 
 
 def content(text: str) -> set[str]:
-    """The words of a text that say something."""
+    """The words of a text without stop words."""
     return set(words(text)) - STOP
 
 
@@ -90,9 +90,9 @@ def type_of(answer: str) -> str:
 
 
 def differs(answers: Sequence[str], other: str) -> bool:
-    """Whether another answer is wrong where these are right: it shares none of their words, or of a long text hardly any.
+    """Whether another answer is certainly wrong where these are right: it shares none of their words, or hardly any of a long text.
 
-    Two dates may share words: the days that they mean must differ.
+    Two dates may share words: their days must differ.
     """
     if not content(other) or other in answers:
         return False
@@ -155,7 +155,7 @@ def _month_of(resolved: str) -> date | None:
 
 
 _NUMBER = re.compile(
-    # At the beginning, or figures after a word in small letters: "Overcooked 2" is a name, "it takes two" a phrase.
+    # A number at the beginning, or digits after a word in lower case: "Overcooked 2" is a name, "it takes two" a phrase.
     rf"^(?:(?:for|about|around|after|in|over|at least) )?(?P<first>\d{{1,3}}|{'|'.join(NUMBERS[1:])})(?![\w:-]|[.,]\d)"
     r"|(?<=[a-z] )(?P<later>\d{1,3})(?![\w:-]|[.,]\d)",
     re.IGNORECASE,
@@ -163,7 +163,7 @@ _NUMBER = re.compile(
 
 
 def of_number(answer: str) -> Iterator[Made]:
-    """The number in words or figures, a quantity in a smaller unit, and one more; of a short answer with one number and no date."""
+    """Change a short answer with one number and no date: number in words or digits, quantity in a smaller unit, number plus one."""
     matches = list(_NUMBER.finditer(answer))
     numbers = [word for word in words(answer) if word.isdigit() or word in NUMBERS]
     if len(matches) != 1 or len(numbers) != 1 or len(words(answer)) > 8 or mentions(answer, None):
@@ -190,7 +190,7 @@ def of_number(answer: str) -> Iterator[Made]:
 
 
 def _smaller(unit: str, count: int) -> str:
-    """A quantity in the next smaller unit; empty where none is known, or where nobody would say so (a hundred days in hours)."""
+    """A quantity in the next smaller unit; empty where there is none, or where the result is unusual (a hundred days in hours)."""
     plain = unit.lower()
     known = {**SHORT, **{plural: single for single, plural in PLURALS.items()}, **{f"{one}s": one for one in SMALLER}}
     plain = known.get(plain, plain)
@@ -207,7 +207,7 @@ def of_yes_or_no(answer: str) -> Iterator[Made]:
 
 
 def items_of(answer: str) -> list[str]:
-    """The items of a list of short things; a single item for anything else, a date with a comma included."""
+    """The items of a list of short items; any other text, also a date with a comma, is a single item."""
     plain = answer.strip().rstrip(".")
     items = [item.strip() for item in re.split(r",\s*(?:and\s+)?|\s+and\s+", plain) if item.strip()]
     longest = max((len(item.split()) for item in items), default=0)
@@ -217,10 +217,10 @@ def items_of(answer: str) -> list[str]:
 
 
 def of_list(answer: str, other: str | None) -> Iterator[Made]:
-    """The list in another order, without an item, and with another item.
+    """Change a list: another order, without an item, and with another item.
 
     Args:
-        other: an answer that is wrong; None where there is none.
+        other: a wrong answer; None where there is none.
     """
     items = items_of(answer)
     if len(items) < 2:
@@ -232,7 +232,7 @@ def of_list(answer: str, other: str | None) -> Iterator[Made]:
 
 
 def of_speaker(answer: str, speakers: Sequence[str]) -> Iterator[Made]:
-    """The other of two people in the place of the one whom the answer names."""
+    """Replace the person that the answer names by the other of the two people."""
     named = [name for name in speakers if name and re.search(rf"\b{re.escape(name)}\b", answer)]
     others = [name for name in speakers if name not in named]
     if len(named) == 1 and len(others) == 1 and len(words(answer)) <= 8:

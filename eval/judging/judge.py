@@ -17,10 +17,10 @@ decide which rule a question gets and what a reply means. A reply without a verd
 | memory      | RealMem              | JSON, of the `top` retrieved texts | recall in [0, 1]; helpfulness is kept |
 | rubric      | a judge of your own  | JSON {reason, label}          | 1 for CORRECT, .5 for PARTIAL           |
 
-Judges may put several questions about one answer, or none: BEAM's, one for each rubric item, or for each pair of a line and an event;
-LongMemEval-V2's, none where the question's own scorer decides. A part is a gold and an answer of its own. Of event ordering every pair is
-asked at once, where the official script asks on until the first yes: the outcome is the same. The score has no value if one part has
-none; the detail keeps what all parts said.
+A judge may put several questions about one answer, or none: BEAM's puts one for each rubric item, or for each pair of a line and an event;
+LongMemEval-V2's puts none where the question's own scorer decides. A part is a gold and an answer of its own. For event ordering all pairs
+are asked at once, where the official script stops at the first yes: the outcome is the same. The score has no value if a part has none;
+the detail keeps the replies of all parts.
 
 A rubric needs no code: its text stands in the judge's file and says when an answer is CORRECT, PARTIAL or WRONG (conf/judge/rubric.yaml).
 
@@ -30,7 +30,7 @@ closed field of a JSON reply, or the word or digit that the reply begins with, f
 Labels, digits, yes and no must stand alone (`eval.metrics.labels`): "NOT CORRECT" is no verdict.
 
 Deviations: a LongMemEval reply that does not state yes or no has no verdict. The official script takes any "yes" in it for yes, and
-everything else for no: so does `reading="official"` (conf/judge/longmemeval_official.yaml), with the same prompts. Replies that are
+everything else for no, as does `reading="official"` (conf/judge/longmemeval_official.yaml), with the same prompts. Replies that are
 empty or refused, which the script counts as no, have no verdict here either way.
 """
 
@@ -71,13 +71,13 @@ UNANSWERABLE = "This is not mentioned in the conversation."
 _FILES = {"knowledge-update": "update"}
 _EVENT = "judge/beam_event"
 ORDERING = "event_ordering"
-"""BEAM's category whose parts are pairs of a line and an event."""
+"""Category of BEAM whose parts are pairs of a line and an event."""
 _LONGMEMEVAL = ("standard", "temporal", "update", "preference", "abstention")
 
 
 @dataclass(frozen=True, slots=True)
 class Judge:
-    """How answers are graded: one file of `conf/judge`."""
+    """The settings of a judge: one file of `conf/judge`."""
 
     name: str
     title: str
@@ -89,20 +89,20 @@ class Judge:
     gold_as_list: bool = False
     """Whether the gold answers are shown as a bracketed list, as MemoryAgentBench does."""
     rubric: str = ""
-    """Of `rubric`: when an answer is CORRECT, PARTIAL or WRONG, in the user's words."""
+    """With the rule `rubric`: the user's text that says when an answer is CORRECT, PARTIAL or WRONG."""
     reading: beam.Reading = "corrected"
-    """Of `beam`, `locomo_plus` and `longmemeval`: whether replies, and BEAM's answers, are read as by its own script or strictly."""
+    """With `beam`, `locomo_plus` and `longmemeval`: read replies, and BEAM's answers, as the benchmark's own script does, or strictly."""
     halves: bool = True
-    """Of `beam`: whether half a rubric item counts .5; the official script truncates it to 0."""
+    """With `beam`: whether half a rubric item counts .5; the official script truncates it to 0."""
     order: beam.Order = "final"
-    """Of `beam`: the score of event ordering. Published is `tau_norm`."""
+    """With `beam`: the score of event ordering. The paper publishes `tau_norm`."""
     counted: halumem.Label = "Correct"
-    """Of `halumem`: the verdict whose share is the score."""
+    """With `halumem`: the verdict whose share is the score."""
     retries: int = 0
-    """How often an answer is judged again, at most, while the replies have no verdict. The cache keeps those replies, too, so a later run
+    """Maximum number of retries while the replies to an answer have no verdict. The cache keeps those replies, too, so a later run
     gets the same ones."""
     top: int = 0
-    """Of `memory`: how many of the recalled items with the highest scores are judged; 0 judges all."""
+    """With `memory`: the number of recalled items with the highest scores that are judged; 0 judges all."""
 
     def __post_init__(self) -> None:
         if (self.rule == "rubric") != bool(self.rubric.strip()):
@@ -122,7 +122,7 @@ class Judge:
 def judge_request(
     judge: Judge, prompts: Prompts, question: Question, gold: Gold, answer: str, *, sample: int = 0, retry: int = 0
 ) -> Request:
-    """The request that asks for a verdict on an answer; with the rule `memory`, on the recalled texts.
+    """Build the request that asks for a verdict on an answer; with the rule `memory`, on the recalled texts.
 
     Args:
         sample: number of the repeat; requests that differ in it are separate draws.
@@ -149,7 +149,7 @@ def judge_request(
 def judge_requests(
     judge: Judge, prompts: Prompts, question: Question, gold: Gold, answer: str, *, sample: int = 0, retry: int = 0
 ) -> tuple[Request, ...]:
-    """The requests that ask for the verdict on one answer; one for all judges but BEAM's and LongMemEval-V2's."""
+    """Build the requests for the verdict on one answer; all judges but BEAM's and LongMemEval-V2's need exactly one."""
     return tuple(
         judge_request(judge, prompts, question, part, text, sample=sample, retry=retry)
         for part, text in RULES[judge.rule].parts(judge, gold, answer)
@@ -169,7 +169,7 @@ def judged(judge: Judge, reply: Completion, gold: Gold) -> Score:
         return Score(None, f"no verdict: {why_none(reply)}")
     if reply.stopped != "cut" or _is_read_whole(judge):
         return verdict(judge, reply.text, gold)
-    rule: Rule = "longmemeval" if _is_pair(judge, gold) else judge.rule  # both are yes or no
+    rule: Rule = "longmemeval" if _is_pair(judge, gold) else judge.rule  # the replies of both are yes or no
     complete = RULES[rule].complete(reply.text)
     score = verdict(judge, complete, gold) if complete else Score(None)
     return (
@@ -180,7 +180,7 @@ def judged(judge: Judge, reply: Completion, gold: Gold) -> Score:
 
 
 def verdict(judge: Judge, text: str, gold: Gold) -> Score:
-    """The score in the text of a judge's reply; without a value when the text has no verdict.
+    """Parse the score in the text of a judge's reply; it has no value when the text has no verdict.
 
     Replies are parsed strictly: a missing label or number is not guessed from the prose around it.
     """
@@ -204,7 +204,7 @@ def _prompt(judge: Judge, question: Question, gold: Gold) -> str:
 
 
 def _gold(judge: Judge, gold: Gold) -> str | tuple[str, ...]:
-    """The reference answer as the judge sees it; never the tempting wrong answer of an unanswerable question."""
+    """The reference answer for the judge; never the tempting wrong answer of an unanswerable question."""
     if "gold_memories" in gold.detail and judge.rule in ("grade", "memory"):
         return tuple(gold.detail["gold_memories"]) or NO_MEMORY
     if judge.rule == "grade" and "category_id" in gold.detail:
@@ -215,12 +215,12 @@ def _gold(judge: Judge, gold: Gold) -> str | tuple[str, ...]:
 
 
 def _is_pair(judge: Judge, gold: Gold) -> bool:
-    """Whether the judge is asked if a line and an event are the same."""
+    """Whether the question to the judge is if a line and an event are the same."""
     return judge.rule == "beam" and gold.category == ORDERING and "rubric" in gold.detail
 
 
 def _is_read_whole(judge: Judge) -> bool:
-    """Whether a reply is read as it is, cut or not: LongMemEval's script looks for a word anywhere in the first ten tokens."""
+    """Whether a reply is read even when it was cut: LongMemEval's script looks for a word anywhere in the first ten tokens."""
     return judge.rule == "longmemeval" and judge.reading == "official"
 
 
@@ -263,7 +263,7 @@ def _of_three(judge: Judge, text: str, gold: Gold) -> Score | None:
 
 
 def _by_rubric(judge: Judge, text: str, gold: Gold) -> Score | None:
-    """The JSON field decides where there is one, else a phrase that is nothing but the label; two labels are no verdict."""
+    """The JSON field decides if there is one, else a phrase that consists of the label alone; two labels are no verdict."""
     labels = set(re.findall(r'"label"\s*:\s*"([^"]*)"', text))
     if not labels and len(set(re.findall(r"\b(?:CORRECT|PARTIAL|WRONG)\b", text))) == 1:
         labels = {stated(text, tuple(RUBRIC), capitals=True)}
@@ -279,13 +279,13 @@ def _valued(value: float | None) -> Score | None:
 
 
 def _field(pattern: str) -> Callable[[str], str]:
-    """A parser that returns the deciding field as a JSON object if it is closed and always has the same value, else nothing."""
+    """A parser that returns the deciding field as a JSON object if it is closed and always has the same value, else the empty text."""
     field = re.compile(pattern)
     return lambda text: "{" + closed.pop() + "}" if len(closed := set(field.findall(text))) == 1 else ""
 
 
 def _beginning(pattern: str) -> Callable[[str], str]:
-    """A parser that returns the beginning of the text if it matches, else nothing."""
+    """A parser that returns the beginning of the text if it matches, else the empty text."""
     start = re.compile(rf"[\s\"'`*(]*({pattern})", re.IGNORECASE)
     return lambda text: match[1] if (match := start.match(text)) else ""
 
@@ -303,7 +303,7 @@ def _parts_of_rubric(judge: Judge, gold: Gold, answer: str) -> list[tuple[Gold, 
 
 
 def _asking(gold: Gold, item: str) -> Gold:
-    # Every item is a criterion that can be met, also the refusal that an abstention is to contain.
+    # Every item is a criterion that can be met, also the refusal that an abstention must contain.
     return replace(gold, answers=(item,), answerable=True)
 
 
@@ -329,13 +329,13 @@ def _by_parts(judge: Judge, scores: Sequence[Score], gold: Gold, answer: str) ->
 
 
 def _undecided(judge: Judge, gold: Gold, answer: str) -> list[tuple[Gold, str]]:
-    """LongMemEval-V2: nothing where the question's own scorer decides."""
+    """LongMemEval-V2: no part where the question's own scorer decides."""
     decided = "eval_function" in gold.detail and longmemeval_v2.decided(gold, answer) is not None
     return [] if decided else [(gold, answer)]
 
 
 def _asked_or_decided(judge: Judge, scores: Sequence[Score], gold: Gold, answer: str) -> Score:
-    """LongMemEval-V2: the judge's score, or where no judge is asked that of the question's own scorer."""
+    """LongMemEval-V2: the judge's score; where no judge is asked, the score of the question's own scorer."""
     decided = None if scores else longmemeval_v2.decided(gold, answer)
     return scores[0] if decided is None else decided
 
@@ -345,16 +345,16 @@ def _asked_or_decided(judge: Judge, scores: Sequence[Score], gold: Gold, answer:
 
 @dataclass(frozen=True, slots=True)
 class GradingRule:
-    """A grading rule: how replies are read, and what sets its judges apart from others."""
+    """A grading rule: the parser of replies, and everything else in which its judges differ from others."""
 
     score: Callable[[Judge, str, Gold], Score | None]
     """The score in the text of a reply; None where it has no verdict."""
     complete: Callable[[str], str]
     """The part of a cut reply that holds a complete verdict; empty where there is none."""
     fields: Callable[[Judge, Question, Gold, str], Mapping[str, Any]] = lambda *_: {}
-    """Fields of the prompt next to those of all prompts, or in their place."""
+    """Fields of the prompt that are added to the fields of all prompts, or replace them."""
     parts: Callable[[Judge, Gold, str], list[tuple[Gold, str]]] = lambda judge, gold, answer: [(gold, answer)]
-    """Gold and answer of each question that the judge is asked about one answer."""
+    """Gold and answer for each question to the judge about one answer."""
     together: Callable[[Judge, Sequence[Score], Gold, str], Score] = lambda judge, scores, *_: scores[0]
     """The score of an answer from those of its parts."""
     unasked: float | None = 0.0
@@ -362,9 +362,9 @@ class GradingRule:
     no_probes: str = ""
     """Why its judges cannot grade probes (`eval.judging.judge_probes`), which are right and wrong answers; empty where they can."""
     needs: str = ""
-    """The field of `Gold.detail` without which they cannot; empty where they need none."""
+    """The field of `Gold.detail` without which they cannot grade; empty where they need none."""
     lacking: str = ""
-    """Why they cannot grade data without it."""
+    """Why they cannot grade data without this field."""
 
 
 _STATED_LABEL = _field(r'"label"\s*:\s*"[^"]*"')

@@ -1,18 +1,18 @@
-"""The worth of a judge's verdicts: its errors by kind of probe, its consistency, and scores corrected for its errors.
+"""The reliability of a judge: its errors by kind of probe, its consistency, and scores corrected for its errors.
 
 The corrected score is Rogan and Gladen's (1978): with the share `a` of right answers that the judge accepts and the share `r` of wrong
 answers that it rejects, an observed share `p` estimates the true share `(p + r - 1) / (a + r - 1)`. Its interval is a parametric
 bootstrap that carries the uncertainty of all three shares: each is drawn from its Jeffreys posterior, with as many trials as independent
 answers would need for the same standard error (that of the observed share by case, those of the judge by question).
 
-The correction holds if answers err like the probes, which nothing in the data can show. So a corrected score has three parts: the point
-under the mix below, its interval under the same mix, and the range of points over the kinds of probe, each taken for all errors alone.
-The mix: probes count, not kinds, so kinds weigh as often as the data's answers allow them. Refusals are not mixed: an answer that
-refuses a question with an answer is wrong for certain, so it is counted as wrong without correction, and only the other answers are
-corrected, by the probes that say something. Probes that give the judge an order are left out; no memory answers so.
+The correction holds if answers err like the probes; nothing in the data can show whether they do. So a corrected score has three parts:
+the point under the mix below, its interval under the same mix, and the range of points when each kind of probe stands for all errors.
+The mix: each probe counts once, so a kind weighs as much as the data's answers allow. Refusals are not mixed: an answer that refuses an
+answerable question is certainly wrong, so it is counted as wrong without correction. Only the other answers are corrected, by the probes
+with an answer in them. Probes that give the judge an order are left out, because no memory answers like that.
 
-At the ends a point is 0 or 1, and its interval is clipped there, so it is one-sided. A score further out than two standard errors has no
-correction: no share of right answers gives it, so the answers err in other ways than the probes.
+A corrected point below 0 or above 1 becomes 0 or 1; its interval is clipped there, so it is one-sided. A point that is outside by more than
+two standard errors has no correction: no share of right answers gives it, so the answers err in other ways than the probes.
 
 Where a judge is asked several times, its repeats are averaged, as tables do.
 """
@@ -33,7 +33,7 @@ from eval.statistics.stats import Estimate, Interval, by_question
 
 DRAWS = 4000
 UNSAID = frozenset({"refusal", "empty", "an order to the judge"})
-"""Kinds of wrong probes that say nothing: refusals are known without a judge, and no memory gives orders."""
+"""Kinds of wrong probes without an answer in them: refusals are known without a judge, and no memory gives orders."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,20 +43,20 @@ class ProbeVerdicts:
     kind: str
     right: bool
     values: tuple[float | None, ...]
-    """By repeat; None where the judge gave no verdict."""
+    """Value by repeat; None where the judge gave no verdict."""
     question: tuple[str, str] = ("", "")
     """Case and question that the probe was made from."""
     answer_first: float | None = None
-    """The verdict when the answer stands before the reference in the prompt; None where it was not asked or gave none."""
+    """The verdict when the answer stands before the reference in the prompt; None if the judge was not asked or gave none."""
 
     @property
     def accepts(self) -> list[bool]:
-        """Whether each repeat with a verdict accepts."""
+        """For each repeat with a verdict, whether it accepts."""
         return [value >= RIGHT for value in self.values if value is not None]
 
     @property
     def error(self) -> float | None:
-        """Share of the repeats that are wrong; None without a verdict."""
+        """Share of the repeats whose verdict is wrong; None without a verdict."""
         accepts = self.accepts
         return None if not accepts else accepts.count(not self.right) / len(accepts)
 
@@ -68,7 +68,7 @@ class KindErrors:
     kind: str
     right: bool
     n: int
-    """Probes with a verdict."""
+    """Number of probes with a verdict."""
     unscored: int
     errors: float
     """Share of wrong answers that were accepted, or of right ones that were rejected."""
@@ -77,7 +77,7 @@ class KindErrors:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """A mean share with the number of independent trials that would make it as uncertain."""
+    """A mean share, with the number of independent trials that would give it the same uncertainty."""
 
     mean: float
     trials: float
@@ -85,7 +85,7 @@ class Share:
 
     @property
     def interval(self) -> Interval:
-        """95 % of its Jeffreys posterior, open to the side of an extreme mean."""
+        """The 95 % interval of its Jeffreys posterior; at a mean of 0 or 1 it is one-sided."""
         from scipy.special import betaincinv  # imported here: it takes half a second
 
         right, wrong = self.mean * self.trials + 0.5, (1.0 - self.mean) * self.trials + 0.5
@@ -103,17 +103,17 @@ class Card:
 
     lines: tuple[KindErrors, ...]
     rejected: Share | None
-    """Right answers that it rejects, the mean over probes; None without such a probe."""
+    """Share of right answers that it rejects, the mean over probes; None without such a probe."""
     accepted: Share | None
-    """Wrong answers that it accepts, the mean over the probes that say something; None without a wrong probe."""
+    """Share of wrong answers that it accepts, the mean over probes with an answer in them; None without a wrong probe."""
     repeats: Agreement | None
-    """Of the judge with itself, asked again; None for one repeat."""
+    """Agreement of the judge with itself over repeats; None for one repeat."""
     order: Agreement | None
-    """Of the judge with itself, when the answer stands before the reference; None where that was not asked."""
+    """Agreement of the judge with itself when the answer stands before the reference; None where that was not asked."""
 
     @property
     def discriminates(self) -> bool:
-        """Whether it accepts more of the right answers than of the wrong ones."""
+        """Whether it accepts a larger share of the right answers than of the wrong ones."""
         return (
             self.rejected is not None
             and self.accepted is not None
@@ -142,7 +142,7 @@ def card(verdicts: Sequence[ProbeVerdicts]) -> Card:
 
 
 def _given(verdicts: Sequence[ProbeVerdicts], values: Sequence[Sequence[float | None]]) -> dict[int, bool]:
-    """Whether the answer was accepted, by number of the probe; probes without a verdict are left out."""
+    """Whether each probe's answer was accepted, by number of the probe; probes without a verdict are left out."""
     return {
         place: value >= RIGHT
         for place, own in zip(range(len(verdicts)), values, strict=True)
@@ -170,33 +170,33 @@ def _share(verdicts: Sequence[ProbeVerdicts]) -> Share | None:
         pull[question] = pull.get(question, 0.0) + (error - mean) / size
     questions = len(pull)
     clustered = sum(each**2 for each in pull.values()) * questions / max(questions - 1, 1)
-    smooth = (mean * size + 0.5) / (size + 1)  # no error, or nothing else, is luck: half a probe more on either side
+    smooth = (mean * size + 0.5) / (size + 1)  # a share of exactly 0 or 1 may be luck: add half a probe on either side
     variance = max(clustered, smooth * (1.0 - smooth) / size)
-    # At an extreme mean the variance says nothing: then every question is a trial.
+    # At a mean of 0 or 1 the variance is uninformative: then every question counts as a trial.
     trials = mean * (1.0 - mean) / variance if 0.0 < mean < 1.0 else float(questions)
     return Share(mean, min(trials, float(size)), size)
 
 
 MISFIT = "its card does not fit"
-"""End of the reason where a score lies outside what the judge gives to wrong and to right probes."""
+"""End of the reason for a score outside the range between the judge's scores of wrong and of right probes."""
 CLEAR = 2.0
-"""Standard errors from which such a score is no longer luck."""
+"""Number of standard errors from which such a score is no longer luck."""
 
 
 @dataclass(frozen=True, slots=True)
 class Corrected:
-    """A share of right answers, corrected for a judge's errors: true if the answers err like the probes."""
+    """A share of right answers, corrected for a judge's errors; valid if the answers err like the probes."""
 
     mean: float
     interval: Interval
     by_kind: Interval
-    """Not an interval of confidence: the least and the largest point if all errors were like those of one kind of probe."""
+    """Not a confidence interval: the smallest and the largest point if all errors were like those of one kind of probe."""
 
 
 def corrected(
     observed: Estimate, judge: Card, refused: float = 0.0, accepted_refusals: float = 0.0, seed: int = 0
 ) -> Corrected | str:
-    """The score that a judge without errors would give if answers err like its probes, or why there is none.
+    """Estimate the score of a judge without errors, if answers err like the probes; or return the reason why there is none.
 
     Args:
         observed: a mean of verdicts that are 0 or 1.
@@ -246,7 +246,7 @@ def _over_kinds(judge: Card, given: float, rest: float, point: float) -> Interva
 
 
 def _trials(observed: Estimate, given: float, rest: float) -> float:
-    """Trials that make the share among the answers that say something as uncertain as the observed share among all."""
+    """Trials that give the share among non-refusing answers the same uncertainty as the observed share among all answers."""
     most, spread = observed.n * rest, observed.mean * (1.0 - observed.mean)
     if spread == 0.0 or not 0.0 < given < 1.0:
         return max(most, 1.0)
@@ -254,7 +254,7 @@ def _trials(observed: Estimate, given: float, rest: float) -> float:
 
 
 def _effective(observed: Estimate) -> float:
-    """Questions that independent ones would need for as wide an interval as that by case; at most their number."""
+    """Number of independent questions whose interval is as wide as the interval by case; at most the number of questions."""
     if observed.by_case is None or not 0.0 < observed.mean < 1.0:
         return float(observed.n)
     half = (observed.by_case.high - observed.by_case.low) / 2
@@ -264,7 +264,7 @@ def _effective(observed: Estimate) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Correction:
-    """The card by which the scores of a judge are corrected."""
+    """The card that corrects the scores of a judge."""
 
     card: Card | None
     """None where the judge has none."""
@@ -272,7 +272,7 @@ class Correction:
     """The command that makes a card, for a judge without one."""
 
     def of(self, observed: Estimate, values: Iterable[float], refusals: Sequence[float] = ()) -> Corrected | str:
-        """The corrected score, or why there is none.
+        """Return the corrected score, or the reason why there is none.
 
         Args:
             values: the verdicts behind the observed mean.
@@ -289,7 +289,7 @@ class Correction:
 
 
 def write_card(path: Path, verdicts: Sequence[ProbeVerdicts]) -> None:
-    """Keep a card as the verdicts that it is made of, one line a probe."""
+    """Save a card as its verdicts, one line per probe."""
     write_lines(path, [asdict(verdict) for verdict in verdicts])
 
 

@@ -1,8 +1,8 @@
 """Judging as soon as an answer is saved, while other memories are still being built.
 
-A verdict's call is sent with the least urgency, so it takes only places that nothing else wants. `eval.judging.score.score_judge` takes
-such a call in place of one of its own, with the ledger that it was charged to: score files and costs are what they would be without it. A
-kill loses no verdict that came back, because the cache has it.
+A verdict's call is sent with the lowest urgency, so it takes only places that no other call waits for. `eval.judging.score.score_judge`
+uses such a call instead of its own, with the ledger that it was charged to, so score files and costs do not change. If the process is
+killed, no received verdict is lost, because the cache has it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from memsys.llm.protocol import Completion, EndOfRun, Request
 
 @dataclass(frozen=True, slots=True)
 class _Waiting:
-    """A verdict that is to be asked for."""
+    """A verdict that has not been requested yet."""
 
     judging: Judging
     requests: tuple[Request, ...]
@@ -34,7 +34,7 @@ class _Waiting:
 
 @dataclass(slots=True)
 class _State:
-    """Requests that wait to be sent, and sent ones whose replies nobody has taken."""
+    """Requests that wait to be sent, and sent requests whose replies have not been taken."""
 
     waiting: dict[VerdictKey, _Waiting] = field(default_factory=dict)
     sent: dict[VerdictKey, Sent] = field(default_factory=dict)
@@ -42,7 +42,7 @@ class _State:
 
 
 class JudgingAhead:
-    """Verdicts that are asked for while a run is still answering. Safe to use from several threads."""
+    """Requests verdicts while a run is still answering. Safe to use from several threads."""
 
     def __init__(self) -> None:
         self._judges: dict[Path, list[Judging]] = {}
@@ -52,15 +52,15 @@ class JudgingAhead:
         self._thread: threading.Thread | None = None
 
     def expect(self, run: Run, judges: Sequence[Judging]) -> None:
-        """Have the answers of a run judged by these judges. Those that grade recalled texts are left to `score_judge`."""
+        """Register the judges of a run's answers. Judges that grade recalled texts are left to `score_judge`."""
         self._most = max(self._most, run.outstanding)
         self._judges[run.folder] = [judging for judging in judges if judging.judge.rule != "memory"]
 
     def on_answer(self, run: Run, case: Case, prediction: Prediction) -> None:
-        """An answer was saved: ask for its verdicts.
+        """Request the verdicts on an answer that was saved.
 
         Raises:
-            EndOfRun: no further call can be made, as an earlier verdict's call has shown.
+            EndOfRun: the call for an earlier verdict has shown that no further call can be made.
         """
         judges = self._judges.get(run.folder)
         if not judges or prediction.outcome != "answered" or prediction.empty:
@@ -81,7 +81,7 @@ class JudgingAhead:
             self._changed.notify()
 
     def take(self, key: VerdictKey) -> Sent | None:
-        """The calls that were sent for a verdict, with their ledger; None when the caller is to send them."""
+        """The calls that were sent for a verdict, with their ledger; None when the caller must send them."""
         with self._changed:
             self._state.waiting.pop(key, None)
             return self._state.sent.pop(key, None)
@@ -96,7 +96,7 @@ class JudgingAhead:
                 if self._state.ended is not None:
                     continue
                 self._outstanding += len(waiting.requests)
-                # Submitted with the lock held: `take` must not find it neither waiting nor sent.
+                # Submitted with the lock held, so that `take` always sees it as either waiting or sent.
                 with metering() as ledger:
                     calls = tuple(_submitted(waiting.judging, request) for request in waiting.requests)
                 self._state.sent[key] = (ledger, calls)

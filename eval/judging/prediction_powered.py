@@ -1,15 +1,15 @@
 """A run's score from a judge's verdicts on all answers and a person's on a random sample of them; it needs no card of the judge.
 
 Prediction-powered inference (Angelopoulos, Bates, Fannjiang, Jordan and Zrnic 2023, Science 382), tuned as in PPI++ (Angelopoulos, Duchi
-and Zrnic 2023, section 6): the mean of the person's verdicts, plus `weight` times what the judge gives to all answers more than to the
-sample. The weight is the one with the least variance, so a judge that errs at random is not listened to.
+and Zrnic 2023, section 6): the mean of the person's verdicts, plus `weight` times the difference between the judge's mean on all answers
+and on the sample. The weight minimises the variance, so a judge that errs at random gets a weight near 0.
 
-Standard error by question: that of the sum of influences of the answers. By case: the delete-one-history jackknife, never below the error
-by question. A sample in which person and judge happen to agree says little about how seldom they differ, so its variance is never below
-that of a sample with two differences more (as Agresti and Coull's interval counts). Both intervals are Wilson's with Student's quantile,
-for the number of rated answers that would have the same standard error: near 0 and 1 they cover what a symmetric interval does not.
+The standard error by question is that of the sum of the answers' influences. The error by case is the delete-one-history jackknife, never
+below the error by question. A sample in which person and judge happen to agree says little about how rarely they differ, so its variance
+is never below that of a sample with two more differences (as in Agresti and Coull's interval). Both intervals are Wilson's with Student's
+quantile, for the number of rated answers with the same standard error: near 0 and 1 they have better coverage than a symmetric interval.
 
-The sample must be random: `sample_order` says which answers to rate first.
+The sample must be random: `sample_order` gives the order in which to rate answers.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ FEWEST = 20
 
 
 def sample_order(keys: Iterable[Key]) -> list[Key]:
-    """The questions in the order in which a person should rate them: that of a hash, so every beginning is a random sample."""
+    """The questions in the order in which a person should rate them: sorted by a hash, so every prefix is a random sample."""
     return sorted(keys, key=lambda key: hashlib.sha256("\x00".join(key).encode()).digest())
 
 
 def prediction_powered(verdicts: Sequence[float], clusters: Sequence[str], ratings: Sequence[float | None]) -> Estimate:
-    """The mean verdict that the person would give to all answers, with its intervals.
+    """Estimate the mean verdict that the person would give to all answers, with intervals.
 
     Args:
         verdicts: the judge's, one per answer, from 0 to 1.
@@ -82,7 +82,7 @@ def _interval(mean: float, variance: float, freedom: float, n: int) -> Interval:
     """Wilson's interval for the number of independent ratings that has this variance.
 
     Args:
-        n: ratings.
+        n: number of ratings.
     """
     inside, smooth, quantile = (
         min(max(mean, 0.0), 1.0),

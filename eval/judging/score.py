@@ -2,7 +2,7 @@
 
 A line stays valid as long as the answer that it scored is the same. Lexical metrics need no model; judges go through the cache.
 
-Some metrics look at several reads: what was recalled for a question before and after, for its twin, or in another build.
+Some metrics use several reads: the recall for a question before and after a change, for its twin question, or in another build.
 `Gold.detail["reads"]` of a scored question names them, each by its case and question id; `end` is the question itself.
 """
 
@@ -50,7 +50,7 @@ from memsys.prompts import Prompts
 UNKNOWN_RECALL = "imported answers come without what was recalled"
 
 Scorer = Callable[..., Score]
-"""A function of question, gold and prediction; with a fourth parameter `recalled` also of the texts that were recalled, in their order."""
+"""A function of question, gold and prediction; a fourth parameter `recalled` gets the recalled texts, in their order."""
 JointScorer = Callable[[Question, Gold, Mapping[str, Read]], Score]
 
 
@@ -65,7 +65,7 @@ class Metric:
     on_recall: bool = False
     """Whether it scores the recalled texts in place of the answer."""
     joint: bool = False
-    """Whether it is a function of question, gold and several reads."""
+    """Whether its function takes question, gold and several reads."""
 
     def identity(self) -> dict[str, Any]:
         """The parts that decide which file holds its scores: its settings and code."""
@@ -73,7 +73,7 @@ class Metric:
         return {"settings": self.settings, "source": source_digest([module])}
 
     def scored_text(self, prediction: Prediction) -> str:
-        """The part of a prediction that it scores; a line is valid as long as this is the same."""
+        """The part of a prediction that it scores; a line is valid as long as this part is the same."""
         return _ranking(prediction) if self.on_recall else prediction.answer
 
 
@@ -87,9 +87,9 @@ class Judging:
     """Identity of the model; it is part of the score file's identity."""
     prompts: Prompts
     repeats: int = 1
-    """How often each answer is judged, in separate draws."""
+    """Number of times that each answer is judged, in separate draws."""
     model_name: str = ""
-    """The model's name, which is written beside the scores; it identifies nothing."""
+    """The model's name, written next to the scores; it is not part of the identity."""
 
     @cached_property
     def identity(self) -> dict[str, Any]:
@@ -117,14 +117,14 @@ Sent = tuple[Ledger, tuple[Future[Completion], ...]]
 
 
 class Ahead(Protocol):
-    """Verdicts that were asked for before the scoring began (`eval.judging.judging_ahead`)."""
+    """Verdicts that were requested before the scoring began (`eval.judging.judging_ahead`)."""
 
     def take(self, key: VerdictKey) -> Sent | None:
         """The calls that were sent for a verdict, with their ledger; None when there are none."""
 
 
 def score_paths(run: Run, metrics: Sequence[Metric], judges: Mapping[str, Judging], k_evidence: int) -> dict[str, Path]:
-    """Where the scores of a run stand under these settings, by metric; nothing is scored or written."""
+    """Paths of a run's score files under these settings, by metric; nothing is scored or written."""
     evidence = _evidence(k_evidence)
     return {
         **{metric.name: place_of(run, metric.name, metric.identity()) for metric in metrics},
@@ -134,7 +134,7 @@ def score_paths(run: Run, metrics: Sequence[Metric], judges: Mapping[str, Judgin
 
 
 def _evidence(k: int) -> tuple[str, dict[str, Any]]:
-    """Name of the evidence score and what identifies it."""
+    """Name and identity of the evidence score."""
     return f"evidence@{k}", {"source": source_digest(["eval.metrics.retrieval"])}
 
 
@@ -173,7 +173,7 @@ def score_lexical(run: Run, metrics: Sequence[Metric]) -> dict[str, Path]:
 
 
 def score_evidence(run: Run, k: int) -> Path:
-    """Score how much of the evidence the first `k` recalled items bring back; returns the score file.
+    """Score the share of the evidence that the first `k` recalled items cover; returns the score file.
 
     The value is `covered@k`. The detail holds `verbatim@k`, nDCG@k and the mean number of sources per item.
     """
@@ -190,7 +190,7 @@ def score_evidence(run: Run, k: int) -> Path:
         else:
             if case is not told:
                 told, texts = case, {turn.id: turn.text for turn in case.turns}
-            # Ranked by the memory's own scores: the order of a recall may be meant for the reader.
+            # Items are ranked by the memory's own scores: the order of a recall may be meant for the reader.
             given = recalled.items(prediction)
             items = [given[place] for place in sorted(range(len(given)), key=lambda place: -prediction.scores[place])]
             sources = [item["sources"] for item in items]
@@ -227,11 +227,11 @@ def _ranking(prediction: Prediction) -> str:
 def _score_together(run: Run, scorers: Mapping[Path, JointScorer]) -> None:
     """Write the score files of a run whose metrics look at several reads; files that hold scores of exactly these reads are kept.
 
-    A question with a read that failed or was aborted has a line without a value, whose detail names the outcome `errored`; one with a
-    read that was not reached has no line.
+    A question with a failed or aborted read has a line without a value; its detail names the outcome `errored`. A question with a read
+    that was not reached has no line.
 
     Args:
-        scorers: by the file that is written.
+        scorers: the scorers, by the file that is written.
     """
     predictions: dict[str, Mapping[str, Prediction]] = {}
     joined: list[tuple[Question, Gold, dict[str, Prediction], str]] = []
@@ -246,7 +246,7 @@ def _score_together(run: Run, scorers: Mapping[Path, JointScorer]) -> None:
                 if (prediction := predictions[case_id].get(question_id)) is not None:
                     found[name] = prediction
             if found.keys() == gold.detail["reads"].keys():
-                # What is scored: all that was recalled, and the answers.
+                # All recalled texts and the answers are scored.
                 parts = [" ".join((name, each.outcome, *each.items, each.answer)) for name, each in found.items()]
                 joined.append((question, gold, found, "\n".join(parts)))
     known = {(found["end"].case_id, question.id, hash_of(text)) for question, _, found, text in joined}
@@ -278,7 +278,7 @@ def is_judged(run: Run, judging: Judging) -> bool:
 
 
 def _wanted(run: Run, judging: Judging) -> set[tuple[str, str, str, int]]:
-    """Answer and repeat of every verdict that a run is to have."""
+    """Answer and repeat of every verdict that a run needs."""
     answers = answers_of(run, _judged_text(run, judging.judge))
     return {(*key, repeat) for key in answers for repeat in range(judging.repeats)}
 
@@ -290,7 +290,7 @@ def _given(path: Path) -> dict[tuple[str, str, str, int], dict[str, Any]]:
 
 
 def _verdict(line: Mapping[str, Any]) -> tuple[str, str, str, int]:
-    """Answer and repeat that a judge's line, or the line of its cost, belongs to."""
+    """Answer and repeat of a judge's line, or of the line of its cost."""
     return (*answer_key(line), line["repeat"])
 
 
@@ -299,9 +299,9 @@ def score_judge(
 ) -> Path:
     """Let a judge grade every answer of a run, `repeats` times; returns the score file.
 
-    The file holds one line per answer and repeat; a second file beside it holds their costs. Verdicts on answers that have changed are
-    dropped, all others are kept. A call that fails for good is a line without a value and is made again the next time. A reply without
-    a verdict is one, too, once the judge was asked `retries` more times; the next time its replies come from the cache. An aborted search
+    The file holds one line per answer and repeat; a second file next to it holds their costs. Verdicts on answers that have changed are
+    dropped, all others are kept. A call that fails for good leaves a line without a value and is made again the next time. A reply without
+    a verdict leaves such a line, too, after `retries` more attempts; the next time its replies come from the cache. An aborted search
     and an empty reply score 0 without a call (GateMem's judge: no value). Other settings, another prompt or another model make another
     file.
 
@@ -352,10 +352,10 @@ def score_judge(
 
 
 def _why_unasked(judge: Judge, prediction: Prediction) -> str:
-    """Why an answer is not judged by a call: the search was aborted, or the reply is empty; an empty text if the judge is asked.
+    """The reason why an answer is not judged by a call: an aborted search or an empty reply; an empty text if the judge is asked.
 
-    The published judges are asked about empty replies, too. With no text to grade their verdict is a matter of chance, above all on
-    questions that cannot be answered; 0 is what the same reply gets from every lexical metric.
+    The published judges are asked about empty replies, too. Without a text to grade their verdict is chance, above all on unanswerable
+    questions; every lexical metric gives such a reply 0.
     """
     if prediction.outcome == "aborted":
         return f"aborted: {prediction.error}"
@@ -363,7 +363,7 @@ def _why_unasked(judge: Judge, prediction: Prediction) -> str:
 
 
 def verdict_key(run: Run, judging: Judging, prediction: Prediction, judged: str, repeat: int) -> VerdictKey:
-    """The identity of a verdict of this process."""
+    """The identity of a verdict within this process."""
     return run.folder, judging.stem, prediction.case_id, prediction.question_id, hash_of(judged), repeat
 
 
@@ -379,7 +379,7 @@ class _Call:
     repeat: int
     sent: Sent
     retry: int = 0
-    """How often it was asked before, to replies without a verdict."""
+    """Number of earlier attempts, whose replies had no verdict."""
 
 
 def ask_judge(
@@ -399,7 +399,7 @@ def ask_judge(
 
 
 def replied(judge: Judge, gold: Gold, judged: str, sent: Sent) -> tuple[Score, bool]:
-    """Wait for the replies to a judge's calls: the score in them, and whether all calls succeeded; without a value where one failed.
+    """Wait for the replies to a judge's calls; return their score and whether all calls succeeded. The score has no value if a call failed.
 
     Raises:
         EndOfRun: no further call can be made.
@@ -418,7 +418,7 @@ def replied(judge: Judge, gold: Gold, judged: str, sent: Sent) -> tuple[Score, b
 def _save_next(
     outstanding: deque[_Call], judging: Judging, scores: Appender, costs: Appender, on_progress: Callable[[], None]
 ) -> None:
-    """Wait for the first verdict; save it and its cost, or ask for it again behind the others: with batches, in one for all."""
+    """Wait for the first verdict; save it and its cost, or request it again after the others: with batches, all retries share a batch."""
     call = outstanding.popleft()
     score, succeeded = replied(judging.judge, call.gold, call.judged, call.sent)
     if score.value is None and succeeded and call.retry < judging.judge.retries:
@@ -447,7 +447,7 @@ def _judged_text(run: Run, judge: Judge) -> Callable[[Prediction], str]:
 
     def recalled(prediction: Prediction) -> str:
         items = read_items(run.case_folder(prediction.case_id))
-        # The best by the memory's own scores: the order of a recall may be meant for the reader.
+        # Items are ranked by the memory's own scores: the order of a recall may be meant for the reader.
         ranking = sorted(range(len(prediction.items)), key=lambda place: -prediction.scores[place])
         shown = sorted(ranking[: judge.top or None])
         return "\n".join(items[prediction.items[place]]["text"] for place in shown)

@@ -1,4 +1,4 @@
-"""Score files: one line a score, in `scores/<metric>-<hash of its settings>.jsonl` of a run folder.
+"""Score files: one line per score, in `scores/<metric>-<hash of its settings>.jsonl` of a run folder.
 
 A line names the answer that it scored by a hash, and stays valid as long as the answer is the same.
 """
@@ -57,11 +57,11 @@ def answer_key(record: Mapping[str, Any]) -> tuple[str, str, str]:
 
 
 def save_grades(run: Run, name: str, settings: Mapping[str, Any], grades: Iterable[tuple[Prediction, Score]]) -> Path:
-    """Write grades that were given elsewhere as a score file of the run; returns it.
+    """Write grades from another source as a score file of the run; returns the file.
 
     Args:
         name: beginning of the file's name.
-        settings: where the grades come from; the file's name holds their hash, and the file beside it the settings.
+        settings: the source of the grades. The file's name holds their hash; the file next to it holds the settings.
     """
     path = score_file(run, name, settings)
     write_lines(path, [scored_line(each, score, each.answer) for each, score in grades])
@@ -69,7 +69,7 @@ def save_grades(run: Run, name: str, settings: Mapping[str, Any], grades: Iterab
 
 
 def graded_files(run_folder: Path) -> list[Path]:
-    """Score files of a run that grade answers: all but those of the evidence."""
+    """Score files of a run that grade answers: all but the evidence files."""
     return [path for path in RunFolder(run_folder).score_files() if not path.name.startswith("evidence@")]
 
 
@@ -77,7 +77,7 @@ def only_score_file(run_folder: Path, name: str) -> Path:
     """The score file of a run by a metric or judge.
 
     Raises:
-        RunError: there is none, or there are several with different settings.
+        RunError: there is no such file, or there are several with different settings.
     """
     files = RunFolder(run_folder).score_files(name)
     if len(files) != 1:
@@ -144,7 +144,7 @@ def score_lines(path: Path, *more: str) -> list[dict[str, Any]]:
     """The lines of a score file.
 
     Args:
-        more: fields that every line must have, beside the ids and the value.
+        more: fields that every line must have, in addition to the ids and the value.
 
     Raises:
         RunError: a line is damaged or lacks a field.
@@ -157,10 +157,10 @@ def cases_of(run: Run) -> Iterator[Case]:
 
 
 def score_file(run: Run, name: str, settings: Mapping[str, Any], facts: Mapping[str, Any] | None = None) -> Path:
-    """The score file for these settings, which are saved beside it as JSON.
+    """The score file for these settings; they are saved next to it as JSON.
 
     Args:
-        facts: saved with the settings; they do not decide which file it is.
+        facts: saved with the settings; they are not part of the file's identity.
     """
     path = place_of(run, name, settings)
     if not path.with_suffix(".json").is_file():

@@ -1,6 +1,6 @@
-"""BEAM's rules: what a judge's reply on one rubric item is worth, and how a list of events is compared with the reference order.
+"""BEAM's rules: the score in a judge's reply on one rubric item, and the comparison of a list of events with the reference order.
 
-Two readings stand side by side. `official` is that of the repository's `compute_metrics.py`:
+There are two readings. `official` is that of the repository's `compute_metrics.py`:
 - nine abilities truncate every item's score with `int()`, so that a half counts nothing (the paper says 0, .5 and 1);
 - an answer on event ordering is split at every newline, headings and blank lines included, and "yes" anywhere in a reply on a pair is a
   yes, "yesterday" too;
@@ -11,7 +11,7 @@ Two readings stand side by side. `official` is that of the repository's `compute
 events, leaves out items that name no event, reads verdicts strictly, and multiplies tau_norm by F1, as the repository's unpublished
 `final_score` does.
 
-Deviation: of every reply the first JSON value is read by this project's parser; a reply that makes the official script stop has no verdict.
+Deviation: this project's parser reads the first JSON value of every reply; a reply that makes the official script stop has no verdict.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _BULLET = re.compile(r"^\s*(?:[-*•–]+|\(?\d{1,3}[.):]|#+)\s*")
 
 @dataclass(frozen=True, slots=True)
 class Ordered:
-    """How an answer's events compare with the reference."""
+    """Comparison of an answer's events with the reference."""
 
     precision: float
     recall: float
@@ -82,7 +82,7 @@ def truncated(score: float | None, text: str) -> float | None:
 
 
 def same_event(text: str, *, official: bool) -> bool | None:
-    """Whether a reply says that a line and an event are the same; None without a verdict, which the official reading never is."""
+    """Whether a reply says that a line and an event are the same; None without a verdict (never in the official reading)."""
     if official:
         return "yes" in text.lower()
     label = stated(text, ("yes", "no"))
@@ -106,7 +106,7 @@ def events_of(rubric: Sequence[str], *, official: bool) -> list[str]:
 
 
 def aligned(events: Sequence[str], lines: Sequence[str], same: Collection[tuple[int, int]]) -> list[str]:
-    """The lines, each replaced by the first unused event that it is the same as.
+    """The lines, each replaced by the first unused event that matches it.
 
     Args:
         same: pairs of the position of an event and of a line.
@@ -122,7 +122,7 @@ def aligned(events: Sequence[str], lines: Sequence[str], same: Collection[tuple[
 
 
 def ordered(events: Sequence[str], texts: Sequence[str]) -> Ordered:
-    """Precision, recall, F1 and tau_norm of aligned lines; what a list lacks is tied behind the end of both."""
+    """Precision, recall, F1 and tau_norm of aligned lines; items missing from a list are tied after the end of both."""
     both = len(set(events) & set(texts))
     precision = both / len(texts) if texts else 0.0
     recall = both / len(events) if events else 0.0

@@ -1,9 +1,9 @@
-"""Fate of a fact that changed: verdicts of the suite `change` on recalled text and on answers, without a judge.
+"""Verdicts of the suite `change` on facts that changed, from recalled text and from answers, without a judge.
 
-Each probe of `data_loaders.change` gets one outcome (datasets_third.md section 4), from what was recalled for it before the change,
-after it and at the end, and for its twin at the end. Values are invented words, found line by line by `data_loaders.patterns`.
+Each probe of `data_loaders.change` gets one outcome (datasets_third.md section 4). It depends on the recalls for it before the change,
+after it and at the end, and for its twin at the end. Values are invented words; `data_loaders.patterns` finds them line by line.
 
-| family    | right    | wrong, the one that matters first |
+| family    | right    | wrong, the most important first   |
 |-----------|----------|-----------------------------------|
 | supersede | resolved | both, stale, lost                 |
 | echo      | right    | laundered, lost                   |
@@ -13,15 +13,15 @@ after it and at the end, and for its twin at the end. Values are invented words,
 | private   | right    | told                              |
 | yes_no    | right    | confirmed, told, denied (answers) |
 
-On answers: right, both, wrong. A probe is not applicable, and never right, where the value was not recalled right before the change (of
-poison: in the build without the mail), or where the twin is gone at the end, so that age explains what is missing (of users: own value
-and twin are gone; poison has its other build for that). A memory that recalls nothing is therefore right nowhere.
+The outcomes of answers are right, both, wrong. A probe is not applicable, and never right, where the value was not recalled directly
+before the change (of poison: in the build without the mail), or where the twin is gone at the end, so that age explains the missing value
+(of users: own value and twin are gone; poison has its other build for that). A memory that recalls nothing is therefore never right.
 
 The specification names `private` and yes/no probes without outcomes; these are ours. A private value is `told` where the other party's
-question recalls it, after the change or at the end; not applicable where its owner, who asks at the end as well, does not get it either:
-a memory that withholds from everybody is not discreet. A yes/no probe has two questions, about a wrong value and about a true one
-(the twin's, where no value is right any more): `confirmed` says yes to the wrong one, `denied` does not say yes to the true one; `told`
-names the value when asked what was to be deleted. So neither "yes" nor "no" to everything is right anywhere.
+question recalls it, after the change or at the end. It is not applicable where its owner, who asks at the end as well, does not get it
+either: a memory that withholds the value from every party does not protect it. A yes/no probe has two questions, about a wrong value and
+about a true one (the twin's, where no value is right any more): `confirmed` says yes to the wrong value, `denied` does not say yes to the
+true one; `told` names the value that was to be deleted. So "yes" to everything and "no" to everything are never right.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ WRONG: Mapping[str, tuple[str, ...]] = {
     "private": ("told",),
     "yes_no": ("confirmed", "told", "denied"),
 }
-"""Wrong outcomes by family, at recall, and of `yes_no` of answers; the first is the one that matters."""
+"""Wrong outcomes by family, of recalls, and for `yes_no` of answers; the first is the most important."""
 RIGHT = ("right", "resolved")
 NOT_HELD, TWIN_GONE, OWNER_LOST = "n/a: not held before", "n/a: twin gone", "n/a: gone for its owner, too"
 ANSWERS_ONLY = "n/a: scored on answers alone"
@@ -75,11 +75,11 @@ def recall_outcome(probe: ChangeProbe, recalled: Mapping[str, Sequence[str]]) ->
 
 
 def answer_outcome(probe: ChangeProbe, recalled: Mapping[str, Sequence[str]], answer: str, true: str = "") -> str:
-    """The outcome of a probe's answer at the end; `unscored` for an empty one, and not applicable where recall is.
+    """The outcome of a probe's answer at the end; `unscored` for an empty answer, and not applicable where the recall is not applicable.
 
     Args:
         recalled: as for `recall_outcome`.
-        true: of `yes_no` the answer to the question about a true value.
+        true: for `yes_no`, the answer to the question about a true value.
     """
     if outcome := _not_applicable(probe, _lines(recalled)):
         return outcome
@@ -101,7 +101,7 @@ def answer_outcome(probe: ChangeProbe, recalled: Mapping[str, Sequence[str]], an
 
 
 def good_and_bad(probe: ChangeProbe) -> tuple[str | None, str]:
-    """The value that is right at the end, None where no value is, and the one that is wrong."""
+    """The value that is right at the end (None where no value is right), and the wrong value."""
     values = probe.values
     if probe.family == "supersede":
         return values["new"], values["old"]
@@ -162,7 +162,7 @@ def _with(lines: Lines, read: str, value: str) -> list[str]:
 
 
 def _not_applicable(probe: ChangeProbe, lines: Lines) -> str:
-    """Why a probe tells nothing about the change; empty where it does."""
+    """The reason why a probe says nothing about the change; empty where it is applicable."""
     values = probe.values
     if probe.family == "poison":
         return "" if _with(lines, "clean", values["fact"]) else NOT_HELD

@@ -1,4 +1,4 @@
-"""Evidence density of recalled items, and the reading needed to see the whole answer (xMemory section 5.2, Tables 3 and 5).
+"""Evidence density of recalled items, and the amount of text that covers the whole answer (xMemory section 5.2, Tables 3 and 5).
 
 The evidence is the set of content words of the reference answer (lower-case, without stop words). A recalled item with one of them is a
 1-hit block, with two a 2-hit block, with three or more a multi-hit block. Coverage is the number of items, best first, and their tokens,
@@ -100,7 +100,7 @@ class Recalled:
 
 
 def recalled(run_folder: Path, cases: Iterable[Case]) -> Iterator[tuple[Case, Gold, Recalled | None]]:
-    """Every question of a run that was reached, with its recall; None for unanswerable or failed questions and wordless answers.
+    """Every question that a run reached, with its recall; None for unanswerable or failed questions and answers without a content word.
 
     Items are ranked by the memory's own scores, because the order of a recall may be meant for the reader.
     """

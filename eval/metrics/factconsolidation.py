@@ -1,4 +1,4 @@
-"""FactConsolidation by the rule that its questions state: the newest fact is the answer, and the overwritten one is not.
+"""Score FactConsolidation by the rule in its questions: the newest fact is right, the overwritten fact is wrong.
 
 The benchmark's own number is `eval.metrics.longmemeval_mab.mab_substring_em`: the normalised gold answer occurs in the raw or the parsed
 reply, even inside a word ("Indiana" holds "India"), so a reply that lists both values is right. `fact_newest` corrects three things:

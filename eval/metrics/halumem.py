@@ -19,6 +19,6 @@ LABELS: tuple[Label, ...] = get_args(Label)
 
 
 def verdict(reply: str) -> Label | None:
-    """The label in a judge's reply; None when it states none, or several. The JSON field decides where there is one."""
+    """The label in a judge's reply; None when it states no label or several. The JSON field decides if there is one."""
     found = set(re.findall(r'"label"\s*:\s*"([^"]*)"', reply)) or {stated(reply, LABELS)}
     return next((label for label in LABELS if found == {label}), None)

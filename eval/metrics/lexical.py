@@ -124,7 +124,7 @@ def mem0_tokens(text: str) -> list[str]:
 def word_tokenize(text: str, sentences: Splitter | None = None) -> list[str]:
     """The Treebank tokens of each sentence (nltk.word_tokenize); the module's docstring explains `sentences`. None: `splitter()`."""
     words = _word_tokenizer()
-    # A plain text is one sentence, and of NLTK's rules only those for contractions change it; the others take most of a BLEU's time.
+    # A plain text is one sentence, and only NLTK's rules for contractions change it; the other rules take most of a BLEU's time.
     if _PLAIN.fullmatch(text):
         spaced = f" {text.replace(', ', ' , ').replace('.', ' .')} "
         for contraction in (*words.CONTRACTIONS2, *words.CONTRACTIONS3):
@@ -183,7 +183,7 @@ def _word_tokenizer() -> Any:
 
 
 def overlap_f1(prediction: Iterable[str], gold: Iterable[str]) -> float:
-    """F1 over tokens as multisets, which may be counted already; 0 when the two sides share no token."""
+    """F1 over tokens as multisets (also given as counters); 0 when the two sides share no token."""
     predicted, wanted = Counter(prediction), Counter(gold)
     shared = (predicted & wanted).total()
     if shared == 0:
@@ -224,7 +224,7 @@ def locomo_rouge_l(prediction: str, gold: str) -> float:
 
 
 def _common_subsequence(first: Sequence[str], second: Sequence[str]) -> list[str]:
-    """The longest common subsequence; of several, the one that the package `rouge` takes."""
+    """The longest common subsequence; if there are several, the same one as the package `rouge` takes."""
     lengths = [[0] * (len(second) + 1) for _ in range(len(first) + 1)]
     for i, one in enumerate(first, 1):
         for j, other in enumerate(second, 1):
@@ -333,7 +333,7 @@ def _rouge_scorer(kind: RougeKind, stemmer: bool) -> Any:
 
 
 EMPTY = "empty answer"
-"""Why an answer without a word scores 0."""
+"""The reason for the score 0 of an answer without a word."""
 
 
 def unanswered(prediction: Prediction) -> Score | None:
@@ -370,8 +370,8 @@ def locomo_stem_f1(question: Question, gold: Gold, prediction: Prediction) -> Sc
 def locomo_stem_rouge_1(question: Question, gold: Gold, prediction: Prediction) -> Score:
     """`locomo_rouge_1`, best over the gold answers.
 
-    One of two readings of the column that TiMem's tables call ROUGE-L: the release imports LoCoMo's `rougel_score` and calls it for
-    single answers only, which nothing does today. Rows that print ROUGE-L a little above F1 agree with it.
+    This is one of two readings of the column that TiMem's tables call ROUGE-L: the release imports LoCoMo's `rougel_score` and calls it
+    for single answers only, a path that no code uses today. Rows that print ROUGE-L a little above F1 agree with it.
     """
     return best_of(locomo_rouge_1, gold, prediction)
 
@@ -379,7 +379,7 @@ def locomo_stem_rouge_1(question: Question, gold: Gold, prediction: Prediction) 
 def locomo_stem_rouge_l(question: Question, gold: Gold, prediction: Prediction) -> Score:
     """`locomo_rouge_l`, best over the gold answers.
 
-    The other reading: it is what the release runs today. Rows that print ROUGE-L one or two points below F1 agree with it.
+    This is the other reading, and the code that the release runs today. Rows with ROUGE-L one or two points below F1 agree with it.
     """
     return best_of(locomo_rouge_l, gold, prediction)
 

@@ -1,8 +1,8 @@
-"""LoCoMo-Plus: what a judge's reply on a cue and a reply says.
+"""LoCoMo-Plus: the verdict in a judge's reply on a cue and a reply.
 
 The official reading takes the label of a `{label, reason}` object, else of a whole reply that is JSON, else the first of the words correct,
-wrong and partial that occurs anywhere. "This is incorrect." and "Wrong, not correct." are thus correct; what cannot be read is 0. A failed
-call is an error string there, and is read too ("Incorrect API key" scores 1); here it is never a verdict.
+wrong and partial that occurs anywhere. "This is incorrect." and "Wrong, not correct." are thus correct; an unreadable reply scores 0. A
+failed call is an error string there, and is read too ("Incorrect API key" scores 1); here it is never a verdict.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def official_score(text: str) -> float:
 
 
 def verdict(text: str) -> float | None:
-    """1 for correct and 0 for wrong; None for a reply that states neither, or both."""
+    """1 for correct and 0 for wrong; None for a reply that states neither or both."""
     labels = {label.lower() for label in re.findall(r'"label"\s*:\s*"([^"]*)"', text)}
     if not labels and (label := stated(text, tuple(_LABELS))):
         labels = {label}

@@ -34,7 +34,7 @@ class JudgeRule:
     forgives_off_by_one: bool = False
     """Numbers of days, weeks or months may be off by one."""
     allows_superseded: bool = False
-    """The answer may name outdated information beside the updated one."""
+    """The answer may name outdated information in addition to the updated information."""
     gold_is_rubric: bool = False
     """The gold answer describes a good answer; not every point of it is needed."""
     gold_is_explanation: bool = False

@@ -1,14 +1,14 @@
-"""The official scorers of LongMemEval-V2: phrases and choices without a judge, and what becomes of the questions that a judge grades.
+"""The official scorers of LongMemEval-V2: phrases and choices without a judge; the other questions are left to a judge.
 
 Source: xiaowu0162/LongMemEval-V2, evaluation/qa_eval_metrics.py and `score_prediction` of evaluation/harness.py, at be15ea6. A question
 names its scorer and options in one text, `norm_phrase_set_match|lower=true|separators=,;`.
 
-The answer is what the last `\\boxed{}` of a reply holds, braces matched; the whole reply where there is none, or an empty one. An answer
-"unknown" is wrong under every scorer. Then
+The answer is the content of the last `\\boxed{}` of a reply, braces matched; the whole reply where there is no box or an empty one. The
+answer "unknown" is wrong under every scorer. The scorers are:
 - `norm_phrase_set_match`: every phrase of the gold, which is split at the separators, stands in the answer, with word boundaries, both
   normalised: lower case, hyphens and underscores as blanks, other marks dropped. More text in the answer does no harm.
-- `norm_phrase_set_match_ordered`: the same, each phrase behind the one before.
-- `mc_choice_match`: the answer, less "choice" and "option" and dots, is the gold's letter.
+- `norm_phrase_set_match_ordered`: the same, and each phrase must follow the previous one.
+- `mc_choice_match`: the answer without "choice", "option" and dots is the gold's letter.
 - `mc_choice_set_match`: the letters of the answer are the gold's. Letters of whole words count too, but for nine words such as "and":
   "A and the B" has the letters A, B, E, H and T.
 - `llm_abstention_checker`: a judge's (conf/judge/longmemeval_v2.yaml). `llm_gotchas_checker` grades questions with screenshots, which the
@@ -35,7 +35,7 @@ _NORMALISING = ("lower", "normalize_hyphen", "strip_punct")
 
 
 def boxed(reply: str) -> str:
-    """The content of the last `\\boxed{}`, up to the end where it is not closed; the whole reply where that is nothing."""
+    """The content of the last `\\boxed{}`, up to the end if it is not closed; the whole reply if the content is empty."""
     _, found, rest = reply.rpartition(_MARK)
     depth, content = 1, rest
     for place, mark in enumerate(rest if found else ""):
@@ -47,7 +47,7 @@ def boxed(reply: str) -> str:
 
 
 def is_unknown(answer: str) -> bool:
-    """Whether an answer says that it does not know, which is wrong under every scorer."""
+    """Whether an answer says that it does not know; such an answer is wrong under every scorer."""
     return answer.strip().lower() == "unknown"
 
 
@@ -82,7 +82,7 @@ def _value(key: str, value: str) -> Any:
 
 
 def official(spec: str, answer: str, gold: str) -> bool | None:
-    """Whether an answer, as `boxed` gives it, is right; None if a judge decides.
+    """Whether an answer (the result of `boxed`) is right; None if a judge decides.
 
     Raises ValueError for an unknown scorer or option.
     """
@@ -145,7 +145,7 @@ _SCORERS: Mapping[str, Callable[[str, str, dict[str, Any], bool], bool]] = {
 
 
 def decided(gold: Gold, reply: str) -> Score | None:
-    """The score of a reply that needs no judge; None if a judge decides. Not scored: a scorer or an option that is not known."""
+    """The score of a reply that needs no judge; None if a judge decides. Not scored: an unknown scorer or option."""
     try:
         right = official(gold.detail["eval_function"], boxed(reply), gold.answers[0])
     except ValueError as error:

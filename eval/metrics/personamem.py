@@ -1,4 +1,4 @@
-"""PersonaMem's option accuracy by both versions' official rules and a corrected one, and what the longest option scores without a memory.
+"""PersonaMem's option accuracy by both versions' official rules and a corrected rule, and the score of always choosing the longest option.
 
 Source: bowen-upenn/PersonaMem at 041d82a, inference_standalone_openai.py; no aggregation script is published, accuracy is the share of
 right answers.
@@ -9,8 +9,9 @@ counts as option (a), and "I have a feeling" is right if (a) is. In 17 questions
 them is counted wrong. `personamem_choice` corrects both.
 
 Version 2 (bowen-upenn/PersonaMem-v2, `extract_final_answer` of the inference.py that reads `chat_history_32k_link`) looks for a letter in
-eleven places, one after the other, and the first that the reply has decides, ignoring case, whichever letter it is: "Answer: I think (b)"
-names I, which is no option, and is wrong, and so is "**Final Answer:** B". It compares the option's text: equal options are both right.
+eleven places, one after the other, ignoring case. The first place that the reply has decides, whichever letter it holds: "Answer: I think
+(b)" names I, which is no option, so it is wrong; "**Final Answer:** B" is wrong, too. The option's text is compared: equal options are both
+right.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ _PLACES_V2 = tuple(
         r"\b([A-Z])\.\s*$",
     )
 )
-"""Where version 2 finds its letter; those that a broader one in front of them covers are left out."""
+"""Places where version 2 looks for its letter; places that an earlier, broader pattern covers are left out."""
 _LEADING = re.compile(r"\W*([a-d])\s*[).:](?!\w)", re.IGNORECASE)
 
 
@@ -60,7 +61,7 @@ def letter_v2(reply: str) -> str:
 def chosen(reply: str, options: Sequence[str]) -> int | None:
     """The position of the option that a reply chooses; None when it names none, or several.
 
-    Unlike the official rule, only what stands after the last `<final_answer>` counts if there is one, and a letter counts as a label: at
+    Unlike the official rule, only the text after the last `<final_answer>` counts if there is one, and a letter counts only as a label: at
     the beginning before a bracket, dot or colon, or as `eval.metrics.quality.chosen_option` reads labels. An option's text counts too.
     """
     answer = (
@@ -109,5 +110,5 @@ def personamem_choice(question: Question, gold: Gold, prediction: Prediction) ->
 
 
 def personamem_longest(question: Question, gold: Gold, prediction: Prediction) -> Score:
-    """A control: what always choosing the longest option scores, whatever the reply. Options of equal length share the point."""
+    """A control: the score of always choosing the longest option, whatever the reply. Options of equal length share the point."""
     return Score(gold.detail["longest"])

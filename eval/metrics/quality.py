@@ -30,7 +30,7 @@ def chosen_option(reply: str, options: Sequence[str]) -> int | None:
 
     The first rule that applies decides: the reply is the text of an option; it is a label alone; it has labels in brackets or at the
     start of a line, before a mark or a reason; it has a label after "answer", "option", "choice", "choose", "pick" or "select"; it
-    contains the text of exactly one option. Labels are A to D or 1 to 4; emphasis by asterisks is passed over.
+    contains the text of exactly one option. Labels are A to D or 1 to 4; emphasis by asterisks is ignored.
     """
     reply = reply.replace("**", "")
     folded_reply, texts = _folded(reply), [_folded(option) for option in options]

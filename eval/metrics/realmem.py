@@ -2,8 +2,8 @@
 
 Source: AvatarMemory/RealMemBench at 67afd08, eval/compute_llm_metrics_for_realmem.py.
 
-The judge of the memory is shown the five best recalled items (`--top_k`). Recall and helpfulness are averaged each by itself, over the
-replies that have them.
+The judge of the memory is shown the five best recalled items (`--top_k`). Recall and helpfulness are averaged separately, each over the
+replies that have it.
 
 Deviations. A grade outside its scale counts as unparsable. Unparsable replies are left out of the means, as upstream,
 but they are counted. The official retrieval metrics and summaries are not implemented: no published table that we

@@ -1,4 +1,4 @@
-"""The retrieval metrics of this project: the share of the evidence that a recall contains, and its form.
+"""The retrieval metrics of this project: the share of the evidence that a recall contains, and the form in which it does.
 
 Items of different memories are not comparable: a raw turn has one source, a root summary has every turn as a source.
 Therefore three numbers are reported together, and none is meaningful alone:
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 def covered_at_k(items_sources: Sequence[Collection[str]], evidence: Collection[str], k: int) -> float | None:
-    """The share of the evidence turns among the sources of the first `k` items, in [0, 1]; None without evidence.
+    """The share of the evidence turns that are sources of the first `k` items, in [0, 1]; None without evidence.
 
     Args:
         items_sources: source turn ids of each recalled item, best first.

@@ -1,1 +1,1 @@
-"""Tables, figures and the published numbers beside ours."""
+"""Tables and figures of our numbers, with the published numbers next to them."""

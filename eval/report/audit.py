@@ -1,11 +1,11 @@
-"""Checks of published tables, row by row: do totals follow from their categories, and are accuracies possible fractions?
+"""Check published tables row by row: totals must follow from their categories, and accuracies must be possible fractions.
 
 A total should be the mean of its categories, weighted by their numbers of questions. It may be off by half of its last printed digit,
-or by as much as the rounding of the cells explains; more is a mismatch. An accuracy is k right answers of n, so only few values are
+or by as much as the rounding of the cells explains; a larger gap is a mismatch. An accuracy is k right of n answers, so only few values are
 possible. Everything is computed in exact fractions from the digits as printed. `eval.report.audit_numbers` checks single numbers.
 
 Deviation from a plain recomputation: when most totals of a table contradict its headings, every order of the question counts is tried.
-The one that fits most rows is used from there on, and reported.
+The order that fits most rows is used for all checks of the table, and reported.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from eval.report.published import Published
 OVERALL = ("Overall", "Average", "All")
 """Papers' names for the column of totals."""
 MOST_RUNS = 20
-"""Most runs that are tried: with more, nearly every printed value is possible."""
+"""Maximum number of runs that is tried: with more, nearly every printed value is possible."""
 MOST_ORDERED = 6
-"""Most categories whose orders are all tried (720 orders)."""
+"""Maximum number of categories for which all orders are tried (720 orders)."""
 
 Verdict = Literal["OK", "OK within rounding", "MISMATCH"]
 Kind = Literal[
@@ -69,7 +69,7 @@ class Value:
 
     @property
     def half(self) -> Fraction:
-        """Half of the last printed digit: how far rounding may have moved the value."""
+        """Half of the last printed digit: the maximum rounding error of the value."""
         _, _, decimals = self.printed.partition(".")
         return Fraction(1, 2 * 10 ** len(decimals))
 
@@ -91,7 +91,7 @@ class AuditedRow:
     counted: bool = True
     """Whether a cell is a share of right answers; False for means such as F1."""
     runs: int = 1
-    """Runs that the cells are means of, according to the paper."""
+    """Number of runs in each cell's mean, according to the paper."""
 
     @property
     def row(self) -> str:
@@ -99,13 +99,13 @@ class AuditedRow:
 
 
 def weighted_mean(line: AuditedRow) -> Fraction:
-    """The total that follows from the cells, in the unit of the table."""
+    """The total computed from the cells, in the unit of the table."""
     weighted = sum((n * cell.exact for n, cell in zip(line.counts, line.cells, strict=True)), Fraction())
     return weighted / sum(line.counts)
 
 
 def average_verdict(line: AuditedRow) -> Verdict:
-    """Whether the printed total is the weighted mean of its cells."""
+    """Check whether the printed total is the weighted mean of its cells."""
     gap = abs(weighted_mean(line) - line.total.exact)
     if gap <= line.total.half:
         return "OK"
@@ -114,7 +114,7 @@ def average_verdict(line: AuditedRow) -> Verdict:
 
 
 def feasible(value: Value, n: int, scale: int = 1) -> bool:
-    """Whether a whole number of right answers out of `n` is printed as this value."""
+    """Whether some whole number of right answers out of `n` rounds to this value."""
     return ceil((value.exact - value.half) * n / scale) <= floor((value.exact + value.half) * n / scale)
 
 
@@ -154,7 +154,7 @@ def repairs(line: AuditedRow) -> dict[str, Fraction]:
 
 
 def best_order(lines: Sequence[AuditedRow]) -> tuple[int, ...]:
-    """The order of the question counts under which most totals are the mean of their cells; of equal orders the closest.
+    """The order of the question counts under which most totals are the mean of their cells; among equally good orders the closest.
 
     Args:
         lines: rows of one table, with the same categories.
@@ -266,7 +266,7 @@ def _fractions(line: AuditedRow) -> list[Finding]:
 
 
 def _one_digit_more(value: Fraction, like: Value) -> str:
-    """The value with one digit more than a printed number has."""
+    """The value with one digit more than the printed number."""
     return f"{float(value):.{len(like.printed.partition('.')[2]) + 1}f}"
 
 

@@ -1,4 +1,4 @@
-"""Checks of single published numbers: intervals, differences, numbers that are printed twice, numbers that follow from others."""
+"""Check single published numbers: intervals, differences, numbers that are printed twice, numbers that follow from others."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def interval_methods(value: float, low: float, high: float, n: int, half: float)
 def audit_intervals(
     numbers: Iterable[Published], questions: Mapping[str, int], accuracies: Sequence[str]
 ) -> list[Finding]:
-    """Findings about printed intervals of shares: those of neither known kind, and tables that mix both kinds.
+    """Findings about printed intervals of shares: intervals of neither known kind, and tables that mix both kinds.
 
     Args:
         questions: number of questions by data set.
@@ -64,7 +64,7 @@ def audit_intervals(
 
 
 def _shares_numbers(one: Published, printed: Iterable[Published]) -> str:
-    """Names rows of the same column whose value is an end of this interval, or whose interval ends in this value."""
+    """Name rows of the same column whose value is an end of this interval, or whose interval ends in this value."""
     column = (one.table, one.dataset, one.backbone, one.metric)
     found = [
         row_name(other)
@@ -135,7 +135,7 @@ def audit_repetitions(numbers: Sequence[Published], setting: Callable[[Published
 
 
 def _namesakes(value: Published, group: Sequence[Published], numbers: Iterable[Published]) -> list[Published]:
-    """Other rows of the group's tables with the same value, which it may have been copied from."""
+    """Other rows of the group's tables with the same value; the number may have been copied from them."""
     tables = {where(one) for one in group}
     return [
         one
@@ -148,7 +148,7 @@ def _namesakes(value: Published, group: Sequence[Published], numbers: Iterable[P
 
 @dataclass(frozen=True, slots=True)
 class Relation:
-    """One metric of a row as a function of others of the same row."""
+    """One metric of a row as a function of other metrics of the same row."""
 
     metric: str
     of: tuple[str, ...]
@@ -161,7 +161,7 @@ class Relation:
 
 
 def _rounding(relation: Relation, terms: Sequence[Published], expected: float) -> float:
-    """By how much the rounding of the terms may change what they give; 0 where they are not rounded."""
+    """The maximum change of the result by the rounding of the terms; 0 where they are not rounded."""
     if not relation.rounded:
         return 0.0
     ends = [(term.value - float(half), term.value + float(half)) for term in terms for half in [exact_value(term).half]]
@@ -169,7 +169,7 @@ def _rounding(relation: Relation, terms: Sequence[Published], expected: float) -
 
 
 def audit_relations(numbers: Iterable[Published], relations: Sequence[Relation]) -> list[Finding]:
-    """Findings about rows in which a printed number contradicts the numbers that it follows from."""
+    """Findings about rows in which a printed number contradicts the numbers that it is computed from."""
     rows: dict[tuple[str, str, str, str, str], dict[str, Published]] = {}
     for one in numbers:
         rows.setdefault((where(one), one.dataset, one.backbone, one.category, row_name(one)), {})[one.metric] = one

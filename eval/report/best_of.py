@@ -1,4 +1,4 @@
-"""The best of several memories or settings: which candidate is chosen for each case, and the cell that the choice makes."""
+"""The best of several memories or settings: the choice of a candidate for each case, and the cell that results from it."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from eval.report.cell import Cell, Draws, Scores
 
 @dataclass(frozen=True)
 class BestOf(Cell):
-    """A cell whose scores come, case by case, from the candidate that was chosen for the case."""
+    """A cell whose scores come, for each case, from the candidate that was chosen for the case."""
 
     chosen: Mapping[str, Cell] = field(default_factory=dict)
     """The chosen candidate's cell by cluster."""
     rechosen: Mapping[str, Mapping[str, Cell]] = field(default_factory=dict)
-    """By cluster that is left out: the cells that would be chosen without it, by remaining cluster."""
+    """By left-out cluster: the cells that would be chosen without it, by remaining cluster."""
     held_out: bool = False
     """Whether each case's candidate was chosen on the other cases. A row chosen on its own questions is biased upwards: it gets no star."""
 
@@ -47,10 +47,10 @@ class BestOf(Cell):
 
 
 def choose(cells: Mapping[str, Cell], *, held_out: bool) -> dict[str, str]:
-    """The name of the candidate with the highest mean, by cluster; of equal means the first.
+    """Choose the candidate with the highest mean, by cluster; among equal means the first.
 
     Args:
-        cells: the candidates' cells in the column that decides, by name.
+        cells: the candidates' cells in the deciding column, by name.
         held_out: True chooses for each cluster on all other clusters. False chooses once on all questions, those that are reported
             included, as papers do.
 
@@ -66,7 +66,7 @@ def choose(cells: Mapping[str, Cell], *, held_out: bool) -> dict[str, str]:
 
 
 def choose_again(cells: Mapping[str, Cell], *, held_out: bool) -> dict[str, dict[str, str]]:
-    """`choose` repeated without each cluster in turn, by the cluster left out: it shows how much a best row owes to the choice."""
+    """Repeat `choose` without each cluster in turn, by left-out cluster: this shows how much a best row owes to the choice."""
     sums, counts, clusters = _by_cluster(cells)
     names, choices = list(cells), {}
     for out, name in enumerate(clusters):
@@ -96,7 +96,7 @@ def _by_cluster(cells: Mapping[str, Cell]) -> tuple[np.ndarray, np.ndarray, list
 
 
 def _best(sums: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """The candidate with the highest mean, weighted as the column's: int [rows]; of equal means the first.
+    """The candidate with the highest mean, weighted as the column's mean: int [rows]; among equal means the first.
 
     Args:
         sums, counts: of the scores to choose on, [rows, groups, candidates] or [groups, candidates] for a single row.
@@ -104,7 +104,7 @@ def _best(sums: np.ndarray, counts: np.ndarray) -> np.ndarray:
     means = np.divide(sums, counts, out=np.zeros_like(sums), where=counts > 0).sum(axis=-2)
     groups = (counts > 0).sum(axis=-2)
     mean = np.divide(means, groups, out=np.full(means.shape, -1.0), where=groups > 0)
-    return np.atleast_1d(mean.round(12).argmax(axis=-1))  # rounded, so that of equal means the first wins
+    return np.atleast_1d(mean.round(12).argmax(axis=-1))  # rounded, so that among equal means the first wins
 
 
 def composed(
@@ -114,12 +114,12 @@ def composed(
     *,
     held_out: bool = False,
 ) -> BestOf:
-    """The cell of a choice: for each cluster the scores and outcomes of the chosen candidate.
+    """Build the cell of a choice: for each cluster the scores and outcomes of the chosen candidate.
 
     Args:
         cells: the candidates' cells in one column, by name.
         chosen: name of the chosen candidate by cluster (`choose`).
-        again: what would be chosen without each cluster (`choose_again`). The interval by case then covers the choice's own luck, too.
+        again: the choices without each cluster (`choose_again`). The interval by case then includes the uncertainty of the choice.
         held_out: whether the candidates were chosen on the other cases.
     """
     first = next(iter(cells.values()))

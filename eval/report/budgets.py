@@ -36,10 +36,10 @@ class Panel:
     reference: str
     """Title of the row that areas and costs are compared with."""
     whole: Estimate | None
-    """Score with the whole history; None where that was not run."""
+    """Score with the whole history; None if there is no such run."""
     whole_tokens: float = 0.0
     whole_expense: Expense | None = None
-    """Of the whole history, whose tokens a provider caches from the second question on; None where a price is unknown."""
+    """Expense of the whole history; a provider caches its tokens from the second question on. None where a price is unknown."""
     notes: Sequence[str] = field(default_factory=tuple)
 
     @property
@@ -85,7 +85,7 @@ def _area_texts(row: BudgetCurve, drawn: Curve, base: BudgetCurve | None) -> lis
 
 
 def costs_text(panel: Panel) -> str:
-    """Costs of building and asking, and the number of questions about one history from which a memory costs no more than an alternative."""
+    """Costs of building and asking, and the number of questions about a history from which on a memory costs no more than others."""
     header = [
         *("memory", "budget", "build, USD a history", "question, USD", "whole history", "whole history, cached"),
         *(f"{panel.reference}, same tokens", f"{panel.reference}, same score"),
@@ -105,7 +105,7 @@ def costs_text(panel: Panel) -> str:
 
 
 def _paid_off(panel: Panel, row: BudgetCurve, place: int) -> list[str]:
-    """The numbers of questions at which the row has paid for itself against each alternative."""
+    """For each alternative, the number of questions from which on the row costs no more."""
     ours = row.expenses[place]
     assert ours is not None
     cached = panel.whole_expense
@@ -125,9 +125,9 @@ def _questions(ours: Expense, other: Expense | None) -> str:
 
 
 def _at_equal_score(row: BudgetCurve, place: int, base: BudgetCurve) -> str:
-    """Against the reference with as many tokens as it needs for the row's score, with the interval that those tokens bring.
+    """Compare with the reference at the tokens that it needs for the row's score, with the interval that follows from those tokens.
 
-    Where the reference may not reach the score, one question may do.
+    Where the reference may not reach the score, the interval begins at one question.
     """
     ours, drawn, others = row.expenses[place], row.curve, base.curve
     if ours is None or drawn is None or others is None or any(each is None for each in base.expenses):
@@ -169,7 +169,7 @@ def _expense_at(tokens: float, sizes: Sequence[float], expenses: Sequence[Expens
 
 
 def curve_points(panel: Panel) -> list[Point]:
-    """A line with its band for every row, and a dashed line for the whole history; rows that cannot fill a budget stand where they are."""
+    """A line with its band for every row, a dashed line for the whole history; rows that cannot fill a budget are drawn at their tokens."""
     points = []
     for row in panel.rows:
         if row.curve is None:

@@ -1,6 +1,6 @@
-"""A results card in Markdown: what made a number, what it is worth and what it cost, from the files of a run or of a table.
+"""A results card in Markdown: settings, scores, their uncertainty and costs, from the files of a run or of a table.
 
-Scores are printed by the same functions as tables. What a folder does not say stands as `not recorded`.
+Scores are printed by the same functions as tables. A value that a folder does not have is printed as `not recorded`.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def run_card(folder: Path, record: RunRecord, *, level: int = 1) -> str:
 
     Args:
         record: its `run.json`.
-        level: of the card's heading.
+        level: level of the card's heading.
     """
     head = "#" * level
     name = f"{record.name} on {record.dataset['name']}"
@@ -153,7 +153,7 @@ def _detectable(questions: Sequence[Asked]) -> list[str]:
 
 
 def _questions(folder: Path) -> tuple[Asked, ...]:
-    """The questions that the run has a line for; categories and evidence stand in the data and are not known here."""
+    """The questions that the run has a line for; categories and evidence are in the data and are not known here."""
     asked: list[Asked] = []
     for case in RunFolder(folder).cases():
         known = read_record(case / COMPLETE) if is_complete(case) else {}

@@ -1,6 +1,6 @@
-"""One memory in one column: mean, intervals, counts, difference from another memory, verdict beside the published number.
+"""One memory in one column: mean, intervals, counts, difference from another memory, verdict on the published number.
 
-`Asked`, `outcomes` and `read_draws` are what a table reads of a run's files: its questions, their outcomes and their scores.
+A table reads a run's files through `Asked`, `outcomes` and `read_draws`: its questions, their outcomes and their scores.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ from eval.statistics.stats import (
 
 ALL, ANSWERABLE = "all", "answerable"
 ABOVE_CEILING = "ABOVE ITS CEILING"
-"""Marks a score that is higher than what a perfect memory gets, before that number."""
+"""Mark of a score above that of a perfect memory; the perfect score is printed after it."""
 AGGREGATES = ("question", "case", "category")
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A question as tables need it: which groups it belongs to, not its text."""
+    """A question for tables: its groups, without its text."""
 
     case_id: str
     question_id: str
@@ -52,9 +52,9 @@ class Asked:
     evidence: bool
     """Whether the data set names the turns that hold the answer."""
     groups: tuple[str, ...] = ()
-    """Groups beside the category that it is reported in."""
+    """Groups that it is reported in, in addition to the category."""
     supports: bool = False
-    """Whether it is asked for the sake of another question, which is the one that is scored."""
+    """Whether its read only serves the score of another question."""
 
     @property
     def key(self) -> tuple[str, str]:
@@ -83,7 +83,7 @@ def asked(cases: Iterable[Case]) -> tuple[Asked, ...]:
 
 
 def refusals(score_files: Sequence[Path], questions: Iterable[Asked]) -> frozenset[tuple[str, str]]:
-    """Questions with an answer that the answers behind these score files refuse in every replicate: wrong without a judge."""
+    """Answerable questions that the answers behind these score files refuse in every replicate: wrong without a judge."""
     refused = None
     own = [question for question in questions if question.answerable]
     for path in score_files:
@@ -123,7 +123,7 @@ def outcomes(folders: Iterable[Path], questions: Sequence[Asked]) -> Outcomes:
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """How many questions had which outcome; scored, unscored, errored and not reached add up to `questions`."""
+    """Number of questions by outcome; scored, unscored, errored and not reached add up to `questions`."""
 
     questions: int
     scored: int
@@ -147,14 +147,14 @@ class Counts:
 Draw = tuple[int, int]
 """Number of the replicate and of the judge's repeat."""
 Draws = Mapping[tuple[str, str], Sequence[tuple[Draw, float]]]
-"""Every score that a question got, with the draw that it comes from."""
+"""Every score of a question, with its draw."""
 
 
 def read_draws(score_files: Sequence[Path], questions: Sequence[Asked], repeats: int | None = None) -> Draws:
     """The scores of questions, from one score file per replicate.
 
     Args:
-        repeats: how many of the judge's repeats count, the first ones; None counts all.
+        repeats: number of the judge's repeats that count, from the first on; None counts all.
 
     Raises:
         RunError: a score file does not exist or is damaged.
@@ -176,9 +176,9 @@ def mean_scores(draws: Draws) -> dict[tuple[str, str], float]:
 
 
 def scores_by_run(draws: Draws) -> list[dict[tuple[str, str], float]]:
-    """The scores of each build, the judge's repeats averaged; of a single build, those of each repeat.
+    """The scores of each build, averaged over the judge's repeats; for a single build, the scores of each repeat.
 
-    Repeats of one build share its answers: as runs of their own they would make a spread between runs too small.
+    Repeats of one build share its answers: counted as separate runs they would make the spread between runs too small.
     """
     builds = {replicate for own in draws.values() for (replicate, _), _ in own}
     by_run: dict[int, dict[tuple[str, str], list[float]]] = {}
@@ -207,7 +207,7 @@ class Column:
 
     @classmethod
     def of(cls, dataset: Mapping[str, Any], metric: str, questions: tuple[Asked, ...]) -> Column:
-        """The column of a metric as printed, from a file of conf/dataset: names, first aggregate, title of its answerable questions."""
+        """Build the printed column of a metric from a file of conf/dataset: names, first aggregate, title of its answerable questions."""
         answerable = dataset.get("answerable", ANSWERABLE)
         return cls(dataset["name"], dataset["title"], metric, questions, dataset["aggregate"][0], answerable)
 
@@ -217,7 +217,7 @@ class Column:
         return list(map(names[self.aggregate], questions))
 
     def mean(self, questions: Sequence[Asked], scores: Scores) -> float:
-        """The weighted mean over those of the questions that have a score; 0 when none has."""
+        """The weighted mean over the questions that have a score; 0 when none has."""
         scored = [question for question in questions if question.key in scores]
         if not scored:
             return 0.0
@@ -225,7 +225,7 @@ class Column:
 
 
 def categories(column: Column) -> list[str]:
-    """Groups that a column's questions are reported in: all, answerable where some are not, then categories and further groups.
+    """Groups in which a column's questions are reported: all, answerable (if some are not), then categories and further groups.
 
     Categories are left out if there is only one.
     """
@@ -245,20 +245,20 @@ class Cell:
     """One per replicate."""
     published: Published | None = None
     why_not: str = ""
-    """Why the published number is not comparable; empty when it is."""
+    """The reason why the published number is not comparable; empty when it is."""
     repeats: int | None = None
-    """How many of the judge's repeats count, the first ones; a file may hold more from an earlier run. None counts all."""
+    """Number of the judge's repeats that count, from the first on; a file may hold more from an earlier run. None counts all."""
     correction: Correction | None = None
-    """The correction of a judge's score for its errors; None where nobody asked for that, or no judge gave the score."""
+    """The correction of a judge's score for its errors; None if it was not requested, or if no judge gave the score."""
     errata: frozenset[tuple[str, str]] = frozenset()
-    """Questions whose gold answer is known to be wrong; empty where nobody asked (`errata=`)."""
+    """Questions whose gold answer is known to be wrong; empty if no errata were requested (`errata=`)."""
     qualifier: str = ""
     """Further differences from the published number, such as `prompts ours`; printed after the verdict."""
 
     digits: ClassVar[int] = 3
-    """Of the printed mean."""
+    """Digits of the printed mean."""
     _known: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
-    """Values that several writers need: Markdown, CSV, LaTeX and verdict need the same estimates."""
+    """Cache of estimates: the writers of Markdown, CSV, LaTeX and verdict need the same ones."""
 
     @cached_property
     def draws(self) -> Draws:
@@ -272,13 +272,13 @@ class Cell:
 
     @cached_property
     def spread(self) -> float | None:
-        """Standard deviation of the mean between builds, of a single build between the judge's repeats; None for a single draw."""
+        """Standard deviation of the mean between builds, or for a single build between the judge's repeats; None for a single draw."""
         means = [self.column.mean(self.column.questions, scores) for scores in scores_by_run(self.draws)]
         return stdev(means) if len(means) > 1 else None
 
     @cached_property
     def runs(self) -> Runs:
-        """How much the mean changes from run to run: measured from builds over the questions that all of them scored, else assumed."""
+        """The change of the mean from run to run: measured between builds over the questions that all of them scored, else assumed."""
         scored = [question for question in self.column.questions if question.key in self.scores]
         if not scored:
             return NO_RUNS
@@ -297,7 +297,7 @@ class Cell:
         return measured_runs(parts)
 
     def scores_without(self, cluster: str) -> Scores:
-        """The scores of all cases but one; a memory's own scores do not depend on the case that is left out."""
+        """The scores of all cases but one; the scores of a single memory do not depend on the left-out case."""
         return {
             question.key: self.scores[question.key]
             for question in self.column.questions
@@ -305,7 +305,7 @@ class Cell:
         }
 
     def applicable(self, category: str = ALL) -> list[Asked]:
-        """The questions of a category without those that say nothing about this memory."""
+        """The questions of a category that are applicable to this memory."""
         return [question for question in self._questions(category) if question.key not in self.inapplicable]
 
     def counts(self, category: str = ALL) -> Counts:
@@ -347,7 +347,7 @@ class Cell:
 
     @property
     def inapplicable(self) -> frozenset[tuple[str, str]]:
-        """Questions that say nothing about this memory, by a metric that tells (`eval.report.outcome_cell`); none for most metrics."""
+        """Questions that say nothing about this memory, for metrics that name them (`eval.report.outcome_cell`); empty for most metrics."""
         return frozenset()
 
     @property
@@ -356,7 +356,7 @@ class Cell:
         return self.estimate()
 
     def corrected(self, category: str = ALL) -> Corrected | str | None:
-        """The score corrected for the judge's errors; a text says why it cannot be, None that nobody asked for it."""
+        """The score corrected for the judge's errors; a text says why it cannot be corrected; None if no correction was requested."""
         ours = self.estimate(category)
         if self.correction is None or ours is None:
             return None
@@ -368,19 +368,19 @@ class Cell:
         )
 
     def ceiling(self, category: str = ALL) -> float | None:
-        """Score of a perfect memory: the mean with 1 for each scored question with a sound gold answer; None where no errata are known."""
+        """Score of a perfect memory: the mean with 1 for each scored question with a correct gold answer; None if no errata are known."""
         scored = [question for question in self._questions(category) if question.key in self.scores]
         if not self.errata or not scored:
             return None
         return self.column.mean(scored, {each.key: float(each.key not in self.errata) for each in scored})
 
     def above_ceiling(self, category: str = ALL) -> bool:
-        """Whether the mean is above the ceiling: it was earned by agreeing with wrong gold answers."""
+        """Whether the mean is above the ceiling: some points then come from agreement with wrong gold answers."""
         ours, ceiling = self.estimate(category), self.ceiling(category)
         return ours is not None and ceiling is not None and ceiling < 1.0 and ours.mean > ceiling + ROUNDING
 
     def bounds(self, category: str = ALL) -> Interval | None:
-        """The mean over all questions if every one without a score were wrong, and if every one were right."""
+        """The mean over all questions if every question without a score were wrong, and if every one were right."""
         questions = self.applicable(category)
         if not questions:
             return None
@@ -388,9 +388,9 @@ class Cell:
         return Interval(self.column.mean(questions, worst), self.column.mean(questions, best))
 
     def verdict(self) -> str:
-        """The verdict on our number beside the published one."""
+        """The verdict on our number against the published number."""
         ours = None if self.published is None or self.why_not else self.estimate()
-        if ours is None:  # nothing to compare
+        if ours is None:  # no number to compare
             return verdict(None, self.published, why_not=self.why_not)
         span = self.bounds() if self.counts().missing_share else None
         plain = verdict(ours.mean, self.published, scale=self.column.scale, runs=self.runs, span=span)
@@ -418,7 +418,7 @@ class Cell:
         return difference(first[both], second[both], clusters[both], without=without, test=test, groups=groups[both])
 
     def minus_each(self, others: Sequence[Cell], category: str = ALL) -> list[Difference | None]:
-        """`minus` of each, without the permutation test; cells that have all questions scored are computed together.
+        """`minus` for each cell, without the permutation test; cells that have all questions scored are computed together.
 
         All are cells of single memories, of one column.
         """

@@ -1,17 +1,17 @@
-"""Whether our mean and a published one agree, where both are about the same questions.
+"""Test whether our mean and a published mean over the same questions agree.
 
-The questions' difficulty cancels then, so the error of the gap is that of runs (build, answer, judge) and of the printed digits:
+The difficulty of the questions cancels, so the error of the gap comes from the runs (build, answer, judge) and from the printed digits:
 
     SE² = ours / builds + theirs + unit² / 12
 
-- *ours*: the variance of one run's mean. From several builds it is measured; from one it is assumed that `FLIPS` of the scores change.
-- *theirs*: the published standard deviation squared, else ours. An interval that a paper prints is about questions, which cancel, so it
-  bounds the error of a run from above: it counts where it is narrower than ours.
-- *unit*: that of the last printed digit; a rounding error is uniform.
+- *ours*: the variance of one run's mean. It is measured from several builds; for a single one `FLIPS` of the scores are assumed to change.
+- *theirs*: the published standard deviation squared, else ours. A printed interval is about the sampling of questions, which cancels, so
+  it is an upper bound of a run's error: it counts where it is narrower than ours.
+- *unit*: the unit of the last printed digit; a rounding error is uniform.
 
 The gap is *equivalent* when both one-sided t-tests at 5 % reject that it is as large as the margin (Schuirmann 1987, "A comparison of the
 two one-sided tests procedure and the power approach"), and it *differs* when its 95 % interval excludes 0. Both may hold. A shift that all
-of our builds share, such as another version of the model, is in no error.
+of our builds share, such as another version of the model, is not part of the error.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ import numpy as np
 from eval.statistics.stats import Interval, t_point
 
 MARGIN = 0.02
-"""Two points."""
+"""Margin of equivalence of scores: two points."""
 COST_MARGIN = 0.05
-"""Share of the published cost."""
+"""Margin of equivalence of costs, as a share of the published cost."""
 FLIPS = 0.08
-"""Share of 0/1 scores that differ between two runs of one memory, assumed where a single build measures nothing."""
+"""Share of 0/1 scores that differ between two runs of one memory; assumed for a single build, which cannot measure it."""
 SHIFTED = 0.1
-"""Level of the F test above which the histories of a build are taken to be independent."""
+"""Level of the F test above which the histories of a build are treated as independent."""
 MOST_BUILDS = 50
-"""More builds are not advised: what stays open then is the published number's own error."""
+"""Maximum number of builds that is advised: beyond it, the published number's own error dominates."""
 Z = 1.959963984540054
 
 
 @dataclass(frozen=True, slots=True)
 class Runs:
-    """How much a mean changes from run to run on the same questions."""
+    """The variance of a mean from run to run on the same questions."""
 
     builds: int
     variance: float
-    """Of the mean of one run, in the unit of the mean squared."""
+    """Variance of the mean of one run, in the unit of the mean squared."""
     freedom: float
     """Degrees of freedom of the variance; infinite where it is assumed."""
     measured: bool
@@ -57,28 +57,28 @@ class Runs:
 
 
 NO_RUNS = Runs(1, 0.0, inf, measured=False)
-"""Of a count or a cost, whose run error is not known: only the printed digits' error is left."""
+"""For a count or a cost: its run error is not known, so only the error of the printed digits counts."""
 
 
 def measured_runs(parts: np.ndarray) -> Runs:
-    """The run error of a mean from several builds.
+    """Compute the run error of a mean from several builds.
 
     Args:
-        parts: what each history adds to the mean of each build, float64 [histories, builds].
+        parts: contribution of each history to the mean of each build, float64 [histories, builds].
     """
     variance, freedom = between_builds(parts)
     return Runs(parts.shape[-1], float(variance), float(freedom), measured=True)
 
 
 def between_builds(parts: np.ndarray) -> tuple[Any, Any]:
-    """Variance of one build's mean and its degrees of freedom, each [...].
+    """Compute the variance of one build's mean and its degrees of freedom, each [...].
 
     Histories are built one by one, so their variances add up; Satterthwaite's degrees of freedom in the form of Welch (1947), which small
-    samples need. Where the builds' means vary more than their histories explain (F test at `SHIFTED`), something is common to a whole
-    build, and the variance is that of the few means.
+    samples need. Where the builds' means vary more than their histories explain (F test at `SHIFTED`), the histories of a build are not
+    independent, and the variance is that of the few means.
 
     Args:
-        parts: what each history adds to the mean of each build, float64 [..., histories, builds].
+        parts: contribution of each history to the mean of each build, float64 [..., histories, builds].
     """
     from scipy.special import fdtrc
 
@@ -93,10 +93,10 @@ def between_builds(parts: np.ndarray) -> tuple[Any, Any]:
 
 
 def assumed_runs(scores: np.ndarray, weights: np.ndarray) -> Runs:
-    """The run error of a mean when `FLIPS` of the answers change.
+    """Compute the run error of a mean when `FLIPS` of the answers change.
 
-    Of 0/1 scores a run's variance is half of `FLIPS`, as two runs differ by twice of it. Other scores move as much less as they vary less
-    than 0/1 scores of the same mean.
+    The variance of a 0/1 score from run to run is half of `FLIPS`, since the variance of the difference of two runs is twice as large. For
+    other scores it is reduced in proportion to their variance, compared with 0/1 scores of the same mean.
 
     Args:
         scores: of the questions, [n].
@@ -109,7 +109,7 @@ def assumed_runs(scores: np.ndarray, weights: np.ndarray) -> Runs:
 
 
 def decided(low: Any, high: Any, error: Any, freedom: Any, margin: float) -> tuple[Any, Any]:
-    """Whether gaps are equivalent, and whether they differ; arguments are numbers or arrays that fit.
+    """Decide whether gaps are equivalent, and whether they differ; arguments are numbers or arrays that broadcast.
 
     Args:
         low, high: the smallest and the largest gap that the missing answers allow; equal where none is missing.
@@ -122,12 +122,12 @@ def decided(low: Any, high: Any, error: Any, freedom: Any, margin: float) -> tup
 
 
 def gap_error(runs: Runs, theirs: float | None, rounding: float, builds: int = 0) -> tuple[float, float]:
-    """Standard error of a gap, and its degrees of freedom.
+    """Compute the standard error of a gap, and its degrees of freedom.
 
     Args:
-        theirs: variance of the published mean; None where it is ours.
+        theirs: variance of the published mean; None takes ours.
         rounding: variance of the printed digits.
-        builds: how many of ours; 0 takes those of `runs`, another number those that would be made.
+        builds: number of our builds; 0 takes the number of `runs`, another value is a planned number.
     """
     share = runs.variance * (1 / (builds or runs.builds) + (theirs is None))
     total = share + (theirs or 0.0) + rounding
@@ -141,11 +141,11 @@ class Settled:
 
     gap: float
     interval: Interval
-    """95 %, and whatever the missing answers are worth."""
+    """The 95 % interval, widened by the possible scores of the missing answers."""
     equivalent: bool
     differs: bool
     builds: int | None
-    """How many builds would settle a gap of this size that is neither; 0 where the missing answers would, None where nothing would."""
+    """Number of builds that would settle an open gap of this size; 0 if the missing answers would settle it, None if nothing would."""
 
 
 def settle(gap: float, span: Interval, runs: Runs, theirs: float | None, rounding: float, margin: float) -> Settled:
@@ -173,14 +173,14 @@ def _needed(gap: float, span: Interval, runs: Runs, theirs: float | None, roundi
 
 
 def open_gaps(runs: Runs, builds: int) -> tuple[float, float] | None:
-    """The sizes of a gap between which nothing would be settled with this many builds; None where there are none."""
+    """The range of gaps that would stay open with this number of builds; None where there is none."""
     error, freedom = gap_error(runs, None, 0.0, builds)
     low, high = MARGIN - t_point(freedom, 0.95) * error, t_point(freedom) * error
     return (max(0.0, low), high) if low < high else None
 
 
 def left_open(questions: int, most: int) -> str:
-    """For a plan: the gaps of 0/1 scores from published numbers that one build, two, up to `most` would leave open."""
+    """For a plan: the gaps between 0/1 scores and published numbers that would stay open with one build, two, up to `most`."""
     runs = Runs(1, FLIPS / 2 / questions, inf, measured=False)
     parts = []
     for builds in range(1, most + 1):

@@ -1,11 +1,11 @@
-"""Known errors of a data set's gold answers, laid over scores that exist already: a layer says which questions have a wrong answer.
+"""Known errors of a data set's gold answers, applied to existing scores: an errata layer names the questions with a wrong answer.
 
 - *as released*: the mean over all questions.
 - *without known errors*: the mean over the questions that the layer does not name.
 - *corrected*: the mean over all questions, those of the layer scored again with the layer's gold answers; only where a score needs no
   model, and only over questions for which the layer has an answer.
-- *ceiling*: the share of questions with a sound answer: what a perfect memory scores as released, as it disagrees with a wrong answer.
-  A score above it has been earned by agreeing with errors.
+- *ceiling*: the share of questions with a correct gold answer. It is the score of a perfect memory on the released data, because such a
+  memory disagrees with wrong gold answers. A score above it contains points for agreeing with errors.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ COLUMNS = ("case", "question", "gold")
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """Questions whose released gold answer is wrong, with the right one; empty where none is known."""
+    """Questions whose released gold answer is wrong, with the right answer; empty where none is known."""
 
     name: str
     gold: Mapping[Key, str]
 
 
 def read_layer(path: Path) -> Layer:
-    """A layer of one's own: a CSV file with the columns case, question (ids) and gold.
+    """Read a user's layer: a CSV file with the columns case, question (ids) and gold.
 
     Raises:
         DataError: the file cannot be read, lacks a column, or names a question twice or without an id.
@@ -55,7 +55,7 @@ def read_layer(path: Path) -> Layer:
 
 
 def audited_layer(name: str, released: Iterable[Case], corrected: Iterable[Case]) -> Layer:
-    """The layer of an audit whose labels a loader writes into `Gold.detail["audit"]`.
+    """Build the layer of an audit whose labels a loader writes into `Gold.detail["audit"]`.
 
     Args:
         released: the cases with their labels and the released answers.
@@ -73,28 +73,28 @@ def audited_layer(name: str, released: Iterable[Case], corrected: Iterable[Case]
 
 @dataclass(frozen=True, slots=True)
 class Overlaid:
-    """One group of questions with a layer laid over its scores."""
+    """The scores of one group of questions with an errata layer applied."""
 
     category: str
     faulty: int
     """Scored questions that the layer names."""
     released: Estimate
     sound: Estimate | None
-    """Without known errors; None where nothing is left."""
+    """Score without known errors; None where no question is left."""
     corrected: Estimate | None
-    """None where the scores need a model, or the layer has no answers."""
+    """Corrected score; None where the scores need a model, or the layer has no answers."""
     ceiling: float
 
     @property
     def above(self) -> bool:
-        """Whether the score as released is above what a perfect memory gets."""
+        """Whether the score as released is above that of a perfect memory."""
         return self.faulty > 0 and self.released.mean > self.ceiling
 
 
 def overlaid(
     scores: Mapping[Key, float], again: Mapping[Key, float], questions: Sequence[Asked], layer: Layer
 ) -> list[Overlaid]:
-    """All scored questions, then each category that has one.
+    """Apply the layer to all scored questions, then to each category that has one.
 
     Args:
         again: scores of the layer's questions with the layer's answers; empty where they need a model.

@@ -1,4 +1,4 @@
-"""The loss waterfall as a figure: from perfect down to the score, a bar for each step, with intervals, in shades and hatches alone."""
+"""The loss waterfall as a figure: from a perfect score down to the memory's, a bar for each step, with intervals, in grey and hatches."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from eval.report.points import Point
 from eval.statistics.stats import Estimate, preferred_interval
 
 WHOLE, LOST = "whole", "lost"
-"""Series of bars that stand on 0 (perfect, the score) and of steps between them."""
+"""Names of the series: bars that start at 0 (perfect, the score), and the steps between them."""
 PERFECT, SCORE = "perfect", "score"
 POINTS = 100.0
 """Points of a perfect score."""
@@ -20,7 +20,7 @@ LOSS_HATCH, GAIN_HATCH = "////", "...."
 
 
 def fall_points(fall: Waterfall) -> list[Point]:
-    """The bars from top to bottom, in points: perfect, what each step loses (negative: gains), the score."""
+    """The bars from top to bottom, in points: perfect, the loss of each step (negative: a gain), the score."""
     steps = [_point(step, LOST, mean) for step, mean in fall.steps.items()]
     return [Point("", WHOLE, PERFECT, POINTS, n=fall.score.n), *steps, _point(SCORE, WHOLE, fall.score)]
 
@@ -32,14 +32,14 @@ def _point(name: str, series: str, mean: Estimate) -> Point:
 
 
 def fall_sheet(title: str, points: Sequence[Point], notes: tuple[str, ...]) -> Sheet:
-    """How the waterfall is drawn: on a sheet as high as its bars need."""
+    """The sheet of the waterfall, as high as its bars need."""
     more = "Hatched: lost; dotted: gained. Lines: 95 % intervals of each step, by history where there are five."
     label = f"points of {POINTS:.0f}, mean of {points[0].n} questions"
     return Sheet(title, (more, *notes), "waterfall", x_label=label, height=0.5 + 0.16 * len(points))
 
 
 def drawn_fall(axes: Any, sheet: Sheet, points: Sequence[Point], style: Style) -> None:
-    """Horizontal bars, the first on top; every step begins where the one above it has ended."""
+    """Draw horizontal bars, the first on top; every step begins where the step above it ended."""
     level = POINTS
     for place, point in enumerate(points):
         whole = point.series == WHOLE

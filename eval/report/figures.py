@@ -1,8 +1,8 @@
 """Figures for one column of a paper, 3.3 inches wide: the same points give the same bytes, as PDF and as PNG.
 
 This module lays out the sheet: title and key above, panels side by side (`panels.py` draws each), footnote below. Series without a
-label in the panel are named in the key, in their colour. `draw` sees points and a sheet, never a run: a figure shows what the CSV file
-beside it holds.
+label in the panel are named in the key, in their colour. `draw` takes points and a sheet, never a run: a figure shows exactly the values of
+the CSV file next to it.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ class _Layout:
     key: Sequence[Sequence[tuple[str, str]]]
     footnote: Sequence[str]
     across: int
-    """Panels side by side."""
+    """Number of panels in a row."""
     heights: Sequence[float]
-    """Of each row of panels."""
+    """Height of each row of panels."""
 
     @property
     def above(self) -> float:
@@ -58,7 +58,7 @@ class _Layout:
 
 
 def draw(sheet: Sheet, points: Sequence[Point]) -> Figure:
-    """The figure of these points.
+    """Draw the figure of these points.
 
     Raises:
         ValueError: there are no points, or `draw` names no kind.
@@ -93,7 +93,7 @@ def draw(sheet: Sheet, points: Sequence[Point]) -> Figure:
 
 
 def without_silent_panels(sheet: Sheet, points: Sequence[Point]) -> tuple[Sequence[Point], list[str]]:
-    """The points of panels that show something, and the names of panels whose lines or bars are 0 throughout; all if every panel is."""
+    """Leave out panels whose lines or bars are 0 throughout, unless all are; return the remaining points and the names of these panels."""
     panels = _by_panel(points)
     silent = [
         name for name, own in panels.items() if sheet.draw in ("lines", "bars") and not any(point.y for point in own)
@@ -143,7 +143,7 @@ def _draw_panels(
 
 
 def _settle(figure: Figure) -> None:
-    """Fix the layout now, under the present settings; saving must not move anything."""
+    """Fix the layout now, under the current settings; saving must not move anything."""
     figure.draw_without_rendering()
     figure.set_layout_engine("none")
     for axes in figure.axes:  # rounded, because the solver's last digits vary and may move a pixel
@@ -178,7 +178,7 @@ def save(figure: Figure, stem: Path, about: str, suffixes: Sequence[str] = ("pdf
 
 
 def _panel_height(sheet: Sheet, points: Sequence[Point]) -> float:
-    """Height of a panel in inches: bars need more the more there are."""
+    """Height of a panel in inches; it grows with the number of bars."""
     if sheet.draw != "bars":
         return sheet.height
     bars = len({(point.x, point.series) for point in points})
@@ -186,7 +186,7 @@ def _panel_height(sheet: Sheet, points: Sequence[Point]) -> float:
 
 
 def _key(sheet: Sheet, points: Sequence[Point], style: Style) -> list[tuple[str, str]]:
-    """Names with their colours, for series that are not labelled in the panel."""
+    """Names and colours of the series that are not labelled in the panel."""
     names = [name for name in style.names if name and name != sheet.overlay]
     entries: list[tuple[str, str]] = []
     if sheet.draw == "pareto":

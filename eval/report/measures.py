@@ -1,7 +1,7 @@
 """Values of a table that aren't mean scores: costs of a run, the shape of its memory, coverage of answers, statistics of the data.
 
 Each function returns an `Estimate`, either a mean over histories or questions with its interval, or one number of the whole run without
-an interval. It returns None where there is nothing to measure.
+an interval. It returns None where no value exists.
 
 Deviations and decisions:
 
@@ -54,7 +54,7 @@ def mean(values: Sequence[float], clusters: Sequence[str]) -> Estimate | None:
 
 
 def gathered(values: Mapping[str, float], over: str = "mean") -> Estimate | None:
-    """One number per history, combined into a mean with intervals, or into their `sum` or `max`."""
+    """Combine one number per history into a mean with intervals, or into their `sum` or `max`."""
     if not values:
         return None
     if over == "mean":
@@ -86,7 +86,7 @@ def cost(folder: Path, name: str, questions: frozenset[tuple[str, str]] | None =
 
 @dataclass(frozen=True, slots=True)
 class Factor:
-    """A mean of a product, or what it lacks to 1."""
+    """A factor of a product: a mean, or 1 minus a mean."""
 
     cell: Cell
     complement: bool
@@ -97,7 +97,7 @@ class Factor:
         return [question for question in self.cell.column.questions if question.key in self.cell.scores]
 
     def value(self, left_out: str | None = None) -> float:
-        """The factor without one history; without any scored question left it is that of all."""
+        """The factor without one history; the factor of all histories if no scored question is left."""
         questions = self.questions
         kept = [question for question in questions if question.cluster != left_out]
         mean = self.cell.column.mean(kept or questions, self.cell.scores)
@@ -105,9 +105,9 @@ class Factor:
 
 
 def product_of_means(factors: Sequence[Factor]) -> tuple[Estimate | None, Runs]:
-    """The product of several means of one memory with its interval by jackknife over the histories, and how it changes from run to run.
+    """The product of several means of one memory, with its jackknife interval over the histories, and its variance from run to run.
 
-    None where a mean has no scored question. The error of runs is that of the first order: the means' errors are independent.
+    None where a mean has no scored question. The run error is of first order and assumes that the means' errors are independent.
     """
     if not all(factor.questions for factor in factors):
         return None, NO_RUNS

@@ -1,9 +1,9 @@
 """OpenTelemetry spans of memory operations and model calls (`logger=otel`), for Langfuse, Phoenix, MLflow, Weave and other collectors.
 
 Names follow the GenAI semantic conventions 0.1.0 (open-telemetry/semantic-conventions-genai): `create_memory`, `search_memory`,
-`update_memory`, `delete_memory`, `chat`, `embeddings`. What the conventions have no name for is called `memsys.…`. A `write` creates, a
-`read` searches, `consolidate` updates the whole store, `close` deletes it; a store is a run and a case. The reader's call belongs to the
-search that it answers from. Embeddings that come from the cache are spans, too.
+`update_memory`, `delete_memory`, `chat`, `embeddings`. Names outside the conventions begin with `memsys.`. A `write` creates, a
+`read` searches, `consolidate` updates the whole store, `close` deletes it; a store is one case of a run. The reader's call belongs to the
+search that it answers from. Embeddings from the cache are spans, too.
 
 Texts (query, records, messages) are left out unless `logger.texts=true`. Errors are named by their type, because messages may quote an
 address or a key. Spans go to the tracer provider that the program has set, else to the OTLP endpoint of the usual variables (`OTEL_…`).
@@ -29,13 +29,13 @@ OPERATIONS = {
     "read": "search_memory",
     "close": "delete_memory",
 }
-"""The conventions' name of a memory's step."""
+"""Names of a memory's steps in the conventions."""
 SUBJECTS = {"write": "gen_ai.memory.record.id", "read": "memsys.question.id"}
 MISSING = "logger=otel needs OpenTelemetry: pip install 'memsys-bench[otel]'"
 
 
 class OtelSpans:
-    """The recorder of `memsys.llm.spans` that makes spans.
+    """A recorder of `memsys.llm.spans` that creates OpenTelemetry spans.
 
     Args:
         provider: an OpenTelemetry `TracerProvider`.
@@ -137,7 +137,7 @@ class OtelSpans:
 
 
 def otel_spans(texts: bool) -> OtelSpans:
-    """Spans for the provider that the program has set, else for an OTLP collector.
+    """Return a recorder for the provider that the program has set, else for an OTLP collector.
 
     Raises:
         RunError: OpenTelemetry is not installed, or the collector is on another machine and the network is forbidden.
@@ -153,7 +153,7 @@ def otel_spans(texts: bool) -> OtelSpans:
 
 @lru_cache(maxsize=1)
 def _exporting() -> Any:
-    """A provider that sends its spans to a collector in the background, and the last ones when the process ends."""
+    """A provider that sends its spans to a collector in the background, and the remaining ones when the process ends."""
     try:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
         from opentelemetry.sdk.resources import Resource

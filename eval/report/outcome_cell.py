@@ -1,4 +1,4 @@
-"""A cell whose metric names an outcome for each question: some are not applicable, and a wrong one has a kind (the suite `change`)."""
+"""A cell whose metric names an outcome for each question: right, not applicable, or a kind of wrong outcome (the suite `change`)."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from eval.metrics.change import RIGHT, WRONG
 from eval.report.cell import ALL, Cell, Counts
 
 KINDS = tuple(name for names in WRONG.values() for name in names)
-"""Wrong outcomes, of each family the one that matters first."""
+"""Wrong outcomes, the most important of each family first."""
 NOT_APPLICABLE = "n/a"
-"""Begins the outcome of a question that says nothing about the memory."""
+"""Beginning of the outcome of a question that says nothing about the memory."""
 
 
 @dataclass(frozen=True)
 class OutcomeCell(Cell):
-    """Of several builds, outcomes are those of the first; the mean is over all of them."""
+    """A cell with named outcomes. Of several builds, the outcomes are those of the first build; the mean is over all builds."""
 
     @cached_property
     def named(self) -> dict[tuple[str, str], str]:
@@ -40,7 +40,7 @@ class OutcomeCell(Cell):
         """Outcomes of the applicable questions of a category."""
         keys = [question.key for question in self.applicable(category)]
         scored = [key for key in keys if key in self.scores]
-        # One without a line in the score file: its read failed, or a read that belongs to it was not reached (empty).
+        # No line in the score file: the question's read failed, or a read that belongs to it was not reached (empty).
         failed = frozenset({"error"})
         rest = [
             self.named.get(key) or "errored" * (self.outcomes.get(key) == failed)
@@ -52,7 +52,7 @@ class OutcomeCell(Cell):
         return Counts(len(keys), len(scored), len(rest) - errored - left, errored, left, cut=cut)
 
     def failures(self, category: str = ALL) -> str:
-        """`both 12, lost 3`: how often each wrong outcome was found, the one that matters first; empty where none was."""
+        """Counts of wrong outcomes, such as `both 12, lost 3`, the most important first; empty if there are none."""
         scored = [question.key for question in self.applicable(category) if question.key in self.scores]
         found = Counter(self.named.get(key, "") for key in scored)
         return ", ".join(
@@ -66,7 +66,7 @@ class OutcomeCell(Cell):
         return len(self._questions(category)) - len(self.applicable(category))
 
     def split(self, category: str = ALL) -> str:
-        """`610/20/10`: right, wrong and not applicable, and what else became of questions where there is anything."""
+        """Counts such as `610/20/10`: right, wrong, not applicable; followed by the counts of other outcomes if there are any."""
         counts = self.counts(category)
         right = sum(self.scores[each.key] for each in self.applicable(category) if each.key in self.scores)
         named = (("unscored", counts.unscored), ("errored", counts.errored), ("not reached", counts.not_reached))

@@ -27,29 +27,29 @@ GREY = "#777777"
 LINE = 0.082
 """Inches between two lines of the smallest print."""
 FEW = 10
-"""Up to this many whole numbers each get a tick."""
+"""Up to this number of whole numbers, each gets a tick."""
 BANDS = 4
-"""More intervals than this at one place are strokes side by side; bands on top of each other would hide each other."""
+"""Maximum number of overlapping intervals drawn as bands; more are drawn as strokes side by side, because bands would hide each other."""
 PUBLISHED = "published"
 
 
 @dataclass(frozen=True, slots=True)
 class Sheet:
-    """How a figure is drawn."""
+    """Drawing settings of a figure."""
 
     title: str
     footnote: tuple[str, ...]
-    """Lines below the panels: what made the numbers, and what the marks mean."""
+    """Lines below the panels: models and data behind the numbers, and the meaning of the marks."""
     draw: str
     """lines, bars, stacked, heatmap, tree, map, pareto or waterfall (`eval.report.fall`)."""
     x_label: str = ""
     y_label: str = ""
     across: int = 1
-    """Panels side by side."""
+    """Number of panels in a row."""
     width: float = 3.3
     """Inches."""
     height: float = 1.35
-    """Inches per row of panels; bars take the height that they need."""
+    """Inches per row of panels; panels of bars are as high as they need."""
     spacing: str = "linear"
     """Horizontal axis of lines: linear, log, or even (values at equal distances)."""
     log_y: bool | tuple[str, ...] = False
@@ -63,7 +63,7 @@ class Sheet:
 
 
 Axis = Any
-"""An `Axes`; matplotlib is imported where something is drawn."""
+"""An `Axes` of matplotlib, which is imported only for drawing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,9 +89,9 @@ def _by_series(points: Sequence[Point]) -> dict[str, list[Point]]:
 
 
 def _lines(axes: Axis, sheet: Sheet, points: Sequence[Point], style: Style) -> None:
-    """One line per series with its intervals; a series without `x` is a dashed horizontal line; published points are diamonds.
+    """Draw a line per series with its intervals; a series without `x` is a dashed horizontal line; published points are diamonds.
 
-    Points with a label (why they are no equals of the others) are drawn open and get no tick.
+    A point with a label (the reason why it is not comparable with the others) is drawn open and gets no tick.
     """
     place = _positions(sheet, points)
     ends: list[tuple[float, str, str]] = []
@@ -129,14 +129,14 @@ def _lines(axes: Axis, sheet: Sheet, points: Sequence[Point], style: Style) -> N
         if name not in named:
             ends.append((y[-1], name, colour))
     if sheet.log_y is True or (sheet.log_y and points[0].panel in sheet.log_y):
-        # Linear below the smallest value, because some cost nothing.
+        # Linear below the smallest value, because some costs are 0.
         axes.set_yscale("symlog", linthresh=min((point.y for point in points if point.y > 0), default=1.0))
     _ticks(axes, sheet, points, place)
     _named_ends(axes, sheet, ends)
 
 
 def _shifted(axes: Axis, by: float) -> Any:
-    """The coordinates of the data, moved to the right by so many points of print."""
+    """The coordinates of the data, moved to the right by `by` typographic points."""
     from matplotlib.transforms import ScaledTranslation
 
     return axes.transData + ScaledTranslation(by / 72, 0, axes.figure.dpi_scale_trans)
@@ -186,7 +186,7 @@ def _star(
     above: bool,
     colour: str,
 ) -> None:
-    """A star at the best point of a series, with its gain over the dashed line."""
+    """Draw a star at the best point of a series, with its gain over the dashed line."""
     best = max(own, key=lambda point: point.y)
     axes.plot([place(best.x)], [best.y], "*", color=colour, ms=6.5, mec="white", mew=0.4, zorder=4)
     if levels and levels[0].y:
@@ -199,7 +199,7 @@ def _star(
 
 
 def _named_ends(axes: Axis, sheet: Sheet, ends: Sequence[tuple[float, str, str]]) -> None:
-    """Names to the right of the ends of the lines, moved apart where they would overlap."""
+    """Write names to the right of the ends of the lines, moved apart where they would overlap."""
     axes.margins(y=0.12)
     axes.autoscale_view()
     inside = axes.transAxes.inverted()
@@ -233,7 +233,7 @@ def apart(wanted: Sequence[float], gap: float) -> list[float]:
 
 
 def _bars(axes: Axis, sheet: Sheet, points: Sequence[Point], style: Style) -> None:
-    """A horizontal bar per category and series with its interval and its value; the first category is on top."""
+    """Draw a horizontal bar per category and series with its interval and its value; the first category is on top."""
     categories = list(dict.fromkeys(point.x for point in points))
     levels: dict[tuple[str | float, str], float] = {}
     at, ticks = 0.0, []
@@ -282,7 +282,7 @@ def stack_colour(sheet: Sheet, style: Style, name: str) -> str:
 
 
 def _stacked(axes: Axis, sheet: Sheet, points: Sequence[Point], style: Style) -> None:
-    """Stacked shares; the overlay is a line across them."""
+    """Draw stacked shares; the overlay is a line across them."""
     categories = list(dict.fromkeys(point.x for point in points))
     base = dict.fromkeys(categories, 0.0)
     for name, own in _by_series([point for point in points if point.origin != PUBLISHED]).items():
@@ -301,7 +301,7 @@ def _stacked(axes: Axis, sheet: Sheet, points: Sequence[Point], style: Style) ->
 
 
 def _heatmap(axes: Axis, sheet: Sheet, points: Sequence[Point], style: Style) -> None:
-    """A heat map of pairs of settings with the value in each field; rows are series."""
+    """Draw a heat map of pairs of settings with the value in each field; rows are series."""
     ours = [point for point in points if point.origin != PUBLISHED]
     columns = sorted({point.x for point in ours}, key=lambda value: (isinstance(value, str), value))
     rows = list(dict.fromkeys(point.series for point in ours))
@@ -327,7 +327,7 @@ def _heatmap(axes: Axis, sheet: Sheet, points: Sequence[Point], style: Style) ->
 
 
 def _tree(axes: Axis, sheet: Sheet, points: Sequence[Point], style: Style) -> None:
-    """A tree: leaves filled, inner nodes outlined, coloured by dialogue; every link to a parent is drawn."""
+    """Draw a tree: leaves filled, inner nodes outlined, coloured by dialogue; every link to a parent is drawn."""
     import matplotlib as mpl
     from matplotlib.collections import LineCollection
 
@@ -359,7 +359,7 @@ def _tree(axes: Axis, sheet: Sheet, points: Sequence[Point], style: Style) -> No
 
 
 def _map(axes: Axis, sheet: Sheet, points: Sequence[Point], style: Style) -> None:
-    """Nodes in two dimensions, with a colour and a marker per history."""
+    """Draw nodes in two dimensions, with a colour and a marker per history."""
     size = max(2.0, min(12.0, 900.0 / len(points)))
     for name, own in _by_series(points).items():
         axes.scatter(
@@ -373,7 +373,7 @@ def _map(axes: Axis, sheet: Sheet, points: Sequence[Point], style: Style) -> Non
 
 
 def _pareto(axes: Axis, sheet: Sheet, points: Sequence[Point], style: Style) -> None:
-    """Quality over cost: non-dominated rows are filled, joined and numbered; the key names them."""
+    """Draw quality over cost: non-dominated rows are filled, joined and numbered; the key names them."""
     best = sorted(front(points), key=lambda point: float(point.x))
     axes.step(
         [point.x for point in best],
@@ -407,7 +407,7 @@ def _pareto(axes: Axis, sheet: Sheet, points: Sequence[Point], style: Style) -> 
 
 
 def _log_costs(axes: Axis, costs: Sequence[float], most: int) -> None:
-    """A logarithmic axis with at most `most` ticks above 0; linear from 0 to the smallest cost where something costs nothing."""
+    """Set a logarithmic axis with at most `most` ticks above 0; linear from 0 to the smallest cost if a cost is 0."""
     paid = [cost for cost in costs if cost > 0]
     if not paid:
         return

@@ -1,10 +1,10 @@
-"""A table as LaTeX with booktabs, in the numbers that Markdown and CSV print.
+"""A table as LaTeX with booktabs, with the same numbers as Markdown and CSV.
 
-`latex` is all of it in one `table`. `paper_table` is what a paper takes: with siunitx, one `table` for each column group.
+`latex` puts everything into one `table`. `paper_table` is for papers: with siunitx, one `table` for each column group.
 
 Significance marks are those of the paired test by case against the table's reference row, adjusted over the table's family
-(`eval.statistics.families`); exploratory metrics and fewer than five histories have none. Whatever a reader
-must know to judge a number stands in its caption.
+(`eval.statistics.families`); exploratory metrics and fewer than five histories have none. The caption holds all that a reader
+needs to judge a number.
 
 Characters that pdfTeX's default encodings cannot set are written as `[U+4E2D]`.
 """
@@ -32,7 +32,7 @@ from eval.report.tables import (
 from eval.statistics.stats import preferred_interval
 
 WIDEST = 3
-"""More metrics than these go into a further table: nine columns of numbers are what a page can take."""
+"""Maximum number of metrics in one table; more go into a further table, because a page has room for nine columns of numbers."""
 MARKS = ((0.001, "***"), (0.01, "**"), (0.05, "*"))
 ESCAPES: Mapping[str, str] = {
     **{sign: f"\\{sign}" for sign in "&%$#_{}"},
@@ -81,11 +81,11 @@ FITTED = (
     r"\ifdim\wd0>\linewidth \sbox0{\resizebox{\linewidth}{!}{\usebox0}}\fi",
     r"\usebox0",
 )
-"""Prints box 0, smaller where it would not fit the page. (adjustbox does this too; its Debian package is 155 MB.)"""
+"""TeX code that prints box 0, smaller where it would not fit the page. (adjustbox does this too; its Debian package is 155 MB.)"""
 
 
 def escaped(text: str) -> str:
-    """Text that TeX sets as it is, whatever it holds."""
+    """Escape a text so that TeX prints it literally."""
     parts = []
     for character in unicodedata.normalize("NFC", text):
         letter = "¡" <= character <= "ſ" and unicodedata.category(character)[0] == "L"
@@ -140,7 +140,7 @@ def paper_table(table: Table) -> str:
 
 
 def standalone(table: Table) -> str:
-    """A document that holds the tables, to be compiled as it is."""
+    """A complete document with the tables, ready to compile."""
     head = [
         r"\documentclass[10pt,a4paper]{article}",
         r"\usepackage[margin=18mm]{geometry}",
@@ -151,7 +151,7 @@ def standalone(table: Table) -> str:
 
 
 def _group(table: Table, places: Sequence[int], title: str, label: str) -> str:
-    # A row without a number in the group, of ours or of a paper, is left out; the caption counts such rows.
+    # A row with neither our nor a paper's number in the group is left out; the caption counts such rows.
     rows = [
         row
         for row in table.rows
@@ -174,7 +174,7 @@ def _group(table: Table, places: Sequence[int], title: str, label: str) -> str:
 
 
 def _columns(cells: Sequence[AnyCell], compared: bool) -> str:
-    """Mean with marks, interval and, where a paper prints the column, its number."""
+    """Columns for mean with marks, interval and, where a paper prints the column, the paper's number."""
     whole = max((len(str(int(abs(ours.mean)))) for cell in cells if (ours := estimate_of(cell)) is not None), default=1)
     higher = r"\ddag" if any(map(_too_high, cells)) else ""
     shape = rf"S[table-format=-{whole}.3, table-align-text-after=false, table-space-text-post={{\textsuperscript{{***{higher}}}}}]@{{\,}}l"
@@ -259,7 +259,7 @@ def _ceilings(table: Table, rows: Sequence[Row], places: Sequence[int]) -> list[
 
 
 def _tested(table: Table, places: Sequence[int]) -> list[str]:
-    """The test behind the marks of these columns, which are of one data set."""
+    """The test behind the marks of these columns of one data set."""
     reference = next((row.title for row in table.rows if row.name == table.reference), "")
     said = {table.columns[place].metric: " ".join(how_tested(table, place)) for place in places}
     lines = [f"{metric}: {text}" for metric, text in said.items() if text]
@@ -269,7 +269,7 @@ def _tested(table: Table, places: Sequence[int]) -> list[str]:
 
 
 def _outcomes(cells: Sequence[Cell]) -> str:
-    """How many answers were not scored, and why, over all cells that have a number."""
+    """Counts of unscored answers by reason, over all cells that have a number."""
     counts = [cell.counts() for cell in cells]
     if not counts:
         return "No cell has a number of ours."

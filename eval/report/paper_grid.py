@@ -1,4 +1,4 @@
-"""A paper's table on one screen: its rows and columns as printed, our score beside the published number.
+"""A paper's table on one screen: its rows and columns as printed, our score next to the published number.
 
 `eval.report.terminal` prints every row and metric with differences and costs; this is the first look.
 """
@@ -32,7 +32,7 @@ from eval.report.terminal import (
 )
 
 LEAST_NAME, LONGEST_NAME = 14, 36
-"""Cells for the name of a row: what must be left before a field is dropped, and the most that it takes."""
+"""Width of a row's name in cells: the minimum before a field is dropped, and the maximum."""
 GAP = "  "
 
 
@@ -54,11 +54,11 @@ def printed_places(table: Table) -> list[int]:
 
 
 def paper_grid(table: Table, width: int = 100, elsewhere: str = "") -> Group:
-    """The rows that the paper prints, and others that were asked for by name, in the columns with published numbers.
+    """Print the paper's rows, and others that were requested by name, in the columns with published numbers.
 
     Args:
         width: cells of a line; columns that do not fit follow below in further grids.
-        elsewhere: a sentence about where everything is to be had.
+        elsewhere: a sentence that names the place of the full table.
     """
     places = printed_places(table)
     ruled = next((place for place, row in enumerate(table.rows) if row.ruled), len(table.rows))
@@ -69,7 +69,7 @@ def paper_grid(table: Table, width: int = 100, elsewhere: str = "") -> Group:
     form, groups = _fit(entries, [row.title for row in rows], width)
     for group in groups:
         parts += [Text(""), _grid(table, rows, {place: entries[place] for place in group}, form, width)]
-    # A state that is too long for its cell, such as missing data with the command that gets it, stands below once.
+    # A state that is too long for its cell, such as missing data with the command that gets it, is printed once below the grid.
     states = dict.fromkeys(each.cell for own in entries.values() for each in own if isinstance(each.cell, str))
     lines = [fitting(state, width) for state in states if cell_len(state) > LONGEST_STATE]
     lines += _legend(table, form)
@@ -94,7 +94,7 @@ def _widths(entries: Sequence[Entry], form: Sequence[Field]) -> list[int]:
 def _fit(
     entries: Mapping[int, Sequence[Entry]], titles: Sequence[str], width: int
 ) -> tuple[tuple[Field, ...], list[list[int]]]:
-    """The roomiest form in which all columns stand side by side; with too many columns, the tightest in several grids."""
+    """The widest form in which all columns fit side by side; with too many columns, the narrowest form in several grids."""
     sizes = {
         form: {place: sum(len(GAP) + each for each in _widths(own, form)) for place, own in entries.items()}
         for form in FORMS
@@ -117,7 +117,7 @@ def _fit(
 def _grid(
     table: Table, rows: Sequence[Row], entries: Mapping[int, Sequence[Entry]], form: Sequence[Field], width: int
 ) -> Text:
-    """One line a row; above them the data set and the metric over the columns that belong to them."""
+    """One line per row; above them a header of data sets and metrics."""
     widths = {place: _widths(own, form) for place, own in entries.items()}
     spans = {place: sum(own) + len(GAP) * (len(form) - 1) for place, own in widths.items()}
     room = max(LEAST_NAME, width - sum(len(GAP) + span for span in spans.values()))

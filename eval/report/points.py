@@ -1,9 +1,9 @@
-"""The points of a figure, before anything is drawn: the CSV file beside every figure holds exactly these lines.
+"""The points of a figure, before they are drawn: the CSV file next to every figure holds exactly these points.
 
 Points come from cells of a table, levels of recalled items, depths and shapes of trees, maps of node vectors, and costs by size.
 
 Deviations and decisions. Papers print their figures without numbers, so a published point is drawn only where a table or a sentence
-states it. Several settings under one mark (SegTreeMem Fig. 6 averages over horizons) are averaged question by question, over the
+gives its value. Several settings under one mark (SegTreeMem Fig. 6 averages over horizons) are averaged question by question, over the
 questions that all of them scored. TiMem's Fig. 3 is a UMAP. Ours is a projection on the first two principal components, with UMAP on
 request, and one map per data set, so that its levels share their axes.
 """
@@ -43,7 +43,7 @@ class Point:
     y: float
     low: float | None = None
     high: float | None = None
-    """Ends of the 95 % interval, unless the figure names another range."""
+    """`low` and `high` are the ends of the 95 % interval, unless the figure names another range."""
     n: int = 0
     """Number of questions, nodes or steps that the point summarises; 0 for a published one."""
     origin: str = "ours"
@@ -53,14 +53,14 @@ class Point:
     link: str = ""
     """Trees: indices of the parents among the points of the panel, separated by spaces."""
     shade: float | None = None
-    """Trees: number of the dialogue that a node comes from; of several dialogues the mean."""
+    """Trees: number of the dialogue that a node comes from; the mean for several dialogues."""
 
 
 FIELDS = tuple(Point.__slots__)
 
 
 def as_csv(points: Iterable[Point], engine: str) -> str:
-    """One CSV line per point; every line ends with `engine`, what made the numbers."""
+    """One CSV line per point; the last column `engine` names the models behind the numbers."""
     rows = [[*(_text(getattr(point, name)) for name in FIELDS), engine] for point in points]
     return csv_text([[*FIELDS, "engine"], *rows])
 
@@ -75,12 +75,12 @@ def _text(value: object) -> object:
 
 
 def averaged(cells: Sequence[AnyCell]) -> Estimate | None:
-    """One estimate for the cells under one mark; several cells are averaged over the questions that all of them scored.
+    """Combine the cells under one mark into one estimate; several cells are averaged over the questions that all of them scored.
 
     None when no cell has a number.
 
     Raises:
-        ValueError: several cells, some of which are measures: they have no scores of questions.
+        ValueError: there are several cells and some are measures, which have no scores of questions.
     """
     known = [cell for cell in cells if not isinstance(cell, str)]
     if len(known) == 1:
@@ -102,7 +102,7 @@ def averaged(cells: Sequence[AnyCell]) -> Estimate | None:
 
 
 def scored(at: Point, cells: Sequence[AnyCell]) -> list[Point]:
-    """Our point in the place of `at`, followed by the published one if there is a single cell that has one."""
+    """Our point in place of `at`, followed by the published point if there is a single cell and it has one."""
     known = [cell for cell in cells if not isinstance(cell, str)]
     ours = averaged(cells)
     points = []
@@ -116,12 +116,12 @@ def scored(at: Point, cells: Sequence[AnyCell]) -> list[Point]:
 
 
 def published(at: Point, number: Published, scale: float = 1.0) -> Point:
-    """A published number in the place of `at`, divided by `scale` to be in our unit."""
+    """A published number in place of `at`, divided by `scale` to be in our unit."""
     low, high = (None if bound is None else bound / scale for bound in (number.low, number.high))
     return replace(at, y=number.value / scale, low=low, high=high, n=0, origin="published")
 
 
-# --- what was recalled, and from where ----------------------------------------------------------------------------------
+# --- recalled items and their levels ------------------------------------------------------------------------------------
 
 
 def recalled_levels(folder: Path) -> Counter[int]:
@@ -191,7 +191,7 @@ def drawn_tree(tree: Tree, case: Case, panel: str) -> list[Point]:
 
 
 def _places(case: Case) -> tuple[dict[str, int], dict[str, int]]:
-    """Number of the dialogue of each turn, and its place in the history."""
+    """Number of the dialogue of each turn, and the turn's index in the history."""
     dialogue = {turn.id: number for number, session in enumerate(case.sessions, 1) for turn in session.turns}
     return dialogue, {name: place for place, name in enumerate(dialogue)}
 
@@ -213,7 +213,7 @@ def _mean(values: Sequence[int]) -> float | None:
 
 
 def _rooted(points: Sequence[Point], tree: Tree, panel: str) -> list[Point]:
-    """The points linked to a point for the hidden root, which comes last."""
+    """The points, linked to a point for the hidden root, which comes last."""
     tops = [node for node, above in enumerate(tree.parents) if not above]
     shades = [shade for node in tops if (shade := points[node].shade) is not None]
     middle = fmean(float(points[node].x) for node in tops)
@@ -226,7 +226,7 @@ def _rooted(points: Sequence[Point], tree: Tree, panel: str) -> list[Point]:
 
 
 def mapped(trees: Sequence[Tree], panel: str, how: str = "pca", seed: int = 0) -> list[Point]:
-    """The vectors of all nodes in two dimensions: a panel a level, a series a history; nodes without a vector are left out.
+    """The vectors of all nodes in two dimensions: a panel per level, a series per history; nodes without a vector are left out.
 
     Raises:
         RunError: fewer than three vectors, an unknown projection, or UMAP is not installed.
@@ -274,7 +274,7 @@ def _umap(vectors: np.ndarray, seed: int) -> np.ndarray:
 
 
 def front(points: Sequence[Point]) -> list[Point]:
-    """The non-dominated points: none is at least as good (higher y) and as cheap (lower x), and better in one of the two."""
+    """The non-dominated points: no other point is at least as good (higher y) and as cheap (lower x), and better in one of the two."""
     return [one for one in points if not any(_dominates(other, one) for other in points)]
 
 

@@ -1,6 +1,6 @@
-"""The numbers that papers print, and the verdict on ours beside them.
+"""The numbers that papers print, and the verdict on our numbers against them.
 
-`results/published/*.csv` holds one line per published number: its table, what it measures, its value and its interval.
+`results/published/*.csv` holds one line per published number: its table, its metric and setting, its value and its interval.
 """
 
 from __future__ import annotations
@@ -66,10 +66,10 @@ def read_published(name: str, folder: Path = FOLDER) -> tuple[Published, ...]:
 
 
 def find(numbers: Sequence[Published], wanted: Mapping[str, str]) -> Published | None:
-    """The only number whose fields equal `wanted`; None when no number does.
+    """The only number whose fields equal `wanted`; None when no number matches.
 
     Raises:
-        ValueError: several numbers do, so the reference is ambiguous.
+        ValueError: several numbers match, so the reference is ambiguous.
     """
     fitting = [number for number in numbers if all(getattr(number, name) == value for name, value in wanted.items())]
     if len(fitting) > 1:
@@ -90,15 +90,15 @@ def verdict(
 ) -> str:
     """Meaning of the gap between our number and the published one (`eval.report.equivalence`).
 
-    `equivalent`: surely smaller than the margin. `differs by -3.1 [-4.2, -2.0]`: surely not 0, in points, of costs in %. Both where both
-    hold. `cannot tell: …`: neither, with what would settle it.
+    `equivalent`: the gap is significantly smaller than the margin. `differs by -3.1 [-4.2, -2.0]`: it is significantly different from 0
+    (in points; costs in %). Both are given if both hold. `cannot tell: …`: neither holds; the text says what would settle it.
 
     Args:
         ours: our mean; None where there is none.
         scale: divisor that brings the published value into our unit (100 for percentages).
         margin: in our unit; None is 5 % of the published value.
-        runs: how much our mean changes from run to run.
-        span: what our mean could be over all questions; None where each has a score.
+        runs: change of our mean from run to run.
+        span: range of our mean over all questions, whatever the missing scores are; None where each question has a score.
         why_not: the reason why the numbers are not comparable, such as other questions; empty when they are.
     """
     if published is None:
@@ -111,7 +111,7 @@ def verdict(
     unit = 100.0 if margin is not None or not printed else 100.0 / abs(printed)
     near = COST_MARGIN * abs(printed) if margin is None else margin
     reach = span or Interval(ours, ours)
-    digit = 10.0 ** -len(published.printed.partition(".")[2]) / scale  # to which it is rounded, a source of variance
+    digit = 10.0 ** -len(published.printed.partition(".")[2]) / scale  # the published value is rounded to this step
     settled = settle(
         ours - printed,
         Interval(reach.low - printed, reach.high - printed),
@@ -124,10 +124,10 @@ def verdict(
 
 
 def qualified(verdict: str, qualifier: str) -> str:
-    """The verdict, followed by what else differs between the two numbers; a verdict that compares nothing stays as it is.
+    """The verdict, followed by further differences between the two numbers; a verdict without a comparison is not changed.
 
     Args:
-        qualifier: such as `prompts ours`; empty where nothing else differs.
+        qualifier: a further difference, such as `prompts ours`; empty if there is none.
     """
     compares = verdict not in ("missing", "not published") and not verdict.startswith("not comparable")
     return f"{verdict}, {qualifier}" if qualifier and compares else verdict
@@ -138,7 +138,7 @@ EQUIVALENT, DIFFERS, OPEN = "equivalent", "differs", "cannot tell"
 
 
 def brief(verdict: str) -> str:
-    """The word or words that a verdict begins with, without numbers; the whole of any other text."""
+    """The first word or words of a verdict, without numbers; any other text is returned whole."""
     return next((word for word in (EQUIVALENT, DIFFERS, OPEN) if verdict.startswith(word)), verdict)
 
 
@@ -156,7 +156,7 @@ def _worded(settled: Settled, unit: float, sign: str) -> str:
 
 
 def _their_variance(published: Published, scale: float, runs: Runs) -> float | None:
-    """The variance of the published mean over runs; None where nothing better than ours is known."""
+    """The variance of the published mean over runs; None where no better value than our own is known."""
     if published.std is not None:
         return (published.std / scale) ** 2
     if published.low is None or published.high is None or runs is NO_RUNS:

@@ -1,4 +1,4 @@
-"""A reader's own verdicts, exported from the HTML report, beside those of the judges.
+"""A person's own verdicts, exported from the HTML report, compared with those of the judges.
 
 Each line of the export names the run, the question and the hash of the answer that was rated. A rating of an answer that has changed since
 is counted and left out.
@@ -24,34 +24,34 @@ FIELDS = ("run", "case_id", "question_id", "answer", "value", "why")
 
 @dataclass(frozen=True, slots=True)
 class RatingAgreement:
-    """Ratings beside the verdicts of one judge on the same answers."""
+    """Ratings compared with the verdicts of one judge on the same answers."""
 
     judge: str
     n: int
     agreeing: int
-    """Answers that both call right, or both call wrong; a value of at least 0.5 is right."""
+    """Number of answers that both call right or both call wrong; a value of at least 0.5 is right."""
     ours: float
     """Mean of the ratings."""
     theirs: float
     """Mean of the judge's verdicts, repeats averaged."""
     kappa: float | None
-    """Cohen's; None where both call everything the same."""
+    """Cohen's kappa; None where both give all answers the same verdict."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ratings:
-    """The ratings of a file, set against all judges."""
+    """The ratings of a file, compared with all judges."""
 
     lines: int
     changed: int
-    """Ratings of answers that have changed since."""
+    """Number of ratings of answers that have changed since."""
     unknown: int
-    """Ratings of runs or questions that are not below this results folder."""
+    """Number of ratings of runs or questions that are not below this results folder."""
     agreements: tuple[RatingAgreement, ...]
 
 
 def compare(file: Path, results: Path) -> Ratings:
-    """Set the ratings of an exported file against the verdicts in the run folders.
+    """Compare the ratings of an exported file with the verdicts in the run folders.
 
     Raises:
         RunError: the file is missing or damaged.
@@ -114,7 +114,7 @@ def _agreement(judge: str, pairs: Sequence[tuple[float, float]]) -> RatingAgreem
 
 
 def ratings_of(file: Path, run: Path, score_file: Path) -> dict[tuple[str, str], float]:
-    """A person's verdicts on those answers of a run that a score file is about; ratings of answers that have changed are left out.
+    """A person's verdicts on the answers of a run that a score file covers; ratings of answers that have changed are left out.
 
     Raises:
         RunError: the file is missing or damaged.
@@ -131,15 +131,15 @@ def ratings_of(file: Path, run: Path, score_file: Path) -> dict[tuple[str, str],
 def rated_sample(
     ratings: Mapping[tuple[str, str], float], answers: Iterable[tuple[str, str]]
 ) -> dict[tuple[str, str], float]:
-    """The ratings that are a random sample of the answers: those of the beginning of `sample_order` that is rated without a gap.
+    """The ratings that are a random sample of the answers: the part of `sample_order` before the first unrated answer.
 
-    Answers that a person chose to rate are not like the others, so ratings after the first gap are left out.
+    Ratings after the first gap are left out: answers that a person chose to rate may differ from the others.
     """
     return {key: ratings[key] for key in takewhile(ratings.__contains__, sample_order(answers))}
 
 
 def as_markdown(ratings: Ratings) -> str:
-    """The agreement with each judge as a table, and what was left out."""
+    """The agreement with each judge as a table, and the counts of ratings left out."""
     lines = [
         f"{ratings.lines} ratings; {ratings.changed} of answers that have changed since, {ratings.unknown} of answers no judge has seen.",
         "",

@@ -1,4 +1,4 @@
-"""A table as Markdown, with everything, and the texts of its numbers that all writers share."""
+"""A complete table as Markdown, and the formatting of its numbers that all writers share."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from eval.statistics.stats import ENOUGH_CLUSTERS, Difference, Estimate, Interva
 from memsys.inert import visible
 
 _TAG = re.compile(r"(?<!\\)<(?=[A-Za-z/!?])")
-"""What begins a tag or a comment of HTML, which Markdown passes on."""
+"""Beginning of an HTML tag or comment, which Markdown would pass on."""
 
 
 def number(value: float | None, digits: int = 3) -> str:
@@ -53,9 +53,9 @@ def span(interval: Interval | None, brackets: Sequence[str] = "[]", digits: int 
 
 
 def by_case(ours: Estimate | Difference, digits: int = 3) -> str:
-    """The interval by case as text, or why there is none: `{3 cases}` below five cases, `{no spread}` when their means are equal.
+    """The interval by case as text, or the reason why there is none: `{3 cases}` below five, `{no spread}` when their means are equal.
 
-    A score has its cautious interval behind that: `{3 cases: 0.131, 0.621}`.
+    The cautious interval of a score follows the reason: `{3 cases: 0.131, 0.621}`.
     """
     if ours.by_case is not None:
         return span(ours.by_case, "{}", digits)
@@ -67,7 +67,7 @@ def by_case(ours: Estimate | Difference, digits: int = 3) -> str:
 
 
 def intervals(ours: Estimate | Difference, digits: int = 3) -> str:
-    """Both intervals as text: {by case} or the cautious one first, because questions about one history share its luck."""
+    """Both intervals as text: {by case}, or the cautious one, comes first, because questions about one history are correlated."""
     question, case = span(ours.by_question, digits=digits), by_case(ours, digits)
     return " ".join(filter(None, (case, question) if "," in case else (question, case)))
 
@@ -75,7 +75,7 @@ def intervals(ours: Estimate | Difference, digits: int = 3) -> str:
 def shown(cell: AnyCell, category: str = ALL, *, published: bool = True) -> str:
     """A cell as text: mean ± spread {by case} [by question] · scored/unscored/errored/not reached · published · verdict.
 
-    Where the metric names outcomes: right/wrong/not applicable · the wrong ones by name.
+    Where the metric names outcomes: right/wrong/not applicable · the wrong outcomes by name.
     """
     if isinstance(cell, str):
         return cell
@@ -172,7 +172,7 @@ def _differences(table: Table) -> list[str]:
 
 
 def difference_text(pair: Pair | None) -> str:
-    """A paired difference as text: mean {by case} [by question], p and adjusted p or why there are none, bounds, number of pairs."""
+    """A paired difference as text: mean {by case} [by question], p and adjusted p or the reason for none, bounds, number of pairs."""
     if pair is None:
         return "–"
     gap = pair.difference
@@ -226,14 +226,14 @@ def _costs(table: Table) -> list[str]:
 
 
 def cost_text(column: CostColumn, found: Costs) -> str:
-    """The value as printed, with that of `once` where prompts share a prefix."""
+    """The value as printed, with the value of `once` where prompts share a prefix."""
     value = number(getattr(found, column.name), column.digits)
     once = number(getattr(found, column.once), column.digits) if column.once else value
     return value if value == once else f"{value} ({once} with shared prefixes once)"
 
 
 def cost_texts(found: Costs) -> list[str]:
-    """A row of costs; imported answers show what their file has, and `not recorded` for all else."""
+    """A row of costs; imported answers show the costs of their file, and `not recorded` for all others."""
     if found.missing == NOT_RECORDED:
         known = [cost_text(each, found) if each.name in RECORDED_COSTS else "–" for each in COST_COLUMNS]
         return [NOT_RECORDED if text == "–" else text for text in known]
@@ -281,6 +281,6 @@ def money(cost: PhaseCost, prices: Mapping[str, Price]) -> str:
 
 
 def money_text(parts: Sequence[float | None]) -> str:
-    """The sum of US dollars; `–` for nothing, `unknown` where a part is None."""
+    """The sum of US dollars; `–` without any part, `unknown` where a part is None."""
     known = [part for part in parts if part is not None]
     return "unknown" if len(known) < len(parts) else number(sum(known) if known else None, 4)

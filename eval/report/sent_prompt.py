@@ -1,4 +1,4 @@
-"""The prompt that a reader was sent. It is not in the run folder: it is rendered again from the recalled items and the prompt file.
+"""The prompt that was sent to a reader. It is not in the run folder: it is rendered again from the recalled items and the prompt file.
 
 It is shown only if the prompt file has the hash that the run recorded, and if the prompt shows as many tokens of recall as were counted.
 """
@@ -27,7 +27,7 @@ def sent_prompt(
         record: of `run.json`.
 
     Raises:
-        RunError: no reader was asked, or what was sent cannot be rendered again; the message says why.
+        RunError: no reader was asked, or the prompt cannot be rendered again; the message says why.
     """
     line = _effort(case_folder, prediction)
     try:
@@ -53,7 +53,7 @@ def rendered_again(
         line: the effort line of the answer.
 
     Raises:
-        RunError: what was sent cannot be rendered again; the message says why.
+        RunError: the prompt cannot be rendered again; the message says why.
     """
     try:
         reader = Reader(**record.reader)
@@ -74,7 +74,7 @@ def rendered_again(
 
 
 def _effort(case_folder: Path, prediction: Prediction) -> dict[str, Any]:
-    """The effort line of the answer; the last one, where a failed answer was asked for again."""
+    """The effort line of the answer; the last one if a failed answer was requested again."""
     lines = read_efforts(case_folder, "subject", "context_tokens", "dropped_items")
     asked = [line for line in lines if (line["phase"], line["subject"]) == ("answer", prediction.question_id)]
     if not asked:

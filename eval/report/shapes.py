@@ -1,4 +1,4 @@
-"""Properties of built memories as Markdown tables: tree shape beside the published one, tokens by depth, revenue, manifold, evidence."""
+"""Properties of built memories as Markdown tables: tree shape with the published one, tokens by depth, revenue, manifold, evidence."""
 
 from __future__ import annotations
 

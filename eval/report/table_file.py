@@ -26,7 +26,7 @@ FIELDS = (
 ).split(",")
 """Columns of the CSV."""
 OUTCOMES = ["not_applicable", "wrong_outcomes"]
-"""Further ones where outcomes have names (`eval.report.outcome_cell`): questions that say nothing, and wrong outcomes by name."""
+"""Further columns for named outcomes (`eval.report.outcome_cell`): number of inapplicable questions, and wrong outcomes by name."""
 
 
 def as_json(table: Table, results: Path) -> str:
@@ -77,12 +77,12 @@ def as_json(table: Table, results: Path) -> str:
 
 
 def relative(path: Path, folder: Path) -> str:
-    """A path as seen from a folder, with forward slashes."""
+    """A path relative to a folder, with forward slashes."""
     return Path(os.path.relpath(path, folder)).as_posix()
 
 
 def run_money(folder: Path, prices: Mapping[str, Price]) -> str:
-    """US dollars of a whole run with its judges: `unknown` where a price is, `–` where only offline engines worked."""
+    """US dollars of a whole run with its judges: `unknown` where a price is unknown, `–` where only offline engines worked."""
     if effort_missing(folder):
         return "unknown"
     parts = [money(cost, prices) for cost in phases(folder)]

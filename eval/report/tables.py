@@ -1,9 +1,9 @@
-"""A table as data, memory x data set x metric, with its tests and caption lines: what every writer takes.
+"""A table as data, memory x data set x metric, with its tests and caption lines: the input of every writer.
 
 `eval.report.rendering` makes Markdown of it, `terminal` and `paper_grid` what a terminal shows, `paper` LaTeX, `table_file` CSV and JSON.
 
-No cell is left out: a memory that was not run says `pending`, a data set that is missing says `no data` and the command that gets it,
-and scored + unscored + errored + not reached = questions in every cell.
+No cell is left out: the cell of a memory that was not run is `pending`, that of a missing data set is `no data` with the command that gets
+it, and scored + unscored + errored + not reached = questions in every cell.
 """
 
 from __future__ import annotations
@@ -34,21 +34,21 @@ class Measure:
     ours: Estimate | None
     published: Published | None = None
     why_not: str = ""
-    """Why the published number is not comparable; empty when it is."""
+    """The reason why the published number is not comparable; empty when it is."""
     margin: float | None = None
     """Smaller gaps from the published value are `equivalent`; None is 5 % of it."""
     runs: Runs = NO_RUNS
-    """How much the value changes from run to run, where it is the difference of two means."""
+    """Change of the value from run to run, where it is the difference of two means."""
     qualifier: str = ""
     """Further differences from the published number, such as `prompts ours`; printed after the verdict."""
 
     @property
     def digits(self) -> int:
-        """Of the printed value: one where it is a hundred or more."""
+        """Number of digits of the printed value: one if it is a hundred or more."""
         return 1 if self.ours is not None and abs(self.ours.mean) >= 100 else 3
 
     def verdict(self) -> str:
-        """The verdict on our number beside the published one."""
+        """The verdict on our number against the published number."""
         plain = verdict(
             None if self.ours is None else self.ours.mean,
             self.published,
@@ -61,7 +61,7 @@ class Measure:
 
 
 AnyCell = Cell | Measure | str
-"""A string says why there is no number: `pending`, `no data: …`, or `–` where the row does not apply."""
+"""A string gives the reason for a missing number: `pending`, `no data: …`, or `–` where the row does not apply."""
 
 
 def estimate_of(cell: AnyCell) -> Estimate | None:
@@ -76,7 +76,7 @@ def printed(cell: AnyCell) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One memory and what the table prints of it."""
+    """One memory and its cells in the table."""
 
     name: str
     title: str
@@ -87,9 +87,9 @@ class Row:
     evidence: Mapping[str, Path] = field(default_factory=dict)
     """Evidence score file by data set."""
     ruled: bool = False
-    """Whether a rule is printed above: the rows below it are not among the published ones."""
+    """Whether a rule is printed above: the rows below it are not published."""
     by_stand_ins: bool = False
-    """Whether an engine without a model gave its answers, or a part of them."""
+    """Whether an engine without a model gave some or all of its answers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,9 +100,9 @@ class Pair:
     p: float | None
     """Adjusted over the table's family (`eval.statistics.families`); None where the pair is not tested."""
     untested: str = ""
-    """Why it is not tested: one of the constants below, or `only_about`; empty where it is."""
+    """The reason why it is not tested: one of the constants below, or `only_about`; empty where it is tested."""
     bounds: Interval | None = None
-    """The difference over all questions, whatever the missing answers are worth; None where none is missing."""
+    """Range of the difference over all questions for any scores of the missing answers; None where no answer is missing."""
 
 
 EXPLORATORY = "exploratory"
@@ -113,7 +113,7 @@ NO_SPREAD = "no spread"
 
 
 def only_about(histories: int) -> str:
-    """Said of a difference over fewer than five histories: a test over questions says nothing about others."""
+    """The note on a difference over fewer than five histories: a test over questions says nothing about other histories."""
     return f"about {'this 1 history' if histories == 1 else f'these {histories} histories'} alone"
 
 
@@ -127,11 +127,11 @@ class Table:
     columns: tuple[Column, ...]
     rows: tuple[Row, ...]
     reference: str = ""
-    """Name of the row that the others are compared with; empty: none."""
+    """Name of the row that the others are compared with; empty for none."""
     prices: Mapping[str, Price] = field(default_factory=dict)
-    """By role; a role without a price (an offline engine) costs nothing."""
+    """Prices by role; a role without a price (an offline engine) costs nothing."""
     wanted: frozenset[str] | None = None
-    """Names of the rows that the user asked for, None for all; the others show what earlier runs left on disk."""
+    """Names of the rows that the user requested, None for all; other rows show results of earlier runs on disk."""
     use: str = ""
     """Use of the table, in one sentence."""
     primary: frozenset[int] | None = None
@@ -139,7 +139,7 @@ class Table:
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """The caption with what it says of detectable differences and of verdicts."""
+        """The caption, with its lines about detectable differences and verdicts."""
         return (*self.caption, *detectable_lines(self), *verdict_lines(self))
 
     @cached_property
@@ -152,7 +152,7 @@ class Table:
 
     @property
     def missing_share(self) -> float:
-        """The largest share of unscored questions in a cell, over the rows that the user asked for."""
+        """The largest share of unscored questions in a cell, over the rows that the user requested."""
         rows = [row for row in self.rows if self.wanted is None or row.name in self.wanted]
         return max(
             (cell.counts().missing_share for row in rows for cell in row.cells if isinstance(cell, Cell)), default=0.0
@@ -170,15 +170,15 @@ class Table:
 
     @cached_property
     def testable(self) -> tuple[int, ...]:
-        """Numbers of the primary columns with five histories or more: the columns of the family."""
+        """Numbers of the primary columns with at least five histories: the columns of the family."""
         return tuple(place for place in self.primaries if histories(self.columns[place]) >= ENOUGH_CLUSTERS)
 
     @cached_property
     def tests(self) -> Mapping[int, tuple[tuple[str, ...], Tested]]:
-        """For each primary column with a test: the rows that are tested, and what came out.
+        """For each primary column with a test: the tested rows and the results.
 
-        The family is what was asked for: the rows of `wanted` in the primary columns of at least five histories. Rows that earlier runs
-        left on the disk are no part of it.
+        The family consists of the requested comparisons: the rows of `wanted` in the primary columns of at least five histories. Rows from
+        earlier runs on disk are not part of it.
         """
         tested = {}
         for place in self.testable:
@@ -243,7 +243,7 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class _Gap:
-    """A cell beside that of the reference row, before the tests of all pairs are adjusted together."""
+    """A cell with that of the reference row, before the tests of all pairs are adjusted together."""
 
     cell: Cell
     other: Cell
@@ -268,7 +268,7 @@ def case_gaps(first: Cell, second: Cell, histories: Sequence[str]) -> Gaps:
 
 
 def gap_bounds(first: Cell, second: Cell) -> Interval | None:
-    """The least and the largest difference over all questions if missing answers score between 0 and 1; None if none is missing.
+    """The smallest and the largest difference over all questions if missing answers score between 0 and 1; None if no answer is missing.
 
     Manski's bounds: nothing is assumed about why an answer is missing. Scores are shares.
     """
@@ -291,7 +291,7 @@ ONE_BUILD = (
 
 
 def detectable_lines(table: Table) -> list[str]:
-    """Lines for a table's caption: the detectable difference of each primary column, and what intervals by case leave out."""
+    """Lines for a table's caption: the detectable difference of each primary column, and the limits of intervals by case."""
     lines = []
     for place in table.primaries:
         column = table.columns[place]
@@ -339,7 +339,7 @@ def family_of(table: Table, place: int) -> str:
 
 
 def how_tested(table: Table, place: int) -> list[str]:
-    """How the pairs of a column are tested, or why they are not, in sentences."""
+    """Sentences about the test of a column's pairs, or the reason for no test."""
     column = table.columns[place]
     count = histories(column)
     if not any(where == place for _, where in table.pairs):
@@ -356,11 +356,11 @@ def how_tested(table: Table, place: int) -> list[str]:
     return [f"Adjusted p: {family_of(table, place)}.{skewed}"]
 
 
-# --- caption lines: what verdicts say -----------------------------------------------------------------------------------
+# --- caption lines: meaning of verdicts ---------------------------------------------------------------------------------
 
 
 def verdict_lines(table: Table, places: Collection[int] | None = None) -> list[str]:
-    """A line for a table whose numbers may be compared with published ones; empty for any other.
+    """A line for a table whose numbers are comparable with published numbers; empty for any other table.
 
     Args:
         places: numbers of the columns that count; None counts all.
@@ -386,7 +386,7 @@ def verdict_lines(table: Table, places: Collection[int] | None = None) -> list[s
 
 
 def is_compared(cell: AnyCell) -> bool:
-    """Whether a cell has a number of ours and a published one that may be compared."""
+    """Whether a cell has our number and a published number that are comparable."""
     if isinstance(cell, str) or cell.published is None or cell.why_not:
         return False
     return cell.ours is not None if isinstance(cell, Measure) else bool(cell.scores)
@@ -395,7 +395,7 @@ def is_compared(cell: AnyCell) -> bool:
 # --- scores that are corrected for a judge's errors ----------------------------------------------------------------------
 
 CORRECTED = ["corrected", "corrected_low", "corrected_high", "corrected_kinds_low", "corrected_kinds_high"]
-"""Further columns of the CSV of such a table."""
+"""Further columns in the CSV of a table with corrected scores."""
 
 CONDITION = (
     "Corrected scores are Rogan and Gladen's, and hold if the answers err like the probes: the interval carries the uncertainty of both "
@@ -405,7 +405,7 @@ CONDITION = (
 
 
 def corrected_text(fixed: Corrected | str) -> str:
-    """A corrected score with its interval, or that there is none (`correction_lines` says why)."""
+    """A corrected score with its interval, or a mark that there is none (`correction_lines` says why)."""
     if isinstance(fixed, str):
         return f"not corrected: {MISFIT}" if fixed.endswith(MISFIT) else "not corrected"
     kinds = f"{fixed.by_kind.low:.3f}–{fixed.by_kind.high:.3f}"

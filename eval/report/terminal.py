@@ -1,7 +1,7 @@
 """A table for a terminal: a block per data set, a section per metric, a line per memory.
 
-Narrow (the default) fits the width that it is given, from 80 columns on: columns shrink first, then names. Wide shows every interval and
-cost and cuts nothing. Every number is made by the functions that make the Markdown's.
+Narrow (the default) fits the given width, from 80 columns on: columns shrink first, then names. Wide shows every interval and
+cost and cuts nothing. Every number is formatted by the same functions as in Markdown.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from eval.statistics.stats import ENOUGH_CLUSTERS, Estimate, Interval, preferred
 
 SIGNIFICANT = 0.05
 LEAST_NAME, LONGEST_STATE = 12, 14
-"""Cells for a name before another column shrinks, and for a state such as `pending` that stands in the place of a score."""
+"""Minimum cells for a name before another column shrinks, and maximum cells for a state such as `pending` in place of a score."""
 NO_STAR = (EXPLORATORY, NOT_ASKED, CHOSEN, UNLIKE)
 MEMORY = "memory"
 NONE = "–"
@@ -51,14 +51,14 @@ NONE = "–"
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A row of the table in one of its columns, with what the printed fields need."""
+    """A row of the table in one of its columns, with the values that the printed fields need."""
 
     row: Row
     cell: AnyCell
     pair: Pair | None
     reference: bool
     spent: Costs | None
-    """Costs of the run; None where there is no run, and in all columns of a data set but the first."""
+    """Costs of the run; None without a run, and in all columns of a data set but the first."""
     dollars: str
 
     @property
@@ -68,7 +68,7 @@ class Entry:
 
     @property
     def star(self) -> str:
-        """Marks a pair whose adjusted p is below .05."""
+        """The mark of a pair whose adjusted p is below .05."""
         return "*" if self.pair is not None and self.pair.p is not None and self.pair.p < SIGNIFICANT else ""
 
 
@@ -81,10 +81,10 @@ class Field:
 
 
 def terminal(table: Table, width: int = 100, *, wide: bool = False) -> Group:
-    """The table as something that Rich prints.
+    """The table as a Rich renderable.
 
     Args:
-        width: cells of a line; at least 80 are needed. A wide table takes what it needs.
+        width: cells of a line, at least 80. A wide table is as wide as it needs.
     """
     parts: list[Text | Grid] = [Text(table.title, style="bold"), *usable(table)]
     rows = asked_rows(table)
@@ -99,13 +99,13 @@ def terminal(table: Table, width: int = 100, *, wide: bool = False) -> Group:
 
 
 def asked_rows(table: Table) -> list[Row]:
-    """The rows that the user asked for, and those of the others that earlier runs have scored."""
+    """The rows that the user requested, and other rows that earlier runs have scored."""
     wanted = table.wanted
     return [row for row in table.rows if wanted is None or row.name in wanted or any(map(estimate_of, row.cells))]
 
 
 def usable(table: Table) -> Iterator[Text]:
-    """Use of the table, and how much of it is missing."""
+    """Use of the table, and the missing share."""
     if table.use:
         yield Text(f"Use: {table.use}", style="bold yellow")
     if table.missing_share:
@@ -130,7 +130,7 @@ def _legend(table: Table) -> list[str]:
 
 
 def comparability(table: Table) -> list[str]:
-    """Meaning of the verdicts, and why numbers are not comparable with the published ones."""
+    """Meaning of the verdicts, and the reasons why numbers are not comparable with the published ones."""
     reasons = {_reason(cell) for row in table.rows for cell in row.cells} - {""}
     lines = [f"n/c: not comparable with the published number ({', '.join(sorted(reasons))})."] if reasons else []
     return [*verdict_lines(table), *lines]
@@ -171,7 +171,7 @@ def _block(table: Table, rows: Sequence[Row], dataset: str, width: int, wide: bo
 
 
 def _title(table: Table, place: int, width: int) -> Text:
-    """The metric, and what its pairs can tell."""
+    """The metric, and the detectable difference of its pairs."""
     count = histories(table.columns[place])
     told = ""
     if any(where == place for _, where in table.pairs):
@@ -197,7 +197,7 @@ def _score(entry: Entry) -> str:
 
 
 def brief_span(interval: Interval | None, digits: int = 3, brackets: str = "[]") -> str:
-    """An interval with both its ends, because half of its width is wrong where it is not symmetric; `.431` for 0.431."""
+    """An interval with both ends, because it may be asymmetric; `.431` for 0.431."""
     if interval is None:
         return ""
     ends = (f"{number(end, digits)}" for end in (interval.low, interval.high))
@@ -210,7 +210,7 @@ def _p(value: float | None) -> str:
 
 
 def _gap(entry: Entry, *ps: Callable[[Pair], float | None]) -> str:
-    """The difference from the reference, with those of its ps behind it where it is tested."""
+    """The difference from the reference, followed by its p values where it is tested."""
     if entry.pair is None:
         return "reference" if entry.reference and isinstance(entry.cell, Cell) else ""
     shown = [_p(p(entry.pair)) for p in ps] if entry.pair.p is not None else []
@@ -293,9 +293,9 @@ NARROW = (
     (2, (SCORE, OUTCOMES, CORRECTED, ADJUSTED, PUBLISHED, BRIEF, TOKENS_Q, DOLLARS)),
     (1, (SCORE, OUTCOMES, CORRECTED, ADJUSTED, PAPER, BRIEF, TOK_Q, DOLLARS)),
 )
-"""Spaces between columns, and the columns beside the name, from the roomiest to the tightest."""
+"""Spaces between columns, and the columns next to the name, from the widest to the narrowest."""
 TIGHT = (1, (SCORE, OUTCOMES, CORRECTED, ADJUSTED, PAPER, BRIEF))
-"""The tightest of a table with corrected scores, which need the room of the costs."""
+"""The narrowest layout of a table with corrected scores, which take the room of the costs."""
 WIDE = (
     SCORE,
     Field("corrected [95 %]", _corrected_span),
@@ -318,18 +318,18 @@ WIDE = (
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Which columns a block prints, how wide, and the names as they fit."""
+    """Columns of a block with their widths, and the shortened names."""
 
     gap: int
     fields: tuple[Field, ...]
     widths: tuple[int, ...]
-    """Of the fields, without the name."""
+    """Widths of the fields, without the name."""
     names: Mapping[str, str]
     """Printed name by the row's name."""
 
 
 def _layout(rows: Sequence[Row], sections: Sequence[Sequence[Entry]], width: int, wide: bool) -> Layout:
-    """The roomiest layout whose names have room; columns without a text in any section are left out."""
+    """The widest layout whose names have room; columns without a text in any section are left out."""
     titles = [row.title for row in rows]
     longest = max(map(cell_len, [MEMORY, *titles]))
     entries = [entry for section in sections for entry in section]
@@ -353,7 +353,7 @@ def _header(layout: Layout) -> Grid:
 
 
 def _section(entries: Sequence[Entry], layout: Layout) -> Grid:
-    """The lines of one metric; a rule stands above the rows that the paper does not print."""
+    """The lines of one metric; a rule is above the rows that the paper does not print."""
     grid = _grid(layout)
     for entry in entries:
         if entry.row.ruled:
@@ -374,7 +374,7 @@ def _grid(layout: Layout) -> Grid:
 RIGHT = frozenset(
     {"published", "paper", "tokens/question", "tokens/q", "tok/q", "$", "recalled", "calls/query", "recall s"}
 )
-"""Headers of columns of numbers."""
+"""Headers of numeric columns, which are right-aligned."""
 
 
 def _notes(entries: Sequence[Entry], names: Mapping[str, str], width: int) -> Iterator[Text]:
@@ -405,15 +405,15 @@ def _failures(cell: Cell) -> str:
     return f"{parts} of {counts.questions}{possible}"
 
 
-# --- names cut to a width, still different from each other --------------------------------------------------------------
+# --- names cut to a width, kept different from each other ---------------------------------------------------------------
 
 DOTS = "…"
 
 
 def shortened(names: Sequence[str], width: int) -> list[str]:
-    """The names, none wider than `width` cells; names that differ stay different.
+    """Shorten names to at most `width` cells; names that differ stay different.
 
-    A long name is cut at its end. Names that would then be equal are cut in their middle, and where that is not enough they are numbered.
+    A long name is cut at its end. Names that would then be equal are cut in their middle, and numbered if that is not enough.
 
     Args:
         width: at least 8.

@@ -1,7 +1,7 @@
 """Logs configuration, numbers, tables and figures to a Weights & Biases run.
 
 The logger is off unless `logger=wandb`. A command has one W&B run from its start (`scripts.setup.live_log` logs while it works); the
-functions here log to that run, or to one of their own. By default the run is written below `<results>/wandb` and nothing leaves this
+functions here log to that run, or to a run of their own. By default the run is written below `<results>/wandb` and nothing leaves this
 machine (`wandb sync` uploads it later); only `logger.mode=online` connects. The logged configuration names the environment variable that
 holds a key, never the key. No host name, source code or git state is collected, and W&B's telemetry is off.
 """
@@ -110,12 +110,12 @@ def logged(config: Mapping[str, Any], name: str, kind: str) -> Iterator[Any]:
         yield None
         return
     _check(config)
-    os.environ["WANDB_ERROR_REPORTING"] = "false"  # else W&B calls its own servers about itself, even in offline mode
+    os.environ["WANDB_ERROR_REPORTING"] = "false"  # else W&B calls its servers, even in offline mode
     try:
         import wandb
     except ImportError as error:
         raise RunError("logger=wandb needs wandb: pip install 'memsys-bench[wandb]'") from error
-    if (begun := getattr(wandb, "run", None)) is not None:  # the command's own
+    if (begun := getattr(wandb, "run", None)) is not None:  # the run of the command
         begun.config.update(redact_values(config), allow_val_change=True)
         yield begun
         return
@@ -127,7 +127,7 @@ def logged(config: Mapping[str, Any], name: str, kind: str) -> Iterator[Any]:
 
 
 def _begun(wandb: Any, config: Mapping[str, Any], name: str, kind: str) -> Any:
-    """A new W&B run below the results folder that collects nothing by itself."""
+    """A new W&B run below the results folder; it collects no data by itself."""
     folder = Path(config["results"])  # W&B makes a subfolder `wandb`
     folder.mkdir(parents=True, exist_ok=True)
     quiet = wandb.Settings(

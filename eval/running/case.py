@@ -33,7 +33,7 @@ from memsys.tokens import count_tokens
 def run_case(
     runs: Sequence[Run], case: Case, lanes: AnswerPools, cell: OpenCell, on_progress: OnProgress = ignore_progress
 ) -> None:
-    """Run one case of runs that share their builds, from the first unit to sorted files; complete runs are left alone.
+    """Run one case of runs that share their builds, from the first unit to sorted files; complete runs are skipped.
 
     Raises:
         EndOfRun: no further call can be made.
@@ -82,7 +82,7 @@ def is_answered(runs: Sequence[Run], case: Case) -> bool:
 
 
 def report_kept(runs: Sequence[Run], case: Case, on_progress: OnProgress) -> None:
-    """Report the progress of a case that is answered already, as `run_case` would."""
+    """Report the progress of a case that is answered already, in the same way as `run_case`."""
     kept = sum(runs[0].questions(case.id, question.id) for question, _ in case.questions)
     for run in runs:
         if kept:
@@ -93,7 +93,7 @@ def report_kept(runs: Sequence[Run], case: Case, on_progress: OnProgress) -> Non
 
 
 def fail_case(runs: Sequence[Run], case: Case, why: str, on_progress: OnProgress = ignore_progress) -> None:
-    """Give a case up that cannot be worked on: every open question becomes an error, which the next start of the run tries again."""
+    """Give up a case that cannot be run: every open question becomes an error; the next start of the run tries it again."""
     questions = [question for question, _ in case.questions if runs[0].questions(case.id, question.id)]
     for run in runs:
         folder = run.case_folder(case.id)
@@ -109,7 +109,7 @@ def fail_case(runs: Sequence[Run], case: Case, why: str, on_progress: OnProgress
 
 
 def _answered(case: Case, folder: Path) -> dict[str, Prediction]:
-    """Predictions that need not be made again, by question id."""
+    """Predictions that can be kept, by question id."""
     known = {question.id for question, _ in case.questions}
     predictions = read_predictions(folder)
     for prediction in predictions.values():
@@ -129,7 +129,7 @@ def _is_complete(run: Run, folder: Path) -> bool:
 
 
 def schedule(case: Case, units: Sequence[Unit], questions: Sequence[Question]) -> dict[int, list[Question]]:
-    """Questions by the number of units that are written before they are asked, in ascending order.
+    """Group questions by the number of units that are written before they are asked, in ascending order.
 
     A question is asked once every unit that ends at its turn `after` or earlier is written; with `after=None` after the last unit,
     with `after=""` before the first.
@@ -157,7 +157,7 @@ def schedule(case: Case, units: Sequence[Unit], questions: Sequence[Question]) -
 
 
 class CaseRun:
-    """One memory on one case, from the first unit to the last question; its answers may still be on their way."""
+    """One memory on one case, from the first unit to the last question; answers may still be outstanding."""
 
     def __init__(
         self,
@@ -169,7 +169,7 @@ class CaseRun:
         on_progress: OnProgress,
     ) -> None:
         self.case, self.logs, self.lanes, self.cell, self.on_progress = case, logs, lanes, cell, on_progress
-        self.run = logs[0].run  # the others differ in read knobs and folder only
+        self.run = logs[0].run  # the other runs differ in read knobs and folder only
         made = make_units(case.sessions, count=count_tokens, **self.run.unit)
         self.units, self.dropped = made.units, made.dropped
         # Answered questions count here, too: a resumed run rebuilds at the same points as the first.
@@ -180,7 +180,7 @@ class CaseRun:
         self.recall_only = frozenset(question.id for question, gold in case.questions if gold.supports == "recall")
         self.answers: list[Future[None]] = []
         self.built = 0
-        """Units that the last consolidation has seen."""
+        """Number of units that the last consolidation included."""
 
     def live(self) -> None:
         """Write, consolidate and read; a failure becomes the error of every question that was not asked.
@@ -194,7 +194,7 @@ class CaseRun:
             memory = build_memory(self.run, self.case)
             knobs = [_read_knobs(log.run, self.case) if len(self.logs) > 1 else {} for log in self.logs]
             if memory.EMBEDS_UNITS and "embedder" in needs(self.run.build) and self.units:
-                # In batches before the first write; the cache then answers the memory's own calls.
+                # Units are embedded in batches before the first write; the cache then answers the memory's own calls.
                 with metered_step(self.logs, "embed", "", lambda: 0):
                     self.run.services.embedder.embed([unit.text for unit in self.units])
             # It consolidates at every due point; an offline memory at every n-th.
@@ -245,7 +245,7 @@ class CaseRun:
         raw = self.units[self.built : position] if memory.OFFLINE else ()
         last = position == len(self.units)
         if last:
-            self.cell.built()  # cells that wait for reads leave room for builds
+            self.cell.built()  # cells that wait for reads do not count against the limit of builds
         urgency = READING if last else self.cell.remaining
         readings = [
             Reading(

@@ -1,4 +1,4 @@
-"""The files of one case while it runs, and the lines that say what each step cost."""
+"""The files of one case while it runs, and the lines with the costs of each step."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class CaseLog:
         self._items = read_items(folder)
         write_lines(folder / PREDICTIONS, done.values())
         write_lines(folder / ITEMS, self._items.values())
-        # Of a resumed case the costs of answered questions are kept. Its build is repeated, from the cache, and counted again.
+        # A resumed case keeps the costs of answered questions. Its build is repeated, from the cache, and counted again.
         efforts = [
             line
             for line in read_efforts(folder, "subject")
@@ -78,10 +78,10 @@ class CaseLog:
         return f"{self.run.folder.name}/{self.case_id}"
 
     def recalled(self, items: Sequence[Item]) -> Recalled:
-        """Save the items that are not saved yet; returns what the prediction stores of all of them."""
+        """Save the items that are not saved yet; returns hashes and scores of all items for the prediction."""
         keys = tuple(map(item_key, items))
         for key, item in zip(keys, items, strict=True):
-            with self._lock:  # held until the line is written: another thread's prediction may name the item next
+            with self._lock:  # held until the line is written: another thread may name the item next
                 if key not in self._items:
                     self._items[key] = item_record(key, item)
                     self._item_lines.add(self._items[key])
@@ -102,18 +102,18 @@ class CaseLog:
         self._on_answer(self.run, self._case, prediction)
 
     def trouble(self, error: BaseException) -> None:
-        """Keep the traceback of an error, without secrets, for `errors.log`."""
+        """Store the traceback of an error, without secrets, for `errors.log`."""
         with self._lock:
             self._trouble.append(redact("".join(traceback.format_exception(error))))
 
     def spent(self, effort: Effort) -> None:
-        """Save what a step cost."""
+        """Save the costs of a step."""
         self._efforts.add(effort)
 
     def structure(self, memory: MemorySystem, first: CaseLog | None = None) -> None:
         """Save the memory's nodes: `nodes.jsonl`, and `vectors.npy` with one row per node (zeros for a node without a vector).
 
-        An empty file says that the memory is empty; there is none where it does not show its nodes.
+        An empty file means an empty memory; there is no file if the memory does not show its nodes.
 
         Args:
             memory: the memory after its last question was read.
@@ -149,7 +149,7 @@ class CaseLog:
                 replace_file(place, content)
 
     def finish(self, case: Case, dropped: Sequence[str]) -> None:
-        """Sort the lines, which arrived in any order, and write `case.json`, the sign that the case is complete."""
+        """Sort the lines, which arrived in any order, and write `case.json`, which marks the case as complete."""
         self.close()
         order = {question.id: index for index, (question, _) in enumerate(case.questions)}
         lines = read_predictions(self._folder)
@@ -188,7 +188,7 @@ def _as_npy(nodes: Sequence[NodeView]) -> bytes:
 
 @contextmanager
 def metered_step(logs: Sequence[CaseLog], phase: str, subject: str, held: Callable[[], int]) -> Iterator[Ledger]:
-    """Measure CPU seconds and calls of one step, and save them to the logs when it ends, also when it fails; gives its ledger.
+    """Measure CPU seconds and calls of one step; save them to the logs when it ends, also when it fails; yields the step's ledger.
 
     Args:
         subject: unit id or question id, or empty.
@@ -219,12 +219,12 @@ def effort(
     context_tokens: int = 0,
     dropped: int = 0,
 ) -> Effort:
-    """A line of `effort.jsonl` from the ledger of a step.
+    """Build a line of `effort.jsonl` from the ledger of a step.
 
     Args:
         own_cpu: CPU seconds of the memory itself, without those of services.
-        context_tokens: of an answer, tokens of the recalled text shown to the reader.
-        dropped: of an answer, recalled items that did not fit the token budget.
+        context_tokens: for an answer, tokens of the recalled text shown to the reader.
+        dropped: for an answer, recalled items that did not fit the token budget.
     """
     return Effort(
         case_id=case_id,

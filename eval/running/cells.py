@@ -1,9 +1,9 @@
-"""When a cell is opened: as many are open as keep the endpoint busy, those with the longest chain of dependent calls first.
+"""Open cells: enough to keep the endpoint busy, those with the longest chain of dependent calls first.
 
-A cell that is being built waits for one call after the other, so the endpoint is kept busy by many cells and not by fast ones. The next
-cell is opened when the builds leave room at the endpoint, unless several open cells are not waiting for a call: those wait for a core,
-and another would wait with them. Answers and verdicts take no room: they can wait for builds, but the table waits for the longest build.
-Without an endpoint, a few cells are open. A cell is a thread; one that waits costs about 0.3 MB.
+The build of a cell waits for one call after the other, so only many concurrent cells keep the endpoint busy. The next cell is opened when
+the builds leave room at the endpoint, unless several open cells are not waiting for a call: those compete for a core, and another cell
+would only join them. Answers and verdicts take no room: they can wait for builds, but the table waits for the longest build.
+Without an endpoint, a few cells are open. A cell is a thread; a waiting thread costs about 0.3 MB.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ from eval.running.run import Run, needs
 from memsys.llm.limits import BUILDS
 
 OPEN = 512
-"""Most cells that are open at once."""
+"""Maximum number of cells that are open at once."""
 READING, ANSWERING, JUDGING = 2.0, 1.0, 0.0
 """Urgency of reads after the history, answers and verdicts; that of a build is `BUILDS` and more."""
 LOOK = 1.0
-"""Seconds after which the room is looked at again, should no gauge have told of it."""
+"""Seconds after which the room is checked again if no gauge has reported a change."""
 SPACING = 0.01
 """Seconds between the starts of two reads after the history, while memories are built with models behind an endpoint."""
 WORKING = 8
-"""Most cells that are built at once without waiting for a call; without an endpoint, most cells that are built."""
+"""Maximum number of cells that build without waiting for a call; without an endpoint, maximum number of cells that build."""
 PRIOR = 0.5
 """Weight of the first estimate, as a share of the smallest history."""
 
 
 class Pace:
-    """Dependent calls per unit of a run's sizes, smoothed over what its cells have done so far: how long a cell's chain of calls still is.
+    """Estimates dependent calls per unit of size, smoothed over the steps of a run's cells: from it follows the remaining chain of a cell.
 
     Args:
-        first: the first estimate: of the plan, or 1 for a memory that calls a model and 0 for one that does not.
+        first: the first estimate: the plan's, or 1 for a memory that calls a model and 0 for a memory that does not.
         smallest: the smallest size.
     """
 
@@ -49,7 +49,7 @@ class Pace:
             self._size += size
 
     def calls(self, size: float) -> float:
-        """Dependent calls that so much of a history takes."""
+        """Estimated dependent calls for a part of a history of this size."""
         return size * self._calls / self._size
 
 
@@ -60,7 +60,7 @@ class CellQueue:
         run = group[0]
         self.group, self.gauge = group, run.services.gauge_of(needs(run.build))
         self.indices = sorted(range(len(run.sizes)), key=lambda index: (run.sizes[index], -index))
-        """The longest is at the end."""
+        """Indices of the cases; the largest case is at the end."""
         calls_a_model = bool(needs(run.build) & {"llm", "probe"})
         self.pace = Pace(run.chain or float(calls_a_model), float(min(run.sizes, default=1)))
 
@@ -81,7 +81,7 @@ class OpenCell:
 
     @property
     def remaining(self) -> float:
-        """Dependent calls that its build still takes, by estimate: how urgent its next call is."""
+        """Estimated dependent calls that its build still needs: the urgency of its next call."""
         return BUILDS + self._pace.calls(self._left)
 
     def step(self, calls: int, share: float) -> None:
@@ -91,23 +91,23 @@ class OpenCell:
         self._pace.add(calls, size)
 
     def built(self) -> None:
-        """The memory is built; another cell may be built in its place."""
+        """Mark the memory as built; another cell may be built in its place."""
         if not self._built:
             self._built = True
             self._on_built()
 
     def end(self) -> None:
-        """Nothing of it is left to do."""
+        """Mark all work of the cell as done."""
         self.built()
         self._on_end()
 
 
 class Opening:
-    """Decides when the next cell is opened, and which.
+    """Decides which cell is opened next, and when.
 
     Args:
-        threads: most cells that are built at once; None: as many as keep the endpoint busy.
-        most: most cells that are open at once.
+        threads: maximum number of cells that are built at once; None: as many as keep the endpoint busy.
+        most: maximum number of cells that are open at once.
     """
 
     def __init__(self, groups: Sequence[Sequence[Run]], threads: int | None = None, most: int = OPEN) -> None:
@@ -120,7 +120,7 @@ class Opening:
         self.open = self.building = self.most_open = 0
 
     def __iter__(self) -> Iterator[OpenCell]:
-        """The cells, each when it is to be opened; it counts as open, and as being built, from then on."""
+        """Yield each cell when it may be opened; from then on it counts as open and as being built."""
         for gauge in self.gauges:
             gauge.watch(self._changed.set)
         try:
@@ -144,7 +144,7 @@ class Opening:
     def spacing(self) -> float:
         """Seconds between the starts of two reads that no build waits for.
 
-        A history's questions come all at once, and would take the interpreter from the builds, which the table waits for.
+        A history's questions come all at once, and would take the interpreter away from the builds, for which the table waits.
         """
         return SPACING if self.gauges and self.building else 0.0
 
@@ -164,7 +164,7 @@ class Opening:
         self._changed.set()
 
     def _next(self) -> CellQueue | None:
-        """The cells of which one is opened now, the one with the longest chain; None when none is."""
+        """The queue whose next cell is opened now: the one with the longest chain; None when no cell may be opened."""
         if self.open >= self._most or (self._threads is not None and self.building >= self._threads):
             return None
         room = []

@@ -1,4 +1,4 @@
-"""Which failures end a whole run, and how the others are written down."""
+"""Classify failures: those that end a whole run, and those that are recorded for one question."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from memsys.llm.secrets import redact
 from memsys.prompts import UndeclaredPrompt
 
 FATAL_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EMFILE, errno.ENFILE, errno.EIO, errno.ESTALE)
-"""Errors of the file system that the next file would meet, too: no space, read-only, too many open files, broken disk, lost server."""
+"""Errors of the file system that would also affect the next file: no space, read-only, too many open files, broken disk, lost server."""
 
 
 def stops(error: BaseException) -> bool:
@@ -28,11 +28,11 @@ def stops(error: BaseException) -> bool:
 
 def described(error: BaseException) -> str:
     """The error's type and message in at most 500 characters, without secrets."""
-    return redact(f"{type(error).__name__}: {error}")[:500]  # redacted before it is cut: half a key must not remain
+    return redact(f"{type(error).__name__}: {error}")[:500]  # redacted before it is cut: no part of a key may remain
 
 
 def raise_if_stopped(error: Exception) -> None:
-    """Raise `Stopped` when the user has asked for a stop: the error follows from it, and the question stays open.
+    """Raise `Stopped` when the user has requested a stop: the stop caused the error, and the question stays open.
 
     Raises:
         Stopped: a stop was requested.

@@ -1,4 +1,4 @@
-"""The gold-evidence control: the reader gets the units that hold the evidence, which bounds what any memory can reach (MemTree)."""
+"""The gold-evidence control: the reader gets the units that hold the evidence; its score is an upper bound for memories (MemTree)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from memsys.tokens import count_tokens
 
 
 class GoldEvidence(MemorySystem):
-    """Recalls the evidence units that it was handed for a question, in the order of the history.
+    """Recalls the evidence units of a question, which it is constructed with, in the order of the history.
 
     A control, not a memory: it is part of `eval` because memories never see an answer key.
 
@@ -24,14 +24,14 @@ class GoldEvidence(MemorySystem):
         self._evidence = evidence
 
     def write(self, unit: Unit) -> None:
-        """Keep nothing: the evidence is known already."""
+        """Store nothing: the evidence is known already."""
 
     def read(self, question: Question) -> Recall:
         return Recall(tuple(unit_item(unit) for unit in self._evidence[question.id]))
 
 
 def gold_evidence(case: Case, unit: Mapping[str, Any]) -> GoldEvidence:
-    """The control for one case.
+    """Build the control for one case.
 
     Args:
         unit: the unit rule and its settings (`data_loaders.units.make_units`). A unit is evidence when it holds an evidence turn.

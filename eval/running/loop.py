@@ -1,11 +1,11 @@
-"""The run loop: a cell is one memory on one case, and every cell of every run is worked on here.
+"""The run loop: it works on every cell of every run; a cell is one memory on one case.
 
 `eval.running.cells` decides when a cell is opened, `eval.running.case` runs one, `eval.running.question` reads, answers and saves
 one question. The questions of one due point are read concurrently in a pool of their own, so that a cell that waits for its questions
 never holds a thread that they need.
 
 Runs that differ only in read knobs share a cell: it is built once, and every run reads from it with its own settings. Each run folder
-gets what it would hold if the run had been alone, the cost of building included.
+gets the same content as if the run had been alone, including the cost of building.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from eval.running.run import OnAnswer, OnProgress, Run, build_memory, ignore_ans
 from eval.running.work import Executor, builds_of
 
 OTHER_FILES = 256
-"""Files that a run holds besides the locks of its folders and the files of its cells: connections, the cache, modules."""
+"""Open files of a run in addition to the locks of its folders and the files of its cells: connections, the cache, modules."""
 
 
 def run_all(
@@ -43,9 +43,9 @@ def run_all(
     """Run every cell of every run that is not complete, those with the longest chain of calls first.
 
     Args:
-        threads: most memories that are built at once; None: as many as keep the endpoint busy, or a few without one.
+        threads: maximum number of memories that are built at once; None: as many as keep the endpoint busy, or a few without an endpoint.
         on_answer: called when an answer is saved (`eval.judging.judging_ahead`); with an executor, when the answer's cell is finished.
-        executor: works on the cells in place of the threads of this process (`eval.executors`).
+        executor: works on the cells instead of the threads of this process (`eval.executors`).
 
     Raises:
         EndOfRun: the spending cap was reached, the user asked for a stop, or a server is gone. Questions that were not reached have no
@@ -60,7 +60,7 @@ def run_all(
     groups = list(sharing.values())
     allow_files(len(runs) + MOST_OPEN + OTHER_FILES)
     with ExitStack() as locks:
-        # One core per matrix product: the sums are the same on every machine, and the cells keep the cores busy.
+        # One core per matrix product: results are the same on every machine, and the cells keep the cores busy.
         locks.enter_context(threadpool_limits(1))
         for folder in sorted({run.folder for run in runs}):
             locks.enter_context(locked(folder))
@@ -76,7 +76,7 @@ def run_all(
 
 
 def clear_up(runs: Sequence[Run]) -> None:
-    """Have services delete what killed runs left with them, and say on standard error how much it was."""
+    """Let services delete the data that killed runs left in them, and print the amount on standard error."""
     for run in runs:
         lives_elsewhere = run.control is None and not getattr(innermost(run.build), "REPLAYABLE", True)
         if lives_elsewhere and run.cases and (said := build_memory(run, run.cases[0]).clear_up()):
@@ -84,7 +84,7 @@ def clear_up(runs: Sequence[Run]) -> None:
 
 
 def _run_cells(opening: Opening, on_progress: OnProgress, on_answer: OnAnswer) -> None:
-    """Give each cell a thread when it is opened, and wait for all; the first failure ends the run once the open cells have ended."""
+    """Give each opened cell a thread, and wait for all; the first failure ends the run once the open cells have ended."""
     in_flight = sum(gauge.load()[1] for gauge in opening.gauges)
     failures: list[BaseException] = []
     with (
@@ -120,9 +120,9 @@ def _run_cells(opening: Opening, on_progress: OnProgress, on_answer: OnAnswer) -
 
 
 def allow_files(count: int) -> None:
-    """Raise the open-file limit to `count` files beside those that are open now, or to the maximum allowed.
+    """Raise the open-file limit to `count` files in addition to those that are open now, or to the maximum allowed.
 
-    Where the system refuses (macOS above `kern.maxfilesperproc`, whatever the maximum says), the limit stays as it is.
+    Where the system refuses (macOS above `kern.maxfilesperproc`, even below the stated maximum), the limit stays as it is.
     """
     allowed, maximum = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = count + len(os.listdir("/dev/fd"))

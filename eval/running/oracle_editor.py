@@ -1,4 +1,4 @@
-"""The oracle editor: the ceiling of the suite `change`, a memory that edits by the key what a perfect one would edit by understanding."""
+"""The oracle editor: the ceiling of the suite `change`, a memory that edits its facts by the answer key instead of by understanding."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from memsys.interface import Item, MemorySystem, Recall, dated, spoken
 
 
 class OracleEditor(MemorySystem):
-    """Keeps the facts of the probes, edits them as the key says, and recalls the one that a question asks about.
+    """Keeps the facts of the probes, edits them by the answer key, and recalls the fact that a question asks about.
 
     A control, not a memory: it is part of `eval` because memories never see an answer key.
 
     Args:
-        edits: by turn id, a probe and what the turn does to its slots: set `probe` (for its speaker alone: `private`) or `twin`, or
+        edits: by turn id, a probe and the turn's effect on its slots: set `probe` (for its speaker alone: `private`) or `twin`, or
             `forget`.
         asks: the slot of each question.
     """
@@ -21,7 +21,7 @@ class OracleEditor(MemorySystem):
         self._edits, self._asks = edits, asks
         self._held: dict[tuple[str, str], Item] = {}
         self._owners: dict[tuple[str, str], str] = {}
-        """Who alone may be told what a slot holds."""
+        """The only person who may recall a private slot, by slot."""
 
     def write(self, unit: Unit) -> None:
         for turn in unit.turns:
@@ -51,7 +51,7 @@ class OracleEditor(MemorySystem):
 
 
 def oracle_editor(case: Case) -> OracleEditor:
-    """The control for one case; of a case that is not from the suite it keeps nothing (`data_loaders.change`)."""
+    """Build the control for one case; it keeps nothing of a case from other data (`data_loaders.change`)."""
     edits: dict[str, tuple[str, str]] = {}
     asks: dict[str, tuple[str, str]] = {}
     for question, gold in case.questions:

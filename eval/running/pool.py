@@ -16,22 +16,22 @@ from memsys.llm.futures import settle, while_waiting
 from memsys.llm.limits import BUILDS
 
 Work = tuple[float, int, Callable[[], None]]
-"""Urgency (negated), number of its arrival, and what to call."""
+"""Urgency (negated), number in the order of arrival, and function to call."""
 
 
 COMPUTING = 2
-"""Threads of a pool that compute at once. More would only take the interpreter from each other and from the builds."""
+"""Number of threads of a pool that compute at once. More would only compete for the interpreter with each other and with the builds."""
 
 
 class UrgentPool:
-    """Threads that start when there is work for them; of waiting work the most urgent is done first, then the oldest.
+    """Threads that are started when there is work for them; the most urgent waiting work is done first, then the oldest.
 
     Only `computing` of them take new work at a time, and a thread that waits for a call (`memsys.llm.futures.waiting`) does not count.
-    So many reads can wait for their models at once, while those that compute leave the interpreter to the builds.
+    Therefore many reads can wait for their models at once, while few compute, which leaves the interpreter to the builds.
 
     Args:
-        threads: their greatest number.
-        computing: those that compute at once. A thread that has waited goes on at once, whatever this says.
+        threads: maximum number of threads.
+        computing: maximum number of threads that take new work. A thread that has waited for a call continues at once, whatever the limit.
         spacing: seconds between the starts of two pieces of work that no build waits for; asked before each.
     """
 
@@ -45,7 +45,7 @@ class UrgentPool:
         self._threads: list[threading.Thread] = []
         self._idle = self._computing = 0
         self._began = -math.inf
-        """When work that no build waits for was begun last."""
+        """Time of the last start of work that no build waits for."""
         self._timed = self._closed = False
 
     def __enter__(self) -> UrgentPool:
@@ -55,7 +55,7 @@ class UrgentPool:
         self.close()
 
     def submit(self, urgency: float, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
-        """Have a thread call a function; the future gets its value or its exception."""
+        """Let a thread call a function; the future gets its value or its exception."""
         future: Future[Any] = Future()
         with self._changed:
             work = -urgency, next(self._numbers), lambda: settle(future, lambda: function(*arguments))
@@ -64,7 +64,7 @@ class UrgentPool:
         return future
 
     def close(self) -> None:
-        """Do the work that is left, then end the threads."""
+        """Do the remaining work, then end the threads."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -73,11 +73,11 @@ class UrgentPool:
 
     @property
     def _has_turn(self) -> bool:
-        """Whether there is work and a turn for it, be it after a rest; the lock is held."""
+        """Whether a thread may take the next task, now or after the spacing delay; call with the lock held."""
         return bool(self._work) and self._computing < self._limit
 
     def _wake(self) -> None:
-        """Have an idle or a new thread take the next work or wait for its time; the lock is held."""
+        """Let an idle or a new thread take the next task or wait for its time; call with the lock held."""
         if not self._has_turn:
             return
         if self._idle:
@@ -94,7 +94,7 @@ class UrgentPool:
             self._count(-1)
 
     def _next(self) -> Callable[[], None] | None:
-        """The next work, once it may be taken; None when the pool is closed and all is done."""
+        """The next task, once it may be taken; None when the pool is closed and all work is done."""
         with self._changed:
             while True:
                 rest = None  # seconds until the next work may begin
@@ -104,9 +104,9 @@ class UrgentPool:
                     if rest <= 0.0:
                         break
                 if self._closed and not self._work:
-                    self._changed.notify_all()  # those that waited for their turn
+                    self._changed.notify_all()  # the threads that waited for the pool to have room
                     return None
-                # One of the threads looks at the work again after the rest.
+                # One of the threads checks the work again after the delay.
                 timed = rest is not None and not self._timed
                 self._timed, self._idle = self._timed or timed, self._idle + 1
                 self._changed.wait(rest if timed else None)
@@ -115,7 +115,7 @@ class UrgentPool:
             if -urgency < BUILDS:
                 self._began = time.monotonic()
             self._computing += 1
-            self._wake()  # a notification that came twice reached one thread
+            self._wake()  # two notifications reached the same thread
             return call
 
     def _count(self, change: int, *, wake: bool = False) -> None:

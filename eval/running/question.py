@@ -34,9 +34,9 @@ class AnswerPools:
     questions: UrgentPool
     """Threads that read questions."""
     saving: UrgentPool
-    """Threads that save answers: not those of the questions, because all of these may wait until an answer is saved."""
+    """Threads that save answers. They are separate from those of the questions, because all of those may wait until an answer is saved."""
     answers: threading.Semaphore
-    """One place for each answer that may be outstanding at once."""
+    """One slot for each answer that may be outstanding at once."""
     on_answer: OnAnswer = ignore_answer
     """Called when an answer is saved."""
 
@@ -48,14 +48,14 @@ class Reading:
     run: Run
     memory: MemorySystem
     raw: Sequence[Unit]
-    """Units since an offline memory was last built: shown as they are, after what it recalls."""
+    """Units since the last build of an offline memory: they are shown literally, after the recalled items."""
     log: CaseLog
     lanes: AnswerPools
     on_progress: OnProgress
     urgency: float = READING
-    """Of reading: a read in mid-history holds up the rest of the build."""
+    """Urgency of reading: a read in the middle of a history delays the rest of the build."""
     recall_only: Collection[str] = ()
-    """Ids of the questions of which only the recall counts: the reader is not asked."""
+    """Ids of the questions whose recall alone counts: the reader is not asked."""
 
 
 def ask_all(readings: Sequence[Reading], questions: Sequence[Question]) -> list[Future[None]]:
@@ -81,17 +81,17 @@ def ask(reading: Reading, question: Question) -> Future[None]:
 
 @dataclass(slots=True)
 class _Answer:
-    """The answer to one question, on its way from the memory to its line in the log."""
+    """The answer to one question, from the memory's read to its line in the log."""
 
     reading: Reading
     question: Question
     recalled: Recalled = NOTHING
     saved: Future[None] = field(default_factory=Future)
     place: Any = None
-    """The search as a tracer knows it, which the reader's call belongs to."""
+    """The tracer's handle of the search that the reader's call belongs to."""
 
     def read(self) -> Rendered | None:
-        """The reader's request; None when the line is saved: the read failed, was aborted, gave the answer itself, or counts alone."""
+        """The reader's request; None when the line is already saved: the read failed, was aborted, gave the answer, or counts alone."""
         memory, question = self.reading.memory, self.question
         try:
             with (
@@ -133,10 +133,10 @@ class _Answer:
     def send(self, rendered: Rendered) -> None:
         """Submit the reader's call once an answer slot is free; another thread saves its reply.
 
-        The thread that brings the reply brings those of builds, too, and these must not wait for files to be written.
+        The thread that delivers the reply also delivers the replies of builds, which must not wait for files to be written.
         """
         slots, saving = self.reading.lanes.answers, self.reading.lanes.saving
-        with waiting():  # for an answer to be saved, which another thread does
+        with waiting():  # wait until another thread has saved an answer
             slots.acquire()
         self.saved.add_done_callback(lambda _: slots.release())
         try:
@@ -157,22 +157,22 @@ class _Answer:
                 effort(self.reading.log.case_id, "answer", self.question.id, 0, ledger, 0.0, context, dropped)
             )
             self.save(*outcome_of(done))
-        except BaseException as error:  # futures swallow a callback's exception, and the case would wait for ever
+        except BaseException as error:  # a future swallows its callback's exception, and the case would wait for ever
             self.saved.set_exception(error)
 
     def save(self, outcome: Outcome, answer: str, error: str = "", cut: bool = False) -> None:
-        """Write the question's line; `saved` ends."""
+        """Write the question's line and complete `saved`."""
         self.reading.log.predicted(self.question.id, outcome, answer, error, self.recalled, cut)
         self.reading.on_progress(Progress(self.reading.run.name, self.reading.log.case_id, self.question.id, outcome))
         self.saved.set_result(None)
 
 
 def outcome_of(done: Future[Completion]) -> tuple[Outcome, str, str, bool]:
-    """Outcome of the reader's call, its answer, why there is none, and whether the answer was cut at its token limit.
+    """Outcome of the reader's call, its answer, the reason why there is none, and whether the answer was cut at its token limit.
 
-    A reply that the model ended without a word is an answer, which scores 0, as every official scorer has it: else a model that says
-    nothing where it knows nothing would be scored on the other questions alone. A refusal, a tool call and a reply whose token limit
-    was spent on reasoning are errors: they are the work of the provider or of our settings, and say nothing about the memory.
+    An empty reply that the model ended itself is an answer with the score 0, as in every official scorer: otherwise a model that stays
+    silent where it knows nothing would be scored on the other questions alone. A refusal, a tool call and a reply whose token limit
+    was spent on reasoning are errors: the provider or our settings cause them, and they say nothing about the memory.
     """
     if (error := done.exception()) is not None:
         why = f"context overflow: {error}"[:500] if isinstance(error, ContextOverflow) else described(error)

@@ -27,7 +27,7 @@ NOTHING = "(nothing was recalled)"
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """How the answering model is asked: one file of `conf/reader`."""
+    """The settings of the answering model's prompt: one file of `conf/reader`."""
 
     name: str
     title: str
@@ -38,7 +38,7 @@ class Reader:
     answer_tokens: int
     temperature: float
     order: Literal["rank", "chronological"] = "rank"
-    """`rank`: as the memory returned the items. `chronological`: by the time in front of each item, items without a time last."""
+    """`rank`: the order in which the memory returned the items. `chronological`: by the time in front of each item, without a time last."""
     date: bool = True
     """Whether the date of the question is shown."""
     numbered: bool = False
@@ -46,12 +46,12 @@ class Reader:
     sections: Mapping[str, str] = field(default_factory=dict)
     """Headings by item kind, in order; items of other kinds come first, without a heading."""
     fill: bool = False
-    """Whether the first item that does not fit the token budget is cut to what is left, so that all memories show equally much."""
+    """Whether the first item that does not fit the token budget is cut to the remaining tokens, so that all memories show equally much."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rendered:
-    """A request to the answering model, and how much of the recall it shows."""
+    """A request to the answering model, with counts of the recall that it shows."""
 
     request: Request
     context_tokens: int
@@ -61,7 +61,7 @@ class Rendered:
 
 
 def render(reader: Reader, prompts: Prompts, question: Question, recall: Recall, *, sample: int = 0) -> Rendered:
-    """The request that asks for the answer to a question, given the recall.
+    """Build the request for the answer to a question, given the recall.
 
     Args:
         sample: number of the replicate; requests that differ in it are separate draws.
@@ -99,11 +99,11 @@ def render(reader: Reader, prompts: Prompts, question: Question, recall: Recall,
 def within(items: Sequence[Item], limit: int | None, *, fill: bool = False) -> list[Item]:
     """The highest-scored items that fit into `limit` tokens together, in their given order; all of them when `limit` is None.
 
-    Items are ranked by score, because a memory may return them in another order; of equal scores the earlier item wins. When not even
+    Items are ranked by score, because a memory may return them in another order; among equal scores the earlier item wins. If not even
     the best item fits, it is cut to the limit.
 
     Args:
-        fill: cut the first item that does not fit to the tokens that are left, in place of leaving it out.
+        fill: cut the first item that does not fit to the remaining tokens, instead of leaving it out.
     """
     if limit is None:
         return list(items)

@@ -1,7 +1,7 @@
 """A rehearsal before the first timed build: the memory writes and reads a short artificial history with offline engines.
 
-Otherwise, what the first build loads and compiles (twenty seconds for UMAP) would count as the memory's own CPU time. Each class is
-rehearsed once per process and choice of settings. Results and costs of a rehearsal are discarded.
+Without it, the time in which the first build loads and compiles code (twenty seconds for UMAP) would count as the memory's own CPU time.
+Each class is rehearsed once per process and choice of settings. Results and costs of a rehearsal are discarded.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def _write_and_read(build: Callable[..., MemorySystem], unit: Mapping[str, Any],
 
 
 def _kind(build: Any) -> tuple[str, ...]:
-    """A memory's class and the settings that decide which code runs: strings and booleans, those of a wrapped memory included."""
+    """A memory's class and the settings that select the code that runs: strings and booleans, also those of a wrapped memory."""
     if not isinstance(build, partial):
         return (getattr(build, "__qualname__", repr(build)),)
     records = [vars(value) for value in build.keywords.values() if isinstance(value, Settings)]

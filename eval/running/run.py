@@ -1,4 +1,4 @@
-"""A run: one memory on one data set, with the services that it is handed and the progress that it reports."""
+"""A run: one memory on one data set, with the services that it uses and the progress that it reports."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from memsys.llm.gateway.server import Gateway
 
 OUTSTANDING = 256
-"""Most answers, or judgements, that are outstanding at once: above any in-flight limit, yet their prompts fit into memory."""
+"""Maximum number of outstanding answers, or judgements: above any in-flight limit, yet their prompts fit into memory."""
 
 
 def every_question(case_id: str, question_id: str) -> bool:
@@ -47,12 +47,12 @@ class Services:
     embedder: Embedder
     prompts: Prompts
     gauges: Mapping[str, Gauge] = field(default_factory=dict)
-    """How busy the endpoint of a role is (`memory`, `probe`, `reader`); roles without an endpoint have none."""
+    """Load gauges of the endpoints by role (`memory`, `probe`, `reader`); a role without an endpoint has none."""
     gateway: Gateway | None = None
-    """Serves programs outside this process; None where the memory is none."""
+    """The gateway for programs outside this process; None if the memory is not such a program."""
 
     def gauge_of(self, services: Collection[str]) -> Gauge | None:
-        """How busy the endpoint is that a cell keeps busy: the memory's, or the reader's if building makes no call."""
+        """The gauge of the endpoint that a cell uses: the memory's, or the reader's if building makes no call."""
         role = "memory" if "llm" in services else "probe" if "probe" in services else "reader"
         return self.gauges.get(role)
 
@@ -76,30 +76,30 @@ class Run:
     rebuild_every: int = 1
     """Offline memories consolidate at the first due point and at every n-th from there; later units are shown raw until then."""
     questions: Callable[[str, str], bool] = every_question
-    """Which questions are asked."""
+    """Filter by case id and question id: the questions that are asked."""
     control: Callable[[Case], MemorySystem] | None = None
     """Builds a control that needs the case's answer key, in place of `build` (`eval.running.gold_evidence`). None for every memory."""
     shared: str = ""
-    """Name of the build: runs with the same one differ only in read knobs (`MemorySystem.READ_KNOBS`) and are built together.
+    """Name of the build: runs with the same name differ only in read knobs (`MemorySystem.READ_KNOBS`) and are built together.
     Empty: the run is built alone."""
     rehearse: Callable[[], None] = no_rehearsal
-    """Called before a case is built: loads and compiles what would otherwise be counted as the first build's time."""
+    """Called before a case is built: loads and compiles code whose time would otherwise count for the first build."""
     outstanding: int = OUTSTANDING
-    """Most answers, or judgements, that are outstanding at once; many more where they come in batches."""
+    """Maximum number of outstanding answers, or judgements; many more if they are sent in batches."""
     vectors: bool = True
-    """Whether the nodes' vectors are saved; they are most of a run folder, and few tools read them."""
+    """Whether the nodes' vectors are saved; they are the largest part of a run folder, and few tools read them."""
     chain: float = 0.0
     """Dependent calls per unit of `sizes`, estimated before the run; 0 = unknown. Only the order of opening cells depends on it."""
     record: RunRecord = field(default_factory=RunRecord)
-    """The parts of the run's identity and the versions it was made with: written to `run.json`."""
+    """The parts of the run's identity and its software versions: written to `run.json`."""
 
     def case_folder(self, case_id: str) -> Path:
-        """Where the files of a case are."""
+        """The folder of a case's files."""
         return RunFolder(self.folder).case(case_id)
 
     @property
     def dataset(self) -> str:
-        """Name of the data set (`conf/dataset`), which the folder lies in."""
+        """Name of the data set (`conf/dataset`): the name of the folder that holds the run's folder."""
         return RunFolder(self.folder).dataset
 
 
@@ -111,7 +111,7 @@ class Progress:
     case_id: str
     question_id: str
     outcome: str
-    """A question's outcome, or of a case `begun`, `written`, `kept` or `complete`."""
+    """A question's outcome, or for a case `begun`, `written`, `kept` or `complete`."""
     kept: int = 0
     """With `kept`: questions of the case that were answered in an earlier run."""
     units: int = 0
@@ -122,7 +122,7 @@ OnProgress = Callable[[Progress], None]
 
 
 def ignore_progress(progress: Progress) -> None:
-    """For callers that show no progress."""
+    """Do nothing: for callers that show no progress."""
 
 
 OnAnswer = Callable[[Run, Case, Prediction], None]
@@ -130,11 +130,11 @@ OnAnswer = Callable[[Run, Case, Prediction], None]
 
 
 def ignore_answer(run: Run, case: Case, prediction: Prediction) -> None:
-    """For callers that do nothing with answers."""
+    """Do nothing: for callers that do not use answers."""
 
 
 def build_memory(run: Run, case: Case) -> MemorySystem:
-    """A fresh memory for a case, given the services that its constructor names; of a control, the control for this case."""
+    """Build a fresh memory for a case with the services that its constructor names; for a control, the control for this case."""
     if run.control is not None:
         return run.control(case)
     code = np.frombuffer(case.id.encode() or b"\0", dtype=np.uint8)
@@ -142,7 +142,7 @@ def build_memory(run: Run, case: Case) -> MemorySystem:
 
 
 def built(build: Callable[..., MemorySystem], services: Services, rng: np.random.Generator) -> MemorySystem:
-    """A fresh memory, given the services that its constructor names."""
+    """Build a fresh memory with the services that its constructor names."""
     offered: dict[str, Any] = {
         "llm": services.llm,
         "probe": services.probe,
@@ -155,14 +155,14 @@ def built(build: Callable[..., MemorySystem], services: Services, rng: np.random
 
 
 def declared_prompts(build: Callable[..., MemorySystem]) -> tuple[str, ...]:
-    """Prompt folders that a memory's class declares, followed by those of the memory that it wraps."""
+    """Prompt folders that a memory's class declares, followed by those of its wrapped memory."""
     target, given = (build.func, build.keywords) if isinstance(build, partial) else (build, {})
     inner = declared_prompts(given["inner"]) if "inner" in given else ()
     return (*getattr(target, "PROMPTS", ()), *inner)
 
 
 def innermost(build: Callable[..., MemorySystem]) -> Any:
-    """The class, or the function, that makes the memory inside all wrappers."""
+    """The class, or the function, that builds the memory inside all wrappers."""
     while isinstance(build, partial) and "inner" in build.keywords:
         build = build.keywords["inner"]
     return build.func if isinstance(build, partial) else build

@@ -31,7 +31,7 @@ class Build:
         return self.runs[0].cases[self.index]
 
     def may_be_answered(self) -> bool:
-        """Whether every run has finished files of the case; whether they answer everything is not looked at."""
+        """Whether every run has finished files of the case; it does not check whether they answer all questions."""
         ids = getattr(self.runs[0].cases, "ids", None)  # known before the case is parsed
         case_id = ids[self.index] if ids is not None else self.case().id
         return all(is_complete(run.case_folder(case_id)) for run in self.runs)
@@ -42,7 +42,7 @@ Executor = Callable[[Sequence[Build], OnProgress, OnAnswer], None]
 
 
 def builds_of(groups: Sequence[Sequence[Run]]) -> list[Build]:
-    """The builds of runs that are grouped by what they share, the largest case first."""
+    """The builds of groups of runs that share a build, the largest case first."""
     builds = [
         Build(tuple(runs), group, index) for group, runs in enumerate(groups) for index in range(len(runs[0].sizes))
     ]

@@ -1,13 +1,13 @@
 """One family of paired tests at one level: rows compared with a reference row, in the primary metric of each data set.
 
 - Statistic: the difference over its jackknife error by case, the t of the interval that tables print.
-- Null distribution: the signs of whole histories are flipped together in all rows, and the largest |t| of the rows is taken each time
+- Null distribution: the signs of whole histories are flipped together in all rows, and the largest |t| over the rows is taken each time
   (single-step max-T: Westfall and Young 1993, "Resampling-Based Multiple Testing"). It is exact where the differences of histories are
   symmetric about 0, and uses the correlation of rows that share a reference. Neither it nor Student's t (nor the worse of both) holds
   the level for strongly skewed effects of histories: the family-wise error for .05 is then .06 to .09 with ten histories.
 - All flips are listed up to 16 histories; beyond, random ones are drawn until each p is resolved.
 - G histories have 2^(G-1) different flips. Where even the smallest p is above the level (5 or 6 histories), single-step Bonferroni on the
-  p of Student's t takes their place. It rests on normal effects of histories.
+  p of Student's t is used instead. It assumes normal effects of histories.
 - Data sets are independent: each is tested at the level 1 - (1 - 0.05)^(1/D) of Šidák.
 
 Simulated: `tests.rigs.coverage.families`.
@@ -25,7 +25,7 @@ LEVEL = 0.05
 EXACT = 16
 """All sign flips are listed up to this number of histories."""
 BATCH, MOST, RESOLVED = 2_000, 20_000, 50
-"""Random flips: drawn at once, at most, and how many of them shall be as extreme as the pair that is nearest to the level."""
+"""Random flips: number drawn at once, maximum number, and number that must be as extreme as the pair nearest to the level."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +35,9 @@ class Tested:
     ps: tuple[float, ...]
     """Adjusted p of each pair, over the whole family."""
     alpha: float
-    """A pair is starred when the p of its own t-test is at most this: what a detectable difference is computed with. 0: none can be."""
+    """Level of a pair's own t-test at which it gets a star; detectable differences are computed with it. 0: no pair can get a star."""
     method: str
-    """In words."""
+    """Name of the method in words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class Gaps:
     sums: np.ndarray
     """float64 [histories, groups]."""
     counts: np.ndarray
-    """Questions: float64 [histories, groups]; the mean weighs groups equally."""
+    """Number of questions: float64 [histories, groups]; the mean weighs groups equally."""
 
     @classmethod
     def of(cls, gaps: Sequence[float], clusters: Sequence[str], groups: Sequence[str], names: Sequence[str]) -> Gaps:
@@ -62,7 +62,7 @@ class Gaps:
         places = {name: place for place, name in enumerate(names)}
         homes = np.fromiter((places[name] for name in clusters), dtype=int, count=len(clusters))
         if int(codes.max()) > 0 and (codes == np.unique(homes, return_inverse=True)[1]).all():
-            # Groups that are the histories: the mean of the histories' means.
+            # The groups are the histories: the mean is the mean of the histories' means.
             counts = np.bincount(homes, minlength=len(names)).astype(float)
             sums = np.bincount(homes, weights=np.asarray(gaps), minlength=len(names)) / np.maximum(counts, 1.0)
             return cls(sums[:, None], np.minimum(counts, 1.0)[:, None])
@@ -86,7 +86,7 @@ def flipped(rows: Sequence[Gaps], signs: np.ndarray) -> np.ndarray:
     for place, row in enumerate(rows):
         alike.setdefault(row.counts.tobytes(), []).append(place)
     sizes = np.empty((len(rows), len(signs)))
-    for places in alike.values():  # rows without scores for other questions differ in their counts
+    for places in alike.values():  # rows that lack scores for different questions differ in their counts
         sums = np.stack([rows[place].sums for place in places], axis=-1)
         sizes[places] = _flipped(sums, rows[places[0]].counts, signs)
     return sizes
@@ -124,7 +124,7 @@ def level_of(columns: int) -> float:
 
 
 def can_flip(histories: int, level: float) -> bool:
-    """Whether flips of that many histories can reach a level: their smallest p is 2^(1 - histories)."""
+    """Whether flips of this number of histories can reach a level: their smallest p is 2^(1 - histories)."""
     return bool(2.0 ** (1 - histories) <= level)
 
 
@@ -133,9 +133,9 @@ def single_step(rows: Sequence[Gaps], ps: Sequence[float], freedoms: Sequence[fl
 
     Args:
         rows: differences from the reference, all over the same histories.
-        ps: of the t-test of each row alone.
+        ps: p of the t-test of each row alone.
         freedoms: degrees of freedom of that test.
-        columns: of the family, this one included.
+        columns: number of columns of the family, including this one.
     """
     level, histories = level_of(columns), len(rows[0].sums)
     if not can_flip(histories, level):
@@ -157,7 +157,7 @@ def single_step(rows: Sequence[Gaps], ps: Sequence[float], freedoms: Sequence[fl
                 break
     null = np.sort(np.concatenate(least))
     exact = histories <= EXACT
-    extra = 0 if exact else 1  # the signs as they are count as one of the random flips
+    extra = 0 if exact else 1  # the observed signs count as one of the random flips
     hits = np.searchsorted(null, limits, side="right")
     own = [float((number + extra) / (null.size + extra)) for number in hits]
     allowed = int(level * (null.size + extra) + 1e-9) - extra
@@ -180,7 +180,7 @@ def _ps(sizes: np.ndarray, freedoms: Sequence[float]) -> np.ndarray:
 
 
 def _signs(histories: int) -> Iterator[np.ndarray]:
-    """All different flips of few histories, in batches; of many, random ones, a new batch each time."""
+    """All different flips of few histories, in batches; for many histories, a new batch of random flips each time."""
     if histories <= EXACT:
         # The last history keeps its sign: |t| is the same for the opposite signs.
         numbers = np.arange(2 ** (histories - 1))

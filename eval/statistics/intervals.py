@@ -1,10 +1,10 @@
-"""Intervals of a mean and of a paired difference when questions are independent, and the scales on which intervals are computed.
+"""Intervals of a mean and of a paired difference for independent questions, and the scales on which intervals are computed.
 
-- 0/1 scores: Wilson's. Other scores in [0, 1]: Student's t on the logit scale. Groups that weigh the same (personas, categories): the same
-  with each group's variance drawn towards the pooled one, as a few questions say little about the variance of their group.
+- 0/1 scores: Wilson's. Other scores in [0, 1]: Student's t on the logit scale. Groups that weigh the same (personas, categories): the same,
+  with each group's variance shrunk towards the pooled variance, because a few questions say little about the variance of their group.
 - Paired differences of scores: Agresti and Min (2005), "Simple improved confidence intervals for comparing matched proportions",
   Statistics in Medicine 24: half a question is added to each of the four outcomes.
-- Few histories, or histories that are alike: Wilson's with Student's t on the effective number of questions.
+- Few histories, or histories with similar means: Wilson's with Student's t on the effective number of questions.
 
 `docs/statistics.md` has the simulated coverage of each.
 """
@@ -22,7 +22,7 @@ LEVEL = 0.95
 NORMAL = 1.959963984540054
 """The 97.5 % quantile of the normal distribution."""
 ALIKE = 0.02
-"""Assumed intraclass correlation within one history, where the data cannot say."""
+"""Assumed intraclass correlation within one history, where the data cannot show it."""
 BORROWED = 2.0
 """Degrees of freedom that the variance of a group borrows from the pooled variance."""
 
@@ -46,13 +46,13 @@ class Sampling:
 
     @classmethod
     def of(cls, errors: np.ndarray, freedoms: np.ndarray) -> Sampling | None:
-        """That of a single row; None where the error is NaN."""
+        """Return the sampling error of a single row; None where the error is NaN."""
         return None if np.isnan(errors[0]) else cls(float(errors[0]), float(freedoms[0]))
 
 
 @dataclass(frozen=True, eq=False)
 class Grouping:
-    """The histories and groups of n questions, and what follows from them alone."""
+    """The histories and groups of n questions, and values that depend on them alone."""
 
     clusters: np.ndarray
     """History of each question: int [n], numbers from 0 without gaps."""
@@ -66,7 +66,7 @@ class Grouping:
 
     @cached_property
     def counts(self) -> np.ndarray:
-        """Questions of each group: float64."""
+        """Number of questions of each group: float64."""
         return np.bincount(self.groups).astype(float)
 
     @cached_property
@@ -90,11 +90,11 @@ class Grouping:
 
     @cached_property
     def held(self) -> np.ndarray:
-        """Questions of each history in each group: float64 [histories, groups]."""
+        """Number of questions of each history in each group: float64 [histories, groups]."""
         return np.asarray(self.sums(np.ones((1, self.clusters.size)))[0])
 
     def sums(self, rows: np.ndarray) -> np.ndarray:
-        """Sum of each row's values of each history in each group: float64 [m, n] to [m, histories, groups]."""
+        """Sum each row's values by history and group: float64 [m, n] to [m, histories, groups]."""
         cells = self.clusters * self.counts.size + self.groups
         return _sums(rows, cells, self.histories * self.counts.size).reshape(len(rows), self.histories, -1)
 
@@ -108,8 +108,8 @@ class Grouping:
 def by_question(values: Sequence[float] | np.ndarray, level: float = LEVEL) -> Interval | None:
     """The interval of a mean of independent questions: Wilson's for 0/1 values (as SegTreeMem prints), else Student's t.
 
-    Scores in [0, 1] get it on the logit scale, and Wilson's where they are all alike. None for fewer than two values, and where other
-    values are all alike.
+    Scores in [0, 1] get it on the logit scale, and Wilson's where all are equal. None for fewer than two values, and where all other
+    values are equal.
     """
     array = np.asarray(values, dtype=float)
     if array.size < 2:
@@ -143,7 +143,7 @@ def t_point(freedom: float, probability: float = 0.975) -> float:
 
 
 def t_points(freedoms: np.ndarray, probability: float = 0.975) -> np.ndarray:
-    """`t_point` of each."""
+    """`t_point` of each value."""
     from scipy.special import stdtrit  # imported here: it takes half a second, which a start without intervals saves
 
     return np.asarray(stdtrit(freedoms, probability))
@@ -158,7 +158,7 @@ def _normal_point(level: float) -> float:
 
 
 def around(mean: float, sampling: Sampling, level: float = LEVEL) -> Interval:
-    """Student's interval."""
+    """Compute Student's interval."""
     half = t_point(sampling.freedom, (1 + level) / 2) * sampling.error
     return Interval(mean - half, mean + half)
 
@@ -184,8 +184,8 @@ def mean_interval(mean: float, array: np.ndarray, sampling: Sampling | None, lev
 def on_effective_number(mean: float, grouping: Grouping, error: float | None, level: float = LEVEL) -> Interval:
     """Wilson's interval of a score with Student's t on the effective number of questions, for two histories or more.
 
-    The design effect is the larger of the observed one and that of an intraclass correlation of `ALIKE`: few histories may be alike by
-    luck. Korn and Graubard (1998), Survey Methodology 24, use such numbers for proportions in surveys.
+    The design effect is the larger of the observed one and that of an intraclass correlation of `ALIKE`: few histories may have similar
+    means by chance. Korn and Graubard (1998), Survey Methodology 24, use such numbers for proportions in surveys.
 
     Args:
         error: standard error of the mean from the histories' spread; None where there is no spread.
@@ -198,13 +198,13 @@ def on_effective_number(mean: float, grouping: Grouping, error: float | None, le
 
 
 def _sums(rows: np.ndarray, codes: np.ndarray, size: int) -> np.ndarray:
-    """Sum of the values of each code in each row: float64 [m, n] to [m, size]; one after another, as in a single row."""
+    """Sum the values of each code in each row: float64 [m, n] to [m, size]; values are added in the same order as in a single row."""
     places = np.arange(len(rows))[:, None] * size + codes
     return np.asarray(np.bincount(places.ravel(), rows.ravel(), len(rows) * size)).reshape(len(rows), size)
 
 
 def independent(rows: np.ndarray, grouping: Grouping) -> tuple[np.ndarray, np.ndarray]:
-    """Sampling error and its degrees of freedom of the unweighted mean of group means, questions being independent, for each row.
+    """Sampling error of the unweighted mean of group means, with its degrees of freedom, for independent questions, by row.
 
     The degrees of freedom are Satterthwaite's. With one group this is the standard error of a mean.
 
@@ -212,7 +212,7 @@ def independent(rows: np.ndarray, grouping: Grouping) -> tuple[np.ndarray, np.nd
         rows: float64 [m, n].
 
     Returns:
-        Two float64 [m]; the error is NaN for fewer than two values, and where all are alike.
+        Two float64 [m]; the error is NaN for fewer than two values, and where all are equal.
     """
     n, groups, counts = rows.shape[1], grouping.groups, grouping.counts
     if n < 2:
@@ -246,9 +246,9 @@ def matched(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Centre, error and degrees of freedom of paired differences of scores, after Agresti and Min, for each row.
 
-    Two differences of 0, half a gain and half a loss are added. The size of gain and loss is that of the largest difference, which is 1
-    for 0/1 scores, and where no score differs. In that case, the interval has the width of Wilson's for no success: with 97 questions and
-    more the two halves alone are too narrow for a difference that showed in none of them.
+    Two differences of 0, half a gain and half a loss are added. The size of gain and loss is that of the largest difference; it is 1 for
+    0/1 scores, and where no score differs. If no score differs, the interval has the width of Wilson's for no success: from 97 questions
+    on, the two halves alone would make it too narrow for a difference that was never observed.
 
     Args:
         gaps: float64 [m, n].

@@ -1,7 +1,7 @@
 """The smallest paired difference between two memories that is detected with 80 % power.
 
-It is computed from the observed spread of a comparison or, before anything is run, from an assumption that is printed beside it. The test
-is the two-sided t-test by case: at 5 % for two memories alone, at the level that a pair of a table has after the adjustment for its family.
+It is computed from the observed spread of a comparison or, before any run, from an assumption that is printed with it. The test
+is the two-sided t-test by case: at 5 % for two memories alone, and for a pair of a table at its level after adjustment for the family.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from eval.statistics.stats import ENOUGH_CLUSTERS, Sampling, t_point
 
 POWER = 0.8
 STEPS = 6
-"""Most steps of the solver; four reach the last digit."""
+"""Maximum number of steps of the solver; four reach the last digit."""
 DISAGREEING = 0.3
 """Assumed share of questions that exactly one of two memories answers right."""
 ASSUMED = f"assumed: the two differ on {DISAGREEING:.0%} of the questions"
@@ -31,14 +31,14 @@ def detectable(sampling: Sampling, alpha: float = 0.05) -> float:
     freedom, limit = sampling.freedom, t_point(sampling.freedom, 1 - alpha / 2)
 
     def missed(shift: float) -> float:
-        """The probability, beyond what is allowed, that a difference of `shift` standard errors is not significant."""
+        """The probability that a difference of `shift` standard errors is not significant, minus the allowed probability."""
         wrong_side = float(nctdtr(freedom, shift, -limit))
         # NaN: below 1e-300.
         return float(nctdtr(freedom, shift, limit)) - (0.0 if isnan(wrong_side) else wrong_side) - (1 - POWER)
 
-    shift = float(nctdtrinc(freedom, 1 - POWER, limit))  # good to 1e-6, and blind to the other tail
+    shift = float(nctdtrinc(freedom, 1 - POWER, limit))  # accurate to 1e-6; it ignores the other tail
     following = shift + 1e-4
-    for _ in range(STEPS):  # of the secant method
+    for _ in range(STEPS):  # secant method
         slope = (missed(following) - missed(shift)) / (following - shift) if following != shift else 0.0
         if slope == 0.0:
             break
@@ -47,7 +47,7 @@ def detectable(sampling: Sampling, alpha: float = 0.05) -> float:
 
 
 def planned(sizes: Sequence[int], alpha: float = 0.05) -> tuple[float, str] | None:
-    """The detectable difference of 0/1 scores and a sentence about the assumption; None for fewer than two questions.
+    """Compute the detectable difference of 0/1 scores and a sentence about the assumption; None for fewer than two questions.
 
     From five histories on it is by case, with Kish's design effect for unequal sizes; otherwise by question.
 

@@ -22,8 +22,8 @@ class Exponent:
 def exponent(sizes: Sequence[float], values: Sequence[float]) -> Exponent | None:
     """Fit the exponent; None for fewer than two different sizes, and where a value is not above 0 (it has no logarithm).
 
-    The interval takes deviations from the line as independent and of one size on log scale. It says how well a power law fits
-    the sizes that were measured and nothing about larger ones.
+    The interval assumes that deviations from the line are independent and of equal variance on the log scale. It says how well a power law
+    fits the measured sizes, and nothing about larger ones.
     """
     if len(set(sizes)) < 2 or min(*sizes, *values) <= 0:
         return None

@@ -12,10 +12,10 @@ The interval by case:
   histories hold most of the questions.
 - Shares (all values in [0, 1]) get their interval on the logit scale, as survey packages do for proportions: near 0 and 1 the histories'
   means are skewed, and a symmetric interval covers too little. Differences and other quantities stay on their own scale.
-- There is no interval for fewer than five histories, or when the histories' means are equal: the spread is not known then. `cautious`
-  stands in its place.
+- There is no interval for fewer than five histories, or when the histories' means are equal: the spread is then unknown. `cautious`
+  is used instead.
 
-Intervals by question and the scales are those of `eval.statistics.intervals`.
+Intervals by question, and the scales, are defined in `eval.statistics.intervals`.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Estimate:
     """Jackknife over clusters with Student's t; None for fewer than five clusters, or when their means are equal."""
     clusters: int
     cautious: Interval | None = None
-    """Where a score has no `by_case` and there are two clusters at least: Wilson's interval on the effective number of questions."""
+    """For a score without `by_case` and with at least two clusters: Wilson's interval on the effective number of questions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ class Difference:
     p: float | None
     """Two-sided sign-flip permutation test over questions; None for fewer than two pairs."""
     p_by_case: float | None
-    """Two-sided t-test with the standard error of `by_case`; None where `by_case` is."""
+    """Two-sided t-test with the standard error of `by_case`; None where `by_case` is None."""
     clusters: int
     sampling: Sampling | None
     """Sampling error by case where there is an interval by case, else by question; None for fewer than two pairs."""
@@ -86,13 +86,13 @@ class Difference:
 def estimate(
     values: Sequence[float], clusters: Sequence[str], without: Sequence[float] | None = None, level: float = LEVEL
 ) -> Estimate:
-    """The mean of scores with both intervals.
+    """Compute the mean of scores with both intervals.
 
     Args:
         values: one per scored question.
         clusters: history of each question, same length.
-        without: the mean without each cluster, in the order of sorted names; needed only when leaving out a cluster changes the values
-            of the others (the best of several memories would be chosen again).
+        without: the mean without each cluster, in the order of sorted names; needed only if leaving out a cluster changes the values
+            of the others (because the best of several memories is chosen again).
         level: coverage of the intervals.
 
     Raises:
@@ -104,9 +104,9 @@ def estimate(
 
 
 def preferred_interval(ours: Estimate) -> Interval | None:
-    """The interval that verdicts and figures use: by case, else the cautious one, which histories that are alike need, too.
+    """The interval that verdicts and figures use: by case, else the cautious one, which is also used for histories with equal means.
 
-    By question only for a single history, and for quantities that are no scores with fewer than five.
+    The interval by question is used only for a single history, and for quantities other than scores with fewer than five histories.
     """
     own = ours.by_case if ours.clusters >= ENOUGH_CLUSTERS else None
     question = ours.by_question if ours.clusters < ENOUGH_CLUSTERS else None
@@ -122,13 +122,13 @@ def difference(
     test: bool = True,
     groups: Sequence[str] | np.ndarray | None = None,
 ) -> Difference:
-    """A paired comparison of two systems: the difference of their means, with the weights of those means.
+    """Compare two systems on the same questions: the difference of their means, with the weights of those means.
 
     Args:
         first, second: scores of the same questions in the same order.
         clusters: history of each question, same length.
-        seed: of the permutation test.
-        without: as for `estimate`, of the difference.
+        seed: seed of the permutation test.
+        without: the difference without each cluster, as for `estimate`.
         test: False leaves out the permutation test, the slow part; `p` is then None.
         groups: group of each question where the means are those of `stratified`; None weighs questions equally.
 
@@ -147,10 +147,10 @@ def difference(
 def differences(
     gaps: np.ndarray, grouping: Grouping, scores: np.ndarray, without: np.ndarray | None = None
 ) -> list[Difference]:
-    """`difference` of many pairs of systems over the same questions, without the permutation test.
+    """Compute `difference` for many pairs of systems over the same questions, without the permutation test.
 
     Args:
-        gaps: float64 [m, n], what each question gained, a pair a row.
+        gaps: float64 [m, n], the gain of each question, one row per pair.
         scores: bool [m], whether the values of both systems lie in [0, 1].
         without: float64 [m, histories], as for `difference`.
     """
@@ -189,8 +189,8 @@ def _students(means: np.ndarray, errors: np.ndarray, freedoms: np.ndarray) -> li
 def permutation_p(gap: np.ndarray, seed: int = 0, flips: int = 10_000, most: int = 200_000) -> float | None:
     """Two-sided p of a paired difference: the share of sign flips whose mean is at least as far from 0; None for fewer than two pairs.
 
-    Exact when all non-zero gaps have one size; otherwise from random sign flips and the observed one: `flips`, and more up to `most` until
-    ten are as extreme, so that a small p is resolved (Besag and Clifford 1991, "Sequential Monte Carlo p-values").
+    Exact when all non-zero gaps have the same size; otherwise from random sign flips and the observed signs: `flips`, and more up to `most`
+    until ten are as extreme, so that a small p is resolved (Besag and Clifford 1991, "Sequential Monte Carlo p-values").
     """
     if gap.size < 2:
         return None
@@ -227,7 +227,7 @@ def holm(ps: Sequence[float | None]) -> list[float | None]:
 
 
 def _t_tests(means: np.ndarray, errors: np.ndarray, freedom: float) -> np.ndarray:
-    """Two-sided p of the null hypothesis that a mean is 0, of each."""
+    """Two-sided p of the null hypothesis that a mean is 0, for each mean."""
     from scipy.special import stdtr
 
     return np.asarray(2 * stdtr(freedom, -np.abs(means) / errors))
@@ -236,7 +236,7 @@ def _t_tests(means: np.ndarray, errors: np.ndarray, freedom: float) -> np.ndarra
 def weights(groups: Sequence[str] | np.ndarray) -> np.ndarray:
     """The weight of each question in the mean of group means: float64 [n] with mean 1; questions of a group weigh the same.
 
-    Everything that a column prints (mean, intervals, differences, bounds, ceiling, verdict) is about the mean with these weights.
+    All numbers of a column (mean, intervals, differences, bounds, ceiling, verdict) refer to the mean with these weights.
 
     Args:
         groups: group of each question; with a single group the mean is that of the questions.
@@ -287,18 +287,18 @@ def _jackknife(
 
 
 def _delete_one_errors(gaps: np.ndarray) -> np.ndarray:
-    """Jackknife standard error of each row, from how far each delete-one value lies from the full one; NaN where they do not differ."""
+    """Jackknife standard error of each row, from the deviations of the delete-one values from the full value; NaN where all are 0."""
     size = gaps.shape[1]
     errors = np.sqrt((size - 1) / size * (gaps**2).sum(axis=1))
-    return np.where(errors < 1e-9, np.nan, errors)  # below are only rounding errors
+    return np.where(errors < 1e-9, np.nan, errors)  # smaller deviations are rounding errors
 
 
 def jackknifed(value: float, without: Sequence[float], n: int) -> Estimate:
-    """A statistic in [0, 1] that is no mean of questions, with its interval by case.
+    """Build the estimate of a statistic in [0, 1] that is no mean of questions, with its interval by case.
 
     Args:
         without: the statistic without each cluster.
-        n: questions that it rests on.
+        n: number of questions behind it.
     """
     size = len(without)
     error = float(_delete_one_errors(np.asarray(without)[None] - value)[0]) if size >= ENOUGH_CLUSTERS else np.nan
@@ -309,7 +309,7 @@ def jackknifed(value: float, without: Sequence[float], n: int) -> Estimate:
 
 
 def numbered(names: Sequence[str] | np.ndarray) -> np.ndarray:
-    """The place of each name among the sorted names, from 0; numbers are numbered again without gaps."""
+    """The index of each name among the sorted names, from 0; integers are renumbered without gaps."""
     if isinstance(names, np.ndarray):
         if names.dtype.kind != "i" or not names.size or names.min() < 0 or names.max() > 4 * names.size:
             return np.asarray(np.unique(names, return_inverse=True)[1])
@@ -331,11 +331,11 @@ def stratified(
 ) -> Estimate:
     """The unweighted mean of group means: RealMem averages personas, LongMemEval's task average averages question types.
 
-    The intervals are those of any mean; questions of one group weigh the same.
+    The intervals are those of `estimate`; questions of one group weigh the same.
 
     Args:
         groups: group of each value, same length.
-        without: as for `estimate`, of the mean of group means.
+        without: the mean of group means without each cluster, as for `estimate`.
 
     Raises:
         ValueError: there are no values, or the lengths differ.

@@ -1,17 +1,18 @@
-"""Where the spread of scores comes from, and how many questions, builds and repeats detect a wished difference.
+"""Components of the variance of scores, and the number of questions, builds and repeats that detect a given difference.
 
 The score of a question (nested in its history) in one build and one repeat of the judge is the sum of a mean and independent effects of
 
 - *history*: some histories are harder;
 - *question*: some questions of a history are harder;
-- *build*: what one build of a history does to all of its questions alike;
-- *answer*: what is left between the replicates of one question: the answer is drawn again, and a build may lose just this fact;
+- *build*: the effect of one build of a history on all of its questions alike;
+- *answer*: the remaining variation between replicates of one question: the answer is drawn again, or a build loses a single fact;
 - *judge*: repeats of the judge on the same answer.
 
-Each build has answers of its own, so build and answer are told apart by what the questions of a history share. The variances are those of
-an analysis of variance (Henderson's method 1: mean squares are set equal to their expectations), exact for histories of unequal size.
-They are unbiased, and may be below 0 where the true one is near 0. What was drawn once cannot be told apart and stays in the effect above
-it. Differences of two memories are decomposed in the same way, question by question: that is the spread that a comparison faces.
+Each build has its own answers, so the effects of build and answer are separated by the correlation of questions of one history. The
+variances are those of an analysis of variance (Henderson's method 1: mean squares are set equal to their expectations), exact for histories
+of unequal size. They are unbiased, and may be below 0 where the true variance is near 0. An effect that was drawn only once cannot be
+separated and remains in the effect above it. Differences of two memories are decomposed in the same way, question by question: this gives
+the variance of a comparison.
 """
 
 from __future__ import annotations
@@ -35,11 +36,11 @@ Draws = Mapping[tuple[str, str], np.ndarray]
 
 @dataclass(frozen=True, slots=True)
 class Design:
-    """How much is run."""
+    """The size of an experiment: histories, questions, builds and repeats."""
 
     histories: int
     questions: float
-    """A history, on average."""
+    """Mean number of questions of a history."""
     builds: int
     repeats: int
 
@@ -51,15 +52,15 @@ class Components:
     design: Design
     mean: float
     variances: Mapping[str, float | None]
-    """By part; None for a part that cannot be told apart from the one above it in `PARTS`' nesting."""
+    """Variance by part; None for a part that cannot be separated from the part above it in the nesting of `PARTS`."""
     intervals: Mapping[str, Interval | None]
-    """95 %; None below five histories. Of *history* by a modified large-sample interval, which covers 95 to 97 % with ten histories; of the
+    """95 % intervals; None below five histories. For *history* a modified large-sample interval, which covers 95 to 97 % with ten; for the
     others by leaving out one history at a time, which covers 90 to 95 %: variances are skewed."""
     upper: Mapping[str, float | None] = field(default_factory=dict)
     """One-sided upper limits by part (`ASSURANCE`), for plans; None below five histories."""
 
     def positive(self, part: str) -> float:
-        """The variance of a part; 0 where it is negative or not told apart."""
+        """The variance of a part; 0 where it is negative or not separated."""
         return max(0.0, self.variances[part] or 0.0)
 
     @property
@@ -69,7 +70,7 @@ class Components:
 
 
 def components(draws: Draws) -> Components:
-    """The variances of the five effects.
+    """Estimate the variances of the five effects.
 
     Raises:
         ValueError: fewer than two questions, or the numbers of builds and repeats differ between questions.
@@ -129,7 +130,7 @@ def _freedom(blocks: Sequence[np.ndarray]) -> dict[str, int]:
 
 def _variances(blocks: Sequence[np.ndarray]) -> dict[str, float | None]:
     alone = all(len(block) == 1 for block in blocks)
-    if alone:  # one question a history: history and question are one, and so are build and answer
+    if alone:  # one question per history: history and question are confounded, and so are build and answer
         blocks = [np.concatenate(blocks)]
     builds, repeats = blocks[0].shape[1:]
     sizes = np.array([len(block) for block in blocks], dtype=float)
@@ -155,7 +156,7 @@ def _intervals(blocks: Sequence[np.ndarray], tail: float = 0.025) -> dict[str, I
     """Jackknife over histories with Student's t, but `_of_history` for histories; a variance's interval begins at 0 or above.
 
     Args:
-        tail: what each end leaves out.
+        tail: probability outside each end.
     """
     none: dict[str, Interval | None] = dict.fromkeys(PARTS)
     count = len(blocks)
@@ -178,16 +179,16 @@ def _intervals(blocks: Sequence[np.ndarray], tail: float = 0.025) -> dict[str, I
 def _of_history(blocks: Sequence[np.ndarray], value: float, tail: float) -> Interval:
     """The modified large-sample interval of Ting et al. (1990), without its cross terms, of the variance between histories.
 
-    Few histories make a skewed estimate, of which a symmetric interval covers too little. Each mean square is taken for a multiple of
-    chi-squared and gives its own distance up and down; the distances are added as squares. Effects of a history that are far from
-    normal are covered less well.
+    With few histories the estimate is skewed, and a symmetric interval has too little coverage. Each mean square is taken as a multiple of
+    chi-squared and gives its own distance up and down; the squares of the distances are added. Coverage is lower if the effects of
+    histories are far from normal.
     """
     from scipy.special import chdtri  # imported here: it takes half a second
 
     builds, repeats = blocks[0].shape[1:]
     sizes = np.array([len(block) for block in blocks], dtype=float)
     squares, freedom = mean_squares(blocks), dict[str, float](_freedom(blocks))
-    # Of unequal histories, the large ones count more.
+    # If histories differ in size, large ones count more.
     freedom["history"] = float(sizes.sum() ** 2 / (sizes**2).sum()) - 1.0
     size = (sizes.sum() - (sizes**2).sum() / sizes.sum()) / (len(sizes) - 1)
     within, between = 1.0 / (size * builds * repeats), 1.0 / (sizes.mean() * repeats * builds)
@@ -217,7 +218,7 @@ def paired(first: Draws, second: Draws) -> dict[tuple[str, str], np.ndarray]:
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """Model tokens: of building one history, of reading and answering one question, of one grade."""
+    """Model tokens for building one history, for reading and answering one question, and for one grade."""
 
     build: float
     answer: float
@@ -232,7 +233,7 @@ class Tokens:
 def contributions(parts: Components, design: Design) -> dict[str, float]:
     """Share of each effect in the variance of the mean.
 
-    Histories count as a sample from five on, as in the tables' intervals; fewer count as the only ones that matter.
+    From five histories on, they are treated as a sample, as in the tables' intervals; fewer are treated as the whole population.
     """
     histories, answers = design.histories, design.histories * design.questions
     shares = {
@@ -251,7 +252,7 @@ def sampled(design: Design) -> bool:
 
 
 def detects(parts: Components, design: Design) -> float:
-    """The difference that a design detects with 80 % power; infinite where nothing can be said about its error."""
+    """The difference that a design detects with 80 % power; infinite where its error is unknown."""
     return _detected(sum(contributions(parts, design).values()), design)
 
 
@@ -270,10 +271,10 @@ def _per_error(freedom: float) -> float:
 
 
 def planned_for(parts: Components, design: Design) -> float:
-    """As `detects`, by the upper limit of the error: what a design detects with 80 % power unless the pilot was luckier than four in five.
+    """As `detects`, with the upper limit of the error: the limit is too low for only one pilot in five.
 
-    The limits of the parts are added as squares of their distances from the estimates (MOVER; Zou and Donner 2008). Fewer than five
-    histories have no limit, and the estimate is taken.
+    The limits of the parts are combined by the squares of their distances from the estimates (MOVER; Zou and Donner 2008). Fewer than five
+    histories have no limit, and the estimate is used.
     """
     shares = contributions(replace(parts, variances=dict.fromkeys(PARTS, 1.0)), design)
     above = {part: max(0.0, limit - parts.positive(part)) for part, limit in parts.upper.items() if limit is not None}
@@ -294,18 +295,18 @@ def doubled(parts: Components) -> Iterator[tuple[str, Design]]:
 
 
 def cheapest(parts: Components, wished: float, costs: Tokens, histories: int, questions: int) -> Design | None:
-    """The cheapest design that detects a difference by the upper limit of its error (`planned_for`); None where none does.
+    """The cheapest design that detects a difference at the upper limit of its error (`planned_for`); None if no design does.
 
-    The least of many estimates is too low: planned with the estimates alone, designs have less power than was asked for.
+    The minimum of many estimates is biased downwards: designs planned with the estimates alone have less power than requested.
 
     Args:
-        wished: the true difference that is to be detected with 80 % power.
-        histories, questions: most that the data have; questions a history. Where histories can be a sample, they are one.
+        wished: the true difference to detect with 80 % power.
+        histories, questions: maximum numbers in the data, questions per history. Histories are treated as a sample where possible.
     """
     builds = range(1, 11) if parts.variances["answer"] is not None else (1,)
     repeats = range(1, 6) if parts.variances["judge"] is not None else (1,)
     counts = sorted({*(count for count in range(5, questions, 5)), questions})
-    # Fewer would answer another question: about these histories alone.
+    # Fewer histories would only allow statements about these histories.
     fewest = ENOUGH_CLUSTERS if histories >= ENOUGH_CLUSTERS else 1
     designs = (Design(*each) for each in product(range(fewest, histories + 1), counts, builds, repeats))
     by_price = sorted(designs, key=lambda design: (costs.of(design), design.histories))

@@ -51,7 +51,7 @@ class Manifold:
 
     level: int
     nodes: int
-    """Before sampling."""
+    """Number of nodes before sampling."""
     histories: int
     intrinsic_dimension: int | None
     silhouette: float | None
@@ -67,7 +67,7 @@ def manifold(trees: Sequence[Tree], rng: np.random.Generator, *, most: int = MOS
     """The metrics of each level over the nodes of all trees, lowest level first.
 
     Args:
-        most: nodes of a level beyond which it is sampled.
+        most: maximum number of nodes of a level; larger levels are sampled.
 
     Raises:
         RunError: scikit-learn is not installed.
@@ -78,7 +78,7 @@ def manifold(trees: Sequence[Tree], rng: np.random.Generator, *, most: int = MOS
 
 
 def cloud(trees: Iterable[Tree], level: int, rng: np.random.Generator, *, most: int = MOST) -> Cloud:
-    """The nodes of a level that have a vector; of more than `most` nodes a random sample, in their order."""
+    """The nodes of a level that have a vector; if there are more than `most`, a random sample in their order."""
     rows, histories = [np.empty((0, 0), np.float32)], [np.empty(0, np.int64)]
     for number, tree in enumerate(trees):
         here = tree.vectors[np.asarray(tree.levels) == level]

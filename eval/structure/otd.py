@@ -28,7 +28,7 @@ from eval.structure.revenue import (
 
 @dataclass(slots=True)
 class _Node:
-    """A subtree with the sums that insertion needs."""
+    """A subtree with the sums that an insertion needs."""
 
     left: np.ndarray
     right: np.ndarray
@@ -46,7 +46,7 @@ class _Node:
 
 @dataclass(frozen=True, slots=True)
 class OTD:
-    """A hierarchy built online, and how well separated the points were."""
+    """A hierarchy built online, and the separation of its points."""
 
     tree: Hierarchy
     beta: float
@@ -151,7 +151,7 @@ def _graft(parents: list[int], node: int, under: Sequence[int], made: Hierarchy)
 
 @dataclass(frozen=True, slots=True)
 class Guarantee:
-    """How OTD's revenue compares with its bounds on random instances."""
+    """Comparison of OTD's revenue with its bounds on random instances."""
 
     trials: int
     below_optimum: int
@@ -165,7 +165,7 @@ class Guarantee:
 
 
 def check_guarantee(trials: int, rng: np.random.Generator) -> Guarantee:
-    """OTD against its guarantee on random weight matrices (3-7 points) and, every twentieth time, random embeddings (4-8)."""
+    """Check OTD's guarantee on random weight matrices (3-7 points) and, every twentieth time, on random embeddings (4-8)."""
     to_optimum, to_promise, to_bound = [], [], []
     for trial in range(trials):
         weights = _random_vectors(rng) if trial % 20 == 19 else _random_matrix(rng)

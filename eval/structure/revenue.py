@@ -7,10 +7,10 @@ adds the pairs inside v. Embeddings therefore cost one vector sum per node, O(no
 Similarities are bilinear here, w_ij = left_i . right_j, which covers both a matrix (left = unit vectors) and cosines. Cosines may be
 negative, but the bounds need w >= 0: `from_vectors` uses (1 + cosine) / 2. Revenue ratios depend on that choice.
 
-What is checked, and what is only observed. The guarantee Rev(OTD) >= (beta/3) Rev(optimum) holds for OTD (Menon et al. 2019). It does not
+Checks and observations. The guarantee Rev(OTD) >= (beta/3) Rev(optimum) is checked; it holds for OTD (Menon et al. 2019). It does not
 carry over to MemTree as specified: MemTree attaches below its threshold and so builds multi-way trees (n equal similarities below it give
 a star, whose revenue is 0), it compares with embeddings of summaries instead of averages, and its thresholds follow a fixed schedule.
-A MemTree's revenue is therefore reported as an observation, beside that of OTD, average linkage and a random tree over the same leaves.
+A MemTree's revenue is therefore only an observation, reported with that of OTD, average linkage and a random tree over the same leaves.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from eval.structure.tree import Tree
 Nested = int | tuple[Any, ...]
 """A hierarchy in nested form: a point's number, or a tuple of hierarchies."""
 EXACT = 12
-"""Most points for which the optimum is searched: there are 3^n splits."""
+"""Maximum number of points for which the optimum is searched: there are 3^n splits."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

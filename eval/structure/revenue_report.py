@@ -1,4 +1,4 @@
-"""The revenue of a memory's tree beside that of other hierarchies over the same leaves: OTD, average linkage, a random tree.
+"""The revenue of a memory's tree compared with other hierarchies over the same leaves: OTD, average linkage, a random tree.
 
 Deviation. The random tree merges random pairs; no source defines its distribution.
 """
@@ -74,12 +74,12 @@ class RevenueReport:
 
     @property
     def holds(self) -> bool:
-        """Whether OTD earned at least beta / 3 of the upper bound, which is more than the theorem promises."""
+        """Whether OTD earned at least beta / 3 of the upper bound; this is more than the theorem promises."""
         return self.earned["otd"] >= self.beta / 3 * self.bound * (1 - 1e-9)
 
 
 def report(tree: Hierarchy, weights: Weights, rng: np.random.Generator) -> RevenueReport:
-    """Revenues of one memory's tree and of the hierarchies beside it; OTD inserts the points in the order of their numbers."""
+    """Revenues of one memory's tree and of the hierarchies to compare; OTD inserts the points in the order of their numbers."""
     online = otd(weights)
     earned = {
         "observed": revenue(tree, weights),

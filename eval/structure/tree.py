@@ -5,8 +5,8 @@ and other memories whose root has no text do not save it: their topmost nodes ar
 not as a node. A node with several parents (soft clusters) is one deeper than its deepest parent and a child of each.
 
 Deviations. MemTree does not define its height-to-width ratio. The printed values (6.5 at depth 13, 7.5 at depth 15) are half the maximum
-depth, and so is ours. SegTreeMem keeps all leaves of a tree at one depth, yet its Table 5 prints standard deviations above zero: they can
-only arise in a view such as `without_chains`.
+depth, and ours is defined so. SegTreeMem keeps all leaves of a tree at one depth, yet its Table 5 prints standard deviations above zero:
+they can only arise in a view such as `without_chains`.
 """
 
 from __future__ import annotations
@@ -180,20 +180,20 @@ class Shape:
     """Properties of one tree, or their means over the trees of a run."""
 
     nodes: float
-    """Without a hidden root."""
+    """Number of nodes, without a hidden root."""
     leaves: float
     inner: float
     shared: float
     """Nodes with several parents."""
     depth_max: float
     depth_mean: float
-    """Over all nodes (MemTree Table 5)."""
+    """Mean depth over all nodes (MemTree Table 5)."""
     depth_std: float
     leaf_depth_max: float
     leaf_depth_mean: float
-    """Over the leaves (SegTreeMem Table 5)."""
+    """Mean depth over the leaves (SegTreeMem Table 5)."""
     leaf_depth_std: float
-    """Population standard deviation, within a tree."""
+    """Population standard deviation of the leaves' depths within a tree."""
     branching: float
     """Mean number of children of inner nodes, a hidden root included; 0 in a tree without inner nodes."""
     height_to_width: float

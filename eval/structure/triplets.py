@@ -1,4 +1,4 @@
-"""The triplet test: does a language model find a node more like its descendant than like another node of the same depth?
+"""The triplet test: a language model decides whether a node is more similar to its descendant than to another node of the same depth.
 
 This is MemTree's appendix A.3.8 with a language model in place of the five human annotators: it measures agreement with a model.
 """
@@ -32,7 +32,7 @@ class Triplet:
     depth: int
     """Depth of the two alternatives."""
     tier: Tier
-    """easy: the alternatives share no ancestor but the root; hard: they share another one."""
+    """easy: the alternatives share no ancestor but the root; hard: they share a further ancestor."""
     near_first: bool
 
 
@@ -79,7 +79,7 @@ class _Kin:
         self.sources = [node for node, under in enumerate(self.under) if under and node not in self.root]
 
     def beside(self, source: int, near: int, tier: Tier) -> list[int]:
-        """Nodes of the same depth as `near` that are no descendants of `source` and fit the tier."""
+        """Nodes at the depth of `near` that are no descendants of `source` and fit the tier."""
         shared = self.above[near] - self.root
         return [
             node
@@ -90,7 +90,7 @@ class _Kin:
 
 @dataclass(frozen=True, slots=True)
 class TripletAgreement:
-    """How often the annotator chose the descendant."""
+    """Counts of the annotator's choices of the descendant."""
 
     asked: int
     answered: int
@@ -103,7 +103,7 @@ class TripletAgreement:
 
 
 def ask_triplets(llm: LLM, prompts: Prompts, trees: Sequence[Tree], triplets: Sequence[Triplet]) -> list[bool | None]:
-    """Whether a model finds the descendant more similar, for each triplet; None when its reply names neither alternative.
+    """Ask a model, for each triplet, whether the descendant is more similar; None when its reply names neither alternative.
 
     Raises:
         ModelError: a call failed for good.

@@ -1,4 +1,4 @@
-"""Builds the report: pages, styles and data files into a new folder, which takes the old one's place when it is whole."""
+"""Build the report: write pages, styles and data files into a new folder, which replaces the old one when it is complete."""
 
 from __future__ import annotations
 
@@ -46,15 +46,15 @@ class Wanted:
 
     title: str = "Memory benchmark report"
     trees: int = 10
-    """Histories of each run whose nodes are in the report."""
+    """Number of histories of each run whose nodes are in the report."""
     private: tuple[Path | str | None, ...] = ()
-    """Further folders of this machine whose names must not be in it."""
+    """Further folders of this machine whose names must not be in the report."""
 
 
 def build(
     sources: Sources, target: Path, wanted: Wanted, on_progress: Callable[[str], None] = lambda step: None
 ) -> Path:
-    """Build the report; returns its first page. The old report stays until the new one is whole.
+    """Build the report; returns its first page. The old report stays until the new one is complete.
 
     Raises:
         RunError: the target is a folder that is no report.
@@ -63,10 +63,10 @@ def build(
 
 
 def write_whole(target: Path, fill: Callable[[Path], None], mark: str = MARK) -> Path:
-    """Fill a new folder, which then takes the place of `target`; returns its first page.
+    """Fill a new folder, which then replaces `target`; returns its first page.
 
     Args:
-        mark: a file that `fill` writes, by which a folder is known to be an earlier one of its kind.
+        mark: a file that `fill` writes; it identifies an earlier folder of the same kind.
 
     Raises:
         RunError: the target is a folder without the mark.
@@ -162,7 +162,7 @@ def _set_line(own: RunSet, every: Sequence[Scorer], blocks: int) -> dict[str, An
 
 
 def table_titles(tables: Sequence[TableFile]) -> list[str]:
-    """The titles of tables; those that several tables have are followed by what tells their files apart."""
+    """The titles of tables; a title of several tables is followed by the differing part of their files' names."""
     titles = [str(table.content["title"]) for table in tables]
     return [
         f"{title} ({table.stem.partition('-')[2] or table.stem})" if titles.count(title) > 1 else title
@@ -171,7 +171,7 @@ def table_titles(tables: Sequence[TableFile]) -> list[str]:
 
 
 def set_labels(sets: Sequence[RunSet]) -> list[str]:
-    """A name for each set of runs: data set, and the settings in which sets of that name differ; a hash where that is not enough."""
+    """A name for each set of runs: data set, and the settings in which sets of this data set differ; a hash where that is not enough."""
     labels = []
     for own in sets:
         alike = [each.runs[0].record.dataset for each in sets if each.name == own.name]
@@ -189,7 +189,7 @@ def set_labels(sets: Sequence[RunSet]) -> list[str]:
 
 
 def _cut(dataset: Mapping[str, Any]) -> str:
-    """How the data set was cut; empty for all of it."""
+    """Description of the cut of the data set; empty for the whole data set."""
     cuts = {"size": "all", "max_cases": None, "transform": "none"}
     return ", ".join(f"{name} {dataset[name]}" for name, whole in cuts.items() if dataset.get(name, whole) != whole)
 
@@ -215,7 +215,7 @@ def _run_line(run: ReportedRun, own: RunSet, number: int, place: int, answered: 
 
 
 def _unfinished(runs: Iterable[dict[str, Any]]) -> list[str]:
-    """A sentence for each run that is not finished; its command, given again, goes on where it stopped."""
+    """A sentence for each run that is not finished; the same command continues it."""
     return [
         f"run {run['key']} ({run['title']}) is not finished: {run['finished']} of {run['cases']} histories, "
         f"{run['answered']} of {run['asked']} questions"
@@ -225,7 +225,7 @@ def _unfinished(runs: Iterable[dict[str, Any]]) -> list[str]:
 
 
 def _write_trees(shards: Shards, name: str, run: ReportedRun, own: RunSet, most: int) -> dict[str, str]:
-    """Data file of the nodes of each case, or a sentence that begins with `-`."""
+    """Data file of the nodes of each case, or a sentence that begins with `-` if there is none."""
     trees: dict[str, str] = {}
     for number, case_id in enumerate(dict.fromkeys(question.case_id for question in own.asked)):
         if sum(not tree.startswith("-") for tree in trees.values()) >= most:
@@ -254,7 +254,7 @@ def _environment() -> Any:
 def _write_lives(
     draft: Path, sources: Sources, labels: Sequence[str], title: str, clean: Cleaner
 ) -> list[tuple[str, str]]:
-    """A page for each set that is a suite `change`; returns their file names and the sets' labels."""
+    """Write a page for each set with a suite `change`; returns the file names and the sets' labels."""
     written: list[tuple[str, str]] = []
     for number, (own, label) in enumerate(zip(sources.sets, labels, strict=True)):
         if every := lives(own):
@@ -274,7 +274,7 @@ def _write_pages(
     missing: Sequence[str],
     told: Sequence[tuple[str, str]],
 ) -> None:
-    """The first page, one page a table for readers without JavaScript, styles and scripts.
+    """Write the first page, one page per table for readers without JavaScript, styles and scripts.
 
     Args:
         told: file names and labels of the pages with lives of probes.
@@ -305,7 +305,7 @@ def _write_pages(
 
 
 def waterfalls(own: RunSet, every: Sequence[Scorer]) -> Iterator[TableFile]:
-    """Where each run of a set loses its points, by the first metric that has scored it and the run of `gold_evidence`.
+    """Loss waterfalls of the runs of a set, by the first metric that has scored both the run and the run of `gold_evidence`.
 
     Computed while the report is built, from the scores that its tables show.
     """

@@ -1,4 +1,4 @@
-"""Content that is removed from a report before it is written: keys, paths of this machine, texts of a megabyte.
+"""Remove content from a report before it is written: keys, paths of this machine, very long texts.
 
 A report is meant to be sent to others. Known folders are replaced by a word in angle brackets wherever they occur as a whole path.
 """
@@ -18,7 +18,7 @@ from eval.files.provenance import ROOT
 from memsys.llm.secrets import redact, secrets_of_environment
 
 LONGEST = 50_000
-"""Characters of one text that a report holds; the rest stays in the run's file."""
+"""Maximum number of characters of one text in a report; the rest stays in the run's file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Cleaner:
     names: dict[str, str]
 
     def text(self, text: str) -> str:
-        """The text without folders, and without secrets of the environment; `redact` knows keys that are given elsewhere, too."""
+        """The text without folders and without secrets of the environment; `redact` also removes keys that were set elsewhere."""
         return self.pattern.sub(lambda match: self.names[match.group(0)], text)
 
     def page(self, text: str) -> str:
@@ -45,7 +45,7 @@ class Cleaner:
         return [self.value(inner) for inner in value] if isinstance(value, list | tuple) else value
 
     def encoded(self, value: Any) -> str:
-        """The value as JSON in ASCII, cleaned. Most values hold no name of a folder and no secret, and are not walked through."""
+        """The value as JSON in ASCII, cleaned. Most values hold no folder name and no secret; they are not traversed."""
         text = json.dumps(value, separators=(",", ":"))
         if any(json.dumps(name)[1:-1] in text for name in self.names):
             text = json.dumps(self.value(value), separators=(",", ":"))
@@ -53,7 +53,7 @@ class Cleaner:
 
 
 def cleaner(results: Path, more: Iterable[Path | str | None] = ()) -> Cleaner:
-    """A cleaner that knows the folders of this machine.
+    """Build a cleaner that knows the folders of this machine.
 
     Args:
         results: the results folder; it becomes `<results>`.
@@ -74,7 +74,7 @@ def cleaner(results: Path, more: Iterable[Path | str | None] = ()) -> Cleaner:
 
 
 def clipped(text: str, longest: int = LONGEST) -> str:
-    """The text, or its beginning and a sentence that says how long it is."""
+    """The text, or its beginning and a sentence with its length."""
     if len(text) <= longest:
         return text
     return f"{text[:longest]}\n[cut here: {len(text):,} characters in the run's file]"

@@ -1,7 +1,7 @@
-"""The prompt sent to a judge about each answer: rendered again from its settings next to the scores, and shown only if it was sent so.
+"""The prompt sent to a judge about each answer: rendered again from the settings next to the scores, and shown only if it was really sent.
 
-It is if the prompt files have the hashes that were recorded, and if the judged text has the hash that stands in the verdict's line. A
-prompt is a list of texts: the pieces of its template, which all questions share, and what was filled in.
+This holds if the prompt files have the recorded hashes, and if the judged text has the hash in the verdict's line. A
+prompt is a list of texts: the pieces of its template, which all questions share, and the filled-in values.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from memsys.llm.protocol import Request
 from memsys.prompts import PromptError, Prompts
 
 MOST = 12
-"""Requests shown of a judge that asks several about one answer."""
+"""Maximum number of requests shown for a judge that makes several about one answer."""
 
 Messages = list[tuple[str, list[str]]]
 """Role and pieces of each message."""
@@ -35,11 +35,11 @@ def judge_prompts(
 
     Args:
         stem: name of the judge's score file without its ending.
-        line: of the score file.
+        line: a line of the score file.
         judged: the texts that a judge may have seen: the `answer`, and the `recalled` texts.
 
     Raises:
-        RunError: what was sent cannot be rendered again, or nothing was sent; the message says why.
+        RunError: the request cannot be rendered again, or no request was sent; the message says why.
     """
     file = RunFolder(run.folder).scores(stem).with_suffix(".json")
     try:
@@ -110,5 +110,5 @@ def judge_templates(run: ReportedRun, stems: Sequence[str]) -> dict[str, str]:
         try:
             names |= dict(read_record(RunFolder(run.folder).scores(stem).with_suffix(".json")).get("prompts", {}))
         except (OSError, RunError):
-            continue  # the verdicts are shown all the same, and each says that its settings cannot be read
+            continue  # the verdicts are shown nevertheless, each with the note that its settings cannot be read
     return names

@@ -1,4 +1,4 @@
-"""Lives of probes of the suite `change`: what was said, what changed, what was recalled before, after and at the end, line by line."""
+"""Lives of probes of the suite `change`: the turns, the change, and the recalls before, after and at the end, line by line."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from eval.report.html.sources import ReportedRun, RunSet
 from memsys.interface import spoken
 
 HOSTS = 2
-"""Hosts of a set whose probes are looked at; each pair of outcomes, at recall and of the answer, is shown once a family and memory."""
+"""Number of hosts of a set whose probes are shown; each pair of outcomes, at recall and of the answer, once per family and memory."""
 LINES, LONGEST = 12, 500
-"""Lines of one read that a page shows, and characters of a line."""
+"""Maximum number of lines of one read on a page, and of characters of a line."""
 READS: Mapping[str, str] = {
     "before": "right before the change",
     "after": "right after it",
@@ -40,12 +40,12 @@ class RecalledLines:
     lines: tuple[str, ...]
     """Recalled lines that hold one of the probe's values."""
     others: int
-    """Recalled lines without one, and those that are left out."""
+    """Number of recalled lines that are not shown: lines without a value, and lines above the limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Life:
-    """A probe and a memory."""
+    """The life of one probe in one memory."""
 
     memory: str
     family: str
@@ -55,7 +55,7 @@ class Life:
     answered: str
     """Outcomes at recall and of the answer."""
     values: tuple[str, ...]
-    """Such as `old: Brunokel`."""
+    """Values of the probe, such as `old: Brunokel`."""
     said: tuple[str, ...]
     """The turns put into the history about the probe and its twin, in order."""
     reads: tuple[RecalledLines, ...]
@@ -63,7 +63,7 @@ class Life:
 
 
 def lives(own: RunSet) -> list[Life]:
-    """For every family and memory of a set, the first probe of each pair of outcomes in two hosts; none where it is not the suite."""
+    """For every family and memory of a set, the first probe of each pair of outcomes in two hosts; empty for data of another suite."""
     hosts = list(dict.fromkeys(case.cluster for case in own.cases if case.cluster))[:HOSTS]
     cases = {case.id: case for case in own.cases if case.cluster in hosts}
     scored = [
@@ -102,7 +102,7 @@ def _files(run: ReportedRun, case_id: str) -> _Files:
 def _life(
     memory: str, case: Case, question: Question, gold: Gold, cases: Mapping[str, Case], files: Mapping[str, _Files]
 ) -> Life | None:
-    """None where a read failed or is not there: there is no life to show."""
+    """The life of a probe; None where a read failed or is missing."""
     reads: dict[str, Read] = {}
     asked: dict[str, str] = {}
     for name, (case_id, question_id) in gold.detail["reads"].items():

@@ -1,4 +1,4 @@
-"""A memory's page: what it was set to, how its questions ended, what it cost as it grew, where its model's replies failed, its nodes."""
+"""A memory's page: settings, outcomes of questions, costs as it grew, failures of model replies, nodes."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from eval.structure.tree import read_tree
 from memsys.prompts import PromptError, Prompts
 
 GROWN = 6
-"""Histories whose growth is drawn, the longest first."""
+"""Maximum number of histories whose growth is drawn, the longest first."""
 POINTS = 150
-"""Points of one curve."""
+"""Maximum number of points of a curve."""
 NODE_TEXT = 4_000
-"""Characters of a node's text."""
+"""Maximum number of characters of a node's text."""
 COMPARED = [(each.name, each.title) for each in COST_COLUMNS if each.compared] + [("build_seconds", "build s")]
 """Costs of a run that a reader can sort and plot by."""
 
 
 def memory_page(run: ReportedRun, runs: RunSet, trees: Mapping[str, str], judges: Sequence[str] = ()) -> dict[str, Any]:
-    """Everything about a run but its answers.
+    """All data about a run except its answers.
 
     Args:
-        trees: by case id, the data file of its nodes, or a sentence that begins with `-` and says why there is none.
+        trees: by case id, the data file of its nodes, or a sentence that begins with `-` and gives the reason why there is none.
         judges: names of the judges' score files without their ending.
     """
     cases = list(dict.fromkeys(question.case_id for question in runs.asked))
@@ -70,7 +70,7 @@ def _purposes(folder: Path) -> list[list[Any]]:
 
 
 def growth(run: ReportedRun, cases: Sequence[str]) -> list[dict[str, Any]]:
-    """Of the longest histories, what had been spent after each unit: model tokens, calls, seconds."""
+    """Cumulative costs after each unit of the longest histories: model tokens, calls, seconds."""
     curves: list[tuple[float, dict[str, Any]]] = []
     for case_id in cases:
         points: list[list[float]] = []
@@ -90,7 +90,7 @@ def growth(run: ReportedRun, cases: Sequence[str]) -> list[dict[str, Any]]:
 
 
 def _prompts(run: ReportedRun, judges: Sequence[str]) -> list[list[str]]:
-    """Name, hash and text of each prompt of memory, reader and judges; why there is no text where the file is another one now."""
+    """Name, hash and text of each prompt of memory, reader and judges; the reason in place of the text if the file has changed since."""
     pages = []
     try:
         known: Prompts | None = loaded_prompts(run.record.prompts_dir)
@@ -124,7 +124,7 @@ def _errors(run: ReportedRun, cases: Sequence[str]) -> list[list[Any]]:
 
 
 def nodes_page(case_folder: Path) -> dict[str, Any] | str:
-    """The nodes of a case: ids, numbers of their parents, levels, kinds, texts, sources. A sentence where there are none."""
+    """The nodes of a case: ids, numbers of their parents, levels, kinds, texts, sources; a sentence if there are no nodes."""
     if not is_complete(case_folder):
         return "-this history is not finished"
     try:

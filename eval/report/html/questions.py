@@ -1,4 +1,4 @@
-"""One question as the report shows it: gold, evidence in its sessions, and for each memory recall, prompt, answer and verdicts.
+"""The data of one question in the report: gold, evidence in its sessions, and for each memory recall, prompt, answer and verdicts.
 
 The prompt is not in a run folder. It is rendered again from the recalled items, the reader's settings and the prompt file, and shown only
 if that file has the hash that the run recorded and the prompt shows as many tokens of recall as were counted when it was sent.
@@ -27,19 +27,19 @@ from eval.report.sent_prompt import rendered_again
 from memsys.prompts import PromptError, Prompts
 
 AROUND = 2
-"""Turns shown before and after a turn of the evidence."""
+"""Number of turns shown before and after a turn of the evidence."""
 
 
 class TextPool:
-    """The texts of one data file, each held once and named by its number."""
+    """The texts of one data file, each stored once and referenced by its number."""
 
     def __init__(self) -> None:
         self._places: dict[str, int] = {}
         self.size = 0
-        """Characters held."""
+        """Number of characters stored."""
 
     def place(self, text: str) -> int:
-        """The number of a text, which is added if it is new."""
+        """The number of a text; a new text is added."""
         if text not in self._places:
             self._places[text] = len(self._places)
             self.size += min(len(text), LONGEST)
@@ -153,7 +153,7 @@ def _spent(line: Mapping[str, Any] | None) -> dict[str, Any] | None:
 def _covered(
     prediction: Prediction, items: Sequence[tuple[Mapping[str, Any], float]], gold: Gold | None
 ) -> dict[str, Any]:
-    """How many items must be read, best first, until every content word of the gold answer has occurred."""
+    """Number of items, best first, until every content word of the gold answer has occurred."""
     words = answer_words(gold) if gold is not None else frozenset()
     if not words or prediction.outcome == "error":
         return {}
@@ -163,7 +163,7 @@ def _covered(
 
 
 def _prompt(files: CaseFiles, prediction: Prediction, question: Question | None, texts: TextPool) -> dict[str, Any]:
-    """The prompt as parts, numbers standing for texts; or why it is not shown."""
+    """The prompt as parts (numbers refer to texts), or the reason why it is not shown."""
     line = files.efforts.get(("answer", prediction.question_id))
     if files.run.record.imported:
         return {"no_prompt": "the answer was imported; nobody recorded its prompt"}
@@ -191,7 +191,7 @@ def _prompts_of(folder: str) -> tuple[Prompts | None, str]:
 
 
 def _parts(text: str, shown: Sequence[str], texts: TextPool) -> list[str | int]:
-    """The text cut at the recalled items, which are named by number: each is in the data file already."""
+    """The text cut at the recalled items; an item is referenced by number, because it is in the data file already."""
     parts: list[str | int] = [text]
     for item in sorted(dict.fromkeys(shown), key=len, reverse=True):
         if len(item) > 40:
@@ -210,7 +210,7 @@ def _cut(part: str | int, item: str, texts: TextPool) -> list[str | int]:
 
 
 Verdicts = Mapping[tuple[str, str], Sequence[tuple[int, Mapping[str, Any]]]]
-"""Lines of score files with the scorer's place, by case and question."""
+"""Lines of score files with the scorer's index, by case and question."""
 
 
 def verdicts(run: ReportedRun, every: Sequence[Scorer]) -> Verdicts:
@@ -239,7 +239,7 @@ def judged_pages(
     gold: Gold,
     texts: TextPool,
 ) -> dict[int, dict[str, Any]]:
-    """By judge's place, the requests for its first verdict, or why they are not shown; repeats are sent the same."""
+    """By index of the judge, the requests for its first verdict, or the reason why they are not shown; repeats send the same requests."""
     prediction = files.predictions[str(lines[0][1]["question_id"])] if lines else None
     pages: dict[int, dict[str, Any]] = {}
     for place, line in lines:

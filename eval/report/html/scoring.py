@@ -1,4 +1,4 @@
-"""The scores of a set's runs, question by question, and every pair of runs compared; the same `Cell` as in tables does the arithmetic."""
+"""The scores of a set's runs by question, and comparisons of all pairs of runs, computed by the same `Cell` as in tables."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class Scorer:
     """Name of the score files without their ending, such as `locomo_f1-0a1b2c3d4e5f`."""
     title: str
     repeats: int | None
-    """How many of the judge's repeats count, as the tables say; None counts all."""
+    """Number of the judge's repeats that count, as in the tables; None counts all."""
     aggregate: str = "question"
-    """The unit that the mean weighs equally, as the tables say; a scorer of no table weighs questions."""
+    """The unit that the mean weighs equally, as in the tables; questions, for a scorer without a table."""
 
     @property
     def is_judge(self) -> bool:
@@ -32,7 +32,7 @@ class Scorer:
 
 
 def scorers(runs: Sequence[ReportedRun], tables: Sequence[TableFile]) -> list[Scorer]:
-    """Every scorer of a set's runs: those of the tables first, in their order."""
+    """Every scorer of a set's runs; the scorers of the tables come first, in their order."""
     stems: dict[str, None] = {}
     for run in runs:
         stems.update(dict.fromkeys(path.stem for path in RunFolder(run.folder).score_files()))
@@ -62,7 +62,7 @@ def cell(run: ReportedRun, scorer: Scorer, column: Column, reached: Mapping[Any,
 
 
 def cells(runs: RunSet, scorer: Scorer, questions: tuple[Asked, ...]) -> dict[int, Cell]:
-    """The cells of all runs that the scorer has scored, by the run's place in the set."""
+    """The cells of all runs that the scorer has scored, by the run's index in the set."""
     column = Column(runs.name, runs.name, scorer.title, questions, scorer.aggregate)
     found = {}
     for place, run in enumerate(runs.runs):
@@ -80,10 +80,10 @@ def vector(own: Cell) -> list[float | None]:
 
 
 def pairs(found: Mapping[int, Cell]) -> Iterator[list[Any]]:
-    """Every pair of runs in every category: first, second, category, mean, n, both intervals, number of histories, p by case.
+    """Compare every pair of runs in every category: first, second, category, mean, n, both intervals, number of histories, p by case.
 
-    p is None for fewer than five histories. It is that of the pair alone: whatever runs lie in the folder are no family that somebody
-    asked for, so these pairs are exploratory. Tables test and star a declared family.
+    p is None for fewer than five histories. It is not adjusted: the runs in the folder are no declared family, so these pairs are
+    exploratory. Tables test and star a declared family.
     """
     places = list(found)
     for at, first in enumerate(places):
@@ -107,9 +107,9 @@ def disputed(found: Sequence[Cell]) -> set[tuple[str, str]]:
 
 
 def stale(results: Path, sets: Sequence[RunSet], tables: Sequence[TableFile]) -> list[str]:
-    """Cells of tables whose score files now give another mean: the table is older than its runs.
+    """Find cells of tables whose score files now give another mean: the table is older than its runs.
 
-    A cell over some categories only, or over replicates, is computed when its table is.
+    A cell over some categories only, or over replicates, is not checked: it is computed with its table.
     """
     owners = {run.folder.resolve(): own for own in sets for run in own.runs}
     lines = []

@@ -1,4 +1,4 @@
-"""The data files of one set of runs: its questions, each run's scores and answers, all pairs, and blocks of questions with everything."""
+"""The data files of a set of runs: its questions, each run's scores and answers, all pairs, and blocks with the details of questions."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from eval.report.html.shards import BLOCK, Shards
 from eval.report.html.sources import RunSet
 
 SEARCHED = 1_000
-"""Characters of a question, a gold answer or an answer that the search looks at."""
+"""Number of characters of a question, a gold answer or an answer that can be searched."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,11 +36,11 @@ class Written:
 
     blocks: int
     answered: tuple[int, ...]
-    """Questions with a line, by run."""
+    """Number of questions with a line, by run."""
 
 
 class _Block:
-    """Questions that share a data file, with the texts that they share."""
+    """The questions of one data file, with the texts that they share."""
 
     def __init__(self) -> None:
         self.questions: list[dict[str, Any]] = []
@@ -73,7 +73,7 @@ def write_set(shards: Shards, number: int, runs: RunSet, every: Sequence[Scorer]
         }
         shards.write(f"{name}-run{place}", page)
     places = {question.key: place for place, question in enumerate(runs.asked)}
-    sample = [places[key] for key in sample_order(places)]  # a person who rates in this order rates a random sample
+    sample = [places[key] for key in sample_order(places)]  # ratings in this order are a random sample
     shards.write(
         name, {"questions": [[*row, *place] for row, place in zip(rows, where, strict=True)], "sample": sample}
     )
@@ -89,7 +89,7 @@ def _write_blocks(
     rows: list[list[Any]],
     answers: Sequence[list[Any]],
 ) -> Iterator[tuple[int, int]]:
-    """Write the blocks; yields each question's block and place in it. `rows` and `answers` are filled on the way."""
+    """Write the blocks; yields each question's block and index in it. `rows` and `answers` are filled meanwhile."""
     lines = [verdicts(run, every) for run in runs.runs]
     block, number = _Block(), 0
     for case_id, asked, case in _by_case(runs):
@@ -112,7 +112,7 @@ def _write_blocks(
 
 
 def _by_case(runs: RunSet) -> Iterator[tuple[str, list[Asked], Case | None]]:
-    """Case id, its questions in order, and the case where the data could be read again."""
+    """Case id, its questions in order, and the case itself if the data could be read again."""
     by_case: dict[str, list[Asked]] = {}
     for question in runs.asked:
         by_case.setdefault(question.case_id, []).append(question)

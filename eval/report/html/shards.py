@@ -20,7 +20,7 @@ def as_script(name: str, text: str) -> str:
     """The source of a data file.
 
     Args:
-        name: by which the page asks for it: letters, digits and hyphens.
+        name: name under which the page requests it: letters, digits and hyphens.
         text: JSON in ASCII.
     """
     return f"report.receive({json.dumps(name)}, JSON.parse({json.dumps(text)}));\n".replace("<", "\\u003c")

@@ -1,8 +1,8 @@
 """The sources of a report: the run folders and table files below a results folder.
 
 Runs on the same data with the same cut make a set: they were asked the same questions, so they can be compared pair by pair. Question
-texts and gold are not in a run folder. They are read from the data again; where that cannot be done, the report says why and goes on
-with what the run folders hold.
+texts and gold are not in a run folder. They are read from the data again; where this fails, the report says why and uses
+the content of the run folders alone.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ CasesOf = Callable[[RunRecord], Sequence[Case]]
 
 @dataclass(frozen=True, slots=True)
 class ReportedRun:
-    """One run: a memory on a data set."""
+    """A run: one memory on one data set."""
 
     key: str
-    """Its folder below `runs`, such as `locomo/bm25-0a1b2c3d4e5f`."""
+    """The run's folder below `runs`, such as `locomo/bm25-0a1b2c3d4e5f`."""
     folder: Path
     record: RunRecord
     title: str
@@ -49,9 +49,9 @@ class RunSet:
     name: str
     runs: tuple[ReportedRun, ...]
     cases: Sequence[Case]
-    """Empty where the data could not be read again."""
+    """Cases of the set; empty where the data could not be read again."""
     why: str = ""
-    """Why the data could not be read again; empty when they were."""
+    """The reason why the data could not be read again; empty when they were."""
 
     @cached_property
     def asked(self) -> tuple[Asked, ...]:
@@ -69,17 +69,17 @@ class TableFile:
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """Everything that a report shows."""
+    """The data of a report."""
 
     results: Path
     sets: tuple[RunSet, ...]
     tables: tuple[TableFile, ...]
     losses: tuple[TableFile, ...]
-    """Where answers are lost, step by step: files of `<results>/losses`."""
+    """Loss waterfalls: files of `<results>/losses`."""
     ceilings: tuple[TableFile, ...]
-    """Scores with known errors of the gold laid over them: files of `<results>/ceilings`."""
+    """Scores with known errors of the gold applied: files of `<results>/ceilings`."""
     missing: list[str] = field(default_factory=list)
-    """Sentences about what is not there."""
+    """Sentences about missing parts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +116,7 @@ class _Mean:
 
 @dataclass(frozen=True, slots=True)
 class _Form:
-    """The fields of a table's file that the report reads; those that only its pages show are not checked."""
+    """The fields of a table's file that the report's code reads; fields that its pages only display are not checked."""
 
     title: str
     caption: list[str]
@@ -128,7 +128,7 @@ _FORM = TypeAdapter(_Form)
 
 
 def _fault(content: Mapping[str, Any]) -> str:
-    """The first thing that a table's file does not have as it should; empty where it has everything."""
+    """The first field of a table's file that is missing or has a wrong type; empty where all are right."""
     try:
         form = _FORM.validate_json(encoded(content), strict=True)
     except ValidationError as error:
@@ -148,7 +148,7 @@ def read_sources(results: Path, cases_of: CasesOf, stems: Sequence[str] = ()) ->
         stems: names of table files without their ending; only these and the runs behind them are read. Empty: everything.
 
     Raises:
-        RunError: a table that is asked for is not there, or there is nothing to report.
+        RunError: a requested table is missing, or there is nothing to report.
     """
     missing: list[str] = []
     tables = _tables(results, stems, missing)
@@ -198,7 +198,7 @@ def _table_files(folder: Path, missing: list[str]) -> tuple[TableFile, ...]:
 
 
 def _titles(tables: Sequence[TableFile]) -> dict[str, str]:
-    """Title of the row that each run stands behind, by run key."""
+    """Title of the row that each run belongs to, by run key."""
     return {
         run.removeprefix("runs/"): row["title"]
         for table in tables
@@ -241,7 +241,7 @@ def _set(
 
 
 def _unique(name: str, run: str, record: RunRecord, names: Sequence[str]) -> str:
-    """The title, with what tells runs of the same title apart: the replicate, and the end of the folder's name."""
+    """The title, followed by the differences between runs of the same title: the replicate, and the end of the folder's name."""
     if names.count(name) == 1:
         return name
     replicate = record.seed[1] if record.seed else 0

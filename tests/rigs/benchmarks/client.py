@@ -13,8 +13,8 @@ from tests.rigs.benchmarks.measured import Measured, mock
 def client_cpu() -> list[Measured]:
     """CPU of one call through meter, cache and client, at no latency.
 
-    The figure stands alone: a bare POST takes 0.10 ms here, so its ratio rises whenever the HTTP library gets faster, although a call gets
-    cheaper, too.
+    The figure is absolute: a bare POST takes 0.10 ms here, so a ratio to it would rise whenever the HTTP library gets faster, although a
+    call gets cheaper, too.
     """
     from memsys.llm.meter import metering
     from memsys.llm.protocol import Request

@@ -1,4 +1,4 @@
-"""What a gateway between a client and the mock endpoint costs: CPU a call, and throughput."""
+"""Costs of a gateway between a client and the mock endpoint: CPU per call, and throughput."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ IN_FLIGHT = 64
 
 
 def gateway() -> list[Measured]:
-    """CPU of a call through the gateway less that of the same call sent directly; seconds of both at 200 ms, 64 in flight."""
+    """CPU of a call through the gateway minus that of the same call sent directly; seconds of both at 200 ms, 64 in flight."""
     with mock() as url, _in_front_of(url) as through:
         _post_all(through, _bodies("warm", 200))
         direct, with_gateway = (_post_all(where, _bodies("cpu", 3000))[0] / 3000 * 1000 for where in (url, through))
@@ -43,7 +43,7 @@ def gateway() -> list[Measured]:
 
 @contextmanager
 def _in_front_of(url: str) -> Iterator[str]:
-    """A gateway of this process; gives the base URL of an account."""
+    """Start a gateway in this process; yields the base URL of an account."""
     from memsys.embed import HashingEmbedder
     from memsys.lean import prepare_for_many_calls
     from memsys.llm.endpoint import Endpoint, EndpointLimits

@@ -43,12 +43,12 @@ def bench_run(url: str, folder: Path, cases: Sequence[Any], build: Any, in_fligh
 
 
 def histories_of_words(histories: int, questions: int, turns: int = 60) -> list[Any]:
-    """Synthetic histories of one size, about as wordy as LoCoMo's."""
+    """Synthetic histories of one size, with about as many words per turn as LoCoMo's."""
     return histories_of_sizes([(turns, questions)] * histories)
 
 
 def histories_of_sizes(sizes: Sequence[tuple[int, int]]) -> list[Any]:
-    """The same, one history for each number of turns and of questions."""
+    """Synthetic histories, one for each given number of turns and questions."""
     from data_loaders.schema import Case, Gold, Question, Session, Turn
 
     words = [f"{start}{end}" for start in "balfromkitesduv" for end in ("alan", "ering", "oth", "umi", "ester", "ivo")]

@@ -1,4 +1,4 @@
-"""How the cost of one insertion grows with a memory."""
+"""Growth of the cost of one insertion with the size of a memory."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ GROWING = ("segtree_cosine", "similarity_tree", "memtree", "memstream", "timem",
 
 
 class _Instant:
-    """A model that answers at once: whatever fits the schema or the labels."""
+    """A model that answers at once with any reply that fits the schema or the labels."""
 
     def submit(self, request: Any) -> Any:
         from concurrent.futures import Future

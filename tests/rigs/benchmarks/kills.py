@@ -1,4 +1,4 @@
-"""What twenty kills of a run cost."""
+"""The cost of twenty kills of a run."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ run_all([bench_run(sys.argv[1], Path(sys.argv[2]), histories_of_words(3, 20), pa
 
 
 def kill(times: int = 20) -> list[Measured]:
-    """kill -9 at random moments; then the run is let to end and compared with an undisturbed one."""
+    """Kill a run with -9 at random moments; then let it end and compare it with an undisturbed run."""
     rng = random.Random(11)
     with tempfile.TemporaryDirectory() as undisturbed, tempfile.TemporaryDirectory() as disturbed:
         with mock("--latency", "0.03") as url:

@@ -39,7 +39,7 @@ def many_histories() -> list[Measured]:
 
 
 def measured(how: str) -> dict[str, int]:
-    """Peak memory over all processes, in bytes, and most files that one of them had open; measured in a process of its own."""
+    """Peak memory over all processes, in bytes, and the largest number of open files of a process; measured in a separate process."""
     command = [sys.executable, "-m", "tests.rigs.benchmarks.many_histories", how]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     figures: dict[str, int] = json.loads(done.stdout)
@@ -47,21 +47,21 @@ def measured(how: str) -> dict[str, int]:
 
 
 class Watched:
-    """The most memory and open files of this process and its workers, looked at every fifth of a second."""
+    """Peak memory and open files of this process and its workers, sampled every fifth of a second."""
 
     def __init__(self) -> None:
         self.bytes = self.files = 0
         self._ended = threading.Event()
 
     def look(self) -> None:
-        """Look once."""
+        """Take one sample."""
         pids = [os.getpid(), *(child.pid for child in multiprocessing.active_children() if child.pid)]
         self.bytes = max(self.bytes, sum(map(own_bytes, pids)))
         self.files = max([self.files, *map(open_files, pids)])
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Look again and again while the block runs."""
+        """Sample repeatedly while the block runs."""
 
         def look_on() -> None:
             while not self._ended.wait(0.2):
@@ -78,7 +78,7 @@ class Watched:
 
 
 def own_bytes(pid: int) -> int:
-    """Memory of a process, its share of shared pages included; 0 for one that has ended."""
+    """Memory of a process, including its share of shared pages; 0 for an ended process."""
     try:
         lines = Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="ascii").splitlines()
     except OSError:
@@ -87,7 +87,7 @@ def own_bytes(pid: int) -> int:
 
 
 def open_files(pid: int) -> int:
-    """Open files of a process; 0 for one that has ended."""
+    """Number of open files of a process; 0 for an ended process."""
     try:
         return len(os.listdir(f"/proc/{pid}/fd"))
     except OSError:
@@ -95,7 +95,7 @@ def open_files(pid: int) -> int:
 
 
 def histories(count: int) -> Any:
-    """Cases that are made when they are read, as those of a large data set are parsed."""
+    """Cases that are created when they are read, as a large data set parses its cases."""
     from data_loaders.lazy import LazyCases
 
     return LazyCases([f"case-{number}" for number in range(count)], [TURNS] * count, _history)
@@ -115,7 +115,7 @@ def _history(number: int) -> Any:
 
 
 def work(how: str, folder: Path, count: int = HISTORIES) -> dict[str, int]:
-    """Answer all questions; the most memory and open files on the way.
+    """Answer all questions; return peak memory and open files.
 
     Raises:
         RuntimeError: a history was left out.

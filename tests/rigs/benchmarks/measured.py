@@ -1,4 +1,4 @@
-"""What every measurement uses: a figure with its bound, the mock endpoint in a process of its own, commands with time and memory."""
+"""Tools of all measurements: a figure with its bound, the mock endpoint in a separate process, commands with time and memory."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """One figure beside its bound."""
+    """One figure with its bound."""
 
     what: str
     value: str
@@ -30,7 +30,7 @@ class Measured:
 
 @contextmanager
 def mock(*arguments: str, verb: str = "mock-endpoint") -> Iterator[str]:
-    """The mock endpoint in a process of its own; gives its base URL."""
+    """Start a mock server in a separate process; yields its base URL."""
     command = [sys.executable, "-m", "scripts", verb, "--port", "0", *arguments]
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
     try:
@@ -45,7 +45,7 @@ def mock(*arguments: str, verb: str = "mock-endpoint") -> Iterator[str]:
 
 
 def stats(url: str) -> dict[str, Any]:
-    """The mock's own counter."""
+    """The mock's own counters."""
     with urllib.request.urlopen(url.removesuffix("/v1") + "/stats", timeout=10) as reply:
         counts: dict[str, Any] = json.loads(reply.read())
         return counts
@@ -53,7 +53,7 @@ def stats(url: str) -> dict[str, Any]:
 
 def timed(command: Sequence[str]) -> tuple[float, int]:
     """Wall seconds and peak memory (KiB) of a command that must succeed."""
-    # Byte code is kept, as on a user's machine, also where the environment forbids it: it would be compiled again each time.
+    # Byte code is kept, as on a user's machine, even if the environment forbids it: else it would be compiled each time.
     environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": ""}
     started = time.perf_counter()
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment)

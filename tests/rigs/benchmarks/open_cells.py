@@ -21,7 +21,7 @@ MOST_BYTES = 1 << 30
 
 
 def open_cells() -> list[Measured]:
-    """Peak memory above that of the process with its histories loaded, while as many cells are open as ever are."""
+    """Peak memory above that of the process with its histories loaded, while the maximum number of cells is open."""
     from eval.running.cells import OPEN
 
     with mock("--latency", "2") as url, tempfile.TemporaryDirectory() as folder:
@@ -39,7 +39,7 @@ def open_cells() -> list[Measured]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Print the most memory beyond the data, in bytes, and the most cells that were open."""
+    """Print the peak memory beyond the data, in bytes, and the largest number of open cells."""
     from eval.running.cells import OPEN
     from eval.running.loop import run_all
     from memsys.systems.memtree import MemTree

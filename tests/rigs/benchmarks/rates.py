@@ -1,4 +1,4 @@
-"""A row against an endpoint that allows this many requests a minute: errors, refusals after settling, and the share of the rate used."""
+"""A row against an endpoint with a limit of requests per minute: errors, refusals after settling, and the share of the rate used."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def limited_to_sixty() -> list[Measured]:
 
 
 def limited(rpm: int, questions: int = 300) -> list[Measured]:
-    """Answer questions against a mock endpoint of this rate, whose client knows nothing of it."""
+    """Answer questions against a mock endpoint with this rate limit, which the client does not know."""
     from eval.files.run_folder import read_predictions
     from eval.running.loop import run_all
     from memsys.systems.controls import Recency

@@ -15,7 +15,7 @@ from tests.rigs.benchmarks.table import run_and_judge
 
 
 def answer_and_judge() -> list[Measured]:
-    """1,540 questions, answered and judged at 200 ms, 64 in flight, against the ideal; one question before loads what is loaded once."""
+    """1,540 questions, answered and judged at 200 ms, 64 in flight, against the ideal; one question before loads modules and data."""
     from functools import partial
 
     from eval.judging.judge import Judge

@@ -1,4 +1,4 @@
-"""How long `--help` takes beyond bare Hydra."""
+"""Time of `--help` beyond bare Hydra."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ main()
 
 
 def start_up() -> list[Measured]:
-    """`--help` against a script that imports Hydra and nothing else, in turn."""
+    """Time `--help` and a script that only imports Hydra, alternately."""
     with tempfile.TemporaryDirectory() as folder:
         script = Path(folder) / "bare.py"
         script.write_text(BARE.format(path=str(ROOT / "conf")))

@@ -2,11 +2,11 @@
 
 The bound is the largest of three times: the longest chain of dependent calls times the latency, all calls times the latency divided by
 the in-flight limit, and the client's CPU time on one core. The measure is the bound divided by the wall time. No client reaches 1.0: when
-the longest builds end, all their answers and verdicts are still to come. `within reach` counts those, too, for a client that needs no
-time of its own. Each table runs in a process of its own, so that its CPU time is the client's alone.
+the longest builds end, all their answers and verdicts are still to come. `within reach` includes those, too, for a client without any CPU
+time. Each table runs in a separate process, so that its CPU time is the client's alone.
 
-The histories are as long as LoCoMo's ten, and as many questions are asked about each. Ten of equal length would be harder: all of the
-slowest memory's builds would end at the same moment.
+The histories have the lengths and numbers of questions of LoCoMo's ten. Ten of equal length would be harder: all builds of the slowest
+memory would end at the same moment.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ LATENCY, IN_FLIGHT = 0.1, 64
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """What one table took, and what bounds it."""
+    """Times of one table, and its bounds."""
 
     wall: float
     cpu: float
@@ -47,14 +47,14 @@ class Timed:
     chain: float
     """Dependent calls of the longest cell, from its first write to the verdict on its last answer."""
     floor: float
-    """Seconds that the calls take at least, in any order that keeps each cell's."""
+    """Minimum seconds of the calls, in any order that keeps the order within each cell."""
     peak_mb: float
     timeline: Sequence[tuple[float, int]]
     """Seconds since the start, and calls in flight."""
 
     @property
     def bound(self) -> float:
-        """Seconds that the table takes at least."""
+        """Minimum seconds of the table."""
         return max(self.chain * LATENCY, self.calls * LATENCY / IN_FLIGHT, self.cpu)
 
     def text(self) -> str:
@@ -97,7 +97,7 @@ def timed_table(memories: Sequence[str], root: Path = ROOT) -> Timed:
 
 
 def run_table(url: str, folder: Path, memories: Sequence[str]) -> dict[str, Any]:
-    """Build, answer and judge; returns the figures that this process knows."""
+    """Build, answer and judge; returns the figures that this process can measure."""
     import resource
 
     from eval.judging.judge import Judge
@@ -147,7 +147,7 @@ def _run(name: str, folder: Path, cases: Sequence[Any], offered: Any) -> Any:
 
 
 def _chains(memories: Sequence[str], folder: Path) -> dict[str, float]:
-    """Dependent calls per unit of a history's size, estimated as a run's plan does: from a short history with the offline engine."""
+    """Dependent calls per unit of a history's size, estimated like a run's plan: from a short history with the offline engine."""
     from eval.analysis.costs import BUILD
     from eval.running.loop import run_all
     from eval.running.run import Services
@@ -165,7 +165,7 @@ def _chains(memories: Sequence[str], folder: Path) -> dict[str, float]:
 
 
 def run_and_judge(runs: Sequence[Any], judging: Any) -> None:
-    """Answer and judge as the commands do it."""
+    """Answer and judge in the same way as the commands."""
     from eval.judging.judging_ahead import JudgingAhead
     from eval.judging.score import score_judge
     from eval.running.loop import run_all
@@ -179,11 +179,11 @@ def run_and_judge(runs: Sequence[Any], judging: Any) -> None:
 
 
 Calls = tuple[float, float, int]
-"""Of one cell: dependent calls of the build, those of its longest question with the verdict, and all calls after the build."""
+"""For one cell: dependent calls of the build, those of its longest question with the verdict, and all calls after the build."""
 
 
 def _floor(cells: Sequence[Calls]) -> float:
-    """Seconds that these cells take at least: the calls of those that are built late can only be made late."""
+    """Minimum seconds of these cells: the calls of cells that are built late can only be made late."""
     late = [
         build * LATENCY + sum(after for other, _, after in cells if other >= build) * LATENCY / IN_FLIGHT
         for build, _, _ in cells
@@ -197,7 +197,7 @@ def _cell(folder: Path) -> Calls:
     for text in (folder / "effort.jsonl").read_text(encoding="utf-8").splitlines():
         line: Mapping[str, Any] = json.loads(text)
         calls = sum(line["calls"].values())
-        # Of calls made together only the longest counts in `provider_seconds`, but all do in `provider_seconds_sum`.
+        # Of concurrent calls only the longest counts in `provider_seconds`, but all count in `provider_seconds_sum`.
         dependent = (
             calls * line["provider_seconds"] / line["provider_seconds_sum"]
             if calls and line["provider_seconds_sum"]

@@ -1,6 +1,6 @@
-"""Attacks on money, keys, processes and files, as cases of the campaign: the tests that hold them, played more often.
+"""Attacks on money, keys, processes and files, as cases of the campaign: tests of these attacks, repeated more often.
 
-A test is found by its file and the beginning of its name. Where it races or kills, `TIMES` names the variable that says how often.
+A test is selected by its file and the beginning of its name. For tests with races or kills, `TIMES` names the variable for the repetitions.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from pathlib import Path
 from tests.rigs.campaign.trial import ROOT, Outcome
 
 LONG = 3600.0
-"""Seconds after which a case counts as hanging."""
+"""Seconds after which a case counts as hung."""
 ENDS = re.compile(r"(\d+) (passed|failed|error|errors|skipped|subtests passed)\b")
 
 
 @dataclass(frozen=True, slots=True)
 class Attack:
-    """A case: what is attacked, and the tests that do it."""
+    """A case: the target of the attack, and its tests."""
 
     name: str
     file: str
-    """Below `tests`."""
+    """Test file, relative to `tests`."""
     tests: str
-    """Words of their names, as pytest's `-k` takes them; empty for all of the file."""
+    """Expression for pytest's `-k`; empty for all tests of the file."""
     variable: str = ""
-    """Environment variable that says how often a test repeats; empty for those that play once."""
+    """Environment variable with the number of repetitions; empty for tests that run once."""
     times: int = 1
 
 
@@ -55,7 +55,7 @@ ATTACKS = (
 
 
 def attacked(attack: Attack, share: float, folder: Path) -> Outcome:
-    """Play a case, a share of its times; each test that fails is a defect."""
+    """Run a case with a share of its repetitions; each test that fails is a defect."""
     outcome = Outcome("attacks")
     (home := folder / "tmp").mkdir()
     line = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--tb=line"]

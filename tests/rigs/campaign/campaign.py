@@ -1,8 +1,8 @@
 """The torture campaign: kills, faults, bad replies, mutated files, full disks, jumping clocks, attacks and lost machines of a Ray cluster.
 
-`python -m scripts torture [--share 0.1] [--only kills …] [--seed 0] [--processes 2]` prints what was tried and what did not survive, while
-it runs and at its end, writes the table of bad replies to `results/torture/catalogue.md`, and ends with exit code 1 when anything did not.
-The whole of it takes about 40 minutes on two cores; the tests do a twentieth.
+`python -m scripts torture [--share 0.1] [--only kills …] [--seed 0] [--processes 2]` prints attempts and failures while it runs and at its
+end, writes the table of bad replies to `results/torture/catalogue.md`, and ends with exit code 1 if there was a failure. The whole campaign
+takes about 40 minutes on two cores; the tests run a twentieth.
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ def campaign(
     processes: int = 2,
     on_done: Callable[[int, int, Outcome], None] = lambda done, total, outcome: None,
 ) -> dict[str, Outcome]:
-    """Do a share of the campaign; its outcomes by part. `on_done` is told of each task: how many are done, of how many, and its outcome.
+    """Run a share of the campaign; return its outcomes by part.
+
+    `on_done` is called after each task with the number of done tasks, the number of all tasks, and the outcome.
 
     Tasks are forked from a process that has no threads (`tests.rigs.campaign.forks`); the calling one may have them.
 
@@ -63,7 +65,7 @@ def campaign(
                 )
         finally:
             with suppress(ProcessLookupError):
-                os.killpg(runner.pid, signal.SIGKILL)  # its tasks and their commands with it
+                os.killpg(runner.pid, signal.SIGKILL)  # also ends its tasks and their commands
             runner.wait()
     return outcomes
 

@@ -1,9 +1,9 @@
-"""Bad replies, one line each: what it is, how the run must take it, and how it is made of a good reply.
+"""Bad replies, one line each: description, required reaction of the run, and change of a good reply.
 
-- `read`: the answer is there all the same; the run leaves the bytes of an undisturbed one.
-- `none`: the model answered nothing that can be used; counted, and no file lies about it.
-- `fails`: the call fails for good; a healthy rerun makes up for it, to the bytes of an undisturbed run.
-- `told`: it says something else than the good reply, and is kept; whatever that does to the scores, the counts add up.
+- `read`: the answer can still be read; the run writes the same bytes as an undisturbed run.
+- `none`: the reply has no usable answer; this is counted, and all files say so.
+- `fails`: the call fails for good; a healthy rerun completes the results, with the same bytes as an undisturbed run.
+- `told`: the reply differs from the good reply, and is kept; scores may change, but the counts add up.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ Reply = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """What a server sends."""
+    """A response of the server."""
 
     body: bytes
     status: int = 200
     headers: Mapping[str, str] = field(default_factory=dict)
     broken_off: bool = False
-    """Whether the connection is closed although more was announced."""
+    """Whether the connection is closed before the announced length."""
     late: bool = False
-    """Whether nothing is sent before the client's patience ends."""
+    """Whether the response comes after the client's timeout."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +100,7 @@ def number(value: Any) -> Callable[[Reply], Reply]:
 
 
 def indexes(index: Callable[[int, int], Any]) -> Callable[[Reply], Reply]:
-    """The index of each vector, by its place and how many there are."""
+    """Change the index of each vector, from its position and the number of vectors."""
     return vectors(lambda rows: [{**row, "index": index(at, len(rows))} for at, row in enumerate(rows)])
 
 

@@ -22,11 +22,11 @@ CORES = 2
 STORE = 80_000_000
 """Bytes of shared memory of each machine."""
 IDLE = 3.0
-"""Seconds after which a machine that has nothing to do is removed."""
+"""Seconds after which an idle machine is removed."""
 ACTOR = "ray::ClusterWorker"
-"""What Ray calls the process of a worker."""
+"""Ray's title of a worker process."""
 RAYLET = "/raylet/raylet"
-"""The program that each machine of a cluster runs."""
+"""The program that runs on each machine of a cluster."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,16 +43,16 @@ class Cluster:
         return [pid for pid in descendants(self.head) if _title(pid).startswith(ACTOR)]
 
     def machines(self) -> list[int]:
-        """Process ids of the raylets, of which each machine has one."""
+        """Process ids of the raylets; each machine has one raylet."""
         return [pid for pid in descendants(self.head) if RAYLET in _title(pid).partition(" ")[0]]
 
     def working_machines(self) -> list[list[int]]:
-        """The machines that have workers, each as the process ids of its raylet and of all that this has started."""
+        """The machines that have workers, each as the process ids of its raylet and the raylet's descendants."""
         return [[pid, *descendants(pid)] for pid in sorted({parent_of(pid) for pid in self.workers()})]
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports of this machine on which nobody listens."""
+    """Ports of this machine on which no process listens."""
     sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
     ports = [each.getsockname()[1] for each in sockets]
     for each in sockets:
@@ -62,16 +62,16 @@ def free_ports(count: int) -> list[int]:
 
 @contextmanager
 def cluster(cores: int = CORES, added: int = 0) -> Iterator[Cluster]:
-    """A cluster with a token of its own, which stands in the environment, so that commands of this process may connect.
+    """Start a cluster with its own token; the token is put into the environment, so that commands of this process may connect.
 
     Its processes are ended by their ids, not with `ray stop`, which would end every Ray of this machine.
 
     Args:
-        cores: of the head.
-        added: machines with one core each that Ray's autoscaler may add when workers wait, and removes when they have nothing to do.
+        cores: cores of the head.
+        added: machines with one core each that Ray's autoscaler may add when workers wait, and removes when they are idle.
 
     Raises:
-        RuntimeError: it does not start.
+        RuntimeError: the cluster does not start.
     """
     port, client_port = free_ports(2)
     with tempfile.TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True) as folder:  # a short path: for sockets
@@ -79,7 +79,7 @@ def cluster(cores: int = CORES, added: int = 0) -> Iterator[Cluster]:
         token.touch(mode=0o600)
         token.write_text(secrets.token_hex(32))
         ours = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token), "RAY_USAGE_STATS_ENABLED": "0"}
-        # A busy machine takes minutes to start what Ray waits for, one minute each.
+        # A busy machine takes minutes to start the processes that Ray waits for, one minute each.
         ours |= dict.fromkeys(("RAY_gcs_server_request_timeout_seconds", "RAY_DASHBOARD_STARTUP_TIMEOUT_S"), "600")
         start = ["start", "--head", "--block", f"--num-cpus={cores}", f"--port={port}", f"--temp-dir={folder}"]
         more = [f"--ray-client-server-port={client_port}", "--node-ip-address=127.0.0.1", "--include-dashboard=false"]
@@ -110,7 +110,7 @@ def cluster(cores: int = CORES, added: int = 0) -> Iterator[Cluster]:
 
 
 def _autoscaling(port: int, added: int) -> dict[str, Any]:
-    """Settings of Ray's autoscaler, with the machines that Ray has for tests: sets of processes on this one."""
+    """Settings of Ray's autoscaler, with Ray's fake machines for tests: sets of processes on this machine."""
     node_types = {
         "ray.head.default": {"resources": {"CPU": 0}, "node_config": {}, "max_workers": 0},
         "added": {
@@ -136,7 +136,7 @@ def _autoscaling(port: int, added: int) -> dict[str, Any]:
 
 
 def descendants(pid: int) -> list[int]:
-    """Ids of all processes that a process has started, and those have started."""
+    """Ids of all descendants of a process."""
     children: dict[int, list[int]] = {}
     for folder in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
@@ -150,7 +150,7 @@ def descendants(pid: int) -> list[int]:
 
 
 def parent_of(pid: int) -> int:
-    """The process that started a process: of a worker, its machine's raylet."""
+    """The parent of a process; the parent of a worker is its machine's raylet."""
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 

@@ -1,4 +1,4 @@
-"""Full disks and a clock that jumps, in processes of their own (`targets`); then the same command again, undisturbed."""
+"""Full disks and a jumping clock, in separate processes (`targets`); then the same command again, undisturbed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DAYS = 864_000
 
 
 def fill_disks(memory: str, points: Sequence[int], folder: Path, seed: int) -> Outcome:
-    """Runs whose disk fills up at some byte, from the first to the last that is written: at odd points the disk, at even ones a file."""
+    """Runs with a disk that fills up at a byte between the first and the last written one: the disk at odd points, a file at even ones."""
     outcome, dice = Outcome("full disks"), random.Random(f"{seed} {memory}")
     with _ground(memory, folder) as (overrides, cfg, undisturbed):
         size = sum(path.stat().st_size for path in (folder / "undisturbed" / "runs").rglob("*") if path.is_file())
@@ -58,7 +58,7 @@ def jump_clocks(memory: str, runs: int, folder: Path, seed: int) -> Outcome:
 
 @contextmanager
 def _ground(memory: str, folder: Path) -> Iterator[tuple[list[str], Any, dict[str, bytes]]]:
-    """A command on a history, as written and composed, with a server; and what an undisturbed run of it leaves."""
+    """A command on a history, as arguments and as a configuration, with a server; and the results of an undisturbed run."""
     from scripts.setup.launch import composed
 
     with serving(application(Mock())) as url:

@@ -1,8 +1,8 @@
-"""A disk that fills up, or a clock that jumps, for the rest of this process: it is a command that was forked to be disturbed.
+"""A full disk or a jumping clock for the rest of this process: a command that was forked to be disturbed.
 
-`disk-full` N: no byte more is written below the results once N were, and the cache takes no page more; as on a full disk, reads go on.
+`disk-full` N: after N bytes below the results no further byte is written, and the cache takes no further page; reads still work.
 `file-limit` N: the operating system refuses to let any file grow beyond N bytes.
-`clock` N: every look at the wall clock is up to ten days off, in either direction; N is the seed.
+`clock` N: every reading of the wall clock is up to ten days off, in either direction; N is the seed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ DAYS = 864_000.0
 
 
 class Disk:
-    """Bytes that may still be written."""
+    """Counter of the bytes that may still be written."""
 
     def __init__(self, left: int) -> None:
         self.left = left
@@ -36,7 +36,7 @@ class Disk:
 
 
 def fill(folder: str, size: int) -> None:
-    """Let no more than `size` bytes be written to files below a folder, whoever opens them."""
+    """Let at most `size` bytes be written to files below a folder, whatever code opens them."""
     disk, plain, connect = Disk(size), io.open, sqlite3.connect
 
     class File(io.FileIO):
@@ -66,7 +66,7 @@ def fill(folder: str, size: int) -> None:
 
 
 def limit_files(size: int) -> None:
-    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # writing beyond it is then an error, not the end
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # writing beyond it is then an error and does not kill the process
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
 
 
@@ -81,7 +81,7 @@ def jump(seed: int) -> None:
 
 
 def disturb(way: str, amount: int, folder: str) -> None:
-    """Disturb this process: `way` and `amount` as above, `folder` is where it writes its results."""
+    """Disturb this process: `way` and `amount` as above, `folder` is its results folder."""
     if way == "disk-full":
         fill(folder, amount)
     elif way == "file-limit":

@@ -1,4 +1,4 @@
-"""Three calls in ten fail on the way: memories and judges must come through it, or say what they lack and make up for it."""
+"""Runs with 30 % failing calls: retries lose nothing; without retries a healthy rerun completes the results."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ HANG = 0.3
 
 
 def _said(body: dict[str, Any], key: str) -> str:
-    """As the mock says it; of a judge a verdict that every rule can read."""
+    """The mock's reply; for a judge, a verdict that every rule can read."""
     return "1" if body["model"] == "judge" and not body.get("response_format") else said(body, key)
 
 
 def through_faults(memory: str, folder: Path, seed: int) -> Outcome:
-    """One memory with three judges: with patience nothing is lost; without, a healthy rerun makes up for all of it."""
+    """One memory with three judges: with retries nothing is lost; without, a healthy rerun completes everything."""
     from scripts.setup.launch import composed
 
     outcome, data, judges = Outcome("faults"), history(folder / "data"), f"protocol.judges=[{','.join(JUDGES)}]"
@@ -43,7 +43,7 @@ def through_faults(memory: str, folder: Path, seed: int) -> Outcome:
     undisturbed: dict[str, bytes] = {}
     outcome.defects += run(
         "undisturbed", 0.0, 40
-    )  # with patience, too: a machine under load is slower than the short timeout
+    )  # with retries, too: a machine under load is slower than the short timeout
     undisturbed = left_by(folder / "undisturbed")
     outcome.defects += run("patient", SHARE, 40)
     outcome.defects += run("impatient", SHARE, 1)

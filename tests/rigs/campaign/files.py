@@ -1,4 +1,4 @@
-"""Mutated files: raw data that loaders read, and what a finished run left behind, its cache included."""
+"""Mutated files: raw data that loaders read, and the files of a finished run, including its cache."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ SETS = (
     *("longmemeval_v2", "halumem", "personamem_v2"),
 )
 BYTES = 0.2
-"""Of the mutations that change bytes; the others change values and leave readable files."""
+"""Share of mutations that change bytes; the others change values and leave readable files."""
 
 
 def _broken(raw: bytes, dice: random.Random) -> bytes:
-    """A file's bytes after one mutation of them, or after one to three of the values they write."""
+    """A file's bytes after one mutation of the bytes, or after one to three mutations of its values."""
     try:
         lines = [json.loads(line) for line in raw.splitlines() if line.strip()]
         one = False
@@ -61,7 +61,7 @@ def _bytes_changed(raw: bytes, dice: random.Random) -> bytes:
 
 
 def _scratched(raw: bytes, dice: random.Random) -> bytes:
-    """Some bytes changed, or the end cut off."""
+    """Change some bytes, or cut off the end."""
     if dice.random() < 0.3:
         return raw[: dice.randrange(len(raw) + 1)]
     changed = bytearray(raw)
@@ -72,7 +72,7 @@ def _scratched(raw: bytes, dice: random.Random) -> bytes:
 
 
 def mutate_data(count: int, folder: Path, seed: int) -> Outcome:
-    """Broken copies of the shipped samples: a loader takes them or says what is wrong with them."""
+    """Load broken copies of the shipped samples: a loader must accept them or say what is wrong with them."""
     from hydra.utils import instantiate
 
     from scripts.setup.options import load_option
@@ -101,14 +101,14 @@ def mutate_data(count: int, folder: Path, seed: int) -> Outcome:
 
 
 def mutate_runs(memory: str, count: int, folder: Path, seed: int) -> Outcome:
-    """Broken copies of the files of a finished run: the next run goes through, or names the file, without which all is as it was."""
+    """Break copies of a finished run's files: the next run must succeed, or name the file; without that file all results are as before."""
     from scripts.setup.launch import composed
 
     outcome, dice, results = Outcome("mutated files"), random.Random(f"{seed} {memory}"), folder / "run"
     with serving(application(Mock())) as url:
         cfg = composed("config", settings(memory, url, results, data=history(folder / "data")))
         run_here(cfg)
-        run_here(cfg)  # the cache is whole in its one file once nobody has it open
+        run_here(cfg)  # the cache is complete in its one file once no process has it open
         undisturbed = left_by(results)
         kept = {path: path.read_bytes() for path in sorted(results.rglob("*")) if path.is_file()}
         paths = [path for path in kept if kept[path] and not path.name.endswith(("-wal", "-shm"))]
@@ -126,7 +126,7 @@ def mutate_runs(memory: str, count: int, folder: Path, seed: int) -> Outcome:
 
 
 def _after(cfg: Any, path: Path, results: Path, undisturbed: dict[str, bytes]) -> Iterator[str]:
-    """What does not hold of the tools and of the run after a file was broken."""
+    """Broken guarantees of the tools and of the run after a file was broken."""
     yield from _looked_at(next(results.glob("runs/*/*")))
     try:
         ended = run_here(cfg)
@@ -145,7 +145,7 @@ def _after(cfg: Any, path: Path, results: Path, undisturbed: dict[str, bytes]) -
 
 
 def deleted(path: Path, results: Path, message: str) -> bool:
-    """Delete what a message says, the broken file or a folder of the run that holds it; False when it names neither."""
+    """Delete the path that a message names, the broken file or the folder of its run; False when it names neither."""
     if path.name in message:
         path.unlink(missing_ok=True)
         return True
@@ -157,7 +157,7 @@ def deleted(path: Path, results: Path, message: str) -> bool:
 
 
 def _looked_at(run_folder: Path) -> Iterator[str]:
-    """A look at the structure and the record."""
+    """Read the structure and the record."""
     from scripts.assembly.run_folders import trees_of
 
     try:

@@ -1,4 +1,4 @@
-"""Which calls of a run are finished, and whether a start of its command makes a finished one again.
+"""Find the finished calls of a run, and check whether a start of its command repeats a finished call.
 
 A call is finished once its answer is committed in the cache.
 """
@@ -24,14 +24,14 @@ from scripts.mock.endpoint import Mock
 MODEL = "mock"
 """Name of the model and label of the endpoint."""
 REPLY = re.compile(r"mock (?:answer )?([0-9a-f]{8})")
-"""What the mock endpoint says of the request that it answers: the beginning of its hash."""
+"""The mock endpoint's replies: they contain the beginning of the hash of the request."""
 
 Calls = Counter[str]
-"""How often each was made: chat completions by the beginning of their request's hash, embeddings by text."""
+"""Number of times that each call was made: chat completions by the beginning of their request's hash, embeddings by text."""
 
 
 class Counting(Mock):
-    """The mock endpoint; it remembers what each call that it answered asked for."""
+    """The mock endpoint; it records the content of each call that it answered."""
 
     def __init__(self, latency: float = 0.0) -> None:
         super().__init__(latency)
@@ -45,20 +45,20 @@ class Counting(Mock):
         return response
 
     def in_flight(self) -> int:
-        """Calls that have arrived and are not answered."""
+        """Number of calls that have arrived and are not answered."""
         return sum(self.arrivals.values()) - len(self.log)
 
 
 def made(calls: Sequence[tuple[str, ...]]) -> Calls:
-    """What calls asked for, counted."""
+    """Count the calls by their content."""
     return Counter(asked for call in calls for asked in call)
 
 
 def committed(cache: Path, texts: Collection[str]) -> Calls:
-    """What a cache file holds: completions, and the vectors of these texts. A copy of it is opened: the next run has to recover it itself.
+    """The content of a cache file: completions, and vectors of these texts. A copy is opened, because the next run must recover the file.
 
     Raises:
-        ValueError: it holds something that this endpoint did not say.
+        ValueError: it holds a reply that this endpoint did not send.
     """
     if not cache.is_file():
         return Counter()
@@ -77,28 +77,28 @@ def committed(cache: Path, texts: Collection[str]) -> Calls:
 
 @dataclass(frozen=True, slots=True)
 class Life:
-    """What one start of the command did, up to its end or its kill."""
+    """Counts of one start of the command, up to its end or its kill."""
 
     calls: int
     again: int
-    """Calls, and texts of embedding calls, that it made although all their answers were committed before it began."""
+    """Number of calls, and texts of embedding calls, that it made although all their answers were committed before it began."""
     lost: int
-    """Calls that were answered and not committed."""
+    """Number of calls that were answered and not committed."""
 
 
 def life(calls: Sequence[tuple[str, ...]], whole: Calls, before: Calls, after: Calls) -> Life:
-    """What one start did.
+    """Count the repeated and lost calls of one start.
 
     Args:
-        calls: those that were answered.
-        whole: what an undisturbed run makes, some requests more than once.
-        before: what was committed when it began.
-        after: what was committed when it had ended.
+        calls: the answered calls.
+        whole: the calls of an undisturbed run, which makes some requests more than once.
+        before: the calls that were committed when it began.
+        after: the calls that were committed when it had ended.
     """
     asked, new = made(calls), after - before
     again = sum(max(0, count - (whole[name] - before[name])) for name, count in asked.items())
     lost = 0
-    for call in reversed(calls):  # of several for the same, the last are lost
+    for call in reversed(calls):  # of several calls with the same content, the last are lost
         missing = [name for name in call if asked[name] > new[name]]
         lost += bool(missing)
         asked.subtract(missing)

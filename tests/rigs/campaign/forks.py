@@ -1,8 +1,8 @@
-"""The runner of the campaign: one warm process that forks a child for each task, and beside it one that forks the task's commands.
+"""The runner of the campaign: a warm process that forks a child for each task, with a second child that forks the task's commands.
 
 `tests.rigs.campaign.campaign` starts it as `python -m tests.rigs.campaign.forks SHARE SEED PROCESSES FOLDER PART…`; it prints the number of
-tasks, then the outcome of each as a line of JSON. It imports what runs import and starts no thread, so that a fork copies no lock that
-somebody holds.
+tasks, then the outcome of each as a line of JSON. It imports the modules that runs import and starts no thread, so that a fork never copies
+a lock that another thread holds.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ IMPORTED_BY_RUNS = (
     *("aiohttp.web", "bm25s", "hydra", "jsonschema_rs", "numpy", "pydantic", "uvloop"),
     *("scripts.setup.launch", "scripts.lab.single", "scripts.commands.run"),
 )
-"""A list only to save time: what is missing here or not installed is imported by each task that needs it."""
+"""This list only saves time: a module that is missing here or not installed is imported by each task that needs it."""
 
 
 def warm() -> None:
-    """Do what every run would do first, as far as it starts no thread.
+    """Run the start-up code that every run needs, as far as it starts no thread.
 
     Raises:
         RuntimeError: an import started a thread.
@@ -54,11 +54,11 @@ def warm() -> None:
     if threading.active_count() > 1:
         raise RuntimeError(f"the runner must have no threads, found {threading.enumerate()}")
     gc.collect()
-    gc.freeze()  # children copy no page only because the collector has looked at it
+    gc.freeze()  # else the garbage collector touches pages, and each child copies them
 
 
 def run(tasks: Iterable[Task], processes: int, place: Path) -> Callable[[], int]:
-    """Do the tasks in forked children, this many at a time; print their outcomes; returns what this process (or a child) does next."""
+    """Run the tasks in forked children, `processes` at a time; print their outcomes; return the next step of this process (or a child)."""
     waiting = deque(tasks)
     under_way: dict[int, tuple[Task, Path]] = {}
     while waiting or under_way:
@@ -82,7 +82,7 @@ def run(tasks: Iterable[Task], processes: int, place: Path) -> Callable[[], int]
 
 
 def _done(task: Task, folder: Path, line: socket.socket) -> int:
-    """Do one task, and end without waiting for what its runs left behind."""
+    """Run one task, and end without waiting for threads of its runs."""
     targets.Forking.line = line
     (own := folder / "task").mkdir()
     try:
@@ -95,7 +95,7 @@ def _done(task: Task, folder: Path, line: socket.socket) -> int:
 
 
 def _outcome(task: Task, folder: Path, code: int) -> str:
-    """A task's outcome as a line; that it has none is a defect."""
+    """A task's outcome as a line; a task without an outcome is a defect."""
     try:
         return (folder / "outcome.json").read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -103,7 +103,7 @@ def _outcome(task: Task, folder: Path, code: int) -> str:
 
 
 def hear_signals() -> None:
-    """Let children hear every signal: what a shell starts in the background ignores Ctrl-C, and so would all that it starts."""
+    """Restore signal handling for children: a process that a shell starts in the background ignores Ctrl-C, and its children would, too."""
     for number in SIGNALS:
         signal.signal(number, signal.SIG_DFL)
 

@@ -1,4 +1,4 @@
-"""Kills at random moments: runs that are stopped again and again in build, answering and judging, and then let to end."""
+"""Kills at random moments: runs are stopped repeatedly in build, answering and judging, and then complete."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ from tests.rigs.campaign.trial import results as left_by
 
 MEMORIES = ("memtree", "bm25", "mem0", "timem", "dense", "memstream", "amem", "segtree", "memos", "naive_rag")
 ROUND = 10
-"""Kills of one run."""
+"""Number of kills of one run."""
 LATENCY = 0.2
-"""Seconds of a reply: so slow that a run is still under way when its signal comes."""
+"""Seconds of a reply: slow enough that a run is still running when its signal comes."""
 LAST = 0.95
 """The last moment of a kill, as a share of the calls; after it a run might end first."""
 SIGNALS = (*(signal.SIGKILL,) * 7, signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-"""Of ten kills."""
+"""Signals of ten kills."""
 ABANDONED = re.compile(r"^(\d+) calls in flight were abandoned", re.MULTILINE)
 REAL, REPEATED = "of the command line", "calls repeated"
-"""What is counted beside the kills."""
+"""Names of further counts in addition to the kills."""
 
 
 def killed_round(memory: str, kills: int, real: int, folder: Path, seed: int) -> Outcome:
-    """One run that is killed this many times, at moments drawn from its calls, and resumed; `real` kills are of the command line."""
+    """Kill and resume one run this number of times, at moments drawn from its calls; `real` kills are of the command line."""
     from scripts.setup.launch import composed
 
     outcome, dice, mock = Outcome("kills"), random.Random(f"{seed} {memory}"), Mock()
@@ -82,23 +82,23 @@ def killed_round(memory: str, kills: int, real: int, folder: Path, seed: int) ->
 
 
 def repeats_beyond(own: Mapping[str, int], answered: Mapping[str, int]) -> Iterator[int]:
-    """How much more often each call was answered than once, or than in an undisturbed run: a reply that cannot be parsed is asked again."""
+    """Answers to each call beyond one, or beyond an undisturbed run, which requests an unparsable reply again."""
     return (max(0, count - max(1, own.get(key, 0))) for key, count in answered.items())
 
 
 def _abandoned(ended: Ended) -> int:
-    """The calls in flight that a run which was asked to stop says it did not wait for."""
+    """The number of calls in flight that a stopped run reports as abandoned."""
     return sum(int(count) for count in ABANDONED.findall(ended.err))
 
 
 def _after(mock: Mock, calls: float) -> Callable[[], bool]:
-    """Whether this many calls were answered in all lives of a run, and some came in this one: what has not begun is not killed."""
+    """Whether `count` calls were answered in total, and at least one arrived in this attempt: a run that has not begun is not killed."""
     before = sum(mock.arrivals.values())
     return lambda: len(mock.answered) >= calls and sum(mock.arrivals.values()) > before
 
 
 def _stopped(ended: Ended, number: signal.Signals, results: Path) -> Iterator[str]:
-    """What does not hold of a run that was stopped in its midst."""
+    """Broken guarantees of a run that was stopped before its end."""
     if number == signal.SIGKILL:
         if ended.code == -number:
             yield from holding_key(results)
@@ -110,7 +110,7 @@ def _stopped(ended: Ended, number: signal.Signals, results: Path) -> Iterator[st
 
 
 def _too_much(results: Path) -> Iterator[str]:
-    """A question that two whole lines answer, in one life of the run."""
+    """A question with two complete answer lines in one attempt of the run."""
     for path in results.glob("runs/**/predictions.jsonl"):
         whole = [line for line in path.read_bytes().split(b"\n")[:-1] if line]
         asked = Counter(json.loads(line)["question_id"] for line in whole)
@@ -118,7 +118,7 @@ def _too_much(results: Path) -> Iterator[str]:
 
 
 def _phase(results: Path) -> str:
-    """How far a run had come."""
+    """The phase that a run had reached."""
     if any(results.glob("runs/**/scores/judge_*.jsonl")):
         return "judging"
     return "answering" if any(path.stat().st_size for path in results.glob("runs/**/predictions.jsonl")) else "building"

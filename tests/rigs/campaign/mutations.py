@@ -1,4 +1,4 @@
-"""Broken copies of well-formed files: of parsed JSON, so that what comes out is still a readable file, and of bytes."""
+"""Broken copies of well-formed files: mutations of parsed JSON, which leave a readable file, and of bytes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ BROKEN_BYTES: Mapping[str, Callable[[bytes], bytes]] = {
     "trailing rubbish": lambda raw: raw + b"]}",
     "a number of ten thousand digits": lambda raw: b"[" + b"9" * 10_000 + b"]",
 }
-"""What happened to the file -> how to do it to its bytes."""
+"""Functions that break a file's bytes, by description."""
 
 
 def mutated(text: str, seed: int) -> Any:
@@ -48,7 +48,7 @@ def mutated(text: str, seed: int) -> Any:
 
 
 def _place(rng: Random, root: list[Any]) -> tuple[Any, Any]:
-    """A random container and the key of one of its members; every depth is as likely to be chosen as the next."""
+    """A random container and the key of one of its members; every depth is equally likely."""
     parent: Any = root
     key: Any = 0
     for _ in range(rng.choice((3, 4, 5, 6, 7, 8, 2, 1, 0))):
@@ -91,7 +91,7 @@ def _truncated(rng: Random, value: Any) -> Any:
 
 
 def _duplicate(parent: Any, key: Any) -> None:
-    """Repeats a list member next to itself (ids and all), or a field's value in every other field of its type."""
+    """Repeat a list member next to itself (including ids), or a field's value in every other field of its type."""
     if isinstance(parent, list):
         parent.insert(key, copy.deepcopy(parent[key]))
         return

@@ -1,8 +1,8 @@
 """Kills on a Ray cluster at random moments: of workers, of the driver, and of machines that an autoscaler has added.
 
 No finished call may be made again, and the table must have the bytes of an undisturbed run. A killed driver may repeat the calls that it
-had in flight. A killed worker or machine repeats none, because its calls are the driver's. The cluster outlives the drivers, as a real
-one does.
+had in flight. A killed worker or machine repeats none, because the driver makes its calls. The cluster outlives the drivers, as a real
+cluster does.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ ROWS = ("memtree", "segtree_td", "naive_rag")
 LATENCY = 0.1
 """Seconds of a reply."""
 MOST_OF_A_LIFE = 4
-"""Kills of workers while one driver lives: a cell that loses five counts as failed (`eval.executors.cluster`)."""
+"""Maximum number of kills of workers per driver process: a cell that loses five counts as failed (`eval.executors.cluster`)."""
 LAST = 0.95
 """The last moment of a kill, as a share of the calls; after it a run might end first."""
 BY_CLOCK = 0.25
-"""Share of the kills whose moment is drawn from the seconds of a start, so that they also meet drivers and workers that are starting."""
+"""Share of kills with a moment drawn from the seconds of a start, so that some hit drivers and workers that are starting."""
 START = 15.0
 """Seconds of a start."""
 LEAVING = 120.0
-"""Seconds in which workers, and the machines that were added for them, are gone when the driver has ended."""
+"""Seconds after the driver's end within which workers, and machines that were added for them, must be gone."""
 MOST_SECONDS = 900.0
-"""Seconds after which a start of the command counts as hanging."""
+"""Seconds after which a start of the command counts as hung."""
 CACHE = "cache.sqlite"
 WORKER, DRIVER, MACHINE = "worker", "driver", "machine"
 IN_FLIGHT_AGAIN, FINISHED_AGAIN = "calls in flight made again", "finished calls repeated"
@@ -53,7 +53,7 @@ def say_to_stderr(line: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Kill:
-    """A kill that is to come: when a share of the requests is answered, or some seconds after the start or the kill before it."""
+    """A planned kill: when a share of the requests is answered, or some seconds after the start or the previous kill."""
 
     kind: str
     share: float = 0.0
@@ -61,7 +61,7 @@ class Kill:
 
 
 def command(url: str, results: Path, rows: Sequence[str], executor: str, address: str = "local") -> Command:
-    """The command of the table, under way."""
+    """Start the command of the table."""
     models = [f"models.{role}={MODEL}" for role in ("memory", "reader", "judge", "embedder")]
     ends = [
         f"endpoint.base_url={url}",
@@ -75,7 +75,7 @@ def command(url: str, results: Path, rows: Sequence[str], executor: str, address
 
 
 class Table:
-    """Runs of one table that are disturbed on a cluster, beside an undisturbed one in threads."""
+    """Runs of one table that are disturbed on a cluster, and an undisturbed run in threads."""
 
     def __init__(self, folder: Path, on: Cluster, rows: Sequence[str], latency: float, say: Say) -> None:
         self.outcome, self._say = Outcome("ray"), say
@@ -92,10 +92,10 @@ class Table:
         say(f"undisturbed, in threads: {len(mock.log):,} calls for {self._whole.total():,} answers and vectors")
 
     def run(self, kinds: Sequence[str], dice: random.Random) -> int:
-        """Run the table and kill at random moments; after each kill of the driver, start the same command again, until it ends.
+        """Run the table with kills at random moments; after each kill of the driver, start the same command again, until it ends.
 
         Returns:
-            How many of the kills were done before it ended.
+            The number of kills before it ended.
         """
         self._runs += 1
         results, mock = self._folder / f"killed-{self._runs}", Counting(self._latency)
@@ -106,7 +106,7 @@ class Table:
                 begun, driver = len(mock.log), command(url, results, self._rows, "ray", self._cluster.address)
                 killed = self._disturb(driver, waiting, mock, dice)
                 ended = driver.ended(MOST_SECONDS)
-                while mock.in_flight():  # the endpoint answers also what nobody waits for any more
+                while mock.in_flight():  # the endpoint also answers calls whose caller has ended
                     time.sleep(0.05)
                 after = committed(results / CACHE, self._texts)
                 this = life(mock.log[begun:], self._whole, before, after)
@@ -122,7 +122,7 @@ class Table:
         return done
 
     def _disturb(self, driver: Command, waiting: list[Kill], mock: Counting, dice: random.Random) -> bool:
-        """Do the kills of one life of the driver; returns whether it was killed itself."""
+        """Do the kills during one driver process; returns whether the driver itself was killed."""
         begun, deadline = sum(mock.arrivals.values()), time.monotonic() + MOST_SECONDS
         clock = time.monotonic()
         while waiting and driver.poll() is None:
@@ -161,7 +161,7 @@ class Table:
         return [[pid] for pid in self._cluster.workers()] if kind == WORKER else []
 
     def _state(self, mock: Counting) -> str:
-        """How far a run has come."""
+        """The progress of a run."""
         workers, machines = len(self._cluster.workers()), len(self._cluster.machines())
         answered = len(mock.answered) / self._requests
         return f"{answered:.0%} of the requests answered, {mock.in_flight()} in flight; {workers} workers, {machines} machines"
@@ -173,7 +173,7 @@ class Table:
         self._say(f"  {kills}, no. {self.outcome.tried[kills]}, by the {drawn}: {state}")
 
     def _judge(self, this: Life, killed: bool, ended: Ended, results: Path) -> None:
-        """Hold one life of the driver to the promises."""
+        """Check the guarantees for one driver process."""
         self._say(
             f"    this start of the command: {this.calls} calls answered; finished calls repeated {this.again}; "
             f"answered and not committed {this.lost}"
@@ -192,7 +192,7 @@ class Table:
         self.outcome.defects += [f"ray, run {self._runs}: {defect}" for defect in broken]
 
     def _broken_at_the_end(self, ended: Ended, results: Path) -> list[str]:
-        """What does not hold of a run that has ended by itself."""
+        """Broken guarantees of a run that has ended by itself."""
         began, undisturbed = time.monotonic(), left_by(self._folder / "undisturbed")
         broken = [f"exit code {ended.code}: {ended.err[-500:]}"] if ended.code else []
         if differs := differing(left_by(results), undisturbed):
@@ -206,14 +206,14 @@ class Table:
         return broken + left
 
     def _left(self) -> list[str]:
-        """What a run that has ended must not leave on the cluster."""
+        """Processes that an ended run has wrongly left on the cluster."""
         workers, machines = len(self._cluster.workers()), len(self._cluster.machines()) - 1
         stay = {"workers outlive their driver": workers, "added machines stay": machines}
         return [f"{count} {what}" for what, count in stay.items() if count]
 
 
 def _with_moments(kinds: Sequence[str], dice: random.Random) -> list[Kill]:
-    """Kills in the order of their moments, which are drawn; some are drawn by the clock, so that they also meet what is starting."""
+    """Kills in the order of their random moments; some are drawn by the clock, so that they also hit starting processes."""
     by_clock = [dice.random() < BY_CLOCK for _ in kinds]
     shares = iter(sorted(dice.uniform(0, LAST) for clock in by_clock if not clock))
     return [
@@ -232,14 +232,14 @@ def kill_on_ray(
     latency: float = LATENCY,
     say: Say = say_to_stderr,
 ) -> Outcome:
-    """Run a table again and again on one cluster, and kill at seeded random moments.
+    """Run a table repeatedly on one cluster, with kills at seeded random moments.
 
     Args:
-        runs: what is killed in each; the kills that a run leaves over, because it ends before, are done in another.
+        runs: the kills of each run; kills that remain because a run ends first are done in another run.
         added: machines that the cluster's autoscaler may add; its head has no core then. 0 is a cluster of one machine.
 
     Raises:
-        RuntimeError: Ray does not start, or the run that is not disturbed fails.
+        RuntimeError: Ray does not start, or the undisturbed run fails.
         TimeoutError: a start of the command hangs.
     """
     dice = random.Random(f"{seed} ray")

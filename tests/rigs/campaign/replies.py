@@ -1,4 +1,4 @@
-"""Every bad reply of the catalogue on every memory: a run that meets it, and a healthy one after it."""
+"""Every bad reply of the catalogue on every memory: a run that gets it, and a healthy run after it."""
 
 from __future__ import annotations
 
@@ -32,26 +32,26 @@ from tests.rigs.campaign.trial import (
 from tests.rigs.campaign.trial import results as left_by
 
 SHARE = 0.25
-"""Of the requests that get a reply which ends the run's work on them; those that can be read come every time."""
+"""Share of requests that get a bad reply, for replies that end the run's work on the request; readable replies are always sent."""
 NEVER = 1.0
-"""The place of a request that no run makes."""
+"""The position of a request that no run makes."""
 LATE = 2.0
-"""Seconds of the client's patience: more than a loaded machine needs for a reply that is not late."""
+"""Seconds of the client's timeout: more than a loaded machine needs for a reply that is not late."""
 
 STARTS = 5
-"""How often a run without a bad reply is started until it is complete: a loaded machine is late by itself, and a start makes up for it."""
+"""Maximum number of starts until a run without bad replies is complete: a loaded machine is late by itself, and a new start retries."""
 
 
 class BadServer(Mock):
-    """The mock, with one kind of bad reply to some requests, always the same ones; the undisturbed run makes at least one of them."""
+    """The mock, with one kind of bad reply to a fixed set of requests; the undisturbed run makes at least one of them."""
 
     def __init__(self) -> None:
         super().__init__()
         self.bad: Bad | None = None
         self.undisturbed = True
-        """Whether the undisturbed run is under way."""
+        """Whether the undisturbed run is running."""
         self.lowest = {"chat": NEVER, "embeddings": NEVER}
-        """Of the undisturbed run's requests the one that gets a bad reply first, by what they ask for."""
+        """The smallest position of the undisturbed run's requests, by kind of request: this request gets a bad reply first."""
 
     async def handle(self, request: Any) -> Any:
         bad, to = self.bad, "embeddings" if request.path.endswith("/embeddings") else "chat"
@@ -70,7 +70,7 @@ class BadServer(Mock):
 
 
 def _place(key: str) -> float:
-    """A request's place between 0 and 1, by its hash."""
+    """A request's position between 0 and 1, from its hash."""
     return int(key[:8], 16) / 2**32
 
 
@@ -91,12 +91,12 @@ async def _sent(request: Any, sent: Sent) -> Any:
 
 
 def memories() -> list[str]:
-    """The memories by name; of those that differ only in numbers the first."""
+    """The memories by name; only the first of memories that differ only in numbers."""
     return _first_of_each(lambda build: json.dumps(_without_numbers(build), sort_keys=True))
 
 
 def systems() -> list[str]:
-    """The memories by name; of those made of the same classes the first, the others are its variants."""
+    """The memories by name; only the first of memories with the same classes: the others are its variants."""
     return _first_of_each(lambda build: json.dumps(_targets(build)))
 
 
@@ -104,13 +104,13 @@ def _first_of_each(kind_of: Callable[[Any], str]) -> list[str]:
     from scripts.setup.options import load_option, memories_here
 
     kinds: dict[str, str] = {}
-    for name in memories_here():  # what products and services do with bad replies is theirs
+    for name in memories_here():  # products and services handle bad replies in their own way
         kinds.setdefault(kind_of(load_option("memory", name)["build"]), name)
     return list(kinds.values())
 
 
 def _targets(value: Any) -> list[str]:
-    """The classes that a memory is made of, the outermost first."""
+    """The classes of a memory and of its wrapped memories, the outermost first."""
     if not isinstance(value, dict):
         return []
     own = [value["_target_"]] if "_target_" in value else []
@@ -126,11 +126,11 @@ def _without_numbers(value: Any) -> Any:
 
 
 def pairs(names: Sequence[str], share: float, seed: int) -> dict[str, list[int]]:
-    """Which replies of the catalogue, by their places in it, each memory meets; of a share, each reply is met once.
+    """The replies of the catalogue, by index, that each memory gets; with a share, each reply is used once.
 
-    Of the whole, a system meets all replies, and its variants those that reach a memory's own code: what a model said, or that it said
-    nothing. The others end in the client, which all variants share. A share is dealt out to few memories, because each costs a run
-    before its first reply, and vectors only to those that embed.
+    In the whole campaign, a system gets all replies, and its variants get the replies that reach a memory's own code: a changed text, or
+    no text. The other replies end in the client, which all variants share. A share is given to few memories, because each needs a run
+    before its first reply, and vectors only to memories that embed.
     """
     own = systems()
     if share >= 1:
@@ -158,7 +158,7 @@ def _embeds(memory: str) -> bool:
 
 
 def meet(memory: str, numbers: Iterable[int], folder: Path) -> Outcome:
-    """One memory and replies of the catalogue, by their places in it."""
+    """Run one memory with replies of the catalogue, given by index."""
     from scripts.setup.launch import composed
 
     outcome, server, data = Outcome("bad replies"), BadServer(), history(folder / "data")
@@ -186,7 +186,7 @@ def meet(memory: str, numbers: Iterable[int], folder: Path) -> Outcome:
 def _one(
     cfg: Any, server: BadServer, bad: Bad, results: Path, undisturbed: Mapping[str, bytes]
 ) -> tuple[str, list[str]]:
-    """How the run ended, and what does not hold."""
+    """The end of the run, and the broken guarantees."""
     if server.lowest[bad.to] == NEVER:
         return "not met", []
     server.injected.clear()
@@ -202,7 +202,7 @@ def _one(
         return ends, [*defects, *([f"should be read, but {differs} differ"] if differs else [])]
     again = run_here(cfg, results=str(results))
     if (advice := re.search(r"repair --drop-vectors (\d+)", again.err)) is not None:
-        # The first vector of all had another length: only the user can know which length is right.
+        # The very first vector had another length: only the user can know which length is right.
         # A copy, because the runs of this process still have the cache open.
         results = shutil.copytree(results, results.with_name(f"{results.name}-as-advised"))
         with redirect_stdout(io.StringIO()):
@@ -228,7 +228,7 @@ def _ends(ended: Ended, results: Path, undisturbed: Mapping[str, bytes]) -> str:
 
 
 def table(outcome: Outcome) -> str:
-    """The catalogue as Markdown: each kind, how it must be taken, and how the runs that met it ended."""
+    """The catalogue as Markdown: each kind, its required reaction, and the ends of the runs that got it."""
     rows = ["| reply to | kind | taken as | how runs ended (memories) |", "|---|---|---|---|"]
     for bad in CATALOGUE:
         ends = outcome.replies.get((bad.to, bad.kind), Counter())

@@ -1,11 +1,11 @@
-"""Commands that are killed or whose disk or clock is disturbed: forked from a warm process, or started from the command line.
+"""Commands that are killed, or run with a disturbed disk or clock: forked from a warm process, or started from the command line.
 
-A forked command is a process like any other: it runs the verb's `main` inside `guarded`, hears real signals and ends as Python ends.
+A forked command is a real process: it runs the verb's `main` inside `guarded`, receives real signals and ends as Python ends.
 The fork skips the start of the interpreter, the imports and Hydra's parsing of the command line, which take five seconds of CPU time, and
 it shares the hash seed of the process that it is forked from. `command` starts the real command line, for some of the kills.
 
-The process that forks has no threads: it is itself forked from the runner of the campaign (`tests.rigs.campaign.forks`) beside each task,
-and takes requests over a socket, one at a time.
+The process that forks has no threads: it is itself forked from the runner of the campaign (`tests.rigs.campaign.forks`) together with each
+task, and takes requests over a socket, one at a time.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ if TYPE_CHECKING:
     from scripts.settings.schema import Single
 
 NUMBER = struct.Struct("!i")
-"""How the forking process sends a child's process id, then its exit code."""
+"""Format in which the forking process sends a child's process id, then its exit code."""
 MOST = 1 << 16
-"""Bytes of a request."""
+"""Maximum number of bytes of a request."""
 REQUEST_FDS = 2
 """Standard output and standard error of the child."""
 
 
 class Target(ABC):
-    """A command under way."""
+    """A running command."""
 
     def __init__(self, out: IO[bytes], err: IO[bytes]) -> None:
         self._read: dict[str, bytes] = {}
@@ -64,7 +64,7 @@ class Target(ABC):
         """The exit code once the command has ended, waiting up to `seconds` for it; minus the number of the signal that killed it."""
 
     def ended(self, seconds: float = PATIENCE) -> Ended:
-        """How the command ended.
+        """Wait for the command and return its end.
 
         Raises:
             TimeoutError: it did not end within this many seconds, and was killed.
@@ -77,7 +77,7 @@ class Target(ABC):
         return Ended(code, out, err)
 
     def hung(self, why: str) -> TimeoutError:
-        """Kill a command that goes on for too long; returns the error to raise."""
+        """Kill a command that runs for too long; returns the error to raise."""
         self.send_signal(signal.SIGKILL)
         self.poll(PATIENCE)
         return TimeoutError(f"hangs: {why}")
@@ -105,7 +105,7 @@ class Command(Target):
 
 
 class Forked(Target):
-    """A child of the forking process beside this task."""
+    """A child of this task's forking process."""
 
     def __init__(self, line: socket.socket, request: Mapping[str, Any]) -> None:
         (out, out_end), (err, err_end) = os.pipe(), os.pipe()
@@ -117,7 +117,7 @@ class Forked(Target):
         super().__init__(os.fdopen(out, "rb"), os.fdopen(err, "rb"))
 
     def send_signal(self, number: signal.Signals) -> None:
-        os.kill(self._pid, number)  # its number is not given to another process before the next request
+        os.kill(self._pid, number)  # its process id is not reused before the next request
 
     _code: int | None
 
@@ -136,7 +136,7 @@ def _number(line: socket.socket) -> int:
 
 
 class Forking:
-    """The task's end of the socket to the process that forks commands for it."""
+    """This task's socket to the forking process."""
 
     line: socket.socket | None = None
 
@@ -156,15 +156,15 @@ def forked(
 
 
 def serve(line: socket.socket) -> Callable[[], int]:
-    """Fork a child for each request until the other end is closed; returns what this process does next, in a child the command.
+    """Fork a child for each request until the other end is closed; returns this process's next step: in a child, the command.
 
-    The command is returned and not called, so that it runs, and ends, below no frame of the campaign.
+    The command is returned and not called, so that no frame of the campaign is on its stack.
     """
     ended = 0
     while True:
         message, descriptors, _, _ = socket.recv_fds(line, MOST, REQUEST_FDS)
         if ended:
-            os.waitpid(ended, 0)  # not before: the other end may still signal it
+            os.waitpid(ended, 0)  # only now: the other end may still have signalled it before
         if not message:
             return lambda: 0
         request = json.loads(message)
@@ -189,7 +189,7 @@ def _composed(overrides: tuple[str, ...]) -> Single:
 
 
 def _command(cfg: Single, request: Mapping[str, Any], descriptors: Sequence[int]) -> int:
-    """What `python -m scripts run` does after its start-up."""
+    """Run the part of `python -m scripts run` after its start-up."""
     from scripts.commands import run
     from scripts.setup.exits import guarded
 
@@ -204,7 +204,7 @@ def _command(cfg: Single, request: Mapping[str, Any], descriptors: Sequence[int]
 
 
 def as_started() -> None:
-    """Signals, random numbers and environment as those of an interpreter that has just started in the foreground."""
+    """Set signals, random numbers and environment as in an interpreter that has just started in the foreground."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     for number in SIGNALS:
         if number != signal.SIGINT:
@@ -214,10 +214,10 @@ def as_started() -> None:
 
 
 def killed(target: Target, is_time: Callable[[], bool], number: signal.Signals, pause: float) -> Ended:
-    """Send a command a signal `pause` seconds after its time has come, or let it end before.
+    """Send a command a signal `pause` seconds after its condition holds, unless it ends before.
 
     Raises:
-        TimeoutError: its time does not come, or it goes on for long after the signal.
+        TimeoutError: the condition never holds, or the command runs for too long after the signal.
     """
     deadline = time.monotonic() + PATIENCE
     while target.poll() is None and not is_time():

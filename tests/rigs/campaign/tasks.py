@@ -1,4 +1,4 @@
-"""The tasks of the torture campaign, by part: each runs in a process and a folder of its own, and returns what it tried."""
+"""The tasks of the torture campaign, by part: each runs in its own process and folder, and returns its outcome."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from tests.rigs.campaign.trial import Outcome
 Task = Callable[[Path], Outcome]
 KILLS, MUTATIONS, DISKS, CLOCKS = 100, 10_000, 50, 10
 ON_RAY = 20
-"""Kills of workers of a Ray cluster, and as many of drivers."""
+"""Number of kills of workers of a Ray cluster, and of drivers."""
 MACHINES = 2
-"""Machines killed that an autoscaling cluster has added."""
+"""Number of kills of machines that an autoscaling cluster has added."""
 REAL_KILLS = 5
-"""Of the command line in an interpreter of its own; the others are of forked processes."""
+"""Number of kills of the command line in its own interpreter; the other kills are of forked processes."""
 OF_RUNS = 0.25
-"""Of the mutated files: those of a run, each of which takes a run or two; the others are data."""
+"""Share of mutated files that belong to a run, each of which needs one or two runs; the others are data."""
 BATCH = 125
-"""Mutated files of a run of one task."""
+"""Number of mutated files of a run per task."""
 
 
 def _of(count: float, share: float) -> int:
@@ -31,7 +31,7 @@ def _of(count: float, share: float) -> int:
 
 def kill_tasks(share: float, seed: int) -> Iterator[Task]:
     left = _of(KILLS, share)
-    each = min(kills.ROUND, -(-left // 2))  # two at least, for two cores
+    each = min(kills.ROUND, -(-left // 2))  # at least two, for two cores
     for number, memory in enumerate(kills.MEMORIES):
         if (now := min(each, left - number * each)) > 0:
             yield partial(kills.killed_round, memory, now, number < _of(REAL_KILLS, share), seed=seed)

@@ -1,4 +1,4 @@
-"""One trial of the campaign: a run of one memory on a small history, and the promises that must hold whatever was done to it."""
+"""One trial of the campaign: a run of one memory on a small history, and the guarantees that must hold after any disturbance."""
 
 from __future__ import annotations
 
@@ -23,27 +23,27 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parents[3]
 KEY_ENV = "TORTURE_KEY"
 KEY = "sk-torture-6a1fd0c2b7e94853"
-"""What no file may hold; replies of the catalogue echo it."""
+"""A key that no file may hold; replies of the catalogue echo it."""
 IN_FLIGHT = 8
 QUESTIONS = 3
-"""About the small history; the shipped sample has `SAMPLE`."""
+"""Number of questions about the small history; the shipped sample has `SAMPLE`."""
 SAMPLE = 48
 PATIENCE = 600.0
-"""Seconds after which a trial counts as hanging: a run of a second takes two minutes at the lowest priority of a busy machine."""
+"""Seconds after which a trial counts as hung: a run of a second takes two minutes at the lowest priority of a busy machine."""
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 COUNTS = re.compile(r"· (\d+)/(\d+)/(\d+)/(\d+)")
-"""scored/unscored/errored/not reached, as tables print them."""
+"""scored/unscored/errored/not reached, in the format of tables."""
 
 
 @dataclass
 class Outcome:
-    """What a part of the campaign tried, and what did not survive."""
+    """Attempts and failures of a part of the campaign."""
 
     part: str
     tried: Counter[str] = field(default_factory=Counter)
     defects: list[str] = field(default_factory=list)
     replies: dict[tuple[str, str], Counter[str]] = field(default_factory=dict)
-    """Of the catalogue: how the runs ended, by what the reply was said to be and its kind."""
+    """For the catalogue: counts of the ends of runs, by the reply's description and kind."""
 
     def to_json(self) -> str:
         return json.dumps({**vars(self), "replies": [[*kind, ends] for kind, ends in self.replies.items()]})
@@ -63,7 +63,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How a command ended."""
+    """The end of a command."""
 
     code: int
     out: str
@@ -71,7 +71,7 @@ class Ended:
 
 
 def history(folder: Path, sessions: int = 2, turns: int = 6) -> Path:
-    """A data root whose LoCoMo is one history: the beginning of the shipped sample's first one."""
+    """A data root with a LoCoMo of one history: the beginning of the first history of the shipped sample."""
     (record, *_) = json.loads((ROOT / "data_loaders" / "samples" / "locomo.json").read_text(encoding="utf-8"))
     talk = record["conversation"]
     kept = {name: talk[name] for name in ("speaker_a", "speaker_b")}
@@ -100,7 +100,7 @@ def settings(memory: str, url: str, results: Path, *more: str, data: Path | None
 
 
 def quick(memory: str) -> list[str]:
-    """Settings that save time only: UMAP compiles for half a minute, and mixtures of 50 components are fitted for long."""
+    """Settings that only save time: UMAP compiles for half a minute, and mixtures of 50 components take long to fit."""
     from hydra.utils import get_class
 
     from memsys.settings import parameters
@@ -112,7 +112,7 @@ def quick(memory: str) -> list[str]:
 
 
 def run_here(cfg: Single, **changed: Any) -> Ended:
-    """`memsys-bench run` in this process, in a thread that is left behind when it hangs; `changed` are settings that differ.
+    """Run `memsys-bench run` in a thread of this process, which is abandoned when it hangs; `changed` are changed settings.
 
     Raises:
         TimeoutError: it did not end within `PATIENCE`.
@@ -145,7 +145,7 @@ def environment() -> dict[str, str]:
 
 
 def results(folder: Path) -> dict[str, bytes]:
-    """What a run leaves, but for what it took."""
+    """The results of a run, without its measured costs."""
     names = ("predictions.jsonl", "items.jsonl", "case.json", "nodes.jsonl")
     files = [path for name in names for path in folder.glob(f"runs/**/{name}")]
     files += [path for path in folder.glob("runs/**/scores/*.jsonl") if "effort" not in path.name]
@@ -153,12 +153,12 @@ def results(folder: Path) -> dict[str, bytes]:
 
 
 def differing(ours: Mapping[str, bytes], theirs: Mapping[str, bytes]) -> str:
-    """Names of the files that differ; empty when none does."""
+    """Names of the files that differ; empty if all are equal."""
     return ", ".join(sorted(name for name in ours.keys() | theirs.keys() if ours.get(name) != theirs.get(name)))
 
 
 def broken_promises(ended: Ended, folder: Path, questions: int) -> Iterator[str]:
-    """What does not hold of a run that ended by itself or was asked to stop."""
+    """Broken guarantees of a run that ended or was stopped."""
     lines = ended.err.strip().splitlines()
     last = lines[-1] if lines else ""
     if "Traceback" in ended.err:
@@ -177,7 +177,7 @@ def broken_promises(ended: Ended, folder: Path, questions: int) -> Iterator[str]
 
 
 def _untrue_counts(ended: Ended, folder: Path, questions: int) -> Iterator[str]:
-    """The row of the table against the number of questions, the files and the exit code."""
+    """Compare the row of the table with the number of questions, the files and the exit code."""
     row = next((line for line in ended.out.splitlines() if COUNTS.search(line)), "")
     cells = [tuple(map(int, counts)) for counts in COUNTS.findall(row)]
     if not cells:
@@ -196,13 +196,13 @@ def _untrue_counts(ended: Ended, folder: Path, questions: int) -> Iterator[str]:
 
 
 def predictions(folder: Path) -> list[dict[str, Any]]:
-    """Whole lines of all predictions of a results folder; of two for a question the later one."""
+    """Complete lines of all predictions of a results folder; the later of two lines for a question."""
     found = {}
     for path in sorted(folder.glob("runs/**/predictions.jsonl")):
         for line in path.read_bytes().split(b"\n"):
             try:
                 one = json.loads(line)
-            except ValueError:  # torn by a kill, or the nothing after the last line
+            except ValueError:  # a line cut by a kill, or the empty text after the last line
                 continue
             found[path, one["question_id"]] = one
     return list(found.values())

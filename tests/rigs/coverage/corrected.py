@@ -1,7 +1,7 @@
-"""Coverage of scores that are corrected for a judge's errors, and of those from a rated sample, by how answers err.
+"""Coverage of scores that are corrected for a judge's errors, and of scores from a rated sample, by kinds of wrong answers.
 
 A simulated run has 1,540 questions in ten histories of LoCoMo's sizes; the judge's card has 60 probes of each of six wrong kinds and of
-two right ones. Each mixture says which answers the run gives, and so whether the card is about them.
+two right ones. Each mixture defines the answers of the run, and so whether the card applies to them.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ ICC = 0.005
 
 @dataclass(frozen=True, slots=True)
 class Mixture:
-    """How the answers of a run are, and how the judge takes them; None where it takes them as it takes the probes."""
+    """The answers of a run, and the judge's shares of accepted ones; None where these equal the shares for the probes."""
 
     name: str
     truth: float
@@ -72,7 +72,7 @@ def rows(share: float = 1.0) -> list[Row]:
     """Coverage, mean width and bias of each kind of score in each mixture, and the share that was not corrected.
 
     Args:
-        share: of the repetitions.
+        share: share of the repetitions.
     """
     rng, rounds = np.random.default_rng(1), max(5, round(REPETITIONS * share))
     return [row for mixture in MIXTURES for row in _rows(mixture, rounds, rng)]

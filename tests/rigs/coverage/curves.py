@@ -17,7 +17,7 @@ def rows(share: float = 1.0) -> list[Row]:
     """Simulate all situations.
 
     Args:
-        share: of the repetitions.
+        share: share of the repetitions.
     """
     return [*_bands(repeated(REPETITIONS, share)), *_tokens(repeated(REPETITIONS // 4, share))]
 

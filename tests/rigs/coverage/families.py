@@ -1,4 +1,4 @@
-"""Size and power of the tests of a table, by simulation: rows whose differences from the reference share the reference's luck.
+"""Size and power of the tests of a table, by simulation: the rows' differences are correlated through their common reference.
 
 The difference of a row has an effect of each history and a residual of each question, both correlated between the rows (`SHARED`).
 Effects of histories are normal or, as a hard case, exponential.
@@ -18,9 +18,9 @@ from tests.rigs.coverage.rows import LOCOMO, Row, repeated
 SHARED = 0.5
 """Correlation of two rows' differences from the reference."""
 PRINTED, LEVELS = 400, 24
-"""Tables whose error and whose level of a pair are averaged for the printed difference."""
+"""Numbers of tables over which the error, and the level of a pair, are averaged for the printed difference."""
 VARIANCE = 0.3
-"""Of a question's difference: the two differ on 30 % of the questions."""
+"""Variance of a question's difference: the two memories differ on 30 % of the questions."""
 DESIGNS = {
     "10 LoCoMo histories": (LOCOMO, 0.02),
     "20 x 20": ((20,) * 20, 0.02),
@@ -48,7 +48,7 @@ def draw(
 
 
 def _sampling(sums: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:
-    """Means, jackknife errors by history and degrees of freedom, as `eval.statistics.stats` has them, for many rows at once."""
+    """Means, jackknife errors by history and degrees of freedom as in `eval.statistics.stats`, for many rows at once."""
     total, size = counts.sum(), counts.size
     means = sums.sum(axis=0) / total
     gaps = (sums.sum(axis=0) - sums) / (total - counts)[:, None] - means
@@ -68,11 +68,11 @@ def _tested(sums: np.ndarray, counts: np.ndarray, columns: int) -> tuple[Tested,
 def size(
     designs: Sequence[str], pairs: int, repetitions: int, *, skewed: bool = False, true: int = 0, seed: int = 0
 ) -> Iterator[Row]:
-    """The family-wise error of a table over several data sets: max-T, and Holm over all t-tests beside it.
+    """The family-wise error of a table over several data sets: of max-T, and of Holm over all t-tests for comparison.
 
     Args:
-        designs: of the data sets.
-        true: how many rows of each data set truly differ, by 0.2; stars of the others are the errors.
+        designs: designs of the data sets.
+        true: number of rows of each data set that truly differ, by 0.2; stars of the other rows are errors.
     """
     rng = np.random.default_rng(seed)
     wrong = {"max-T": 0, "Holm of t-tests": 0}
@@ -96,21 +96,21 @@ def size(
 def power(
     design: str, pairs: int, columns: int, repetitions: int, *, others: bool = False, seed: int = 1
 ) -> Iterator[Row]:
-    """The power of one pair at the detectable difference that tables print, and at the one that they printed for a single test.
+    """The power of one pair at the detectable difference that tables print, and at the detectable difference of a single test.
 
     Args:
         others: whether the other rows differ as much.
     """
     rng = np.random.default_rng(seed)
     sizes, alike = DESIGNS[design]
-    # What a table prints, on average over tables in which the rows differ as much as they do below.
+    # The printed difference, averaged over tables in which the rows differ as much as below.
     error = _true_error(sizes, alike)
     printed = 0.0
     for _ in range(3):  # the printed difference depends on how the rows differ: iterate to the fixed point
         alphas, squares, freedom = [], [], 1.0
         for table in range(
             min(PRINTED, 5 * repetitions)
-        ):  # few tables would say little about the error: it has few degrees of freedom
+        ):  # an average over few tables would be noisy: the error has few degrees of freedom
             sums, counts = draw(rng, sizes, alike, pairs)
             sums[:, 0 : pairs if others else 1] += printed * counts[:, None]
             if table < min(LEVELS, repetitions):
@@ -137,7 +137,7 @@ def _true_error(sizes: Sequence[int], alike: float) -> float:
 
 
 def few_histories(histories: int, alike: float, repetitions: int, seed: int = 2) -> Row:
-    """How often the permutation test over questions is below .05 without a true difference: why few histories get no star."""
+    """The share of permutation tests over questions below .05 without a true difference: the reason why few histories get no star."""
     rng = np.random.default_rng(seed)
     sizes = LOCOMO[:histories]
     homes = np.repeat(np.arange(histories), sizes)
@@ -157,7 +157,7 @@ def rows(share: float = 1.0) -> list[Row]:
     """Simulate all situations.
 
     Args:
-        share: of the repetitions; 1 takes about four minutes on one core.
+        share: share of the repetitions; 1 takes about four minutes on one core.
     """
     ten, five, many = "10 LoCoMo histories", "5 LoCoMo histories", "500 x 1"
     often, seldom, rarely = (repeated(times, share) for times in (2000, 1000, 400))

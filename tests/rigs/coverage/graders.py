@@ -17,10 +17,10 @@ CELLS = [
 
 
 def rows(share: float = 1.0) -> list[Row]:
-    """Two graders: the first sees the truth, the second with a probability (kappa), and guesses otherwise.
+    """Simulate two graders: the first sees the truth; the second sees it with a probability (kappa), and guesses otherwise.
 
     Args:
-        share: of the repetitions.
+        share: share of the repetitions.
     """
     rng, times, found = np.random.default_rng(1), repeated(REPETITIONS, share), []
     for histories, size, skill, alike in CELLS:

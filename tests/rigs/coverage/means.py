@@ -21,10 +21,10 @@ GROUPS = {
 
 
 def rows(share: float = 1.0) -> list[Row]:
-    """Simulate all situations; those of the intervals by case, which a claim about a memory rests on, four times as often.
+    """Simulate all situations; those of the intervals by case, which support claims about memories, four times as often.
 
     Args:
-        share: of the repetitions.
+        share: share of the repetitions.
     """
     times = repeated(REPETITIONS, share)
     return [
@@ -77,7 +77,7 @@ def _histories(times: int) -> Iterator[Row]:
 
 
 def _few(times: int) -> Iterator[Row]:
-    """Histories too few for an interval by case, and five that are alike."""
+    """Too few histories for an interval by case, and five histories with equal means."""
     rng = np.random.default_rng(4)
     cells = [(histories, mean, alike) for histories in (2, 3, 4) for mean in (0.5, 0.02) for alike in (0.0, 0.02, 0.1)]
     for histories, mean, alike in [*cells, (4, 0.9, 0.3), (5, 0.02, 0.3)]:

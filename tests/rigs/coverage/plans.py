@@ -20,7 +20,7 @@ def rows(share: float = 1.0) -> list[Row]:
     """Simulate all situations.
 
     Args:
-        share: of the repetitions.
+        share: share of the repetitions.
     """
     return [*_components(repeated(3 * REPETITIONS, share)), *_plans(repeated(REPETITIONS, share))]
 

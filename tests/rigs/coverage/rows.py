@@ -1,4 +1,4 @@
-"""What a simulation returns, and the scores that simulations draw."""
+"""The results of simulations, and the random scores that they use."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def repeated(repetitions: int, share: float) -> int:
 
 
 def covered(intervals: Iterable[Interval | None], truth: float) -> float:
-    """The share of intervals that hold the truth; one that is not printed counts as a miss."""
+    """The share of intervals that hold the truth; an interval that is not printed counts as a miss."""
     return float(np.mean([each is not None and each.low <= truth <= each.high for each in intervals]))
 
 

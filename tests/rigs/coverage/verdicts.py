@@ -1,7 +1,7 @@
-"""How often the verdict on a published number says what, when both labs asked the same questions.
+"""Frequencies of the verdicts on a published number, when both labs asked the same questions.
 
 An answer's score is right with a probability of its own (beta-distributed), so that two runs give different scores to `FLIPS` of the
-questions. What one build does to all questions of a history alike, and what a run does to all questions, may be added.
+questions. An effect of one build on all questions of a history, and an effect of a run on all questions, may be added.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ ROUNDED = 0.001**2 / 12
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """What is simulated."""
+    """A simulated situation."""
 
     name: str
     sizes: tuple[int, ...]
@@ -30,9 +30,9 @@ class Situation:
     builds: int = 1
     flips: float = FLIPS
     of_history: float = 0.0
-    """Standard deviation of what a build adds to a whole history."""
+    """Standard deviation of a build's effect on a whole history."""
     of_run: float = 0.0
-    """Standard deviation of what a run adds to all questions."""
+    """Standard deviation of a run's effect on all questions."""
 
 
 SITUATIONS = (
@@ -53,7 +53,7 @@ def rows(share: float = 1.0) -> list[Row]:
     """Simulate all situations.
 
     Args:
-        share: of the repetitions.
+        share: share of the repetitions.
     """
     times = repeated(REPETITIONS, share)
     return [row for number, each in enumerate(SITUATIONS) for row in _situation(each, times, number)]
@@ -70,7 +70,7 @@ def _situation(situation: Situation, times: int, seed: int) -> Iterator[Row]:
 
 
 def runs(situation: Situation, times: int, rng: np.random.Generator) -> np.ndarray:
-    """What each history adds to the mean of each run, float64 [times, histories, builds + 1]; the last run is theirs."""
+    """Contribution of each history to the mean of each run, float64 [times, histories, builds + 1]; the last run is theirs."""
     size = sum(situation.sizes)
     count = situation.builds + 1
     parts = np.zeros((times, len(situation.sizes), count))

@@ -46,7 +46,7 @@ class BrowserError(RuntimeError):
 
 
 def program() -> str | None:
-    """The browser that is installed; None without one."""
+    """Path of the installed browser; None if there is none."""
     return next((path for name in PROGRAMS if (path := shutil.which(name))), None)
 
 
@@ -143,12 +143,12 @@ class Browser:
         return result
 
     def send(self, method: str, **values: Any) -> Mapping[str, Any]:
-        """One command of the DevTools protocol."""
+        """Send one command of the DevTools protocol."""
         answer: Mapping[str, Any] = self._run(self._send(method, values))
         return answer
 
     def run(self, script: str) -> Any:
-        """The value of an expression in the page; promises are awaited.
+        """Evaluate an expression in the page and return its value; promises are awaited.
 
         Raises:
             BrowserError: the expression raised an error.
@@ -168,7 +168,7 @@ class Browser:
         self.wait(f"(document.getElementById('page') || {{dataset: {{}}}}).dataset.ready === {json.dumps(address)}")
 
     def go(self, address: str) -> None:
-        """Another page of the report that is open."""
+        """Go to another page of the open report."""
         self.run(f"location.hash = {json.dumps(address)}")
         self.wait(f"document.getElementById('page').dataset.ready === {json.dumps(address)}")
 
@@ -200,16 +200,16 @@ class Browser:
         self.send("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
 
     def screenshot(self, file: Path) -> None:
-        """Save what is seen, as PNG."""
+        """Save the visible page as PNG."""
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(base64.b64decode(self.send("Page.captureScreenshot", format="png")["data"]))
 
     def pdf(self) -> bytes:
-        """The page as it would be printed."""
+        """Save the printed form of the page as PDF."""
         return base64.b64decode(self.send("Page.printToPDF", printBackground=True)["data"])
 
     def busy(self) -> float:
-        """Seconds that the page's main thread has worked since it was opened, waiting for the processor not counted."""
+        """CPU seconds of the page's main thread since the page was opened, without waiting for the processor."""
         metrics = {each["name"]: each["value"] for each in self.send("Performance.getMetrics")["metrics"]}
         return float(metrics.get("ProcessTime", metrics["TaskDuration"]))
 

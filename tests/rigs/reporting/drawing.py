@@ -1,4 +1,4 @@
-"""The drawing of the packages in ARCHITECTURE.md: who imports whom."""
+"""The drawing of the packages in ARCHITECTURE.md and their imports."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[3]
 PACKAGES = ("data_loaders", "memsys", "eval", "scripts")
 DEPTH = {"memsys.llm.offline": 3}
-"""Packages drawn apart from the one that they stand in, beside all those of two levels; deeper ones are part of these."""
+"""Packages that get a box of their own in addition to all packages of two levels; deeper packages are part of their parents' boxes."""
 DRAWING = re.compile(r"(?<=<!-- drawing -->\n).*?(?=<!-- end of drawing -->)", re.DOTALL)
 
 
 def arrows() -> set[tuple[str, str]]:
-    """Pairs of packages of which the first imports something of the second.
+    """Pairs of packages: the first imports a module of the second.
 
-    The modules that stand directly in a floor are drawn as its base: what they import of their own floor is left out.
+    The modules directly in a floor are drawn as its base: their imports from their own floor are left out.
     """
     return {
         (here, there)
@@ -37,7 +37,7 @@ def rooms(pairs: set[tuple[str, str]]) -> list[str]:
 
 
 def drawing() -> str:
-    """Mermaid: a box a package; arrows point from a package to those it imports, implied ones left out."""
+    """Mermaid: a box per package; arrows point from a package to the packages that it imports, without implied arrows."""
     pairs = arrows()
     lines = ["```mermaid", "flowchart BT"]
     for package in PACKAGES:
@@ -49,7 +49,7 @@ def drawing() -> str:
 
 
 def _direct(pairs: set[tuple[str, str]]) -> set[tuple[str, str]]:
-    """The pairs without those that a detour over another package says already."""
+    """The pairs without those that follow from a path over another package."""
     reached = {here: {there for one, there in pairs if one == here} for here, _ in pairs}
     grows = True
     while grows:

@@ -1,7 +1,7 @@
-"""Run folders of any size with invented histories, answers and scores: what the report's speed is measured on, and its tests read.
+"""Run folders of any size with invented histories, answers and scores, for the report's speed measurement and its tests.
 
-Nothing of it says anything about memories. The texts are drawn from a short list of words by a seed; `hostile` puts HTML, scripts, marks
-of direction, a key of the kind that JavaScript treats specially and a line of a megabyte among them.
+The data say nothing about memories. The texts are drawn from a short list of words by a seed; `hostile` adds HTML, scripts, direction
+marks, a key that JavaScript treats specially, and a line of a megabyte.
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ TURNS = 40
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """How much is invented."""
+    """The amount of invented data."""
 
     memories: int = 3
     histories: int = 6
     questions: int = 8
-    """Of each history."""
+    """Number of questions of each history."""
     hostile: bool = False
 
 

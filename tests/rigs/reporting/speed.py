@@ -1,4 +1,4 @@
-"""What `memsys-bench report-speed` does: invent runs, build their report, open it, search it."""
+"""The command `memsys-bench report-speed`: invent runs, build their report, open it, search it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.rigs.reporting.invented import Size, write_results
 
 HISTORIES = 10
 WANTED = {"open": 2.0, "search": 0.2}
-"""Seconds of the page's process that opening and searching may take."""
+"""Maximum CPU seconds of the page's process for opening and searching."""
 SEARCHES = ("violin.*harbour", "^h3 ", "(lemon|market) (sister|engine)", "garden")
 SEARCH = """(async () => {
   const box = document.getElementById("search"), start = performance.now();
@@ -37,11 +37,11 @@ class Timed:
     what: str
     wall: float
     cpu: float
-    """Seconds of the processor that the page's process used."""
+    """CPU seconds of the page's process."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print the times; 1 when one is longer than wanted."""
+    """Print the times; return 1 if one is longer than `WANTED`."""
     parser = argparse.ArgumentParser(prog=as_called("python -m scripts report-speed"), description=__doc__)
     parser.add_argument("--memories", type=whole(2), default=34)
     parser.add_argument("--questions", type=whole(1), default=3406)
