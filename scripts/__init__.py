@@ -10,6 +10,6 @@ if sys.platform == "win32":
         "error: memsys-bench runs on Linux and macOS; on Windows run it in WSL (wsl --install), where every command works"
     )
 
-# Cells are what runs in parallel; linear algebra that starts threads of its own would only get in their way.
+# Cells run in parallel; linear algebra with threads of its own would only compete with them.
 for _variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(_variable, "1")

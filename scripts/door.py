@@ -1,4 +1,4 @@
-"""From a notebook or a script what the commands do: load a data set, build a memory, ask, score, compare.
+"""The Python API for notebooks and scripts, with the same steps as the commands: load a data set, build a memory, ask, score, compare.
 
     from scripts.door import Lab, compare, in_words     # installed: from memsys_bench import Lab, compare, in_words
 
@@ -10,8 +10,8 @@
     print(markdown(lab.table(bm25, mine)))               # the table, caption and costs included
     lab.frame(bm25, mine).groupby("memory").mean(numeric_only=True)  # a pandas frame, one row a memory and question
 
-Folders, identities, cache and files are those of `memsys-bench run`, which is made of the same calls: each reads what the other has
-answered. A failed call is an outcome that is counted and shown, here as there.
+Folders, identities, cache and files are those of `memsys-bench run`, which uses the same functions: the API and the command read each
+other's answers. In both, a failed call is an outcome that is counted and shown.
 """
 
 from __future__ import annotations

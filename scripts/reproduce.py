@@ -1,4 +1,4 @@
-"""`python -m scripts.reproduce …`, as papers and other READMEs quote it: `python -m scripts reproduce …`."""
+"""`python -m scripts.reproduce …`, the form quoted in papers and other READMEs: `python -m scripts reproduce …`."""
 
 import sys
 

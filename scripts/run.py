@@ -1,4 +1,4 @@
-"""`python -m scripts.run …`, as papers and other READMEs quote it: `python -m scripts run …`."""
+"""`python -m scripts.run …`, the form quoted in papers and other READMEs: `python -m scripts run …`."""
 
 import sys
 

@@ -1,1 +1,1 @@
-"""Answers of others: read the formats in which people publish them, join them with a data set, audit them, and write ours in theirs."""
+"""Published answers: read their formats, join them with a data set, audit them, and export our answers in these formats."""

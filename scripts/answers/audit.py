@@ -1,8 +1,8 @@
-"""Findings from a claim's own file: the file's mean against every printed score, and flags that anyone can check.
+"""Findings from a claim's own file: the file's mean against every printed score, and flags that every reader can check.
 
-A printed score is *supported* where a reading of the file rounds to it; `readings` lists them, and the table names the one that does. It is
-a *subset* where that file covers only part of the questions, *another run* where the manifest says that it is the score of another file
-and this file's own differs, and *not supported by this file* otherwise. It *cannot be told* where the file stores nothing of the kind.
+A printed score is *supported* if a reading of the file rounds to it; `readings` lists the readings, and the table names the agreeing one.
+It is a *subset* if that file covers only part of the questions, *another run* if the manifest says that it is the score of another file
+and this file's own mean differs, and *not supported by this file* otherwise. It *cannot be told* if the file stores no such measure.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ LONG = 100
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One printed score and what the file says about it."""
+    """One printed score and the file's own value for it."""
 
     printed: Printed
     status: Status
     file: float | None
-    """The reading that the printed score is compared with: the one that agrees, else the plain mean."""
+    """The reading that the printed score is compared with: the agreeing reading, else the plain mean."""
     reading: str
 
 
@@ -63,7 +63,7 @@ def is_subset(scored: ScoredClaim) -> bool:
 
 
 def covered(scored: ScoredClaim) -> int:
-    """Answers to answerable questions, with those that have no question of the data set."""
+    """Answers to answerable questions, including answers without a question of the data set."""
     return int(scored.answerable.sum()) + scored.answers - len(scored.asked)
 
 
@@ -72,12 +72,12 @@ WHOLE: Mapping[str, int] = {"LoCoMo": 1540, "LongMemEval": 470}
 
 
 def _answerable_in_all(scored: ScoredClaim) -> int:
-    """Answerable questions of the whole data set; of BEAM, all of the tier's."""
+    """Number of answerable questions of the whole data set; for BEAM, all questions of the tier."""
     return WHOLE.get(scored.claim.dataset, scored.whole)
 
 
 def readings(scored: ScoredClaim, printed: Printed) -> dict[str, float]:
-    """The means of the file that a printed score may be, the plainest first; empty where the file stores nothing of the kind."""
+    """Means of the file that a printed score may stand for, the plainest first; empty if the file stores no such measure."""
     mask = scored.answerable if printed.over == "1-4" else np.ones(len(scored.asked), dtype=bool)
     if printed.of == "f1":
         rules = {"stored F1": "stored_f1", "official F1": "f1", "plain F1": "plain_f1"}
@@ -108,7 +108,7 @@ def readings(scored: ScoredClaim, printed: Printed) -> dict[str, float]:
 
 
 def flags(scored: ScoredClaim) -> list[str]:
-    """Warnings before comparing the claim; each is a fact of the file, with its number."""
+    """Warnings before a comparison with the claim; each is a fact of the file, with a number."""
     found, verdict, words = [], scored.measures["verdict"], scored.measures["words"]
     judged, answerable = scored.where("verdict"), scored.answerable
     if scored.changed:
@@ -169,7 +169,7 @@ class Same:
     name: str
     equal: int
     compared: int
-    """Questions for which both have an answer that tells."""
+    """Number of questions for which both have an informative answer."""
     bytes: bool
     """The files are the same, byte for byte."""
 
@@ -182,11 +182,11 @@ class Same:
 
 
 def duplicates(all_scored: Sequence[ScoredClaim]) -> dict[str, list[Same]]:
-    """For each claim, those whose answers are its own more often than chance has it.
+    """For each claim, the other claims with equal answers more often than by chance.
 
-    Answers of fewer than six words, those that are the gold, and those that say that they do not know agree by nature and are left out.
-    Chance is the share of equal answers over all pairs of claims of other repositories on the data set; a pair counts with at least ten
-    equal answers, half of those compared, and a probability under one in a million.
+    Answers of fewer than six words, answers that equal the gold, and answers that say "I do not know" often agree by nature and are left
+    out. Chance is the share of equal answers over all pairs of claims from different repositories on the data set. A pair counts if it has
+    at least ten equal answers, half of the compared answers are equal, and the probability is under one in a million.
     """
     same: dict[str, list[Same]] = defaultdict(list)
     for dataset in sorted({scored.claim.dataset for scored in all_scored}):
@@ -231,6 +231,6 @@ def mean_of(scored: ScoredClaim, name: str, mask: np.ndarray | None = None) -> E
 
 
 def detectable_at(scored: ScoredClaim) -> float | None:
-    """The paired difference that these questions detect with 80 % power, under the assumption of `eval.statistics.power.planned`."""
+    """The paired difference that these questions detect with 80 % power, with the assumption of `eval.statistics.power.planned`."""
     known = planned(sizes(scored))
     return None if known is None else known[0]

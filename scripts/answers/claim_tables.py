@@ -1,4 +1,4 @@
-"""The tables of `memsys-bench claims` as Markdown, CSV and JSON: every claim, its own file and flags. Text of others is inert in each."""
+"""The tables of `memsys-bench claims` as Markdown, CSV and JSON: every claim, its own file and flags. Foreign text is inert in each."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ TITLES = {"f1": "F1", "plain_f1": "plain F1", "bleu1": "BLEU-1", "rouge_l": "ROU
 
 @dataclass(frozen=True)
 class Row:
-    """Everything about one claim."""
+    """All data about one claim."""
 
     scored: ScoredClaim
     findings: Sequence[Finding]
     flags: Sequence[str]
     same: Sequence[Same]
     file_mean: float | None
-    """Of all verdicts of the file."""
+    """Mean of all verdicts of the file."""
     answerable: Estimate | None
     unanswerable: Estimate | None
     measures: Mapping[str, Estimate | None]
@@ -47,7 +47,7 @@ class Row:
 
 
 def rows_of(all_scored: Sequence[ScoredClaim]) -> list[Row]:
-    """A row for each claim; full context, the bar, comes first, then the highest mean of the file."""
+    """A row for each claim; full context comes first, as the baseline, then the claims by descending mean of their file."""
     same = duplicates(all_scored)
     rows = [_row(scored, same.get(scored.claim.name, [])) for scored in all_scored]
     return sorted(
@@ -79,13 +79,13 @@ def _row(scored: ScoredClaim, same: Sequence[Same]) -> Row:
 
 
 def inert(text: str) -> str:
-    """Text of others on one line, without marks that a terminal, Markdown or HTML would act on."""
+    """Foreign text on one line, without marks that a terminal, Markdown or HTML would interpret."""
     plain = " ".join(visible(text).split())
     return re.sub(r"([\\`*_\[\]<>|#!~])", r"\\\1", plain).replace("&", "&amp;")
 
 
 def cell(text: str) -> str:
-    """Text of a CSV cell on one line, with what is active escaped and no formula for a spreadsheet."""
+    """Text of a CSV cell on one line, with active marks escaped and no formula for a spreadsheet."""
     plain = " ".join(visible(text).split())
     return f"'{plain}" if plain[:1] in "=+-@" and plain and not re.fullmatch(r"-?\d+(\.\d+)?", plain) else plain
 
@@ -231,12 +231,12 @@ def record(row: Row) -> dict[str, Any]:
 
 
 def as_json(rows: Sequence[Row], missing: Mapping[str, str]) -> str:
-    """Everything about every claim, and why some are not there."""
+    """All data about every claim, and the reasons for missing claims."""
     return json.dumps({"claims": [record(row) for row in rows], "missing": dict(missing)}, indent=1)
 
 
 def as_csv(rows: Sequence[Row]) -> str:
-    """One line a printed score; a claim that prints none has one line."""
+    """One line per printed score; a claim without printed scores has one line."""
     lines = [line for row in rows for line in _csv_lines(row)]
     return csv_text([list(lines[0]), *(line.values() for line in lines)])
 

@@ -1,7 +1,7 @@
-"""Read published answers by a description of their form (`conf/claims/forms.yaml`): where records are, and where their fields are.
+"""Read published answers by a description of their form (`conf/claims/forms.yaml`): the places of records and of their fields.
 
-A new form is a few lines of YAML. What a form does not describe is read as its form `flat` says. A record that is damaged is counted and
-listed with its place, and the others are read: other people's files are judged by what they hold.
+A new form is a few lines of YAML. Parts that a form does not describe are read as in the form `flat`. A damaged record is counted and
+listed with its place, and the other records are read: a file is judged by its readable content.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from scripts.settings.types import STRICT, Natural, Text
 
 FORMS = Path(__file__).resolve().parents[2] / "conf" / "claims" / "forms.yaml"
 LONGEST_NAME = 200
-"""Characters of a conversation's name: a pattern takes as long as the square of a name's length."""
+"""Maximum number of characters of a conversation's name: the time of a pattern grows with the square of the name's length."""
 NESTED = 20
-"""Lists within lists that are read as a text, at most."""
+"""Maximum depth of nested lists that are read as a text."""
 LISTED = 20
-"""At most this many irregularities of a kind are listed; all are counted."""
+"""Maximum number of listed irregularities of a kind; all are counted."""
 SCORES = ("f1", "bleu1", "rouge_l_f")
-"""Scores of the file's authors that are kept beside their verdict."""
+"""Scores of the file's authors that are kept in addition to their verdict."""
 FIELDS = (
     "question", "question_id", "conversation", "gold", "answer", "category", "verdict", *SCORES,
     "tokens", "seconds", "milliseconds", "outcome", "error", "cut",
@@ -88,7 +88,7 @@ class Form:
 
     @property
     def takes(self) -> frozenset[str]:
-        """Names of its options."""
+        """Names of the form's options."""
         places = (*self.records, *(place for own in self.fields.values() for place in own))
         return frozenset(name for place in places for name in re.findall(OPTION, place))
 
@@ -111,7 +111,7 @@ class Contents:
 
 
 class _Once(yaml.SafeLoader):
-    """YAML in which no mapping names a key twice; the standard loader keeps the last one without a word."""
+    """A YAML loader that refuses duplicate keys; the standard loader silently keeps the last one."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         names = Counter(str(key.value) for key, _ in node.value)
@@ -193,7 +193,7 @@ def read_declared(files: Sequence[Parsed], form: Form, options: Mapping[str, str
 
 
 def _filled(place: str, chosen: Mapping[str, str]) -> str:
-    """A place with the values of its options; plain substitution, so that no text of a form or an option is a format."""
+    """A place with the values of its options filled in by plain substitution: no text of a form or an option acts as a format string."""
 
     def value(found: re.Match[str]) -> str:
         if found[1] not in chosen:
@@ -205,7 +205,7 @@ def _filled(place: str, chosen: Mapping[str, str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Spot:
-    """A record with what surrounds it."""
+    """A record with its surrounding values."""
 
     record: Mapping[str, Any]
     keys: tuple[str, ...]
@@ -217,7 +217,7 @@ class _Spot:
         return f"{self.file}[{']['.join(self.keys)}]"
 
     def get(self, where: str) -> tuple[bool, Any]:
-        """Whether the place exists, and its value."""
+        """Return whether the place exists, and its value."""
         if where in self.record:
             return True, self.record[where]
         if where.isidentifier():
@@ -255,7 +255,7 @@ class _Spot:
 
 
 def _first_with_answers(file: Parsed, places: Sequence[str], form: Form) -> list[_Spot]:
-    """The records at the first place where one of them asks something."""
+    """The records at the first place where at least one has a question."""
     asked = (*form.fields["question"], *form.fields["question_id"])
     for place in places:
         spots = [_Spot(*found, file.name) for found in _walk(file.content, place.split("/"), (), ())]
@@ -278,7 +278,7 @@ def _walk(
 
 
 def _read(contents: Contents, form: Form, chosen: Mapping[str, str], spot: _Spot) -> None:
-    """Add one record's answer, or count what is wrong with the record."""
+    """Add one record's answer, or count the record's fault."""
     if wrong := _no_answer(form, spot):
         contents.note(wrong, spot.place)
         return
@@ -317,7 +317,7 @@ def _read(contents: Contents, form: Form, chosen: Mapping[str, str], spot: _Spot
             outcome,
             error,
             stored["cut"] is True,
-            int(tokens) if tokens else None,  # 0 stands where the recalled text was not at hand
+            int(tokens) if tokens else None,  # files write 0 where the recalled text was not available
             seconds if outcome == "answered" else None,
         )
     )
@@ -334,7 +334,7 @@ def _outcome(stored: Mapping[str, Any], text: str, missing: bool) -> tuple[Outco
 
 
 def _no_answer(form: Form, spot: _Spot) -> str:
-    """Why a record holds no answer; empty where it holds one."""
+    """The reason why a record holds no answer; empty where it holds one."""
     if not isinstance(spot.record, dict):
         return "record that is no object"
     if form.needs and form.needs not in spot.record:
@@ -345,7 +345,7 @@ def _no_answer(form: Form, spot: _Spot) -> str:
 
 
 def _verdict(contents: Contents, form: Form, spot: _Spot, stored: Any) -> dict[str, tuple[float | None, ...]]:
-    """The verdict as the grade `judge`, on a scale from 0 to 1; no grade where the record has none."""
+    """The verdict as the grade `judge`, on a scale from 0 to 1; no grade if the record has no verdict."""
     word = spot.get(form.scale.fails)[1] if form.scale.fails else None
     verdict = verdict_of(stored, form.scale, word)
     if verdict.state == "absent":

@@ -1,9 +1,9 @@
 """Write a run in the schema of Every Eval Ever (0.3.0; the package `every-eval-ever`, which needs Python 3.12, validates it).
 
-`data/<data set>/<developer>/<name>/<uuid>.json` holds the scores, `<uuid>_samples.jsonl` one line for each answer and score. What the
-schema calls a model is here the memory with everything behind it; its roles stand in `additional_details`. The uuid is made from the run's
-own identity, so the same run gives the same files. An answer without a score has no line, because a line needs a number; the counts are in
-`score_details`. `is_correct`, which the schema wants of every score, is a score of at least 0.5.
+`data/<data set>/<developer>/<name>/<uuid>.json` holds the scores, `<uuid>_samples.jsonl` one line for each answer and score. The "model"
+of the schema is here the memory with all its models; its roles are in `additional_details`. The uuid is computed from the run's
+identity, so the same run gives the same files. An answer without a score has no line, because a line needs a number; the counts are in
+`score_details`. `is_correct`, which the schema requires for every score, is a score of at least 0.5.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ NEWLINE = b"\n"
 
 
 def write_every_eval_ever(run: FinishedRun, to: Path) -> list[str]:
-    """Write both files into a folder; returns what was written, as lines.
+    """Write both files into a folder; returns lines about the written files.
 
     Raises:
         RunError: the run is not scored.
@@ -71,7 +71,7 @@ def write_every_eval_ever(run: FinishedRun, to: Path) -> list[str]:
 
 
 def _samples_file(place: str, samples: bytes) -> dict[str, Any]:
-    """How the aggregate names its file of samples."""
+    """The aggregate's reference to its file of samples."""
     checksum, rows = hashlib.sha256(samples).hexdigest(), samples.count(NEWLINE)
     return {"format": "jsonl", "file_path": place, "hash_algorithm": "sha256", "checksum": checksum, "total_rows": rows}
 
@@ -177,7 +177,7 @@ def _plain(text: str) -> str:
 
 
 def _strings(values: Mapping[str, Any]) -> dict[str, str]:
-    """Values as text, as the schema wants details."""
+    """Values as text, because the schema requires text in details."""
     return {
         name: value if isinstance(value, str) else json.dumps(value, sort_keys=True, default=str)
         for name, value in values.items()

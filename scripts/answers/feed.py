@@ -1,7 +1,7 @@
 """Changes since the last site: a hash of each claim's numbers, its history, and an Atom feed of it (RFC 4287).
 
-The history stands in the site's own `claims.json`, so a new site goes on from the one whose place it takes. The bytes depend on the
-numbers, that history and the given day alone.
+The history is stored in the site's own `claims.json`, so a new site continues the history of the site that it replaces. The bytes depend
+on the numbers, that history and the given day alone.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ NUMBERS = (
     "n", "of", "joined", "file_mean", "findings", "scores", "unknown", "words", "tokens", "detectable", "flags", "same_answers",
     "counts",
 )  # fmt: skip
-"""Fields of a claim's record that are results; another value of any of them is a change."""
+"""Fields of a claim's record that are results; a new value in any of them is a change."""
 History = dict[str, list[dict[str, Any]]]
-"""By claim: what each version said and from which day on, the oldest first."""
+"""By claim: the content of each version and its first day, the oldest first."""
 
 
 def digest(row: Row) -> str:
-    """A hash of a claim's numbers to six figures, so that another machine's last bits are no change."""
+    """A hash of a claim's numbers, rounded to six digits, so that rounding errors of another machine are no change."""
     known = record(row)
     text = json.dumps(_coarse({name: known[name] for name in NUMBERS}), sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
@@ -59,7 +59,7 @@ def headline(row: Row) -> dict[str, str]:
 
 
 def earlier(folder: Path) -> History:
-    """The history that an earlier site in this folder holds; empty without one.
+    """The history of an earlier site in this folder; empty without an earlier site.
 
     Raises:
         RunError: its `claims.json` is damaged.
@@ -83,10 +83,10 @@ def _is_version(entry: Mapping[str, Any]) -> bool:
 
 
 def history(rows: Sequence[Row], before: History, day: str | None) -> History:
-    """The history with what is new in these rows.
+    """The history with the changes in these rows.
 
     Args:
-        day: of the new entries; None dates a claim that is new by the manifest.
+        day: day of the new entries; None takes a new claim's date from the manifest.
 
     Raises:
         RunError: numbers have changed and no day is given.
@@ -162,5 +162,5 @@ def _midnight(day: str) -> str:
 
 
 def _plain(text: str) -> str:
-    """A text that XML may hold: it has no characters for most control codes, nor for lone surrogates."""
+    """A text that XML may hold: without the control codes and lone surrogates that XML forbids."""
     return " ".join(visible(text).replace("\ufffe", "").replace("\uffff", "").split())

@@ -26,7 +26,7 @@ class ExportedAnswer:
 
     case_id: str
     position: int
-    """Of the case in the run's data."""
+    """Position of the case in the run's data."""
     question: Question
     gold: Gold
     prediction: Prediction | None
@@ -38,7 +38,7 @@ class ScoreFile:
     """One score file of the run."""
 
     id: str
-    """Its name: the metric and the hash of its settings."""
+    """Name of the file: the metric and the hash of its settings."""
     metric: str
     title: str
     settings: Mapping[str, Any]
@@ -51,16 +51,16 @@ class ScoreFile:
 
 @dataclass(frozen=True, slots=True)
 class FinishedRun:
-    """A run as it is exported."""
+    """A run for export."""
 
     folder: Path
     record: RunRecord
     title: str
     dataset_title: str
     licence: str
-    """Of the data set's file; empty for the shipped sample and for files that the manifest does not know."""
+    """Licence of the data set's file; empty for the shipped sample and for files that are not in the manifest."""
     url: str
-    """Where the data set's file is downloaded; empty likewise."""
+    """Download address of the data set's file; empty in the same cases."""
     lines: Sequence[ExportedAnswer]
     scores: Sequence[ScoreFile]
 
@@ -123,7 +123,7 @@ def finished_run(folder: Path, root: Path | None) -> FinishedRun:
 
 
 def score_title(metric: str) -> str:
-    """Title of a score file's metric; its name where the metric has no settings any more."""
+    """Title of a score file's metric; its name if the metric is no longer configured."""
     if metric.startswith(THEIRS):
         return f"{metric.removeprefix(THEIRS)}, as graded by the authors"
     if judged_by(metric) is not None:

@@ -1,4 +1,4 @@
-"""Read files of published answers in whichever known form they have, and join them with a data set."""
+"""Read files of published answers in any known form, and join them with a data set."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from scripts.answers.parsing import Parsed, digest, parsed
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """Files as one form reads them."""
+    """The result of reading files by one form."""
 
     name: str
-    """File name without folders: the folders of this machine are nobody's business."""
+    """File name without folders: the folders of this machine stay private."""
     sha256: str
-    """Of the file; of several: of the sha256 of each."""
+    """sha256 of the file; for several files, of the list of their sha256."""
     form: Form
     contents: Contents
     matched: Matched
@@ -30,7 +30,7 @@ def read_answers(questions: Questions, path: Path, wanted: str | None = None) ->
     """Read a file, a folder of files that belong together, or a run folder.
 
     Args:
-        wanted: its form, as `NAME` or `NAME:option=value`; None takes the one that reads most.
+        wanted: its form, as `NAME` or `NAME:option=value`; None takes the form that reads most.
 
     Raises:
         DataError: a file is damaged, or the wanted form does not fit.
@@ -56,7 +56,7 @@ def best_reading(
     wanted: str = "",
     options: Mapping[str, str] | None = None,
 ) -> Reading:
-    """The files as the wanted form reads them, else as that of all forms which makes most of them.
+    """Read the files by the wanted form, else by the form that reads most of them.
 
     Raises:
         DataError: the wanted form does not read them.
@@ -86,9 +86,9 @@ def reading(name: str, files: Sequence[Parsed], form: Form, contents: Contents, 
 
 
 def _worth(reading: Reading) -> tuple[int, int, int, int]:
-    """How much a form makes of a file: answers with a question, with text, with the data set's gold, with a verdict.
+    """The quality of a form's reading: numbers of answers with a question, with text, with the data set's gold, with a verdict.
 
-    Duplicates count as well: a form that takes the gold for the answer makes equal answers of two different ones.
+    Duplicates are a criterion, too: a form that mistakes the gold for the answer turns two different answers into equal ones.
     """
     answers, matched = reading.contents.answers, reading.matched
     texts = sum(bool(answer.answer.strip()) for answer in answers)

@@ -1,7 +1,7 @@
-"""Several graders of the answers of one claim: kept in a file, and side by side with their means, kappa and prediction-powered scores.
+"""Several graders of the answers of one claim: stored in a file, and compared by means, kappa and prediction-powered scores.
 
-A grader is whoever gave verdicts: the file's own judge, people, or a judge of ours (`scripts.lab.rejudging`). Of two, Cohen's kappa is
-over the answers that both graded. Where people gave the stored verdicts, they give a prediction-powered score from each judge of ours.
+A grader is a source of verdicts: the file's own judge, people, or a judge of ours (`scripts.lab.rejudging`). Cohen's kappa of two graders
+is over the answers that both graded. If people gave the stored verdicts, there is a prediction-powered score for each judge of ours.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from scripts.answers.manifest import Claim
 PEOPLE = "people"
 """The judge of a claim whose stored verdicts are labels by people."""
 SAMPLED = 200
-"""Labels that count where people labelled every answer: the first of `sample_order`."""
+"""Number of labels that count if people labelled every answer: the first ones of `sample_order`."""
 STORED = f"{THEIRS}judge"
-"""The grader that the file itself holds."""
+"""Name of the grader of the file's own verdicts."""
 STAND_IN = " (stand-in)"
-"""Ends the name of a judge that is an engine without a model."""
+"""End of the name of a judge that is an engine without a model."""
 COLUMNS = ("grader", "judged", "failed", "mean", "kappa with")
 Key = tuple[str, str]
 
@@ -40,9 +40,9 @@ class Grader:
 
     name: str
     values: Mapping[Key, float]
-    """By case and question, repeats averaged; answers without a verdict are left out."""
+    """Values by case and question, averaged over repeats; answers without a verdict are left out."""
     failed: int
-    """Answers that were to be judged and have no verdict."""
+    """Number of answers that should have been judged and have no verdict."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,24 +51,24 @@ class Judged:
 
     graders: tuple[Grader, ...]
     sha256: str
-    """Of the files that were judged."""
+    """sha256 of the judged files."""
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Graders side by side, as texts."""
+    """The comparison of graders, as texts."""
 
     rows: tuple[tuple[str, ...], ...]
-    """One a grader, in the order of `COLUMNS`."""
+    """One row per grader, in the order of `COLUMNS`."""
     powered: tuple[str, ...]
-    """A prediction-powered score, or why there is none, for each judge where people labelled answers."""
+    """For each judge, a prediction-powered score or the reason why there is none, if people labelled answers."""
 
 
 def compared(claim: Claim, graders: Sequence[Grader], clusters: Mapping[Key, str]) -> Comparison:
-    """The mean of every grader, kappa of every two, and prediction-powered scores.
+    """Compute the mean of every grader, kappa of every pair, and prediction-powered scores.
 
     Args:
-        clusters: conversation of every answer that is graded.
+        clusters: conversation of every graded answer.
     """
     titles = [title_of(claim, each) for each in graders]
     rows = []
@@ -110,7 +110,7 @@ def _powered(judge: Grader, people: Grader, clusters: Mapping[Key, str]) -> str:
     """The score that people would give to all answers, from the judge's verdicts and their labels."""
     keys = list(judge.values)
     known = {key: people.values[key] for key in keys if key in people.values}
-    if len(known) == len(keys):  # all labels would be their own mean; a random part shows what a judge adds to few
+    if len(known) == len(keys):  # all labels are their own mean; a random part shows the gain from a judge
         known = {key: known[key] for key in sample_order(keys)[:SAMPLED]}
     labels = [known.get(key) for key in keys]
     try:
@@ -121,7 +121,7 @@ def _powered(judge: Grader, people: Grader, clusters: Mapping[Key, str]) -> str:
 
 
 def keep(results: Path, claim: Claim, judged: Judged) -> None:
-    """Write the graders of a claim, for the site; those of an earlier judging of the claim are replaced."""
+    """Write the graders of a claim, for the site; graders of an earlier judging of the claim are replaced."""
     content = {
         "claim": claim.name,
         "sha256": judged.sha256,
@@ -134,7 +134,7 @@ def keep(results: Path, claim: Claim, judged: Judged) -> None:
 
 
 def kept(results: Path, claim: Claim) -> Judged | None:
-    """The graders that `keep` has written for a claim; None where it was never judged again.
+    """The graders that `keep` has written for a claim; None if it was never judged again.
 
     Raises:
         RunError: the file is damaged.

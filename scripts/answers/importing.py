@@ -1,4 +1,4 @@
-"""Make a run folder of published answers, so that everything that reads a run reads it: scores, tables, differences, inspection.
+"""Make a run folder of published answers, so that all tools for runs can read it: scores, tables, differences, inspection.
 
 The folder's name holds the answers' identity: sha256 and format of the file, and the data. Importing again writes the same bytes.
 """
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """A user's facts about a file of answers that the file itself lacks."""
+    """Facts about a file of answers that the user gives because the file lacks them."""
 
     name: str
     """Name of the run and of its row."""
@@ -43,7 +43,7 @@ class Origin:
     by: str = ""
     licence: str = ""
     source: str = ""
-    """Where the file can be had."""
+    """Source of the file."""
 
 
 def import_run(
@@ -53,12 +53,12 @@ def import_run(
 
     Args:
         cfg: sets where the data are.
-        dataset: loaded and cut; answers to questions that the cut leaves out are counted and left out.
+        dataset: the loaded and cut data set; answers to questions outside the cut are counted and left out.
         read: joins the answers with the questions of the whole data set, such as `read_answers` of a path.
 
     Raises:
         DataError: a file is damaged.
-        RunError: there is no such file, its form is unknown, the name is none, or not one answer fits the data.
+        RunError: there is no such file, its form is unknown, the name is invalid, or no answer fits the data.
     """
     uncut = cfg.data.changed(size="all", max_cases=None, transform="none")  # conversations are numbered in the whole
     whole = data(uncut, dataset.config).cases
@@ -67,7 +67,7 @@ def import_run(
 
 
 def write_run(models: Models, dataset: Data, file: Reading, origin: Origin) -> Run:
-    """Write the run folder of joined answers; returns the run. Raises RunError where the name is none, or not one answer is joined."""
+    """Write the run folder of joined answers; returns the run. Raises RunError if the name is invalid, or no answer is joined."""
     if not re.match(PLAIN_NAME, origin.name):
         raise RunError(f"as={origin.name}: must be a plain name (letters, digits, `.`, `_`, `-`)")
     if not file.matched.pairs:
@@ -138,7 +138,7 @@ def _cases(dataset: Data) -> Iterator[Case]:
 
 
 def _write(run: Run, pairs: Sequence[tuple[Asked, Answer]]) -> list[tuple[Prediction, Answer]]:
-    """Write the files of each case; returns what was kept, in the order of the data."""
+    """Write the files of each case; returns the kept answers, in the order of the data."""
     answers = {(asked.case_id, asked.question_id): answer for asked, answer in pairs}
     kept: list[tuple[Prediction, Answer]] = []
     for index in range(len(run.cases)):
@@ -170,7 +170,7 @@ def _recorded(prediction: Prediction, answer: Answer) -> dict[str, Any]:
 
 
 def _write_grades(run: Run, file: Reading, kept: Sequence[tuple[Prediction, Answer]]) -> None:
-    """Keep the authors' own grades as score files, one a metric."""
+    """Save the authors' own grades as score files, one per metric."""
     grades: dict[str, list[tuple[Prediction, Score]]] = defaultdict(list)
     for prediction, answer in kept:
         for metric, values in answer.grades.items() if prediction.outcome != "error" else ():

@@ -1,4 +1,4 @@
-"""Which texts of others a public site may show whole, decided by the licence that a manifest names. Scores and ids are always shown."""
+"""Decide which foreign texts a public site may show whole, by the licence in a manifest. Scores and ids are always shown."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ DATA_FILES = {
     "LongMemEval": "longmemeval/longmemeval_oracle.json",
     "BEAM": "beam/chats/100K/1/chat.json",
 }
-"""A file of each data set, whose entry in the manifest of data names the licence."""
+"""A file of each data set; its entry in the manifest of data names the licence."""
 EXCERPTS, EXCERPT = 20, 90
-"""Of texts that may not be passed on, at most this many excerpts of at most this many characters are quoted."""
+"""Maximum number of quoted excerpts, and of characters of an excerpt, of texts that may not be redistributed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class Terms:
 
 
 def terms_of(licence: str, commercial: bool) -> Terms:
-    """The terms of a licence by its name; what stands after ` (` is a remark. An unknown name allows nothing."""
+    """The terms of a licence by its name; the part after ` (` is a remark. An unknown name allows nothing."""
     name = licence.partition(" (")[0].strip()
     if name in FREE:
         return Terms(licence, True, "it allows passing texts on")

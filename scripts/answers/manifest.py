@@ -25,7 +25,7 @@ from scripts.settings.types import STRICT, Name, Natural, Share, Text
 
 CLAIMS = FORMS.with_name("claims.yaml")
 FOLDER = "third_party_answers/collected"
-"""Below the data root."""
+"""Folder of the claims' files, below the data root."""
 
 
 def _below(text: str) -> str:
@@ -50,15 +50,15 @@ class Printed:
     digits: Annotated[Natural, Field(le=6)]
     """Decimal places of the printed score."""
     of: Literal["judge", "pass", "full", "f1"]
-    """`judge` the mean verdict, `pass` the share of at least half marks, `full` that of full marks, `f1` the file's own F1."""
+    """`judge`: the mean verdict; `pass`: the share of at least half marks; `full`: the share of full marks; `f1`: the file's own F1."""
     over: Literal["all", "1-4"]
-    """`all` its questions, or categories `1-4`."""
+    """Questions of the score: `all`, or categories `1-4`."""
     printed: Text
-    """Where it stands."""
+    """The page or file that prints it."""
     until: str = ""
     """The day on which the page dropped it."""
     other_run: str = ""
-    """The subject of the score, where it is not this file's."""
+    """The subject of the score, if it is not the score of this file."""
     printed_at: str = ""
     """`path:line @commit` in the claim's repository."""
 
@@ -70,9 +70,9 @@ class AnswersFile:
     __pydantic_config__ = STRICT
 
     path: Text
-    """In its owner's repository."""
+    """Path in its owner's repository."""
     held: Annotated[Text, AfterValidator(_below)]
-    """Below `FOLDER`."""
+    """Path below `FOLDER`."""
     sha256: Annotated[str, AfterValidator(_sha256)]
     bytes: Natural
 
@@ -95,7 +95,7 @@ class Claim:
     date: str
     licence: str
     answer_model: str
-    """Empty where it is not stated."""
+    """The answering model; empty if it is not stated."""
     judge: str
     form: str
     files: tuple[AnswersFile, ...]
@@ -103,11 +103,11 @@ class Claim:
     claimed: tuple[Printed, ...] = ()
     note: str = ""
     tier: str = ""
-    """Of BEAM, its length."""
+    """For BEAM, the length tier."""
     part: str = ""
-    """Which part of the data set the file covers, where it does not cover the whole."""
+    """The part of the data set that the file covers; empty for the whole."""
     extract: bool = False
-    """The held file is an extract of the owner's."""
+    """Whether the held file is an extract of the owner's file."""
 
     @property
     def questions(self) -> str:
@@ -156,7 +156,7 @@ def _claim(file: str, number: int, record: Any) -> Claim:
 
 
 def located(file: AnswersFile, root: Path) -> Path | None:
-    """A file below the data root, as it is or compressed; None where it is not there."""
+    """A file below the data root, plain or compressed; None if it is missing."""
     plain = root / FOLDER / file.held
     return next((path for path in (plain, plain.with_name(f"{plain.name}.gz")) if path.is_file()), None)
 
@@ -175,15 +175,15 @@ def files_of(claim: Claim, root: Path) -> list[Parsed]:
 
 
 def contents_of(claim: Claim, files: list[Parsed]) -> Contents:
-    """The answers of a claim. Raises DataError where its form does not fit the files."""
+    """The answers of a claim. Raises DataError if its form does not fit the files."""
     return read_declared(files, forms()[claim.form], claim.options)
 
 
 def chosen(names: Sequence[str]) -> list[Claim]:
-    """The claims of these names or data sets; all without any.
+    """The claims of these names or data sets; all claims if none is given.
 
     Raises:
-        RunError: a name is neither.
+        RunError: a name is neither a claim nor a data set.
     """
     known = claims()
     for name in names:

@@ -1,10 +1,10 @@
 """Join published answers of any form with the questions of a data set: by conversation, text, category and gold; never by a guess.
 
-The conversation counts where the file names one, by its id or by its number; not where conversations have numbers for names, which some
-files count from 0, and no two questions the same text. Category and gold only tell questions of the same text apart,
-because names of categories differ between files: the category is always the data set's. Questions that agree in text and gold are
-interchangeable, since every score of an answer is the same for each of them; they are given out in the order of the data set. Two answers
-to one question are duplicates: the first counts where both are equal, none where they differ.
+The conversation is used if the file names it, by its id or by its number. It is not used if conversations have numbers as names (some
+files count from 0) and no two questions have the same text. Category and gold only distinguish questions with the same text, because
+names of categories differ between files: the category is always the data set's. Questions that agree in text and gold are
+interchangeable, since every score of an answer is the same for each of them; they are assigned in the order of the data set. Two answers
+to one question are duplicates: if they are equal the first counts, if they differ none counts.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from scripts.answers.records import Answer
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A question of a data set, with all that a score needs."""
+    """A question of a data set, with the data that scores need."""
 
     case_id: str
     question_id: str
     text: str
     gold: str
     category: str
-    """The data set's: `1` to `5` of LoCoMo, the question type of LongMemEval, the ability of BEAM."""
+    """Category in the data set: `1` to `5` for LoCoMo, the question type for LongMemEval, the ability for BEAM."""
     answerable: bool = True
     also: tuple[str, ...] = ()
     """Further gold answers."""
@@ -61,11 +61,11 @@ class Questions:
 
     @cached_property
     def only_numbered(self) -> bool:
-        """Whether the text of a question says more than the conversation that a file names."""
+        """Whether a question's text identifies it better than the conversation that a file names."""
         return len(self.by_text) == len(self.asked) and all(name.isdecimal() for name in self.cases)
 
     def sizes(self, answerable: bool | None = None) -> list[int]:
-        """Number of questions of each conversation, with `answerable` of those that are or are not."""
+        """Number of questions of each conversation; with `answerable`, of the answerable or of the other questions only."""
         counts = dict.fromkeys(self.cases, 0)
         for each in self.asked:
             counts[each.case_id] += answerable is None or each.answerable == answerable
@@ -74,25 +74,25 @@ class Questions:
 
 @dataclass(slots=True)
 class Matched:
-    """Answers with their questions, and those without."""
+    """Answers with their questions, and answers without a question."""
 
     pairs: list[tuple[Asked, Answer]] = field(default_factory=list)
     unjoined: list[str] = field(default_factory=list)
-    """Places and reasons."""
+    """Places of unjoined answers, with reasons."""
     without_question: list[Answer] = field(default_factory=list)
-    """The answers that `unjoined` names, less the duplicates."""
+    """The answers that `unjoined` names, without the duplicates."""
     duplicates: list[str] = field(default_factory=list)
     interchangeable: int = 0
     other_gold: list[str] = field(default_factory=list)
-    """Joined answers whose gold is not the data set's, with both."""
+    """Joined answers whose gold differs from the data set's, with both golds."""
     other_category: list[str] = field(default_factory=list)
-    """Joined answers whose category number is not the data set's, with both."""
+    """Joined answers whose category number differs from the data set's, with both numbers."""
     golds: int = 0
-    """Joined answers that have a gold."""
+    """Number of joined answers that have a gold."""
 
 
 def own_questions(answers: Sequence[Answer]) -> list[tuple[Asked, Answer]]:
-    """Each answer with the question, gold and category of its own file, for data sets whose questions are not held."""
+    """Each answer with the question, gold and category of its own file, for data sets whose questions are not available."""
     return [
         (
             Asked(
@@ -146,7 +146,7 @@ def _without_duplicates(candidates: Sequence[Asked], own: list[Answer], matched:
 
 
 def _candidates(answer: Answer, questions: Questions) -> tuple[Asked, ...] | str:
-    """The interchangeable questions that an answer belongs to, or why there are none."""
+    """The interchangeable questions of an answer, or the reason why there are none."""
     named = questions.by_id.get(answer.question_id, ())
     same = named or questions.by_text.get(answer.question.strip(), ())
     by = "text" if answer.question else "id"
@@ -156,7 +156,7 @@ def _candidates(answer: Answer, questions: Questions) -> tuple[Asked, ...] | str
         same = tuple(each for each in same if each.case_id == case)
         if not same:
             return f"no question of this {by} in {case}"
-    # The only name that every file gives to the same category.
+    # This is the only name that all files give to the same category.
     adversarial = "adversarial" in answer.category.casefold()
     same = tuple(each for each in same if each.category == answer.category or adversarial > each.answerable) or same
     same = tuple(each for each in same if each.answerable and each.is_gold(answer.gold)) or same
@@ -166,7 +166,7 @@ def _candidates(answer: Answer, questions: Questions) -> tuple[Asked, ...] | str
 
 
 def _case(answer: Answer, questions: Questions) -> str:
-    """The conversation that an answer names; empty where it names none that the data set has."""
+    """The conversation that an answer names; empty if it names no conversation of the data set."""
     if questions.only_numbered:
         return ""
     if answer.conversation in questions.cases:

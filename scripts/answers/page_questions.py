@@ -1,4 +1,4 @@
-"""The questions of a claim for its page: a data file for each claim and for each data set, and the questions to look at first."""
+"""The questions of a claim for its page: a data file for each claim and for each data set, and the most interesting questions."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from scripts.answers.scoring import ScoredClaim
 SHARED = ("LoCoMo", "LongMemEval")
 """Data sets whose claims share one store of questions in the site; the data file of a claim on another holds its own."""
 LONGEST = 2_000
-"""Characters of one text in a data file; the rest is in the owner's file."""
+"""Maximum number of characters of one text in a data file; the rest is in the owner's file."""
 APART = 0.5
-"""A verdict and an F1 that differ by at least so much are listed."""
+"""Smallest listed difference of a verdict and an F1."""
 
 
 def shown(text: str, longest: int = LONGEST) -> str:
-    """A text for a page: control characters and marks of direction escaped, the end of a long one left out and counted."""
+    """A text for a page: control characters and direction marks are escaped, a long text is cut and the cut characters are counted."""
     return visible(text) if len(text) <= longest else f"{visible(text[:longest])} … [{len(text):,} characters]"
 
 
@@ -43,7 +43,7 @@ class SharedQuestions:
         self.rows: list[list[Any]] = []
 
     def number(self, asked: Asked) -> int:
-        """The number of a question, which is added where it is new."""
+        """The number of a question; a new question is added."""
         key = (asked.case_id, asked.question_id)
         if key not in self._numbers:
             self._numbers[key] = len(self.rows)
@@ -70,11 +70,11 @@ def claim_data(
     answers: Terms,
     judges: Mapping[str, Mapping[Key, float]] | None = None,
 ) -> dict[str, Any]:
-    """The data file of a claim: for each answer its question, text, verdict, F1, length and whether it says that it does not know.
+    """The data file of a claim: for each answer its question, text, verdict, F1, length, and whether it says "I do not know".
 
     Args:
-        shared: the questions of the data set; None for a claim that holds its own, under the terms `own`.
-        answers: the terms of the claim's repository; without leave no text of an answer is in the file.
+        shared: the questions of the data set; None for a claim with its own questions, under the terms `own`.
+        answers: the terms of the claim's repository; without permission no text of an answer is in the file.
         judges: verdicts of further judges by their name, case and question.
     """
     measures = scored.measures
@@ -114,7 +114,7 @@ class Apart:
 
 @dataclass(frozen=True, slots=True)
 class Disagreement:
-    """Answers of one kind: the first of them, and how many there are of how many."""
+    """Answers of one kind: the first of them, their number, and the total."""
 
     listed: tuple[Apart, ...]
     count: int
@@ -124,7 +124,7 @@ class Disagreement:
 def disagreements(scored: ScoredClaim, most: int, data: Terms, answers: Terms) -> Mapping[str, Disagreement]:
     """Answers that count as right and share little with the gold, and answers that count as wrong and share much.
 
-    The largest difference first; equal ones in the order of the file. Texts are whole or excerpts, as the terms say.
+    The largest difference comes first; equal differences keep the order of the file. The terms decide whether texts are whole or excerpts.
     """
     verdict, f1, known = scored.measures["verdict"], scored.measures["f1"], judged(scored)
     kinds = {"right": known & (verdict >= 0.5), "wrong": known & (verdict < 0.5)}

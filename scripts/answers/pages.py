@@ -29,7 +29,7 @@ KINDS = {
 }
 OVER = {"all": "all questions", "1-4": "questions that the history answers"}
 TEXT, LISTED = 400, 20
-"""Characters of a text on a page, and entries of a list, at most."""
+"""Maximum number of characters of a text on a page, and of entries of a list."""
 SLUG = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 COMMIT = re.compile(r"[0-9a-f]{6,64}")
 PLACE = re.compile(r"\S+:\d+ @[0-9a-f]{6,64}")
@@ -37,7 +37,7 @@ PLACE = re.compile(r"\S+:\d+ @[0-9a-f]{6,64}")
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """A score with its interval, for a table and as places on a drawing 200 wide."""
+    """A score with its interval, for a table and as positions in a drawing of width 200."""
 
     text: str
     interval: str
@@ -47,7 +47,7 @@ class Bar:
 
 
 def bar(ours: Estimate | None) -> Bar:
-    """A score as it is drawn; nothing but `–` where there is none."""
+    """A score for drawing; only `–` if there is none."""
     if ours is None:
         return Bar("–", "", None, None, None)
     interval = preferred_interval(ours)
@@ -61,7 +61,7 @@ def _place(value: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class ClaimLine:
-    """A claim in a leaderboard and at the head of its page."""
+    """A claim's line in a leaderboard and at the top of its page."""
 
     name: str
     page: str
@@ -80,7 +80,7 @@ class ClaimLine:
     unanswerable: Bar
     f1: Bar
     others: Sequence[str]
-    """plain F1, BLEU-1, ROUGE-L."""
+    """Plain F1, BLEU-1, ROUGE-L."""
     joined: str
     unknown: str
     words: str
@@ -91,7 +91,7 @@ class ClaimLine:
 
 
 def line_of(row: Row) -> ClaimLine:
-    """A row of `memsys-bench claims` as its pages show it."""
+    """A row of `memsys-bench claims` in the form of the pages."""
     scored, claim = row.scored, row.scored.claim
     first = row.findings[0] if row.findings else None
     file = first.file if first and first.file is not None else row.file_mean
@@ -123,12 +123,12 @@ def line_of(row: Row) -> ClaimLine:
         "–" if row.tokens is None else f"{row.tokens:,.0f}",
         number(row.detectable),
         [shown(remark, TEXT) for remark in remarks],
-        " ".join(shown(" ".join([*known, status, *remarks]), 2 * TEXT).lower().split()),  # what a search looks through
+        " ".join(shown(" ".join([*known, status, *remarks]), 2 * TEXT).lower().split()),  # searched text
     )
 
 
 def says(finding: Finding) -> str:
-    """A printed score and what the file says about it, in one sentence."""
+    """A printed score and the file's own value for it, in one sentence."""
     printed = finding.printed
     digits = printed.digits
     until = f" until {printed.until}" if printed.until else ""
@@ -142,7 +142,7 @@ def says(finding: Finding) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """A text, and the address at the owner where there is a safe one."""
+    """A text, and the owner's address if it is safe."""
 
     text: str
     address: str = ""
@@ -150,7 +150,7 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """A file of a claim with what a reader needs to check it."""
+    """A file of a claim with the data that a reader needs to check it."""
 
     path: Link
     sha256: str
@@ -167,7 +167,7 @@ def repository_of(claim: Claim) -> Link:
 
 
 def line_of_page(claim: Claim, printed: Printed) -> Link:
-    """The line that prints a score, at its owner; no text where the claim names none."""
+    """Link to the owner's line that prints a score; no text if the claim names no line."""
     safe = SLUG.fullmatch(claim.repository) and PLACE.fullmatch(printed.printed_at)
     return Link(shown(printed.printed_at, TEXT), claim.line_url(printed) if safe else "")
 
@@ -196,7 +196,7 @@ def files_of(claim: Claim) -> list[File]:
 
 @dataclass(frozen=True, slots=True)
 class ClaimPage:
-    """Everything on the page of a claim but its questions."""
+    """The data of a claim's page, without its questions."""
 
     line: ClaimLine
     claim: Mapping[str, str]
@@ -204,15 +204,15 @@ class ClaimPage:
     files: Sequence[File]
     extract: bool
     says: Sequence[tuple[str, Link]]
-    """Every printed score in a sentence, with the line that prints it."""
+    """Every printed score in a sentence, with a link to the line that prints it."""
     flags: Sequence[str]
     same: Sequence[Link]
     bars: Sequence[ClaimLine]
-    """Full context on the same data set."""
+    """Claims with full context on the same data set."""
     counts: Sequence[tuple[str, int]]
     listed: Sequence[str]
     more: int
-    """Irregularities that are not listed."""
+    """Number of irregularities that are not listed."""
     disagreements: Mapping[str, Disagreement]
     answers: Terms
     data: Terms
@@ -223,19 +223,19 @@ class ClaimPage:
 
 @dataclass(frozen=True, slots=True)
 class Again:
-    """The answers of a claim judged again: every grader beside the others."""
+    """The comparison of graders of a claim whose answers were judged again."""
 
     rows: Sequence[Sequence[str]]
-    """In the order of `COLUMNS`."""
+    """Rows in the order of `COLUMNS`."""
     powered: Sequence[str]
     note: str
     """Warnings about these verdicts."""
     verdicts: Mapping[str, Mapping[Key, float]]
-    """Of every grader but the stored one, by its name."""
+    """Verdicts of every grader but the stored one, by its name."""
 
 
 def judged_again(scored: ScoredClaim, judged: Judged | None) -> Again | None:
-    """Results of `claims NAME --judge` on the page of a claim; None where the claim was not judged again.
+    """Results of `claims NAME --judge` for the page of a claim; None if the claim was not judged again.
 
     Verdicts on other files, or on questions that this file does not answer, are not shown; the note says so.
     """
@@ -277,7 +277,7 @@ def claim_page(
 
     Args:
         lines: every claim of the site by name.
-        terms: of the answers and of the data set.
+        terms: the terms of the answers and of the data set.
     """
     scored, claim = row.scored, row.scored.claim
     own = lines[claim.name]
@@ -317,7 +317,7 @@ def _facts(claim: Claim) -> dict[str, str]:
 
 
 def statuses(rows: Sequence[Row]) -> Sequence[tuple[str, int]]:
-    """How many printed scores have each status, the most frequent first."""
+    """Number of printed scores by status, the most frequent first."""
     return Counter(finding.status for row in rows for finding in row.findings).most_common()
 
 

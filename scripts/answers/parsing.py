@@ -1,4 +1,4 @@
-"""Parse files of any of the kinds in which answers are published: JSON, JSON Lines, CSV, each plain or compressed by gzip."""
+"""Parse files of the kinds in which answers are published: JSON, JSON Lines, CSV, each plain or compressed by gzip."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from data_loaders.schema import DataError
 
 GZIP = b"\x1f\x8b"
 MAX_BYTES = 512 << 20
-"""At most this many bytes of one file, unpacked."""
+"""Maximum number of bytes of one unpacked file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,14 +25,14 @@ class Parsed:
     """One file."""
 
     name: str
-    """Without folders and without `.gz`."""
+    """File name without folders and without `.gz`."""
     content: Any
     sha256: str
-    """Of the bytes, unpacked where gzip packed them: the owner's file and a compressed copy agree."""
+    """sha256 of the unpacked bytes: the owner's file and a compressed copy agree."""
 
 
 def digest(files: Sequence[Parsed]) -> str:
-    """The sha256 of a file; of several, that of the list of theirs."""
+    """The sha256 of a file; for several files, of the list of their sha256."""
     sums = [file.sha256 for file in files]
     return sums[0] if len(sums) == 1 else hashlib.sha256("\n".join(sums).encode()).hexdigest()
 
@@ -88,7 +88,7 @@ def parse(data: bytes, name: str) -> Any:
 
 
 def _rows(data: bytes, name: str) -> list[dict[str, str]]:
-    csv.field_size_limit(MAX_BYTES)  # a recalled text is longer than the usual limit
+    csv.field_size_limit(MAX_BYTES)  # recalled texts may exceed the default limit
     try:
         reader = csv.DictReader(io.StringIO(data.decode("utf-8"), newline=""), strict=True)
         rows = list(reader)

@@ -36,7 +36,7 @@ def of_cases(title: str, cases: Sequence[Case]) -> Questions:
 
 
 def category_of(gold: Gold) -> str:
-    """The benchmark's number of a category, which published files use; its name where it has no number."""
+    """The benchmark's number of a category, which published files use; its name if it has no number."""
     return str(gold.detail.get("category_id", gold.category))
 
 
@@ -73,10 +73,10 @@ def _longmemeval(record: object, place: str) -> Asked:
 
 
 def of_beam(tier: str, root: Path | None) -> Questions | None:
-    """The questions of a length tier of BEAM; None where its files of questions are not there.
+    """The questions of a length tier of BEAM; None if its files of questions are missing.
 
-    An abstention has a reference text and counts in the official mean, so that every question counts as answerable.
-    Raises DataError where one is damaged.
+    An abstention has a reference text and counts in the official mean, so every question counts as answerable.
+    Raises DataError if a file is damaged.
     """
     folder = f"beam/chats/{tier}"
     files = [name for name in manifest() if name.startswith(f"{folder}/") and name.endswith("/probing_questions.json")]
@@ -94,12 +94,12 @@ LOADERS: Mapping[str, Callable[[Path | None], Questions | None]] = {
     "LongMemEval": of_longmemeval,
     **{f"BEAM {tier}": partial(of_beam, tier) for tier in TIERS},
 }
-"""Data sets whose questions are joined; the answers to others are scored with the gold of their own file."""
+"""Data sets whose questions are joined; answers to other data sets are scored with the gold of their own file."""
 
 
 @lru_cache(maxsize=4)
 def questions_of(title: str, root: Path | None) -> Questions | None:
-    """The questions of a data set, `BEAM 1M` for a tier; None for one that is not joined.
+    """The questions of a data set, `BEAM 1M` for a tier; None for a data set that is not joined.
 
     Raises:
         DataError: its file is missing or damaged.

@@ -1,4 +1,4 @@
-"""Results of a second analysis of many published files: judge against F1 with length held equal, leniency, spread of a product."""
+"""A second analysis of many published files: judge against F1 at equal length, leniency, spread of a product."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from scripts.answers.scoring import ScoredClaim
 
 PEOPLE = "people"
 LEAST = 20
-"""A share is shown for at least this many answers."""
+"""Minimum number of answers for which a share is shown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class Effect:
     name: str
     points: float
     interval: Interval
-    """Jackknife over conversations, Student's t."""
+    """Interval by jackknife over conversations with Student's t."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ def judged(scored: ScoredClaim) -> np.ndarray:
 
 
 def usable(all_scored: Sequence[ScoredClaim], *, people: bool = False) -> list[ScoredClaim]:
-    """Claims on LoCoMo whose verdicts differ among themselves: of judges, or of people."""
+    """Claims on LoCoMo whose verdicts, by judges or people, are not all the same."""
     return [
         scored
         for scored in all_scored
@@ -53,7 +53,7 @@ def usable(all_scored: Sequence[ScoredClaim], *, people: bool = False) -> list[S
 
 
 def regression(all_scored: Sequence[ScoredClaim]) -> Regression | None:
-    """Least squares of the verdict on F1, words (in hundreds), category and system, one row an answer.
+    """Fit the verdict by least squares on F1, words (in hundreds), category and system, with one row per answer.
 
     System and category are dummies, so F1 and words are compared within both. The error is the delete-one-conversation jackknife, because
     the same questions recur under every system. None for fewer than five conversations.
@@ -96,7 +96,7 @@ def regression(all_scored: Sequence[ScoredClaim]) -> Regression | None:
 
 
 def _solved(squares: np.ndarray, products: np.ndarray) -> np.ndarray:
-    # The dummies of system and category add up to the same column; the smallest solution leaves F1 and words as they are.
+    # The dummies of system and category add up to the same column; the minimum-norm solution does not affect F1 and words.
     solution: np.ndarray = np.linalg.lstsq(squares, products, rcond=None)[0]
     return solution
 
@@ -108,7 +108,7 @@ class Agreement:
     claims: int
     plain: float
     given_words: float
-    """Partial, with the mean length of answers held equal."""
+    """Partial correlation at equal mean length of answers."""
 
 
 def rank_agreement(all_scored: Sequence[ScoredClaim]) -> Agreement | None:
@@ -136,20 +136,20 @@ def _ranks(values: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True, slots=True)
 class Lenience:
-    """How often two kinds of answers count as right; None for fewer than `LEAST` of them."""
+    """Shares of two kinds of answers that count as right; None for fewer than `LEAST` answers of a kind."""
 
     name: str
     judge: str
     unlike: float | None
-    """Share of right among answers that share no word stem with the gold and do not say that they do not know."""
+    """Share of right answers among those that share no word stem with the gold and do not say "I do not know"."""
     unlike_n: int
     unknowing: float | None
-    """Share of right among answerable questions answered with not knowing."""
+    """Share of right answers among "I do not know" answers to answerable questions."""
     unknowing_n: int
 
 
 def lenience(scored: ScoredClaim) -> Lenience | None:
-    """The leniency of a claim's verdicts; None where it has none."""
+    """The leniency of a claim's verdicts; None if it has no verdicts."""
     verdict, knows = scored.measures["verdict"], scored.measures["abstains"] == 0.0
     if not scored.where("verdict").any():
         return None
@@ -174,12 +174,12 @@ class Spread:
     dataset: str
     claims: tuple[str, ...]
     verdict: tuple[float, float] | None
-    """Least and greatest mean verdict on answerable questions."""
+    """Lowest and highest mean verdict on answerable questions."""
     f1: tuple[float, float]
 
 
 def spreads(all_scored: Sequence[ScoredClaim]) -> list[Spread]:
-    """Products with at least two files on a data set, by the width of their verdicts, the widest first."""
+    """Products with at least two files on a data set, by the spread of their mean verdicts, the widest first."""
     groups: dict[tuple[str, str], list[ScoredClaim]] = defaultdict(list)
     for scored in all_scored:
         if scored.where("f1", scored.answerable).any():

@@ -1,4 +1,4 @@
-"""The record that every form is read into: one answer to one question, with the grades that its authors gave."""
+"""The common record of all forms: one answer to one question, with the grades of its authors."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from eval.files.records import Outcome
 
 Grades = Mapping[str, tuple[float | None, ...]]
-"""Grades by metric (judge, f1, bleu1 …), from 0 to 1, one a repeat; None for a repeat that failed. A metric without any is left out."""
+"""Grades by metric (judge, f1, bleu1 …), from 0 to 1, one per repeat; None for a failed repeat. A metric without grades is left out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +18,7 @@ class Answer:
     """One answer of a published file."""
 
     place: str
-    """Where it stands in the file, for messages."""
+    """Place in the file, for messages."""
     conversation: str
     """The file's own name of the conversation."""
     question: str
@@ -28,7 +28,7 @@ class Answer:
     """The conversation's position in the data set's file, where the form numbers conversations."""
     question_id: str = ""
     category: str = ""
-    """The file's name or number of the category; empty where it has none."""
+    """The file's name or number of the category; empty if it has none."""
     gold: str | None = None
     grades: Grades = field(default_factory=dict)
     outcome: Outcome = "answered"
@@ -38,13 +38,13 @@ class Answer:
     recall_seconds: float | None = None
 
     def grade(self, metric: str) -> float | None:
-        """The mean of a metric's repeats; None without any."""
+        """The mean of a metric's repeats; None without repeats."""
         known = [value for value in self.grades.get(metric, ()) if value is not None]
         return sum(known) / len(known) if known else None
 
 
 def amount_of(value: Any) -> float | None:
-    """A time or a count that is a finite number of at least 0; None for anything else, which is as good as not recorded."""
+    """A time or a count if it is a finite number of at least 0; None for any other value, which counts as not recorded."""
     known = isinstance(value, int | float) and not isinstance(value, bool) and _finite(value) and value >= 0
     return float(value) if known else None
 
@@ -52,5 +52,5 @@ def amount_of(value: Any) -> float | None:
 def _finite(value: float) -> bool:
     try:
         return math.isfinite(value)
-    except OverflowError:  # a whole number of hundreds of digits
+    except OverflowError:  # an integer with hundreds of digits
         return False

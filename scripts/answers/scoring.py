@@ -2,9 +2,9 @@
 
 - F1: the official score of LoCoMo (`question_score`) with the data set's category; LoCoMo's token F1 for the other data sets.
 - plain F1: SQuAD's, one rule for every category. BLEU-1 of Mem0's evaluation. ROUGE-L F with stems.
-- abstention: LoCoMo's official phrases, or other words by which a reply says that it does not know.
+- abstention: LoCoMo's official phrases, or other phrases for "I do not know".
 
-Questions that the history does not answer (category 5, `_abs`) have no word overlap: their score is the official string rule.
+For questions that the history does not answer (category 5, `_abs`), word overlap is not computed: their score is the official string rule.
 """
 
 from __future__ import annotations
@@ -38,30 +38,30 @@ UNKNOWN = re.compile(
     r"|\b(?:did not|didn't|never) (?:mention|specify|say|state|provide|share)|\bno (?:mention|record)\b"
     r"|\b(?:cannot|can't|unable to) (?:be )?(?:determine|answer|find)|^\W*(?:unknown|n/?a|i don't know)\W*$"
 )
-"""Words by which a reply says that it does not know, beside the official ones; lower case."""
+"""Phrases for "I do not know" in addition to the official ones; lower case."""
 MEASURES = ("f1", "plain_f1", "bleu1", "rouge_l")
 
 
 @dataclass(frozen=True)
 class ScoredClaim:
-    """The answers of one claim, scored; arrays are float64 [n] over the joined answers, NaN where there is no value."""
+    """The scored answers of one claim; arrays are float64 [n] over the joined answers, NaN where there is no value."""
 
     claim: Claim
     sha256: str
-    """Of its file; of several, of the list of their sha256."""
+    """sha256 of its file; for several files, of the list of their sha256."""
     changed: bool
-    """A file is not the one that the manifest names."""
+    """Whether a file differs from the file in the manifest."""
     asked: tuple[Asked, ...]
     measures: dict[str, np.ndarray]
     """`MEASURES`, and `verdict` (0 to 1), `stored_f1`, `words`, `abstains`, `tokens`, `blank` (no text), `answerable`."""
     hashes: tuple[bytes, ...]
-    """Of each answer, white space and case aside; empty for answers under six words, which agree by chance."""
+    """Hash of each answer, ignoring white space and case; empty for answers under six words, which agree by chance."""
     answers: int
-    """Of the file, joined or not."""
+    """Number of answers of the file, joined or not."""
     verdicts: tuple[float, ...]
-    """0 to 1, of all answers of the file, joined or not."""
+    """Verdicts from 0 to 1 of all answers of the file, joined or not."""
     whole: int
-    """Questions of the data set; of the file where the data set is not joined."""
+    """Number of questions of the data set; of the file if the data set is not joined."""
     counts: Counter[str]
     listed: tuple[str, ...]
     golds: int
@@ -69,11 +69,11 @@ class ScoredClaim:
     texts: tuple[str, ...] = ()
     """The answers themselves, for the pages."""
     has_questions: bool = True
-    """Whether the answers were joined with the data set's questions; if not, the file's own stand for them."""
+    """Whether the answers were joined with the data set's questions; if not, the file's own questions are used."""
 
     @property
     def joined(self) -> float | None:
-        """Share of the answers that have their question; None where the data set is not joined."""
+        """Share of the answers that have a question of the data set; None if the data set is not joined."""
         return len(self.asked) / self.answers if self.has_questions else None
 
     @property
@@ -82,7 +82,7 @@ class ScoredClaim:
         return [each.case_id for each in self.asked]
 
     def where(self, name: str, mask: np.ndarray | None = None) -> np.ndarray:
-        """Bool [n]: which answers have a value, of those that `mask` picks."""
+        """Bool [n]: answers selected by `mask` that have a value."""
         known: np.ndarray = ~np.isnan(self.measures[name])
         if mask is not None:
             known &= mask
@@ -166,7 +166,7 @@ def _row(asked: Asked, answer: Answer, official: bool) -> dict[str, float]:
 
 
 def says_unknown(text: str) -> bool:
-    """Whether a reply says that it does not know; a long reply that says so of one thing among others counts, too."""
+    """Whether a reply says "I do not know"; a long reply that says so about one of several things counts, too."""
     lower = text.lower().replace("’", "'")
     return abstains(text) or UNKNOWN.search(lower) is not None
 
@@ -181,7 +181,7 @@ def unigram_bleu(prediction: str, gold: str) -> float:
 
 
 def rouge_l(prediction: str, gold: str) -> float:
-    """`rouge_l_f` with stems: the longest common subsequence by bit-parallel addition (Hyyrö 2004), a tenth of the time of a table."""
+    """`rouge_l_f` with stems: the longest common subsequence by bit-parallel addition (Hyyrö 2004), in a tenth of a table's time."""
     said, wanted = rouge_words(prediction, stemmer=True), _rouge_gold(gold)
     if not said or not wanted:
         return 0.0
@@ -211,7 +211,7 @@ def _counted(text: str) -> Counter[str]:
 
 
 def fingerprint(text: str) -> bytes:
-    """Eight bytes of an answer, white space and case aside; empty for one under six words."""
+    """An eight-byte hash of an answer, ignoring white space and case; empty for an answer under six words."""
     words = text.casefold().split()
     return hashlib.sha256(" ".join(words).encode()).digest()[:8] if len(words) > 5 else b""
 
@@ -222,7 +222,7 @@ def sizes(scored: ScoredClaim) -> list[int]:
 
 
 def scored_claims(wanted: Sequence[Claim], root: Path, workers: int) -> tuple[list[ScoredClaim], dict[str, str]]:
-    """Score claims in processes; returns the scores in order, and by name why others have none."""
+    """Score claims in worker processes; returns the scores in order, and by name the reasons for missing scores."""
     largest_first = sorted(wanted, key=lambda claim: -sum(file.bytes for file in claim.files))
     work = partial(_scored, root=root)
     if workers == 1 or len(wanted) < 3:
@@ -236,10 +236,10 @@ def scored_claims(wanted: Sequence[Claim], root: Path, workers: int) -> tuple[li
 
 
 def refuse_none(scored: Sequence[ScoredClaim], missing: Mapping[str, str]) -> None:
-    """Check that `scored_claims` has scored a claim.
+    """Check that `scored_claims` has scored at least one claim.
 
     Raises:
-        RunError: it has scored none; the message says why, and where the files come from.
+        RunError: it has scored no claim; the message gives the reasons and the source of the files.
     """
     if not scored:
         raise RunError(

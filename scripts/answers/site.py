@@ -1,4 +1,4 @@
-"""Write the site into a new folder, which takes the old one's place when it is whole."""
+"""Write the site into a new folder, which replaces the old one when it is complete."""
 
 from __future__ import annotations
 
@@ -26,24 +26,24 @@ from scripts.answers.scoring import ScoredClaim
 MARK = "claims.json"
 """A file in every site: a folder without it is not replaced."""
 APART_EACH = EXCERPTS // 2
-"""Answers of each of two kinds whose verdict and F1 differ, on the page of a claim."""
+"""Number of answers with differing verdict and F1, of each of two kinds, on the page of a claim."""
 REPORT_FILES = ("report.css", "dom.js")
 OWN_FILES = ("claims.css", "claims.js")
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """How the site is made."""
+    """Settings of the site."""
 
     day: str | None = None
-    """Of what has changed; None takes the manifest's dates."""
+    """Day of the changes; None takes the manifest's dates."""
     base: str = ""
-    """Address that the site will have, with a slash at its end, for the feed."""
+    """Future address of the site, with a slash at its end, for the feed."""
     contact: str = ""
-    """Where corrections go, in words or as an address."""
+    """Contact for corrections, in words or as an address."""
     commercial: bool = False
     private: tuple[Path | str | None, ...] = ()
-    """Folders of this machine whose names must not be in it."""
+    """Folders of this machine whose names must not be in the site."""
 
 
 def build(
@@ -57,8 +57,8 @@ def build(
     """Build the site of these claims; returns its first page.
 
     Args:
-        scored, rows: from `scripts.answers.scoring`, so every number is the one that `memsys-bench claims` prints.
-        missing: by name, why other claims have no scores.
+        scored, rows: from `scripts.answers.scoring`, so every number equals the output of `memsys-bench claims`.
+        missing: by name, the reasons why other claims have no scores.
         judged: by name, the graders of claims that were judged again.
 
     Raises:
@@ -102,7 +102,7 @@ def _fill(
 
 
 def _cut(value: Any) -> Any:
-    """A nested value whose long texts end as those of the pages do."""
+    """A nested value with long texts cut as on the pages."""
     if isinstance(value, str):
         return value if len(value) <= LONGEST else shown(value)
     if isinstance(value, Mapping):
@@ -115,7 +115,7 @@ def _copy(source: Any, target: Path) -> None:
 
 
 class _Pages:
-    """Renders templates into the site."""
+    """Renders templates into files of the site."""
 
     def __init__(self, draft: Path, clean: Cleaner, wanted: Wanted) -> None:
         from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -147,7 +147,7 @@ def _write_claims(
     changes: History,
     again: Mapping[str, Again | None],
 ) -> None:
-    """A page and a data file for each claim, and a data file of questions for each data set."""
+    """Write a page and a data file for each claim, and a data file of questions for each data set."""
     shards = Shards(draft / "data", pages.clean)
     shared = shared_questions((row.scored for row in rows), terms)
     for row in rows:
@@ -180,7 +180,7 @@ def _everything(
     changes: History,
     again: Mapping[str, Again | None],
 ) -> dict[str, Any]:
-    """`claims.json`: every claim as `memsys-bench claims` writes it, with its page, hash, graders and history."""
+    """`claims.json`: every claim in the form of `memsys-bench claims`, with its page, hash, graders and history."""
     claims = [{**record(row), "page": lines[row.scored.claim.name].page, "hash": digest(row)} for row in rows]
     for claim in claims:
         if graded := again[claim["name"]]:

@@ -1,7 +1,7 @@
 """The value of a stored verdict: true or false, a number, a word, a list of votes, or a list of failures.
 
-A verdict is a number from 0 to the form's full mark. A word that is not known, a number off the scale and an empty text are judge errors:
-they are counted, listed, and have no verdict.
+A verdict is a number from 0 to the form's full mark. An unknown word, a number off the scale and an empty text are judge errors:
+they are counted, listed, and give no verdict.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ FAILED = frozenset({"", "error", "parse_error", "parse error", "unknown", "faile
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """How a form writes its verdicts."""
+    """The form's notation of verdicts."""
 
     __pydantic_config__ = STRICT
 
     scale: Positive = 1
     """The full mark; verdicts stay on this scale."""
     absent: Amount | None = None
-    """The verdict of a record without one, where the form leaves out zeros."""
+    """The verdict of a record that has none, for forms that leave out zeros."""
     failures: bool = False
-    """The field lists failures: an empty list is right, any other is wrong."""
+    """Whether the field lists failures: an empty list is right, any other is wrong."""
     fails: str = ""
     """Place of a word that says whether judging failed."""
     words: Mapping[str, Share | None] = field(default_factory=dict)
@@ -52,28 +52,28 @@ class Scale:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """One verdict as it stands in the file."""
+    """One verdict of the file."""
 
     value: float | None
     state: State
     said: str = ""
     """The message of an error, shortened."""
     votes: tuple[float | None, ...] = ()
-    """Several verdicts, of which `value` is the mean; None for one that failed."""
+    """Several verdicts, whose mean is `value`; None for a failed verdict."""
 
 
 def verdict_of(stored: Any, scale: Scale, word: Any = None) -> Verdict:
     """Read one verdict.
 
     Args:
-        stored: what the record has; None where it has none.
+        stored: the record's value; None if it has none.
         word: the value at `scale.fails`.
     """
     if stored is None:
         return Verdict(scale.absent, "absent")
     verdict = _value(stored, scale)
     if scale.fails and isinstance(word, str) and word.strip().casefold() in FAILED:
-        # The number that the file stores beside a failure stays in the file's mean; the failure is counted.
+        # A number that the file stores with a failure stays in the file's mean; the failure is counted.
         return replace(verdict, state="error", said=word or "empty label")
     return verdict
 
@@ -95,7 +95,7 @@ def _value(stored: Any, scale: Scale) -> Verdict:
         return Verdict(float(stored) * scale.scale, "judged")
     if isinstance(stored, int | float) and 0 <= stored <= scale.scale and math.isfinite(stored):
         return Verdict(float(stored), "judged")
-    huge = isinstance(stored, int) and stored.bit_length() > 64  # repr refuses thousands of digits
+    huge = isinstance(stored, int) and stored.bit_length() > 64  # repr refuses integers with thousands of digits
     return Verdict(None, "error", "too large a number" if huge else repr(stored)[:40])
 
 
@@ -105,7 +105,7 @@ def _word(stored: str, scale: Scale) -> Verdict:
     if word in words:
         worth = words[word]
         return Verdict(None, "not judged") if worth is None else Verdict(worth * scale.scale, "judged")
-    # float() takes `1_0` for ten, and digits of any script.
+    # float() would read `1_0` as ten, and accept digits of any script.
     if len(word) > 40 or not re.fullmatch(NUMBER, word, re.ASCII):
         return Verdict(None, "error", stored[:40] or "empty label")
     return _value(float(word), scale)

@@ -1,4 +1,4 @@
-"""Agree to what an experiment will cost: print its plan, ask whether to spend it, and show the plan again beside what was used."""
+"""Agree to the costs of an experiment: print its plan, ask whether to spend it, and later compare the plan with the usage."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 def agreed(
     cfg: Settings, models: Models, runs: Sequence[Run], judges: Mapping[str, list[str]]
 ) -> tuple[bool, Plan | None]:
-    """Plan what these runs still need, print it, and ask whether to spend it.
+    """Plan the remaining work of these runs, print the plan, and ask whether to spend it.
 
-    Returns whether the work may begin, and the plan. There is none in a replay, and none where nothing is paid for and no model runs on
-    this machine, but profile=paper has one then, too. A model on this machine takes minutes: they are printed and not asked about.
+    Returns whether the work may begin, and the plan. There is no plan in a replay, nor where nothing is paid for and no model runs on
+    this machine (except with profile=paper). The minutes of a model on this machine are printed without a question.
 
     Args:
         judges: names of the judges by data set.
@@ -70,7 +70,7 @@ class Meter:
 
 
 def meter(models: Models) -> Meter:
-    """The totals as of now. What the cache answers is not part of them, because it costs nothing."""
+    """The current totals, without calls answered by the cache, which cost nothing."""
     traffic = models.traffic()
     return Meter(
         sum(each.finished for each in traffic),
@@ -82,7 +82,7 @@ def meter(models: Models) -> Meter:
 
 
 def side_by_side(plan: Plan, actual: Meter) -> str:
-    """A plan and what was used, figure by figure."""
+    """A plan and the usage, figure by figure."""
     shares = plan.shares
     usd = "unknown" if plan.usd is None else f"{plan.usd:.2f}"
     rows = [
@@ -101,7 +101,7 @@ HALF = BatchSettings().discount
 
 
 def plan_text(plan: Plan) -> str:
-    """A plan as it is printed."""
+    """The printed text of a plan."""
     lines = ["Plan (estimated from a sample of the same runs with the offline engines):"]
     for share in plan.shares:
         price = "unknown price" if share.usd is None else f"{share.usd:.2f} USD"
@@ -126,7 +126,7 @@ def plan_text(plan: Plan) -> str:
 
 def confirmed(cfg: Settings, plan: Plan) -> bool:
     """Print the plan and ask whether to spend it. `yes=true` agrees; without a terminal the answer is no."""
-    print(plan_text(plan), flush=True)  # before the line on standard error that speaks of it
+    print(plan_text(plan), flush=True)  # before the line on standard error that mentions it
     if cfg.max_usd is not None and plan.usd is None:
         print("error: max_usd is set, but a price is unknown; the plan above says how to give it", file=sys.stderr)
         return False

@@ -1,4 +1,4 @@
-"""Load a data set as the settings ask: find its file, verify it, cut it to size, transform it; layers of errata over it."""
+"""Load a data set by the settings: find its file, verify it, cut it to size, transform it; also load errata layers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ KEPT_BYTES = 40 << 20
 """Data sets up to this size (40 MiB) are parsed once and stay in memory."""
 
 ORDER_SEEDS = 10_000
-"""Distance of the seeds of two orders of one transform (`permute:1`), more than anybody's `data.seed`."""
+"""Distance of the seeds of two orders of one transform (`permute:1`), larger than any usual `data.seed`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,13 +40,13 @@ class Data:
     settings: Mapping[str, Any]
     """Identity of the data: loader settings, file hashes, size, transform, seed."""
     config: Mapping[str, Any]
-    note: Callable[[], str] = str  # an empty one
-    """A remark for captions: that the loader is untested, how the counts of real files compare with the published ones, the loader's own.
+    note: Callable[[], str] = str  # an empty text
+    """A remark for captions: that the loader is untested, a comparison of the real files' counts with the published ones, the loader's own.
 
-    Written when first asked for, because it may need every history of the files, whatever cut of them is run.
+    It is computed on first use, because it may need every history of the files, even if only a cut of them is run.
     """
     fewer: str = ""
-    """How many questions and histories are given where more were asked for, and why; empty where none are missing."""
+    """The numbers of questions and histories if more were requested, with the reason; empty if none are missing."""
     cut: bool = False
     """Whether `data.size` or `data.max_cases` leaves something out."""
 
@@ -73,7 +73,7 @@ def data(wanted: DataCut, config: Mapping[str, Any]) -> Data:
     """Find, verify, load and cut a data set.
 
     Args:
-        wanted: which cut of it (`data` of the settings).
+        wanted: the cut of it (`data` of the settings).
         config: values of a file of `conf/dataset`.
 
     Raises:
@@ -132,7 +132,7 @@ def fetch_missing(wanted: DataCut, columns: Iterable[Mapping[str, Any]]) -> None
 
 
 def _keep_if_small(cases: LazyCases, path: Path) -> LazyCases:
-    """Keep the parsed cases of a small data set; a case of a large one is parsed whenever it is read."""
+    """Keep the parsed cases of a small data set; a case of a large data set is parsed whenever it is read."""
     files = [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file()]
     if sum(file.stat().st_size for file in files) > KEPT_BYTES:
         return cases
@@ -150,7 +150,7 @@ def _cut(wanted: DataCut, cases: LazyCases) -> LazyCases:
 
 
 def _changed(wanted: DataCut, cases: LazyCases) -> LazyCases:
-    """The suite `change` on the histories of a data set, of `data.size` probes a family and at most `data.max_cases` hosts."""
+    """The suite `change` on the histories of a data set, with `data.size` probes per family and at most `data.max_cases` hosts."""
     from data_loaders.change import change
 
     name, _, order = str(wanted.transform).partition(":")
@@ -159,7 +159,7 @@ def _changed(wanted: DataCut, cases: LazyCases) -> LazyCases:
 
 
 def _probes(wanted: DataCut) -> int:
-    """Probes a family: `data.size`, else 640, of samples 64."""
+    """Number of probes per family: `data.size`, else 640, or 64 for samples."""
     from data_loaders.change import SIZE, SMOKE
 
     usual = SMOKE if wanted.source == "sample" else SIZE
@@ -167,7 +167,7 @@ def _probes(wanted: DataCut) -> int:
 
 
 def _fewer_probes(wanted: DataCut, suite: LazyCases) -> str:
-    """`640 probes a family asked, 96 given (the data has no more histories)`; empty where they are all there."""
+    """A text such as `640 probes a family asked, 96 given (the data has no more histories)`; empty if none are missing."""
     from data_loaders.change import VARIANTS, probes
 
     given = sum(1 for case in suite for _ in probes(case)) // len(VARIANTS)
@@ -176,7 +176,7 @@ def _fewer_probes(wanted: DataCut, suite: LazyCases) -> str:
 
 
 def _fewer(wanted: DataCut, cut: LazyCases) -> str:
-    """`200 questions asked, 2 given (data.max_cases=2)`; empty where everything that was asked for is there."""
+    """A text such as `200 questions asked, 2 given (data.max_cases=2)`; empty if none are missing."""
     limit, size = wanted.max_cases, wanted.size
     if size != "all" and (given := sum(len(case.questions) for case in cut)) < int(size):
         why = f"data.max_cases={limit}" if len(cut) == limit else "the data has no more"
@@ -209,13 +209,14 @@ def _transformed(wanted: DataCut, cases: LazyCases) -> LazyCases:
 
 
 AUDITED = "locomo"
-"""The layer that is made of the audit's file, in place of a CSV file."""
+"""Name of the layer that is built from the audit's file instead of a CSV file."""
 
 
 def layer_of(name: str, root: Path | None) -> Layer:
-    """The layer called `locomo`, which is the audit of LoCoMo, or that of a CSV file of one's own.
+    """Load an errata layer: `locomo` is the audit of LoCoMo, any other name is a CSV file of the user.
 
-    LoCoMo-Refined is no layer by name: its files could not be had. Whoever has them writes a CSV with the columns case, question and gold.
+    There is no layer named LoCoMo-Refined, because its files were not available. A user who has them can write a CSV with the columns case,
+    question and gold.
 
     Args:
         root: folder of the raw data files.
@@ -227,7 +228,7 @@ def layer_of(name: str, root: Path | None) -> Layer:
 
 
 def _audit(root: Path | None) -> Layer:
-    """The audit of LoCoMo, whatever cut of the data the runs have."""
+    """The audit of LoCoMo, for any cut of the data."""
     folder = None if root is None else str(root)
     whole = DataCut(source="real", root=folder, unpinned=False, size="all", max_cases=None, transform="none", seed=0)
     released, corrected = (data(whole, load_option("dataset", f"locomo_{name}")) for name in ("audited", "corrected"))

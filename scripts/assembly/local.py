@@ -1,4 +1,4 @@
-"""The settings `local.*`: real models on this machine in the place of an endpoint, and how many minutes they will take."""
+"""The settings `local.*`: real models on this machine instead of an endpoint, and an estimate of their minutes."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ S = TypeVar("S", bound=Settings)
 
 
 def with_local_models(cfg: S) -> S:
-    """Start what `local.model` and `local.embedder` name; the settings with these models in the place of an endpoint's.
+    """Start the models of `local.model` and `local.embedder`; return the settings with these models instead of an endpoint's.
 
     Raises:
-        RunError: a model is not there.
+        RunError: a model is missing.
         EndOfRun: llama.cpp cannot load it.
         ImportError: the extra is not installed.
     """
@@ -57,7 +57,7 @@ def _with_embedder(cfg: S, place: Path) -> S:
 
 @cache
 def _served(file: Path, window: int, slots: int, threads: int | None, embeds: bool) -> LlamaServer:
-    """The server of a model with these settings; one in a process."""
+    """The server of a model with these settings; a process has one server per setting."""
     server = LlamaServer(file, window=window, slots=slots, threads=threads, embeds=embeds)
     atexit.register(server.close)
     return server
@@ -65,7 +65,7 @@ def _served(file: Path, window: int, slots: int, threads: int | None, embeds: bo
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How fast a local model is."""
+    """The speed of a local model."""
 
     prompt_tokens_a_second: float
     reply_tokens_a_second: float
@@ -85,15 +85,15 @@ def pace(base_url: str, model: str) -> Pace:
 
 @dataclass(frozen=True, slots=True)
 class LocalDuration:
-    """How long the calls of an experiment take one after the other, because a local model's speed is that of the machine."""
+    """The duration of an experiment's calls one after the other: the machine limits a local model's speed."""
 
     pace: Pace
     calls: int
     tokens_in: int
     least_tokens_out: int
-    """With replies as short as the plan's."""
+    """Tokens of replies if they are as short as in the plan."""
     most_tokens_out: int
-    """With every reply at its limit."""
+    """Tokens of replies if every reply reaches its limit."""
 
     @property
     def minutes(self) -> str:
@@ -115,7 +115,7 @@ class LocalDuration:
 
 
 def at_pace(plan: Plan, pace: Pace, most_reply_tokens: int) -> Plan:
-    """The plan with the duration that a local model of this pace needs.
+    """Return the plan with the duration for a local model of this pace.
 
     Args:
         most_reply_tokens: the limit of a reply.

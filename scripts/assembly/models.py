@@ -48,7 +48,7 @@ class Model:
     name: str
     llm: Metered
     settings: Mapping[str, Any]
-    """Identity of the model: its settings and endpoint label, or the source of the offline engine."""
+    """Identity of the model: its settings and endpoint label, or the source code of the offline engine."""
     prices: ModelSettings | None
     """None for an offline engine."""
     endpoint: Endpoint | None = None
@@ -60,7 +60,7 @@ class Model:
 
     @property
     def batched_or_live(self) -> Metered:
-        """The model for calls whose replies nobody waits for one by one: through the batch API where there is one."""
+        """The model for calls that no caller waits for one by one: through the batch API where there is one."""
         return self.batched or self.llm
 
     @property
@@ -79,7 +79,7 @@ class BuiltEmbedder:
     """An embedder with its settings."""
 
     name: str
-    """Model name as tables print it."""
+    """Model name for tables."""
     embedder: Embedder
     settings: Mapping[str, Any]
     """Identity of the embedder."""
@@ -120,10 +120,10 @@ class Models:
     batches: Mapping[Endpoint, BatchEndpoint]
     """Batch APIs in use, by their endpoint."""
     ahead: JudgingAhead = field(default_factory=JudgingAhead)
-    """Verdicts that are asked for while other questions are still being answered."""
+    """Requests verdicts while other questions are still being answered."""
 
     def traffic(self) -> list[Traffic]:
-        """Return the calls in flight at each endpoint, for the progress line; the first one has the dollars of all."""
+        """Return the calls in flight at each endpoint, for the progress line; the first endpoint has the dollars of all."""
         live = [endpoint.snapshot() for endpoint in self.endpoints.values()]
         every = live + [batches.snapshot() for batches in self.batches.values()]
         return [replace(each, dollars=self.purse.spent if each is every[0] else 0.0) for each in every]
@@ -131,7 +131,7 @@ class Models:
     @property
     def services(self) -> Services:
         """Services that a run passes to its memory and reader."""
-        probe = self.probe.llm.in_role("probe")  # its tokens are counted and priced apart, whichever model it is
+        probe = self.probe.llm.in_role("probe")  # its tokens are counted and priced separately, whichever model it is
         roles = {"memory": self.memory, "probe": self.probe, "reader": self.reader}
         gauges = {role: model.endpoint.places for role, model in roles.items() if model.endpoint is not None}
         reader = self.reader.batched_or_live
@@ -139,7 +139,7 @@ class Models:
 
     @property
     def paid(self) -> bool:
-        """Whether a call of some model is known to cost something."""
+        """Whether a call of some model is known to cost money."""
         chat = [model.prices for model in (self.memory, self.reader, self.judge, self.probe)]
         costs = [settings.cost(1, 1) for settings in chat if settings is not None]
         costs += [self.embedder_prices.cost(1, 0)] if self.embedder_prices is not None else []
@@ -231,7 +231,7 @@ def build_models(cfg: Settings) -> Models:
 
 
 def _gateway(memory: Model, embedder: Embedder, store: CacheStore, *, replay: bool) -> Gateway:
-    """The gateway in front of the memory's model. What an offline engine answers is not kept: it would outlive the engine's code."""
+    """The gateway in front of the memory's model. Answers of an offline engine are not cached: they would outlive the engine's code."""
     from memsys.llm.gateway.server import Gateway
     from memsys.llm.gateway.upstream import EndpointUpstream, EngineUpstream
 
@@ -262,7 +262,7 @@ def _build_model(
 
 
 def _option_or_any(group: str, name: str, cfg: Settings, role: str) -> dict[str, Any]:
-    """Read the model's file; a configured endpoint may serve models that have none.
+    """Read the model's file; a configured endpoint may serve models without a file.
 
     Raises:
         RunError: the model has no file and no endpoint is configured.
@@ -288,7 +288,7 @@ def _build_embedder(cfg: Settings, name: str, store: CacheStore, places: Endpoin
         label = "local" if folder is None else f"local {file_sha256(folder / 'model.safetensors')[:12]}"
         local = None if cfg.replay else LocalEmbedder(str(folder or option["model"]))
         if local is not None:
-            # The first call takes several times as long as the others; keep it out of the timings.
+            # The first call takes several times as long as the others; it must not be timed.
             local.fetch(["warm"])
         return BuiltEmbedder(
             option["model"], CachedEmbedder(local, store, option["model"], label), {**option, "label": label}
@@ -313,7 +313,7 @@ STAND_IN = {"memory": "extractive", "reader": "extractive", "judge": "extractive
 
 
 def chosen_models(cfg: Settings, papers_models: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The model of each role: the user's, else in the paper profile that of `papers_models`, else the offline engine."""
+    """The model of each role: the user's, else in the paper profile the model of `papers_models`, else the offline engine."""
     paper = papers_models if papers_models is not None and cfg.profile_name == "paper" else {}
     own = dict(cfg.models)
     return {role: own[role] or paper.get(role) or engine for role, engine in STAND_IN.items()}
@@ -322,7 +322,7 @@ def chosen_models(cfg: Settings, papers_models: Mapping[str, str] | None = None)
 def other_models(cfg: Settings, backbone: Mapping[str, Any]) -> list[str]:
     """Roles that are not filled by the paper's model, with both names.
 
-    A probe that is not named is the reader, for us and for the paper.
+    If no probe is named, the reader is the probe, for us and for the paper.
     """
     ours = {**dict(cfg.models), "probe": cfg.models.probe or cfg.models.reader}
     theirs = {**backbone["models"], "probe": backbone["models"].get("probe", backbone["models"]["reader"])}
@@ -338,7 +338,7 @@ class Endpoints:
         self.built: dict[tuple[str, str], Endpoint] = {}
 
     def url(self, option: Mapping[str, Any], role: str) -> str:
-        """URL of a role's model: the role's own endpoint, else that of the model's file, else the common one."""
+        """URL of a role's model: the role's own endpoint, else the endpoint of the model's file, else the common endpoint."""
         common = self._cfg.endpoint.base_url
         return str(getattr(self._cfg.endpoints, role).base_url or option.get("base_url") or common or OPENAI)
 
@@ -347,7 +347,7 @@ class Endpoints:
         return str(getattr(self._cfg.endpoints, role).key_env or option.get("key_env") or self._cfg.endpoint.key_env)
 
     def title(self, name: str, option: Mapping[str, Any], role: str) -> str:
-        """A model's name, with its URL and key variable where they are not the common ones: one name at two endpoints is two models."""
+        """A model's name, with its URL and key variable if they are not the common ones: one name at two endpoints means two models."""
         common = (self._cfg.endpoint.base_url or OPENAI, self._cfg.endpoint.key_env)
         url, key_env = self.url(option, role), self.key_env(option, role)
         return name if option["engine"] != "http" or (url, key_env) == common else f"{name} at {url} with {key_env}"

@@ -1,10 +1,10 @@
-"""Estimate what an experiment will cost before anything is paid for.
+"""Estimate the costs of an experiment before any call is paid for.
 
-Every memory is built on one history of each data set, the one of median size, with the offline engines, and answers some of its
-questions. Of a long history two beginnings are built, the second twice as long as the first: what a phase uses in both tells how it grows
-with the history. Calls and tokens are scaled to the histories and questions that are left and priced at the real models' prices. It is an
-estimate: replies of a real model may be longer and the structures it builds different, and what the cache holds is counted as if it had
-to be bought. A plan is printed before anybody is asked whether to spend it, and again beside what the experiment used.
+Every memory is built on one history of each data set, the history of median size, with the offline engines, and answers some of its
+questions. For a long history two prefixes are built, the second twice as long as the first: the usage of a phase in both shows its growth
+with the history. Calls and tokens are scaled to the remaining histories and questions, and priced at the real models' prices. This is an
+estimate: replies of a real model may be longer and its structures may differ, and calls that the cache holds are counted as if they had
+to be paid. A plan is printed before the user is asked whether to spend it, and again next to the usage of the experiment.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ if TYPE_CHECKING:
 
 
 SAMPLED = 10
-"""Questions of the sampled history that are answered, spread evenly over it."""
+"""Number of questions of the sampled history that are answered, spread evenly over it."""
 BUILT = 3
-"""The same for a memory that is rebuilt before each question."""
+"""The same number for a memory that is rebuilt before each question."""
 
 TURNS, CHARACTERS = 280, 80_000
-"""Size of the beginning that is built of a longer history; half of it by a memory that is rebuilt as a whole."""
+"""Maximum turns and characters of the prefix that is built of a longer history; half of it for a memory that is rebuilt as a whole."""
 
 ROLES = ("memory", "probe", "reader", "judge", "embedder")
 
@@ -58,7 +58,7 @@ SECONDS_PER_CALL = 1.5
 """Assumed duration of a call where none was measured; used for the estimated duration only."""
 
 STEEPER = 0.25
-"""By how much the exponent of the cost of building may differ from 1."""
+"""Maximum deviation from 1 of the exponent of the building cost."""
 PROPORTIONAL = 0.8
 """Exponent above which a question costs in proportion to the history."""
 
@@ -81,22 +81,22 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class Duration:
-    """How long an experiment will take at least, and what decides it."""
+    """The minimum duration of an experiment, and its cause."""
 
     chain: float
     """Dependent calls of the longest cell, from its first write to the verdict on its last answer."""
     calls: int
     in_flight: int
     latency: float
-    """Seconds a call."""
+    """Seconds per call."""
     measured: bool
     """Whether the latency was measured at the endpoint; else it is assumed."""
     by_rate: float = 0.0
-    """Seconds that the limits of requests and tokens a minute ask for."""
+    """Seconds required by the limits of requests and tokens per minute."""
 
     @property
     def seconds(self) -> float:
-        """The longest of the times that the chain, the calls in flight and the rates ask for."""
+        """The largest of the times required by the chain, the calls in flight and the rates."""
         return max(self.chain * self.latency, self.calls * self.latency / self.in_flight, self.by_rate)
 
     @property
@@ -117,7 +117,7 @@ class Duration:
 
 
 class Lasting(Protocol):
-    """An estimate of how long an experiment takes."""
+    """An estimate of an experiment's duration."""
 
     @property
     def minutes(self) -> str:
@@ -135,17 +135,17 @@ class Plan:
     shares: tuple[Share, ...]
     duration: Lasting
     detectable: tuple[str, ...] = ()
-    """For each data set, a line with the smallest difference between two rows that would be detected."""
+    """For each data set, a line with the smallest detectable difference between two rows."""
     chains: Mapping[Path, float] = field(default_factory=dict)
     """Dependent calls per unit of a run's sizes, by its folder."""
     failures: tuple[str, ...] = ()
-    """For each run whose sample has questions without an answer, a line with their number and the first one's reason."""
+    """For each run whose sample has unanswered questions, a line with their number and the reason of the first."""
     later: tuple[Share, ...] = ()
     """Usage of the second and further builds of its rows; empty where each is built once."""
     open: tuple[str, ...] = ()
-    """For each data set whose rows are built several times, a line on the gaps that fewer builds could not settle."""
+    """For each data set whose rows are built several times, a line about the gaps that fewer builds could not settle."""
     costs: Mapping[Path, float] = field(default_factory=dict)
-    """US dollars of a run, by its folder, calls of unknown price left out. Of runs that share a build, the first bears it."""
+    """US dollars of a run, by its folder, without calls of unknown price. Of runs that share a build, the first bears its cost."""
 
     @property
     def usd(self) -> float | None:
@@ -171,28 +171,29 @@ class Sample:
     """The whole run."""
     run: Run
     questions: int
-    """Questions that the sample answers."""
+    """Number of questions that the sample answers."""
     write_factor: float
     consolidate_factor: float
     question_factor: float
     by_history: tuple[int, ...]
-    """Questions of the whole run, by history."""
+    """Numbers of questions of the whole run, by history."""
     half: Run | None = None
-    """The same over half of what `run` builds, where that is the beginning of a longer history."""
+    """The same over half of the history that `run` builds, if `run` builds a prefix of a longer history."""
     longer: float = 1.0
-    """Size of the whole history, divided by that of the beginning which `run` builds."""
+    """Size of the whole history, divided by the size of the prefix that `run` builds."""
 
     def factor(self, phase: str) -> float:
-        """Cost of a phase in the whole run, divided by its cost in the sample, if it does not grow with the history other than by units."""
+        """Cost of a phase in the whole run, divided by its cost in the sample, if it grows with the number of units only."""
         if phase not in BUILD:
             return self.question_factor
         return self.consolidate_factor if phase == "consolidate" else self.write_factor
 
     def growth(self, phase: str, half: float, whole: float) -> float:
-        """The error of `factor`, from what a phase uses over half of the sample and over the whole of it.
+        """The correction of `factor`, from the usage of a phase over half of the sample and over the whole sample.
 
-        A phase that uses `size ** exponent` is extrapolated with that exponent. Two samples tell it roughly, so building has one within
-        `STEEPER` of 1, and a question costs the same or, as with the whole history in its prompt, in proportion.
+        A phase that uses `size ** exponent` is extrapolated with that exponent. Two samples give only a rough exponent. Therefore the
+        exponent of building is kept within `STEEPER` of 1, and a question costs either the same or, as with the whole history in its
+        prompt, in proportion.
         """
         if half <= 0.0 or whole <= 0.0:
             return 1.0
@@ -211,7 +212,7 @@ class Usage:
     tokens_out: float = 0.0
 
     def add(self, factor: float, calls: float, tokens_in: float, tokens_out: float) -> None:
-        """Add what a sample used, times its factor."""
+        """Add the usage of a sample, times its factor."""
         self.calls += factor * calls
         self.tokens_in += factor * tokens_in
         self.tokens_out += factor * tokens_out
@@ -237,7 +238,7 @@ def plan(
         models: the real models, whose prices are used.
         runs: everything that would be run.
         judges: names of the judges by data set.
-        window: tokens that a prompt may have at most, where that is known; a longer one fails, as it will, and costs nothing.
+        window: maximum tokens of a prompt, if known; a longer prompt fails, as it will in the run, and costs nothing.
     """
     engine: LLM = ExtractiveLLM() if window is None else Windowed(ExtractiveLLM(), window)
     offline = Metered(OneSecond(engine))
@@ -271,7 +272,7 @@ def plan(
 
 
 def _usage(samples: Iterable[Sample], judges: Mapping[str, Sequence[Judging]]) -> dict[Path, dict[str, Usage]]:
-    """Usage by run folder and role, scaled to the whole of each run. Of runs that share a build, the first bears it."""
+    """Usage by run folder and role, scaled to the whole of each run. Of runs that share a build, the first bears its cost."""
     builds: set[str] = set()
     by_run: dict[Path, dict[str, Usage]] = {}
     for sample in samples:
@@ -313,7 +314,7 @@ def dependent_calls(folder: Path, phases: Collection[str]) -> float:
 
 
 class OneSecond:
-    """A wrapper after which every call takes a second, so that seconds on the critical path are dependent calls."""
+    """A wrapper that makes every call take a second, so that seconds on the critical path count dependent calls."""
 
     def __init__(self, inner: LLM) -> None:
         self._inner = inner
@@ -325,9 +326,9 @@ class OneSecond:
 
 
 class Windowed:
-    """A wrapper that refuses a prompt that is longer than a model's window, as a server does.
+    """A wrapper that refuses a prompt longer than a model's window, as a server does.
 
-    Tokens are counted with the project's own vocabulary, so a prompt near the limit may fare otherwise at the model.
+    Tokens are counted with the project's own vocabulary, so the model may decide differently about a prompt near the limit.
     """
 
     def __init__(self, inner: LLM, window: int) -> None:
@@ -344,7 +345,7 @@ class Windowed:
 
 
 def _failures(sample: Sample) -> Iterator[str]:
-    """The line of a sample that has questions without an answer."""
+    """The line about unanswered questions of a sample."""
     cases = (sample.run.case_folder(case.id) for case in sample.run.cases)
     errors = [line.error for case in cases for line in read_predictions(case).values() if line.outcome == "error"]
     if errors:
@@ -353,7 +354,7 @@ def _failures(sample: Sample) -> Iterator[str]:
 
 
 def duration(cfg: Settings, models: Models, shares: Sequence[Share], longest: float) -> Duration:
-    """How long the calls of these shares take, `longest` of which depend on each other."""
+    """The duration of the calls of these shares; `longest` calls depend on each other."""
     endpoints = {id(endpoint): endpoint for endpoint in models.endpoints.values()}
     measured = [endpoint.latency for endpoint in endpoints.values() if endpoint.latency is not None]
     latency = sum(measured) / len(measured) if measured else SECONDS_PER_CALL
@@ -372,7 +373,7 @@ def duration(cfg: Settings, models: Models, shares: Sequence[Share], longest: fl
 
 
 def _add_run(usage: Mapping[str, Usage], sample: Sample, *, counts_build: bool) -> None:
-    """Add what a sample's memory, reader and embedder used; a build that several runs share counts once."""
+    """Add the usage of a sample's memory, reader and embedder; a build that several runs share counts once."""
     half = _used(sample.half)
     for (phase, role), used in _used(sample.run).items():
         if phase in BUILD and not counts_build:
@@ -429,7 +430,7 @@ def _offline(run: Run, engine: Metered, folder: Path) -> Run:
 
 
 def _quick(build: Callable[..., MemorySystem]) -> Callable[..., MemorySystem]:
-    """The build with the settings that its memory, or the one that it wraps, takes in plans."""
+    """The build with the settings for plans of its memory, or of its wrapped memory."""
     if not isinstance(build, partial):
         return build
     if "inner" in build.keywords:
@@ -443,7 +444,7 @@ def _quick(build: Callable[..., MemorySystem]) -> Callable[..., MemorySystem]:
 
 
 def _samples(runs: Iterable[Run], offline: Callable[[Run], Run], *, whole: bool = False) -> list[Sample]:
-    """The sample of each run; `whole` builds the whole history however long it is."""
+    """The sample of each run; `whole` builds the whole history whatever its length."""
     places: dict[int, list[list[Place]]] = {}
     samples = []
     beginnings: dict[tuple[int, str, int], Case] = {}
@@ -459,7 +460,7 @@ def _samples(runs: Iterable[Run], offline: Callable[[Run], Run], *, whole: bool 
 
 
 def _cut(sample: Sample, beginnings: dict[tuple[int, str, int], Case]) -> Sample:
-    """The sample over the beginning of its history and over half of that, if it is long. `beginnings` keeps what runs share."""
+    """The sample over a prefix of its history, and over half of the prefix, if the history is long. `beginnings` caches shared prefixes."""
 
     def beginning(turns: int) -> Case:
         key = id(sample.planned.cases), case.id, turns
@@ -490,7 +491,7 @@ def _cut(sample: Sample, beginnings: dict[tuple[int, str, int], Case]) -> Sample
 
 
 def _affordable(case: Case, part: int) -> int:
-    """How many turns of a history a sample builds: a part of `TURNS` that has a part of `CHARACTERS` at most; one at least."""
+    """Number of turns that a sample builds: at most a part of `TURNS` and of `CHARACTERS`, at least one."""
     characters = 0
     for number, turn in enumerate(case.turns[: TURNS // part]):
         characters += len(turn.text)
@@ -540,7 +541,7 @@ def _open(run: Run, history: Sequence[Place]) -> list[Place]:
 
 @dataclass(frozen=True, slots=True)
 class ChosenQuestions:
-    """Tells whether a question is asked. Two with the same ids are equal, so that runs can share a build."""
+    """Decides whether a question is asked. Two objects with the same ids are equal, so that runs can share a build."""
 
     ids: frozenset[tuple[str, str]]
 
@@ -549,5 +550,5 @@ class ChosenQuestions:
 
 
 def _builds(places: Sequence[Place], every: int) -> int:
-    """How often an offline memory is built for these questions."""
+    """Number of builds of an offline memory for these questions."""
     return math.ceil(len({after for *_, after in places}) / every)

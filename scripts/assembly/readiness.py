@@ -1,4 +1,4 @@
-"""Check every endpoint before anything is planned or built: does it answer, accept the key and serve the model?
+"""Check every endpoint before planning and building: it must answer, accept the key and serve the model.
 
 In the paper profile the doctor examines each model as well (`scripts.setup.probes`).
 """
@@ -29,13 +29,13 @@ if TYPE_CHECKING:
     from scripts.settings.schema import Settings
 
 ATTEMPTS = 3
-"""Tries at an endpoint that answers but is busy; whether it recovers is the run's own concern."""
+"""Attempts at an endpoint that answers but is busy; after that the run itself must wait for it."""
 PATIENCE = 60.0
-"""Seconds to wait for a reply; a server may have to load the model first."""
+"""Timeout of a reply in seconds; a server may have to load the model first."""
 WINDOW = 8000
 """Tokens of the longest prompt that the doctor sends before a paper's run."""
 SENT = ("token_limit_field", "send_temperature", "reasoning_effort", "extra_body", "json_output")
-"""Settings that change what a request holds."""
+"""Settings that change the content of a request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class ServedModel:
 
 
 def prepared(cfg: Settings, models: Models) -> Models:
-    """Return the models once every endpoint has answered; in the paper profile with what the doctor learned in their settings.
+    """Return the models once every endpoint has answered; in the paper profile their settings include the doctor's findings.
 
     Nothing is sent when replaying, or with `endpoint.probe=false`.
 
@@ -72,7 +72,7 @@ def prepared(cfg: Settings, models: Models) -> Models:
         if cfg.profile_name == "paper":
             return _examined(models, chat_models, cfg.endpoint.timeout)
         _check_all(models, chat_models, cfg.endpoint.timeout)
-    except SpendingCapReached as error:  # plan and run report the cap for their own calls
+    except SpendingCapReached as error:  # the plan and the run report the cap for their own calls
         print(f"note: the endpoints were not asked beforehand: {error}", file=sys.stderr)
     return models
 
@@ -144,10 +144,10 @@ def _check_key(served: ServedModel) -> None:
 
 
 def _check(served: ServedModel, *, chat: bool, timeout: float) -> None:
-    """Send one short request, again while the server is merely busy.
+    """Send one short request; repeat it while the server is busy.
 
     Raises:
-        RunError: the endpoint does not answer it.
+        RunError: the endpoint does not answer.
     """
     with _line(served, timeout) as line:
         for _ in range(ATTEMPTS):
@@ -163,7 +163,7 @@ def _check(served: ServedModel, *, chat: bool, timeout: float) -> None:
 
 
 def _note_latency(endpoint: Endpoint, seconds: float) -> None:
-    """Keep the longest latency of an endpoint's models: a short request is answered faster than most."""
+    """Keep the longest latency of an endpoint's models: a short request is answered faster than most requests."""
     endpoint.latency = max(endpoint.latency or 0.0, seconds)
 
 
@@ -174,7 +174,7 @@ def _short_request(line: EndpointProbe, settings: ModelSettings, chat: bool) -> 
 
 
 def _cure(served: ServedModel, reason: str, chat: bool) -> str:
-    """The remedy where the request says more than the error does; empty elsewhere."""
+    """The remedy if the request explains the failure better than the error does; otherwise empty."""
     if not chat and re.search(r"HTTP (40[45]|501)\b", reason):
         return (
             "this server makes no embeddings, or not with this model: name one that does (make … EMBEDDER_BASE_URL=), take a model of this "
@@ -194,7 +194,7 @@ def _refusal(served: ServedModel, reason: str, cure: str = "") -> RunError:
 
 
 def _examined(models: Models, chat_models: list[ServedModel], timeout: float) -> Models:
-    """Run the doctor on every model, print its tables on standard error, and return the models with what it learned.
+    """Run the doctor on every model, print its tables on standard error, and return the models with its findings.
 
     Raises:
         RunError: a model is unfit; the message lists settings that fit, where the doctor knows some.

@@ -1,4 +1,4 @@
-"""Run folders: the record, data set and trees of a finished run, and all runs of a results folder as `runs list` shows them."""
+"""Run folders: the record, data set and trees of a finished run, and the list of all runs of a results folder (`runs list`)."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ STATES = ("finished", "unfinished", "in use", "damaged")
 
 @dataclass(frozen=True, slots=True)
 class ListedRun:
-    """A run as it lies on the disk."""
+    """A run on the disk."""
 
     path: Path
     record: RunRecord
-    """Of `run.json`; empty when there is none that can be read."""
+    """The content of `run.json`; empty if it is missing or unreadable."""
     state: str
     """One of `STATES`."""
     detail: str
-    """Cases finished, and questions that failed."""
+    """Numbers of finished cases and failed questions."""
     started: datetime
-    """When it was last started."""
+    """Time of the last start."""
 
 
 def folders(results: Path) -> list[ListedRun]:
@@ -79,7 +79,7 @@ def held(path: Path) -> bool:
 
 
 def sizes(runs: Sequence[ListedRun]) -> list[int]:
-    """Bytes that each run takes of the disk; a file of several names counts for the first that has it."""
+    """Bytes of each run on the disk; a file with several hard links counts for the first run that has it."""
     seen: set[tuple[int, int]] = set()
     found = []
     for run in runs:
@@ -94,7 +94,7 @@ def sizes(runs: Sequence[ListedRun]) -> list[int]:
 
 
 def listed(runs: Sequence[ListedRun]) -> list[str]:
-    """The table of `list`."""
+    """The table of `runs list`."""
     rows = [("memory", "data set", "started", "state", "size", "folder")]
     taken = sizes(runs)
     for run, size in zip(runs, taken, strict=True):
@@ -107,7 +107,7 @@ def listed(runs: Sequence[ListedRun]) -> list[str]:
 
 
 def shown(size: int) -> str:
-    """Bytes for people."""
+    """Bytes in readable units."""
     amount, units = float(size), ("B", "KB", "MB", "GB", "TB")
     for unit in units[:-1]:
         if amount < 1000:

@@ -1,4 +1,4 @@
-"""Describe one run: a memory on a data set, its settings checked, its folder named by everything that can move a number.
+"""Describe one run: a memory on a data set with checked settings; its folder's name identifies everything that can change a number.
 
 That includes the code of its memory and its loader, wherever they live, and of the run loop.
 """
@@ -34,11 +34,11 @@ if TYPE_CHECKING:
 
 _surroundings = cache(surroundings)
 BUDGET = ("max_context_tokens", "fill")
-"""Settings of a reader that say how much of a recall it shows."""
+"""Settings of a reader for the amount of recall that it shows."""
 DESCRIBING = ("name", "title", "unit", "waived", "untested", "fitted_to", "recall")
-"""Values of a file of `conf/memory` that say what the memory is called and what is known of it: no part of a run's identity."""
+"""Values of a file of `conf/memory` that only describe the memory: they are no part of a run's identity."""
 BATCHED = 20_000
-"""Most answers that are outstanding at once in batch mode: their prompts, about 10 kB each, fit into memory."""
+"""Maximum number of outstanding answers in batch mode: their prompts, about 10 kB each, fit into memory."""
 
 
 class NotInstalled(RunError):
@@ -52,7 +52,7 @@ def reader(name: str) -> Reader:
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """How a memory is built on a data set, with every setting checked."""
+    """The recipe of a memory on a data set, with all settings checked."""
 
     memory: Mapping[str, Any]
     """Values of its file in `conf/memory`."""
@@ -69,7 +69,7 @@ class Recipe:
 
     @property
     def waived(self) -> dict[str, str]:
-        """Tests of the contract and checks of conformance that it cannot pass, with the reasons."""
+        """Contract tests and conformance checks that the memory cannot pass, with the reasons."""
         of_classes = {name: reason for each in self.classes for name, reason in each.WAIVED.items()}
         return {**of_classes, **self.memory.get("waived", {})}
 
@@ -99,8 +99,8 @@ def memory_run(
         memory: values of a file of `conf/memory`, with settings changed or not; `reader` answers the questions.
         unit: unit rule; None takes the memory's own, else the data set's.
         replicate: number of the build, from 0.
-        asked_for: build the memory once, so that a wrong setting is refused before any call is paid for. A run that `only` leaves out
-            is described without its memory.
+        asked_for: build the memory once, so that a wrong setting is refused before any call is paid for. A run outside `only` is described
+            without building its memory.
 
     Raises:
         RunError: a setting of the memory is refused, or a service it needs is missing.
@@ -175,7 +175,7 @@ def builder(build: Mapping[str, Any]) -> partial[MemorySystem]:
 
 
 def unit_of(memory: Mapping[str, Any], config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The unit rule of a memory on a data set where a table sets none: of its file, else its class, else the data set.
+    """The unit rule of a memory on a data set if a table sets none: that of its file, else its class, else the data set.
 
     Args:
         memory: values of a file of `conf/memory`.
@@ -188,7 +188,7 @@ def unit_of(memory: Mapping[str, Any], config: Mapping[str, Any]) -> Mapping[str
 
 
 def knobs_of(memory: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of a memory that only reading uses, with their values; without those that its file leaves to the class."""
+    """The settings of a memory that only reading uses, with their values; settings that its file does not name are left out."""
     known = dict.fromkeys(knob for each in _classes(memory["build"]) for knob in each.READ_KNOBS)
     return {name: memory["build"][name] for name in known if name in memory["build"]}
 
@@ -202,7 +202,7 @@ def _classes(build: Mapping[str, Any]) -> tuple[type[MemorySystem], ...]:
 def _parts(
     cfg: Settings, models: Models, dataset: Data, recipe: Recipe, reader: Reader, replicate: int
 ) -> dict[str, Any]:
-    """Everything that identifies a run: two runs that agree in these parts give the same numbers."""
+    """The parts of a run's identity: two runs that agree in these parts give the same numbers."""
     build, loader = recipe.memory["build"], dataset.config["load"]["_target_"]
     prompts = [*(name for each in recipe.classes for name in each.PROMPTS), reader.prompt]
     return {
@@ -239,7 +239,7 @@ def _outside(recipe: Recipe) -> dict[str, Any]:
 
 
 NOT_IDENTIFYING = ("name", "waived", "untested", "cases", "prompts_dir", "data_status", "data_file", "made_with")
-"""Facts in `run.json` that do not decide which folder a run has."""
+"""Facts in `run.json` that are not part of the run's identity."""
 
 
 def _not_identifying(cfg: Settings, recipe: Recipe, dataset: Data) -> dict[str, Any]:
@@ -271,10 +271,10 @@ def _shared_build(parts: Mapping[str, Any], recipe: Recipe) -> str:
 
 
 def check_known(build: Mapping[str, Any]) -> None:
-    """Check that a memory of a record, which may have come from somebody else, runs nothing but what files of `conf/memory` name.
+    """Check that a memory of a record, which may come from an untrusted source, runs only code that files of `conf/memory` name.
 
     Raises:
-        RunError: no file names its class; or it starts or asks a program, and no file has its settings, numbers apart.
+        RunError: no file names its class; or it starts or calls a program, and no file has the same settings (except for numbers).
     """
     own = [load_option("memory", name)["build"] for name in options("memory")]
     if unknown := {*_named_in(build)} - {target for each in own for target in _named_in(each)}:
@@ -304,7 +304,7 @@ def _innermost_settings(build: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _built_once(recipe: Recipe, services: Services) -> MemorySystem:
-    """The memory, built as a case builds it.
+    """Build the memory in the same way as a case does.
 
     Raises:
         RunError: the memory refuses a setting.
@@ -337,7 +337,7 @@ RUN_LOOP = ("run", "loop", "case", "question", "failures", "gold_evidence", "ora
 
 
 def sources(build: Mapping[str, Any], loader: str) -> str:
-    """Identity of the code that a run depends on."""
+    """Hash of the code that a run depends on."""
     own = [code_only((ROOT / "eval" / "running" / f"{name}.py").read_text(encoding="utf-8")) for name in RUN_LOOP]
     return identity({"closure": source_digest(modules_of(build, loader)), "own": own})
 

@@ -50,14 +50,14 @@ def judge_prompts(metric: Mapping[str, Any]) -> set[str]:
 
 
 def refuse_unfit(run: Run, graders: Sequence[Judging]) -> None:
-    """Raise RunError where a judge cannot grade the first question of a run's data, before anything is asked."""
+    """Raise RunError if a judge cannot grade the first question of a run's data, before any call is made."""
     for question, gold in run.cases[0].questions[:1] if len(run.cases) else ():
         for grader in graders:
             judge_requests(grader.judge, grader.prompts, question, gold, "")
 
 
 def finished(cfg: Settings, models: Models, runs: Sequence[Run], judges: Mapping[str, Sequence[str]]) -> bool:
-    """Whether every question of these runs is answered and judged, so that no model will be asked.
+    """Whether every question of these runs is answered and judged, so that no model will be called.
 
     Args:
         judges: names of the judges by data set.
@@ -86,7 +86,7 @@ def metrics(names: Sequence[str]) -> list[Metric]:
 
 
 def answer_metric(dataset: Mapping[str, Any]) -> Metric | None:
-    """The first lexical metric of a data set that scores single answers; None where there is none."""
+    """The first lexical metric of a data set that scores single answers; None if there is none."""
     return next((each for each in metrics(dataset.get("metrics", [])) if not each.joint and not each.on_recall), None)
 
 
@@ -109,7 +109,7 @@ def _metric(name: str, option: dict[str, Any]) -> Metric:
 
 
 def cell_of(name: str) -> type[Cell]:
-    """The kind of a metric's cells: those of several reads name outcomes, some of which are not applicable."""
+    """The class of a metric's cells: metrics of several reads name outcomes, and some outcomes are not applicable."""
     return OutcomeCell if metric_options().get(name, {}).get("joint", False) else Cell
 
 
@@ -126,13 +126,13 @@ def metric_title(name: str) -> str:
 def card_file(results: Path, grading: Judging, dataset: Data) -> Path:
     """The file with the verdicts of a judge on the probes of a data set.
 
-    A score file has the same name (judge, model and prompt): a table takes the card of the judge that gave its scores, and no other.
+    A score file has the same name (judge, model and prompt): a table uses only the card of the judge that gave its scores.
     """
     return results / "judge_cards" / f"{dataset.name}-{dataset.source.sha256[:12]}" / f"{grading.stem}.jsonl"
 
 
 def unmeasured(cfg: Settings, models: Models, graded: Iterable[tuple[str, Data]]) -> list[str]:
-    """Models that judge, and whose errors no card states: of judges by their name in a table, each on a data set."""
+    """Judging models without a card of their errors, for judges given by their name in a table, each on a data set."""
     gradings = [(judging(cfg, models, name), dataset) for name, dataset in graded]
     return sorted(
         {

@@ -1,6 +1,6 @@
-"""Steps that the entry points share: choose which cells are worked on and where, run them, score, and complain about missing scores.
+"""Steps that the entry points share: choose cells and executor, run the cells, score, and report missing scores.
 
-With `replay=true` only finished runs of a service's memory can be shown again: its state is not in the cache.
+With `replay=true` only finished runs of a service's memory can be shown: its state is not in the cache.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ def execute(
     """Answer every question that has no answer yet.
 
     Args:
-        questions: their number over all runs, for the progress line.
-        ahead: judges answers as they are saved; None leaves that to `score`.
+        questions: number of questions over all runs, for the progress line.
+        ahead: judges answers as they are saved; None leaves judging to `score`.
         executor: works on the cells; None takes the threads of this process.
     """
     builds = {run.shared or str(run.folder): len(run.sizes) for run in runs}
@@ -106,19 +106,19 @@ def complain(table: Table, limit: float) -> int:
 
 
 def print_missing(share: float, where: str, limit: float, folders: Sequence[Path], score_files: Sequence[Path]) -> None:
-    """Print on standard error how much is not scored, with the most common cause and its remedy."""
+    """Print the unscored share on standard error, with the most common cause and its remedy."""
     print(f"error: {share:.1%} of the questions of a {where} are not scored (limit {limit:.1%})", file=sys.stderr)
     if (cause := commonest(folders, score_files)) is not None:
         print(as_called(str(cause)), file=sys.stderr)
 
 
 def workable(cfg: Settings, runs: Sequence[Run]) -> list[Run]:
-    """The runs that may be worked on: all of them, but in a replay without those of services, which must be finished.
+    """The runs that may be executed: all, but in a replay not those of services, which must be finished.
 
     An answer that failed counts as finished: asking for it again would need the service.
 
     Raises:
-        RunError: a replay needs a service's run that is not finished; nobody has been asked.
+        RunError: a replay needs a service's run that is not finished; no call has been made.
     """
     if not cfg.replay:
         return list(runs)
@@ -129,7 +129,7 @@ def workable(cfg: Settings, runs: Sequence[Run]) -> list[Run]:
 
 
 def check_no_replay(cfg: Settings, run: Run, what: str) -> None:
-    """Refuse a replay of what always asks the memory itself.
+    """Refuse a replay of a step that always calls the memory itself.
 
     Raises:
         RunError: the memory is a service's.
@@ -161,7 +161,7 @@ def _check_finished(run: Run) -> None:
 
 
 ENOUGH = 8
-"""Cells of real data from which on worker processes, which need two seconds to start, are worth it."""
+"""Minimum number of cells of real data for worker processes, which need two seconds to start."""
 
 
 def executor_of(cfg: Settings, runs: Sequence[Run]) -> Executor | None:
@@ -171,7 +171,7 @@ def executor_of(cfg: Settings, runs: Sequence[Run]) -> Executor | None:
     under way one process is enough, and the cells of samples are small.
 
     Raises:
-        RunError: workers are asked for, and a run needs the gateway, or a tracer is told of everything, which only this process has.
+        RunError: workers are requested, but a run needs the gateway, or a tracer is active; both exist only in this process.
     """
     if any("gateway" in needs(run.build) for run in runs):
         if cfg.executor in ("processes", "ray"):
@@ -227,7 +227,7 @@ def answer_all(
         number, shards = map(int, cfg.shard.split("/"))
         runs, questions = [in_shard(run, number, shards) for run in runs], questions // shards
     runs = workable(cfg, runs)
-    with suppress(SpendingCapReached):  # the purse knows whether the cap stopped it
+    with suppress(SpendingCapReached):  # the purse records whether the cap stopped it
         execute(runs, questions, cfg.threads, "answering", models.traffic, models.ahead, executor_of(cfg, runs))
     if cfg.shard is None:
         return models.purse.stop
@@ -235,7 +235,7 @@ def answer_all(
 
 
 def in_shard(run: Run, number: int, shards: int) -> Run:
-    """The run with the cases of one shard, numbered from 1: by size, back and forth, so that shards are about equally large."""
+    """The run with the cases of one shard, numbered from 1: cases are dealt by size, back and forth, so that shards have similar sizes."""
     order = sorted(range(len(run.sizes)), key=lambda index: (-run.sizes[index], index))
     mine = sorted(index for place, index in enumerate(order) if _shard_of(place, shards) == number)
     cases = as_lazy(run.cases).select(mine)

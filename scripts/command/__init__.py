@@ -2,8 +2,8 @@
 
 Installed, this package is `memsys_bench` and holds `conf`, `data_loaders`, `memsys`, `eval`, `scripts` and the published numbers inside
 itself, so nothing called `eval` or `scripts` stands at the top of site-packages. In a checkout it runs the same modules from the checkout.
-Results land in the working folder; a `conf/` folder there is searched before the shipped one. `from memsys_bench import Lab` is the door
-for notebooks (`scripts.door`).
+Results are written to the working folder; a `conf/` folder there is searched before the shipped one. `from memsys_bench import Lab` is the
+API for notebooks (`scripts.door`).
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ def __getattr__(name: str) -> Any:
 
 
 def verbs(name: str, value: object = None) -> list[str]:
-    """The verbs whose module sets a constant of this name, to this value where one is given; nothing is imported.
+    """The verbs whose module sets a constant of this name, to this value if one is given; nothing is imported.
 
     A verb is a file of `scripts/commands`: its docstring is its manual, `GROUP` is its place in `help`, and `main` does the work. A verb
-    with `CONFIG` takes `key=value` settings of that primary file of `conf`. One with `WORDS` takes the first of its settings, or else of
+    with `CONFIG` takes `key=value` settings of that primary file of `conf`. A verb with `WORDS` takes the first of its settings, or else of
     its options, as plain words in that order: `run bm25 locomo` is `run memory=bm25 dataset=locomo`, `judge-card mem0` is `judge-card
-    --judge=mem0`. One with `RUNS_MEMORIES` runs memories, with prompts of one's own where the working folder has them; one with `CHECKOUT`
+    --judge=mem0`. A verb with `RUNS_MEMORIES` runs memories, with the user's prompts if the working folder has them; a verb with `CHECKOUT`
     needs the tests, documents or reference results of a checkout.
     """
     found = {
@@ -81,7 +81,7 @@ def usage() -> str:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one verb; its exit code."""
     given = list(sys.argv[1:] if arguments is None else arguments)
-    # A second of the exit of a large run was a last collection; the system takes the memory back at once.
+    # A last garbage collection took a second at the exit of a large run; the system frees the memory at once anyway.
     atexit.register(gc.freeze)
     _import_from(home())
     if not given or given[0] in ("-h", "--help", "help"):
@@ -109,7 +109,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _show(text: str) -> None:
-    """Print; a reader that has closed its end, such as `head`, is no error."""
+    """Print; a closed pipe (such as to `head`) is no error."""
     try:
         print(text, flush=True)
     except BrokenPipeError:
@@ -141,7 +141,7 @@ def _file(verb: str) -> Path:
 
 @cache
 def _constants(path: Path) -> Mapping[str, Any]:
-    """Upper-case names that a module sets to a plain value, read as text; nothing where there is no such file."""
+    """Upper-case names that a module sets to a plain value, read as text; empty without such a file."""
     if not path.is_file():
         return {}
     found = {}
@@ -156,7 +156,7 @@ def _constants(path: Path) -> Mapping[str, Any]:
 
 
 def _import_from(folder: Path) -> None:
-    # Ours first: another distribution may well have a module called `eval` or `scripts`. The working folder holds the user's own memories.
+    # Our folder is first: another distribution may have a module called `eval` or `scripts`. The working folder holds the user's memories.
     if str(folder) not in sys.path[:1]:
         sys.path[:0] = [str(folder)]
     if str(Path.cwd()) not in sys.path:
@@ -172,7 +172,7 @@ def _named(constants: Mapping[str, Any], rest: list[str]) -> list[str]:
 
 
 def _with_own_files(constants: Mapping[str, Any], rest: list[str]) -> list[str]:
-    """The settings, with the working folder's `conf` and `prompts` where it has them and none are named."""
+    """The settings, with the working folder's `conf` and `prompts` if they exist and none are named."""
     conf, prompts = Path.cwd() / "conf", Path.cwd() / "prompts"
     if not constants.keys() & {"CONFIG", "RUNS_MEMORIES"} or Path.cwd() == home():
         return rest

@@ -20,7 +20,7 @@ except ModuleNotFoundError as error:
     raise ImportError("memsys_bench.inspect_tasks needs inspect_ai: pip install 'memsys-bench[inspect]'") from error
 
 remember, TASKS = _tasks.remember, _tasks.TASKS
-globals().update(TASKS)  # a module's own names are what Inspect finds in it
+globals().update(TASKS)  # Inspect lists the names that a module defines
 
 
 def __getattr__(name: str) -> Any:

@@ -1,1 +1,1 @@
-"""One module a verb of the command."""
+"""One module per verb of the command."""

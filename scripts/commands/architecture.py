@@ -1,4 +1,4 @@
-"""Draw the packages and who imports whom: `python -m scripts architecture` writes the drawing into ARCHITECTURE.md."""
+"""Draw the packages and their imports: `python -m scripts architecture` writes the drawing into ARCHITECTURE.md."""
 
 from __future__ import annotations
 

@@ -1,13 +1,13 @@
 """Check published tables, or a table of yours, against themselves: `python -m scripts audit [TABLE.csv --counts 282,321,96,841]`
 
-Without a file: every table of results/published, from the numbers there and the question counts below. With one: a CSV with a header
-and, in each line, the row's name, one cell per category in the order of `--counts`, and the total. The exit code is 0, with `--strict`
-1 when anything is found, and 2 for a file that cannot be read.
+Without a file it checks every table of results/published, from the numbers there and the question counts below. The file is a CSV with a
+header and, in each line, the row's name, one cell per category in the order of `--counts`, and the total. The exit code is 0; with
+`--strict` it is 1 if there is a finding; it is 2 for an unreadable file.
 
-With `--evidence`: which rows of the tables in `conf/table` lose which share of the evidence to their unit rules, on the shipped samples
-or, with `--data`, on the real files. No model is called.
+With `--evidence` it prints the share of the evidence that rows of the tables in `conf/table` lose to their unit rules, on the shipped
+samples or, with `--data`, on the real files. No model is called.
 
-The five history lengths of MemTree Table 2 are left out: how many questions each holds is not printed.
+The five history lengths of MemTree Table 2 are left out: the paper does not print their numbers of questions.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ COUNTS = {
 }
 """Questions by data set and category. LongMemEval-MAB: the only counts that add up to 300 and make all baseline cells k/n."""
 QUESTIONS = {"LoCoMo": 1986, "LongMemEval-MAB": 300, "RealMem": 1415}
-"""Asked in all, where intervals are printed (SegTreeMem)."""
+"""Total number of questions, where intervals are printed (SegTreeMem)."""
 ACCURACIES = ("accuracy", "LLM-judge accuracy", "LLJ")
 RUNS = {"TiMem": 5}
 """Repetitions that a paper reports."""
@@ -80,7 +80,7 @@ SAME_VARIANT = {
     ("xMemory", "Full"): "",
     ("xMemory", "cap=12"): "",
 }
-"""Names under which a table prints the setting of another, by paper."""
+"""Names of the same setting in another table, by paper."""
 
 RELATIONS = (
     Relation("nodes", ("leaf_nodes", "branching_nodes"), lambda a, b: a + b, "leaves + branching nodes"),
@@ -99,9 +99,9 @@ RELATIONS = (
 
 
 def setting(one: Published) -> Setting:
-    """The subject of a number, under one name where tables differ."""
+    """The setting of a number, with one spelling where tables differ."""
     models = one.backbone.removeprefix("answer ")
-    if not models.startswith("internal "):  # those name the model that builds and the one that answers: both count
+    if not models.startswith("internal "):  # these name both the building and the answering model: both count
         models = models.split(";")[0]
     method, variant = one.method, SAME_VARIANT.get((one.paper, one.variant), one.variant)
     if variant == "Naive RAG":
@@ -123,7 +123,7 @@ class Ordering:
     above: str
     below: str
     below_where: str = ""
-    """Where the second row stands, if not beside the first."""
+    """The table of the second row, if it is not the table of the first."""
 
 
 _TD, _BU = "SegTreeMem / TD batch alpha=.10 H=2", "SegTreeMem / BU batch alpha=.10 H=2"
@@ -151,7 +151,7 @@ the full system is best in every category."""
 
 
 def audit_orderings(numbers: Sequence[Published]) -> list[Finding]:
-    """Statements that the table they are about contradicts."""
+    """Statements that contradict the table that they are about."""
     printed = {(where(one), one.dataset, one.category, one.metric, row_name(one)): one for one in numbers}
     findings = []
     for said in ORDERINGS:
@@ -167,7 +167,7 @@ def audit_orderings(numbers: Sequence[Published]) -> list[Finding]:
 
 
 def audit_gains(numbers: Sequence[Published], lines: Sequence[AuditedRow]) -> list[Finding]:
-    """Gains of propagation in points, against the totals that the cells give; and the relative gain over the strongest baseline."""
+    """Check gains of propagation in points against the totals computed from the cells, and the relative gain over the best baseline."""
     findings: list[Finding] = []
     for said in numbers:
         if said.metric == "accuracy_gain_points":
@@ -213,7 +213,7 @@ def _strongest_baseline(numbers: Sequence[Published], like: Published, tables: S
 
 
 def _relative_gains(said: Published, numbers: Sequence[Published]) -> Iterator[Finding]:
-    """Numbers of the main tables on each data set, when any of it rounds to less than what is said."""
+    """Numbers of the main tables on each data set, if any of them rounds to less than the stated gain."""
     gains = {}
     for table in ("SegTreeMem T4", "SegTreeMem T6"):
         own = [
@@ -232,7 +232,7 @@ def _relative_gains(said: Published, numbers: Sequence[Published]) -> Iterator[F
 
 
 def audit_units(numbers: Sequence[Published]) -> list[Finding]:
-    """Leaves per conversation that are not the turns of the released files."""
+    """Printed leaves per conversation that differ from the turns of the released files."""
     findings = []
     for one in numbers:
         known = UNITS.get(one.dataset, {}) if one.metric == "mean_leaves" else {}
@@ -248,7 +248,7 @@ def audit_units(numbers: Sequence[Published]) -> list[Finding]:
 
 
 def audit_published() -> list[Finding]:
-    """Everything that does not add up in the four papers, by paper and table."""
+    """All findings in the four papers, by paper and table."""
     names = sorted(path.stem for path in FOLDER.glob("*.csv") if path.stem not in NOT_NUMBERS)
     numbers = [one for name in names for one in read_published(name)]
     lines = lines_of(numbers, COUNTS, ACCURACIES, RUNS)
@@ -358,7 +358,7 @@ NOT_MADE = (
     "SegTreeMem's Table 9 compares two trees in words: `inspect RUN --design OTHER` prints its components for two runs, and counts nodes "
     "that cover consecutive units; conf/table/segtreemem_t9 has both shapes. Its cases Q1-Q5: `inspect RUN --worked segtreemem_q1`."
 )
-"""Figures and tables of the four papers that no table of conf makes, and the commands that show those that are in scope."""
+"""Figures and tables of the four papers that no table of conf reproduces, and the commands for those that are in scope."""
 
 
 def _audited(chosen: argparse.Namespace) -> int:

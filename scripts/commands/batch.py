@@ -1,9 +1,9 @@
 """Export and import batch files by hand: `python -m scripts batch export FILE | import FILE | status | forget ID`.
 
-For a GPU without a network: run any command with `endpoint.mode=collect`, which keeps the calls instead of sending them; `export` writes
-them as JSONL for `vllm run-batch`; carry the file over, run it, and `import` its output. The same command then goes on from there: answers
-first, judgements in the next round. `status` shows what the journal of `endpoint.mode=batch` holds, with the batches under way. `forget`
-drops a batch that the provider no longer knows; the next run sends its calls again and pays for them again.
+For a GPU without a network: run any command with `endpoint.mode=collect`, which stores the calls instead of sending them; `export` writes
+them as JSONL for `vllm run-batch`; copy the file over, run it, and `import` its output. The same command then continues from there: answers
+first, judgements in the next round. `status` shows the journal of `endpoint.mode=batch`, with the open batches. `forget`
+drops a batch that the provider no longer has; the next run sends its calls again and pays for them again.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def export(journal: Journal, file: Path) -> int:
 
 
 def take(journal: Journal, file: Path) -> int:
-    """Keep the replies of a file; failed calls stay open."""
+    """Store the replies of a file; failed calls stay open."""
     if not file.is_file():
         raise RunError(f"{file} does not exist")
     with file.open(encoding="utf-8", errors="surrogateescape") as lines:
@@ -86,7 +86,7 @@ def forget(journal: Journal, batch: str) -> int:
     """Drop a batch with the calls it holds.
 
     Raises:
-        RunError: no batch under way has this name, or a running command looks after it.
+        RunError: no open batch has this name, or a running command is working on it.
     """
     try:
         calls = journal.drop(batch)
@@ -101,7 +101,7 @@ def forget(journal: Journal, batch: str) -> int:
 
 
 def print_status(journal: Journal) -> int:
-    """Count what the journal holds, and list the batches under way."""
+    """Count the entries of the journal, and list the open batches."""
     for name, count in journal.counts().items():
         print(f"{name:<28}{count:>9}")
     for batch in journal.under_way():

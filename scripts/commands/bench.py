@@ -1,8 +1,8 @@
 """Measure speed against the mock endpoint, as ratios of one run: `python -m scripts bench [--only NAME …]`.
 
-Each line is a measurement, its bound, and whether it holds. Absolute times depend on the machine; what is promised are ratios,
+Each line is a measurement, its bound, and whether the bound holds. Absolute times depend on the machine, so bounds are on ratios,
 calls and memory.
-`kill` kills a run twenty times at random moments and lets the mock's own counter tell what was asked twice.
+`kill` kills a run twenty times at random moments and counts repeated requests with the mock's own counter.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ BENCHES: dict[str, Callable[[], list[Measured]]] = {
 
 
 LONG = ("limited_to_sixty",)
-"""Takes five minutes and more; only with `--only`."""
+"""Measurements of five minutes and more, which run only with `--only`."""
 
 
 def _loop_seconds() -> float:
-    """CPU seconds of a fixed loop: tells a slow machine, or a slow hour of one, from a slow program."""
+    """CPU seconds of a fixed loop: distinguishes a slow machine from a slow program."""
     started = time.process_time()
     total = 0
     for number in range(3_000_000):

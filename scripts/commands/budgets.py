@@ -1,8 +1,8 @@
 """Compare memories at equal recalled tokens: `python -m scripts budgets table=equal_budgets budget=1000,2000,4000
 profile=smoke|subset|paper`.
 
-Reads every row of any table at each budget from one build, and prints score against tokens with bands, the area under the curve, and after
-how many questions a build pays for itself. A figure (PDF, PNG, SVG), the text and the points go to `results/budgets/`.
+Reads every row of any table at each budget from one build, and prints score against tokens with bands, the area under the curve, and the
+number of questions after which a build pays for itself. A figure (PDF, PNG, SVG), the text and the points go to `results/budgets/`.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Check, repair, count or pack the call cache: `python -m scripts cache check|repair|stats|pack [--cache FILE]`.
 
-`check` reads every row and says what is wrong (exit 1) or that nothing is. `repair` copies what can be read into a new file and keeps
-the damaged one beside it; `--drop-vectors N` leaves out vectors of N numbers, which a server gave by mistake. `stats` counts what is
-held. `pack` moves what a killed command left in `cache.sqlite-wal` into the one file, so that it can be copied alone. A cache that is
-lost costs calls, never results: nothing that is in the run folders depends on it.
+`check` reads every row and reports faults (exit 1) or that there are none. `repair` copies all readable rows into a new file and keeps
+the damaged file next to it; `--drop-vectors N` leaves out vectors of N numbers, which a server gave by mistake. `stats` counts the
+rows. `pack` moves the data that a killed command left in `cache.sqlite-wal` into the one file, so that it can be copied alone. A lost
+cache costs calls, never results: the content of the run folders does not depend on it.
 """
 
 from __future__ import annotations
@@ -43,38 +43,38 @@ from scripts.setup.arguments import verb_parser, whole
 GROUP = "data"
 
 PARTS = 4096
-"""Ranges of keys that are read one by one: what a damaged page hides is lost, the rest of the file is not."""
+"""Number of key ranges that are read one by one: only the rows on a damaged page are lost, not the rest of the file."""
 TABLES = {"answers": 2, "outcomes": 2, "vectors": 4}
-"""Columns of each table."""
+"""Number of columns of each table."""
 BATCHES = {"batch_calls": "open or sent calls", "batches": "batches", "batch_replies": "replies of batches"}
-"""Tables of the batch journal, whose sound rows are copied as they are: what they hold is paid for, or on its way."""
+"""Tables of the batch journal; their valid rows are copied unchanged, because their calls are paid for or in progress."""
 
 
 @dataclass(slots=True)
 class CacheCounts:
-    """Content of the rows of a cache."""
+    """Counts of the rows of a cache."""
 
     answers: Counter[str] = field(default_factory=Counter)
-    """By model and endpoint."""
+    """Answers by model and endpoint."""
     outcomes: int = 0
     """Replies without an answer, which only a replay uses."""
     vectors: Counter[int] = field(default_factory=Counter)
-    """By dimension."""
+    """Vectors by dimension."""
     tokens_in: int = 0
     tokens_out: int = 0
     bad: Counter[str] = field(default_factory=Counter)
-    """Rows that are never used, by what is wrong with them."""
+    """Rows that are never used, by their fault."""
 
 
 def rows(connection: sqlite3.Connection, table: str, unread: Counter[str]) -> Iterator[tuple[Any, ...]]:
-    """Every row that can be read; ranges of keys that cannot be read to their end are counted."""
+    """Yield every readable row; key ranges that cannot be read to their end are counted."""
     if table not in _tables(connection):  # caches of older versions have no `outcomes`
         return
     for part in range(PARTS):
         low = (part << 4).to_bytes(2, "big")
         high = ((part + 1) << 4).to_bytes(2, "big") if part + 1 < PARTS else b"\xff" * 64
         seen: set[bytes] = set()
-        for order in ("ASC", "DESC"):  # from the other end, too, when something lies in the way
+        for order in ("ASC", "DESC"):  # if a page is damaged, also read from the other end
             query = f"SELECT * FROM {table} WHERE key >= ? AND key < ? ORDER BY key {order}"
             try:
                 for row in connection.execute(query, (low, high)):
@@ -88,7 +88,7 @@ def rows(connection: sqlite3.Connection, table: str, unread: Counter[str]) -> It
 
 
 def fault(table: str, row: tuple[Any, ...]) -> str:
-    """The fault of a row; empty when there is none."""
+    """The fault of a row; empty if there is none."""
     if not isinstance(row[0], bytes) or len(row[0]) != KEY_BYTES:
         return f"rows of {table} whose key has not {KEY_BYTES} bytes"
     if table == "vectors":
@@ -120,7 +120,7 @@ def survey(connection: sqlite3.Connection) -> CacheCounts:
                 found.tokens_in += completion.prompt_tokens
                 found.tokens_out += completion.completion_tokens
     for table in BATCHES.keys() & _tables(connection):
-        with suppress(sqlite3.DatabaseError):  # `integrity_check` says what cannot be read
+        with suppress(sqlite3.DatabaseError):  # `integrity_check` reports unreadable parts
             if count := _unsound(connection, table):
                 found.bad[f"rows of {table} with values of other types"] = count
     for table, count in unread.items():
@@ -129,7 +129,7 @@ def survey(connection: sqlite3.Connection) -> CacheCounts:
 
 
 def check(path: Path) -> int:
-    """Print what is wrong with a cache: 0 when nothing is, else 1."""
+    """Print the faults of a cache; return 0 if there are none, else 1."""
     with closing(_opened(path)) as connection:
         said = _integrity(connection)
         bad = survey(connection).bad
@@ -149,14 +149,14 @@ def check(path: Path) -> int:
 
 
 def repair(path: Path, without: int | None = None) -> int:
-    """Copy what is readable and sound into a new file, and put it in the place of the old one, which is kept beside it.
+    """Copy valid rows into a new cache, swap it in, and keep the old file next to it.
 
     Args:
         path: the cache.
-        without: leave out vectors of this many numbers, too.
+        without: also leave out vectors with this number of dimensions.
     """
-    _opened(path).close()  # refuses what is no cache before a lock file is made beside it
-    with _for_itself(path):  # until the new file is in its place: a run that starts now waits, and opens the new file
+    _opened(path).close()  # refuses a file that is no cache, before a lock file is created next to it
+    with _for_itself(path):  # held until the new file is in place: a run that starts now waits, and opens the new file
         aside, draft = _free(path, "damaged"), path.with_name(f"{path.name}.{os.getpid()}.draft")
         draft.unlink(missing_ok=True)
         kept, lost = Counter[str](), Counter[str]()
@@ -186,7 +186,7 @@ def repair(path: Path, without: int | None = None) -> int:
 
 @contextmanager
 def _for_itself(path: Path) -> Iterator[None]:
-    """Keep other processes from opening a cache.
+    """Prevent other processes from opening a cache.
 
     Raises:
         RunError: another process uses it.
@@ -215,12 +215,12 @@ def _copied(old: sqlite3.Connection, new: sqlite3.Connection, table: str, lost: 
 
 
 def _unsound(connection: sqlite3.Connection, table: str) -> int:
-    """Number of rows of a table of the batch journal that no journal has written."""
+    """Number of invalid rows of a table of the batch journal: rows that the journal never writes."""
     return int(connection.execute(f"SELECT count(*) FROM {table} WHERE {UNSOUND[table]}").fetchone()[0])
 
 
 def pack(path: Path) -> int:
-    """Move everything into the one file: 0 when it is there, 1 when another process keeps the file from being whole."""
+    """Move all data into the one file; return 0 on success, 1 if another process prevents it."""
     with closing(_opened(path)) as connection:
         whole_file = checkpointed(connection)
     if not whole_file:
@@ -246,7 +246,7 @@ def _sound(old: sqlite3.Connection, table: str, lost: Counter[str], without: int
 
 
 def stats(path: Path) -> int:
-    """Print what a cache holds."""
+    """Print the counts of a cache."""
     with closing(_opened(path)) as connection:
         found = survey(connection)
     state = path.stat()
@@ -266,10 +266,10 @@ def stats(path: Path) -> int:
 
 
 def _opened(path: Path, *, alone: bool = False) -> sqlite3.Connection:
-    """The file, to be read.
+    """Open the file for reading.
 
     Raises:
-        RunError: there is none, it is no cache at all, or (`alone`) another process has it open.
+        RunError: there is no file, it is no cache at all, or (`alone`) another process has it open.
     """
     if not path.is_file():
         raise RunError(f"{path} is no file; name the cache with --cache")
@@ -280,7 +280,7 @@ def _opened(path: Path, *, alone: bool = False) -> sqlite3.Connection:
     try:
         if alone:
             connection.execute("PRAGMA busy_timeout=2000")
-            connection.execute("PRAGMA journal_mode=DELETE")  # needs the file for itself, and puts the journal into it
+            connection.execute("PRAGMA journal_mode=DELETE")  # exclusive; moves the journal into the file
         held = _tables(connection)
         check_schema(connection)
     except ForeignSchema as error:
@@ -316,7 +316,7 @@ def _integrity(connection: sqlite3.Connection) -> list[str]:
 
 
 def _free(path: Path, word: str) -> Path:
-    """A name beside a file that no file has."""
+    """A free file name next to `path`."""
     number = 1
     while (found := path.with_name(f"{path.name}.{word}-{number}")).exists():
         number += 1
@@ -327,7 +327,7 @@ COMMANDS = ("check", "repair", "stats", "pack")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """0 when all is well, 1 when `check` found something, 2 when there is no readable cache."""
+    """Run the command line; return 0 on success, 1 if `check` found a fault, 2 without a readable cache."""
     parser = verb_parser("cache", __doc__)
     parser.add_argument("command", choices=COMMANDS)
     parser.add_argument(

@@ -1,10 +1,10 @@
 """Write a results card with everything that a reviewer asks: `python -m scripts card RUN [RUN …]` or `… TABLE [key=value …]`.
 
 A card of runs is made from their folders alone, without the data: scores, outcomes, models, prompts' hashes, data, seeds, versions, costs,
-failures. Scores are means over all questions with an answer, because categories stand in the data. A card of a table has the table's
-own cells on top, detectable differences included, and then its runs; its settings are those of `memsys-bench reproduce`. Nothing is run.
+failures. Scores are means over all questions with an answer, because categories are in the data only. A card of a table has the table's
+own cells first, with detectable differences, and then its runs; its settings are those of `memsys-bench reproduce`. Nothing is run.
 
-It is printed, and written to `<results>/cards/`, or where `--to` says.
+The card is printed, and written to `<results>/cards/` or to the place given by `--to`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ GROUP = "publish"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print and write the card; 2 with one line on standard error for what the user can mend."""
+    """Print and write the card; return 2 with one line on standard error for an error that the user can fix."""
     parser = verb_parser("card", __doc__)
     parser.add_argument(
         "what", nargs="+", metavar="RUN|TABLE key=value", help="run folders, or a table and its settings"

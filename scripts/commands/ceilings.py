@@ -1,10 +1,10 @@
 """Compare scores with and without known errors of the gold answers: `python -m scripts ceilings RUN… --scores METRIC --errata
 locomo|FILE.csv`.
 
-Lays a list of wrong gold answers over the scores of finished runs (`eval.report.errata`): `locomo` is the audit beside the raw LoCoMo file
-(`python -m scripts fetch locomo_corrected`), any other a CSV file of your own with the columns case, question and gold (ids as the run has
-them; gold may be empty). Prints the score as released, without the known errors, and with corrected answers where no model is needed, by
-category, and marks the cells that are above what a perfect memory would get. Nothing is asked of a model. The same is written to
+Applies a list of wrong gold answers to the scores of finished runs (`eval.report.errata`): `locomo` is the audit next to the raw LoCoMo
+file (`python -m scripts fetch locomo_corrected`), any other name is a CSV file of your own with the columns case, question and gold (the
+ids of the run; gold may be empty). Prints the score as released, without the known errors, and with corrected answers where no model is
+needed, by category, and marks the cells above the score of a perfect memory. No model is called. The output is also written to
 `<results>/ceilings`, where the report finds it.
 """
 
@@ -84,7 +84,7 @@ def _write(folder: Path, record: RunRecord, metric: str, layer: Layer, groups: S
 
 
 def ceilings_of(folder: Path, record: RunRecord, metric: str, layer: Layer, root: Path | None) -> list[Overlaid]:
-    """A run's scores with a layer laid over them, all questions first, then by category.
+    """A run's scores with an errata layer applied, all questions first, then by category.
 
     Raises:
         RunError: the run has no scores by the metric, or the layer names none of its questions.
@@ -98,7 +98,7 @@ def ceilings_of(folder: Path, record: RunRecord, metric: str, layer: Layer, root
 
 
 def _again(folder: Path, cases: Sequence[Case], metric: str, layer: Layer) -> dict[Key, float]:
-    """Scores of the layer's questions with the layer's answers, by a metric of answers that asks no model; empty for others."""
+    """Scores of the layer's questions with the layer's answers, by a metric of answers that calls no model; empty for other metrics."""
     if metric not in metric_options():
         return {}
     (scorer,) = metrics([metric])
@@ -124,7 +124,7 @@ def cells(group: Overlaid) -> list[str]:
 
 
 def as_json(title: str, groups: Sequence[Overlaid], stand_in: Sequence[str]) -> dict[str, Any]:
-    """The overlaid scores as the HTML report reads them, all questions first."""
+    """The corrected scores in the form of the HTML report, all questions first."""
     rows = [
         {
             "category": group.category,

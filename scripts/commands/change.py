@@ -1,7 +1,7 @@
 """Test whether a memory keeps up when facts change: `python -m scripts change bm25 locomo data.size=64`.
 
 Prints `table=change` (docs/change.md) with the memory between the controls, on histories of the data set; without a memory, all rows of
-the table. `table.others=[bm25,mem0]` takes several. A setting that the table gives the memory's row goes before that of its file. The
+the table. `table.others=[bm25,mem0]` takes several memories. A setting of the table's row overrides the memory's own file. The
 other settings, files and exit codes are those of `reproduce`.
 """
 
@@ -18,7 +18,7 @@ WORDS = "memory dataset"
 
 
 def main(cfg: Change) -> int:
-    """Make the table; 1 when too much is not scored, 3 when the plan is declined."""
+    """Make the table; return 1 if too much is not scored, 3 if the plan is declined."""
     from scripts.tables.table import make_table
 
     table = dict(cfg.table)

@@ -1,9 +1,9 @@
 """Check a file of answers before it is submitted: `python -m scripts check-answers FILE [--dataset LoCoMo] [--form NAME] [--data ROOT]`.
 
-Says in which form the file is read, how many answers belong to a question of the data set, and what is missing: questions without an
-answer, answers without a question, texts, verdicts that failed, gold answers that differ. Exit code 0 when nothing that a claim needs is
-missing, 1 when something is, 2 when the file cannot be read. `export --format mem0` writes a file that passes; so does the form `extract`,
-one JSON line an answer with conversation, question_id, question, category, gold, answer, verdicts and tokens.
+Prints the form of the file, the number of answers with a question of the data set, and what is missing: questions without an answer,
+answers without a question, texts, failed verdicts, different gold answers. The exit code is 0 if the file has everything that a claim
+needs, 1 if something is missing, 2 if the file cannot be read. `export --format mem0` writes a file that passes; so does the form
+`extract`, one JSON line per answer with conversation, question_id, question, category, gold, answer, verdicts and tokens.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from scripts.setup.arguments import add_data_folder, verb_parser
 GROUP = "publish"
 
 SHOWN = 10
-"""At most this many irregularities are printed."""
+"""Maximum number of printed irregularities."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Check one file; 0 when it is complete, 1 when something is missing, 2 when it cannot be read."""
+    """Check one file; return 0 if it is complete, 1 if something is missing, 2 if it cannot be read."""
     parser = verb_parser("check-answers", __doc__)
     parser.add_argument("file", type=Path, nargs="+", help="the file, or the files of one set of answers")
     parser.add_argument("--dataset", choices=list(LOADERS), default="LoCoMo")

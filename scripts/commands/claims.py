@@ -1,15 +1,15 @@
 """Audit published claims from their own answers: `python -m scripts claims [NAME … | --head] [--judge JUDGE … key=value …]`.
 
-For every claim of `conf/claims/claims.yaml` whose files are below the data root (`fetch answers` gets them from their owners): how many
-answers and how many of them belong to a question, every printed score against the file's own mean, official F1, plain F1, BLEU-1, ROUGE-L,
-how often the system says that it does not know, length, recalled tokens, intervals by conversation, and flags. Then what only many files
-show: the judge against F1 with length held equal, leniency, the spread of one product. No model is called, unless `--judge` asks for one.
+For every claim of `conf/claims/claims.yaml` whose files are below the data root (`fetch answers` gets them from their owners): numbers of
+answers with and without a question, every printed score against the file's own mean, official F1, plain F1, BLEU-1, ROUGE-L, the share of
+"I do not know" answers, length, recalled tokens, intervals by conversation, and flags. Then an analysis over many files: the judge against
+F1 at equal length, leniency, the spread of one product. No model is called without `--judge`.
 
 Prints the tables and writes `claims.md`, `claims.json` and `claims.csv` into RESULTS/claims. Intervals are 95 %, by conversation; `detects`
-is the paired difference that these questions show with 80 % power.
+is the paired difference that these questions detect with 80 % power.
 
-With `--judge mem0` (a file of conf/judge, or `file@model`; repeatable) the answers are judged again, the plan is priced and asked
-for first, and every grader stands beside the others with kappa (`scripts.lab.rejudging`); `rejudged.md` is written. Settings such as
+With `--judge mem0` (a file of conf/judge, or `file@model`; repeatable) the answers are judged again. The plan is priced and confirmed
+first, and all graders are compared, with kappa (`scripts.lab.rejudging`); `rejudged.md` is written. Settings such as
 `models.judge=gpt-4o-mini` and `yes=true` are those of `memsys-bench run`.
 """
 
@@ -54,7 +54,7 @@ without an answer raise; a score of 100 %. The rows of `--head`."""
 WIDTH = 80
 COLUMNS = ("product · who published", "printed", "file", "judge", "F1", "words")
 WIDTHS = (33, 7, 6, 5, 5, 5)
-"""Characters of the columns; with rules and spaces they make a line of `WIDTH`."""
+"""Widths of the columns in characters; with rules and spaces they make a line of `WIDTH`."""
 
 
 def head(rows: Sequence[Row]) -> str:
@@ -112,7 +112,7 @@ def _wrapped(text: str) -> list[str]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Audit, print and write; 1 when files or verdicts are missing, 2 when the input is wrong, 3 when a plan is declined."""
+    """Audit, print and write; return 1 if files or verdicts are missing, 2 if the input is wrong, 3 if a plan is declined."""
     parser = verb_parser("claims", __doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help="claims by name, or a data set (default: all)")
     parser.add_argument(
@@ -155,7 +155,7 @@ def _judged(wanted: Sequence[Claim], args: argparse.Namespace, settings: Sequenc
     from scripts.lab.rejudging import rejudge
 
     data = [f"data.root={args.data}"] if args.data else []
-    # Whatever a profile cuts.
+    # regardless of the profile's cut
     whole = ("data.source=real", "data.size=all", "data.max_cases=null", "data.transform=none")
     lab = Lab(f"results={args.results}", *settings, *whole, *data)
     text, code = rejudge(wanted, args.judge, lab, data_root(check_data_root(lab.cfg.data)))

@@ -1,7 +1,7 @@
 """Show the audit of published claims as a static site: `python -m scripts claims-site [NAME …] [--data ROOT] [--date DAY]`.
 
-The numbers are those of `memsys-bench claims`. Where `claims NAME --judge` has judged answers again and kept the verdicts in RESULTS, the
-page of the claim shows every grader. The site opens from the disk or from any static host and asks no other server for anything.
+The numbers are those of `memsys-bench claims`. If `claims NAME --judge` has judged answers again and saved the verdicts in RESULTS, the
+page of the claim shows every grader. The site opens from the disk or from any static host and sends no request to another server.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ GROUP = "publish"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Build the site and print where it is; 1 when the files of a claim are not there, 2 when the input is wrong."""
+    """Build the site and print its path; return 1 if the files of a claim are missing, 2 if the input is wrong."""
     parser = argparse.ArgumentParser(prog=as_called("python -m scripts claims-site"), description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help="claims by name, or a data set (default: all)")
     add_data_folder(parser)

@@ -1,7 +1,8 @@
 """Compare memories on one data set: `python -m scripts compare mine bm25 segtree --dataset locomo [--limit 100]`.
 
-Builds and asks what is missing, then prints scores, paired differences from the first memory with intervals and Holm's p, wins and losses
-by category, and the questions that tell most. Settings of `memsys-bench run` may follow the names: `profile=subset data.root=~/data`.
+Runs what is missing, then prints scores, paired differences from the first memory with intervals and Holm's p, wins and losses
+by category, and the questions with the largest differences. Settings of `memsys-bench run` may follow the names: `profile=subset
+data.root=~/data`.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ GROUP = "run"
 RUNS_MEMORIES = True
 
 WIDTH = 96
-"""Characters of a question, a gold answer or an answer."""
+"""Maximum number of characters of a question, a gold answer or an answer."""
 
 
 def differences(table: Table) -> Iterator[str]:
@@ -54,7 +55,7 @@ def wins_and_losses(scored: Sequence[Scored], metric: str) -> Iterator[str]:
 
 
 def telling_questions(scored: Sequence[Scored], metric: str, count: int) -> Iterator[str]:
-    """The questions with the largest gaps: question, gold, and what every memory answered."""
+    """The questions with the largest gaps: question, gold, and the answer of every memory."""
     entries = telling([one.cells[metric] for one in scored], count)
     if not entries:
         yield f"No question tells them apart, {scored[0].cells[metric].column.metric}"
@@ -78,7 +79,7 @@ def _asked(scored: Scored, entry: Telling) -> tuple[Question, Gold]:
 
 
 def _answer(scored: Scored, entry: Telling) -> str:
-    """The answer of the first replicate, or how the question ended."""
+    """The answer of the first replicate, or the question's outcome."""
     run = scored.answers.runs[0]
     prediction = read_predictions(run.case_folder(entry.question.case_id)).get(entry.question.question_id)
     if prediction is None:
@@ -87,11 +88,11 @@ def _answer(scored: Scored, entry: Telling) -> str:
 
 
 def compare(names: Sequence[str], settings: Sequence[str], metric: str | None, count: int, choice: str) -> int:
-    """Run and print the comparison; the exit code is 1 when too much is not scored, 3 when the plan is declined.
+    """Run and print the comparison; the exit code is 1 if too much is not scored, 3 if the plan is declined.
 
     Args:
         names: files of `conf/memory`; the first is the reference.
-        settings: of `memsys-bench run`.
+        settings: settings of `memsys-bench run`.
         metric: a key of the scores, `judge_<name>` or a metric's name, tested and used for wins and questions; None takes the first.
 
     Raises:
@@ -119,7 +120,7 @@ def compare(names: Sequence[str], settings: Sequence[str], metric: str | None, c
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print the comparison; 2 with one line on standard error for what the user can mend."""
+    """Print the comparison; return 2 with one line on standard error for an error that the user can fix."""
     parser = argparse.ArgumentParser(prog=as_called("python -m scripts compare"), description=__doc__)
     parser.add_argument("words", nargs="+", metavar="MEMORY", help="files of conf/memory; then settings, key=value")
     parser.add_argument("--dataset", default="locomo", help="a file of conf/dataset (default: locomo)")
@@ -138,7 +139,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """How often a memory scored better than another one, over the questions that both have a score for."""
+    """Counts of questions on which a memory scored better than another one, over the questions that both have a score for."""
 
     category: str
     wins: int
@@ -167,16 +168,16 @@ class Telling:
 
     question: Asked
     scores: tuple[float | None, ...]
-    """Of each memory; None where there is no score."""
+    """Score of each memory; None where there is no score."""
     gap: float
     """The largest distance between the first memory and another one."""
 
 
 def telling(cells: Sequence[Cell], count: int) -> list[Telling]:
-    """The questions on which the first memory is farthest from another one, at most `count`.
+    """The questions with the largest gap between the first memory and another one, at most `count`.
 
-    Of equal gaps the one whose mean over all other memories is larger comes first, then the one that stands first in the data. Questions on
-    which nobody differs are left out.
+    Among equal gaps the question with the larger mean gap over all other memories comes first, then the earlier question in the data.
+    Questions without any difference are left out.
     """
     first = cells[0]
     ranked: list[tuple[float, float, Telling]] = []
@@ -188,5 +189,5 @@ def telling(cells: Sequence[Cell], count: int) -> list[Telling]:
         gaps = [abs(own - score) for score in scores[1:] if score is not None]
         if gaps and max(gaps) > 0:
             ranked.append((max(gaps), fmean(gaps), Telling(question, scores, max(gaps))))
-    ranked.sort(key=lambda entry: (-entry[0], -entry[1]))  # stable: equal ones keep the order of the data
+    ranked.sort(key=lambda entry: (-entry[0], -entry[1]))  # the sort is stable: equal gaps keep the order of the data
     return [entry for _, _, entry in ranked[:count]]

@@ -52,7 +52,7 @@ _memsys_bench() {{
 complete -o default -F _memsys_bench memsys-bench
 """
 ZSH = "autoload -Uz compinit bashcompinit && compinit && bashcompinit\n"
-"""zsh takes functions made for bash after this."""
+"""zsh code that enables completion functions for bash."""
 
 
 def script(shell: str) -> str:

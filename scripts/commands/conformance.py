@@ -1,9 +1,9 @@
 """Write test facts through a memory's own interface and check what it returns, before any score: `python -m scripts conformance
 memory=mem0_http`.
 
-Names each fault that they betray and refuses the memory (exit code 1): dates or speakers lost, a late index, leaks between cases, searches
-that change what is stored, deletions that are not done, failures that are reported as success … Further settings are those of
-`memsys-bench run`; without a model, offline engines take its place.
+Names each fault and refuses the memory (exit code 1): lost dates or speakers, a late index, leaks between cases, searches
+that change the stored data, deletions that are not done, failures that are reported as success … Further settings are those of
+`memsys-bench run`; without a model, offline engines are used.
 """
 
 from __future__ import annotations

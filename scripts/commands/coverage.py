@@ -1,4 +1,4 @@
-"""Simulate coverage, size and power of what tables print: `python -m scripts coverage` writes the table into docs/statistics.md.
+"""Simulate coverage, size and power of the tables' statistics: `python -m scripts coverage` writes the table into docs/statistics.md.
 
 Every module of `tests.rigs.coverage` that has a function `rows` is run, two at a time. It returns `tests.rigs.coverage.rows.Row`s.
 """

@@ -34,22 +34,22 @@ class DatasetCounts:
     unanswerable: int = 0
     without_evidence: int = 0
     losing_evidence: int = 0
-    """Questions some of whose evidence turns are in no unit."""
+    """Number of questions with an evidence turn that is in no unit."""
     undated: int = 0
-    """Sessions without a readable time."""
+    """Number of sessions without a readable time."""
     first: datetime | None = None
     last: datetime | None = None
     notes: list[str] = field(default_factory=list)
 
     @property
     def published(self) -> Mapping[str, int]:
-        """The counts under the names of `data_loaders.counts`."""
+        """The counts by the names of `data_loaders.counts`."""
         own = {"histories": self.cases, "sessions": self.sessions, "turns": self.turns}
         return {**self.categories, **own, "questions": self.categories.total()}
 
 
 def survey(cases: Iterable[Case], unit: Mapping[str, Any], count: Callable[[str], int]) -> DatasetCounts:
-    """Counts over all cases, each taken once and let go; units by the rule `unit`, tokens by `count`."""
+    """Count over all cases, holding one case at a time; units by the rule `unit`, tokens by `count`."""
     seen = DatasetCounts()
     for case in cases:
         made = make_units(case.sessions, count=count, **unit)
@@ -100,7 +100,7 @@ def report(source: Source, settings: Mapping[str, Any], seen: DatasetCounts, sho
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Prints the report; returns 2 with the reason on standard error when the data cannot be used."""
+    """Print the report; return 2 with the reason on standard error if the data cannot be used."""
     parser = argparse.ArgumentParser(prog=as_called("python -m scripts data"), description=__doc__)
     parser.add_argument("set", choices=set_names())
     parser.add_argument("--data", type=Path, help="data root (default: MEMSYS_DATA, else the user's cache)")

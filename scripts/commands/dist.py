@@ -1,6 +1,6 @@
 """Build wheel and sdist from a commit, the same bytes each time: `python -m scripts dist [--to dist]`; RELEASING.md says when.
 
-Only files of the commit HEAD are built, so nothing that lies beside them is shipped. All times are the commit's.
+Only files of the commit HEAD are built, so no untracked file is shipped. All times are the commit's.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ CHECKOUT = True
 
 ROOT = Path(__file__).resolve().parents[2]
 MEGABYTES = 5
-"""A wheel that is not smaller has a file that does not belong in it."""
+"""Size limit of the wheel: a larger wheel has a file that does not belong in it."""
 BUILD = "import os, sys; os.umask(0o022); from setuptools import build_meta; {step}(sys.argv[1])"
 
 

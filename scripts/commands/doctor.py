@@ -1,7 +1,7 @@
 """Test what an endpoint can do: `python -m scripts doctor --base-url http://localhost:8000/v1 --model my-model [--embedder my-embedder]`
 
-A few dozen small calls find out how it takes its settings, what it leaves out, and how long a prompt it really reads. A table says what was
-asked, what was found and what it means; the settings that fit are written to `conf/llm/<name>.yaml` for you to look at.
+A few dozen small calls test which settings the endpoint accepts, which features it lacks, and the length of prompt that it really reads. A
+table gives each question, finding and meaning; suitable settings are written to `conf/llm/<name>.yaml` for you to review.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ GROUP = "develop"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Examine the endpoint; return 0 if runs can use the present or the written settings, 1 if the endpoint is not usable."""
+    """Examine the endpoint; return 0 if runs can use the current or the written settings, 1 if the endpoint is not usable."""
     args = _parser().parse_args(arguments)
     known = _option("llm", args.model)
     base_url = str(args.base_url or known.get("base_url") or OPENAI).rstrip("/")
@@ -61,7 +61,7 @@ def _visit_embedder(args: argparse.Namespace, base_url: str) -> int:
 
 
 def _option(group: str, name: str) -> dict[str, Any]:
-    """A file of the group, or a model of that name with nothing known."""
+    """The file of the group, or a model of that name with default settings."""
     option = load_option(group, name) if name in options(group) else {"engine": "http", "settings": {"model": name}}
     if option["engine"] != "http":
         raise RunError(f"{name} runs on this machine without an endpoint: there is nothing to examine")

@@ -1,11 +1,11 @@
-"""Write a run in the format of others: `python -m scripts export RUN --format eee|hf|mem0 --to FOLDER [--data ROOT]`.
+"""Write a run in another tool's format: `python -m scripts export RUN --format eee|hf|mem0 --to FOLDER [--data ROOT]`.
 
-eee: Every Eval Ever's schema, one file with the scores of the run and one with its answers, below `data/` as its datastore has them.
-hf: a folder that `datasets.load_dataset` loads, one row a question, with a README.
-mem0: the file that Mem0's evaluation writes and its forks read, for those who want to judge the answers themselves.
+eee: Every Eval Ever's schema, one file with the scores of the run and one with its answers, below `data/` as in its datastore.
+hf: a folder that `datasets.load_dataset` loads, one row per question, with a README.
+mem0: the file that Mem0's evaluation writes and its forks read, for users who want to judge the answers themselves.
 
-Question and gold are read from the data set that the run names; its licence goes with them. Failed answers are left out of `mem0`,
-which has no word for them, and the command says how many.
+Question and gold are read from the data set that the run names; the export states its licence. Failed answers are left out of `mem0`,
+which has no field for them, and the command prints their number.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ SCORES = {"f1_score": "mem0_f1", "bleu_score": "bleu1_mem0"}
 
 
 def write_mem0(run: FinishedRun, to: Path) -> list[str]:
-    """Write `<run>.json` into a folder; returns what was written and what was left out, as lines.
+    """Write `<run>.json` into a folder; returns lines about the written and the omitted answers.
 
     The form is `mem0` of conf/claims/forms.yaml: an import of the file gives the same scores. A question without an answer, and an answer
-    that failed, is left out. `llm_score` is the verdict of the run's judge `mem0`, else of its only judge; it is left out where there is
+    that failed, is left out. `llm_score` is the verdict of the run's judge `mem0`, else of its only judge; it is left out if there is
     neither.
     """
     verdicts = _verdicts(run)
@@ -77,7 +77,7 @@ def _record(line: ExportedAnswer) -> dict[str, Any]:
 
 
 def write_hugging_face(run: FinishedRun, to: Path) -> list[str]:
-    """Write `data/test.jsonl` and `README.md` into a folder; returns what was written, as lines."""
+    """Write `data/test.jsonl` and `README.md` into a folder; returns lines about the written files."""
     values = {score.id: score.cell.scores for score in run.scores}
     rows = [
         _row(line, {name: scores.get((line.case_id, line.question.id)) for name, scores in values.items()})
@@ -129,11 +129,11 @@ WRITERS: Mapping[str, Callable[[FinishedRun, Path], list[str]]] = {
     "hf": write_hugging_face,
     "mem0": write_mem0,
 }
-"""Each returns what was written, and what was left out, as lines."""
+"""Writers by format; each returns lines about the written and the omitted answers."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Write the files and name them; 2 with one line on standard error for what the user can mend."""
+    """Write the files and name them; return 2 with one line on standard error for an error that the user can fix."""
     parser = verb_parser("export", __doc__)
     parser.add_argument("run", type=Path, help="a folder below results/runs")
     parser.add_argument("--format", choices=list(WRITERS), required=True)

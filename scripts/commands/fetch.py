@@ -23,7 +23,7 @@ GROUP = "data"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Downloads what is missing; returns 1 when anything failed, after trying the rest."""
+    """Download the missing files; return 1 if any failed, after trying the rest."""
     parser = argparse.ArgumentParser(prog=as_called("python -m scripts fetch"), description=__doc__)
     parser.add_argument("set", help=f"one of: all, {', '.join(download_names())}")
     parser.add_argument("--data", type=Path, help="data root (default: MEMSYS_DATA, else the user's cache)")
@@ -63,14 +63,14 @@ Download = Callable[[Entry, Path], Path]
 def fetch_claims(
     root: Path, known: Sequence[Claim] | None = None, get: Download = download
 ) -> tuple[list[str], list[str]]:
-    """Download what is missing below the data root; returns what was done, and what is gone or is another file now, as lines.
+    """Download the files that are missing below the data root; returns lines about downloads, vanished files and changed files.
 
     Args:
         known: the claims; None takes those of the manifest.
         get: downloads an entry.
     """
     lines, gone, there = [], [], 0
-    away: dict[str | None, str] = {}  # servers that cannot be reached, each asked once
+    away: dict[str | None, str] = {}  # unreachable servers; each is tried once
     for claim in claims() if known is None else known:
         for file, url in zip(claim.files, claim.urls, strict=True):
             place = located(file, root)

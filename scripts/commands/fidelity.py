@@ -1,8 +1,8 @@
 """Compare two memories side by side, such as ours and the released product: `python -m scripts fidelity mem0_v3 released_mem0
 dataset=locomo`.
 
-Same units, same models: calls, tokens and what is stored per unit, what is recalled and answered per question, each difference with its
-interval. Further settings are those of `memsys-bench run`. The table is printed and written to `results/fidelity/`.
+Both get the same units and models. The table compares calls, tokens and stored texts per unit, and recalls and answers per question, each
+difference with its interval. Further settings are those of `memsys-bench run`. The table is printed and written to `results/fidelity/`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ GROUP = "science"
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Compare two memories; 2 when not two are named."""
+    """Compare two memories; return 2 unless exactly two are named."""
     from scripts.lab.fidelity import fidelity
 
     names = [word for word in arguments if "=" not in word and not word.startswith("-")]

@@ -1,7 +1,7 @@
 """Draw a figure of a paper: `python -m scripts figures figure=segtreemem_f6 profile=smoke|subset|paper [backbone=qwen] [projection=umap]`.
 
 Runs what is missing and writes a PDF, a PNG and the CSV of the points to `results/figures/<name>-<profile>`. Figures share the run
-folders of tables, sweeps and growth curves, so what one of them has run costs nothing here.
+folders of tables, sweeps and growth curves, so runs of those cost nothing here.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ WORDS = "figure"
 
 
 def main(cfg: Figures) -> int:
-    """Make the figure; 3 when the plan is declined."""
+    """Make the figure; return 3 if the plan is declined."""
     from scripts.tables.figures import make_figure
 
     return make_figure(cfg).code

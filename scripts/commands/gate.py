@@ -1,6 +1,6 @@
 """Fail a change that lowers a memory's scores: `memsys-bench gate FILE.yaml [--update] [key=value …]`.
 
-FILE.yaml says what is measured; only `memory` is required:
+FILE.yaml defines the measurement; only `memory` is required:
 
     memory: bm25              # a file of conf/memory, or a YAML file of your own (….yaml, relative to this file)
     dataset: locomo           # a file of conf/dataset
@@ -14,13 +14,13 @@ FILE.yaml says what is measured; only `memory` is required:
 `--update` measures and writes the baseline: a score for each question, no text of the data. Commit it. Without `--update`, the memory is
 measured again and each metric is compared with the baseline, question by question. The verdict is `regression` where the difference is
 below -margin and its interval excludes 0, `better` where it is above the margin and its interval excludes 0, else `no regression`. The
-interval is that by case if there are five histories whose differences vary, else that by question. Both conditions are needed: in a
+interval is by case if there are five histories whose differences vary, else by question. Both conditions are needed: in a
 large set an interval excludes 0 for a loss too small to matter, and in a small set chance moves the mean beyond the margin.
 
 The gate also fails if more questions than in the baseline end in an error or have no score, by more than the share `max_unscored` of all
 questions. Other data, other questions or another version of a metric than in the baseline cannot be compared and are refused. Memories
-are built from nothing each time, because a stored run does not know that a service has changed; model calls come from the cache
-(`cache=`). `results=FOLDER` keeps the run, and resumes what is there. The Markdown summary is also appended to the file that
+are built from scratch each time, because a stored run cannot show that a service has changed; model calls come from the cache
+(`cache=`). `results=FOLDER` keeps the run, and resumes an earlier one. The Markdown summary is also appended to the file that
 GITHUB_STEP_SUMMARY names. Exit codes: 0 passed or written, 1 failed, 2 refused, 3 the plan was declined.
 """
 
@@ -82,34 +82,34 @@ class Values(Strict):
     """The scores of one metric."""
 
     version: Text
-    """Hash of the metric's settings and source, of a judge also of prompts and model."""
+    """Hash of the metric's settings and source; for a judge also of prompts and model."""
     values: dict[str, dict[str, float]]
-    """By case and question, rounded to 6 digits; questions without a score are absent."""
+    """Scores by case and question, rounded to 6 digits; questions without a score are absent."""
 
     @property
     def flat(self) -> dict[tuple[str, str], float]:
-        """By (case id, question id)."""
+        """Scores by (case id, question id)."""
         return {(case, question): value for case, own in self.values.items() for question, value in own.items()}
 
 
 class Measured(Strict):
-    """Measures of a gate, as a baseline stores them; without text of the data set."""
+    """The measurements of a gate in the form of a baseline; without text of the data set."""
 
     schema_version: Literal[1] = 1
     memory: Text
     settings: list[Text]
     dataset: Text
     sha256: list[Text]
-    """Of the data set's files."""
+    """sha256 of the data set's files."""
     questions: list[Any]
-    """Their number, and the sha256 of their ids."""
+    """Number of questions, and the sha256 of their ids."""
     errors: Natural = 0
-    """Questions that ended in an error."""
+    """Number of questions that ended in an error."""
     metrics: dict[Text, Values] = {}  # noqa: RUF012 - pydantic copies defaults
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure, then compare with the baseline or write it; the exit code."""
+    """Measure, then compare with the baseline or write it; return the exit code."""
     parser = verb_parser("gate", __doc__)
     parser.add_argument("file", type=Path, help="the gate's file, YAML")
     parser.add_argument("settings", nargs="*", metavar="key=value", help="laid over the settings of the file")
@@ -138,7 +138,7 @@ def read_mapping(file: Path) -> dict[str, Any]:
         raise RunError(f"no file {file}")
     from omegaconf import OmegaConf
 
-    try:  # JSON is read by its own parser: a baseline is data, in which ${…} means nothing
+    try:  # JSON is read by its own parser: a baseline is data, so ${…} has no meaning in it
         values = json.loads(file.read_text()) if file.suffix == ".json" else resolved(OmegaConf.load(file))
     except (yaml.YAMLError, ValueError, OSError) as error:
         raise RunError(f"{file} cannot be read: {' '.join(str(error).split())[:200]}") from error
@@ -148,14 +148,14 @@ def read_mapping(file: Path) -> dict[str, Any]:
 
 
 def run(gate: Gate, home: Path, place: Path, stored: Measured | None, settings: Sequence[str], folder: Path) -> int:
-    """Measure the memory, then compare with the baseline `stored`, or write it to `place` where that is None; the exit code.
+    """Measure the memory, then compare with the baseline `stored`, or write it to `place` if that is None; return the exit code.
 
     Args:
         home: folder of the gate's file.
-        folder: where the run is written, unless a setting names `results`.
+        folder: results folder of the run, unless a setting names `results`.
 
     Raises:
-        RunError: a setting is refused, or the baseline is about something else.
+        RunError: a setting is refused, or the baseline is of other data or metrics.
     """
     build = dict(each.removeprefix(BUILD).split("=", 1) for each in settings if each.startswith(BUILD) and "=" in each)
     lab = lab_of(gate, [each for each in settings if not each.startswith(BUILD)], folder)
@@ -191,7 +191,7 @@ def run(gate: Gate, home: Path, place: Path, stored: Measured | None, settings: 
 
 
 def lab_of(gate: Gate, settings: Sequence[str], folder: Path) -> Lab:
-    """The lab with a gate's settings; runs are written to `folder` unless a setting names `results`.
+    """Build the lab with a gate's settings; runs are written to `folder` unless a setting names `results`.
 
     Raises:
         RunError: a setting or a metric is refused.
@@ -225,7 +225,7 @@ def measured(
 
 
 def write_baseline(now: Measured, place: Path, limit: float) -> int:
-    """Write the baseline; 0.
+    """Write the baseline; return 0.
 
     Raises:
         RunError: too many questions ended in an error, or a metric has fewer than two scores, so that nothing could be compared.
@@ -240,10 +240,10 @@ def write_baseline(now: Measured, place: Path, limit: float) -> int:
 
 
 def refuse_others(now: Measured, stored: Measured, place: Path) -> None:
-    """Check that the baseline is about the same questions, and holds the metrics measured so far in the same version.
+    """Check that the baseline has the same questions, and the metrics measured so far in the same version.
 
     Raises:
-        RunError: it does not; the message says why.
+        RunError: it differs; the message says how.
     """
     names = {"dataset": "another data set", "sha256": "other data (sha256)", "questions": "another question set"}
     differ = [words for name, words in names.items() if getattr(now, name) != getattr(stored, name)]
@@ -257,7 +257,7 @@ def refuse_others(now: Measured, stored: Measured, place: Path) -> None:
 
 
 def compared(metric: str, now: Measured, stored: Measured, dataset: Data) -> tuple[float, float, Difference | None]:
-    """Mean now, mean of the baseline and paired difference, weighted as the data set asks; None for fewer than two pairs."""
+    """Current mean, baseline mean and paired difference, weighted by the data set's rule; None for fewer than two pairs."""
     first, second = now.metrics[metric].flat, stored.metrics[metric].flat
     column = Column.of(dataset.config, metric, asked(dataset.cases))
     both = [each for each in column.questions if each.key in first and each.key in second]
@@ -280,7 +280,7 @@ def verdict(gap: Difference | None, margin: float) -> str:
 
 
 def lost(now: Measured, stored: Measured, limit: float) -> Iterator[str]:
-    """Questions missing now and not in the baseline, where there are more than `limit`."""
+    """Questions missing now and not in the baseline, if there are more than `limit`."""
     if now.errors - stored.errors > limit:
         yield f"{now.errors} questions ended in an error, {stored.errors} in the baseline"
     for name, own in now.metrics.items():

@@ -1,8 +1,8 @@
 """Serve an OpenAI-compatible API in front of the cache, limits, retries and meter: `python -m scripts gateway --base-url URL --model NAME`.
 
-It prints an address with a secret token for each account (`--account NAME`): the base URL for a program, or the API key for one that has
-`http://127.0.0.1:<port>/v1` as its base URL. `curl ADDRESS/stats` shows what the account has spent. `--mode replay` answers from the
-cache alone, without a key and without the network; `--mode live` bypasses the cache; `--stand-in` puts the offline engine in the place
+It prints an address with a secret token for each account (`--account NAME`): the base URL for a program, or the API key for a program with
+the base URL `http://127.0.0.1:<port>/v1`. `curl ADDRESS/stats` shows the account's usage. `--mode replay` answers from the
+cache alone, without a key and without the network; `--mode live` bypasses the cache; `--stand-in` uses the offline engine instead
 of a model.
 """
 
@@ -70,10 +70,10 @@ def _served(gateway: Gateway, given: argparse.Namespace) -> int:
 
 
 def build(given: argparse.Namespace, store: CacheStore | None) -> Gateway:
-    """The gateway of these options, not started.
+    """Build the gateway of these options, without starting it.
 
     Raises:
-        RunError: a model is missing; or a spending cap is, where money can be spent; or the price of a model under a cap.
+        RunError: a model is missing; or a spending cap is missing although money can be spent; or the price of a model under a cap.
     """
     prepare_for_many_calls()
     if given.mode == "replay":
@@ -110,7 +110,7 @@ def build(given: argparse.Namespace, store: CacheStore | None) -> Gateway:
 
 
 def _check_cap(given: argparse.Namespace, models: Sequence[ModelSettings]) -> None:
-    """Check that money can be spent up to a limit that the user set, and no further."""
+    """Check that spending is limited by a cap that the user set."""
     unpriced = [each.model for each in models if each.usd_per_million_in is None]
     if given.max_usd is not None and unpriced:
         raise RunError(
@@ -122,7 +122,7 @@ def _check_cap(given: argparse.Namespace, models: Sequence[ModelSettings]) -> No
 
 
 def _embedder(endpoint: Endpoint, settings: ModelSettings, store: CacheStore | None, mode: str, name: str) -> Embedder:
-    """An embedding model, its vectors cached under a name."""
+    """An embedding model; its vectors are cached under a name."""
     inner = HttpEmbedder(endpoint, settings)
     if store is None:
         return DirectEmbedder(inner)
@@ -152,7 +152,7 @@ class DirectEmbedder:
 
 
 def _settings(group: str, name: str, given: argparse.Namespace) -> ModelSettings:
-    """Settings of a model: those of its file, or the plain ones; with the prices and the limit of the command line."""
+    """Settings of a model: of its file, or the defaults; with the prices and the limit of the command line."""
     known = load_option(group, name).get("settings") if name in options(group) else None
     settings, prices = ModelSettings(**(known or {"model": name})), given_prices(given.prices)
     limit = {} if given.max_output_tokens is None else {"max_output_tokens": given.max_output_tokens}

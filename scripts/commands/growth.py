@@ -1,9 +1,9 @@
 """Measure what one more unit costs as a history grows: `python -m scripts growth segtree locomo sizes=[100,200,400] questions=100`.
 
-Builds one memory over the data set's cases in a row and measures cost at each size (SegTreeMem Fig. 5, MemTree Fig. 5);
-`eval.analysis.growth` says how. With `questions`, at most this many questions whose evidence is written by then are read at each size,
-also those of the first size at every other, and answered by the reader (`score`); evidence recall, score, bytes, intervals and
-exponents are added. The CSV is printed and written to `results/growth/`.
+Builds one memory over the data set's cases in a row and measures the cost at each size (SegTreeMem Fig. 5, MemTree Fig. 5;
+`eval.analysis.growth` describes the method). With `questions`, at most this number of questions with written evidence are read at each
+size and answered by the reader (`score`); the questions of the first size are read at every size. Evidence recall, score, bytes, intervals
+and exponents are added. The CSV is printed and written to `results/growth/`.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def main(cfg: Growth) -> int:
 
 
 def summary(text: str) -> Iterator[str]:
-    """Lines for a reader of the CSV: each quantity at every size with its 95 % interval, and its exponent."""
+    """A summary of the CSV in lines: each quantity at every size with its 95 % interval, and its exponent."""
     import csv
 
     rows = list(csv.DictReader(text.splitlines()))

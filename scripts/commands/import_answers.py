@@ -1,11 +1,11 @@
-"""Score answers of others: `python -m scripts import-answers FILE dataset=locomo as=memobase [key=value …]`.
+"""Score published answers: `python -m scripts import-answers FILE dataset=locomo as=memobase [key=value …]`.
 
 Reads every form of conf/claims/forms.yaml, our own predictions and run folders among them, and folders of files that belong together.
-The answers are joined with the data set by conversation and question, and become a run like any other: every lexical metric at once,
-their own grades beside ours, intervals, the verbs `runs` and `inspect`. What cannot be joined is listed, and the exit code is then 1.
+The answers are joined with the data set by conversation and question, and become a run like any other, with every lexical metric, their
+own grades next to ours, intervals, and the verbs `runs` and `inspect`. Answers that cannot be joined are listed; the exit code is then 1.
 
-`as=` names the run. `format=` names the form, with options as in `format=cutoffs:cutoff=top_50`; without it the form that reads most is
-taken. `title=`, `by=`, `licence=` and `source=` say what the file does not. Real data are the default;
+`as=` names the run. `format=` names the form, with options as in `format=cutoffs:cutoff=top_50`; the default is the form that reads most.
+`title=`, `by=`, `licence=` and `source=` give facts that the file lacks. Real data are the default;
 `protocol.judges=[mem0]` asks a judge; other settings are those of `memsys-bench run`.
 """
 
@@ -38,7 +38,7 @@ GENERAL = "eval.metrics.lexical."
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Import, score, print; 1 when some answers could not be joined, 2 when the input is wrong."""
+    """Import, score and print; return 1 if some answers could not be joined, 2 if the input is wrong."""
     parser = verb_parser("import-answers", __doc__)
     parser.add_argument("file", type=Path, help="a file of answers, or a run folder")
     parser.add_argument("settings", nargs="*", metavar="key=value", help="as=memobase dataset=locomo …")
@@ -68,7 +68,7 @@ def _import(file: Path, settings: Sequence[str]) -> int:
 
 
 def _score_lines(table: Table) -> list[str]:
-    """The scores of the answered questions, one metric a line."""
+    """The scores of the answered questions, one line per metric."""
     scores = {}
     for cell in table.rows[0].cells:
         if isinstance(cell, Cell):
@@ -81,7 +81,7 @@ def _score_lines(table: Table) -> list[str]:
 
 
 def _split(settings: Sequence[str]) -> tuple[dict[str, str], list[str]]:
-    """The settings of this command, and the others."""
+    """Split off the settings of this command from the others."""
     if unnamed := [setting for setting in settings if "=" not in setting]:
         raise RunError(f"cannot read the setting {unnamed[0]!r}; settings are written name=value")
     pairs = [setting.partition("=") for setting in settings]
@@ -96,7 +96,7 @@ def lexical(of_the_data: Sequence[str]) -> list[str]:
 
 
 def their_cells(answers: Answers) -> dict[str, Cell]:
-    """The authors' own grades as cells, by score file name; empty where the file has none."""
+    """The authors' own grades as cells, by score file name; empty if the file has none."""
     folder, dataset = answers.folder, answers.dataset
     reached = outcomes([folder], answers.questions)
     cells = {}
@@ -109,7 +109,7 @@ def their_cells(answers: Answers) -> dict[str, Cell]:
 
 
 def _joined_lines(facts: Mapping[str, Any]) -> list[str]:
-    """Joined and missing parts, name by name."""
+    """Joined and missing parts, by name."""
     lines = [
         f"{facts['answers']} answers in {facts['file']} ({facts['format']}): {facts['joined']} joined, "
         f"{facts['joined_by_order']} of them interchangeable; {facts['without_answer']} of {facts['questions']} questions without an answer"

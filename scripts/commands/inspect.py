@@ -1,14 +1,14 @@
-"""Show one question of a run, from what was recalled to the verdicts: `python -m scripts inspect RUN QUESTION [--case CASE] [--data ROOT]`.
+"""Show one question of a run, from the recall to the verdicts: `python -m scripts inspect RUN QUESTION [--case CASE] [--data ROOT]`.
 
-`--prompt` adds the prompt as it was sent. `inspect RUN --wrong [--metric NAME]` lists the questions that were answered wrong.
-`inspect RUN --worked NAME` shows a question that a paper works through (`conf/worked.yaml`; without NAME: their list).
-`inspect RUN --ask TEXT [settings of the run's command]` shows what its memory recalls for a text that the data set does not ask, such as
+`--prompt` adds the prompt as it was sent. `inspect RUN --wrong [--metric NAME]` lists the questions with wrong answers.
+`inspect RUN --worked NAME` shows a worked example of a paper (`conf/worked.yaml`; without NAME: the list of examples).
+`inspect RUN --ask TEXT [settings of the run's command]` shows the memory's recall for a text that is no question of the data set, such as
 the queries of MemTree Tables A.5-A.7 and A.9 on MultiHop-RAG; the memory is built again, from the cache.
 `inspect RUN --design OTHER` compares the trees of two runs component by component, as SegTreeMem Table 9 does.
 
 The layout is that of MemTree Tables A.5-A.9: index, score, depth, ancestors, content. The score is the memory's own, which is not always a
-similarity, and items stand as the memory returned them. Question and gold are not in the run folder: they are read from the data set
-that `run.json` names, and where that cannot be done, the reason is printed in their place.
+similarity, and items are in the order in which the memory returned them. Question and gold are not in the run folder: they are read from
+the data set that `run.json` names; if this fails, the reason is printed instead.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ from scripts.setup.printing import cut
 GROUP = "look"
 
 NAMED = 3
-"""Ancestors of one depth that are named; soft clusters can have dozens."""
+"""Maximum number of named ancestors at one depth; soft clusters can have dozens."""
 
 
 def find_prediction(run_folder: Path, question_id: str, case_id: str | None) -> tuple[Path, Prediction]:
     """The folder of the case and the line of the question.
 
     Raises:
-        RunError: no case, or several, answered a question of that id.
+        RunError: no case, or more than one, answered a question with this id.
     """
     found = []
     for folder in RunFolder(run_folder).cases():
@@ -68,7 +68,7 @@ def question_of(record: RunRecord, prediction: Prediction, root: Path | None) ->
     """The question, its gold and the texts of the history's turns.
 
     Raises:
-        DataError, RunError: the data cannot be had again, or no longer hold the question.
+        DataError, RunError: the data cannot be loaded again, or no longer hold the question.
     """
     cases = data_of(record, root)
     if prediction.case_id in cases.ids:
@@ -80,7 +80,7 @@ def question_of(record: RunRecord, prediction: Prediction, root: Path | None) ->
 
 
 def question_lines(record: RunRecord, prediction: Prediction, root: Path | None) -> tuple[list[str], tuple[str, ...]]:
-    """The question with its gold, and the evidence's turns; or why they cannot be shown, and no turns."""
+    """The question with its gold, and the evidence's turns; or the reason why they cannot be shown, and no turns."""
     try:
         question, gold, turns = question_of(record, prediction, root)
     except (DataError, RunError) as error:
@@ -96,7 +96,7 @@ def question_lines(record: RunRecord, prediction: Prediction, root: Path | None)
 
 
 def reader_lines(case_folder: Path, prediction: Prediction) -> list[str]:
-    """The part of the recall that the reader was shown; nothing where the memory answered itself, or nothing was asked."""
+    """The part of the recall that was shown to the reader; empty if the memory answered itself, or if no reader was asked."""
     asked = [
         line
         for line in read_efforts(case_folder, "subject", "context_tokens")
@@ -111,7 +111,7 @@ def reader_lines(case_folder: Path, prediction: Prediction) -> list[str]:
 def recall_lines(
     case_folder: Path, prediction: Prediction, tree: Tree | None, width: int, evidence: Sequence[str] = ()
 ) -> list[str]:
-    """The recalled items, in the order in which the memory returned them; those that hold turns of the evidence say which."""
+    """The recalled items, in the order in which the memory returned them; items that hold evidence turns name them."""
     items = read_items(case_folder)
     return item_lines(
         [(items[key], score) for key, score in zip(prediction.items, prediction.scores, strict=True)],
@@ -124,7 +124,7 @@ def recall_lines(
 def item_lines(
     recalled: Sequence[tuple[Mapping[str, Any], float]], tree: Tree | None, width: int, evidence: Sequence[str] = ()
 ) -> list[str]:
-    """Items with their scores, and depth and ancestors of those that are nodes of the tree."""
+    """Items with their scores; items that are nodes of the tree also with depth and ancestors."""
     place = {} if tree is None else {node: number for number, node in enumerate(tree.ids)}
     deep, above = ([], []) if tree is None else (depths(tree), ancestors(tree))
     lines = ["Index  Score    Level  Depth  Ancestors"]
@@ -140,7 +140,7 @@ def item_lines(
 
 
 def _ancestry(tree: Tree, deep: Sequence[int], above: frozenset[int]) -> str:
-    """Ancestors from the root down, those of one depth together."""
+    """Ancestors from the root down, grouped by depth."""
     levels: dict[int, list[str]] = {}
     for node in sorted(above, key=lambda one: (deep[one], one)):
         levels.setdefault(deep[node], []).append(tree.ids[node])
@@ -193,7 +193,7 @@ def inspect(
 
 
 def prompt_lines(run_folder: Path, question_id: str, case_id: str | None, root: Path | None) -> list[str]:
-    """The prompt as it was sent, or why it cannot be shown."""
+    """The prompt as it was sent, or the reason why it cannot be shown."""
     record = RunFolder(run_folder).record()
     folder, prediction = find_prediction(run_folder, question_id, case_id)
     try:
@@ -206,7 +206,7 @@ def prompt_lines(run_folder: Path, question_id: str, case_id: str | None, root: 
 
 
 def wrong_lines(run_folder: Path, metric: str | None, root: Path | None, width: int) -> list[str]:
-    """The wrong and the unscored answers of a run with question and gold; errors say what happened.
+    """The wrong and the unscored answers of a run with question and gold; failed questions with their errors.
 
     Raises:
         RunError: the folder is no run, or has no scores of the metric.
@@ -229,14 +229,14 @@ def wrong_lines(run_folder: Path, metric: str | None, root: Path | None, width: 
 
 
 def worked_questions() -> dict[str, dict[str, str]]:
-    """The questions that papers work through, by name: what they show, data set, case if it is named, question id."""
+    """The worked examples of papers, by name: subject, data set, case if it is named, question id."""
     import yaml
 
     return dict(yaml.safe_load((CONF / "worked.yaml").read_text(encoding="utf-8")))
 
 
 def worked_lines(run_folder: Path, name: str, root: Path | None, width: int) -> list[str]:
-    """The page of a worked question in a run, below what the paper shows with it.
+    """The page of a worked example in a run, below a line about the paper's use of it.
 
     Raises:
         RunError: the name is unknown, or the run is of another data set or did not ask the question.
@@ -253,7 +253,7 @@ def worked_lines(run_folder: Path, name: str, root: Path | None, width: int) -> 
 def asked_lines(
     run_folder: Path, text: str, case_id: str | None, root: Path | None, width: int, settings: Sequence[str]
 ) -> list[str]:
-    """Recall of a run's memory for a text of the user's.
+    """The recall of a run's memory for a text of the user.
 
     Raises:
         DataError, RunError: see `scripts.lab.asked_again.recall_of`.
@@ -277,13 +277,13 @@ SHOWN = ("Query", "Categ", "Gold ")
 
 
 def _imported_lines(record: RunRecord) -> list[str]:
-    """In place of the recall: where imported answers come from; empty for a run of our own."""
+    """The source of imported answers, in place of the recall; empty for a run of this harness."""
     facts = record.imported
     return [] if not facts else [f"Imported  {described(facts)}", "Recall    not recorded"]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print the page; 2 with one line on standard error for what the user can mend."""
+    """Print the page; return 2 with one line on standard error for an error that the user can fix."""
     parser = argparse.ArgumentParser(prog=as_called("python -m scripts inspect"), description=__doc__)
     parser.add_argument("run", type=Path, help="a folder below results/runs")
     parser.add_argument("question", nargs="?", help="id of the question; left out with --wrong")
@@ -325,7 +325,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 @dataclass(frozen=True, slots=True)
 class WrongAnswer:
-    """A question that has no score, or one below `RIGHT`."""
+    """A question without a score, or with a score below `RIGHT`."""
 
     prediction: Prediction
     score: float | None
@@ -333,10 +333,10 @@ class WrongAnswer:
 
 
 def score_file(run_folder: Path, metric: str | None) -> Path:
-    """The newest score file of a metric; of None, of a judge, else of the first metric by name.
+    """The newest score file of a metric; for None, of a judge, else of the first metric by name.
 
     Raises:
-        RunError: there is none.
+        RunError: there is no such file.
     """
     files = graded_files(run_folder)
     names = sorted({metric_of(path) for path in files}, key=lambda name: (judged_by(name) is None, name))
@@ -348,7 +348,7 @@ def score_file(run_folder: Path, metric: str | None) -> Path:
 
 
 def wrong_answers(run_folder: Path, scores: Path) -> list[WrongAnswer]:
-    """In the order of the cases' folders and of the answers in them."""
+    """The wrong and the unscored answers, in the order of the cases' folders and of the answers in them."""
     by_question = read_scores(scores)
     wrong = []
     for folder in RunFolder(run_folder).cases():

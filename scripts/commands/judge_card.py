@@ -1,14 +1,14 @@
-"""Measure how often a judge is wrong: `python -m scripts judge-card mem0 locomo [--limit N] [key=value …]`.
+"""Measure the errors of a judge: `python -m scripts judge-card mem0 locomo [--limit N] [key=value …]`.
 
-Makes answers that are right or wrong for certain (`eval.judging.judge_probes`), has the judge grade them, and prints its errors by kind
-with intervals; its agreement with itself over repeats (`judge.repeats=`) and with the answer before the reference; and the band over all
-judge prompts of conf/judge that can grade these data, asked of the same model. The card is kept below `<results>/judge_cards`, and tables
+Makes answers that are certainly right or certainly wrong (`eval.judging.judge_probes`), lets the judge grade them, and prints its errors by
+kind with intervals; its agreement with itself over repeats (`judge.repeats=`) and with the answer before the reference; and the range over
+all judge prompts of conf/judge that can grade these data, with the same model. The card is saved below `<results>/judge_cards`, and tables
 with `judge.corrected=true` print scores corrected by it.
 
 With `--run RUN` it prints the run's score by this judge, corrected for the errors (`eval.judging.judge_card`), and its agreement with
 every other grader of the run: other judges, the grades that came with imported answers, and a person's (`--ratings FILE`, exported from
-the report). Ratings of a random sample of the run's answers, which the report leads through, also give a score that needs no assumption
-about how the answers err (`eval.judging.prediction_powered`). Settings such as `models.judge=…` and `endpoint.base_url=…` are those of
+the report). Ratings of a random sample of the run's answers, which the report supports, also give a score that needs no assumption
+about the kinds of errors (`eval.judging.prediction_powered`). Settings such as `models.judge=…` and `endpoint.base_url=…` are those of
 `memsys-bench run`.
 """
 
@@ -134,16 +134,16 @@ def _agreement_text(found: Agreement) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ByPrompt:
-    """One judge prompt on the probes."""
+    """The results of one judge prompt on the probes."""
 
     name: str
     card: Card
     verdicts: Verdicts
-    """Whether it accepts, by number of the probe."""
+    """Whether the judge accepts, by number of the probe."""
 
 
 def prompt_lines(lab: Lab, chosen: str, made: Sequence[Probe], graded: Sequence[ProbeVerdicts]) -> list[str]:
-    """Verdicts of all judge prompts on the same answers, asked of the same model, and the band that they span."""
+    """Verdicts of all judge prompts on the same answers with the same model, and the range that they span."""
     own, model = chosen.partition("@")[0], chosen.partition("@")[2]
     asked, refused = [ByPrompt(own, card(graded), _accepted(graded))], dict[str, list[str]]()
     for name in options_of("judge"):
@@ -188,7 +188,7 @@ def _band(asked: Sequence[ByPrompt]) -> Iterator[str]:
 
 
 def run_lines(run: Path, grading: Judging, result: Card, cases: Iterable[Case], ratings: Path | None) -> list[str]:
-    """The score of a run by this judge, as it is and corrected, and the judge's agreement with every other grader of the run.
+    """The raw and the corrected score of a run by this judge, and the judge's agreement with every other grader of the run.
 
     Raises:
         RunError: the run has no verdict by the judge.
@@ -214,7 +214,7 @@ def run_lines(run: Path, grading: Judging, result: Card, cases: Iterable[Case], 
 
 
 def _rated_score(values: Mapping[tuple[str, str], float], rated: Mapping[tuple[str, str], float]) -> str:
-    """The run's score from the judge's verdicts and a person's on a random sample, or why there is none."""
+    """The run's score from the judge's verdicts and a person's on a random sample, or the reason why there is none."""
     sample, keys = rated_sample(rated, values), list(values)
     aside = len(rated.keys() & values.keys()) - len(sample)
     left = f"; {aside} further ratings are not of the random sample and are left out" if aside else ""

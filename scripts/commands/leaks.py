@@ -1,8 +1,8 @@
 """Check whether an answer key reaches a memory: `python -m scripts leaks mine locomo [key=value …]`.
 
 Builds and reads the memory on data whose gold is replaced by marks (`eval.analysis.leaks`), with offline engines for every model, and
-looks for marks in everything that the memory, the embedder and the models receive and in every file of the run. Exit code 1 when one is
-found.
+searches everything that the memory, the embedder and the models receive, and every file of the run, for marks. The exit code is 1 if a
+mark is found.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ OFFLINE = ["profile=smoke", "network=false", "models.memory=null", "models.reade
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line; 1 when gold was found, 2 with one line on standard error for what the user can mend."""
+    """Run the command line; return 1 if gold was found, 2 with one line on standard error for an error that the user can fix."""
     parser = verb_parser("leaks", __doc__)
     parser.add_argument("settings", nargs="*", metavar="key=value", help="memory=bm25 dataset=locomo data.size=20 …")
     args = parser.parse_args(arguments)
@@ -46,7 +46,7 @@ def _check(settings: Sequence[str]) -> int:
 
 
 def report_lines(title: str, found: Report) -> list[str]:
-    """Places searched, and the leaks in them."""
+    """Counts of what was searched, and the leaks."""
     looked = ", ".join(f"{count} {channel}" for channel, count in sorted(found.looked.items()))
     lines = [f"{title}: {found.marks} marks in the gold; looked into {looked}."]
     if not found.leaks:

@@ -15,11 +15,11 @@ from scripts.setup.options import load_option, options
 GROUP = "look"
 
 GROUPS = {"memories": "memory", "datasets": "dataset", "judges": "judge", "tables": "table"}
-"""Folder of `conf` by what it holds."""
+"""Folders of `conf` by their content."""
 
 
 def listed(kind: str) -> list[str]:
-    """Name and title of each file of a group, aligned; of a data set also whether its loader is untested."""
+    """Name and title of each file of a group, aligned; for data sets also whether the loader is untested."""
     names = options(GROUPS[kind])
     width = max(map(len, names), default=0)
     found = {name: load_option(GROUPS[kind], name) for name in names}
@@ -33,7 +33,7 @@ def every_name() -> dict[str, list[str]]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print the list; 2 with one line on standard error for what the user can mend."""
+    """Print the list; return 2 with one line on standard error for an error that the user can fix."""
     parser = argparse.ArgumentParser(prog=as_called("python -m scripts list"), description=__doc__)
     parser.add_argument("kind", nargs="?", choices=(*GROUPS, "runs"), help="default: the names of all but the runs")
     parser.add_argument("--results", type=Path, default=Path("results"), help="of runs: the results folder")

@@ -1,9 +1,9 @@
-"""Put many users on one memory system at once: `python -m scripts load memory=bm25 users=[1,10,100]`.
+"""Measure a memory system under many concurrent users: `python -m scripts load memory=bm25 users=[1,10,100]`.
 
-Every user has a memory of their own (of a service: a namespace), writes units of a history, each with a value of theirs, and reads. Printed
-are p50, p95 and p99 of write, consolidation, read and of the lag from a write until its value is recalled, operations a second, errors, CPU
-and bytes; every read is searched for values of other users. `eval.analysis.load` says how; a CSV is written to `results/load/`.
-Only this machine is reached, unless `network=true`. A level of users ends after `seconds`, and after the calls that are then on their way.
+Every user has a memory of their own (for a service: a namespace), writes units of a history, each with a value of this user, and reads.
+The command prints p50, p95 and p99 of write, consolidation, read and of the lag from a write until its value is recalled, operations per
+second, errors, CPU and bytes; every read is searched for values of other users (`eval.analysis.load`). A CSV goes to `results/load/`.
+Only this machine is reached, unless `network=true`. A level of users ends after `seconds`, once the open calls have returned.
 Exit codes: 0 measured, 1 a read leaked or too many operations failed (`max_unscored`), 2 wrong input.
 """
 
@@ -21,11 +21,11 @@ GROUP = "run"
 CONFIG = "load"
 WORDS = "memory dataset"
 CAUSES = 5
-"""Most kinds of failure that are printed, and most leaks."""
+"""Maximum number of printed kinds of failure, and of printed leaks."""
 
 
 def main(cfg: Load) -> int:
-    """Measure, print and write; 1 where the memory leaks, or too many operations fail."""
+    """Measure, print and write; return 1 if the memory leaks or too many operations fail."""
     from eval.analysis.load import Plan, as_csv, load_file, measure
     from eval.files.store import RunError, replace_file
     from eval.running.loop import clear_up
@@ -45,7 +45,7 @@ def main(cfg: Load) -> int:
     levels: list[Level] = []
     for level in measure(run, plan):
         levels.append(level)
-        # The file has a level that ended, whatever becomes of the next.
+        # The file is written after each level, so a failure of the next level loses nothing.
         replace_file(path, as_csv(run.name, dataset.name, levels))
     print("\n".join(lines(f"{cfg.memory['title']} on {dataset.title}", plan, levels)))
     if models.stand_ins:
@@ -57,7 +57,7 @@ def main(cfg: Load) -> int:
 
 
 def lines(title: str, plan: Plan, levels: Sequence[Level]) -> Iterator[str]:
-    """The table as Markdown, what it is of, and what failed or leaked."""
+    """The table as Markdown, with its subject, failures and leaks."""
     from eval.analysis.load import PHASES, writes
     from eval.report.rendering import grid
     from memsys.inert import visible

@@ -1,9 +1,9 @@
-"""Show at which step a memory loses its points: `python -m scripts losses RUN --evidence GOLD_EVIDENCE_RUN --scores METRIC`.
+"""Show the steps at which a memory loses points: `python -m scripts losses RUN --evidence GOLD_EVIDENCE_RUN --scores METRIC`.
 
-Compares a run with that of the memory `gold_evidence` on the same questions, and prints the mean loss of each step, over all questions
-and by category (`eval.analysis.losses` says what the steps are). The same numbers go to `<results>/losses/`; with `--figure` those over all
-questions are drawn, too (PDF, PNG and CSV in `<results>/figures/`). `make report` shows them, and computes those of a table's first
-metric itself where there is a run of `gold_evidence`.
+Compares a run with the run of the memory `gold_evidence` on the same questions, and prints the mean loss of each step, over all questions
+and by category (`eval.analysis.losses` defines the steps). The same numbers go to `<results>/losses/`; with `--figure` the losses over all
+questions are drawn, too (PDF, PNG and CSV in `<results>/figures/`). `make report` shows them; it computes the losses of a table's first
+metric itself if there is a run of `gold_evidence`.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def _evidence_run(folder: Path | None, run: Path, record: RunRecord) -> Path:
     """The run folder of `gold_evidence` to compare with.
 
     Raises:
-        RunError: none is given, or it is a run of another memory, or on other data.
+        RunError: no run is given, or it is a run of another memory or on other data.
     """
     data = record.dataset
     remedy = (
@@ -89,7 +89,7 @@ def _drawn(stem: Path, title: str, fall: Waterfall, note: str) -> list[Path]:
 
 
 def _stand_in_note(record: RunRecord) -> str:
-    """Which roles of a run an engine without a model filled; empty where none."""
+    """A note on the roles of a run that an engine without a model filled; empty without such roles."""
     replaced = record.stand_ins
     return f"STAND-IN: {', '.join(replaced)} filled by engines without a model." if replaced else ""
 

@@ -5,20 +5,20 @@ After Rezazadeh et al. (MemTree, ICLR 2025), A.2.3 and A.2.4: a chat of MSC is c
 last eight turns, until it has all its rounds, and each step gets a question that Bob can ask Alex about what Alex said in it.
 
 **These are not the paper's data**, which were never published: results on them are not comparable with the paper's, and with
-each other only on the same file. It is a data set version of its own (`VERSION`). The model is the one given, the prompts
-(`memsys/prompts/msc_e`) are in our own words, and where the paper is silent the choices are ours:
+each other only on the same file. It is a data set version of its own (`VERSION`). The model is given by the user, the prompts
+(`memsys/prompts/msc_e`) are in our own words, and where the paper gives no details the choices are ours:
 - the seed is the first session of an MSC conversation, in file order and cut to an even number of rounds, so that no step lies
-  across two bins of 40 rounds; speaker 1 is Alex. Where there are fewer seeds than conversations, seeds are drawn upon again;
-- all conversations have exactly the rounds asked for (the paper: 200.3 ± 16.7), and one question a step, so about 97 (the
-  paper: 101.9 ± 8.6, asked of stretches of unknown length);
+  across two bins of 40 rounds; speaker 1 is Alex. If there are fewer seeds than conversations, seeds are used again;
+- all conversations have exactly the requested number of rounds (the paper: 200.3 ± 16.7), and one question per step, so about 97
+  (the paper: 101.9 ± 8.6, for stretches of unknown length);
 - the evidence of a question is the turns of its step, its position the round in which the step ends;
-- a reply that is not the turns asked for in strict alternation, or no new question, is asked for again, at most `--retries` times.
+- a reply without the requested turns in strict alternation, or without a new question, is requested again, at most `--retries` times.
 
-Every step is appended to `<out>/msc_e.jsonl.parts/`: the same command goes on where it was stopped. When all is there,
-`<out>/msc_e.jsonl` is written in the format of `data_loaders.msc_e`, and `msc_e.jsonl.about.json` says how it was made.
+Every step is appended to `<out>/msc_e.jsonl.parts/`: the same command continues where it was stopped. When all steps are done,
+`<out>/msc_e.jsonl` is written in the format of `data_loaders.msc_e`, and `msc_e.jsonl.about.json` records how it was made.
 
-Without `--base-url` no model is asked: turns of other MSC conversations continue the chat and the extractive engine makes the
-questions. That is a stand-in, and the file says so.
+Without `--base-url` no model is called: turns of other MSC conversations continue the chat and the extractive engine makes the
+questions. The result is a stand-in, and the file says so.
 """
 
 from __future__ import annotations
@@ -63,10 +63,10 @@ Round = tuple[str, str]
 """The turns of Alex and of Bob."""
 STAND_IN = "STAND-IN: made without a model, from turns of other MSC conversations and the extractive engine; it tests machinery only."
 WINDOW = 8
-"""Turns in view of a step."""
+"""Number of turns shown to the model in a step."""
 ROUNDS_A_STEP = 2
 BIN = 40
-"""Rounds of one position in the paper's tables."""
+"""Number of rounds per position in the paper's tables."""
 
 T = TypeVar("T")
 _LINE = re.compile(rf"[*_\s]*({'|'.join(NAMES)})[*_\s]*:[*_\s]*(\S.*)")
@@ -80,7 +80,7 @@ class Seed:
     origin: str
     """Id of the MSC conversation."""
     draw: int
-    """How many conversations of the set began with it before this one."""
+    """Number of earlier conversations of the set that began with it."""
     rounds: tuple[Round, ...]
 
     @property
@@ -90,7 +90,7 @@ class Seed:
 
 @dataclass(frozen=True, slots=True)
 class Writer:
-    """Who continues the conversations, and how."""
+    """The model that continues the conversations, with its settings."""
 
     llm: LLM
     prompts: Prompts
@@ -106,7 +106,7 @@ class Writer:
 
 
 def seeds(cases: Iterable[Case], conversations: int, most: int) -> list[Seed]:
-    """The beginnings of this many conversations, of at most `most` rounds each.
+    """The beginnings of `count` conversations, of at most `most` rounds each.
 
     Raises:
         RunError: no case has a first session of two rounds.
@@ -135,7 +135,7 @@ def _rounds_of(turns: Sequence[Any]) -> Iterator[Round]:
 
 
 def extend(writer: Writer, seed: Seed, stopped: Callable[[], bool], on_progress: Callable[[], None]) -> None:
-    """Append the steps that a conversation still lacks to its part file, one line each, until it is whole or `stopped`.
+    """Append the missing steps of a conversation to its part file, one line each, until it is complete or `stopped`.
 
     Raises:
         RunError: a reply could not be used after all attempts.
@@ -143,7 +143,7 @@ def extend(writer: Writer, seed: Seed, stopped: Callable[[], bool], on_progress:
     """
     path = writer.part(seed)
     steps = read_lines(path)
-    write_lines(path, steps)  # a line that a kill cut short is gone from here on
+    write_lines(path, steps)  # drops a last line that was cut by a kill
     said = [*seed.rounds, *rounds_in(steps)]
     asked = {_folded(step["question"]) for step in steps}
     book = Appender(path)
@@ -159,12 +159,12 @@ def extend(writer: Writer, seed: Seed, stopped: Callable[[], bool], on_progress:
 
 
 def rounds_in(steps: Iterable[Mapping[str, Any]]) -> list[Round]:
-    """The rounds of steps as they stand in a part file."""
+    """The rounds of the steps in a part file."""
     return [(first, second) for step in steps for first, second in step["rounds"]]
 
 
 def _step(writer: Writer, seed: Seed, said: Sequence[Round], asked: set[str]) -> dict[str, Any]:
-    """The next rounds, the question about them, and what they cost."""
+    """The next rounds, the question about them, and their costs."""
     where = f"{seed.id} after round {len(said)}"
     count = min(ROUNDS_A_STEP, writer.rounds - len(said))
     names = {"first": NAMES[0], "second": NAMES[1]}
@@ -216,7 +216,7 @@ def read_rounds(text: str, count: int) -> tuple[Round, ...] | ParseFailure:
 
 
 def read_question(value: Any, asked: set[str]) -> dict[str, str] | ParseFailure:
-    """Question and response of a parsed reply, when both say something and the question was not `asked` before."""
+    """Question and response of a parsed reply, if both have text and the question was not `asked` before."""
     if isinstance(value, ParseFailure):
         return value
     pair = {key: " ".join(value[key].split()) for key in ("question", "response")}
@@ -275,10 +275,10 @@ def generate(
     threads: int = 8,
     on_progress: Callable[[], None] = lambda: None,
 ) -> Path:
-    """Make every conversation whole and write the set; gives its path. Started again, it goes on behind the last whole step.
+    """Complete every conversation and write the set; returns its path. A second start continues after the last complete step.
 
     Raises:
-        RunError: parts of other settings are there, or some conversations could not be finished (what they have is kept).
+        RunError: there are parts with other settings, or some conversations could not be finished (their steps are kept).
     """
     path = out / "msc_e.jsonl"
     with locked(writer.parts):
@@ -295,7 +295,7 @@ def generate(
 
 
 def _same_settings(path: Path, settings: Mapping[str, Any]) -> None:
-    """Keeps conversations begun by another model, with other prompts or from other seeds out of the set."""
+    """Refuse parts that were begun by another model, with other prompts or from other seeds."""
     if path.is_file() and (there := json.loads(path.read_text(encoding="utf-8"))) != settings:
         other = [name for name in settings if there.get(name) != settings[name]]
         raise RunError(
@@ -360,7 +360,7 @@ def _model(args: argparse.Namespace) -> LLM:
 
 
 def settings_of(args: argparse.Namespace, prompts: Prompts, source: Source) -> dict[str, Any]:
-    """Inputs of a conversation: parts made with anything else are not continued."""
+    """Inputs of a conversation: parts made with other inputs are not continued."""
     return {
         "version": VERSION,
         "model": args.model or "none",
@@ -378,7 +378,7 @@ def settings_of(args: argparse.Namespace, prompts: Prompts, source: Source) -> d
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Makes the set, or goes on making it; 2 with the reason on standard error when it cannot be finished."""
+    """Make the set, or continue it; return 2 with the reason on standard error if it cannot be finished."""
     parser = _parser()
     args = parser.parse_args(arguments)
     if (args.model is None) != (args.base_url is None):
@@ -445,7 +445,7 @@ def lines(rounds: Iterable[Round]) -> list[str]:
 
 
 class StandIn:
-    """Writes MSC-E without a model: rounds of other conversations, and questions for what the extractive engine finds."""
+    """Writes MSC-E without a model: rounds of other conversations, and questions about sentences that the extractive engine selects."""
 
     def __init__(self, rounds: Sequence[Round]) -> None:
         self._rounds = rounds

@@ -2,13 +2,13 @@
 
 Everything is compared before anything is written. Two folders contradict each other when
 
-- the records of one run differ in more than what they were made with (versions, machine),
+- the records of one run differ in more than versions and machine,
 - a case is finished in both with other answers, recalled items or structure; costs hold measured seconds and may differ,
-- the caches hold different texts for one request, or vectors of one text that point elsewhere (cosine below 0.999). With `--first`, the
-  cache of the folder that is named first is right.
+- the caches hold different texts for one request, or different vectors of one text (cosine below 0.999). With `--first`, the
+  cache of the folder that is named first is used.
 
-Folders may come from somebody else: links, pipes and other things that are no plain files are refused, as are databases that are no
-caches. Replies of batches that no answer holds yet are carried along; while a batch is under way, nothing is merged.
+Folders may come from untrusted sources: links, pipes and other entries that are no plain files are refused, as are databases that are no
+caches. Replies of batches that are not stored as answers yet are copied, too; while a batch is open, nothing is merged.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from scripts.setup.arguments import verb_parser
 GROUP = "data"
 
 NAMED = 3
-"""A message names this many contradictions and counts the others."""
+"""Maximum number of contradictions that a message names; it counts the others."""
 SAME_DIRECTION = 0.999
 Place = tuple[str, str]
 """Data set and run folder."""
@@ -45,7 +45,7 @@ def merge(
     """Merge results folders into `into`; returns the numbers of copied cases and of copied cache rows.
 
     Args:
-        first: of two cached answers to one request, keep the one of the folder that comes first.
+        first: of two cached answers to one request, keep the answer of the folder that comes first.
         left_out: counts the rows of the sources' caches that were not copied although `into` lacks them, by the reason.
 
     Raises:
@@ -145,7 +145,7 @@ def _copied(case: Path, target: Path) -> bool:
     if is_complete(target):
         return False
     draft = target.with_name(f"{target.name}.draft")
-    for old in (draft, target):  # what an earlier merge or an unfinished case has left
+    for old in (draft, target):  # left by an earlier merge or an unfinished case
         shutil.rmtree(old, ignore_errors=True)
     shutil.copytree(case, draft)
     draft.rename(target)
@@ -170,7 +170,7 @@ def _cache_faults(caches: Sequence[Path]) -> Iterator[str]:
 
 
 def _batches_under_way(folders: Sequence[Path]) -> Iterator[str]:
-    """Results folders whose calls are at a provider: whoever fetches the replies must find them in that folder."""
+    """Results folders with open batches at a provider: the command that fetches the replies needs them in that folder."""
     for folder in folders:
         if (cache := folder / "cache.sqlite").is_file() and (batches := _count_under_way(cache)):
             yield (
@@ -196,10 +196,10 @@ def _count_under_way(cache: Path) -> int:
 
 
 def _attached(cache: Path, other: Path) -> sqlite3.Connection:
-    """A connection to a cache, with another as the schema `other`.
+    """Open a connection to a cache, with another cache attached as the schema `other`.
 
     Raises:
-        RunError: one of them is no cache.
+        RunError: one of the files is no cache.
     """
     connection = connected(cache)
     try:
@@ -218,7 +218,7 @@ def _attached(cache: Path, other: Path) -> sqlite3.Connection:
 
 
 def _other_text(one: str, other: str) -> bool:
-    """Whether two rows hold different answers; seconds and attempts may differ, and a damaged row contradicts nothing."""
+    """Whether two rows hold different answers; seconds and attempts may differ, and a damaged row is no contradiction."""
     first, second = completion_of(one), completion_of(other)
     return None not in (first, second) and _said(first) != _said(second)
 
@@ -238,7 +238,7 @@ def _merge_cache(source: Path, into: Path, left_out: Counter[str]) -> int:
     """Add the rows whose keys `into` lacks, in one transaction; returns their number."""
     if not source.is_file():
         return 0
-    Journal(into).close()  # makes the file where there is none
+    Journal(into).close()  # creates the file if there is none
     with closing(_attached(into, source)) as both:
         before = both.total_changes
         both.execute("BEGIN IMMEDIATE")
@@ -262,7 +262,7 @@ def _merge_cache(source: Path, into: Path, left_out: Counter[str]) -> int:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """0 when everything was merged."""
+    """Run the command line; return 0 if everything was merged."""
     parser = verb_parser("merge", __doc__)
     parser.add_argument(
         "folders", nargs="+", type=Path, metavar="FOLDER", help="results folders; the last is merged into"

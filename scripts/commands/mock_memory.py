@@ -1,4 +1,4 @@
-"""The reference memory service on this machine: `python -m scripts mock-memory --port 8095`, with a fault: `--fault "k ignored"`."""
+"""Serve the reference memory service on this machine: `python -m scripts mock-memory --port 8095`, with a fault: `--fault "k ignored"`."""
 
 from __future__ import annotations
 

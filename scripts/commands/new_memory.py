@@ -1,6 +1,6 @@
 """Start a memory of your own: `python -m scripts new-memory mine` writes its module, its settings and its prompt.
 
-In a checkout the files go where the other memories stand. In any other folder they go to `mine.py`, `conf/memory/mine.yaml` and
+In a checkout the files go to the folders of the other memories. In any other folder they go to `mine.py`, `conf/memory/mine.yaml` and
 `prompts/mine/`, where `memsys-bench run memory=mine` finds them.
 """
 
@@ -25,7 +25,7 @@ def files(name: str, folder: Path) -> dict[Path, str]:
     """Files to write below `folder`: content by path.
 
     Raises:
-        ValueError: the name cannot name a Python module, or a memory that is shipped has it.
+        ValueError: the name is no valid name of a Python module, or it is the name of a shipped memory.
     """
     if not re.fullmatch(r"[a-z][a-z0-9_]*", name) or keyword.iskeyword(name):
         raise ValueError(f"a memory's name is a lower-case Python name such as my_memory, found {name!r}")

@@ -1,13 +1,13 @@
 """Check whether a memory depends on the order in which it is told: `python -m scripts order-test bm25 segtree_td --dataset locomo
 [--orders 3]`.
 
-Builds every memory on the histories as they are and in other random orders, asks the same questions, and prints the paired difference,
-another order minus as it is, with intervals, a sign-flip permutation test and Holm's p over all memories. A question's score in another
-order is its mean over the orders. The usual order is built again as often, because models change some answers by themselves: the scores
-that change between builds of one order are counted beside those that change with the order, and their shares are compared.
+Builds every memory on the histories in their own order and in other random orders, asks the same questions, and prints the paired
+difference, other orders minus own order, with intervals, a sign-flip permutation test and Holm's p over all memories. A question's score in
+another order is its mean over the orders. The own order is built again the same number of times, because models change some answers by
+themselves: the share of scores that change between builds of one order is compared with the share that change with the order.
 
-`--kind sessions` tells the sessions in another order and leaves their dates: every answer stays right, so a difference is the memory's.
-`--kind turns` is SegTreeMem's experiment (section 5.4): 30 % of the pairs of turns change places, and dates belong to the places, so that
+`--kind sessions` writes the sessions in another order and keeps their dates: every answer stays right, so the memory causes any difference.
+`--kind turns` is SegTreeMem's experiment (section 5.4): 30 % of the pairs of turns change places, and dates stay with the places, so that
 answers about time may change, too. `all` names every memory but released products. Settings of `memsys-bench run` may follow the names.
 """
 
@@ -46,19 +46,19 @@ class OrderEffect:
     spread: float | None
     """Standard deviation of the mean from order to order; None for one order."""
     gap: Difference
-    """The other orders minus the usual one, on the questions that both have a score for."""
+    """Scores in the other orders minus scores in the usual order, on the questions that both have a score for."""
     changed: int
-    """Questions whose score is another one in another order."""
+    """Number of questions whose score changes with the order."""
     changed_alone: int
-    """Questions whose score is another one when the usual order is built again as often."""
+    """Number of questions whose score changes when the usual order is built again the same number of times."""
     beyond: Difference
-    """The share of questions that another order changes minus the share that building again changes."""
+    """The share of questions that change with the order, minus the share that change with a new build."""
     missing: int
-    """Questions without a score in the usual order, in every other order, or in every build of the usual order."""
+    """Number of questions without a score in the usual order, in every other order, or in every build of the usual order."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line; 2 with one line on standard error for what the user can mend."""
+    """Run the command line; return 2 with one line on standard error for an error that the user can fix."""
     parser = verb_parser("order-test", __doc__)
     parser.add_argument(
         "words", nargs="+", metavar="MEMORY", help="files of conf/memory, or all; a data set; key=value"
@@ -112,10 +112,10 @@ def built_again(lab: Lab, option: Mapping[str, Any], dataset: Data, times: int) 
 
 
 def memories(names: Sequence[str]) -> list[str]:
-    """The memories that are named; `all` is every one but released products.
+    """The named memories; `all` means every memory but released products.
 
     Raises:
-        RunError: none is named.
+        RunError: no memory is named.
     """
     every = [name for name in options_of("memory") if not name.startswith(RELEASED)]
     chosen = dict.fromkeys(each for name in names for each in (every if name == "all" else [name]))
@@ -125,10 +125,10 @@ def memories(names: Sequence[str]) -> list[str]:
 
 
 def moved(usual: Data, others: Sequence[Data], kind: str) -> str:
-    """How many sessions or turns stand in another place, as text.
+    """The number of moved sessions or turns, as text.
 
     Raises:
-        RunError: nothing moves.
+        RunError: no session or turn moves.
     """
     places = [_places(usual, kind) for _ in others]
     total = sum(map(len, places))
@@ -156,7 +156,7 @@ def order_effect(
     """The effect of other orders on one memory.
 
     Args:
-        again: the usual order, built again as often.
+        again: the usual order, built again the same number of times.
         metric: a key of the scores; None takes the first.
 
     Raises:
@@ -182,7 +182,7 @@ def order_effect(
 
 
 def _mean_cell(scored: Sequence[Scored], name: str) -> Cell:
-    """Each question's mean over some orders or builds."""
+    """A cell with each question's mean over some orders or builds."""
     cells = [each.cells[name] for each in scored]
     files = tuple(file for cell in cells for file in cell.score_files)
     folders = [run.folder for each in scored for run in each.answers.runs]
@@ -191,7 +191,7 @@ def _mean_cell(scored: Sequence[Scored], name: str) -> Cell:
 
 
 def effect_lines(effects: Sequence[OrderEffect]) -> list[str]:
-    """The effects as a table, p adjusted over all memories."""
+    """The effects as a table, with p adjusted over all memories."""
     adjusted = holm([effect.gap.p_by_case for effect in effects])
     lines = [
         "| Memory | as it is | in another order | difference {by case} [by question] | scores changed | built again | beyond that | "

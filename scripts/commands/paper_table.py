@@ -1,8 +1,8 @@
 """Write a table for a paper, in LaTeX: `python -m scripts paper-table segtreemem_t4 [key=value …]`.
 
-Writes `<results>/tables/<table>-<profile>-paper.tex`, to be taken into a paper, and `…-standalone.tex`, to be compiled as it is. The
-numbers are those of runs and score files that are there already; nothing is run, judged or bought. Settings are those of
-`memsys-bench reproduce`, which makes what is missing.
+Writes `<results>/tables/<table>-<profile>-paper.tex`, for inclusion in a paper, and `…-standalone.tex`, which compiles on its own. The
+numbers come from existing runs and score files; no model is called. Settings are those of
+`memsys-bench reproduce`, which makes missing runs.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ GROUP = "publish"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Write the table; 2 with one line on standard error for what the user can mend."""
+    """Write the table; return 2 with one line on standard error for an error that the user can fix."""
     parser = verb_parser("paper-table", __doc__)
     parser.add_argument("table", help="a file of conf/table")
     parser.add_argument("settings", nargs="*", metavar="key=value", help="as memsys-bench reproduce takes them")

@@ -1,12 +1,12 @@
-"""What is this memory worth, without a key: `memsys-bench probe --mcp "COMMAND"`, or `--http FILE` with a file as those of conf/memory.
+"""Evaluate a memory without a key: `memsys-bench probe --mcp "COMMAND"`, or `--http FILE` with a file as those of conf/memory.
 
-First conformance (`memsys-bench conformance`), then the retrieval table on the LoCoMo sample: how much of the evidence its searches bring
-back, beside BM25. Settings of `memsys-bench run` may follow, such as `data.source=real data.root=~/data`.
+Runs conformance (`memsys-bench conformance`), then the retrieval table on the LoCoMo sample: the share of the evidence that its searches
+recall, compared with BM25. Settings of `memsys-bench run` may follow, such as `data.source=real data.root=~/data`.
 
-COMMAND starts an MCP server on stdio, once for each history, in an empty folder; paths among its words are taken from the working folder,
-and `--key NAME` hands it the environment variable NAME. What its tools are for is taken from their names and those of their arguments, and
-where the hits are from the reply to one trial search; a tool that asks for more is refused by name. `--save FILE` keeps the description:
-correct it there, and go on with `probe --http FILE`, `gate` and `run`. A memory that conformance refuses gets no table.
+COMMAND starts an MCP server on stdio, once for each history, in an empty folder; paths among its words are relative to the working folder,
+and `--key NAME` passes the environment variable NAME to it. The purpose of its tools is inferred from their names and argument names, and
+the place of the hits from the reply to one trial search; a tool with other required arguments is refused by name. `--save FILE` writes the
+description: correct it there, and continue with `probe --http FILE`, `gate` and `run`. A memory that conformance refuses gets no table.
 Exit codes: 0 accepted, 1 refused or too much not scored, 2 wrong input, 3 the plan was declined.
 """
 
@@ -49,7 +49,7 @@ TOOLS = {
         *("recall", "search", "retrieve", "query"),
     ),
 }
-"""Names of tools, the likeliest first."""
+"""Names of tools, the most likely first."""
 ARGUMENTS = {
     "add": {
         "{namespace}": ("user_id", "user", "namespace", "bank_id", "agent_id", "space", "group_id"),
@@ -64,7 +64,7 @@ ARGUMENTS = {
         "{k}": ("limit", "k", "top_k", "n_results", "max_results", "num_results"),
     },
 }
-"""The value given to an argument of one of these names."""
+"""Argument names by the value that they get."""
 MESSAGE = {"id": "{turn}", "speaker": "{speaker}", "role": "{role}", "text": "{text}", "content": "{text}"}
 RESULTS = {
     "text": ("text", "content", "memory", "data", "fact", "observation"),
@@ -74,15 +74,15 @@ RESULTS = {
     "sources": ("turns", "sources", "turn_ids"),
     "time": ("time", "date", "timestamp"),
 }
-"""Fields of a hit, the likeliest name first."""
+"""Fields of a hit, the most likely name first."""
 SECONDS, PATIENCE = 60.0, 10.0
-"""Most seconds that a server may take to start and a call to end, and that a trial waits for what was added."""
+"""Maximum seconds for the start of a server and for a call, and maximum seconds until a trial search returns the added text."""
 CANARY, TOLD = CANARIES[0], HISTORY.sessions[0].turns[0]
-"""Subject of a trial, and the turn that states it."""
+"""The canary of the trial, and the turn that states it."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Examine the memory, then print its retrieval table; the exit code."""
+    """Examine the memory, then print its retrieval table; return the exit code."""
     parser = verb_parser("probe", __doc__)
     door = parser.add_mutually_exclusive_group(required=True)
     door.add_argument("--mcp", metavar="COMMAND", help="starts an MCP server on stdio")
@@ -95,7 +95,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         raise RunError("--key and --save belong to --mcp; the file of --http says all of that")
     with tempfile.TemporaryDirectory(prefix="memsys-probe-") as folder:
         named = {each.split("=")[0] for each in args.settings}
-        own = {"results": folder, "network": "true"}  # the memory is where it is, on this machine or another
+        own = {"results": folder, "network": "true"}  # the memory may be on this machine or another
         lab = Lab(*(f"{name}={own[name]}" for name in own if name not in named), *args.settings, probe=False)
         memory = lab.memory(args.http) if args.http else described(args.mcp, args.key)
         if args.save:
@@ -105,7 +105,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def probed(lab: Lab, memory: Mapping[str, Any]) -> int:
-    """Conformance, then the table of the memory beside BM25; the exit code."""
+    """Run conformance, then print the table of the memory and BM25; return the exit code."""
     dataset, rows = lab.load(), [memory, lab.memory(REFERENCE)]
     if not lab.agreed(rows, dataset, []):
         return 3
@@ -120,7 +120,7 @@ def probed(lab: Lab, memory: Mapping[str, Any]) -> int:
 
 
 def table(lab: Lab, scored: Sequence[Scored]) -> Iterator[str]:
-    """Lines of Markdown: evidence by memory, the paired difference from the last one, and what stands behind the numbers."""
+    """Lines of Markdown: evidence by memory, the paired difference from the last one, and notes on the numbers."""
     dataset, name = scored[0].answers.dataset, f"evidence@{lab.cfg.k_evidence}"
     cells = [_cell(each, name) for each in scored]
     rows = []
@@ -151,10 +151,10 @@ def _cell(scored: Scored, name: str) -> Cell:
 
 
 def described(command: str, keys: Sequence[str]) -> dict[str, Any]:
-    """The description of an MCP server, as a file of conf/memory has it, from its tools and one trial search.
+    """Derive the description of an MCP server, in the form of a file of conf/memory, from its tools and one trial search.
 
     Raises:
-        RunError: the command does not exist, or its tools are none that can be understood; the message names them.
+        RunError: the command does not exist, or its tools are not understood; the message names them.
     """
     program, *args = _words(command)
     session = Session(Program(program, tuple(args), {}, tuple(keys), "", {}, local=False), "", SECONDS)
@@ -176,7 +176,7 @@ def described(command: str, keys: Sequence[str]) -> dict[str, Any]:
 
 
 def _words(command: str) -> list[str]:
-    """The words of a command, paths made absolute because the server runs in a folder of its own."""
+    """The words of a command, with absolute paths because the server runs in a folder of its own."""
     words = shlex.split(command)
     if not words or shutil.which(words[0]) is None:
         raise RunError(f"no program {words[0] if words else command!r} to start the MCP server with")
@@ -188,7 +188,7 @@ def _words(command: str) -> list[str]:
 
 
 def _call(step: str, tools: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """The call of a step: its tool, and what the tool's arguments are given."""
+    """The call of a step: its tool, and the values of the tool's arguments."""
     tool = next((name for name in TOOLS[step] if name in tools), None)
     if tool is None:
         raise RunError(
@@ -216,7 +216,7 @@ def _call(step: str, tools: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _message(field: Mapping[str, Any], schema: Mapping[str, Any]) -> dict[str, str]:
-    """A message of the list `messages`: the fields that its schema names, all of ours where it names none."""
+    """A message of the list `messages`: the fields that its schema names, or all our fields if it names none."""
     items = field.get("items", {})
     if "$ref" in items:
         items = schema.get("$defs", {}).get(str(items["$ref"]).rpartition("/")[2], {})
@@ -225,7 +225,7 @@ def _message(field: Mapping[str, Any], schema: Mapping[str, Any]) -> dict[str, s
 
 
 def _tried(session: Session, add: Mapping[str, Any], search: Mapping[str, Any]) -> dict[str, str]:
-    """Where a search's reply has its hits, found by adding one canary and asking for it."""
+    """The place of the hits in a search's reply, determined by adding one canary and searching for it."""
     turn = {"turn": TOLD.id, "speaker": TOLD.speaker, "role": TOLD.role, "text": TOLD.text}
     line = spoken(TOLD)
     values = {"namespace": "memsys-probe", "text": line, "dated_text": line, "session": "s1", "turns": [turn]}
@@ -245,7 +245,7 @@ def _tried(session: Session, add: Mapping[str, Any], search: Mapping[str, Any]) 
 
 
 def _results(reply: Any, *, dated: bool) -> dict[str, str] | None:
-    """Paths in a reply (`memsys.services.memory`); None where no list or text of it shows the canary."""
+    """Paths in a reply (`memsys.services.memory`); None if no list or text of the reply holds the canary."""
     lists = [""] if isinstance(reply, list | str) else []
     if isinstance(reply, Mapping):
         lists = [str(name) for name, value in reply.items() if isinstance(value, list | str)]

@@ -1,8 +1,8 @@
 """Install a released product into an environment of its own: `python -m scripts product NAME`, pinned in conf/product.
 
-Without NAME it lists them. `all` installs every product that is missing, after it has said how large each is. The environment is in the
+Without NAME it lists the products. `all` installs every missing product, after printing their sizes. The environment is in the
 user's cache (or MEMSYS_PRODUCTS), named after the pins, and nothing of it is imported into our process. Wheels have a known sha256. uv
-installs them where it is found, pip elsewhere; `--pip` takes pip, for an index that only pip's settings name.
+installs them if it is available, otherwise pip; `--pip` forces pip, for an index that only pip's settings name.
 """
 
 from __future__ import annotations
@@ -65,10 +65,10 @@ def _size(place: Place) -> str:
 
 
 def _install_all(places: Sequence[Place], uv: str | None) -> int:
-    """Install products one after another, after saying their sizes; 1 if one of them could not be installed.
+    """Install products one after another, after printing their sizes; return 1 if one could not be installed.
 
     Raises:
-        RunError: the disk has less room than they need.
+        RunError: the disk has too little space for them.
     """
     if not places:
         print("all products are installed")
@@ -102,13 +102,13 @@ def _install(place: Place, pins: Path, uv: str | None) -> None:
 
 
 def install(place: Place, pins: Path, uv: str | None) -> float:
-    """Make the environment of a product with uv or, for None, with pip; returns the seconds that it took.
+    """Make the environment of a product with uv or, for None, with pip; returns the seconds.
 
     Raises:
         RunError: a package cannot be installed.
     """
     started = time.perf_counter()
-    shutil.rmtree(place.folder, ignore_errors=True)  # an earlier attempt that was interrupted
+    shutil.rmtree(place.folder, ignore_errors=True)  # left by an interrupted earlier attempt
     place.folder.parent.mkdir(parents=True, exist_ok=True)
     wheels.install(place.folder, pins.read_text(encoding="utf-8").splitlines(), uv)
     (place.folder / INSTALLED).write_text(pins.read_text(encoding="utf-8"), encoding="utf-8")

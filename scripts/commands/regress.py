@@ -22,7 +22,7 @@ REFERENCE = ROOT / "results" / "regression" / "regression.csv"
 
 
 def rerun(folder: Path) -> Path:
-    """The regression table made below `folder`; returns its CSV.
+    """Make the regression table below `folder`; returns its CSV.
 
     Raises:
         RuntimeError: the run failed.
@@ -41,7 +41,7 @@ def differences(reference: str, found: str) -> list[str]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """0 when everything is reproduced, 1 with the differing lines when not."""
+    """Run the command line; return 0 if everything is reproduced, else print the differing lines and return 1."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--update", action="store_true", help="accept the present numbers as the reference")
     update = parser.parse_args(arguments).update

@@ -1,7 +1,7 @@
 """Make the HTML report of a results folder: `python -m scripts report [RESULTS] [--out FOLDER] [--tables NAME …]`.
 
 It shows every table, compares any two runs question by question, and opens single questions and memories. It reads run folders and table
-files alone and holds texts of the data sets: mind their licences before you pass a report on.
+files alone and holds texts of the data sets: check their licences before you share a report.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ GROUP = "look"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Build the report and print where it is."""
+    """Build the report and print its path."""
     parser = argparse.ArgumentParser(prog=as_called("python -m scripts report"), description=__doc__)
     parser.add_argument(
         "results", type=Path, nargs="?", default=Path("results"), help="results folder (default: results)"

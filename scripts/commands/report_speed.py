@@ -1,6 +1,6 @@
-"""How fast a large HTML report opens in headless Chromium: `python -m scripts report-speed [--memories 34] [--questions 3406]`.
+"""Measure how fast a large HTML report opens in headless Chromium: `python -m scripts report-speed [--memories 34] [--questions 3406]`.
 
-The runs are invented. Wall time depends on what else the machine does; the processor's time of the page's process is printed beside it.
+The runs are invented. Wall time depends on the load of the machine, so the CPU time of the page's process is printed, too.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Reproduce a table of a paper: `python -m scripts reproduce table=segtreemem_t4 profile=smoke|subset|paper [backbone=qwen]`.
 
-Runs what is missing and prints every row and column beside the published number with a verdict; files are written to `results/tables/`.
+Runs what is missing and prints every row and column with the published number and a verdict; files are written to `results/tables/`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ WORDS = "table"
 
 
 def main(cfg: Reproduce) -> int:
-    """Make the table, and with `report=true` the HTML report; 1 when too much is not scored, 3 when the plan is declined."""
+    """Make the table, and with `report=true` the HTML report; return 1 if too much is not scored, 3 if the plan is declined."""
     from pathlib import Path
 
     from scripts.tables.table import make_table

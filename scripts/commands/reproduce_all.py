@@ -1,8 +1,8 @@
-"""Every table and figure of the four papers: `python -m scripts reproduce-all [only=timem] [processes=2] profile=smoke|subset|paper …`.
+"""Make every table and figure of four papers: `python -m scripts reproduce-all [only=timem] [processes=2] profile=smoke|subset|paper …`.
 
-`only=` keeps the names that begin with it. A list of commands, seconds, files and outcomes is printed and written to
+`only=` selects the names that begin with it. A list of commands, seconds, files and outcomes is printed and written to
 `results/tables/index-<profile>.md`. A table or figure that fails is listed with its error and does not stop the others; the exit code
-is then 1. `scripts.tables.everything` says how the work is spread over processes.
+is then 1. `scripts.tables.everything` describes how the work is spread over processes.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ GROUP = "run"
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Make every table and figure that is asked for."""
+    """Make all requested tables and figures."""
     from scripts.tables.everything import reproduce_all
 
     return reproduce_all(list(arguments))

@@ -1,18 +1,18 @@
 """List, compare and remove the run folders on this disk: `python -m scripts runs list`, `… compare RUN RUN`, `… rm RUN…` and `… gc`; all
 take `--results FOLDER`.
 
-`list` shows memory, data set, when a run was last started, its state, and what it takes of the disk. A file that several runs share
-counts once. `compare` says why two runs are two: each setting and each digest of code, prompts and data that differs. `rm` removes the
-runs that are named. `gc` removes, and says why for each:
+`list` shows memory, data set, the last start of a run, its state, and its size on disk. A file that several runs share
+counts once. `compare` shows why two runs have different identities: each setting and each digest of code, prompts and data that differs.
+`rm` removes the named runs. `gc` removes the following, each with the reason:
 
-- an unfinished run that other code or other prompts began: no command can finish it, because today's makes another folder;
-- a finished run that another one has superseded: the same memory and settings on the same data, made by today's code and prompts,
-  and finished too. Without such a successor a finished run stays, whatever made it;
-- a folder without a `run.json`: a start that ended before anything was written;
+- an unfinished run of other code or other prompts: no command can finish it, because today's code makes another folder;
+- a finished run that another run has superseded: the same memory and settings on the same data, made by today's code and prompts,
+  and finished too. Without such a successor a finished run stays, whatever code made it;
+- a folder without a `run.json`: a start that ended before it wrote anything;
 - a draft of a file (`*.draft`) whose process is gone.
 
-Both list what they would remove and ask; `--yes` answers. Nothing that another process is writing is touched. The cache stays: what
-was bought is bought once.
+Both list the runs that they would remove and ask; `--yes` agrees. A run that another process is writing is never touched. The cache stays,
+so no call has to be paid for again.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ GROUP = "look"
 
 ABSENT = object()
 NEVER_THE_SAME = ("source", "prompts", "distributions", "made_with")
-"""Parts of a record that code and prompts decide, not settings."""
+"""Parts of a record that depend on code and prompts, not on settings."""
 
 
 def named(results: Path, names: Sequence[str]) -> list[ListedRun]:
-    """The runs of these folders, or of these names of folders.
+    """The runs with these folders or names of folders.
 
     Raises:
-        RunError: one is no run below `results`, or another process is writing it.
+        RunError: a name is no run below `results`, or another process is writing it.
     """
     chosen = _found(results, names)
     if busy := [str(run.path) for run in chosen if run.state == "in use"]:
@@ -65,7 +65,7 @@ def _found(results: Path, names: Sequence[str]) -> list[ListedRun]:
 
 
 def differences(one: Any, other: Any, place: str = "") -> Iterator[tuple[str, Any, Any]]:
-    """The places in two records that differ, with both values; `ABSENT` where a record has no such place."""
+    """The places in which two records differ, with both values; `ABSENT` if a record has no such place."""
     if isinstance(one, Mapping) and isinstance(other, Mapping):
         for name in sorted({*one, *other}):
             values = one.get(name, ABSENT), other.get(name, ABSENT)
@@ -75,7 +75,7 @@ def differences(one: Any, other: Any, place: str = "") -> Iterator[tuple[str, An
 
 
 def garbage(runs: Sequence[ListedRun]) -> Iterator[tuple[ListedRun, str]]:
-    """Runs that nothing needs, each with the reason."""
+    """Runs that are not needed, each with the reason."""
     todays = {run.path for run in runs if _is_todays(run.record)}
     for run in runs:
         if run.state == "in use" or run.path in todays:
@@ -92,15 +92,15 @@ def garbage(runs: Sequence[ListedRun]) -> Iterator[tuple[ListedRun, str]]:
 
 
 def _is_todays(record: RunRecord) -> bool:
-    """Whether today's code, packages and prompts would make this run in this folder; also where that cannot be known."""
+    """Whether today's code, packages and prompts would make this run in this folder; also true where this is unknown."""
     from scripts.assembly.runs import modules_of, sources, used_distributions
 
     if record.imported:
-        return True  # no code of ours made the answers
+        return True  # imported answers: no code of ours made them
     try:
         build, loader = record.memory["build"], record.dataset["load"]["_target_"]
         if not all(map(has_source, modules_of(build, loader))):
-            return True  # a memory kept elsewhere, that this process does not see
+            return True  # a memory outside this process, whose code is not visible here
         same_code = sources(build, loader) == record.source
         same_packages = used_distributions(build, loader) == record.distributions
         same_prompts = Prompts(record.prompts_dir).digest(record.prompts) == record.prompts
@@ -115,25 +115,25 @@ def _settings(record: RunRecord) -> dict[str, Any]:
 
 
 def drafts(results: Path) -> list[Path]:
-    """Drafts of files whose process is gone."""
+    """Drafts of files whose process has ended."""
     return [path for path in sorted((results / "runs").rglob("*.draft")) if not _alive(path.suffixes[-2:-1])]
 
 
 def _alive(suffixes: Sequence[str]) -> bool:
     number = suffixes[0].lstrip(".") if suffixes else ""
     if not number.isdecimal():
-        return True  # not one of ours
+        return True  # no draft of ours
     try:
         os.kill(int(number), 0)
     except ProcessLookupError:
         return False
-    except (PermissionError, OverflowError):  # of another user, or a number that no process has, so not one of ours
+    except (PermissionError, OverflowError):  # a process of another user, or an impossible process id: no draft of ours
         pass
     return True
 
 
 def agreed(count: int, yes: bool) -> bool:
-    """Whether to go on; without a terminal to ask on, the answer is no."""
+    """Ask whether to continue; without a terminal the answer is no."""
     if yes:
         return True
     if not sys.stdin.isatty():
@@ -173,7 +173,7 @@ def _rm(args: argparse.Namespace) -> int:
 
 
 def _remove(run: ListedRun) -> None:
-    with locked(run.path):  # whoever starts the run now waits, and begins it again
+    with locked(run.path):  # a command that starts the run now waits, and then begins it again
         shutil.rmtree(run.path)
 
 
@@ -196,7 +196,7 @@ def _gc(args: argparse.Namespace) -> int:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Do what the command says; 2 with one line on standard error for what the user can mend, 1 when the plan was declined."""
+    """Run the command line; return 2 with one line on standard error for an error that the user can fix, 1 if the plan was declined."""
     parser = argparse.ArgumentParser(
         prog=as_called("python -m scripts runs"),
         description=as_called(__doc__),

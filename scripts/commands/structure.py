@@ -1,6 +1,6 @@
-"""Show what memories built, from their run folders: `python -m scripts structure RUN [RUN …] [--revenue] …`
+"""Show the structures that memories built, from their run folders: `python -m scripts structure RUN [RUN …] [--revenue] …`
 
-Prints the shape of the trees beside the published one where the memory's configuration is a paper's; further parts on request.
+Prints the shape of the trees, with the published shape if the memory's configuration is a paper's; further parts on request.
 `--triplets N` asks the judge's model (MemTree A.3.8): name it with `--with models.judge=gpt-4o-mini network=true`.
 """
 
@@ -35,7 +35,7 @@ def triplet_lines(trees: Sequence[Tree], count: int, seed: int, overrides: Seque
 
 
 def lines_of(run_folder: Path, args: argparse.Namespace) -> list[str]:
-    """Everything asked for about one run.
+    """All requested parts about one run.
 
     Raises:
         RunError: the folder is no run, or its memory has no structure.
@@ -90,7 +90,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print the tables; 2 with one line on standard error for what the user can mend."""
+    """Print the tables; return 2 with one line on standard error for an error that the user can fix."""
     args = parser().parse_args(arguments)
 
     import numpy as np

@@ -1,6 +1,6 @@
 """Run a sweep of a paper: `python -m scripts sweep sweep=segtree_propagation profile=smoke|subset|paper [data.size=20]`.
 
-Hydra runs one job for each combination of `hydra.sweeper.params`; `scripts.tables.sweep` says what a job does. Every job adds its
+Hydra runs one job for each combination of `hydra.sweeper.params` (`scripts.tables.sweep` describes a job). Every job adds its
 lines to `results/sweeps/<name>-<profile>.csv`; the same command run again resumes.
 """
 
@@ -17,11 +17,11 @@ CONFIG = "sweep"
 WORDS = "sweep"
 KEEP_RECORD = True
 SPENT: list[float] = []
-"""Dollars of each job of this process, which is one command; `max_usd` caps what all its jobs spend together."""
+"""Dollars of each job of this process, which is one command; `max_usd` caps the sum over its jobs."""
 
 
 def main(cfg: Sweeps) -> int:
-    """Run one job of the sweep; its exit code. A code above 1 ends the command: the jobs that follow would fail for the same reason."""
+    """Run one job of the sweep; return its exit code. A code above 1 ends the command: later jobs would fail for the same reason."""
     from scripts.tables.sweep import sweep, swept_settings
 
     code = sweep(cfg, swept_settings(), SPENT)

@@ -1,11 +1,11 @@
 """Print tables about the systems themselves: `python -m scripts tables calls`, `… systems`, `… pareto [TABLE] [key=value …]`, `… ratings
 FILE`.
 
-`calls` measures calls per insertion and per query on the LoCoMo sample with the offline engines; where a paper prints a figure, it
-stands beside. `systems` writes one row for each memory into `memsys/README.md`. `pareto` sets the quality of every row of a table that has
-been run (`segtreemem_t4` unless another is named) against the tokens that it recalls for a question and what a unit costs to write, marks
-the rows that no other row beats in both, and draws them; nothing is run or bought for it, settings are those of `memsys-bench reproduce`.
-`ratings` sets the verdicts that a reader exported from the HTML report against those of the judges.
+`calls` measures calls per insertion and per query on the LoCoMo sample with the offline engines, and prints a paper's figure next to ours
+where there is one. `systems` writes one row for each memory into `memsys/README.md`. `pareto` compares the quality of every run row of a
+table (`segtreemem_t4` by default) with the tokens that it recalls for a question and the cost of writing a unit, marks the rows that no
+other row beats in both, and draws them; it calls no model, and its settings are those of `memsys-bench reproduce`.
+`ratings` compares the verdicts that a person exported from the HTML report with those of the judges.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from scripts.setup.options import load_option
 
 GROUP = "look"
 
-# Where a paper prints calls: file of results/published, and what selects the line.
+# Places where a paper prints calls: file of results/published, and the fields that select the line.
 PRINTED: Mapping[str, tuple[str, Mapping[str, str]]] = {
     "memtree": ("memtree_a2", {"method": "MemTree", "metric": "llm_calls"}),
     "memstream": ("memtree_a2", {"method": "MemoryStream", "metric": "llm_calls"}),
@@ -47,9 +47,9 @@ class Calls:
     name: str
     title: str
     per_insertion: float
-    """Of writing and consolidating, divided by units: amortised for offline systems."""
+    """Calls of writing and consolidating, divided by units: amortised for offline systems."""
     rebuild: int
-    """Of the consolidation: for an offline system the whole rebuild that one more unit costs."""
+    """Calls of the consolidation: for an offline system, the whole rebuild after one more unit."""
     per_query: float
     offline: bool
     printed: str
@@ -93,7 +93,7 @@ def _class(target: str) -> Any:
 
 
 def printed(name: str) -> str:
-    """The figure that a paper prints for a memory, with its place; empty where there is none."""
+    """The figure that a paper prints for a memory, with its place; empty if there is none."""
     if name not in PRINTED:
         return ""
     file, wanted = PRINTED[name]
@@ -119,7 +119,7 @@ def calls_table(rows: Sequence[Calls]) -> str:
 
 
 def systems_table() -> str:
-    """One row for each memory: what it is, where it lives, how long it is, how it is tested, and which modes it has."""
+    """One row for each memory: description, module, length, tests and modes."""
     from scripts.setup.options import options
 
     lines = [

@@ -1,8 +1,8 @@
-"""The torture campaign: kills, faults, bad replies, mutated files, full disks, jumping clocks, attacks and lost machines of a Ray cluster.
+"""Torture campaign: kills, faults, bad replies, mutated files, full disks, jumping clocks, attacks and lost machines of a Ray cluster.
 
-`python -m scripts torture [--share 0.1] [--only kills …] [--seed 0] [--processes 2]` prints what was tried and what did not survive,
-writes the table of bad replies to `results/torture/catalogue.md`, and ends with exit code 1 when anything did not. The whole of it takes
-about 40 minutes on two cores; the tests do a tenth.
+`python -m scripts torture [--share 0.1] [--only kills …] [--seed 0] [--processes 2]` prints attempts and failures, writes the table of bad
+replies to `results/torture/catalogue.md`, and ends with exit code 1 if there was a failure. The whole campaign takes about 40 minutes on
+two cores; the tests run a tenth.
 """
 
 from __future__ import annotations

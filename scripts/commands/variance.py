@@ -1,9 +1,9 @@
-"""Measure where the spread of scores comes from: `python -m scripts variance RUN… --scores METRIC [--detect .03]`.
+"""Split the variance of scores into its sources: `python -m scripts variance RUN… --scores METRIC [--detect .03]`.
 
-Takes run folders of one data set. Those that differ in seed and replicate only (`build.replicates=3`, `build.seed=…`) are builds of one
+Takes run folders of one data set. Runs that differ only in seed and replicate (`build.replicates=3`, `build.seed=…`) are builds of one
 memory; `judge.repeats=3` gives repeats. Prints the variance of history, question, build, answer and judge for each memory and for the
-paired differences from the first (`eval.statistics.variance`), what each detects, what doubling each factor would bring and cost, and with
-`--detect` the cheapest design that detects such a difference.
+paired differences from the first (`eval.statistics.variance`), the detectable differences, the gain and cost of doubling each factor, and
+with `--detect` the cheapest design that detects such a difference.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Replicated:
     folders: Sequence[Path]
     draws: Draws
     left_out: int
-    """Questions that lack a score in some build or repeat."""
+    """Number of questions that lack a score in some build or repeat."""
     tokens: Tokens
 
 
@@ -118,7 +118,7 @@ def replicated(records: Mapping[Path, RunRecord], questions: Sequence[Asked], me
 
 
 def _tokens(folder: Path, metric: str) -> Tokens:
-    """Model tokens of building a history, of a question, and of a grade, on average."""
+    """Mean model tokens of building a history, of a question, and of a grade."""
     costs = phases(folder)
     histories = max(1, len(RunFolder(folder).cases()))
 
@@ -131,11 +131,11 @@ def _tokens(folder: Path, metric: str) -> Tokens:
 
 
 Subject = tuple[str, Components, Tokens, int]
-"""The decomposed scores: a title, its components, its costs, the questions left out."""
+"""Decomposed scores: a title, components, costs, and the number of questions left out."""
 
 
 def _subjects(memories: Sequence[Replicated]) -> Iterator[Subject]:
-    """Every memory, then the paired difference of every other one from the first, whose costs are those of both."""
+    """Every memory, then the paired difference of every other memory from the first; a difference has the costs of both."""
     for memory in memories:
         yield memory.title, components(memory.draws), memory.tokens, memory.left_out
     reference, *others = memories
@@ -194,7 +194,7 @@ def _designs_text(subjects: Sequence[Subject]) -> Iterator[str]:
 
 
 def _largest(parts: Components) -> str:
-    """The effect that adds most to the error of the mean, where another dollar helps most."""
+    """The effect that adds most to the error of the mean."""
     adds = contributions(parts, parts.design)
     total = sum(adds.values())
     part = max(adds, key=adds.__getitem__)
@@ -202,13 +202,13 @@ def _largest(parts: Components) -> str:
 
 
 def _most(questions: Sequence[Asked]) -> tuple[int, int]:
-    """Histories of the data, and questions a history."""
+    """Number of histories of the data, and of questions per history."""
     histories = len({question.cluster for question in questions})
     return histories, max(1, len(questions) // max(1, histories))
 
 
 def _proposals(subjects: Sequence[Subject], wished: float, histories: int, questions: int) -> Iterator[str]:
-    """The cheapest design for each subject, from the data that there are."""
+    """The cheapest design for each subject within the available data."""
     yield f"Cheapest design that detects {wished:g} with {POWER:.0%} power, from {histories} histories of {questions} questions."
     yield f"From five histories on, it is planned with the upper {ASSURANCE:.0%} limit of the error.\n"
     rows = []

@@ -1,6 +1,6 @@
 """Follow a running experiment from another terminal: `python -m scripts watch RESULTS [--once] [--all] [--prices FILE]`.
 
-Reads the files of the runs and nothing else: cases done, questions answered, errors, verdicts, tokens and dollars so far, and the age of
+Reads only the files of the runs. Shows finished cases, answered questions, errors, verdicts, tokens and dollars so far, and the age of
 the last line. Runs whose last line is older than an hour are left out, unless `--all`. Dollars are list prices; batches may cost less.
 """
 
@@ -39,7 +39,7 @@ FREE = ("extractive", "hashing")
 
 
 class PriceList:
-    """US dollars of what a run has used, from the prices in `conf` and those of the user."""
+    """US dollars of a run's usage, from the prices in `conf` and those of the user."""
 
     def __init__(self, file: str | None) -> None:
         self._known: dict[str, ModelSettings] = {}
@@ -66,7 +66,7 @@ class PriceList:
 
 
 def _model(record: RunRecord, role: str) -> str | None:
-    """Name of the model that fills a role; None for an engine of this machine, which costs nothing."""
+    """Name of the model in a role; None for an engine of this machine, which costs nothing."""
     if role.startswith("judge "):
         name = role.removeprefix("judge ")
         return None if name in FREE else name
@@ -101,7 +101,7 @@ def row(seen: Seen, prices: PriceList, now: float) -> tuple[str, ...]:
 
 
 def recent(every: Sequence[Seen], now: float, *, all_runs: bool) -> list[Seen]:
-    """Runs that are running, then those that were written lately, the latest first: a screen shows the top."""
+    """Active runs, then recently written runs, the latest first, because a screen shows the top."""
     chosen = [(held(seen.folder), seen) for seen in every]
     chosen = [(running, seen) for running, seen in chosen if all_runs or running or now - seen.last < RECENT]
     return [seen for _, seen in sorted(chosen, key=lambda pair: (not pair[0], -pair[1].last, pair[1].folder))]
@@ -116,7 +116,7 @@ def drawing(runs: Sequence[Seen], prices: PriceList, now: float) -> Table:
     lines = [row(seen, prices, now) for seen in runs]
     for place, header in enumerate(HEADER):
         left = header in ("run", "state")
-        # Names give way, numbers and heads do not.
+        # Names may be cut; numbers and headers are not.
         least = None if header == "run" else max([len(header), *(len(each[place]) for each in lines)])
         grid.add_column(
             header, justify="left" if left else "right", no_wrap=header != "run", overflow="ellipsis", min_width=least
@@ -133,7 +133,7 @@ def drawing(runs: Sequence[Seen], prices: PriceList, now: float) -> Table:
 
 
 def watch(results: Path, prices: PriceList, *, once: bool, all_runs: bool, every: float) -> int:
-    """Print once, or draw until interrupted; 2 for a folder without runs.
+    """Print once, or draw until interrupted; return 2 for a folder without runs.
 
     Raises:
         RunError: the folder holds no runs.
@@ -162,12 +162,12 @@ def watch(results: Path, prices: PriceList, *, once: bool, all_runs: bool, every
             while True:
                 time.sleep(every)
                 live.update(look(), refresh=True)
-    except KeyboardInterrupt:  # the way to end it
+    except KeyboardInterrupt:  # Ctrl-C is the way to end it
         return 0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Watch; 2 with one line on standard error for what the user can mend."""
+    """Run the command line; return 2 with one line on standard error for an error that the user can fix."""
     parser = argparse.ArgumentParser(prog=as_called("python -m scripts watch"), description=__doc__)
     parser.add_argument("results", type=Path, nargs="?", default=Path("results"), help="default: results")
     parser.add_argument("--once", action="store_true", help="print once and end")

@@ -1,1 +1,1 @@
-"""The same steps from Python, and what single commands build on them."""
+"""The steps of the commands from Python, and the parts of single commands that build on them."""

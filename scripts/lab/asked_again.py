@@ -1,7 +1,7 @@
-"""Ask the memory of a finished run something that its data set does not ask.
+"""Ask the memory of a finished run a question that is not in its data set.
 
-A run folder holds no memory that could be read, so the memory is built again: with the recorded settings, from the cache, which answers
-every call of the first build. The models are those of the given settings; where these make another run, nothing is built.
+A run folder holds no memory that could be read, so the memory is built again with the recorded settings; the cache answers
+every call of the first build. The models are those of the given settings; if these settings make another run, nothing is built.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from scripts.assembly.runs import check_known, memory_run
 from scripts.lab.lab import Lab
 
 ASKED = "asked"
-"""Id of the question, which no data set has."""
+"""Id of the question; no data set has it."""
 
 
 def recall_of(
@@ -32,7 +32,7 @@ def recall_of(
 
     Args:
         case_id: None takes the first case.
-        settings: those with which the run was made, as on its command line: `profile=paper`, `endpoint.base_url=…`, `models.memory=…`.
+        settings: the settings of the run's command line: `profile=paper`, `endpoint.base_url=…`, `models.memory=…`.
 
     Raises:
         DataError: the data cannot be loaded.
@@ -55,7 +55,7 @@ def recall_of(
 
 
 def _same_run(run_folder: Path, root: Path | None, settings: Sequence[str]) -> Run:
-    """The run of the folder, made from its record and the settings; `RunError` where these make another one."""
+    """Describe the folder's run from its record and the settings; `RunError` if these make another run."""
     record = RunFolder(run_folder).record()
     if record.imported:
         raise RunError("the answers are imported: there is no memory to ask")

@@ -1,7 +1,7 @@
 """`memsys-bench calibrate`: build one history's tree at several thresholds, print its shapes, write the fitted settings.
 
-SegTreeMem gives no threshold for its cosine placement. A cosine means something else in every embedder, so the value that gives the
-published depth of Table 5 has to be looked for with the embedder that is used. No question is asked and no gold answer is read.
+SegTreeMem gives no threshold for its cosine placement. The scale of cosines depends on the embedder, so the value that gives the
+published depth of Table 5 must be searched for each embedder. No question is asked and no gold answer is read.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ class Trial:
     nodes: int
     depth: int
     none_rate: float
-    """Share of the placements that opened a new root or would have, from 0 to 1."""
+    """Share of the placements that opened a new root, or would have, from 0 to 1."""
     at_max_depth: int
-    """Placements that attached a unit to the root because the tree may not grow higher."""
+    """Number of placements that attached a unit to the root because the tree may not grow higher."""
 
 
 def calibrate(cfg: Calibrate) -> int:
@@ -61,7 +61,7 @@ def calibrate(cfg: Calibrate) -> int:
         case = _history(run.cases, cfg.history)
         trials.append(_trial(run, case, value))
         if trials[-1].at_max_depth and trials[-1].depth > target:
-            break  # a higher threshold only opens more roots, and every tree costs the calls of a whole build
+            break  # stop: a higher threshold only opens more roots, and every tree costs the calls of a whole build
     chosen = nearest(trials, target)
     embedder = models.embedder_name
     path = Path(cfg.results) / "calibrated" / f"{memory['name']}-{re.sub(r'[^A-Za-z0-9._-]+', '_', embedder)}.yaml"
@@ -100,7 +100,7 @@ def _trial(run: Run, case: Case, value: float) -> Trial:
 
 
 def nearest(trials: Sequence[Trial], target: float) -> Trial:
-    """The trial whose depth is nearest to the target; of several, the first that opens the fewest roots: NONE is rare in the paper."""
+    """The trial whose depth is nearest to the target; among several, the first with the fewest roots: NONE is rare in the paper."""
     return min(trials, key=lambda trial: (abs(trial.depth - target), trial.none_rate, trial.tau_c))
 
 

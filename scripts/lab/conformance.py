@@ -1,4 +1,4 @@
-"""`memsys-bench conformance`: build the memory as a run would, put the canaries through it, print what they came to."""
+"""`memsys-bench conformance`: build the memory as a run would, write and read test facts (canaries), print the results."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ if TYPE_CHECKING:
 
 
 def conformance(cfg: Single) -> int:
-    """Examine one memory; 1 if it is refused."""
+    """Examine one memory; return 1 if it is refused."""
     lab = Lab(cfg=cfg)
     return 0 if examined(lab, lab.load(), lab.memory()) else 1
 
 
 def examined(lab: Lab, dataset: Data, memory: Mapping[str, Any]) -> bool:
-    """Put the canaries through a memory, print what they came to, and return whether it is accepted.
+    """Write and read the canaries, print the results, and return whether the memory is accepted.
 
     Args:
-        dataset: whose reader and unit rule the memory is built with.
+        dataset: the memory is built with its reader and unit rule.
         memory: as `Lab.memory` returns it.
 
     Raises:
-        RunError: it is made of the answer key, or a replay would have to ask a service.
+        RunError: the memory is built from the answer key, or a replay would have to call a service.
     """
     if memory.get("control"):
         raise RunError(f"{memory['name']} is made of the answer key; it has nothing to conform to")
@@ -49,7 +49,7 @@ def examined(lab: Lab, dataset: Data, memory: Mapping[str, Any]) -> bool:
 
 
 def shown(name: str, title: str, verdict: ConformanceResult, waived: Mapping[str, str]) -> str:
-    """The verdict as text: a line for each check, and whether the memory is refused."""
+    """The result as text: a line for each check, and whether the memory is refused."""
     lines = [f"Conformance of {name} ({title})"]
     for fault, meaning in FAULTS.items():
         seen = verdict.faults.get(fault)

@@ -1,6 +1,6 @@
 """Two runs' trees compared component by component, as SegTreeMem Table 9 compares its tree with the non-temporal control.
 
-How each tree places a unit is described in `conf/designs.yaml`, with the run's own settings; units, annotation and reading are compared
+`conf/designs.yaml` describes how each tree places a unit, with the run's own settings. Units, annotation and reading are compared
 as the runs recorded them, and the order in time is counted in the saved trees (`span_counts`).
 """
 
@@ -24,10 +24,10 @@ ANNOTATION = ("annotate", "summary_tokens")
 
 
 def span_counts(tree: Tree, turns: Sequence[str]) -> tuple[int, int]:
-    """The nodes of several units whose units are consecutive in the history, and all nodes of several units.
+    """Count the nodes of several units whose units are consecutive in the history, and all nodes of several units.
 
     Args:
-        turns: ids of the history's turns, in their order. A leaf stands where its first turn does.
+        turns: ids of the history's turns, in order. A leaf has the position of its first turn.
     """
     place = {turn: number for number, turn in enumerate(turns)}
     below = tree.children
@@ -43,10 +43,10 @@ def span_counts(tree: Tree, turns: Sequence[str]) -> tuple[int, int]:
 
 
 def design_lines(run_folder: Path, other: Path, root: Path | None) -> list[str]:
-    """One line a component and run; a component in which both agree has one line.
+    """One line per component and run; a component in which both agree has one line.
 
     Args:
-        root: folder of the raw files, whose order of turns the spans are counted by; None takes the default one.
+        root: folder of the raw files, which give the order of turns for the spans; None takes the default one.
 
     Raises:
         RunError: a folder is no run, its memory has no tree or no description, or the runs are on different data.
@@ -96,7 +96,7 @@ def _design(folder: Path, record: RunRecord, root: Path | None) -> dict[str, str
 
 
 def _filled(text: str | Mapping[str, str], settings: Mapping[str, Any]) -> str:
-    """A description with the run's settings in it; a mapping has one for each value of the setting that it names."""
+    """A description with the run's settings filled in; a mapping has a description for each value of the setting that it names."""
     chosen = text if isinstance(text, str) else text[str(settings[text["setting"]])]
     return chosen.format_map(settings)
 

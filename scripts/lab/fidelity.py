@@ -12,7 +12,7 @@ from scripts.tables.captions import caption, waivers
 
 
 def fidelity(first: str, second: str, settings: Sequence[str]) -> int:
-    """Run both memories where need be, compare, print and write.
+    """Run both memories if needed, compare, print and write.
 
     Raises:
         RunError: the two do not take the same units, or have none in common.

@@ -1,8 +1,8 @@
 """Our data sets as tasks of Inspect (`inspect_ai`) and our memories as solvers; docs/inspect.md shows how to use them.
 
-A history is written and read exactly as the run loop does it: unit by unit, consolidated and read where questions are due. It is done
-once for each case, when the first of its questions comes, and a memory sees the question alone, never the target. Scores are those of our
-lexical metrics; what cannot be scored is unscored, a failed build or read is an error of its samples.
+A history is written and read exactly as in the run loop: unit by unit, consolidated and read where questions are due. This is done
+once for each case, when the first of its questions comes, and a memory sees only the question, never the target. Scores are those of our
+lexical metrics; an answer that cannot be scored is unscored, and a failed build or read is an error of its samples.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ from scripts.setup.options import options
 
 MESSAGES = {"system": ChatMessageSystem, "user": ChatMessageUser, "assistant": ChatMessageAssistant}
 OUTCOME = "memsys_outcome"
-"""Where a sample keeps the outcome that our metrics look at."""
+"""Key of a sample's outcome, which our metrics read."""
 
 
 class Histories:
-    """The recalls of one memory on the histories of one data set; each history is lived through once."""
+    """The recalls of one memory on the histories of one data set; each history is written and read once."""
 
     def __init__(self, run: Run, cases: Sequence[Case]) -> None:
         self.run = run
@@ -53,7 +53,7 @@ class Histories:
         """The memory's recall for a question.
 
         Raises:
-            Exception: what the build or the read raised; a build that failed fails all questions of its case.
+            Exception: the error of the build or of the read; a failed build fails all questions of its case.
         """
         with self._locks[case_id]:
             if case_id not in self._recalls:
@@ -64,7 +64,7 @@ class Histories:
         return found
 
     def question(self, case_id: str, question_id: str) -> Question:
-        """The question as a memory sees it."""
+        """The question in the form for a memory."""
         return next(each for each, _ in self._cases[case_id].questions if each.id == question_id)
 
     def _lived(self, case: Case) -> dict[str, Recall | Exception]:
@@ -104,13 +104,13 @@ def _remember(
     reader: Literal["inspect", "ours"] = "inspect",
     settings: Sequence[str] = (),
 ) -> Any:
-    """A solver that puts what a memory recalls for a sample, in the prompt of the data set's reader, in place of its messages.
+    """A solver that replaces a sample's messages by the prompt of the data set's reader with the memory's recall.
 
     Args:
-        memory: a file of conf/memory, or a YAML file of one's own.
+        memory: a file of conf/memory, or a YAML file of the user.
         dataset: a file of conf/dataset; samples are those of its task.
         reader: `inspect` leaves the answer to the solvers that follow; `ours` answers with the reader of the settings.
-        settings: of `memsys-bench run`.
+        settings: settings of `memsys-bench run`.
     """
     if reader not in ("inspect", "ours"):
         raise RunError(f"reader must be inspect or ours, found {reader!r}")
@@ -174,7 +174,7 @@ def samples(dataset: Data) -> MemoryDataset:
 
 
 def _weighted(dataset: Data) -> Any:
-    """The mean as our tables print it: the data set says what it weighs equally."""
+    """The mean as in our tables, with the data set's weighting."""
     column = Column(dataset.name, dataset.title, "", asked(dataset.cases), dataset.config["aggregate"][0])
 
     def weighted_mean() -> Any:
@@ -218,8 +218,8 @@ def _task_of(name: str) -> Any:
 
         Args:
             memory, reader: as for `remember`.
-            settings: of `memsys-bench run`, with spaces between them, such as `data.source=real data.root=…`.
-            agent: a solver that answers in place of one call of the model.
+            settings: settings of `memsys-bench run`, separated by spaces, such as `data.source=real data.root=…`.
+            agent: a solver that answers instead of one call of the model.
         """
         given = settings.split()
         dataset = Lab(*given, probe=False).load(name)
@@ -227,7 +227,7 @@ def _task_of(name: str) -> Any:
             dataset=samples(dataset),
             solver=[remember(memory, name, reader, given), generate() if agent is None else agent],
             scorer=[_scorer(each, dataset) for each in dataset.config["metrics"]] or None,
-            fail_on_error=False,  # a failed sample is counted, and the others go on
+            fail_on_error=False,  # a failed sample is counted, and the others continue
             name=name,
         )
 

@@ -66,13 +66,13 @@ class Answers:
     dataset: Data
     questions: tuple[Asked, ...]
     runs: tuple[Run, ...]
-    """One a replicate (`build.replicates`)."""
+    """One run per replicate (`build.replicates`)."""
     capped: str = ""
-    """Why not every question was asked (the spending cap); empty when all were."""
+    """The reason why not every question was asked (the spending cap); empty if all were."""
 
     @property
     def folder(self) -> Path:
-        """Where the first replicate was written."""
+        """The folder of the first replicate."""
         return self.runs[0].folder
 
 
@@ -82,9 +82,9 @@ class Scored:
 
     answers: Answers
     cells: Mapping[str, Cell]
-    """By metric, judges as `judge_<name>`: `cells["locomo_f1"].estimate().mean`."""
+    """Cells by metric, judges as `judge_<name>`: `cells["locomo_f1"].estimate().mean`."""
     files: tuple[Mapping[str, Path], ...]
-    """Score files by metric, one mapping a replicate; also `evidence@<k>`."""
+    """Score files by metric, one mapping per replicate; also `evidence@<k>`."""
 
     def row(self, name: str) -> Row:
         """The row of a table under a name that no other row has."""
@@ -106,8 +106,8 @@ class Lab:
 
     Args:
         settings: as on the command line of `memsys-bench run`: `profile=smoke`, `data.size=20`, `endpoint.base_url=…`.
-        cfg: a configuration that is composed and checked already, in place of `settings`.
-        probe: asks every endpoint at once whether it answers; False leaves that to `agreed`, which asks where something is left to do.
+        cfg: a configuration that is composed and checked already, instead of `settings`.
+        probe: check at once that every endpoint answers; False leaves this to `agreed`, which checks only if there is work left.
 
     Raises:
         RunError: a setting is unknown or out of range, or an endpoint does not answer.
@@ -115,7 +115,7 @@ class Lab:
 
     def __init__(self, *settings: str, cfg: Single | None = None, probe: bool = True) -> None:
         if cfg is None:
-            stopping.forget()  # the cell of a notebook that was interrupted is over
+            stopping.forget()  # clears the stop of an interrupted notebook cell
             cfg = composed("config", settings)
         self.cfg = with_local_models(cfg)
         self.models = build_models(self.cfg)
@@ -124,26 +124,26 @@ class Lab:
             self.models = prepared(self.cfg, self.models)
 
     def load(self, name: str | None = None, *, transform: str | None = None) -> Data:
-        """A data set by the name of its file in conf/dataset; None takes the setting `dataset=`.
+        """Load a data set by the name of its file in conf/dataset; None takes the setting `dataset=`.
 
         Args:
-            transform: in place of `data.transform`.
+            transform: replaces `data.transform`.
 
         Raises:
-            DataError: its files are not there; the message says how to get them.
+            DataError: its files are missing; the message says how to get them.
             RunError: there is no such data set.
         """
         wanted = self.cfg.data if transform is None else self.cfg.data.changed(transform=transform)
         return data(wanted, self.cfg.dataset if name is None else load_option("dataset", name))
 
     def memory(self, what: str | type[MemorySystem] | None = None, **settings: Any) -> dict[str, Any]:
-        """A memory's configuration, with `settings` laid over those of its file.
+        """A memory's configuration, with `settings` overriding those of its file.
 
         Args:
-            what: the name of a file in conf/memory, a path to a YAML file of one's own (`….yaml`), or a class; None takes `memory=`.
+            what: the name of a file in conf/memory, a path to the user's YAML file (`….yaml`), or a class; None takes `memory=`.
 
         Raises:
-            RunError: there is no such file, or the class stands in a notebook's cell, where nothing records its source.
+            RunError: there is no such file, or the class is defined in a notebook's cell, so that its source cannot be recorded.
         """
         option = self._of_class(what) if isinstance(what, type) else self._of_file(what)
         if settings:
@@ -151,14 +151,14 @@ class Lab:
         return {**option, "build": {**option["build"], **settings}}
 
     def agreed(self, memories: Sequence[Mapping[str, Any]], dataset: Data, judges: Sequence[str]) -> bool:
-        """Print what asking these memories will cost and ask whether to spend it; True at once where no model has a price.
+        """Print the estimated costs of these memories and ask whether to spend them; True at once if no model has a price.
 
         Args:
             memories: as `memory` returns them.
             judges: files of conf/judge.
 
         Raises:
-            RunError: an endpoint does not answer; one that is not needed is not asked.
+            RunError: an endpoint does not answer; only needed endpoints are checked.
         """
         if not self._probed:
             runs = [run for memory in memories for run in self._runs(memory, dataset)]
@@ -187,10 +187,10 @@ class Lab:
         """Build a memory on every history of a data set and answer the questions that have no answer yet.
 
         Args:
-            memory, settings: as for `memory`, or what it returned.
-            dataset: what `load` returned or takes.
-            judges: files of conf/judge; these judges grade each answer as soon as it is there, and `score` takes their verdicts.
-            builds: replicates, in place of `build.replicates`.
+            memory, settings: as for `memory`, or its result.
+            dataset: a result or an argument of `load`.
+            judges: files of conf/judge; these judges grade each answer as soon as it is saved, and `score` takes their verdicts.
+            builds: number of replicates, instead of `build.replicates`.
 
         Raises:
             RunError: a setting of the memory is refused.
@@ -209,11 +209,11 @@ class Lab:
     def imported(
         self, file: Path | str, origin: Origin, dataset: Data | str | None = None, format: str | None = None
     ) -> Answers:
-        """Answers of others from a file (`scripts.answers`), as a run like any other; `score` adds our scores to their own grades.
+        """Import published answers from a file (`scripts.answers`) as a run like any other; `score` adds our scores to their own grades.
 
         Args:
-            origin: name of the run, and what is known about the file.
-            format: None finds out.
+            origin: name of the run, and facts about the file.
+            format: form of the file; None detects it.
 
         Raises:
             DataError, RunError: the file cannot be read, or does not belong to the data.
@@ -228,7 +228,7 @@ class Lab:
     def score(
         self, answers: Answers, names: Sequence[str] | None = None, judges: Sequence[str] | None = None
     ) -> Scored:
-        """Score answers: what is scored already is read from its file.
+        """Score answers; existing scores are read from their files.
 
         Args:
             names: metrics of conf/metrics.yaml; None takes the data set's.
@@ -256,13 +256,13 @@ class Lab:
         return Scored(answers, cells, files)
 
     def table(self, first: Scored, *others: Scored, title: str | None = None, primary: str | None = None) -> Table:
-        """Scored answers as the rows of a table, with its caption; every other row is compared with the first.
+        """Make a table with scored answers as its rows, with a caption; every other row is compared with the first.
 
         Args:
             primary: the metric whose differences are tested, a key of `cells`; None takes the first. The others are exploratory.
 
         Raises:
-            RunError: they are not scored alike, or not on the same data, or the primary metric is none of theirs.
+            RunError: the answers are not scored by the same metrics, or are not on the same data, or lack the primary metric.
         """
         if primary is not None and primary not in first.cells:
             raise RunError(f"no metric {primary!r}; there are: {', '.join(first.cells)}")
@@ -271,7 +271,7 @@ class Lab:
             if first.cells.keys() != other.cells.keys():
                 raise RunError("rows of a table need the same metrics; score them alike")
         one, names = first.answers, [scored.answers.runs[0].name for scored in (first, *others)]
-        if len(set(names)) < len(names):  # settings of one memory
+        if len(set(names)) < len(names):  # two settings of one memory
             names = [scored.answers.folder.name for scored in (first, *others)]
         rows = tuple(scored.row(name) for name, scored in zip(names, (first, *others), strict=True))
         capped = [scored.answers.capped for scored in (first, *others) if scored.answers.capped]
@@ -302,13 +302,13 @@ class Lab:
 
     @staticmethod
     def frame(*scored: Scored) -> pandas.DataFrame:
-        """Scored answers as a pandas frame, one row a memory and question, for one's own analysis.
+        """Scored answers as a pandas frame, one row per memory and question, for further analysis.
 
         Columns: `memory` (its title), `dataset`, `case`, `question`, `category`, `cluster` (what intervals resample), `answerable`,
         `outcome` (of all replicates, joined by spaces; empty where the question was not reached), then each metric: the mean over
         replicates and repeats, NaN where there is no score. A failed answer has no score; it is not 0.
         """
-        import pandas  # slow to import, and only those who ask for a frame need it
+        import pandas  # slow to import, and needed only for frames
 
         rows = [
             {
@@ -384,10 +384,10 @@ def compare(first: Scored, second: Scored, metric: str, category: str = ALL) -> 
 
     Args:
         metric: a key of both `cells`.
-        category: of the questions; `answerable`, or one of the data set's.
+        category: category of the questions: `answerable`, or a category of the data set.
 
     Raises:
-        RunError: the two are about different data, lack the metric, or share no scored question.
+        RunError: the two are on different data, lack the metric, or share no scored question.
     """
     _check_alike(first, second)
     for scored in (first, second):
@@ -402,7 +402,7 @@ def compare(first: Scored, second: Scored, metric: str, category: str = ALL) -> 
 def in_words(gap: Difference) -> str:
     """A paired difference in one line: mean, interval {by case}, then by question, p by case, number of pairs.
 
-    For fewer than five histories p is that of a permutation over questions, and is said to be about these histories alone.
+    For fewer than five histories p comes from a permutation over questions, and the line says that it is about these histories alone.
     """
     few = gap.clusters < ENOUGH_CLUSTERS
     p = f"p {p_text(gap.p)} {only_about(gap.clusters)}" if few else f"p {p_text(gap.p_by_case)}"

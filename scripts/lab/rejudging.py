@@ -1,7 +1,7 @@
 """Judge the answers of published claims again, with judges of ours, and compare every grader (`claims NAME --judge mem0`).
 
-The answers become a run folder, as `import_answers` makes it, so verdicts are kept and cached, failed calls are counted and asked again the
-next time, and `inspect`, `runs` and `judge_card --run` read it. The graders of each claim are kept for its page, too.
+The answers become a run folder, as with `import_answers`, so verdicts are saved and cached, failed calls are counted and made again the
+next time, and `inspect`, `runs` and `judge_card --run` read it. The graders of each claim are saved for its page, too.
 """
 
 from __future__ import annotations
@@ -54,11 +54,11 @@ QUESTIONS_ALONE = {
     "file": LONGMEMEVAL[1],
     "load": {"_target_": "data_loaders.longmemeval.load_questions", "_partial_": True},
 }
-"""LongMemEval's questions without histories, where the oracle file is not there."""
+"""LongMemEval's questions without histories, used if the oracle file is missing."""
 
 
 def rejudge(claims: Sequence[Claim], judges: Sequence[str], lab: Lab, root: Path) -> tuple[str, int]:
-    """Judge claims; returns a Markdown page, and 0, or 1 where answers have no verdict or claims no files, or 3 where the plan is declined.
+    """Judge claims; return a Markdown page and 0, 1 if answers lack a verdict or claims lack files, or 3 if the plan is declined.
 
     Args:
         judges: files of conf/judge, or `file@model`.
@@ -101,11 +101,11 @@ def rejudge(claims: Sequence[Claim], judges: Sequence[str], lab: Lab, root: Path
 
 
 def imported(claim: Claim, lab: Lab, root: Path) -> Answers:
-    """A claim's answers as a run folder; where the questions of its data set are not held, with those of its own files.
+    """Import a claim's answers as a run folder; if the questions of its data set are not available, with those of its own files.
 
     Raises:
-        DataError: its files are not there or damaged.
-        RunError: not one answer has a question with a gold answer.
+        DataError: its files are missing or damaged.
+        RunError: no answer has a question with a gold answer.
     """
     files = files_of(claim, root)
     origin = Origin(claim.name, claim.system, claim.by, claim.licence, claim.urls[0])
@@ -121,7 +121,7 @@ def imported(claim: Claim, lab: Lab, root: Path) -> Answers:
 
 
 def _own_reading(claim: Claim, files: list[Parsed]) -> Reading:
-    """The answers with the questions of their own files. Without a gold answer there, a judge has nothing to compare with."""
+    """The answers with the questions of their own files. Answers without a gold answer are left out: a judge cannot compare them."""
     contents, matched = contents_of(claim, files), Matched()
     for asking, answer in own_questions(contents.answers):
         if asking.gold:
@@ -164,7 +164,7 @@ def _dataset(claim: Claim, lab: Lab, root: Path) -> Data:
 
 
 def judging_plan(lab: Lab, runs: Sequence[Run], judges: Sequence[str]) -> Plan:
-    """Planned usage of judging these answers: every prompt is made and counted with the offline engine, and kept verdicts cost nothing."""
+    """Planned usage of judging these answers: every prompt is built and counted with the offline engine; saved verdicts cost nothing."""
     shares = []
     with tempfile.TemporaryDirectory() as folder:
         copies = [replace(run, folder=Path(folder) / run.dataset / run.folder.name) for run in runs]
@@ -190,7 +190,7 @@ def _key(line: Mapping[str, Any]) -> tuple[str, str, int]:
 
 
 def graders_of(folder: Path) -> list[Grader]:
-    """The stored verdicts of an imported run, where it has any, and those of every judge that graded it."""
+    """The stored verdicts of an imported run, if any, and those of every judge that graded it."""
     graders = []
     for path in RunFolder(folder).score_files():
         name = metric_of(path)

@@ -1,6 +1,6 @@
 """The mock endpoint's batch API: files and batches with a delay, expiry, cancellation, partial failure, torn files and a limited queue.
 
-A batched call is answered by the same code as a live one, so its reply is the same. `/stats` counts what was answered either way.
+The same code answers batched and live calls, so their replies are the same. `/stats` counts both.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ BYTES_A_TOKEN = 4
 
 @dataclass(frozen=True, slots=True)
 class BatchQuirks:
-    """How the batch API misbehaves."""
+    """Faults of the batch API."""
 
     delay: float = 0.0
     """Seconds until a batch ends."""
     expired: float = 0.0
-    """Share of calls that a batch loses when it is tried first: it ends as `expired`, with the others' replies."""
+    """Share of calls that a batch loses on the first attempt: it ends as `expired`, with the replies of the other calls."""
     failed: float = 0.0
-    """Share of calls that fail with HTTP 500 when they are tried first."""
+    """Share of calls that fail with HTTP 500 on the first attempt."""
     enqueued_tokens: int | None = None
-    """Most tokens in batches under way; a batch that goes beyond fails with `token_limit_exceeded`."""
+    """Maximum number of tokens in open batches; a batch beyond it fails with `token_limit_exceeded`."""
     cancelled: int = 0
-    """How many batches somebody cancels before they begin."""
+    """Number of batches that are cancelled before they begin."""
     torn: int = 0
-    """How many downloads of a file end in the middle of it."""
+    """Number of downloads that end in the middle of the file."""
     doubled: bool = False
-    """Whether calls that were answered stand in the error file, too."""
+    """Whether answered calls are in the error file, too."""
     upload: float = 0.0
     """Seconds that an upload takes."""
 
@@ -164,7 +164,7 @@ class Batches:
                 self.files[batch[name]] = "\n".join(reversed(lines)).encode()
 
     def _first_time(self, what: str, name: str, share: float) -> bool:
-        """Whether this happens to a call now: to a share of the calls, and to each once."""
+        """Whether a fault hits a call now: it hits a share of the calls, each once."""
         if (what, name) in self._tried or hashlib.sha256(f"{what}{name}".encode()).digest()[0] >= 256 * share:
             return False
         self._tried.add((what, name))

@@ -3,7 +3,8 @@
 `python -m scripts mock-endpoint --port 8099 --latency 0.2 --faults 0.3` serves `/v1/chat/completions`, `/v1/embeddings`, `/v1/models`
 and `/stats`. It knows tools (the first that is offered is called, then its output is answered), `n`, schemas with references and streams.
 A reply depends on the request alone; whether the n-th arrival of a request fails depends on the request, n and the seed.
-`--shape harmony` sends every chat reply as some server does (`scripts.mock.shapes`); the model name `mock@harmony` that one alone.
+`--shape harmony` sends every chat reply in the form of a certain server (`scripts.mock.shapes`); the model name `mock@harmony` does so for
+its own replies only.
 """
 
 from __future__ import annotations
@@ -32,29 +33,29 @@ from scripts.mock.shapes import OVERFLOWS, SHAPES
 
 FAULTS = ("429", "500", "timeout", "garbage", "truncated")
 TIMER = 0.0005
-"""Seconds by which a timer of uvloop, which counts whole milliseconds, ends too late on average."""
+"""Mean delay in seconds of uvloop's timers, which count whole milliseconds."""
 
 
 @dataclass(slots=True)
 class Bucket:
-    """This many a minute. It holds a minute's worth and begins with a second's, as after earlier use."""
+    """A token bucket with a rate per minute. It holds the amount of a minute and begins with that of a second, as after earlier use."""
 
     per_minute: float
     level: float
     filled: float
 
     def fill(self, now: float) -> None:
-        """Add what came back since the last call."""
+        """Add the amount since the last call."""
         self.level = min(self.per_minute, self.level + (now - self.filled) * self.per_minute / 60.0)
         self.filled = now
 
     def seconds_until(self, amount: float) -> float:
-        """Seconds until so much is there."""
+        """Seconds until this amount is available."""
         return max(0.0, amount - self.level) * 60.0 / self.per_minute
 
 
 class Rations:
-    """Limits of one account a minute.
+    """Limits of one account per minute.
 
     Args:
         rpm: requests; None = any number.
@@ -125,27 +126,27 @@ class Mock:
     ) -> None:
         self.latency, self.faults, self.seed, self.hang = latency, faults, seed, hang
         self.arrivals: Counter[str] = Counter()
-        """How often each request body arrived, by hash."""
+        """Number of arrivals of each request body, by hash."""
         self.answered: Counter[str] = Counter()
-        """How often each was answered in full."""
+        """Number of complete answers to each request body, by hash."""
         self.injected: Counter[str] = Counter()
         self.refused: list[float] = []
-        """When requests were refused as too many, in seconds since the first request."""
+        """Times of refusals by the rate limit, in seconds since the first request."""
         self._rations, self._began = rations or Rations(), 0.0
         self.shape = shape
         self.said: Callable[[dict[str, Any], str], str] = said
         """The answer to a request body, by the body and its hash."""
         self.thought: Callable[[dict[str, Any], str], str] = lambda body, key: f"Could it be yes? Or {key[:4]}?"
-        """The thoughts before it, in the shapes that think."""
+        """The reasoning before the answer, in shapes with reasoning."""
         self._embedder = HashingEmbedder(64)
         self.batches = Batches(self._batched, batches or BatchQuirks())
         self._quirky = None if quirks is None else QuirkyServer(quirks, said)
 
     async def handle(self, request: Any) -> Any:
-        """One POST: the reply leaves `latency` seconds after the request came, whatever making it took."""
+        """Handle one POST: the reply is sent `latency` seconds after the request arrived, however long computing it took."""
         from aiohttp import web
 
-        clock = time.perf_counter  # the loop's own counts whole milliseconds
+        clock = time.perf_counter  # the loop's own clock counts whole milliseconds
         due = clock() + self.latency - TIMER
         body = await request.read()
         key = hashlib.sha256(body).hexdigest()
@@ -178,7 +179,7 @@ class Mock:
         return 200, self._reply(request.path, body, key, shape)
 
     def _batched(self, path: str, body: bytes) -> tuple[int, dict[str, Any]]:
-        """Status and reply of a call in a batch."""
+        """Status and reply for a call of a batch."""
         key = hashlib.sha256(body).hexdigest()
         self.arrivals[key] += 1
         self.answered[key] += 1
@@ -201,7 +202,7 @@ class Mock:
         )
 
     async def models(self, request: Any) -> Any:
-        """The list of models: any name is taken."""
+        """The list of models: any name is accepted."""
         from aiohttp import web
 
         model = {"id": "mock", "object": "model", "created": 0, "owned_by": "mock"}
@@ -269,7 +270,7 @@ class Mock:
         texts = [body["input"]] if isinstance(body["input"], str) else body["input"]
         embedder = HashingEmbedder(body["dimensions"]) if body.get("dimensions") else self._embedder
         vectors = embedder.embed(texts)
-        vectors[~vectors.any(axis=1), 0] = 1.0  # no model gives a text without words no direction
+        vectors[~vectors.any(axis=1), 0] = 1.0  # no model returns a zero vector
         data = [
             {"object": "embedding", "index": index, "embedding": [round(float(x), 6) for x in row]}
             for index, row in enumerate(vectors)
@@ -280,12 +281,12 @@ class Mock:
 
 
 def _tokens(body: bytes) -> int:
-    """About the tokens of a request, as a server counts them before it answers."""
+    """Estimated tokens of a request, as a server counts them before it answers."""
     return len(body) // 4
 
 
 def said(body: dict[str, Any], key: str) -> str:
-    """The text of a reply: a value that fits the JSON schema where one is asked for, else a few words from the request's hash."""
+    """The text of a reply: a value that fits the requested JSON schema, else a few words from the request's hash."""
     form = body.get("response_format") or {}
     schema = form.get("json_schema", {}).get("schema") or (
         {"type": "object"} if form.get("type") == "json_object" else None
@@ -294,7 +295,7 @@ def said(body: dict[str, Any], key: str) -> str:
 
 
 def _called(body: dict[str, Any]) -> dict[str, Any] | None:
-    """The function that a reply calls: that of `tool_choice`, else the first; None after a tool's output, or where none is wanted."""
+    """The function that a reply calls: that of `tool_choice`, else the first; None after a tool's output, or if no call is wanted."""
     functions: list[dict[str, Any]] = [
         tool["function"] for tool in body.get("tools") or () if tool.get("type") == "function"
     ]
@@ -308,7 +309,7 @@ def _called(body: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def streamed(reply: dict[str, Any]) -> bytes:
-    """A chat completion as the events of a stream, each choice whole."""
+    """A chat completion as the events of a stream, each choice in one event."""
     head = {"id": reply["id"], "object": "chat.completion.chunk", "created": 0, "model": reply["model"]}
     chunks: list[dict[str, Any]] = []
     for choice in reply["choices"]:
@@ -361,10 +362,10 @@ def application(mock: Mock) -> Any:
 
 @contextmanager
 def serving(app: Any) -> Iterator[str]:
-    """An application served by a thread of this process; gives its base URL.
+    """Serve an application in a thread of this process; yields its base URL.
 
     Raises:
-        TimeoutError: it did not start within ten seconds.
+        TimeoutError: the server did not start within ten seconds.
     """
     from aiohttp import web
 

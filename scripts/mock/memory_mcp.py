@@ -1,6 +1,6 @@
 """The reference MCP server over stdio: tools `add_memory`, `search_memory`, `delete_memory`; `conf/memory/reference_mcp.yaml` describes it.
 
-`python -m scripts.mock.memory_mcp --fault "k ignored"` is one that is wrong in this way.
+`python -m scripts.mock.memory_mcp --fault "k ignored"` serves it with this fault.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def server(store: Store) -> Any:
         return store.search(user, query, limit)
 
     def delete_memory(user: str) -> str:
-        """Forget everything of a user."""
+        """Delete everything of a user."""
         store.delete(user)
         return "deleted"
 

@@ -1,6 +1,6 @@
 """The reference memory service: a small HTTP server that `conf/memory/reference_http.yaml` describes, for tests and as an example.
 
-`python -m scripts mock-memory --port 8095` serves it on this machine; `--fault "k ignored"` serves one that is wrong in this way.
+`python -m scripts mock-memory --port 8095` serves it on this machine; `--fault "k ignored"` serves it with this fault.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from scripts.mock.memory_store import Store
 
 
 class Service:
-    """The routes; a request without the key is refused, where there is one.
+    """The routes; if there is a key, a request without it is refused.
 
     Args:
         key: expected as `Authorization: Bearer <key>`; empty for none.
-        refusals: adds that are refused with 503 before the first one is taken.
-        together: searches that must have come before the first one is answered.
+        refusals: number of adds that are refused with 503 before the first add is accepted.
+        together: number of searches that must have arrived before the first is answered.
     """
 
     def __init__(self, store: Store, key: str = "", refusals: int = 0, together: int = 1) -> None:

@@ -1,4 +1,4 @@
-"""The store behind the reference services: messages by namespace, found by word overlap, and on request every fault of such services."""
+"""The store behind the reference services: messages by namespace, searched by word overlap; on request with any fault of such services."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FAULTS = {
 }
 """Faults that the store shows on request."""
 LATE = 8
-"""Searches that come before a message can be found, with the fault `index late`."""
+"""Number of searches before a message can be found, with the fault `index late`."""
 
 
 @dataclass(slots=True)
@@ -34,7 +34,7 @@ class Entry:
     turns: list[str]
     time: str
     pending: int
-    """Polls, or searches with a late index, until it can be found."""
+    """Number of polls, or of searches with a late index, until it can be found."""
 
 
 @dataclass(slots=True)
@@ -42,12 +42,12 @@ class Store:
     """All namespaces."""
 
     fault: str = ""
-    """A name of `FAULTS`; empty for a store that works."""
+    """A name of `FAULTS`; empty for a working store."""
     delay: int = 0
-    """Polls after which an add is indexed; a store that works reports it as pending until then."""
+    """Number of polls after which an add is indexed; a working store reports it as pending until then."""
     spaces: dict[str, list[Entry]] = field(default_factory=dict)
     adds: dict[str, int] = field(default_factory=dict)
-    """Adds of each namespace; ids are counted within it, so that equal histories get equal ids."""
+    """Number of adds of each namespace; ids are counted within it, so that equal histories get equal ids."""
 
     def add(self, space: str, messages: Sequence[Mapping[str, Any]], time: str) -> str:
         """Store the messages of one add as one entry; returns its id."""
@@ -67,7 +67,7 @@ class Store:
         return name
 
     def pending(self, space: str) -> int:
-        """Entries of a namespace that are not indexed yet; each poll brings them nearer."""
+        """Entries of a namespace that are not indexed yet; each poll counts down their delay."""
         if self.fault == "index late":
             return 0
         entries = self.spaces.get(space, [])

@@ -1,7 +1,7 @@
-"""Ways in which real endpoints differ, for the mock: what they refuse, ignore, leave out, or cut without a word.
+"""Quirks of real endpoints, for the mock: features that they refuse, ignore, lack, or silently truncate.
 
-`python -m scripts mock-endpoint --quirks ollama` serves one of `SETS`. With quirks the mock also understands the few things that the
-doctor asks for (a code word, counting, a random number), as any model would, so that what goes wrong is the quirk.
+`python -m scripts mock-endpoint --quirks ollama` serves one of `SETS`. With quirks the mock also answers the doctor's few
+requests (a code word, counting, a random number) like a model, so that every failure comes from the quirk.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ Reply = tuple[int, dict[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class Quirks:
-    """How an endpoint behaves; the defaults are those of one that does everything."""
+    """The behaviour of an endpoint; with the defaults it supports everything."""
 
     window: int | None = None
     cuts: bool = False
-    """Whether a prompt beyond the window is cut from the front without a word; else it is refused."""
+    """Whether a prompt beyond the window is silently cut from the front; else it is refused."""
     limit_field: str = ""
-    """The only token limit field it takes; empty takes both."""
+    """The only token limit field that it accepts; empty accepts both."""
     temperature: Way = "honoured"
     schema: Way = "honoured"
     json_object: Way = "honoured"
@@ -39,13 +39,13 @@ class Quirks:
     usage: bool = True
     thinks: Literal["", "text", "field"] = ""
     switch: str = ""
-    """The field of the body that stops its thinking; empty: none does."""
+    """The field of the body that switches its reasoning off; empty if there is none."""
     key: str = ""
-    """The only key it takes; empty takes any."""
+    """The only key that it accepts; empty accepts any."""
     at_once: int | None = None
-    """Calls beyond this many at once get a 429."""
+    """Maximum number of concurrent calls; further calls get a 429."""
     reversed_batches: bool = False
-    """Vectors of a batch come in the wrong order, with an index that hides it."""
+    """Whether vectors of a batch come in the wrong order, with an index that hides it."""
     dimension: int = 512
 
 
@@ -75,7 +75,7 @@ SETS: Mapping[str, Quirks] = {
 
 
 class QuirkyServer:
-    """Replies as an endpoint with these quirks; `plain` makes the text that nothing here has a word for."""
+    """Replies like an endpoint with these quirks; `plain` makes the text of requests that need no special answer."""
 
     def __init__(self, quirks: Quirks, plain: Callable[[dict[str, Any], str], str]) -> None:
         self.quirks, self._plain = quirks, plain
@@ -94,7 +94,7 @@ class QuirkyServer:
                 if self._under_way > self.quirks.at_once:
                     return _error(429, "too many requests at once")
                 await asyncio.sleep(0.02)
-                if self._under_way > 1:  # so that calls sent together are really under way together
+                if self._under_way > 1:  # so that calls that are sent together are really concurrent
                     await asyncio.sleep(0.3)
             return self._chat(body)
         finally:
@@ -125,7 +125,7 @@ class QuirkyServer:
         return 200, value
 
     def _refusal(self, body: Mapping[str, Any]) -> Reply | None:
-        """The HTTP 400 for a field that it does not take."""
+        """The HTTP 400 for a field that it does not accept."""
         limits = {"max_tokens", "max_completion_tokens"} & set(body)
         if self.quirks.limit_field and limits - {self.quirks.limit_field}:
             return _error(400, f"Unsupported parameter: {limits.pop()}; use {self.quirks.limit_field} instead")

@@ -1,4 +1,4 @@
-"""The shapes in which servers send the same answer, for the mock endpoint: each turns a plain reply and a thought into one of them."""
+"""The shapes in which servers send the same answer, for the mock endpoint: each function turns a plain reply and a thought into a shape."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _text(reply: Reply) -> str:
 
 
 def _rewritten(form: str) -> Shape:
-    """The text put into a form, in which {thought} and {text} are filled."""
+    """A shape that puts the text into a form with {thought} and {text}."""
     return lambda reply, thought: _with(
         reply, content=form.replace("{thought}", thought).replace("{text}", _text(reply))
     )
@@ -79,7 +79,7 @@ SHAPES: Mapping[str, Shape] = {
     "tool call only": lambda reply, thought: _with(reply, "tool_calls", content=None, tool_calls=[_CALL]),
     "prompt cut": _used(prompt_tokens=1500),
 }
-"""By name; `prompt cut` reports so few prompt tokens as a server with a short window does."""
+"""Shapes by name; `prompt cut` reports too few prompt tokens, like a server with a short window."""
 
 OVERFLOWS: Mapping[str, Reply] = {
     "overflow openai": {

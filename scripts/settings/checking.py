@@ -1,4 +1,4 @@
-"""Check a configuration against its schema before anything is run: typed values, or one line that says what to change."""
+"""Check a configuration against its schema before a run: returns typed values, or one line that says what to change."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 Record = TypeVar("Record")
 Model = TypeVar("Model", bound=BaseModel)
 NAMED_FAULTS = 3
-"""A message names this many faults and counts the others."""
+"""Maximum number of faults that a message names; it counts the others."""
 EXPECTED = {
     "bool_parsing": "must be true or false",
     "bool_type": "must be true or false",
@@ -55,7 +55,7 @@ def checked(cfg: DictConfig, command: str) -> Settings:
     """The settings of a command, checked and typed.
 
     Args:
-        cfg: as Hydra composed it.
+        cfg: the configuration composed by Hydra.
         command: the primary file of `conf`, such as `reproduce`.
 
     Raises:
@@ -75,10 +75,10 @@ def checked(cfg: DictConfig, command: str) -> Settings:
 
 
 def resolved(config: Any, where: str = "") -> Any:
-    """A configuration as plain values; a value that `${oc.env:…}` took from the environment is redacted from now on, unless it is a place.
+    """A configuration as plain values; a value that `${oc.env:…}` took from the environment is redacted from now on, unless it is a path.
 
     Args:
-        config: as OmegaConf loaded or composed it; other values are returned as they are.
+        config: a configuration of OmegaConf; other values are returned unchanged.
         where: the dotted name of the setting, for messages.
 
     Raises:
@@ -107,7 +107,7 @@ def checked_option(group: str, values: Mapping[str, Any], where: object = None) 
     """Check the values of a file of a configuration group; returns them converted to their types.
 
     Args:
-        group: a folder of `conf`; values of a group without a schema are returned as they are.
+        group: a folder of `conf`; values of a group without a schema are returned unchanged.
         values: the parsed file.
         where: the file, for messages.
 
@@ -124,7 +124,7 @@ def checked_unit(unit: Mapping[str, Any], where: str) -> Mapping[str, Any]:
     """Return a unit rule after checking that its settings fit.
 
     Raises:
-        RunError: `chunk` has no `tokens`, or another rule has.
+        RunError: `chunk` has no `tokens`, or another rule has `tokens`.
     """
     if (unit["rule"] == "chunk") != (unit.get("tokens") is not None):
         needs = "needs tokens, such as {rule: chunk, tokens: 512}" if unit["rule"] == "chunk" else "takes no tokens"
@@ -144,7 +144,7 @@ def checked_call(where: str, call: Mapping[str, Any]) -> dict[str, Any]:
         target = get_object(call["_target_"])
     except KeyError:
         raise RunError(f"{where}: _target_ is missing") from None
-    except Exception as error:  # a user's module may raise anything when it is imported
+    except Exception as error:  # a user's module may raise any error when it is imported
         raise RunError(f"{where}: cannot import {call['_target_']}: {' '.join(str(error).split())[:300]}") from error
     known = parameters(target)
     typed: dict[str, Any] = {}
@@ -174,7 +174,7 @@ def _argument(where: str, value: Any, annotation: Any) -> Any:
 
 
 def _leaves(annotation: Any) -> Iterator[Any]:
-    """The types that an annotation is made of, such as `int` and `None` of `int | None`."""
+    """The parts of an annotation, such as `int` and `None` of `int | None`."""
     parts = get_args(annotation)
     if not parts:
         yield annotation

@@ -9,7 +9,7 @@ from typing import Any
 from eval.files.store import RunError
 
 FREE = "free"
-"""In place of a model's prices: its calls cost nothing."""
+"""Value in place of a model's prices: its calls cost nothing."""
 FIELDS = {"in": "usd_per_million_in", "cached": "usd_per_million_cached", "out": "usd_per_million_out"}
 NOTHING = dict.fromkeys(FIELDS.values(), 0.0)
 """The price settings of a model whose calls cost nothing."""
@@ -29,7 +29,7 @@ def given_prices(prices: Mapping[str, Any] | str | None) -> dict[str, dict[str, 
 
 
 def laid_over(prices: Mapping[str, Mapping[str, float]], model: str, name: str) -> dict[str, float]:
-    """The user's prices of a model: those of the model's own name, over them those of its file's name."""
+    """The user's prices of a model: those of the model's own name, overridden by those of its file's name."""
     return {**prices.get(model, {}), **prices.get(name, {})}
 
 

@@ -1,7 +1,7 @@
 """Schemas of the configuration: the type, range and choices of every setting.
 
-A new setting is one line here and one in `conf/common.yaml`. Values live in the YAML: a field has a default here only where a file may
-leave it out. `scripts.settings.checking` checks a configuration against these classes before anything is run.
+A new setting is one line here and one in `conf/common.yaml`. Values are in the YAML: a field has a default here only if a file may
+leave it out. `scripts.settings.checking` checks a configuration against these classes before a run.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class DataCut(Strict):
 
     @property
     def folder(self) -> Path | None:
-        """`root` as a path; None where it is not set, and MEMSYS_DATA or the user's cache holds the files."""
+        """`root` as a path; None if it is not set: the files are then in MEMSYS_DATA or the user's cache."""
         return None if self.root is None else Path(self.root).expanduser()
 
 
@@ -99,7 +99,7 @@ class Local(Strict):
 
 
 class LocalModel(Strict):
-    """A file of `conf/local`: where a model that runs on this machine comes from."""
+    """A file of `conf/local`: the source of a model that runs on this machine."""
 
     title: Text
     bytes: Count
@@ -162,7 +162,7 @@ class RayCluster(Strict):
 
 
 class Settings(Strict):
-    """Settings of every command: `conf/common.yaml`, and the name that a profile gives."""
+    """Settings of every command: `conf/common.yaml`, and the name from the profile."""
 
     profile_name: Name
     logger: Logger
@@ -172,7 +172,7 @@ class Settings(Strict):
     local: Local
     endpoints: RoleEndpoints
     prices: Annotated[dict[str, dict[str, float]], PlainValidator(_prices)]
-    """Settings of `ModelSettings` by model."""
+    """Prices, as settings of `ModelSettings`, by model."""
     build: Building
     judge: Judgements
     nodes: Nodes
@@ -194,12 +194,12 @@ class Settings(Strict):
 
     @property
     def plain(self) -> dict[str, Any]:
-        """The settings as plain values, as a file of `conf` would state them."""
+        """The settings as plain values, in the form of a file of `conf`."""
         return self.model_dump(exclude_unset=True, by_alias=True)
 
     @property
     def missing_limit(self) -> float:
-        """The largest share of a cell's questions that may be unscored: all of them in a shard, which leaves most to other commands."""
+        """The largest share of a cell's questions that may be unscored: all in a shard, because other commands answer most of them."""
         return self.max_unscored if self.shard is None else 1.0
 
 
@@ -207,7 +207,7 @@ class Settings(Strict):
 
 
 class Fallback(Strict):
-    """Data to use when the official release of a data set is not there."""
+    """Data to use if the official release of a data set is missing."""
 
     file: Text
     missing: Text = ""
@@ -230,9 +230,9 @@ class Dataset(Strict):
     caption: dict[str, Any] | None = None
     answerable: Text = "answerable"
     untested: bool = False
-    """Whether its loader was written from a description and nobody has run it on the released files."""
+    """Whether its loader was written from a description and was never run on the released files."""
     published: dict[Text, Count] = {}
-    """Counts that its authors published, by name (`data_loaders.counts`); a run on the real files says which of its own differ."""
+    """Counts that its authors published, by name (`data_loaders.counts`); a run on the real files reports differing counts."""
 
 
 class Memory(Strict):
@@ -241,19 +241,19 @@ class Memory(Strict):
     build: dict[str, Any]
     control: Literal["gold_evidence", "oracle_editor"] | None = None
     unit: Unit | None = None
-    """The unit rule of a published protocol, in place of the one of its class; a table's own rule comes first."""
+    """The unit rule of a published protocol, instead of that of its class; a table's own rule has priority."""
     waived: dict[Text, Text] = {}
-    """Tests of the contract and checks of conformance that it cannot pass, with the reasons; beside those of its class."""
+    """Contract tests and conformance checks that it cannot pass, with the reasons; in addition to those of its class."""
     fitted_to: Text | None = None
     """The embedder to which a threshold of its build was fitted (`memsys-bench calibrate`); tables with another embedder say so."""
     recall: Text | None = None
-    """Whose number of results its `k` is and what a write waits for; printed where a table says how each row recalls."""
+    """The meaning of its `k`, and what a write waits for; printed in a table's notes on recall."""
     untested: Text | None = None
-    """Why nobody knows whether it works, such as a service that was described from its documentation alone."""
+    """The reason why it is not known to work, such as a service that was described from its documentation alone."""
 
 
 class AnswersEntry(Strict):
-    """A file of published answers; its licence, sha256 and address stand in the manifest."""
+    """A file of published answers; its licence, sha256 and address are in the manifest."""
 
     name: Name
     title: Text

@@ -1,4 +1,4 @@
-"""Schemas of tables, figures and sweeps; `scripts.tables.layout` says what the keys of a table mean."""
+"""Schemas of tables, figures and sweeps; `scripts.tables.layout` explains the keys of a table."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ class Table(Strict):
     others: list[Other] = []
     notes: list[Text] = []
     repeats: Count = 1
-    """How often the paper judged each answer: the least `judge.repeats` of profile=paper."""
+    """Number of times that the paper judged each answer: the minimum of `judge.repeats` in profile=paper."""
     reference: str = ""
     not_reproduced: list[NotReproduced] = []
 
@@ -231,7 +231,7 @@ class Sweep(Strict):
     name: Name
     title: Text
     repeats: Count = 1
-    """As of a table: the least `judge.repeats` of profile=paper."""
+    """As for a table: the minimum of `judge.repeats` in profile=paper."""
     models: PaperModels
     read: list[dict[str, list[Any]]]
     columns: list[Columns]

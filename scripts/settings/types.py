@@ -1,4 +1,4 @@
-"""Types that the schemas are made of: numbers with a range, names, sizes, units."""
+"""Types of the schemas' fields: numbers with a range, names, sizes, units."""
 
 from __future__ import annotations
 
@@ -54,13 +54,13 @@ def _number(value: Any) -> Any:
 
 
 def _whole(value: Any, check: Callable[[Any], float]) -> float:
-    """The number as it is written: 120 stays a whole number, because identities hash it."""
+    """The number as written: 120 stays an integer, because identities hash it."""
     number = check(value)
     return value if type(value) is int and value == number else number
 
 
 def settled(old: Any, new: Any) -> Any:
-    """The typed values, in the shape and order of the old ones. A value of the right type is kept, because run identities hash it."""
+    """The typed values, in the shape and order of the old values. A value of the right type is kept, because run identities hash it."""
     if isinstance(old, Mapping) and isinstance(new, Mapping):
         return {name: settled(value, new[name]) if name in new else value for name, value in old.items()}
     if isinstance(old, list) and isinstance(new, Sequence) and not isinstance(new, str) and len(old) == len(new):
@@ -78,7 +78,7 @@ class FileOf:
     schema: type[BaseModel]
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        """Check as `schema` does; the checked values keep the shape of the file."""
+        """Check with `schema`; the checked values keep the shape of the file."""
         return core_schema.no_info_wrap_validator_function(
             lambda value, check: settled(value, check(value).model_dump(exclude_unset=True, by_alias=True)),
             handler.generate_schema(self.schema),
@@ -134,7 +134,7 @@ Url = Annotated[str, PlainValidator(_url)]
 Texts = Annotated[list[Text], BeforeValidator(_listed)]
 Aggregate = Literal["question", "category", "case"]
 ORDERS = ("permute", "permute_between_questions", "permute_exchanges", "shuffle_sessions", "change", "change_held_out")
-"""Transforms of which there are many: `permute:3` is the fourth."""
+"""Transforms with several variants: `permute:3` is the fourth."""
 TRANSFORMS = ("none", "oracle", *ORDERS)
 Transform = Annotated[str, PlainValidator(_transform)]
 

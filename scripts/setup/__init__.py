@@ -1,1 +1,1 @@
-"""Around a command: its arguments, files of conf, downloads, installed products, what an endpoint can do, progress and exit codes."""
+"""Support of commands: arguments, files of conf, downloads, installed products, capabilities of endpoints, progress and exit codes."""

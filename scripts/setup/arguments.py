@@ -1,4 +1,4 @@
-"""Parsers of verbs, number types for argparse with a range, and the names of commands as they were called."""
+"""Parsers of verbs, number types for argparse with a range, and command names in the form in which the user called them."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from pathlib import Path
 
 
 def verb_parser(verb: str, manual: str | None) -> argparse.ArgumentParser:
-    """The parser of a verb, with the name by which it was called; its help shows the manual as it is written."""
+    """The parser of a verb, with the name by which it was called; its help shows the manual unchanged."""
     name = as_called(f"python -m scripts {verb}")
     return argparse.ArgumentParser(prog=name, description=manual, formatter_class=argparse.RawDescriptionHelpFormatter)
 
 
 def add_data_folder(parser: argparse.ArgumentParser) -> None:
-    """Let the user name the folder of the raw data."""
+    """Add the option for the folder of the raw data."""
     text = "folder of the raw files (default: MEMSYS_DATA, else the download folder)"
     parser.add_argument("--data", type=Path, help=text)
 
@@ -55,11 +55,11 @@ def amount(least: float, most: float = math.inf) -> Callable[[str], float]:
 
 COMMAND = "memsys-bench"
 called: set[str] = set()
-"""Holds `COMMAND` in a process that was started by it (`scripts.command`)."""
+"""Holds `COMMAND` in a process that this command started (`scripts.command`)."""
 
 
 def as_called(text: str) -> str:
-    """The text, with `python -m scripts fetch` as `memsys-bench fetch` where the user has called `memsys-bench`."""
+    """The text, with `python -m scripts fetch` replaced by `memsys-bench fetch` if the user has called `memsys-bench`."""
     if COMMAND not in called:
         return text
     text = re.sub(r"python -m scripts[. ]([a-z_-]+)", lambda match: f"memsys-bench {match[1].replace('_', '-')}", text)

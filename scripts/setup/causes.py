@@ -53,11 +53,11 @@ class Cause:
 
     text: str
     count: int
-    """Scores missing for this reason: questions and judgements."""
+    """Number of scores missing for this reason: questions and judgements."""
     total: int
-    """Scores missing for any reason."""
+    """Number of scores missing for any reason."""
     log: Path | None = None
-    """The `errors.log` with its traceback; None where no case wrote one."""
+    """The `errors.log` with its traceback; None if no case wrote one."""
 
     def __str__(self) -> str:
         cure = remedy(self.text) if of_endpoint(self.text) else _in_code(self.log)
@@ -76,7 +76,7 @@ def of_endpoint(text: str) -> bool:
 
 
 def _in_code(log: Path | None) -> str:
-    """Where an error was raised: the last line of a traceback that is not in an installed package."""
+    """The place of an error: the last line of a traceback outside installed packages."""
     if log is None:
         return "the error is not the endpoint's: read what its memory, product or service logs"
     frames = re.findall(r'^  File "([^"]+)", line (\d+), in (\S+)', log.read_text("utf-8", "replace"), re.MULTILINE)
@@ -86,13 +86,13 @@ def _in_code(log: Path | None) -> str:
 
 
 def _short(file: str) -> str:
-    """A path relative to the checkout or the working folder where it lies in one of them."""
+    """A path relative to the checkout or the working folder, if it is in one of them."""
     path = Path(file)
     return next((str(path.relative_to(folder)) for folder in (ROOT, Path.cwd()) if path.is_relative_to(folder)), file)
 
 
 def commonest(folders: Iterable[Path], score_files: Iterable[Path]) -> Cause | None:
-    """The most common reason in the predictions and scores of some runs; None when every question has its score."""
+    """The most common reason in the predictions and scores of some runs; None if every question has its score."""
     reasons = [*_errors(dict.fromkeys(folders)), *_unscored(dict.fromkeys(score_files))]
     kinds = Counter(_kind(reason) for reason, _ in reasons)
     if not kinds:
@@ -103,7 +103,7 @@ def commonest(folders: Iterable[Path], score_files: Iterable[Path]) -> Cause | N
 
 
 Reason = tuple[str, Path | None]
-"""Why a score is missing, and the log of its case."""
+"""The reason for a missing score, and the log of its case."""
 
 
 def _errors(folders: Iterable[Path]) -> Iterator[Reason]:
@@ -123,7 +123,7 @@ def _unscored(files: Iterable[Path]) -> Iterator[Reason]:
 
 
 def _kind(reason: str) -> str:
-    """The beginning of a message without what differs from call to call: numbers, hashes and quoted text.
+    """The beginning of a message without the parts that differ from call to call: numbers, hashes and quoted text.
 
     The HTTP status is kept, because 401 and 429 are different causes.
     """

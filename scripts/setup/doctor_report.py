@@ -21,20 +21,20 @@ from scripts.setup.probes import Checked, Examination
 
 MARKS = {"ok": " ", "note": "·", "stop": "!"}
 WIDTHS = (18, 46, 52)
-"""Characters of the three columns at most, with `MARGIN` for the mark and what stands between them."""
+"""Maximum widths of the three columns in characters; `MARGIN` is for the mark and the separators."""
 MARGIN = 6
 
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """A settings file, and what is to be said about it."""
+    """A settings file, and a message about it."""
 
     path: Path
     note: str
 
 
 def table(findings: Sequence[Checked], width: int | None = None) -> str:
-    """Question, finding and meaning; `!` marks what makes runs fail or lie, `·` what is worth knowing.
+    """Question, finding and meaning; `!` marks findings that make runs fail or give wrong results, `·` other notable findings.
 
     Args:
         width: characters of a line; None takes those of the terminal, at least 80.
@@ -83,7 +83,7 @@ def _text(top: Mapping[str, Any], settings: ModelSettings, findings: Sequence[Ch
 
 
 def _changed(settings: ModelSettings) -> dict[str, Any]:
-    """Settings that differ from their defaults, and the prices, which are to be filled in."""
+    """Settings that differ from their defaults, and the prices, which the user must fill in."""
     shown: dict[str, Any] = {"model": settings.model}
     default = ModelSettings(settings.model)
     for name in settings.__slots__:
@@ -94,14 +94,14 @@ def _changed(settings: ModelSettings) -> dict[str, Any]:
 
 
 def write(text: str, group: str, name: str, out: Path | None) -> Written:
-    """Write a settings file; one that is there already is kept, and the new one stands beside it.
+    """Write a settings file; an existing file is kept, and the new file is written next to it.
 
     Args:
-        group: `llm` or `embedder`: the folder of `conf`; the working folder where that cannot be written.
-        out: the file to write instead.
+        group: `llm` or `embedder`: the folder of `conf`; the working folder is used if that is not writable.
+        out: another file to write.
 
     Raises:
-        RunError: the file that `out` names is there already, or cannot be written.
+        RunError: the file that `out` names exists already, or cannot be written.
     """
     if out is not None and out.exists():
         raise RunError(f"{out} is there already; remove it, or name another with --out")

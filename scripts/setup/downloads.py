@@ -1,4 +1,4 @@
-"""Which raw files a data set needs: its configuration in `conf/dataset`, and the manifest entries to download."""
+"""The raw files that a data set needs: its configuration in `conf/dataset`, and the manifest entries to download."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def entries_to_download(name: str) -> tuple[Entry, ...]:
 
 
 def loader(settings: Mapping[str, Any]) -> Callable[[Path], Sequence[Case]]:
-    """The loader that the configuration names, with its choices filled in."""
+    """The loader that the configuration names, with its options filled in."""
     module, _, function = settings["load"]["_target_"].rpartition(".")
     load = getattr(importlib.import_module(module), function)
     choices = {key: value for key, value in settings["load"].items() if not key.startswith("_")}

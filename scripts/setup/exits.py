@@ -1,4 +1,4 @@
-"""How every command ends: an exit code, one line for what the user can fix, and an orderly stop on a signal."""
+"""The end of every command: an exit code, one line for an error that the user can fix, and an orderly stop on a signal."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from memsys.llm.secrets import redact, register_environment, scrub
 def guarded(work: Callable[[], int | None], *, traceback: bool = False) -> int:
     """Run an entry point. An error that the user can fix is printed as one line (exit code 2); a bug keeps its traceback.
 
-    No file holds the value of an environment variable that looks like a secret, and nothing printed acts on the terminal.
+    Values of environment variables that look like secrets are never written, and control characters are never printed.
 
     Ctrl-C, SIGTERM and SIGHUP stop it in order (`memsys.llm.stopping`); the exit code is then 128 plus the signal's number. An error ends
-    the calls in flight in the same way, so that none is paid for twice. Caches that the command opened are closed at its end.
+    the calls in flight in the same way, so that no call is paid for twice. Caches that the command opened are closed at its end.
 
     Args:
         work: returns the exit code; None means 0.
@@ -43,7 +43,7 @@ def guarded(work: Callable[[], int | None], *, traceback: bool = False) -> int:
                 stopping.wind_down()
                 return 1
             except Exception as error:
-                # An error inside, already handled, is not a signal.
+                # An inner error that was already handled is no signal.
                 if stopping.requested() and not stopping.wound_down():
                     return _stopped()
                 scrub(error)
@@ -58,7 +58,7 @@ def guarded(work: Callable[[], int | None], *, traceback: bool = False) -> int:
             finally:
                 for keeper in set(stopping.keepers) - before:  # the cache is one file when the command has ended
                     keeper.close()
-        except KeyboardInterrupt:  # in the middle of closing or of an error, which the end of the process makes up for
+        except KeyboardInterrupt:  # a signal while closing, or an error: the end of the process closes the rest
             return _stopped()
 
 
@@ -69,7 +69,7 @@ def _message(error: Exception) -> str:
     from memsys.llm.protocol import ModelError
     from memsys.prompts import PromptError
 
-    if isinstance(error, ImportError) and "pip install" in str(error):  # it names what is optional and not installed
+    if isinstance(error, ImportError) and "pip install" in str(error):  # the message names the missing package
         return re.sub(r"pip install (\S+\[\w+\])", r"pip install '\1'", str(error))  # zsh reads brackets as a pattern
     return str(error) if isinstance(error, DataError | RunError | ModelError | PromptError) else remedy(error)
 
@@ -78,7 +78,7 @@ def _stopped() -> int:
     """The exit code of a stop, after the calls in flight have returned or been abandoned."""
     stopping.request()  # a KeyboardInterrupt may come from elsewhere, such as a notebook
     _report(stopping.await_end())
-    if (progress := sys.modules.get("scripts.setup.progress")) is not None:  # not where nothing was run
+    if (progress := sys.modules.get("scripts.setup.progress")) is not None:  # not if no work was started
         print(progress.stopped_at(), file=sys.stderr)
     return stopping.exit_code()
 
@@ -117,7 +117,7 @@ SQLITE = (
     ("not a database", "the cache file is damaged; move it away: the run folders keep their answers"),
     ("malformed", "the cache file is damaged; move it away: the run folders keep their answers"),
 )
-"""Words of SQLite's message, and the remedy."""
+"""Words of SQLite's messages, with remedies."""
 
 
 def remedy(error: BaseException) -> str:
@@ -143,7 +143,7 @@ def remedy(error: BaseException) -> str:
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    """The error and those behind it: Hydra wraps what a file of `conf` raises."""
+    """The error and its causes: Hydra wraps errors of files of `conf`."""
     while error is not None:
         yield error
         error = error.__cause__ or error.__context__

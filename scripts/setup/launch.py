@@ -28,7 +28,7 @@ def launch(job: Callable[[Any], int], primary: str, *, keep_record: bool = False
     Args:
         job: does the work of one configuration, checked and typed, and returns its exit code.
         primary: the primary file of `conf`, such as `reproduce`.
-        keep_record: keep Hydra's record of a multirun (`multirun.yaml`) where the configuration puts it; else it is deleted.
+        keep_record: keep Hydra's record of a multirun (`multirun.yaml`) in its configured place; else it is deleted.
     """
     if "--traceback" in sys.argv:  # Hydra's command line accepts settings only
         sys.argv[:] = [*(argument for argument in sys.argv if argument != "--traceback"), "traceback=true"]
@@ -41,7 +41,7 @@ def launch(job: Callable[[Any], int], primary: str, *, keep_record: bool = False
     def run(cfg: DictConfig) -> None:
         from scripts.settings.checking import checked
 
-        # Guarded by itself, because the jobs of a multirun that follow a failed one are still run.
+        # Each job is guarded by itself, because the jobs after a failed one in a multirun must still run.
         codes.append(guarded(lambda: perform(job, checked(cfg, primary), primary), traceback=traceback))
 
     def work() -> int:
@@ -57,7 +57,7 @@ def launch(job: Callable[[Any], int], primary: str, *, keep_record: bool = False
 
 
 def perform(job: Callable[[Any], Done], settings: Settings, primary: str) -> Done:
-    """Do a job; what it returns. With `logger=wandb` its progress is logged meanwhile."""
+    """Run a job and return its result. With `logger=wandb` its progress is logged meanwhile."""
     from scripts.setup.live_log import live
 
     with live(settings, primary):
@@ -79,11 +79,11 @@ def settings_first(arguments: Sequence[str]) -> list[str]:
 
 
 PATHS = ("data.root", "results", "cache", "prompts_dir", "prices", "local.model", "local.embedder")
-"""Settings that hold a path, whose characters mean nothing to Hydra: `a,b` is one folder and not two jobs."""
+"""Settings with a path, whose characters Hydra must not interpret: `a,b` is one folder and not two jobs."""
 
 
 def readable(argument: str) -> str:
-    """A setting as Hydra reads it: paths in quotes, `budget=1000,2000` as a list instead of two jobs; other arguments as they are."""
+    """A setting in Hydra's syntax: paths in quotes, `budget=1000,2000` as a list instead of two jobs; other arguments unchanged."""
     name, _, value = argument.partition("=")
     if name == "budget" and value and not value.startswith("["):
         return f"{name}=[{value}]"

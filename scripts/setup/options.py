@@ -18,7 +18,7 @@ CONF = ROOT / "conf"
 
 
 def folders() -> tuple[Path, ...]:
-    """Where files of `conf` are looked for: a `conf` folder of the working folder first, then the shipped one."""
+    """The folders that are searched for files of `conf`: a `conf` folder of the working folder first, then the shipped one."""
     own = Path.cwd() / "conf"
     return (own, CONF) if own.is_dir() and own != CONF else (CONF,)
 
@@ -43,7 +43,7 @@ def load_option(group: str, name: str) -> dict[str, Any]:
 
 
 def profile_settings(profile: str) -> Mapping[str, Any]:
-    """The settings of a profile by section: `conf/common.yaml`, overlaid by the profile's own."""
+    """The settings of a profile by section: `conf/common.yaml`, overridden by the profile's own."""
     from omegaconf import OmegaConf
 
     paths = [path for folder in folders() for path in [folder / "profile" / f"{profile}.yaml"] if path.is_file()]
@@ -52,7 +52,7 @@ def profile_settings(profile: str) -> Mapping[str, Any]:
 
 
 def memories_here() -> list[str]:
-    """Names of the memories that live in this process; the others need a product, a service or a server to be there."""
+    """Names of the memories that run in this process; the others need a product, a service or a server."""
     from hydra.utils import get_class
 
     def lives_here(name: str) -> bool:

@@ -1,4 +1,4 @@
-"""Print a table in the form that is asked for; by default what fits on a screen."""
+"""Print a table in the requested form; by default in a form that fits on a screen."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ if TYPE_CHECKING:
     from rich.segment import Segment
 
 LEAST, MOST, PIPED = 80, 160, 100
-"""Columns: what a narrow table needs, the widest that it spreads, and its width where no terminal says one."""
+"""Widths in columns: minimum and maximum of a narrow table, and its width without a terminal."""
 SPREAD = 1000
-"""Columns of a wide table, which is never cut: a terminal scrolls or wraps."""
+"""Width of a wide table in columns; it is never cut: a terminal scrolls or wraps."""
 PAGE = 25
-"""Lines. Nothing is paged, but without a height Rich takes no width where TERM is `dumb`."""
+"""Height in lines. Nothing is paged, but without a height Rich ignores the width if TERM is `dumb`."""
 
 
 def print_table(table: Table, choice: str | None) -> None:
     """Print a table on standard output; a pipe gets the same text as a terminal, 100 columns wide.
 
     Args:
-        choice: `paper` (rows and columns that the paper prints), `narrow` (every row and metric), `wide` or `plain` (the whole Markdown);
-            None is `paper` where there are published numbers, else `narrow`.
+        choice: `paper` (the paper's rows and columns), `narrow` (every row and metric), `wide` or `plain` (the whole Markdown);
+            None is `paper` if there are published numbers, else `narrow`.
     """
     if choice == "plain":
         print(markdown(table))
@@ -47,10 +47,10 @@ def print_table(table: Table, choice: str | None) -> None:
 
 
 def console(stream: TextIO, **options: Any) -> Console:
-    """A console of Rich whose texts are `visible`: only its own colours and movements reach the terminal as escape sequences.
+    """A console of Rich with `visible` texts: only its own colours and movements reach the terminal as escape sequences.
 
     Args:
-        options: those of `rich.console.Console`.
+        options: options of `rich.console.Console`.
     """
     from rich.console import Console
     from rich.segment import Segment

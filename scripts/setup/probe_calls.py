@@ -1,4 +1,4 @@
-"""Calls that look at an endpoint itself: one attempt each, no cache, no retries, and whatever comes back is a result."""
+"""Calls that examine an endpoint itself: one attempt each, no cache, no retries; every reply or error is a result."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from memsys.llm.secrets import redact
 from memsys.llm.transport import LeanTransport, event_loop
 
 MOST_BYTES = 32 << 20
-"""A larger reply is refused while it is read."""
+"""Maximum bytes of a reply; a larger reply is refused while it is read."""
 STOP_LOOK = 0.2
-"""Seconds between two looks at whether the user asked for a stop."""
+"""Seconds between two checks whether the user has requested a stop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,14 +30,14 @@ class ProbeReply:
     """Outcome of one call."""
 
     status: int
-    """Of HTTP; 0 when no reply came."""
+    """HTTP status; 0 when no reply came."""
     value: Mapping[str, Any]
-    """The decoded reply; empty when it was refused, or is not what the protocol says."""
+    """The decoded reply; empty when it was refused or violates the protocol."""
     error: str
-    """Why there is no value, as the client would say it."""
+    """The reason why there is no value, in the client's words."""
     seconds: float
     broke_off: bool = False
-    """A reply began and did not end."""
+    """Whether a reply began and did not end."""
 
     @property
     def ok(self) -> bool:
@@ -45,7 +45,7 @@ class ProbeReply:
 
     @property
     def busy(self) -> bool:
-        """Whether the server is there and may do better next time."""
+        """Whether the server is reachable and may succeed on the next attempt."""
         garbled = self.status == 200 and not self.ok
         return self.broke_off or garbled or self.status in (408, 409, 425, 429) or self.status >= 500
 
@@ -71,17 +71,17 @@ class ProbeReply:
         return found if isinstance(found, Mapping) else {}
 
     def tokens(self, name: str) -> int:
-        """A count of the usage; 0 where the endpoint reports none."""
+        """A token count of the reply's usage; 0 if the endpoint reports none."""
         found = self.usage.get(name)
         return found if isinstance(found, int) and not isinstance(found, bool) else 0
 
 
 class EndpointProbe:
-    """A connection to one endpoint; several calls may be under way at once.
+    """A connection to one endpoint; several calls may be in flight at once.
 
     Args:
         key: None takes it from the environment variable `key_env`.
-        purse: what the calls cost is booked there, at the prices of `settings`.
+        purse: the costs of the calls are booked there, at the prices of `settings`.
 
     A call raises `SpendingCapReached` when the purse has no room for it.
     """
@@ -100,7 +100,7 @@ class EndpointProbe:
         self.base_url, self.key_env, self._timeout = base_url, key_env, timeout
         self._purse, self._settings = purse or Purse(), settings
         self.calls, self.seconds = 0, 0.0
-        """Sent so far, and the sum of their seconds."""
+        """Number of calls so far, and the sum of their seconds."""
         chosen = key_of(base_url) or os.environ.get(key_env, "") if key is None else key
         self.has_key = bool(chosen)
         self._transport = LeanTransport(base_url, chosen.strip() or "none", parallel, timeout, MOST_BYTES)
@@ -118,7 +118,7 @@ class EndpointProbe:
         return self.together("/embeddings", [body])[0]
 
     def together(self, path: str, bodies: Sequence[Mapping[str, Any]]) -> list[ProbeReply]:
-        """Send all at once and wait for all."""
+        """Send all calls at once and wait for all."""
         self.calls += len(bodies)
         under_way = [asyncio.run_coroutine_threadsafe(self._post(path, body), event_loop()) for body in bodies]
         heard = self._heard(under_way)
@@ -126,7 +126,7 @@ class EndpointProbe:
         return heard
 
     def _heard(self, under_way: Sequence[Future[ProbeReply]]) -> list[ProbeReply]:
-        """Wait for all replies, but not beyond the user's wish to stop."""
+        """Wait for all replies, or until the user requests a stop."""
         try:
             while wait(under_way, timeout=STOP_LOOK).not_done:
                 stopping.check()
@@ -164,7 +164,7 @@ class EndpointProbe:
             return ProbeReply(0, {}, f"{where}: no reply within {self._timeout:.0f} s", time.perf_counter() - started)
         except OSError as error:
             return ProbeReply(0, {}, redact(f"{where}: cannot connect ({error})"), time.perf_counter() - started)
-        except Exception as error:  # whatever keeps a whole reply away is the result of this call
+        except Exception as error:  # every error that prevents a complete reply is the result of this call
             why = redact(f"{where}: the reply broke off ({type(error).__name__}: {error})")
             return ProbeReply(0, {}, why, time.perf_counter() - started, broke_off=True)
         seconds = time.perf_counter() - started

@@ -1,4 +1,4 @@
-"""Properties of an endpoint's embedding model: the size of its vectors, their order, and whether a batch gives what single calls give."""
+"""Properties of an endpoint's embedding model: the size of its vectors, their order, and whether batches and single calls agree."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ TEXTS = (
     "She plays the violin every evening.",
 )
 SAME = 0.98
-"""Cosine from which two vectors are those of one text: a batch is padded, and rounding differs."""
+"""Minimum cosine of two vectors of the same text: a batch is padded, and rounding differs."""
 
 SMALL = 256
-"""Numbers below which a vector is hardly that of a present embedding model."""
+"""Minimum dimension of a current embedding model's vectors."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
-    """The vectors of a reply, as the client puts them in order, and as they stood."""
+    """The vectors of a reply, in the client's order and in the order of the reply."""
 
     sorted: np.ndarray
     as_sent: np.ndarray
 
 
 def examine_embedder(line: EndpointProbe, settings: ModelSettings) -> tuple[Checked, ...]:
-    """All probes of an embedding model; one line when it does not answer."""
+    """Run all probes of an embedding model; one line if it does not answer."""
     batch = line.embed(_body(settings, list(TEXTS)))
     if not batch.ok:
         return (Checked("embeddings", batch.error[:150], remedy(batch.error), "stop"),)
@@ -59,7 +59,7 @@ def _body(settings: ModelSettings, texts: list[str]) -> dict[str, Any]:
 
 
 def _rows(heard: ProbeReply) -> _Rows | str:
-    """The vectors of a reply, unit length; or why there are none."""
+    """The vectors of a reply, unit length; or the reason why there are none."""
     data = heard.value.get("data")
     if not isinstance(data, list) or not all(isinstance(row, Mapping) for row in data):
         return heard.error[:150] or "the reply holds no list of vectors"

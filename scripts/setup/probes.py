@@ -1,7 +1,7 @@
-"""Abilities of an endpoint, from a few small calls: each probe asks one thing and says what the answer means.
+"""Abilities of an endpoint, from a few small calls: each probe tests one ability and explains the result.
 
-A probe takes the settings known so far and hands on those that fit better. `stop` marks what makes every run at these settings fail
-or lie; everything else is worth knowing.
+A probe takes the settings known so far and returns better ones. `stop` marks findings that make every run with these settings fail
+or give wrong results; other findings are notable.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ SWITCHES: tuple[dict[str, Any], ...] = (
     {"extra_body": {"enable_thinking": False}},
     {"extra_body": {"think": False}},
 )
-"""Ways to switch thinking off, as servers have them: OpenAI's two, vLLM's and llama.cpp's, DashScope's, Ollama's."""
+"""Ways to switch reasoning off on different servers: OpenAI's two, vLLM's and llama.cpp's, DashScope's, Ollama's."""
 CODE_WORD = "amber falcon"
 SHORTEST = 1000
-"""Tokens of the first prompt that looks for the window; each that follows has twice as many."""
+"""Tokens of the first prompt in the search for the window; each further prompt has twice as many."""
 AT_ONCE = (4, 16)
 
 
@@ -61,10 +61,10 @@ class Examination:
     """Findings about one model at one endpoint."""
 
     settings: ModelSettings
-    """Those that fit."""
+    """The settings that fit."""
     findings: tuple[Checked, ...]
     in_flight: int | None = None
-    """How many calls it takes at once, where a limit showed."""
+    """Number of calls that it accepts at once; None if no limit was observed."""
 
     @property
     def stops(self) -> list[Checked]:
@@ -72,16 +72,17 @@ class Examination:
 
 
 def ask(line: EndpointProbe, settings: ModelSettings, text: str, limit: int = 32, **request: Any) -> ProbeReply:
-    """One question, sent with the body that a run would send."""
+    """Send one question with the request body of a run."""
     asked = Request((("user", text),), "doctor.check", max_tokens=limit, **request)
     return line.chat(chat_body(settings, asked))
 
 
 def examine(line: EndpointProbe, settings: ModelSettings, *, window: int, brief: bool = False) -> Examination:
-    """All probes of a chat model, the longest prompt of about `window` tokens; only the first when the endpoint does not answer.
+    """Run all probes of a chat model, the longest prompt of about `window` tokens; only the first if the endpoint does not answer.
 
     Args:
-        brief: only what makes a run fail or lie, in fewer than 15 calls: two lengths of prompt, no stranger's key, speed or load.
+        brief: only probes for findings that make a run fail or give wrong results, in fewer than 15 calls: two lengths of prompt, no
+            probes of a wrong key, speed or load.
     """
     settings, findings, first = reached(line, settings)
     if not first.ok:
@@ -93,7 +94,7 @@ def examine(line: EndpointProbe, settings: ModelSettings, *, window: int, brief:
     )  # fmt: skip
     for probe in probes:
         settings, finding = probe(line, settings)
-        if finding.asked not in {one.asked for one in findings}:  # a refused temperature was found at the door
+        if finding.asked not in {one.asked for one in findings}:  # the first probe detects a refused temperature
             findings.append(finding)
     if (silent := textless(line, settings, first)) is not None:
         findings.append(silent)
@@ -107,7 +108,7 @@ def examine(line: EndpointProbe, settings: ModelSettings, *, window: int, brief:
 
 
 def reached(line: EndpointProbe, settings: ModelSettings) -> tuple[ModelSettings, list[Checked], ProbeReply]:
-    """Whether it answers at all; a refused token limit field or temperature is left out until it does."""
+    """Test whether it answers at all; a refused token limit field or temperature is left out until it does."""
     other = {"token_limit_field": OTHER_LIMIT[settings.token_limit_field]}
     tries: tuple[dict[str, Any], ...] = ({}, {"send_temperature": False}, other, {**other, "send_temperature": False})
     refused = ""
@@ -124,7 +125,7 @@ def reached(line: EndpointProbe, settings: ModelSettings) -> tuple[ModelSettings
 
 
 def _patient(line: EndpointProbe, settings: ModelSettings) -> ProbeReply:
-    """The first answer; a server that is busy or just starting is asked three times."""
+    """The first answer; a busy or starting server gets three attempts."""
     for _ in range(3):
         heard = ask(line, settings, "Reply with the word ready.")
         if not heard.busy:
@@ -141,7 +142,7 @@ def _mended(before: ModelSettings, after: ModelSettings, refused: str) -> Iterat
 
 
 def key_checked(line: EndpointProbe, settings: ModelSettings) -> Checked:
-    """Whether another key is refused."""
+    """Test whether another key is refused."""
     with EndpointProbe(line.base_url, line.key_env, key="not-a-key", settings=settings) as stranger:
         heard = ask(stranger, settings, "Reply with the word ready.")
     line.calls += 1
@@ -154,7 +155,7 @@ def key_checked(line: EndpointProbe, settings: ModelSettings) -> Checked:
 
 
 def thinking(line: EndpointProbe, settings: ModelSettings) -> tuple[ModelSettings, Checked]:
-    """Whether it thinks before it answers, and which switch stops that."""
+    """Test whether the model reasons before it answers, and which switch turns that off."""
     heard = ask(line, settings, "What is 17 plus 25? Reply with the number alone.", 400)
     if not (thought := _thought(heard)):
         return settings, Checked("thinking", "none seen", "replies are answers")
@@ -169,7 +170,7 @@ def thinking(line: EndpointProbe, settings: ModelSettings) -> tuple[ModelSetting
 
 
 def _thought(heard: ProbeReply) -> str:
-    """Where thought shows in a reply; empty when there is none."""
+    """The place of reasoning in a reply; empty if there is none."""
     details = heard.usage.get("completion_tokens_details")
     counted = details.get("reasoning_tokens") if isinstance(details, Mapping) else 0
     if any(heard.message.get(name) for name in ("reasoning", "reasoning_content")):
@@ -180,10 +181,10 @@ def _thought(heard: ProbeReply) -> str:
 
 
 def textless(line: EndpointProbe, settings: ModelSettings, first: ProbeReply) -> Checked | None:
-    """The finding that replies hold no text, which every answer of a run would lack; None where one of three has some.
+    """The finding that replies hold no text, so that every answer of a run would be empty; None if one of three replies has text.
 
     Args:
-        first: the reply that the endpoint was reached with.
+        first: the first reply of the endpoint.
     """
     heard, questions = first, ["Write one short sentence about the sea.", "Reply with the word ready."]
     while _silent(heard):
@@ -195,14 +196,14 @@ def textless(line: EndpointProbe, settings: ModelSettings, first: ProbeReply) ->
 
 
 def _silent(heard: ProbeReply) -> bool:
-    """Whether a reply ended and holds neither text nor thought."""
+    """Whether a reply ended and holds neither text nor reasoning."""
     content = heard.message.get("content")
     said = text_of(content).strip() if isinstance(content, str | list) else content
     return heard.ok and said in (None, "") and not _thought(heard)
 
 
 def token_limit(line: EndpointProbe, settings: ModelSettings) -> tuple[ModelSettings, Checked]:
-    """Whether replies end at the limit; a reply that ends by itself before it says nothing about that."""
+    """Test whether replies end at the limit; a reply that ends by itself before the limit is inconclusive."""
     said, cut = _said_at(line, settings, 8)
     if said is not None and said <= 12:
         if not cut and said < 6:
@@ -220,7 +221,7 @@ def token_limit(line: EndpointProbe, settings: ModelSettings) -> tuple[ModelSett
 
 
 def _said_at(line: EndpointProbe, settings: ModelSettings, limit: int) -> tuple[int | None, bool]:
-    """Tokens of a reply that would be long without the limit, and whether the server says that it was cut; None without a reply."""
+    """Tokens of a reply that would be long without the limit, and whether the server reports that it was cut; None without a reply."""
     heard = ask(line, settings, "Count from 1 to 60, in figures, with spaces between them.", limit)
     if not heard.ok:
         return None, False
@@ -229,14 +230,14 @@ def _said_at(line: EndpointProbe, settings: ModelSettings, limit: int) -> tuple[
 
 
 def temperature(line: EndpointProbe, settings: ModelSettings) -> tuple[ModelSettings, Checked]:
-    """Whether 0 gives the same reply twice and 1 does not."""
+    """Test whether temperature 0 gives the same reply twice and 1 does not."""
     if not settings.send_temperature:
         return settings, Checked("temperature", "not sent", "replies vary as the server decides", "note")
     text = "Write down one random number between 1 and 1000000."
     cold = {ask(line, settings, text, temperature=0.0).text for _ in range(2)}
     body = chat_body(settings, Request((("user", text),), "doctor.check", max_tokens=32, temperature=1.0))
     warm = line.together("/chat/completions", [{**body, "seed": seed} for seed in (1, 2, 3)])
-    if any(one.status in (400, 422) for one in warm):  # a seed is not known everywhere
+    if any(one.status in (400, 422) for one in warm):  # not every server accepts a seed
         warm = line.together("/chat/completions", [body] * 3)
     if all(one.status in (400, 422) for one in warm):
         return replace(settings, send_temperature=False), Checked(
@@ -257,7 +258,7 @@ def temperature(line: EndpointProbe, settings: ModelSettings) -> tuple[ModelSett
 
 
 def json_output(line: EndpointProbe, settings: ModelSettings) -> tuple[ModelSettings, Checked]:
-    """The strictest way to get JSON that works: a schema that is enforced, any object, or asking in words."""
+    """The strictest working way to get JSON: an enforced schema, any object, or a request in words."""
     text = "Greet me in one short sentence, as JSON."
     strict = ask(line, replace(settings, json_output="schema"), text, 100, schema=SCHEMA)
     if strict.ok and _fits(strict.text):
@@ -287,7 +288,7 @@ def _fits(text: str) -> bool:
 
 
 def log_probabilities(line: EndpointProbe, settings: ModelSettings) -> tuple[ModelSettings, Checked]:
-    """Whether each token comes with its log-probability."""
+    """Test whether each token comes with its log-probability."""
     heard = ask(line, settings, "Reply with the word ready.", 8, logprobs=True)
     given = heard.ok and _gives_logprobs(heard.value)
     if given:
@@ -305,7 +306,7 @@ def _gives_logprobs(value: Mapping[str, Any]) -> bool:
 
 
 def needle(tokens: int, encoding: str) -> str:
-    """A prompt of about this many tokens whose first sentence says what its last asks for."""
+    """A prompt of about `tokens` tokens; its first sentence answers the question in its last."""
     lines = [f"The code word is {CODE_WORD}. Keep it in mind."]
     size = count_tokens("Line 1000 of the log: nothing happened on this day.\n", encoding)
     lines += [
@@ -317,7 +318,7 @@ def needle(tokens: int, encoding: str) -> str:
 def longest_prompt(
     line: EndpointProbe, settings: ModelSettings, most: int, growth: int = 2
 ) -> tuple[ModelSettings, Checked, list[ProbeReply]]:
-    """How long a prompt may be before it is refused, or cut without an error; each is `growth` times as long as the one before."""
+    """Find the length of prompt that is refused, or silently truncated; each prompt is `growth` times as long as the one before."""
     replies: list[ProbeReply] = []
     rate, remembered, tokens = 0.0, False, SHORTEST
     while tokens <= most:
@@ -328,7 +329,7 @@ def longest_prompt(
             return (*_refused(settings, heard, replies), replies)
         theirs, recalled = heard.tokens("prompt_tokens"), CODE_WORD in heard.text.lower()
         rate = rate or theirs / ours
-        # Against the rate of the first prompt, so that another tokenizer is not taken for a cut.
+        # Relative to the first prompt's rate, so that another tokenizer is not mistaken for a truncation.
         if theirs < 0.75 * rate * ours or (not theirs and remembered and not recalled):
             return (*_cut(settings, ours, theirs), [*replies, heard])
         remembered = remembered or recalled
@@ -368,7 +369,7 @@ def _cut(settings: ModelSettings, ours: int, theirs: int) -> tuple[ModelSettings
 
 
 def reported(first: ProbeReply, replies: Sequence[ProbeReply]) -> list[Checked]:
-    """Whether replies say what they cost, and what came from the server's own cache."""
+    """Test whether replies report their token usage, and the tokens from the server's own cache."""
     if not first.tokens("prompt_tokens") or not first.tokens("completion_tokens"):
         means = "costs are unknown, a cut prompt cannot be noticed, and max_usd assumes the worst"
         return [Checked("usage", "not reported", means, "note")]
@@ -385,7 +386,7 @@ def _cached(heard: ProbeReply) -> int:
 
 
 def speed(line: EndpointProbe, settings: ModelSettings) -> Checked:
-    """Seconds to a short reply, and tokens a second of a longer one."""
+    """Measure the seconds of a short reply, and the tokens per second of a longer reply."""
     short = [ask(line, settings, f"Reply with the number {number}.", 4) for number in range(3)]
     long = ask(line, settings, "Count from 1 to 60, in figures, with spaces between them.", 128)
     latency = median(one.seconds for one in short)
@@ -401,7 +402,7 @@ def speed(line: EndpointProbe, settings: ModelSettings) -> Checked:
 
 
 def taken_at_once(line: EndpointProbe, settings: ModelSettings) -> tuple[int | None, Checked]:
-    """How many calls it takes at once, and how much faster that is."""
+    """Measure the number of calls that it accepts at once, and the speed-up."""
     best, rates = 0, []
     for count in AT_ONCE:
         bodies = [
@@ -423,7 +424,7 @@ def taken_at_once(line: EndpointProbe, settings: ModelSettings) -> tuple[int | N
 
 
 def pace(few: float, many: float) -> tuple[int | None, Checked]:
-    """Meaning of the answers a second: `few` with the first count of `AT_ONCE`, `many` with the last."""
+    """Explain the answers per second: `few` with the first count of `AT_ONCE`, `many` with the last."""
     found = f"{AT_ONCE[-1]} were answered ({many:.1f} a second; {few:.1f} with {AT_ONCE[0]})"
     if many < 0.7 * few:
         advice = f"more are slower, not faster: in_flight: {AT_ONCE[0]}"
@@ -432,7 +433,7 @@ def pace(few: float, many: float) -> tuple[int | None, Checked]:
 
 
 def _brief(error: str) -> str:
-    """The end of an error message: what the server said, without the URL."""
+    """The end of an error message: the server's text, without the URL."""
     said = re.search(r'"message"\s*:\s*"([^"]*)"', error)
     status = re.search(r"HTTP \d{3}", error)
     text = said[1] if said else error.partition(": ")[2] or error

@@ -1,8 +1,8 @@
-"""The progress line: what is done, what is in flight, and what the run is waiting for.
+"""The progress line: finished work, calls in flight, and the cause of waiting.
 
-A thread of its own shows the line, so that it keeps updating while nothing finishes: a server that never answers, a clustering that
-takes minutes. A terminal gets a few lines that are drawn again in place (`scripts.setup.progress_screen`); anywhere else a new line
-is printed every fifteen seconds. `FOLLOWERS` are told the same numbers.
+A separate thread shows the line, so that it is updated even while nothing finishes: a server that never answers, a clustering that
+takes minutes. A terminal gets a few lines that are redrawn in place (`scripts.setup.progress_screen`); anywhere else a new line
+is printed every fifteen seconds. `FOLLOWERS` get the same numbers.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from scripts.setup.progress_screen import SCREEN, State, drawable, duration
 SILENT, TERMINAL_PAUSE, FILE_PAUSE = 2.0, 0.5, 15.0
 """Seconds before the first line, between updates on a terminal, and between lines in a file."""
 LONG = 10.0
-"""After this many seconds the line names what the run is waiting for."""
+"""Seconds after which the line names the cause of waiting."""
 FOLLOWERS: list[Callable[[State, bool], None]] = []
-"""Of this process: called with the state of every line at each update, and with True at its end."""
+"""Callbacks of this process: called with (state, is_last) of every line at each update."""
 
 
 @dataclass
@@ -35,18 +35,18 @@ class _Build:
     units: int
     written: int
     moved: float
-    """When its last unit was written, or its last question answered."""
+    """Time of its last written unit or answered question."""
 
 
 class ProgressLine:
-    """A line on standard error: questions done, units written, calls, tokens per second, time left, what the run waits for.
+    """A line on standard error: questions done, units written, calls, tokens per second, time left, cause of waiting.
 
     Args:
-        total: number of questions, or of whatever `step` counts.
-        histories: number of builds; 0 where nothing is built.
+        total: number of questions, or of the items that `step` counts.
+        histories: number of builds; 0 if nothing is built.
         traffic: returns the calls in flight at each endpoint.
         clock: monotonic, in seconds.
-        expected: the cells that are worked on, for the time to go; without them it comes from the units and answers so far.
+        expected: the cells of the run, for the time left; without them it is computed from the units and answers so far.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class ProgressLine:
         self._beating.start()
 
     def step(self, outcome: str = "") -> None:
-        """Count one more as done."""
+        """Count one more item as done."""
         with self._lock:
             self._first_answer = self._first_answer or self._clock()
             self.done += 1
@@ -98,7 +98,7 @@ class ProgressLine:
                 self._open[key] = _Build(event.units, 0, self._clock())
             elif event.outcome == "complete":
                 if (ended := self._open.pop(key, None)) is not None:
-                    self._units -= ended.units - ended.written  # a build that failed writes no more
+                    self._units -= ended.units - ended.written  # a failed build writes no more units
             elif (build := self._open.get(key)) is not None:
                 build.moved = self._clock()
                 if event.outcome == "written":
@@ -117,7 +117,7 @@ class ProgressLine:
             self._left.complete(*place, now)
 
     def line(self) -> str:
-        """The text of the line as of now."""
+        """The current text of the line."""
         with self._lock:
             now, traffic = self._clock(), self._traffic()
             parts = [f"{self.label}: {self.done}/{self.total}", *self._counts(), *self._calls(now, traffic)]
@@ -127,7 +127,7 @@ class ProgressLine:
         return ", ".join(parts) + (f" · {waited}" if waited else "")
 
     def state(self) -> State:
-        """The line as a terminal shows it now."""
+        """The current state of the line, for a terminal."""
         with self._lock:
             now, traffic = self._clock(), self._traffic()
             finished, tokens, retried = (a - b for a, b in zip(_sums(traffic), self._before, strict=True))
@@ -202,13 +202,13 @@ class ProgressLine:
             yield f"{tokens / max(now - self._started, 0.1):.0f} tokens/s"
 
     def _seconds_left(self, now: float) -> float | None:
-        """Time left by the cells where they are known, else the longer of building and answering at their rates; None = unknown."""
+        """Time left from the cells if they are known, else the longer of building and answering at their rates; None = unknown."""
         if self._left.known:
             return self._left.seconds(now)
         estimates = []
         if self._written:
             units = self._units / self._begun * max(self._begun, self.histories)
-            if units > self._written or self.done:  # everything is built and nothing is answered: no rate is known
+            if units > self._written or self.done:  # all built and no question answered: no rate is known
                 estimates.append((now - self._started) / self._written * (units - self._written))
         if self._first_answer is not None and self.done:
             # While histories are being built, answers come only at question points, so their own rate would mislead.
@@ -217,7 +217,7 @@ class ProgressLine:
         return max(estimates, default=None)
 
     def _waited(self, now: float, traffic: Sequence[Traffic]) -> str:
-        """The cause of waiting of the run: a paused endpoint, an old call, or a memory that makes no call; empty when nothing is slow."""
+        """The run's cause of waiting: a paused endpoint, an old call, or a memory that makes no call; empty if nothing is slow."""
         for endpoint in traffic:
             if endpoint.paused_since is not None:
                 return f"paused since {_time_of_day(time.time() - endpoint.paused_since)}: {endpoint.paused_why}"
@@ -233,7 +233,7 @@ class ProgressLine:
 
 
 def _limits(traffic: Sequence[Traffic]) -> str:
-    """The present limits, where they are below what was set or calls are paced; else nothing."""
+    """The current limits if they are below the configured ones or calls are paced; otherwise empty."""
     limit, most = sum(each.limit for each in traffic), sum(each.most for each in traffic)
     rates = [each.rpm for each in traffic if each.rpm is not None]
     parts = [f"{limit} of {most} allowed"] if limit < most else []
@@ -242,7 +242,7 @@ def _limits(traffic: Sequence[Traffic]) -> str:
 
 
 def _sums(traffic: Sequence[Traffic]) -> tuple[int, int, int]:
-    """Calls finished, tokens, retries."""
+    """Finished calls, tokens, retries."""
     return (
         sum(each.finished for each in traffic),
         sum(each.tokens_in + each.tokens_out for each in traffic),
@@ -256,11 +256,11 @@ def _time_of_day(ago: float) -> str:
 
 
 _stopped_lines: list[ProgressLine] = []
-"""Lines of this process that a stop ended, the innermost first."""
+"""Lines of this process that were ended by a stop, the innermost first."""
 
 
 def stopped_at() -> str:
-    """How far the run came that a stop ended, what it has spent, and how to go on."""
+    """The progress and the spending of a stopped run, and how to continue it."""
     again = "the same command resumes"
     if not _stopped_lines:
         return f"stopped; {again}"
@@ -293,7 +293,7 @@ def progress_line(
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """A cell before it begins: one history for one memory, or for several that share the build."""
+    """A cell before it begins: one history for one memory, or for several memories that share the build."""
 
     run: str
     case_id: str
@@ -311,18 +311,18 @@ class _Cell:
     begun: float
     written: int = 0
     built: float | None = None
-    """When its last unit was written."""
+    """Time of its last written unit."""
     answered: int = 0
-    """Questions answered after that."""
+    """Number of questions answered after that."""
     ended: float | None = None
 
 
 class TimeLeft:
-    """Follows cells: what each still needs at the pace of its own memory; all times are in seconds of one monotonic clock.
+    """Estimates the time left from the cells, each at the pace of its own memory; all times are in seconds of one monotonic clock.
 
-    A rate over all units would mislead: the longest cells start first, and memories differ by a factor of a hundred in the time of a
-    unit. A memory that has not begun is given the pace of the others, in the ratio of the dependent calls per unit where the plan knows
-    them.
+    A common rate over all units would mislead: the longest cells start first, and the time per unit differs by a factor of a hundred
+    between memories. A memory that has not begun gets the pace of the others, scaled by the dependent calls per unit if the plan
+    knows them.
 
     Args:
         expected: the cells that the run will work on.
@@ -335,32 +335,32 @@ class TimeLeft:
         self.known = bool(self._waiting)
 
     def begin(self, run: str, case_id: str, units: int, now: float) -> None:
-        """A cell begins; one without units was complete before."""
+        """Record that a cell begins; a cell without units was complete before."""
         expected = self._waiting.pop((run, case_id), None)
         if units and expected is not None:
             self._cells[run, case_id] = _Cell(expected, units, now)
 
     def write(self, run: str, case_id: str, now: float) -> None:
-        """A unit of a cell is written."""
+        """Record a written unit of a cell."""
         if (cell := self._cells.get((run, case_id))) is not None:
             cell.written += 1
             if cell.written >= cell.units:
                 cell.built = now
 
     def answer(self, run: str, case_id: str) -> None:
-        """A question of a cell is done."""
+        """Record a finished question of a cell."""
         if (cell := self._cells.get((run, case_id))) is not None and cell.built is not None:
             cell.answered += 1
 
     def complete(self, run: str, case_id: str, now: float) -> None:
-        """A cell ends."""
+        """Record the end of a cell."""
         self._waiting.pop((run, case_id), None)
         if (cell := self._cells.get((run, case_id))) is not None:
             cell.ended = now
             cell.built = cell.built or now
 
     def seconds(self, now: float) -> float | None:
-        """The time left; None before the first unit, and where nothing is known of the cells."""
+        """The time left; None before the first unit, and if nothing is known about the cells."""
         if not any(cell.written for cell in self._cells.values()):
             return None
         build, ask = self._paces(now)
@@ -390,7 +390,7 @@ class TimeLeft:
 
 
 class _Pace:
-    """Seconds for a piece of work, by memory."""
+    """Seconds per piece of work, by memory."""
 
     def __init__(self) -> None:
         self._seconds: defaultdict[str, float] = defaultdict(float)
@@ -398,7 +398,7 @@ class _Pace:
         self._chained = [0.0, 0.0]
 
     def add(self, cell: Expected, seconds: float, work: float, *, by_chain: bool = True) -> None:
-        """Count seconds and work of a cell."""
+        """Add seconds and work of a cell."""
         self._seconds[cell.run] += seconds
         self._work[cell.run] += work
         if by_chain and cell.chain and work:
@@ -406,7 +406,7 @@ class _Pace:
             self._chained[1] += cell.chain * work
 
     def __call__(self, cell: Expected) -> float:
-        """Seconds per piece of work of a cell: its memory's own, else by its chain, else that of all memories; 0 = unknown."""
+        """Seconds per piece of work of a cell: from its own memory, else from its chain, else from all memories; 0 = unknown."""
         if self._work[cell.run]:
             return self._seconds[cell.run] / self._work[cell.run]
         if cell.chain and self._chained[1]:
@@ -416,10 +416,10 @@ class _Pace:
 
 
 def expected_cells(runs: Sequence[Run], questions: int) -> list[Expected]:
-    """The cells of some runs, those with the same build once.
+    """The cells of some runs; cells with the same build are counted once.
 
     Args:
-        questions: their number over all runs; each history gets the same share.
+        questions: number of questions over all runs; each history gets the same share.
     """
     groups: dict[str, list[Run]] = {}
     for run in runs:

@@ -1,4 +1,4 @@
-"""Progress on a terminal: for each phase what is done, built, in flight, spent and left, drawn again in place.
+"""Progress on a terminal: for each phase finished work, builds, calls in flight, spending and time left, redrawn in place.
 
 Phases may be nested (a table is scored, one run of it is judged): one screen shows them all.
 """
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 BAR, LABEL = 24, 12
-"""Cells of a bar, and of the names of its lines at least."""
+"""Width of a bar in cells, and minimum width of its lines' names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,34 +30,34 @@ class State:
     total: int
     errors: int
     written: int
-    """Units written, of `units` so far."""
+    """Number of written units, of `units` so far."""
     units: int
     begun: int
-    """Histories begun, of `histories`."""
+    """Number of begun histories, of `histories`."""
     histories: int
     finished: int
-    """Calls that have ended since the phase began."""
+    """Number of calls that have ended since the phase began."""
     retried: int
     in_flight: int
     limit: int
-    """Calls that may be in flight now; 0 when unknown."""
+    """Maximum number of calls in flight at the moment; 0 if unknown."""
     waiting: int
     batched: int
     tokens: int
-    """In and out, of calls that have ended since the phase began."""
+    """Tokens in and out of calls that have ended since the phase began."""
     tokens_per_second: float
     dollars: float
-    """Spent by the process so far; 0 when nothing has a price."""
+    """Dollars spent by the process so far; 0 if nothing has a price."""
     seconds_left: float | None
     waited: str
-    """The cause of waiting of the phase; empty when nothing is slow."""
+    """The cause of waiting of the phase; empty if nothing is slow."""
 
 
 class Phase(Protocol):
-    """Something that has a state."""
+    """An object with a state."""
 
     def state(self) -> State:
-        """As of now."""
+        """The current state."""
 
 
 def drawable() -> bool:
@@ -123,7 +123,7 @@ def _calls(state: State) -> Iterator[str]:
 
 
 class Screen:
-    """The phases that are shown on standard error, the outermost first; what is printed meanwhile appears above them."""
+    """The phases that are shown on standard error, the outermost first; other output appears above them."""
 
     def __init__(self) -> None:
         self._phases: list[Phase] = []
@@ -131,7 +131,7 @@ class Screen:
         self._lock = threading.RLock()
 
     def show(self, phase: Phase) -> None:
-        """Draw all phases, this one among them from now on."""
+        """Add a phase and draw all phases."""
         with self._lock:
             if phase not in self._phases:
                 self._phases.append(phase)
@@ -143,7 +143,7 @@ class Screen:
             self._draw(self._live)
 
     def drop(self, phase: Phase) -> None:
-        """Stop showing a phase; the last one leaves nothing behind."""
+        """Stop showing a phase; after the last phase the drawing is removed."""
         with self._lock:
             if phase in self._phases:
                 self._phases.remove(phase)
@@ -154,7 +154,7 @@ class Screen:
                     self._live = None
 
     def console(self) -> Console:
-        """Where the phases are drawn."""
+        """The console on which the phases are drawn."""
         from scripts.setup.printing import console
 
         return console(sys.stderr)
@@ -164,4 +164,4 @@ class Screen:
 
 
 SCREEN = Screen()
-"""Of this process: two that draw on one terminal would overwrite each other."""
+"""The only screen of this process: two on one terminal would overwrite each other."""

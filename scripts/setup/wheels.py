@@ -1,6 +1,6 @@
-"""Installs for the user: wheels with a known sha256 only, by a uv or pip that sees no key.
+"""Install packages for the user: only wheels with a known sha256, by a uv or pip process that gets no key.
 
-Building a source archive runs its setup.py, before anything could be compared. `conf/hashes.txt` says which pin has no wheel.
+Building a source archive would run its setup.py before any check. `conf/hashes.txt` names the pins without a wheel.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ from memsys.products.places import PINS
 PIP = ("-m", "pip", "--quiet", "--disable-pip-version-check")
 HASHES = PINS.parent / "hashes.txt"
 NEWEST = (3, 13)
-"""The newest Python for whose wheels there are hashes."""
+"""The newest Python version with known hashes of wheels."""
 
 
 def find_uv() -> str | None:
-    """The program uv: the one that started this process, beside our Python, or on PATH; None where there is none."""
+    """The program uv: the one that started this process, next to our Python, or on PATH; None if there is none."""
     beside = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
     return shutil.which(os.environ.get("UV") or "uv", path=beside) or shutil.which("uv", path=beside)
 
 
 def install(folder: Path, pins: Iterable[str], uv: str | None) -> None:
-    """Make a virtual environment that holds these pins and nothing else, with a Python of our version or the one that they need.
+    """Make a virtual environment that holds only these pins, with a Python of our version or of the version that they need.
 
     Args:
-        folder: of the environment; it is made.
-        pins: `name==version` each, all that is needed: nothing is resolved. A line `# python>=3.12` asks for a Python.
-        uv: what `find_uv` returned; None installs with pip, which is about ten times slower.
+        folder: folder of the new environment.
+        pins: `name==version` each, the complete list: nothing is resolved. A line `# python>=3.12` requires a Python version.
+        uv: the result of `find_uv`; None installs with pip, which is about ten times slower.
 
     Raises:
-        RunError: a pin has no known sha256, what came has another one, the installer failed, or there is no such Python.
+        RunError: a pin has no known sha256, a downloaded file has another sha256, the installer failed, or there is no such Python.
     """
     pins = list(pins)
     text = requirements(pins)
@@ -51,21 +51,21 @@ def install(folder: Path, pins: Iterable[str], uv: str | None) -> None:
     if uv is None:
         _run([python, *PIP, "install"], text)
     else:
-        # Copies: files linked to uv's cache would let a product change them for every other environment of the user.
+        # Copy files: links to uv's cache would let a product change them for every other environment of the user.
         _run([uv, "pip", "install", "--python", python, "--quiet", "--link-mode=copy", "--compile-bytecode"], text)
 
 
 def oldest_python(pins: Iterable[str]) -> tuple[int, int]:
-    """The oldest Python with which pins work: that of a line `# python>=3.12`, or ours."""
+    """The oldest Python that works with the pins: that of a line `# python>=3.12`, or ours."""
     lines = [match for pin in pins if (match := re.fullmatch(r"# python>=(\d+)\.(\d+)\s*", pin))]
     return (int(lines[0][1]), int(lines[0][2])) if lines else sys.version_info[:2]
 
 
 def _make_environment(folder: Path, uv: str | None, oldest: tuple[int, int]) -> None:
-    """Make an environment with our Python if it is new enough, else with one that is on PATH, or that uv finds or fetches.
+    """Make an environment with our Python if it is new enough, else with a Python on PATH, or one that uv finds or downloads.
 
     Raises:
-        RunError: there is none.
+        RunError: there is no such Python.
     """
     if sys.version_info[:2] >= oldest:
         venv.create(folder, with_pip=uv is None, symlinks=os.name != "nt")
@@ -81,7 +81,7 @@ def _make_environment(folder: Path, uv: str | None, oldest: tuple[int, int]) -> 
 def _newer_python(oldest: tuple[int, int]) -> str | None:
     """The first Python on PATH that is new enough and starts.
 
-    A shim of pyenv starts the versions that are chosen for this folder alone; PYENV_VERSION chooses another.
+    A shim of pyenv starts only the versions that are selected for this folder; PYENV_VERSION selects another.
     """
     for minor in range(oldest[1], NEWEST[1] + 1):
         version = f"{oldest[0]}.{minor}"
@@ -104,7 +104,7 @@ def download(pins: Iterable[str], to: Path) -> None:
     text = requirements(pins)
     with tempfile.TemporaryDirectory() as folder:
         python = sys.executable
-        if find_spec("pip") is None:  # an environment that uv made
+        if find_spec("pip") is None:  # an environment made by uv has no pip
             venv.create(folder, with_pip=True, symlinks=os.name != "nt")
             python = str(Path(folder) / ("Scripts/python.exe" if os.name == "nt" else "bin/python"))
         _run([python, *PIP, "download", "--dest", str(to)], text)
@@ -140,7 +140,7 @@ def requirements(pins: Iterable[str]) -> str:
 
 @lru_cache(maxsize=2)
 def _hashes(file: Path) -> tuple[dict[str, str], list[str]]:
-    """The lines of a file of hashes: by pin, and its options of pip."""
+    """The lines of a file of hashes: hashes by pin, and options of pip."""
     lines = re.sub(r" \\\n *", " ", file.read_text(encoding="utf-8")).splitlines()
     options = [line for line in lines if line.startswith("--")]
     return {line.partition(" ")[0]: line for line in lines if "==" in line.partition(" ")[0]}, options

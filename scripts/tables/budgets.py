@@ -1,8 +1,8 @@
-"""The table behind a comparison at equal budgets: every row of a table, read at each budget from one build.
+"""The table for a comparison at equal budgets: every row of a table, read at each budget from one build.
 
-Each column group is repeated for every budget, with a reader that fills it (`eval.running.reader.within`). What a row recalls is raised so
-that the longest budget can be filled: the read settings `k` (a text of `LEAST_TOKENS` tokens is short) and `max_tokens`. Other settings
-that limit a recall stay as the row has them; a row that cannot fill a budget is marked. The whole history is read once, without a budget.
+Each column group is repeated for every budget, with a reader that fills it (`eval.running.reader.within`). The read settings `k` (for short
+texts of `LEAST_TOKENS` tokens) and `max_tokens` are raised so that a row's recall can fill the longest budget. Other settings that limit a
+recall are unchanged; a row that cannot fill a budget is marked. The whole history is read once, without a budget.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ LEAST_TOKENS = 8
 def budgeted(table: Mapping[str, Any], backbone: str | None, budgets: Sequence[int]) -> dict[str, Any]:
     """The table with a column group for each budget, and one without a budget for the whole history.
 
-    Rows without a memory (answers of others, best rows, published rows only) are left out, and so are columns that are no scores.
-    So are the other controls: they do not rank what they recall, and a budget cuts by rank.
+    Rows without a memory (published answers, best rows, published rows only) are left out, and so are columns that are no scores.
+    The other controls are left out, too: they do not rank their recall, and a budget cuts by rank.
     """
     lines = [line for line in read_lines_of(table, backbone) if line.memory is not None and _ranks(line)]
     if all(line.name != WHOLE for line in lines):
@@ -69,11 +69,11 @@ def _row(line: TableRow, longest: int) -> dict[str, Any]:
 
 
 def deepened(memory: Mapping[str, Any], longest: int) -> dict[str, Any]:
-    """Read settings with which a memory recalls enough for the longest budget."""
+    """Read settings that make a memory recall enough for the longest budget."""
     from hydra.utils import get_class
 
     build = memory["build"]
-    enough = {"k": -(-longest // LEAST_TOKENS), "max_tokens": 2 * longest}  # whole texts stop short of a limit
+    enough = {"k": -(-longest // LEAST_TOKENS), "max_tokens": 2 * longest}  # whole texts rarely reach a limit exactly
     target: type[MemorySystem] = get_class(build["_target_"])
     knobs = [name for name in target.READ_KNOBS if name in enough]
     return {name: max(build[name], enough[name]) for name in knobs if isinstance(build.get(name), int)}

@@ -1,6 +1,6 @@
-"""Captions of tables and figures: which models, data, units and readers made the numbers, and which evidence reached no memory.
+"""Captions of tables and figures: the models, data, units and readers behind the numbers, and the evidence that reached no memory.
 
-A turn that is in no unit reaches no memory. Unit rules differ between the rows of a column group where memories have rules of their own.
+A turn that is in no unit reaches no memory. Unit rules differ between the rows of a column group if memories have their own rules.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 def stand_ins_in_use(models: Models, runs: Iterable[Run], *, judged: bool) -> list[str]:
-    """Roles that an offline engine fills, without those that no run uses: not every memory asks a model or embeds.
+    """Roles that an offline engine fills, without unused roles: not every memory calls a model or embeds.
 
     Args:
         judged: whether a judge grades the answers.
@@ -45,7 +45,7 @@ def caption(
     used: Sequence[tuple[Data, Reader, Mapping[str, Any]]],
     stand_ins: Sequence[str] | None = None,
 ) -> tuple[str, ...]:
-    """Lines below a table's title: models by role, each data set with its status and unit, how to read a cell.
+    """Lines below a table's title: models by role, each data set with its status and unit, explanation of a cell.
 
     Args:
         cfg: the checked configuration.
@@ -85,10 +85,10 @@ def caption(
 
 
 def prompts_line(prompts: Prompts, names: Iterable[str]) -> str:
-    """The caption sentence about prompts: whose words they are, and which of their sources' texts are unknown; empty for no prompts.
+    """The caption sentence about prompts: whether they are in our own words, and which published texts are unknown; empty without prompts.
 
     Args:
-        names: of all prompts behind the table, as in the records of its runs.
+        names: names of all prompts behind the table, as in the records of its runs.
     """
     used = [prompts[name] for name in sorted(set(names))]
     ours = [prompt for prompt in used if prompt.text != "theirs"]
@@ -147,7 +147,7 @@ def _sandboxes(run: Run) -> set[str]:
 def imported_caption(
     cfg: Settings, models: Models, dataset: Data, facts: Sequence[Mapping[str, Any]], judged: bool
 ) -> tuple[str, ...]:
-    """Lines below the title of a table of imported answers: where they come from, the data, the judge if one was asked.
+    """Lines below the title of a table of imported answers: their source, the data, and the judge if one was asked.
 
     Args:
         facts: `imported` of each run's record.
@@ -177,15 +177,15 @@ def usage_note(
     imported: bool = False,
     unmeasured: Sequence[str] = (),
 ) -> str:
-    """Use of a table, in one line; in a second sentence, the judges without a card.
+    """The use of a table, in one line, with a second sentence about judges without a card.
 
     Args:
-        reasons: why its numbers are not comparable with the published ones (`scripts.tables.grid.why_not_comparable`); empty when
+        reasons: reasons why its numbers are not comparable with the published ones (`scripts.tables.grid.why_not_comparable`); empty if
             they are.
         published: whether the table has published numbers.
         stand_ins: roles that offline engines fill.
-        imported: whether some rows, but not all, are answers that others gave.
-        unmeasured: models that judge here and have no card (`scripts.assembly.scorers.unmeasured`).
+        imported: whether some rows, but not all, are imported answers.
+        unmeasured: judging models without a card (`scripts.assembly.scorers.unmeasured`).
     """
     not_theirs = ", not with the paper" if published else ""
     if "stand-in" in reasons and imported:
@@ -214,7 +214,7 @@ def models_line(models: Models) -> str:
 
 
 def _data(dataset: Data, questions: int) -> str:
-    """A data set with its status, its file, the remark on it and its size."""
+    """A data set with its status, file, remark and size."""
     remark = f"{note}; " if (note := dataset.note()) else ""
     source = f"{dataset.source.status} data (sha256 {dataset.source.sha256[:12]})"
     return f"{dataset.title}: {source}, {remark}{len(dataset.cases)} histories, {questions} questions"
@@ -245,16 +245,16 @@ UNPAIRED = {
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """The turns of a data set that a unit rule leaves out, and the questions that lose evidence by it."""
+    """The turns of a data set that a unit rule leaves out, and the questions that thereby lose evidence."""
 
     dropped: int = 0
-    """Turns that are in no unit."""
+    """Number of turns that are in no unit."""
     turns: int = 0
-    """All turns."""
+    """Number of all turns."""
     some: frozenset[Key] = frozenset()
     """Questions that lose at least one turn of their evidence."""
     wholly: frozenset[Key] = frozenset()
-    """Questions that lose all of it."""
+    """Questions that lose all of their evidence."""
 
     @property
     def text(self) -> str:
@@ -264,7 +264,7 @@ class Lost:
 
 
 def lost(cases: Iterable[Case], unit: Mapping[str, Any]) -> Lost:
-    """The evidence that a unit rule withholds; each case is taken once and let go."""
+    """The evidence that a unit rule leaves out; only one case is held at a time."""
     dropped = turns = 0
     some: set[Key] = set()
     wholly: set[Key] = set()
@@ -281,10 +281,10 @@ def lost(cases: Iterable[Case], unit: Mapping[str, Any]) -> Lost:
 def row_units(
     option: Mapping[str, Any], lines: Sequence[TableRow], config: Mapping[str, Any]
 ) -> dict[str, Mapping[str, Any]]:
-    """The unit rule of every row of a column group that writes a memory, by the row's title.
+    """The unit rules of a column group's rows with a memory, by the row's title.
 
     Args:
-        option: the column group as the table's YAML describes it.
+        option: the column group in the table's YAML.
         lines: rows of the table.
         config: values of the data set's file in `conf/dataset`.
     """
@@ -296,7 +296,7 @@ def row_units(
 
 
 def lost_by_row(cases: Iterable[Case], units: Mapping[str, Mapping[str, Any]]) -> dict[str, Lost]:
-    """Lost turns of each row, by title; a rule that several rows share is tried once.
+    """Lost turns of each row, by title; a rule that several rows share is evaluated once.
 
     Args:
         cases: the histories of a data set; they can be read repeatedly.
@@ -322,12 +322,12 @@ def evidence_lines(groups: Sequence[ColumnGroup], lines: Sequence[TableRow]) -> 
 
 
 def evidence_line(title: str, units: Mapping[str, Mapping[str, Any]], losses: Mapping[str, Lost]) -> str:
-    """The caption line of a column group: which rows lose evidence of how many questions; empty where none does.
+    """The caption line of a column group: rows that lose evidence, with numbers of questions; empty if no row does.
 
     Args:
-        title: of the column group.
+        title: title of the column group.
         units: unit rule by row.
-        losses: what each row loses.
+        losses: lost turns by row.
     """
     losing: dict[tuple[str, str], list[str]] = {}
     for row, each in losses.items():
@@ -347,7 +347,7 @@ def evidence_line(title: str, units: Mapping[str, Mapping[str, Any]], losses: Ma
 def evidence_of_tables(cfg: Settings) -> Iterator[tuple[str, str, str]]:
     """For every column group of every file of `conf/table`: both names, and the caption line about lost evidence, empty for none.
 
-    No model is called and no memory is built. A column group whose data set is not there says so.
+    No model is called and no memory is built. A column group with a missing data set says so.
 
     Args:
         cfg: a configuration of `memsys-bench reproduce`; only `data` is read.

@@ -1,8 +1,8 @@
 """`memsys-bench budgets`: read a table's rows at equal token budgets, print and draw score against tokens, and price the builds.
 
-Prices are those of the models that answered; where an engine without a model stood in, those of the table's models, which is said. Tokens
-that a provider had cached when they were bought are priced as cached. For the whole history it is assumed that it begins every prompt,
-so that all of it is cached from the second question on: the cheapest it can be.
+Prices are those of the models that answered; if an engine without a model stood in, those of the table's models, with a note. Tokens
+that a provider had cached are priced as cached. The whole history is assumed to be the beginning of every prompt, so that all of it is
+cached from the second question on: this is its lowest possible price.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ NOTES = (
 
 
 def equal_budgets(cfg: Budgets) -> int:
-    """Run what is missing, print, and write `<results>/budgets/<table>-<profile>.md`, `.csv` and drawings; 3 when the plan is declined.
+    """Run what is missing, print, and write `<results>/budgets/<table>-<profile>.md`, `.csv` and drawings; 3 if the plan is declined.
 
     Raises:
         RunError: no row has a result, or the table has no row with a memory.
     """
     table = {**cfg.table, "columns": wanted_columns(cfg.table, cfg.columns)}
     budgets = sorted(set(cfg.budget))
-    every_budget = cfg.changed(columns=None)  # a column group has the name of its budget
+    every_budget = cfg.changed(columns=None)  # the name of a column group is its budget
     behind = experiment(every_budget, budgeted(table, cfg.backbone, budgets))
     if behind is None:
         return 3
@@ -82,7 +82,7 @@ def _group(behind: Experiment[Budgets], name: str) -> ColumnGroup | None:
 
 
 def _metrics(behind: Experiment[Budgets], option: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
-    """The metrics of a column group; none where its data are missing."""
+    """The metrics of a column group; empty if its data are missing."""
     whole = _group(behind, str(option.get("group") or option["dataset"]))
     return [] if whole is None else cells_of(whole.option)
 
@@ -120,7 +120,7 @@ def _row(
     metric: Mapping[str, Any],
     prices: Mapping[str, Price],
 ) -> BudgetCurve:
-    """A row at every budget; without a curve where some budget has no scores."""
+    """A row at every budget; without a curve if some budget has no scores."""
     clusters: dict[Key, str] = {question.key: question.cluster for question in groups[0].questions}
     places, expenses = [], []
     for budget, group in zip(budgets, groups, strict=True):
@@ -131,7 +131,7 @@ def _row(
 
 
 def recalled_tokens(run: Run) -> dict[Key, int]:
-    """Tokens of the recalled text that the reader was shown, by question; answers that came without the reader showed none."""
+    """Tokens of the recalled text that was shown to the reader, by question; 0 for answers without the reader."""
     return {
         (line["case_id"], line["subject"]): int(line["context_tokens"])
         for line in efforts(run.folder)
@@ -140,7 +140,7 @@ def recalled_tokens(run: Run) -> dict[Key, int]:
 
 
 def expense(run: Run, prices: Mapping[str, Price]) -> Expense | None:
-    """US dollars of building one history and of asking one question, on average; None where a price is unknown or nothing was measured."""
+    """Mean US dollars of building one history and of asking one question; None if a price is unknown or nothing was measured."""
     histories, questions = len(run.cases), len(recalled_tokens(run))
     sums = {"build": 0.0, "question": 0.0}
     for cost in phases(run.folder):
@@ -157,7 +157,7 @@ def expense(run: Run, prices: Mapping[str, Price]) -> Expense | None:
 
 
 def _cached(whole: Expense | None, tokens: float, price: Price | None) -> Expense | None:
-    """The whole history with its tokens cached from the second question on."""
+    """The expense of the whole history with its tokens cached from the second question on."""
     if whole is None or price is None:
         return None
     listed, cached = price(round(tokens), 0, 0), price(round(tokens), 0, round(tokens))
@@ -167,7 +167,7 @@ def _cached(whole: Expense | None, tokens: float, price: Price | None) -> Expens
 
 
 def _prices(behind: Experiment[Budgets]) -> tuple[dict[str, Price], str]:
-    """Prices by role, and what is said about them: of the models that answered, else of the table's."""
+    """Prices by role, with a note: of the models that answered, else of the table's models."""
     prices, borrowed = dict(behind.models.prices), []
     names = dict(behind.backbone["models"])
     names.setdefault("probe", names.get("reader"))

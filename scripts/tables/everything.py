@@ -1,7 +1,7 @@
 """`memsys-bench reproduce-all`: make every table and figure, in one process or several, and list the outcomes.
 
-Tables and figures share runs: a process that needs a run which another process is making waits for it. Offline there are as many
-processes as cores, at most four; with a network there is one, because the in-flight limit and the spending cap hold for one process.
+Tables and figures share runs: if another process is making a run, a process that needs it waits. Offline there are as many
+processes as cores, at most four; with a network there is one, because the in-flight limit and the spending cap apply to one process.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ class Attempt:
 
     name: str
     command: str
-    """The command that makes it alone."""
+    """The command that makes only this table or figure."""
     seconds: float
     file: Path | None
-    """The written file; None when it failed."""
+    """The written file; None if it failed."""
     failure: str
-    """Its last line of output when it failed; empty when it did not."""
+    """The last line of its output if it failed; otherwise empty."""
 
     def row(self) -> str:
         """A row of the index."""
@@ -55,7 +55,7 @@ class Attempt:
 
 
 def reproduce_all(arguments: Sequence[str]) -> int:
-    """Make everything that is asked for, print a line for each and write the index; 1 when something failed.
+    """Make all requested tables and figures, print a line for each and write the index; return 1 if any failed.
 
     Args:
         arguments: `only=`, `processes=` and settings of `memsys-bench reproduce`.
@@ -103,7 +103,7 @@ def _processes(arguments: Sequence[str], cfg: Reproduce) -> int:
 
 
 def _attempts(names: Sequence[str], overrides: Sequence[str], processes: int) -> Iterator[Attempt]:
-    """Make each, the largest first, and yield it when it is done; after a killed process a new pool makes the rest."""
+    """Make each, the largest first, and yield it when it is done; if a process is killed, a new pool makes the rest."""
     if processes == 1:
         yield from (make(name, overrides) for name in names)
         return
@@ -116,9 +116,9 @@ def _attempts(names: Sequence[str], overrides: Sequence[str], processes: int) ->
 
 
 def _pooled(pool: ProcessPoolExecutor, left: list[str], overrides: Sequence[str], processes: int) -> Iterator[Attempt]:
-    """Make what is left, removing each name from the list when it is started; stops early when a process is killed.
+    """Make the remaining ones, removing each name from the list when it is started; stop early if a process is killed.
 
-    Names of one paper share runs, so two of them are made at the same time only when no other paper is left.
+    Tables and figures of one paper share runs, so two of them are made at the same time only if no other paper is left.
     """
     busy: dict[Future[Attempt], str] = {}
     killed = False
@@ -169,14 +169,14 @@ def make(name: str, overrides: Sequence[str]) -> Attempt:
 
 
 def _maker(name: str) -> tuple[str, Callable[[Any], Outcome]]:
-    """The primary file of `conf`, and what makes a table or a figure from its configuration."""
+    """The primary file of `conf`, and the function that makes a table or a figure from its configuration."""
     from scripts.tables import figures, table
 
     return ("reproduce", table.make_table) if _is_table(name) else ("figures", figures.make_figure)
 
 
 def command_of(name: str, overrides: Sequence[str]) -> str:
-    """The command that makes one table or figure alone."""
+    """The command that makes only this table or figure."""
     return " ".join([f"python -m scripts {'reproduce' if _is_table(name) else 'figures'}", _choice(name), *overrides])
 
 
@@ -193,7 +193,7 @@ def _paper(name: str) -> str:
 
 
 def _size(name: str) -> int:
-    """Rows times data sets, about proportional to what there is to run."""
+    """Rows times data sets, roughly proportional to the amount of work."""
     from scripts.tables.figures import layout
     from scripts.tables.layout import read_lines_of
 

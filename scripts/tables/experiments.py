@@ -47,24 +47,24 @@ class Experiment(Generic[S]):
     """A table before it is printed: rows, column groups, runs, and the grid that makes its cells."""
 
     settings: S
-    """Those of the command, with the models of the backbone; those of a table hold the names of rows in `only`."""
+    """Settings of the command, with the models of the backbone; for a table, `only` holds names of rows."""
     models: Models
     backbone: Mapping[str, Any]
     groups: Sequence[ColumnGroup]
     lines: Sequence[TableRow]
     only: frozenset[str] | None
-    """Names of the rows that were asked for; None for all."""
+    """Names of the requested rows; None for all."""
     runs: Mapping[Key, Run]
     grid: Grid
     capped: str
-    """Why the runs stopped before the end; empty when they did not."""
+    """The reason why the runs stopped early; empty if they did not."""
     planned: Plan | None
-    """The estimate that was agreed to; None where nothing was planned."""
+    """The agreed estimate; None if nothing was planned."""
     before: Meter
     """Usage before the first run."""
 
     def outcome(self) -> str:
-        """The plan beside what was used up to now; empty where nothing was planned."""
+        """The plan next to the usage so far; empty if nothing was planned."""
         return "" if self.planned is None else side_by_side(self.planned, meter(self.models).since(self.before))
 
 
@@ -77,7 +77,7 @@ def experiment(cfg: C, table: Mapping[str, Any], *, run: bool = True) -> Experim
         run: False runs nothing.
 
     Raises:
-        RunError: the backbone, a row or a column group is unknown, or no data set is there.
+        RunError: the backbone, a row or a column group is unknown, or all data sets are missing.
     """
     known = table["backbones"]
     if (cfg.backbone or "default") not in known:
@@ -94,7 +94,7 @@ def experiment(cfg: C, table: Mapping[str, Any], *, run: bool = True) -> Experim
 
 
 def with_papers(cfg: S, models: Mapping[str, Any], repeats: int) -> S:
-    """The settings with the models of each role, and in profile=paper with the paper's models and judgements where none are set."""
+    """The settings with the models of each role; in profile=paper, unset models and judgements are the paper's."""
     repeats = max(cfg.judge.repeats, repeats if cfg.profile_name == "paper" else 1)
     return cfg.changed(models=chosen_models(cfg, models), judge={"repeats": repeats})
 
@@ -113,12 +113,12 @@ def assembled(
     Args:
         cfg: the settings of the command, with the models of each role.
         backbone: the paper's models and the files of its numbers.
-        columns: the column groups, as a table's YAML describes them.
-        only: names of the rows that are asked for; None for all.
+        columns: the column groups of a table's YAML.
+        only: names of the requested rows; None for all.
         run: False runs nothing.
 
     Raises:
-        RunError: no data set is there, or a memory's setting is refused.
+        RunError: all data sets are missing, or a memory's setting is refused.
     """
     if cfg.profile_name == "paper" and cfg.data.source == "real":
         fetch_missing(cfg.data, columns)
@@ -131,7 +131,7 @@ def assembled(
     runs = {**_runs(cfg, models, groups, lines, only), **answers}
     wanted = {key: each for key, each in runs.items() if only is None or key[0] in only}
     run = run and not finished(cfg, models, list(wanted.values()), judges)
-    if run and (examined := prepared(cfg, models)) is not models:  # the doctor has learned settings, a part of a run
+    if run and (examined := prepared(cfg, models)) is not models:  # the doctor may have changed settings
         models, runs = examined, {**_runs(cfg, examined, groups, lines, only), **answers}
     planned = None
     if run:
@@ -157,8 +157,8 @@ def _runs(
     lines: Sequence[TableRow],
     only: frozenset[str] | None,
 ) -> dict[Key, Run]:
-    """One run for each row, column group and replicate; without the rows not asked for whose packages are not installed, and without the
-    products that are not installed and not asked for by name.
+    """One run for each row, column group and replicate. Rows that were not requested are left out if their packages are not installed;
+    products are left out if they are not installed and not requested by name.
     """
     runs: dict[Key, Run] = {}
     for group in groups:
@@ -185,7 +185,7 @@ def _runs(
 def _examine(
     groups: Sequence[ColumnGroup], lines: Sequence[TableRow], runs: Mapping[Key, Run], only: frozenset[str] | None
 ) -> None:
-    """Examine the conformance of the rows that are asked for, where a column group prints it and nobody has."""
+    """Examine the conformance of the requested rows, if a column group prints it and it is not known yet."""
     rows = {line.name: line for line in lines}
     for group in groups:
         if group.dataset is None or not any(metric.get("fact") == "conformance" for metric in group.option["metrics"]):
@@ -197,7 +197,7 @@ def _examine(
 
 
 def _builds(cfg: Settings, line: TableRow) -> int:
-    """How often a row is built: a verdict on a published number needs the error between builds."""
+    """Number of builds of a row: a verdict on a published number needs the error between builds."""
     return int(cfg.build.replicates if line.published is None else cfg.build.published or cfg.build.replicates)
 
 
@@ -222,7 +222,7 @@ def _run(
 
 
 def _asked_for(runs: Mapping[Key, Run], only: frozenset[str] | None) -> dict[Key, Run]:
-    """The runs of the rows that are asked for; imported answers are there already."""
+    """The runs of the requested rows; imported answers exist already."""
     wanted = {key: run for key, run in runs.items() if only is None or key[0] in only}
     return {key: run for key, run in wanted.items() if not run.record.imported}
 
@@ -246,10 +246,10 @@ def _execute(
     judges: Mapping[str, Sequence[str]],
     costs: Mapping[Path, float],
 ) -> str:
-    """Run what is asked for; returns why it stopped early, or nothing.
+    """Execute the requested runs; returns the reason if it stopped early, else an empty text.
 
-    Under a spending cap one row follows another, the cheap ones first by `costs`, each judged before the next begins: a cap leaves
-    complete rows.
+    Under a spending cap the rows run one after another, in ascending order of `costs`, and each is judged before the next begins: a
+    cap leaves complete rows.
     """
     counts = {
         group.name: len({question.case_id for question in group.questions})
@@ -257,7 +257,7 @@ def _execute(
         else len(group.questions)
         for group in groups
     }
-    # Two column groups may share a folder: the one with more questions comes last and is kept.
+    # Two column groups may share a folder: the group with more questions comes last and is kept.
     by_size = sorted(asked_for.items(), key=lambda item: counts[item[0][1]])
     chosen = {run.folder: (run, counts[key[1]]) for key, run in by_size}
     rows: dict[str, list[tuple[Run, int]]] = {}
@@ -277,9 +277,9 @@ def _execute(
 def published_answers(
     cfg: Settings, models: Models, groups: Sequence[ColumnGroup], lines: Sequence[TableRow]
 ) -> tuple[dict[tuple[str, str, int], Run], dict[tuple[str, str], str]]:
-    """Import the answers of every such row.
+    """Import the answers of every row with published answers.
 
-    Returns the runs by row, column group and replicate, and by row and column group why answers are not there.
+    Returns the runs by row, column group and replicate, and by row and column group the reasons for missing answers.
     """
     runs: dict[tuple[str, str, int], Run] = {}
     absent: dict[tuple[str, str], str] = {}
@@ -310,4 +310,4 @@ class Outcome:
     code: int
     """0 done, 1 too much is not scored, 3 the plan was declined."""
     file: Path | None = None
-    """None when nothing was written."""
+    """The main file; None if nothing was written."""

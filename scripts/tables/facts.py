@@ -1,7 +1,7 @@
-"""Facts in words next to a row's scores: how its memory recalls, what it cost, and what conformance came to.
+"""Facts in words next to a row's scores: its recall settings, its costs, and the result of conformance.
 
-Conformance is examined once for each memory with its settings and models, and kept in `<results>/conformance`. A table examines the rows
-that it is asked for where no call is paid for; elsewhere it prints what `memsys-bench conformance` has kept.
+Conformance is examined once for each memory with its settings and models, and saved in `<results>/conformance`. A table examines the
+requested rows if no call is paid for; otherwise it prints the saved results of `memsys-bench conformance`.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
 NOT_EXAMINED = "not examined"
 RULES = {"utterance": "single turns", "floor_pair": "pairs of turns", "ab_pair": "pairs of turns (fixed speakers)"}
-"""Unit rules in words; others are named as they are."""
+"""Unit rules in words; other rules keep their names."""
 
 
 def fact(run: Run, memory: Mapping[str, Any], name: str, prices: Mapping[str, Price]) -> str:
-    """One of `recall`, `price` and `conformance`, of a run as text.
+    """A fact about a run as text: `recall`, `price` or `conformance`.
 
     Args:
         memory: values of the row's memory, with the row's settings.
@@ -40,7 +40,7 @@ def fact(run: Run, memory: Mapping[str, Any], name: str, prices: Mapping[str, Pr
 
 
 def recall_protocol(run: Run, memory: Mapping[str, Any]) -> str:
-    """The unit, the settings that only reading uses, and what the memory's file says of its protocol (`recall`)."""
+    """The unit, the settings that only reading uses, and the memory file's note on its protocol (`recall`)."""
     unit = RULES.get(run.unit["rule"], run.unit["rule"])
     knobs = {name: value for name, value in knobs_of(memory).items() if isinstance(value, int | str | None)}
     said = [f"{name} {'all' if value is None else value}" for name, value in knobs.items()]
@@ -59,7 +59,7 @@ def price(run: Run, prices: Mapping[str, Price]) -> str:
 
 
 def conformance(run: Run) -> str:
-    """`accepted`, `refused` with the faults' names, or that nobody has examined the memory with these settings and models."""
+    """`accepted`, `refused` with the faults' names, or a note that the memory was not examined with these settings and models."""
     if run.control is not None:
         return "–"
     if not (path := _file(run)).is_file():
@@ -72,10 +72,10 @@ def conformance(run: Run) -> str:
 
 
 def examine_and_keep(run: Run, waived: Collection[str]) -> ConformanceResult:
-    """Put the canaries through a run's memory and keep what they came to.
+    """Run the conformance checks on a run's memory and save the result.
 
     Raises:
-        EndOfRun: no further call can be made; nothing is kept.
+        EndOfRun: no further call can be made; nothing is saved.
     """
     from eval.conformance.checks import FAULTS, examine
 
@@ -92,12 +92,12 @@ def examine_and_keep(run: Run, waived: Collection[str]) -> ConformanceResult:
 
 
 def is_examined(run: Run) -> bool:
-    """Whether conformance is known; controls, which are made of the answer key, have none."""
+    """Whether conformance is known; controls are built from the answer key and have none."""
     return run.control is not None or _file(run).is_file()
 
 
 def _file(run: Run) -> Path:
-    """Named after all that decides how the memory behaves: no data set but its loader, and no reader."""
+    """The file of a memory's result; its name identifies everything that affects the memory: the loader, but no data or reader."""
     content = run.record.content
     parts = {name: content[name] for name in ("memory", "unit", "source", "distributions", "replies")}
     models = {role: settings for role, settings in run.record.models.items() if role != "reader"}

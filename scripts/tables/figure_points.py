@@ -34,7 +34,7 @@ class Subject:
     line: TableRow
     group: ColumnGroup
     metric: Mapping[str, Any]
-    """Empty where the figure shows no score."""
+    """The metric; empty if the figure shows no score."""
     model: str
     """The model that writes the memory."""
 
@@ -42,8 +42,8 @@ class Subject:
         """The row's value of `name`: its data set, category, metric, title, model, or a setting of its memory.
 
         Args:
-            name: what is asked for.
-            names: how values are printed; a value that is not in it is printed as it is.
+            name: name of the value.
+            names: printed forms of values; other values are printed unchanged.
 
         Raises:
             RunError: the memory has no such setting.
@@ -81,7 +81,7 @@ def _setting(line: TableRow, name: str) -> Any:
 
 
 def _subjects(experiment: Experiment[Figures], *, metrics: bool) -> Iterator[Subject]:
-    """Every drawn row on every data set that is present, once for each metric or (`metrics=False`) just once."""
+    """Every drawn row on every available data set, once for each metric or (`metrics=False`) just once."""
     drawn = [line for line in experiment.lines if line.option.get("drawn", True)]
     for group in experiment.groups:
         if group.dataset is not None:
@@ -91,7 +91,7 @@ def _subjects(experiment: Experiment[Figures], *, metrics: bool) -> Iterator[Sub
 
 
 def _folder(experiment: Experiment[Figures], subject: Subject) -> Path | None:
-    """Run folder of the first replicate; None when the row has no run."""
+    """Run folder of the first replicate; None if the row has no run."""
     run = experiment.runs.get((subject.line.name, subject.group.name, 0))
     return None if run is None else run.folder
 
@@ -178,7 +178,7 @@ def _depths(options: Mapping[str, Any], experiment: Experiment[Figures]) -> list
 
 
 def _tree(options: Mapping[str, Any], experiment: Experiment[Figures]) -> list[Point]:
-    """Each row's tree of one history: `case`, or the first history where there is none of that name."""
+    """Each row's tree of one history: `case`, or the first history if there is no such case."""
     points: list[Point] = []
     for subject, trees in _trees(experiment):
         assert subject.group.dataset is not None
@@ -217,7 +217,7 @@ def _hits(options: Mapping[str, Any], experiment: Experiment[Figures]) -> list[P
 
 
 def _triplets(options: Mapping[str, Any], experiment: Experiment[Figures]) -> list[Point]:
-    """How often the judge's model rates the descendant as more similar, by tier and depth; Wilson intervals."""
+    """Share of triplets for which the judge's model rates the descendant as more similar, by tier and depth; Wilson intervals."""
     import numpy as np
 
     points = []
@@ -233,7 +233,7 @@ def _triplets(options: Mapping[str, Any], experiment: Experiment[Figures]) -> li
 
 
 def _growth(options: Mapping[str, Any], experiment: Experiment[Figures]) -> list[Point]:
-    """Cost by size. A finished measurement is not repeated, because its seconds would differ; rows that `only` leaves out have no other."""
+    """Cost by size. A finished measurement is not repeated, because its seconds would differ; rows outside `only` are not measured."""
     sizes = options["sizes"].get(experiment.settings.profile_name) or options["sizes"]["default"]
     points = []
     for subject in _subjects(experiment, metrics=False):
@@ -266,7 +266,7 @@ def _growth(options: Mapping[str, Any], experiment: Experiment[Figures]) -> list
 
 
 def _at_size(panel: str, series: str, cost: Mapping[str, str], fields: Sequence[str]) -> Point:
-    """A point of a growth curve; with an interval where one quantity is drawn and the file has it."""
+    """A point of a growth curve; with an interval if a single quantity is drawn and the file has its interval."""
     ends = [cost.get(f"{fields[0]}_{end}") if len(fields) == 1 else None for end in ("low", "high")]
     low, high = (float(end) if end else None for end in ends)
     return Point(panel, series, float(cost["n"]), sum(float(cost[name]) for name in fields), low, high, n=1)
@@ -283,4 +283,4 @@ SHOWS: Mapping[str, Show] = {
     "triplets": _triplets,
     "growth": _growth,
 }
-"""By the value of `show`."""
+"""Functions by the value of `show`."""

@@ -1,8 +1,8 @@
-"""`memsys-bench figures`: run what a figure still lacks, collect its points, draw it and write its files.
+"""`memsys-bench figures`: run what is missing for a figure, collect its points, draw it and write its files.
 
-A figure's YAML names the table whose data sets, readers and metrics it uses, its rows (`rows` replaces those of the table), what is
-plotted (`show`, see `figure_points`) and how it is drawn (`eval.report.panels.Sheet`). `panel` and `series` are patterns over `dataset`,
-`category`, `metric`, `row`, `model` and the settings of the memory; `x` is one of these names.
+A figure's YAML names the table whose data sets, readers and metrics it uses, its rows (`rows` replaces those of the table), the plotted
+values (`show`, see `figure_points`) and the drawing settings (`eval.report.panels.Sheet`). `panel` and `series` are patterns over
+`dataset`, `category`, `metric`, `row`, `model` and the settings of the memory; `x` is one of these names.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def _fit(found: Exponent | None) -> str:
 
 
 def _backbones(cfg: Figures, options: Mapping[str, Any]) -> list[str | None]:
-    """Sets of models that the figure compares; outside the paper profile there is only one."""
+    """Sets of models that the figure compares; outside the paper profile there is only one set."""
     chosen = cfg.backbone or options.get("backbone")
     if chosen is not None or cfg.profile_name != "paper":
         return [chosen]
@@ -101,7 +101,7 @@ def _experiment(cfg: Figures, options: Mapping[str, Any], backbone: str | None) 
 
 
 def layout(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The table that a figure is drawn from: the data sets and metrics of `options["table"]`, the figure's rows."""
+    """The table behind a figure: the data sets and metrics of `options["table"]`, and the figure's rows."""
     table = load_option("table", options["table"])
     kept = {name: value for name, value in table.items() if name != "others"}
     if "rows" in options:
@@ -125,7 +125,7 @@ def _cut(column: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any
 
 
 def _published_points(options: Mapping[str, Any]) -> Iterator[Point]:
-    """Points that the paper states in a sentence.
+    """Points whose values the paper states in a sentence.
 
     Raises:
         RunError: no published number matches.
@@ -140,7 +140,7 @@ def _published_points(options: Mapping[str, Any]) -> Iterator[Point]:
 def footnote(
     experiments: Sequence[Experiment[Any]], options: Mapping[str, Any], points: Sequence[Point]
 ) -> tuple[str, ...]:
-    """Notes below a figure: models, data, intervals, missing data sets, prompts, lost evidence, and what published points are."""
+    """Notes below a figure: models, data, intervals, missing data sets, prompts, lost evidence, and the source of published points."""
     notes = [f"{models_line(each.models)}." for each in experiments]
     stand_in = bool(experiments[0].models.stand_ins)
     if stand_in:
@@ -159,7 +159,7 @@ def footnote(
     notes += _ratios(options, points)
     notes += dict.fromkeys(note for each in experiments for note in unfitted(each.lines, each.models))
     used = {name for each in experiments for name in all_prompts(each.grid)}
-    if options.get("show") in ("growth", "map"):  # no answers, so only the memories' own prompts
+    if options.get("show") in ("growth", "map"):  # without answers only the memories' own prompts are used
         built = (run.record.prompts for each in experiments for run in each.runs.values())
         used |= {name for names in built for name in names if not name.startswith("reader/")}
     notes += [said] if (said := prompts_line(experiments[0].models.prompts, used)) else []
@@ -199,7 +199,7 @@ def sheet(options: Mapping[str, Any], notes: tuple[str, ...]) -> Sheet:
 def write_figure(
     stem: Path, drawing: Sheet, points: Sequence[Point], models: Models, suffixes: Sequence[str] = ("pdf", "png")
 ) -> list[Path]:
-    """Draw the points and write PDF, PNG and CSV; a file is replaced as a whole or left as it was.
+    """Draw the points and write PDF, PNG and CSV; a file is replaced as a whole or not changed.
 
     Args:
         suffixes: kinds of drawings, also svg.

@@ -49,20 +49,20 @@ OURS = ("judge", "metric")
 NO_MEMORY = "nothing"
 """The memory that recalls nothing."""
 PROMPTS_OURS = "prompts ours"
-"""Said after a verdict on a number that prompts in our own words made."""
+"""Remark after a verdict on a number that comes from prompts in our own words."""
 STRUCTURE = ("report", "tree", "spread", "coverage", "data", "fact")
-"""Measures of what a memory built, in which no reader took part."""
+"""Measures of a memory's structure, which need no reader."""
 CHOOSES = "chooses the questions left out"
-"""Printed for the row `nothing` where it has no second build."""
+"""Printed for the row `nothing` if it has no second build."""
 NOT_INSTALLED = "not installed"
-"""Printed for a row whose packages, or whose product, are not there."""
+"""Printed for a row whose packages or product are missing."""
 NOTHING = "–"
-"""Printed where a row has nothing to say in a column."""
+"""Printed where a column does not apply to a row."""
 
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """The cells of a table. A cell is made when it is first asked for, because differences and best rows need other cells."""
+    """The cells of a table. A cell is computed on first use, because differences and best rows need other cells."""
 
     cfg: Settings
     models: Models
@@ -70,12 +70,12 @@ class Grid:
     groups: Sequence[ColumnGroup]
     lines: Sequence[TableRow]
     only: frozenset[str] | None
-    """Names of the rows that were asked for; None for all."""
+    """Names of the requested rows; None for all."""
     runs: Mapping[Key, Run]
     numbers: Sequence[Published]
     """Published numbers of the backbone."""
     absent: Mapping[tuple[str, str], str] = field(default_factory=dict)
-    """Why the answers of others are not there, by row and column group."""
+    """Reasons for missing published answers, by row and column group."""
     _cells: dict[tuple[str, str, str], AnyCell] = field(default_factory=dict)
     _files: dict[tuple[str, str], list[dict[str, Path]]] = field(default_factory=dict)
     _guessable: dict[str, dict[tuple[str, str], float]] = field(default_factory=dict)
@@ -83,11 +83,11 @@ class Grid:
 
     @property
     def guessing(self) -> str:
-        """Treatment of guessable questions: the setting `guessable` of a table that is reproduced."""
+        """Treatment of guessable questions: the setting `guessable` of `memsys-bench reproduce`."""
         return self.cfg.guessable if isinstance(self.cfg, Reproduce) else "keep"
 
     def cell(self, line: TableRow, group: ColumnGroup, metric: Mapping[str, Any]) -> AnyCell:
-        """The cell of a row, a column group and a metric; a string says why there is no number."""
+        """The cell of a row, a column group and a metric; a string gives the reason for a missing number."""
         key = (line.name, group.name, f"{title_of(metric)} {metric.get('minus')} {metric.get('of')}")
         if key not in self._cells:
             cell = self._cell(line, group, metric)
@@ -137,7 +137,7 @@ class Grid:
         return self._scores(line, group, metric, builds=slice(1, None) if chooses else slice(None))
 
     def absent_products(self) -> list[str]:
-        """Names of the products that rows lack, as `make product` takes them."""
+        """Names of the missing products of rows, for `make product`."""
         absent = {
             str(line.memory["build"]["product"]): None
             for line in self.lines
@@ -164,7 +164,7 @@ class Grid:
         return cell_of(name)(column, reached, files, repeats=repeats, correction=fix, errata=self.errata())
 
     def column(self, group: ColumnGroup, metric: Mapping[str, Any]) -> Column:
-        """The column of a metric, without guessable questions where `guessable=exclude` leaves them out."""
+        """The column of a metric, without guessable questions if `guessable=exclude`."""
         column = group.column(metric)
         if self.guessing != "exclude":
             return column
@@ -174,8 +174,8 @@ class Grid:
     def guessable(self, group: ColumnGroup) -> dict[tuple[str, str], float]:
         """The answerable questions of a column group that the row `nothing` answers right, with its score in the first metric.
 
-        The row's first build chooses; where the table leaves them out, the row itself is scored by its other builds (it would be 0 by
-        construction), and has no number without any.
+        The row's first build selects them. If the table leaves them out, the row itself is scored by its other builds, because its first
+        build would score 0 by construction; without other builds it has no number.
 
         Raises:
             RunError: the table has no such row, or it has no scores.
@@ -208,10 +208,10 @@ class Grid:
         return {key: score for key, score in scores.items() if key in answerable and score >= RIGHT}
 
     def errata(self) -> frozenset[tuple[str, str]]:
-        """Questions whose gold answer is known to be wrong, as `errata=` says; empty where nobody asked.
+        """Questions whose gold answer is known to be wrong by the layer of `errata=`; empty without `errata=`.
 
         Raises:
-            RunError: they name no question of the table.
+            RunError: the layer names no question of the table.
         """
         name = self.cfg.errata if isinstance(self.cfg, Reproduce) else None
         if name and name not in self._errata:
@@ -229,7 +229,7 @@ class Grid:
         return None if name is None else correction(self.cfg, self.models, name, group.dataset)
 
     def _difference(self, line: TableRow, group: ColumnGroup, metric: Mapping[str, Any]) -> AnyCell:
-        """The paired difference from another row or group, as `minus` says."""
+        """The paired difference from another row or group, given by `minus`."""
         minus, plain = (
             metric["minus"],
             {name: value for name, value in metric.items() if name not in ("minus", "title")},
@@ -246,7 +246,7 @@ class Grid:
         return Measure(group.column(metric), estimate, margin=MARGIN, runs=first.runs.plus(second.runs))
 
     def _product(self, line: TableRow, group: ColumnGroup, metric: Mapping[str, Any]) -> AnyCell:
-        """The product of a score's means over categories, as `product` says; its interval leaves out one history at a time."""
+        """The product of a score's means over categories, given by `product`; its interval leaves out one history at a time."""
         plain = {name: value for name, value in metric.items() if name not in ("product", "title", "published")}
         factors: list[Factor] = []
         for category, taken in metric["product"].items():
@@ -272,18 +272,18 @@ class Grid:
         return {name: cell for name, cell in cells.items() if isinstance(cell, Cell)}
 
     def _deciding_cells(self, line: TableRow, group: ColumnGroup) -> dict[str, Cell]:
-        """The candidates' cells in the group's first metric, which decides."""
+        """The candidates' cells in the group's first metric, which decides the choice."""
         return self._candidate_cells(line, group, cells_of(group.option)[0])
 
     def _choice(self, line: TableRow, group: ColumnGroup) -> dict[str, str] | str:
-        """The best candidate by history, or why none can be chosen."""
+        """The best candidate by history, or the reason why none can be chosen."""
         try:
             return choose(self._deciding_cells(line, group), held_out=_held_out(line))
         except ValueError as error:
             return str(error)
 
     def choices(self) -> list[str]:
-        """A caption line for each best row and column group: which candidates were chosen, and on which questions."""
+        """A caption line for each best row and column group: the chosen candidates, and the questions that decided."""
         lines = []
         for line in self.lines:
             for group in self.groups if "best_of" in line.option else ():
@@ -295,7 +295,7 @@ class Grid:
         return lines
 
     def _measure(self, line: TableRow, group: ColumnGroup, metric: Mapping[str, Any]) -> Estimate | None:
-        """The value of a metric that is no score: of the data, or of the first replicate's run folder."""
+        """The value of a metric that is no score, from the data or from the first replicate's run folder."""
         assert group.dataset is not None
         kind, settings = kind_of(metric), line.option.get("measure", {})
         over, name = metric.get("over", "mean"), metric[kind]
@@ -320,7 +320,7 @@ class Grid:
     def files(self, line: TableRow, group: ColumnGroup) -> list[dict[str, Path]]:
         """Score files by metric, one mapping per replicate.
 
-        A row that `only` leaves out is not scored: its mappings hold the score files that exist already.
+        A row outside `only` is not scored: its mappings hold the existing score files.
         """
         key = (line.name, group.name)
         if key not in self._files:
@@ -353,7 +353,7 @@ class Grid:
         return reason or ("other model" if other_judge else "")
 
     def _why_not_theirs(self, group: ColumnGroup, metric: Mapping[str, Any]) -> str:
-        """Why a published number may not be compared with our score of the same answers: another judge, or other data."""
+        """The reason why a published number is not comparable with our score of the same answers: another judge, or other data."""
         assert group.dataset is not None
         if "judge" in metric:
             return "stand-in" if "judge" in self.models.stand_ins else "other judge"
@@ -361,7 +361,7 @@ class Grid:
 
 
 def prompts_behind(grid: Grid, line: TableRow, group: ColumnGroup, metric: Mapping[str, Any]) -> set[str]:
-    """Names of the prompts that made a cell: the memory's, the reader's unless the memory's structure is measured, and the judge's."""
+    """Names of the prompts behind a cell: the memory's, the reader's (unless the memory's structure is measured), and the judge's."""
     rows = {each.name for each in (candidates(line, grid.lines) if "best_of" in line.option else [line])}
     runs = [run for (row, name, _), run in grid.runs.items() if row in rows and name == group.name]
     names = {name for run in runs for name in run.record.prompts}
@@ -371,28 +371,28 @@ def prompts_behind(grid: Grid, line: TableRow, group: ColumnGroup, metric: Mappi
 
 
 def all_prompts(grid: Grid) -> set[str]:
-    """Names of the prompts that made the cells of a table, or the points of a figure that is drawn from it."""
+    """Names of the prompts behind the cells of a table, or behind the points of a figure."""
     cells = [(line, group, metric) for line in grid.lines for group in grid.groups for metric in cells_of(group.option)]
     return {name for line, group, metric in cells for name in prompts_behind(grid, line, group, metric)}
 
 
 def _their_files(files: Mapping[str, Path]) -> dict[str, Path]:
-    """The score files of the authors' own grades, which stand beside ours."""
+    """The score files of the authors' own grades, which are shown next to ours."""
     folder = next((path.parent for path in files.values()), None)
-    if folder is None:  # a row that `only` leaves out, and that was never scored
+    if folder is None:  # a row outside `only` that was never scored
         return {}
     return {metric_of(path): path for path in sorted(folder.glob(f"{THEIRS}*.jsonl"))}
 
 
 def _held_out(line: TableRow) -> bool:
-    """Whether a best row is chosen for each history on the others."""
+    """Whether a best row is chosen for each history on the other histories."""
     return bool(line.option["chosen_on"] == "others")
 
 
 def with_our_judge(cfg: Settings, backbone: Mapping[str, Any], metric: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The metric with the judge that is asked: `judge@model` keeps its model where `models.judge` is the paper's in profile=paper.
+    """The metric with the judge that is used: `judge@model` keeps its model if `models.judge` is the paper's in profile=paper.
 
-    A sweep keeps it outside that profile, too, where there is an endpoint, which is asked for all the models that a sweep names.
+    A sweep keeps it outside that profile, too, if there is an endpoint, because the endpoint serves all models that a sweep names.
     """
     if cfg.profile_name == "paper":
         keeps = cfg.models.judge == backbone["models"]["judge"]
@@ -404,7 +404,7 @@ def with_our_judge(cfg: Settings, backbone: Mapping[str, Any], metric: Mapping[s
 
 
 def why_not_comparable(cfg: Settings, models: Models, backbone: Mapping[str, Any], dataset: Data) -> str:
-    """Why our numbers may not be compared with the paper's; empty when they may."""
+    """The reason why our numbers are not comparable with the paper's; empty if they are."""
     if models.stand_ins:
         return "stand-in"
     if other_models(cfg, backbone):
@@ -413,7 +413,7 @@ def why_not_comparable(cfg: Settings, models: Models, backbone: Mapping[str, Any
 
 
 def other_data(cfg: Settings, dataset: Data) -> str:
-    """Why the data are not the paper's; empty when they are."""
+    """The reason why the data are not the paper's; empty if they are."""
     if dataset.source.status != "official":
         return f"{dataset.source.status} data"
     if dataset.cut:

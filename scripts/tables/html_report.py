@@ -30,10 +30,10 @@ def write_report(
     Args:
         out: the report's folder; None takes `<results>/report`.
         root, more_roots: folders of the raw data files, tried in this order.
-        tables: names of table files; only these and the runs behind them are shown. Empty: everything.
+        tables: names of table files; only these and their runs are shown. Empty: everything.
 
     Raises:
-        RunError: there is nothing to report, or the folder to write to is no report.
+        RunError: there is nothing to report, or the target folder is no report.
     """
     if not results.is_dir():
         raise RunError(f"no folder {results}; name the results folder, such as: python -m scripts report results")
@@ -43,7 +43,7 @@ def write_report(
 
 
 def _cases_of(record: RunRecord, roots: Sequence[Path | None]) -> Sequence[Case]:
-    """The cases of a run from the first folder that holds its files: public data and one's own may lie apart."""
+    """The cases of a run from the first folder that holds its files: public and private data may be in different folders."""
     for place, root in enumerate(roots):
         try:
             return data_of(record, root)

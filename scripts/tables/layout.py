@@ -1,11 +1,11 @@
-"""Read the YAML of a table: its rows, its column groups with their data sets, which published number belongs to which cell. Nothing is run.
+"""Read the YAML of a table: its rows, its column groups with their data sets, and the published number of each cell. Nothing is run.
 
-A row names a memory (`memory`, with settings changed under `build`), answers of others (`answers`, a file of `conf/answers`), the best of
+A row names a memory (`memory`, with settings changed under `build`), published answers (`answers`, a file of `conf/answers`), the best of
 other rows (`best_of`), or only the data (`name` alone). A column group names a data set. Each of its metrics is a score (`judge`, a lexical
-`metric`, or `theirs`: the grades that came with answers of others) or another measure (`cost`, `report`, `tree`, `spread`, `coverage`,
+`metric`, or `theirs`: the grades that came with published answers) or another measure (`cost`, `report`, `tree`, `spread`, `coverage`,
 `data`). `by` gives a metric one column per category; `minus` subtracts another row or group; `primary` names the score of a group whose
-differences from the table's `reference` are tested, in place of the first one; the other metrics are exploratory. `of` restricts a score
-to a category within that of `by`; `product` multiplies its means over several categories, each as it is (`mean`) or taken from 1
+differences from the table's `reference` are tested, instead of the first score; the other metrics are exploratory. `of` restricts a score
+to a category within that of `by`; `product` multiplies its means over several categories, each unchanged (`mean`) or subtracted from 1
 (`complement`).
 """
 
@@ -49,17 +49,17 @@ class TableRow:
     name: str
     title: str
     memory: Mapping[str, Any] | None
-    """None when the memory is not implemented, or the row has none."""
+    """Values of the memory's file; None if the memory is not implemented, or the row has none."""
     option: Mapping[str, Any]
-    """The row as the table's YAML describes it."""
+    """The row in the table's YAML."""
     ruled: bool
-    """Whether a rule stands above the row."""
+    """Whether a rule is printed above the row."""
     answers: Mapping[str, Any] | None = None
     """Values of the file of `conf/answers` whose answers the row shows; None for every other row."""
 
     @property
     def published(self) -> Mapping[str, str] | None:
-        """Fields that identify the row in the published table; None for a row that is not in it."""
+        """Fields that identify the row in the published table; None for an unpublished row."""
         return self.option.get("published")
 
     @property
@@ -69,7 +69,7 @@ class TableRow:
 
 
 def read_lines_of(table: Mapping[str, Any], backbone: str | None) -> list[TableRow]:
-    """Return all rows: the published ones, then the others below a rule.
+    """Return all rows: published rows, then the others below a rule.
 
     Raises:
         RunError: two rows share a name or title, a `best_of` matches no row, or a row below the rule names an unknown memory.
@@ -95,7 +95,7 @@ def read_lines_of(table: Mapping[str, Any], backbone: str | None) -> list[TableR
 
 
 def wanted_columns(table: Mapping[str, Any], columns: Sequence[str] | None) -> list[Mapping[str, Any]]:
-    """The column groups that `columns` names or gives by title; None means all.
+    """The column groups that `columns` gives by name or title; None means all.
 
     Raises:
         RunError: one of them is unknown.
@@ -114,7 +114,7 @@ def wanted_columns(table: Mapping[str, Any], columns: Sequence[str] | None) -> l
 def wanted_rows(
     table: Mapping[str, Any], lines: Sequence[TableRow], only: Sequence[str] | None
 ) -> frozenset[str] | None:
-    """Names of the rows that `only` names or gives by title; None means all.
+    """Names of the rows that `only` gives by name or title; None means all.
 
     Raises:
         RunError: one of them is unknown.
@@ -129,11 +129,11 @@ def named(wanted: Sequence[str], titles: Mapping[str, str], message: str) -> lis
     """The names in `titles` whose name or title is in `wanted`.
 
     Args:
-        titles: by name; a title that several names share selects all of them.
+        titles: titles by name; a title that several names share selects all of them.
         message: the error, with `{}` for the unknown names.
 
     Raises:
-        RunError: a name is unknown; `message`, the nearest name and all known names.
+        RunError: a name is unknown; the text is `message`, the nearest name and all known names.
     """
     matches = {word: [name for name, title in titles.items() if word in (name, title)] for word in wanted}
     if unknown := [word for word, names in matches.items() if not names]:
@@ -153,13 +153,13 @@ def _near(word: str, known: Sequence[str]) -> str:
 def restriction(
     table: Mapping[str, Any], full: Mapping[str, Any], only: Sequence[str] | None, columns: Sequence[str] | None
 ) -> str:
-    """Suffix for the file names of a restricted table, which keeps the files of the whole table; empty for the whole table.
+    """Suffix for the file names of a restricted table, so that the files of the whole table are kept; empty for the whole table.
 
     Args:
-        table: as composed, with the changes of the command line.
-        full: as its file in `conf/table` has it.
-        only: names of the rows asked for; None for all.
-        columns: names of the column groups asked for; None for all.
+        table: the composed table, with the changes of the command line.
+        full: the table of the file in `conf/table`.
+        only: names of the requested rows; None for all.
+        columns: names of the requested column groups; None for all.
     """
     changed = [part for part in ("rows", "others", "columns") if table.get(part) != full.get(part)]
     parts = [("only", only), ("columns", columns)]
@@ -171,9 +171,9 @@ def restriction(
 
 
 def variation(cfg: Chosen) -> str:
-    """Suffix for the file names of a table with other data, sizes or models than its profile's; empty where there are none.
+    """Suffix for the file names of a table with other data, sizes or models than its profile's; empty if there are none.
 
-    Two commands that differ in these write two tables, and neither takes the place of the other's. Read before models are filled in.
+    Two commands that differ in these write two tables, and neither replaces the other. It is computed before models are filled in.
     """
     usual = profile_settings(cfg.profile_name)
     cuts = {name: getattr(cfg.data, name) for name in DATA_CUTS}
@@ -238,12 +238,12 @@ def cells_of(column: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def primary_of(column: Mapping[str, Any]) -> list[int]:
-    """Places of a column group's primary metric among `cells_of`: the one marked `primary: true`, else the first score.
+    """Positions of a column group's primary metric in `cells_of`: the metric marked `primary: true`, else the first score.
 
     A metric that is split by category is tested over all questions if the table prints that, else in each category.
 
     Raises:
-        RunError: several are marked, or a metric that is no score.
+        RunError: several metrics are marked, or a metric that is no score is marked.
     """
     cells = list(enumerate(cells_of(column)))
     scores = [
@@ -267,7 +267,7 @@ def kind_of(metric: Mapping[str, Any]) -> str:
     """The kind of a metric: one of `SCORES` or `FIGURES`.
 
     Raises:
-        RunError: it names none of them, or several.
+        RunError: it names no kind, or several.
     """
     kinds = [kind for kind in (*SCORES, *FIGURES) if kind in metric]
     if len(kinds) != 1:
@@ -306,7 +306,7 @@ def table_unit(line: TableRow, column: Mapping[str, Any]) -> Mapping[str, Any] |
 def reference(
     backbone: Mapping[str, Any], line: TableRow, column: Mapping[str, Any], metric: Mapping[str, Any]
 ) -> dict[str, str] | None:
-    """Fields that identify the published number of a cell; None for a cell that is not in the paper."""
+    """Fields that identify the published number of a cell; None for a cell outside the paper."""
     if line.published is None or not belongs(line, column) or line.name not in metric.get("rows", [line.name]):
         return None
     parts = (backbone.get("published"), column.get("published"), metric.get("published"), line.published)
@@ -315,7 +315,7 @@ def reference(
 
 
 def references(table: Mapping[str, Any], backbone: str) -> Iterator[tuple[str, str, str, dict[str, str]]]:
-    """Row, column group, metric and published fields of every cell that is in the paper."""
+    """Row, column group, metric and published fields of every cell of the paper."""
     chosen = table["backbones"][backbone]
     for line in read_lines_of(table, None if backbone == "default" else backbone):
         for column in table["columns"]:
@@ -339,12 +339,12 @@ class ColumnGroup:
     """A column group of a table with its data set."""
 
     option: Mapping[str, Any]
-    """The group as the table's YAML describes it."""
+    """The group in the table's YAML."""
     title: str
     dataset: Data | None
-    """None when the data set could not be loaded."""
+    """The data set; None if it could not be loaded."""
     missing: str
-    """Why the data set could not be loaded; empty when it was."""
+    """The reason why the data set could not be loaded; empty if it was."""
     reader: Reader
     questions: tuple[Asked, ...]
     aggregate: str
@@ -358,7 +358,7 @@ class ColumnGroup:
 
     @property
     def unit(self) -> Mapping[str, Any]:
-        """Unit rule of the group, else of its data set, which must be there."""
+        """Unit rule of the group, else of its data set, which must be loaded."""
         assert self.dataset is not None
         unit: Mapping[str, Any] = self.option.get("unit") or self.dataset.config["unit"]
         return unit
@@ -377,7 +377,7 @@ class ColumnGroup:
 
 
 def column_group(cfg: Settings, option: Mapping[str, Any]) -> ColumnGroup:
-    """Load the data set of a column group, cut as the configuration asks; a missing real data set is noted in `missing`.
+    """Load the data set of a column group, cut by the configuration; a missing real data set is noted in `missing`.
 
     Raises:
         DataError: a sample, which is shipped, cannot be loaded.
@@ -393,7 +393,7 @@ def column_group(cfg: Settings, option: Mapping[str, Any]) -> ColumnGroup:
     config = load_option("dataset", option["dataset"])
     config["title"] = option.get("title") or config["title"]
     shown_by = reader(option.get("reader") or config["reader"])
-    if (budget := option.get("budget")) is not None:  # it shows as much of every recall as the budget allows
+    if (budget := option.get("budget")) is not None:  # this reader fills the budget from every recall
         shown_by = replace(shown_by, max_context_tokens=budget, fill=True)
     dataset, missing = None, ""
     try:

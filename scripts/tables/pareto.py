@@ -1,7 +1,7 @@
-"""`memsys-bench tables pareto`: set the quality of a table's rows against what they cost. Nothing is run or paid for.
+"""`memsys-bench tables pareto`: compare the quality of a table's rows with their costs. Nothing is run or paid for.
 
 Quality is the first metric of each column group. The costs are the tokens recalled per question and the cost of writing a unit. A row is
-marked when no other row is both at least as good and at most as expensive.
+marked if no other row is both at least as good and at most as expensive.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ class Tradeoff:
     dataset: str
     metric: str
     quality: Point
-    """Its series is the row's title; `x` is set for each cost in turn."""
+    """The quality; its series is the row's title, and `x` is set for each cost in turn."""
     costs: Mapping[str, float | None]
-    """By axis label."""
+    """Costs by axis label."""
 
 
 def pareto(name: str, overrides: Sequence[str]) -> int:
@@ -43,7 +43,7 @@ def pareto(name: str, overrides: Sequence[str]) -> int:
 
     Args:
         name: a file of `conf/table`.
-        overrides: settings, as `memsys-bench reproduce` takes them.
+        overrides: settings of `memsys-bench reproduce`.
 
     Raises:
         RunError: no row of the table has been run.
@@ -66,7 +66,7 @@ def pareto(name: str, overrides: Sequence[str]) -> int:
 
 
 def tradeoffs(behind: Experiment[Any]) -> tuple[list[Tradeoff], list[str]]:
-    """Every row that has an answer to each question, and the names of the rows that do not."""
+    """Every row that has an answer to each question, and the names of the other rows."""
     finished, unfinished = [], []
     for group in behind.groups:
         metric = cells_of(group.option)[0]

@@ -7,7 +7,7 @@ Hydra runs one job for each combination of `hydra.sweeper.params`, the settings 
 Decisions:
 
 - A line stays in the file only while its `protocol` (data, models, read settings) equals that of the new lines.
-- With `profile=paper` or an `endpoint.base_url`, the models that a sweep names are called; otherwise the offline engine stands in for
+- With `profile=paper` or an `endpoint.base_url`, the models that a sweep names are called; otherwise the offline engine is used for
   all of them, and the column `engine` says so.
 - Each setting is charged its whole build cost, even where several settings shared one build.
 - `max_usd` caps all jobs together, as long as they run one after the other (Hydra's own launcher).
@@ -50,11 +50,11 @@ RUNTIME = (
     "results", "cache", "threads", "executor", "ray", "workers", "shard", "max_usd", "prices", "yes", "replay", "network", "logger",
     "max_unscored", "k_evidence", "nodes", "traceback",
 )  # fmt: skip
-"""Parts of the configuration that change no number and are left out of `protocol`."""
+"""Parts of the configuration that cannot change a number and are left out of `protocol`."""
 
 
 def settings(grids: Iterable[Mapping[str, Sequence[Any]]]) -> list[dict[str, Any]]:
-    """Every combination of values of each grid, one grid after the other; an empty grid is the memory as it is configured."""
+    """Every combination of values of each grid, one grid after the other; an empty grid is the memory's own configuration."""
     return [
         dict(zip(grid, values, strict=True))
         for grid in grids
@@ -73,7 +73,7 @@ def swept_settings() -> tuple[str, ...]:
 
 
 def sweep(cfg: Sweeps, swept: Sequence[str], spent: list[float]) -> int:
-    """Run, score and write the settings of one job; 1 when too much is not scored, 3 when the plan is declined.
+    """Run, score and write the settings of one job; return 1 if too much is not scored, 3 if the plan is declined.
 
     Args:
         cfg: the settings of this job.
@@ -113,7 +113,7 @@ def sweep(cfg: Sweeps, swept: Sequence[str], spent: list[float]) -> int:
 
 
 def _value(plain: Mapping[str, Any], name: str) -> Any:
-    """Value of a swept setting by its dotted name; a memory is given by its own name."""
+    """Value of a swept setting by its dotted name; the value of a memory is its name."""
     return (
         plain["memory"]["name"] if name == "memory" else reduce(lambda level, part: level[part], name.split("."), plain)
     )
@@ -124,7 +124,7 @@ def _offline(cfg: Sweeps) -> bool:
 
 
 def _protocol(plain: Mapping[str, Any], swept: Sequence[str]) -> str:
-    """Hash of everything that must be equal for two lines to stand in one file."""
+    """Hash of everything that must be equal for two lines of one file."""
     return identity(_without({name: value for name, value in plain.items() if name not in (*RUNTIME, "hydra")}, swept))
 
 
@@ -138,7 +138,7 @@ def _without(tree: Mapping[str, Any], names: Sequence[str], above: str = "") -> 
 
 
 def _with_data(groups: Sequence[ColumnGroup]) -> list[ColumnGroup]:
-    """The groups whose data set is there; a note on standard error names the others."""
+    """The groups with an available data set; a note on standard error names the others."""
     for group in groups:
         if group.dataset is None:
             print(f"note: {group.title}: {group.missing}", file=sys.stderr)
@@ -174,7 +174,7 @@ def _lines(behind: Experiment[Sweeps], group: ColumnGroup, row: TableRow) -> Ite
 
 
 def _scores(cell: Cell, category: str) -> tuple[dict[str, Any], float]:
-    """Mean, intervals and counts of a cell, and the share of its questions that are not scored."""
+    """Mean, intervals and counts of a cell, and its share of unscored questions."""
     counts, estimate = cell.counts(category), cell.estimate(category)
     values = {
         "dataset": cell.column.dataset,
@@ -199,7 +199,7 @@ def _ends(name: str, interval: Interval | None) -> dict[str, float | None]:
 
 
 def _engine(models: Models) -> str:
-    """Models by role; `stand-in` where an offline engine fills the role."""
+    """Models by role; `stand-in` if an offline engine fills the role."""
     names = {
         "memory": models.memory.name,
         "reader": models.reader.name,
@@ -210,7 +210,7 @@ def _engine(models: Models) -> str:
 
 
 def mean_text(line: SweepLine) -> str:
-    """Mean and 95 % interval: in braces by case, in brackets by question where there are fewer than five histories."""
+    """Mean and 95 % interval: in braces by case, in brackets by question if there are fewer than five histories."""
     mean = line.values["mean"]
     if mean is None:
         return "mean –"
@@ -221,7 +221,7 @@ def mean_text(line: SweepLine) -> str:
 
 
 def best_lines(lines: Sequence[SweepLine]) -> list[str]:
-    """The best setting for each data set and metric that has several."""
+    """The best setting for each data set and metric with several settings."""
     columns: dict[tuple[str, str, str], list[SweepLine]] = {}
     for line in lines:
         key = (line.values["dataset"], line.values["metric"], line.values["category"])
@@ -236,7 +236,7 @@ def best_lines(lines: Sequence[SweepLine]) -> list[str]:
 
 
 def _report(behind: Experiment[Sweeps], path: Path, lines: Sequence[SweepLine]) -> int:
-    """Print the job's lines; 1 when more than `max_unscored` of a line's questions is not scored."""
+    """Print the job's lines; return 1 if more than `max_unscored` of a line's questions are not scored."""
     models, limit = behind.models, behind.settings.missing_limit
     if models.stand_ins:
         print(
@@ -291,7 +291,7 @@ class SweepLine:
 
     setting: Mapping[str, Any]
     values: Mapping[str, Any]
-    """By the names of `MEASURED`."""
+    """Values by the names of `MEASURED`."""
     missing_share: float
     """Share of the questions without a score."""
 
@@ -303,7 +303,7 @@ def merged(text: str, new_lines: Sequence[SweepLine]) -> str:
 
     Args:
         text: the CSV so far; empty for none.
-        new_lines: at least one.
+        new_lines: at least one line.
     """
     names = list(dict.fromkeys(name for line in new_lines for name in line.setting))
     header = [*names, *MEASURED]
@@ -324,7 +324,7 @@ def merged(text: str, new_lines: Sequence[SweepLine]) -> str:
 
 
 def printed(value: Any) -> str:
-    """A value as the CSV holds it: six significant digits, empty for None."""
+    """A value in the CSV's format: six significant digits, empty for None."""
     if value is None:
         return ""
     return f"{value:.6g}" if isinstance(value, float) else str(value)

@@ -1,9 +1,9 @@
-"""`memsys-bench reproduce`: run a paper's table, score it, and write it beside the published numbers.
+"""`memsys-bench reproduce`: run a paper's table, score it, and write it with the published numbers.
 
 Guessable questions are answered right without a memory: the row `nothing` scores at least .5 in the group's first metric. The row's first
-build chooses them. Its own score without them would be 0 by construction: its other builds give it (`build.replicates=2`), or it has none.
-A model may know the answer from its training, or guess it from the question. Questions that the history does not answer are not among
-them: to refuse them needs no memory, and they test that a memory does not mislead the reader.
+build selects them. Its own score without them would be 0 by construction, so its other builds give it (`build.replicates=2`); without
+other builds it has none. A model may know the answer from its training, or guess it from the question. Questions that the history does
+not answer are not included: refusing them needs no memory, and they test that a memory does not mislead the reader.
 """
 
 from __future__ import annotations
@@ -69,14 +69,14 @@ def make_table(cfg: Reproduce) -> Outcome:
 
 
 def finished_table(name: str, settings: Sequence[str]) -> tuple[Table, Path]:
-    """A table from the runs and score files that are there, and the place of its files without an ending; nothing is run or judged.
+    """Make a table from existing runs and score files; return it with the path of its files without an ending. Nothing is run or judged.
 
     Args:
         name: a file of `conf/table`.
-        settings: as `memsys-bench reproduce` takes them.
+        settings: settings of `memsys-bench reproduce`.
 
     Raises:
-        RunError: a setting is refused, or no data set is there.
+        RunError: a setting is refused, or all data sets are missing.
     """
     cfg = composed("reproduce", [f"table={name}", *settings, "replay=true", "yes=true"])
     wanted, option, varied = cfg.only, load_option("table", name), variation(cfg)
@@ -87,7 +87,7 @@ def finished_table(name: str, settings: Sequence[str]) -> tuple[Table, Path]:
     if wanted is not None:
         chosen = wanted_rows(option, behind.lines, wanted)
         table = replace(table, rows=tuple(row for row in table.rows if chosen is None or row.name in chosen))
-    table = replace(table, wanted=None)  # all rows that are left were asked for
+    table = replace(table, wanted=None)  # all remaining rows were requested
     if any(group.dataset is not None and group.dataset.cut for group in behind.groups):
         cut = f"SUBSET: data.size={cfg.data.size}, data.max_cases={cfg.data.max_cases}, seed {cfg.data.seed}; not the whole data set."
         table = replace(table, caption=(cut, *table.caption))
@@ -115,7 +115,7 @@ def _table(option: Mapping[str, Any], behind: Experiment[Reproduce]) -> Table:
         start += len(cells_of(group.option))
     imported = {name for (name, _, _), run in behind.runs.items() if run.record.imported}
     reasons = {why_not_comparable(cfg, behind.models, behind.backbone, dataset) for dataset, _, _ in used}
-    reasons |= {other_data(cfg, dataset) for dataset, _, _ in used}  # a sample is said whatever the models are
+    reasons |= {other_data(cfg, dataset) for dataset, _, _ in used}  # a sample is named whatever the models are
     return Table(
         option["name"],
         option["title"],
@@ -141,7 +141,7 @@ def _table(option: Mapping[str, Any], behind: Experiment[Reproduce]) -> Table:
 
 
 def _notes(option: Mapping[str, Any], behind: Experiment[Reproduce]) -> list[str]:
-    """Caption lines about the paper: where its numbers stand, its models, what is not reproduced, which best rows were chosen."""
+    """Caption lines about the paper: the source of its numbers, its models, the parts not reproduced, the chosen best rows."""
     cfg, backbone = behind.settings, behind.backbone
     models = ", ".join(f"{role} {model}" for role, model in backbone["models"].items())
     files = ", ".join(f"{file}.csv" for file in published_files(backbone))
@@ -180,7 +180,7 @@ def _row(behind: Experiment[Reproduce], line: TableRow) -> Row:
 
 
 def refuse_an_empty(table: Table, name: str, settings: Sequence[str]) -> None:
-    """Raise RunError for a table without a number: its runs are not there."""
+    """Raise RunError for a table without any number: its runs are missing."""
     from eval.report.cell import Cell
 
     if not any(isinstance(cell, Cell) and cell.estimate() is not None for row in table.rows for cell in row.cells):
@@ -192,7 +192,7 @@ FIELDS = ("group", "case_id", "question_id", "category", "score", "question", "g
 
 
 def guessable_notes(behind: Experiment[Reproduce]) -> list[str]:
-    """A caption line for each column group on how many questions need no memory; none where nobody asked (`guessable=keep`)."""
+    """A caption line for each column group about the questions that need no memory; empty with `guessable=keep`."""
     if behind.settings.guessable == "keep":
         return []
     done = (
@@ -209,7 +209,7 @@ def guessable_notes(behind: Experiment[Reproduce]) -> list[str]:
 
 
 def _guessable_lines(behind: Experiment[Any]) -> Iterator[list[str]]:
-    """These questions with the answer that was given without a memory, by `FIELDS`."""
+    """The guessable questions with the answer given without a memory, by `FIELDS`."""
     for group in behind.groups:
         guessed = behind.grid.guessable(group)
         if group.dataset is None or not guessed:
