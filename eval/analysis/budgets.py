@@ -63,7 +63,7 @@ class Curve:
     """Score against tokens of one memory, over the questions that are scored at every budget."""
 
     places: tuple[AtBudget, ...]
-    """By ascending budget."""
+    """Scores by ascending budget."""
     questions: tuple[Key, ...]
     means: tuple[float, ...]
     band: tuple[Interval, ...] | None

@@ -65,7 +65,7 @@ class Costs:
     """Entries in the largest memory of any case."""
     embedding_tokens: int
     missing: str
-    """Why there are no means: how many cases have no effort file, or `not recorded` for imported answers; empty when all have one."""
+    """The reason for missing means: the number of cases without an effort file, or `not recorded` for imported answers; else empty."""
 
 
 @dataclass(frozen=True, slots=True)

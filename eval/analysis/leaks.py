@@ -30,7 +30,7 @@ from memsys.interface import MemorySystem, Recall
 from memsys.llm.protocol import LLM, Completion, Request
 
 MARK = "goldmarkzq"
-"""Begins every mark; the rest of a mark says which field of which question it stands for."""
+"""Beginning of every mark; the rest of a mark identifies its question and field."""
 _MARKED = re.compile(rf"{MARK}-([\w.-]*)", re.IGNORECASE)  # memories may fold case
 
 

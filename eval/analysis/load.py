@@ -136,7 +136,7 @@ class Level:
     cpu: float
     """CPU seconds of this process and of child processes that ended with the memories; not of a service elsewhere."""
     bytes: int
-    """By how much this process and those that it started have grown, from before the build to the last read; 0 where there is no /proc."""
+    """Growth in bytes of this process and its child processes, from before the build to the last read; 0 where there is no /proc."""
 
     @property
     def rate(self) -> float:

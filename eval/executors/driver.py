@@ -3,8 +3,8 @@
 The driver keeps the run folders locked, reads the cases, and owns the services (`eval.executors.service_host`). The transport starts the
 workers and carries messages: `eval.executors.processes` on this machine, `eval.executors.cluster` on a Ray cluster.
 
-A worker that dies is replaced. Each cell that it worked on is tried again, in a worker that has nothing else to do; a cell that loses
-too many workers becomes an error for each of its open questions, and the run goes on.
+A dead worker is replaced. Each of its cells is tried again, in a worker without other cells; a cell that loses
+too many workers becomes an error for each of its open questions, and the run continues.
 """
 
 from __future__ import annotations

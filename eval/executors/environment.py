@@ -19,7 +19,7 @@ class Environment:
 
     machine: str
     versions: Mapping[str, str]
-    """Of Python and of packages, by name."""
+    """Versions of Python and of packages, by name."""
     source: str
     """sha256 of this project's modules."""
 

@@ -19,7 +19,7 @@ class Kind:
     """The only values; None allows all of the types."""
 
     def holds(self, values: Sequence[Any]) -> bool:
-        """Whether all these values may stand in the field."""
+        """Whether the field may hold all these values."""
         if not self.types.issuperset(map(type, values)) or not (self.among is None or self.among.issuperset(values)):
             return False
         if self.inside is None:

@@ -74,7 +74,7 @@ class RunRecord:
     imported: Mapping[str, Any] = field(default_factory=dict)
     """About the imported file that the answers were read from; empty for a run of this harness."""
     untested: str = ""
-    """Why the memory has never been tested; empty where it has."""
+    """The reason why the memory has never been tested; empty if it has."""
     waived: Mapping[str, str] = field(default_factory=dict)
     """Promises of the memory contract that a program outside this process cannot keep, with the reasons."""
     content: Mapping[str, Any] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""Files of a run: one folder per run, one per case, JSON lines that are appended while the run goes on.
+"""Files of a run: one folder per run and per case, with JSON lines that are appended during the run.
 
 A last line that was cut when the process died is dropped when the file is read.
 """
@@ -24,7 +24,7 @@ from memsys.llm.secrets import redact_bytes
 
 
 class RunError(RuntimeError):
-    """An experiment cannot go on; the message says what to do."""
+    """An experiment cannot continue; the message says what to do."""
 
 
 AGAIN = "delete the file and run the same command again"

@@ -22,7 +22,7 @@ LongMemEval-V2's puts none where the question's own scorer decides. A part is a 
 are asked at once, where the official script stops at the first yes: the outcome is the same. The score has no value if a part has none;
 the detail keeps the replies of all parts.
 
-A rubric needs no code: its text stands in the judge's file and says when an answer is CORRECT, PARTIAL or WRONG (conf/judge/rubric.yaml).
+A rubric needs no code: its text is in the judge's file and says when an answer is CORRECT, PARTIAL or WRONG (conf/judge/rubric.yaml).
 
 A judge's reasoning is never read (`memsys.llm.replies`). A reply that was cut counts only if its verdict is complete before the cut: a
 closed field of a JSON reply, or the word or digit that the reply begins with, followed by more text.
@@ -360,11 +360,11 @@ class GradingRule:
     unasked: float | None = 0.0
     """Score of an aborted search and of an empty reply, which are not judged. None for GateMem: 0 would say that nothing leaked."""
     no_probes: str = ""
-    """Why its judges cannot grade probes (`eval.judging.judge_probes`), which are right and wrong answers; empty where they can."""
+    """The reason why its judges cannot grade probes (right and wrong answers, `eval.judging.judge_probes`); empty if they can."""
     needs: str = ""
     """The field of `Gold.detail` without which they cannot grade; empty where they need none."""
     lacking: str = ""
-    """Why they cannot grade data without this field."""
+    """The reason why they cannot grade data without this field."""
 
 
 _STATED_LABEL = _field(r'"label"\s*:\s*"[^"]*"')

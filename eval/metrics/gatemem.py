@@ -60,7 +60,7 @@ _CUES: Mapping[str, tuple[str, ...]] = {
     ),
     ANSWER_REDACTED: ("redacted", "high-level summary", "high level summary", "details withheld", "details omitted"),
 }
-"""Actions that prose without a named action stands for, in this order."""
+"""Phrases that imply an action in prose without a named action, checked in this order."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,7 +38,7 @@ from memsys.lean import hide_modules
 BleuOrder = Literal[1, 2, 3, 4]
 RougeKind = Literal["rouge1", "rouge2", "rougeL"]
 Splitter = Literal["punkt", "abbreviations"]
-"""How NLTK's tokenizer finds the ends of sentences: with its trained model, or with our short list of abbreviations."""
+"""Method of NLTK's tokenizer for the ends of sentences: its trained model, or our short list of abbreviations."""
 SacreSmoothing = Literal["none", "floor", "add-k", "exp"]
 
 _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)

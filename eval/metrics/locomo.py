@@ -83,7 +83,7 @@ def locomo_f1(question: Question, gold: Gold, prediction: Prediction) -> Score:
 def judge_gold(gold: Gold) -> str:
     """The gold answer for a judge that grades from 0 to 3: cut at the semicolon in category 3, never the trap in category 5.
 
-    The rubric is ours: SegTreeMem prints its own (appendix G.2), of which only the scale and the inputs are known to us.
+    The rubric is ours: of SegTreeMem's own rubric (appendix G.2), only the scale and the inputs are known to us.
     """
     match category_id(gold):
         case 3:

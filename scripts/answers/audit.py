@@ -2,7 +2,7 @@
 
 A printed score is *supported* if a reading of the file rounds to it; `readings` lists the readings, and the table names the agreeing one.
 It is a *subset* if that file covers only part of the questions, *another run* if the manifest says that it is the score of another file
-and this file's own mean differs, and *not supported by this file* otherwise. It *cannot be told* if the file stores no such measure.
+and this file's own mean differs, and *not supported by this file* otherwise. It *cannot be told* if the file has no such measure.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A local OpenAI-compatible server for tests and benchmarks: deterministic replies, chosen latency, injected faults, its own counter.
+"""Serve an OpenAI-compatible API for tests and benchmarks: deterministic replies, chosen latency, injected faults, its own counter.
 
 `python -m scripts mock-endpoint --port 8099 --latency 0.2 --faults 0.3` serves `/v1/chat/completions`, `/v1/embeddings` and `/stats`.
 A reply depends on the request alone; whether the n-th arrival of a request fails depends on the request, n and the seed.

@@ -1,4 +1,4 @@
-"""Check whether a memory depends on the order in which it is told: `python -m scripts order-test bm25 segtree_td --dataset locomo
+"""Check whether a memory depends on the order of its input: `python -m scripts order-test bm25 segtree_td --dataset locomo
 [--orders 3]`.
 
 Builds every memory on the histories in their own order and in other random orders, asks the same questions, and prints the paired

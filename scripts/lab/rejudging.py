@@ -133,8 +133,8 @@ def _own_reading(claim: Claim, files: list[Parsed]) -> Reading:
 
 
 def _own_dataset(claim: Claim, file: Reading, lab: Lab, root: Path) -> Data:
-    """The questions of the answers' own files as a data set without histories; unit and reader, which no judge is shown, are those of
-    anybody's own data."""
+    """The questions of the answers' own files as a data set without histories; judges do not see unit and reader, so these are the
+    defaults of a user's own data."""
     conversations: dict[str, list[tuple[Question, Gold]]] = defaultdict(list)
     for asking, _ in file.matched.pairs:
         pair = Question(asking.question_id, asking.text), Gold((asking.gold,), category=asking.category)
@@ -152,8 +152,8 @@ def _own_dataset(claim: Claim, file: Reading, lab: Lab, root: Path) -> Data:
 
 
 def _dataset(claim: Claim, lab: Lab, root: Path) -> Data:
-    """The questions of a claim's data set. Histories, which no judge is shown, are left out of BEAM, and of LongMemEval where its oracle
-    file is not there."""
+    """The questions of a claim's data set. Judges do not see histories, so these are left out of BEAM, and of LongMemEval if its oracle
+    file is missing."""
     config = load_option("dataset", DATASETS[claim.questions])
     if claim.tier:
         without = {**config["load"], "chats": "none"}

@@ -58,7 +58,7 @@ def guarded(work: Callable[[], int | None], *, traceback: bool = False) -> int:
             finally:
                 for keeper in set(stopping.keepers) - before:  # the cache is one file when the command has ended
                     keeper.close()
-        except KeyboardInterrupt:  # a signal while closing, or an error: the end of the process closes the rest
+        except KeyboardInterrupt:  # a signal while closing or handling an error: the process's end closes the rest
             return _stopped()
 
 

@@ -21,7 +21,7 @@ LEAST_TOKENS = 8
 
 
 def budgeted(table: Mapping[str, Any], backbone: str | None, budgets: Sequence[int]) -> dict[str, Any]:
-    """The table with a column group for each budget, and one without a budget for the whole history.
+    """Build the table with a column group for each budget, and a column group without a budget for the whole history.
 
     Rows without a memory (published answers, best rows, published rows only) are left out, and so are columns that are no scores.
     The other controls are left out, too: they do not rank their recall, and a budget cuts by rank.

@@ -115,7 +115,7 @@ def _table(option: Mapping[str, Any], behind: Experiment[Reproduce]) -> Table:
         start += len(cells_of(group.option))
     imported = {name for (name, _, _), run in behind.runs.items() if run.record.imported}
     reasons = {why_not_comparable(cfg, behind.models, behind.backbone, dataset) for dataset, _, _ in used}
-    reasons |= {other_data(cfg, dataset) for dataset, _, _ in used}  # a sample is named whatever the models are
+    reasons |= {other_data(cfg, dataset) for dataset, _, _ in used}  # the caption always names a sample
     return Table(
         option["name"],
         option["title"],

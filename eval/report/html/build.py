@@ -277,7 +277,7 @@ def _write_pages(
     """Write the first page, one page per table for readers without JavaScript, styles and scripts.
 
     Args:
-        told: file names and labels of the pages with lives of probes.
+        told: file names and labels of the pages with the histories of probes.
     """
     environment = _environment()
     stems = [

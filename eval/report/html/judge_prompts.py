@@ -90,7 +90,7 @@ def _pieces(prompts: Prompts, request: Request) -> Messages:
 
 
 def _cut(template: str, text: str) -> list[str]:
-    """The text as pieces of its template and what stands between them; as one piece where they cannot be told apart."""
+    """The text as pieces of its template and the values between them; one piece if they cannot be separated."""
     literals = Template.pattern.split(template)[:: Template.pattern.groups + 1]
     pieces, rest = [], text
     for number, literal in enumerate(literals):
