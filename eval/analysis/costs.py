@@ -142,7 +142,7 @@ class _Sums(Counter[str]):
 
 
 def costs(run_folder: Path, questions: frozenset[tuple[str, str]] | None = None) -> Costs:
-    """Add up all effort lines of a run; of imported answers, what their file says.
+    """Add up all effort lines of a run; for imported answers, return the costs of their file.
 
     Args:
         questions: case and question ids whose reads and answers count; None counts all. Builds count in either case. The recorded costs

@@ -54,7 +54,7 @@ class Fidelity:
     purposes: tuple[Mapping[str, float], Mapping[str, float]]
     """Calls per unit by purpose."""
     notes: tuple[Mapping[str, int], Mapping[str, int]]
-    """Events of the builds: misfits, fallbacks, what was stored."""
+    """Events of the builds: misfits, fallbacks, stored texts."""
 
 
 def compared(first: Path, second: Path, k: int) -> Fidelity:

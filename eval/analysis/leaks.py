@@ -36,7 +36,7 @@ _MARKED = re.compile(rf"{MARK}-([\w.-]*)", re.IGNORECASE)  # memories may fold c
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Counts of what was searched, and the leaks."""
+    """Counts of searched objects, and the leaks."""
 
     looked: Mapping[str, int]
     """Objects by channel: constructed, written, read, embedded, asked, files."""

@@ -78,7 +78,7 @@ class Plan:
     patience: float
     """Seconds after a write in which its value is asked for again."""
     seconds: float
-    """After this many seconds at the rates no operation begins; those that are left are counted as not sent."""
+    """Seconds at the rates after which no operation begins; the remaining operations are counted as not sent."""
 
 
 @dataclass(slots=True)

@@ -158,7 +158,7 @@ def losses_of(
         scores: a score file of the run, of values from 0 to 1.
         evidence_scores: a score file of the run of `gold_evidence`, by the same metric or judge.
         cases: the data of the run.
-        reader: the reader's settings in `run.json`; `max_context_tokens` and `fill` say what it showed.
+        reader: the reader's settings in `run.json`; `max_context_tokens` and `fill` determine the shown text.
 
     Raises:
         RunError: no question of the run has a score from the evidence, or a file is damaged.

@@ -55,7 +55,7 @@ def in_ray(address: str, workers: int | None, threads: int) -> Executor:
 
     Args:
         address: `local` starts Ray on this machine, `auto` takes the cluster that this machine belongs to.
-        workers: their number, also where the cluster has to grow for it; None is one for each core that the cluster has.
+        workers: number of workers, even if the cluster must grow for it; None is one for each core that the cluster has.
         threads: cells that are open at once over all workers where services are online; offline, each worker has one.
     """
     return partial(_run, address=address, workers=workers, threads=threads)
@@ -203,7 +203,7 @@ def _hint(address: str, error: Exception) -> str:
 
 
 def _last_line(error: BaseException) -> str:
-    """The end of an error of Ray, which says what happened, on one line and without secrets."""
+    """The last part of Ray's error message, which names the cause, on one line and without secrets."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return redact(lines[-1] if lines else type(error).__name__)[:300]
 

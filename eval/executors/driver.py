@@ -91,7 +91,7 @@ class Transport(Protocol):
     """Starts workers and carries their messages."""
 
     shares_disk: bool
-    """Whether workers write into the run folders; otherwise the driver sends them a case's files and commits what comes back."""
+    """Whether workers write into the run folders; otherwise the driver sends them a case's files and commits the returned files."""
     tries: int
     """Number of workers that a cell may lose before its questions become errors."""
     patience: float

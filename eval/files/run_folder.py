@@ -28,7 +28,7 @@ VECTORS = "vectors.npy"
 RECORDED = "recorded.jsonl"
 """For imported answers: one line per question, with the fields of `eval.files.imported.RECORDABLE` that the imported file has."""
 ERRORS = "errors.log"
-"""Tracebacks of what failed in a case."""
+"""Tracebacks of failures in a case."""
 COMPLETE = "case.json"
 """The file that says that a case is complete."""
 TIMELESS = (PREDICTIONS, ITEMS, NODES, VECTORS, COMPLETE)

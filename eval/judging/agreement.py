@@ -66,7 +66,7 @@ def agreement(graders: Sequence[Verdicts], clusters: Mapping[Any, str] | None = 
 
 
 def kappa(first: Verdicts, second: Verdicts) -> float | None:
-    """Cohen's kappa over what both graded; None without common verdicts, or where chance alone explains all agreement."""
+    """Cohen's kappa over the answers that both graded; None without common verdicts, or where chance alone explains all agreement."""
     both = agreement([first, second])
     return None if both is None else both.kappa
 

@@ -79,7 +79,7 @@ def usage() -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one verb; its exit code."""
+    """Run one verb; return its exit code."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     # A last garbage collection took a second at the exit of a large run; the system frees the memory at once anyway.
     atexit.register(gc.freeze)
@@ -117,7 +117,7 @@ def _show(text: str) -> None:
 
 
 def verb(name: str, arguments: Sequence[str]) -> int:
-    """Run a verb with these arguments; its exit code, 2 with one line on standard error for what the user can fix.
+    """Run a verb with these arguments; return its exit code, 2 with one line on standard error for an error that the user can fix.
 
     A verb with settings reads `sys.argv`, as Hydra does.
 

@@ -19,7 +19,7 @@ WORDS = "memory dataset"
 
 
 def main(cfg: Single) -> int:
-    """Run the job of one configuration; its exit code."""
+    """Run the job of one configuration; return its exit code."""
     from scripts.lab.conformance import conformance
 
     return conformance(cfg)

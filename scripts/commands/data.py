@@ -1,4 +1,4 @@
-"""Count what a data set holds: `python -m scripts data <set> [--data ROOT] [--sample] [--unpinned]`."""
+"""Count the content of a data set: `python -m scripts data <set> [--data ROOT] [--sample] [--unpinned]`."""
 
 from __future__ import annotations
 

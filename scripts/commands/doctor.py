@@ -1,4 +1,4 @@
-"""Test what an endpoint can do: `python -m scripts doctor --base-url http://localhost:8000/v1 --model my-model [--embedder my-embedder]`
+"""Test an endpoint's abilities: `python -m scripts doctor --base-url http://localhost:8000/v1 --model my-model [--embedder my-embedder]`
 
 A few dozen small calls test which settings the endpoint accepts, which features it lacks, and the length of prompt that it really reads. A
 table gives each question, finding and meaning; suitable settings are written to `conf/llm/<name>.yaml` for you to review.

@@ -46,7 +46,7 @@ def _check(settings: Sequence[str]) -> int:
 
 
 def report_lines(title: str, found: Report) -> list[str]:
-    """Counts of what was searched, and the leaks."""
+    """Counts of searched objects, and the leaks."""
     looked = ", ".join(f"{count} {channel}" for channel, count in sorted(found.looked.items()))
     lines = [f"{title}: {found.marks} marks in the gold; looked into {looked}."]
     if not found.leaks:
