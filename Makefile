@@ -143,7 +143,7 @@ calibrate: $(VENV)/.installed ## fit SegTreeMem's cosine threshold to an embedde
 judge-card: $(VENV)/.installed ## how often a judge is wrong, on answers made from the data: JUDGE=mem0 DATASET=locomo LIMIT=50
 	$(PY) -m scripts judge-card --judge $(or $(JUDGE),mem0) --dataset $(or $(DATASET),locomo) $(if $(LIMIT),--limit $(LIMIT)) $(filter-out 'models.%,$(OVERRIDES)) $(call given,EMBEDDER,models.embedder) $(call given,MODEL,models.judge) $(ARGS)
 
-order-test: $(VENV)/.installed ## does a memory depend on the order in which it is told: MEMORY="bm25 segtree_td" DATASET=locomo ARGS="--orders 5 --kind turns"
+order-test: $(VENV)/.installed ## does a memory depend on the order in which it gets the sessions: MEMORY="bm25 segtree_td" DATASET=locomo ARGS="--orders 5 --kind turns"
 	$(PY) -m scripts order-test $(or $(MEMORY),bm25) --dataset $(or $(DATASET),locomo) $(OVERRIDES) $(ARGS)
 
 sweep: $(VENV)/.installed ## a sweep of a paper, resumed where it stopped: SWEEP=segtree_propagation (conf/sweep lists them)
