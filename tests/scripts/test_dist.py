@@ -11,6 +11,7 @@ import sys
 import tarfile
 import tomllib
 import zipfile
+from functools import cache
 from importlib.metadata import packages_distributions
 from pathlib import Path
 
@@ -35,7 +36,8 @@ def plain(distribution: str) -> str:
     return re.sub(r"[-_.]+", "-", distribution).lower()
 
 
-def imported() -> set[str]:
+@cache
+def imported() -> frozenset[str]:
     """Distributions that the shipped code imports, also inside functions."""
     found = {"bpe_openai"}  # memsys/tokens.py loads it by its spec
     for path in (path for name in OURS for path in (ROOT / name).rglob("*.py")):
@@ -48,7 +50,7 @@ def imported() -> set[str]:
                 found.add(node.module.partition(".")[0])
     third = found - set(sys.stdlib_module_names) - {*OURS, "tests"}
     known = packages_distributions()
-    return {plain(name) for module in third for name in known.get(module, [module])}
+    return frozenset(plain(name) for module in third for name in known.get(module, [module]))
 
 
 def test_every_core_dependency_is_imported_and_every_import_is_declared() -> None:
