@@ -83,7 +83,7 @@ class CostColumn:
     compared: bool = False
     """Whether the report sorts and plots memories by it."""
     once: str = ""
-    """Field with the same cost where a prefix that prompts share counts once; shown beside it where the two differ."""
+    """Field with the same cost when a prefix that prompts share counts once; shown next to the cost where the two differ."""
 
 
 COST_COLUMNS = (

@@ -68,10 +68,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--orders", type=whole(1), default=3, help="other orders (default: 3)")
     parser.add_argument("--metric", help="judge_<name> or a metric (default: the first)")
     args = parser.parse_intermixed_args(arguments)
-    plain, datasets = [word for word in args.words if "=" not in word], options_of("dataset")
-    chosen = [args.dataset, *(word for word in plain if word in datasets)]
-    settings = [*(f"dataset={name}" for name in chosen), *(word for word in args.words if "=" in word)]
-    return _test([word for word in plain if word not in datasets], settings, args)
+    names = [word for word in args.words if "=" not in word]
+    dataset = names.pop() if names and names[-1] in options_of("dataset") else args.dataset
+    settings = [f"dataset={dataset}", *(word for word in args.words if "=" in word)]
+    return _test(names, settings, args)
 
 
 def _test(names: Sequence[str], settings: Sequence[str], args: argparse.Namespace) -> int:

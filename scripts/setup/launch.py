@@ -7,6 +7,7 @@ import re
 import sys
 from collections.abc import Callable, Sequence
 from functools import wraps
+from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
@@ -72,7 +73,7 @@ def settings_first(arguments: Sequence[str]) -> list[str]:
     """The settings, then the options with their values: Hydra's parser refuses settings on both sides of an option."""
     settings: list[str] = []
     options: list[str] = []
-    for before, argument in zip(["", *arguments], arguments, strict=False):
+    for before, argument in pairwise(["", *arguments]):
         of_option = before in VALUED or (before in ("--info", "-i") and "=" not in argument)
         (options if of_option or argument.startswith("-") else settings).append(argument)
     return [*settings, *options]

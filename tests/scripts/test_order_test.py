@@ -87,6 +87,8 @@ def test_a_history_of_one_session_is_refused_and_its_turns_may_be_swapped(
     assert "of the turns stand in another place" in capsys.readouterr().out
     assert main(["nothing", *settings, "data.transform=oracle"]) == 2
     assert "data.transform must be none" in capsys.readouterr().err
+    assert main(["nothing", "locomo", *settings]) == 2
+    assert "no memory called 'locomo'" in capsys.readouterr().err, "of two data sets none is dropped without a word"
 
 
 def test_every_order_is_another_one_and_the_questions_stay_the_same(tmp_path: Path) -> None:
