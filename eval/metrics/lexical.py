@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import re
 import string
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
@@ -319,8 +320,13 @@ class _Stems:
 @lru_cache(maxsize=8)
 def _rouge_scorer(kind: RougeKind, stemmer: bool) -> Any:
     with _nltk_alone():
+        from absl.logging import get_absl_handler
         from rouge_score.rouge_scorer import RougeScorer
         from rouge_score.tokenizers import Tokenizer
+
+    # rouge-score loads absl, whose handler keeps the standard error of this moment and closes it when logging is configured again,
+    # as for the next job of a multirun; it leaves Python's own open.
+    get_absl_handler().python_handler.setStream(sys.__stderr__)
 
     class Cached(Tokenizer):  # type: ignore[misc]
         def tokenize(self, text: str) -> list[str]:

@@ -294,3 +294,17 @@ def test_sacre_bleu_as_a_metric_is_on_the_scale_of_the_others() -> None:
 def test_importing_the_module_loads_no_heavy_library() -> None:
     code = "import sys, eval.metrics.lexical; print({'nltk', 'rouge_score', 'sacrebleu', 'regex'} & set(sys.modules))"
     assert run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "set()"
+
+
+def test_rouge_leaves_the_standard_error_open_that_it_was_first_used_with() -> None:
+    """absl, which rouge-score loads, closes its stream when logging is configured again, as Hydra does for each job of a multirun."""
+    code = """if True:
+        import io, logging, sys
+        from eval.metrics.lexical import rouge
+        sys.stderr = before = io.StringIO()
+        rouge("a b", "a b", "rougeL")
+        sys.stderr = sys.__stderr__
+        logging.shutdown()
+        print(before.closed)
+    """
+    assert run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "False"
