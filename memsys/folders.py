@@ -159,7 +159,7 @@ def lives(path: Path) -> bool:
 def network_file_system(path: Path) -> str:
     """Type of the network file system on which a path lies; empty for a local disk, and where the system does not say (no /proc)."""
     try:
-        lines = Path("/proc/self/mounts").read_text(errors="replace").splitlines()
+        lines = Path("/proc/self/mounts").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         return ""
     place, best, kind = path.resolve(), -1, ""

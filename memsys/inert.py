@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import csv
 import io
+import os
 import re
 import sys
 from collections.abc import Iterable, Iterator
@@ -73,6 +74,16 @@ def terminal_of(stream: Any) -> Any:
     return stream.terminal if isinstance(stream, Inert) else stream
 
 
+def _writable(stream: Any) -> Any:
+    """The stream below, which escapes characters that its encoding lacks; a null device if the stream was closed before the start."""
+    terminal = terminal_of(stream)
+    if terminal is None:
+        return open(os.devnull, "w", encoding="utf-8")
+    if hasattr(terminal, "reconfigure"):
+        terminal.reconfigure(errors="backslashreplace")
+    return terminal
+
+
 @contextmanager
 def inert_output() -> Iterator[None]:
     """Make standard output and error `Inert` in the block, so that no printed text can act on a terminal.
@@ -80,6 +91,6 @@ def inert_output() -> Iterator[None]:
     After an exception they stay inert, because Python prints the traceback once the block has been left.
     """
     before = sys.stdout, sys.stderr
-    sys.stdout, sys.stderr = Inert(terminal_of(sys.stdout)), Inert(terminal_of(sys.stderr))
+    sys.stdout, sys.stderr = Inert(_writable(sys.stdout)), Inert(_writable(sys.stderr))
     yield
     sys.stdout, sys.stderr = before

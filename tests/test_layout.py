@@ -85,9 +85,10 @@ MEMSYS = [module for module in MODULES if module.parts[0] == "memsys"]
 METHODS = [
     module
     for module in MEMSYS
-    if module.parts[1] not in {"llm", "embed", "local_embedder", "processes", "confine", "products", "services"}
+    if module.parts[1]
+    not in {"llm", "embed", "local_embedder", "processes", "confine", "products", "services", "inert"}
 ]
-"""What memories are made of: no model, no embedder, no process of a released product, no client of a service."""
+"""What memories are made of: no model, no embedder, no process of a released product, no client of a service, no output of a command."""
 ENTRY_POINTS = [module for module in MODULES if module.parts[0] == "scripts" and len(module.parts) == 2]
 CONFIGS = sorted((ROOT / "conf").rglob("*.yaml"))
 OF_MEMORIES = [path for path in CONFIGS if path.parent.name == "memory"]

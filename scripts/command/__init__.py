@@ -110,10 +110,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _show(text: str) -> None:
     """Print; a closed pipe (such as to `head`) is no error."""
-    try:
-        print(text, flush=True)
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    from memsys.inert import inert_output
+
+    with inert_output():
+        try:
+            print(text, flush=True)
+        except BrokenPipeError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def verb(name: str, arguments: Sequence[str]) -> int:

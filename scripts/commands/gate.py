@@ -139,7 +139,9 @@ def read_mapping(file: Path) -> dict[str, Any]:
     from omegaconf import OmegaConf
 
     try:  # JSON is read by its own parser: a baseline is data, so ${…} has no meaning in it
-        values = json.loads(file.read_text()) if file.suffix == ".json" else resolved(OmegaConf.load(file))
+        values = (
+            json.loads(file.read_text(encoding="utf-8")) if file.suffix == ".json" else resolved(OmegaConf.load(file))
+        )
     except (yaml.YAMLError, ValueError, OSError) as error:
         raise RunError(f"{file} cannot be read: {' '.join(str(error).split())[:200]}") from error
     if not isinstance(values, Mapping):

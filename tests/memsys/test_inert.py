@@ -76,6 +76,21 @@ def test_a_traceback_of_a_bug_is_inert_and_the_streams_return_afterwards(capsys:
     assert capsys.readouterr().out == "plain ä 漢 👩‍👩‍👧 \ttab\n"
 
 
+def test_a_character_that_the_encoding_lacks_is_escaped_and_a_closed_stream_is_no_error(monkeypatch: Any) -> None:
+    """Locales of clusters and PYTHONIOENCODING give such encodings; a command that a daemon starts may have no streams."""
+    written = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding="latin-1"))
+    monkeypatch.setattr(sys, "stderr", None)
+
+    def work() -> None:
+        rich_table(Path())
+        print("score: ± .02 – 漢")
+        print("no one reads this", file=sys.stderr)
+
+    assert guarded(work) == 0
+    assert written.getvalue().splitlines()[-1] == "score: \xb1 .02 \\u2013 \\u6f22".encode("latin-1")
+
+
 def test_colours_of_our_own_still_reach_a_terminal_and_foreign_ones_do_not() -> None:
     stream = io.StringIO()
     drawn = console(Inert(stream), force_terminal=True, color_system="standard", width=200, highlight=False)  # type: ignore[arg-type]
