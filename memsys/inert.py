@@ -5,6 +5,7 @@ HTML, LaTeX and Markdown have escapes of their own (`eval.report`).
 
 from __future__ import annotations
 
+import codecs
 import csv
 import io
 import os
@@ -79,7 +80,7 @@ def _writable(stream: Any) -> Any:
     terminal = terminal_of(stream)
     if terminal is None:
         return open(os.devnull, "w", encoding="utf-8")
-    if hasattr(terminal, "reconfigure"):
+    if hasattr(terminal, "reconfigure") and codecs.lookup(terminal.encoding).name != "utf-8":
         terminal.reconfigure(errors="backslashreplace")
     return terminal
 
