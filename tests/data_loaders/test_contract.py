@@ -277,6 +277,7 @@ def seen(history: History, cases: Sequence[Case]) -> str:
     return repr([(case.sessions, history.units(case), [question for question, _ in case.questions]) for case in cases])
 
 
+@pytest.mark.slow
 def test_a_truncated_file_is_named_in_the_error(tmp_path: Path, subtests: pytest.Subtests) -> None:
     for name, file in ((each, file) for each in SETS for file in raw_files(each, SAMPLES)):
         with subtests.test(f"{name} {file.name}"):

@@ -30,6 +30,8 @@ from memsys.llm.scripted import Script, ScriptedLLM
 from memsys.systems.bm25 import BM25
 from memsys.systems.controls import FullHistory, Nothing, Recency
 
+pytestmark = pytest.mark.slow
+
 Make = Callable[..., Run]
 HOST = len(VARIANTS) + 1
 """Builds of a host."""

@@ -18,6 +18,8 @@ from eval.running.loop import run_all
 from eval.running.run import Run
 from memsys.interface import Item, MemorySystem, NodeView, Recall, unit_item
 
+pytestmark = pytest.mark.slow
+
 SYLLABLES = "ba ce di fo gu ka le mi no pu ra se ti vo zu wy".split()
 TURNS, SAID, ASKED = 80, 12, 6
 """Turns of a history, words of a turn, questions about a history."""

@@ -83,6 +83,7 @@ def test_the_variances_are_unbiased_where_histories_differ_in_size() -> None:
         assert values.mean() == pytest.approx({**TRUE, "history": 1.0}[part] ** 2, abs=4 * values.std() / 15)
 
 
+@pytest.mark.slow
 def test_a_source_that_does_nothing_gets_nothing_and_one_that_does_everything_gets_all(
     subtests: pytest.Subtests,
 ) -> None:

@@ -22,6 +22,8 @@ from scripts.tables.html_report import write_report
 from scripts.tables.layout import cells_of, read_lines_of
 from tests.scripts.commands import change
 
+pytestmark = pytest.mark.slow
+
 CONTROLS = ["nothing", "full_history", "recency", "oracle_editor"]
 FAMILIES = ["supersede", "echo", "retract", "users", "poison", "private"]
 

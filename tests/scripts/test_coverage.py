@@ -20,6 +20,7 @@ def test_every_printed_number_has_simulations_and_no_simulation_is_about_another
     assert coverage.TABLE.search(page), "`make coverage` writes between the marks"
 
 
+@pytest.mark.slow
 def test_every_module_simulates_the_numbers_of_the_page() -> None:
     """Few repetitions: this is about the rows, not about their values."""
     named = set(coverage.NAMED.findall(coverage.PAGE.read_text(encoding="utf-8")))

@@ -84,6 +84,7 @@ def real(data_root: Path) -> Reproduce:
     return composed("reproduce", ["table=regression", *where])
 
 
+@pytest.mark.slow
 def test_rows_of_a_column_lose_the_same_evidence_or_the_caption_names_them(tables: list[Place]) -> None:
     assert len(tables) > 50
     check_captions(tables)

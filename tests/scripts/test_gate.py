@@ -22,6 +22,8 @@ from scripts.mock.memory_service import Service
 from scripts.mock.memory_store import Store
 from scripts.setup.options import load_option
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[2]
 PLANTED = '''
 import hashlib

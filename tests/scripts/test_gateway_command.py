@@ -75,6 +75,7 @@ def test_the_cap_is_kept(tmp_path: Path) -> None:
     assert not server.arrivals
 
 
+@pytest.mark.slow
 def test_each_account_gets_a_secret_address_and_a_taken_port_is_named_in_one_sentence(tmp_path: Path) -> None:
     start = [sys.executable, "-m", "scripts", "gateway", "--stand-in", "--mode", "live"]
     serving_one = subprocess.Popen(

@@ -20,6 +20,8 @@ from scripts.setup.options import CONF
 from tests.scripts.commands import load, typed
 from tests.scripts.test_released_runs import TOY
 
+pytestmark = pytest.mark.slow
+
 FAST = ["write_rate=1000", "read_rate=1000", "writes=3", "reads=2", "patience=0"]
 
 

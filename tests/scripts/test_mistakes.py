@@ -12,6 +12,8 @@ import pytest
 from scripts.command import main
 from scripts.mock.endpoint import Mock, application, serving
 
+pytestmark = pytest.mark.slow
+
 ONLINE = "network=true models.memory=m models.reader=m models.judge=m models.embedder=e"
 MISTAKES: Mapping[str, str] = {
     # names

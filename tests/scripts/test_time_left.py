@@ -58,6 +58,7 @@ def estimates(cells: list[Expected], events: list[Event], since: float) -> list[
 RATES = {"bm25": 0.01, "dense": 0.05, "amem": 1.2, "mem0": 0.9, "memtree": 0.4, "segtree": 2.5, "raptor": 0.2}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(5))
 def test_the_time_to_go_holds_within_a_factor_of_two_from_the_first_minute(seed: int) -> None:
     cells, events = timeline(RATES, chains=True, seed=seed)

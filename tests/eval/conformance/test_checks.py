@@ -54,6 +54,7 @@ def of_service(reference: Mapping[str, Any], fault: str) -> ConformanceResult:
         return examine(lambda case: build(rng=np.random.default_rng(0)), PAIRS, 0.3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", ["", *OF_SERVICES])
 def test_a_sabotaged_service_is_refused_with_the_name_of_its_fault(reference: Mapping[str, Any], fault: str) -> None:
     assert named(of_service(reference, fault)) == ([fault] if fault else [])

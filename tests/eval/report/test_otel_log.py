@@ -121,6 +121,7 @@ def test_spans_change_no_line_of_a_run(tmp_path: Path, traced: Traced) -> None:
         assert (watched[0].folder / file.relative_to(plain.folder)).read_bytes() == file.read_bytes()
 
 
+@pytest.mark.slow
 def test_while_it_is_off_nothing_of_it_is_imported() -> None:
     code = (
         "import sys; from scripts.lab.lab import Lab; import tempfile\n"

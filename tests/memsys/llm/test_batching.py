@@ -279,6 +279,7 @@ sys.stdin.read()  # until it is killed
 """
 
 
+@pytest.mark.slow
 def test_what_a_killed_command_left_is_taken_over_by_one_that_runs(
     cache: Path, store: CacheStore, tmp_path: Path
 ) -> None:
@@ -372,6 +373,7 @@ def test_a_batch_behind_many_newer_ones_is_found(cache: Path, store: CacheStore)
         provider.close()
 
 
+@pytest.mark.slow
 def test_a_batch_that_the_provider_no_longer_knows_is_named_and_can_be_forgotten(
     cache: Path, store: CacheStore, capsys: pytest.CaptureFixture[str]
 ) -> None:

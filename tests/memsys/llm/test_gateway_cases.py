@@ -116,6 +116,7 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Played]:
     return results
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_a_client_gets_what_it_asks_for_or_is_refused_by_name_and_a_replay_gives_the_same_bytes(
     case: Case, played: Mapping[str, Played]

@@ -171,6 +171,7 @@ def raw(account: Account, head: str, pieces: Iterator[bytes]) -> bytes:
     return answer
 
 
+@pytest.mark.slow
 def test_a_body_of_pieces_without_a_length_that_never_ends_is_refused(opened: tuple[Gateway, Account]) -> None:
     piece = b"100000\r\n" + b" " * (1 << 20) + b"\r\n"
     answer = raw(opened[1], "Content-Type: application/json\r\nTransfer-Encoding: chunked", repeat(piece, 1000))
@@ -178,6 +179,7 @@ def test_a_body_of_pieces_without_a_length_that_never_ends_is_refused(opened: tu
     assert sent(opened[1])[0] == 200, "the next one is served"
 
 
+@pytest.mark.slow
 def test_a_compressed_body_that_unpacks_to_more_than_the_limit_is_refused(opened: tuple[Gateway, Account]) -> None:
     bomb = zlib.compress(b" " * (200 << 20), 9)
     head = f"Content-Type: application/json\r\nContent-Encoding: deflate\r\nContent-Length: {len(bomb)}"
@@ -214,6 +216,7 @@ FORM = {"type": "json_schema", "json_schema": {"name": "s", "schema": {"type": "
 IMAGES = [{"type": "image_url", "image_url": {"url": f"https://x.test/{number}.png"}} for number in range(20)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "fields",
     [{}, {"tools": TOOLS}, {"response_format": FORM}, {"n": 128}, {"messages": [{"role": "user", "content": IMAGES}]}],

@@ -182,6 +182,7 @@ SERVERS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spender", SPENDERS)
 @pytest.mark.parametrize("server", SERVERS)
 def test_no_race_passes_the_cap_by_more_than_the_first_lie(server: str, spender: str) -> None:

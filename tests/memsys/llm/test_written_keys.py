@@ -49,6 +49,7 @@ def _own_keys(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MEM_SECRET_OTHER", KEY)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS)
 def test_a_key_in_settings_is_refused_before_anything_is_written(way: str) -> None:
     with initialize_config_dir(str(CONF), version_base="1.3"):

@@ -36,6 +36,8 @@ from memsys.settings import with_settings
 from memsys.systems.released import Released
 from scripts.tables.captions import waivers
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[3]
 PROBER, LEAVER, TOY = (ROOT / "tests" / "products" / f"{name}.py" for name in ("prober", "leaver", "toy"))
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="sandboxes, keepers and /proc are Linux's")

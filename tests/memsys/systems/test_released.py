@@ -215,6 +215,7 @@ def test_a_fault_of_the_product_is_an_error_that_says_what_happened(
     assert memory._life.counts[error.__name__.lower()] == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fault", "error", "why"),
     [

@@ -279,6 +279,7 @@ def test_interchangeable_questions_are_shared_out_and_duplicates_are_not_guessed
 # --- what a stranger may send ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("description", "said"),
     [
