@@ -161,7 +161,7 @@ def test_installed_packages_count_with_their_version(elsewhere: Path, monkeypatc
 
 def test_a_module_has_the_distributions_that_the_standard_library_names() -> None:
     known = packages_distributions()
-    for top in ("yaml", "hydra", "numpy", "_pytest", "typing_extensions", "rouge_score", "opentelemetry", "mypyc"):
+    for top in ("yaml", "hydra", "numpy", "_pytest", "pylab", "rouge_score", "opentelemetry", "mypyc"):
         if top in known:
             assert provenance._distributions_of(top) == sorted(set(known[top]))
     assert provenance._distributions_of("no_such_module") == ["no_such_module"]
