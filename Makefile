@@ -5,7 +5,7 @@ PY := $(VENV)/bin/python
 PROFILE ?= $(if $(LOCAL),local,smoke)
 WHEELS := --only-binary=:all: --no-binary=antlr4-python3-runtime,rouge-score
 # Of all that is installed only these two packages have no wheel. Hashes are for make product and make local-model: pip checks none beside -e.
-PIP := $(PY) -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
+PIP := $(PY) -m pip install --quiet --disable-pip-version-check --no-compile
 OURS := $(WHEELS) -c constraints.txt -e '.[cluster,graph,wandb,notebooks,dev]'
 PAPER ?= segtreemem
 TABLE ?= 4
@@ -43,8 +43,8 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	@$(call fits,$(PYTHON)) || { echo "error: $(PYTHON) is $$($(PYTHON) --version 2>&1); memsys-bench needs Python 3.11, 3.12 or 3.13: make … PYTHON=python3.12" >&2; exit 1; }
 	@test ! -d $(VENV) || $(call fits,$(PY)) || { echo "$(VENV) holds another Python or is incomplete; it is made again" >&2; rm -rf $(VENV); }
 	$(PYTHON) -m venv $(VENV)
-	$(PIP) 'uv>=0.9'
-	@# uv takes a tenth of pip's time, but reads no index of pip's settings.
+	$(PIP) -c constraints.txt uv
+	@# uv takes a fifth of pip's time, but reads no index of pip's settings.
 	@{ ! $(PY) -m pip config list | grep -q '\.index-url' && UV_LINK_MODE=copy $(VENV)/bin/uv pip install --quiet --python $(PY) $(OURS); } \
 	  || { echo "pip installs the packages, which takes a minute or two" >&2; $(PIP) $(OURS); }
 	@touch $@

@@ -8,7 +8,6 @@ from __future__ import annotations
 import codecs
 import csv
 import io
-import os
 import re
 import sys
 from collections.abc import Iterable, Iterator
@@ -76,10 +75,8 @@ def terminal_of(stream: Any) -> Any:
 
 
 def _writable(stream: Any) -> Any:
-    """The stream below, which escapes characters that its encoding lacks; a null device if the stream was closed before the start."""
+    """The stream below, which from now on escapes characters that its encoding lacks."""
     terminal = terminal_of(stream)
-    if terminal is None:
-        return open(os.devnull, "w", encoding="utf-8")
     if hasattr(terminal, "reconfigure") and codecs.lookup(terminal.encoding).name != "utf-8":
         terminal.reconfigure(errors="backslashreplace")
     return terminal

@@ -79,7 +79,10 @@ def usage() -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one verb; return its exit code."""
+    """Run one verb; return its exit code. A standard stream that was closed before the start, as by a daemon, is the null device."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115  open as long as the process
     given = list(sys.argv[1:] if arguments is None else arguments)
     # A last garbage collection took a second at the exit of a large run; the system frees the memory at once anyway.
     atexit.register(gc.freeze)

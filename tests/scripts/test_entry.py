@@ -19,6 +19,7 @@ from eval.running.loop import allow_files
 from memsys.lean import cores
 from memsys.llm.protocol import ModelError
 from memsys.prompts import PromptError
+from scripts.command import main
 from scripts.setup.exits import guarded
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -159,6 +160,16 @@ def test_the_makefile_needs_no_program_that_macos_has_in_another_version() -> No
     recipes = [line for line in (ROOT / "Makefile").read_text().splitlines() if line.startswith("\t")]
     gnu = re.compile(r"\b(sed|readlink -f|realpath|nproc|timeout|grep -P|date -d|sort -V)\b")
     assert not [line for line in recipes if gnu.search(line)]
+
+
+@pytest.mark.parametrize("verb", ["help", "list judges", "run bm25 locomo"])
+def test_a_command_works_without_standard_streams(verb: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a daemon may start it; `print` alone does nothing then, but tables ask for the width of the terminal."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["memsys-bench"])
+    monkeypatch.setattr(sys, "stdout", None)
+    monkeypatch.setattr(sys, "stderr", None)
+    assert main(verb.split()) == 0
 
 
 # --- make ---------------------------------------------------------------------------------------------------------------
