@@ -10,8 +10,12 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import cache
 from importlib.abc import MetaPathFinder
+from importlib.metadata import version
+from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 _ONE_AT_A_TIME = threading.Lock()
 _left_out: ContextVar[frozenset[str]] = ContextVar("left_out", default=frozenset())
@@ -51,6 +55,38 @@ def one_core(*modules: str) -> Iterator[None]:
             importlib.import_module(module)
         with threadpool_limits(1):
             yield
+
+
+@cache
+def umap() -> Any:
+    """Import UMAP so that only the first process of an environment compiles it, which takes 15 s; returns the module.
+
+    By default numba keeps on disk only the functions whose authors ask for it. The others go into a folder beside them. It is named
+    after the versions of both packages, because numba does not see a change in a function of another file. Where nothing can be
+    written, each process compiles, as without this function.
+
+    Raises:
+        ImportError: umap-learn is not installed.
+    """
+    import numba
+    import umap
+    from numba.core.dispatcher import Dispatcher
+
+    packages = {"umap": "umap-learn", "pynndescent": "pynndescent"}
+    compiled = Path(umap.__file__).parent / "__pycache__" / "-".join(version(name) for name in packages.values())
+    config: Any = numba.config
+    default, config.CACHE_DIR = config.CACHE_DIR, config.CACHE_DIR or str(compiled)
+    try:
+        for name, module in list(sys.modules.items()):
+            if name.partition(".")[0] in packages:
+                for value in vars(module).values():
+                    if isinstance(value, Dispatcher) and not value.signatures and not value.stats.cache_path:
+                        value.enable_caching()
+    except RuntimeError:  # numba finds no folder in which it may write
+        pass
+    finally:
+        config.CACHE_DIR = default
+    return umap
 
 
 @contextmanager

@@ -27,6 +27,7 @@ from eval.report.tables import AnyCell, Measure
 from eval.statistics.stats import Estimate, estimate, preferred_interval, stratified
 from eval.structure.tree import Tree, depths, top_down
 from memsys.inert import csv_text
+from memsys.lean import umap
 from memsys.tokens import count_tokens
 
 PROJECTIONS = ("pca", "umap")
@@ -262,11 +263,11 @@ def projected(vectors: np.ndarray, how: str, seed: int) -> np.ndarray:
 
 def _umap(vectors: np.ndarray, seed: int) -> np.ndarray:
     try:
-        import umap
+        library = umap()
     except ImportError as error:
         raise RunError("projection=umap needs umap-learn: pip install 'memsys-bench[cluster]'") from error
     near = min(15, len(vectors) - 1)
-    fitted = umap.UMAP(n_neighbors=near, metric="cosine", init="random", random_state=seed, n_jobs=1)
+    fitted = library.UMAP(n_neighbors=near, metric="cosine", init="random", random_state=seed, n_jobs=1)
     return np.asarray(fitted.fit_transform(vectors), dtype=np.float64)
 
 

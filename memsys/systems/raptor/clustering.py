@@ -116,9 +116,7 @@ def _reduced(vectors: np.ndarray, settings: Clustering, components: int, neighbo
         left, values, _ = np.linalg.svd(vectors - vectors.mean(axis=0), full_matrices=False)
         projected: np.ndarray = left[:, :components] * values[:components]
         return projected
-    from umap import UMAP
-
-    reducer = UMAP(
+    reducer = lean.umap().UMAP(
         n_neighbors=min(neighbours, len(vectors) - 1),
         n_components=components,
         metric="cosine",
