@@ -82,7 +82,7 @@ def _installed(command: Sequence[str]) -> None:
 
 def lines_of(command: Sequence[str], base_url: str) -> dict[str, dict[str, str]]:
     """What a driver printed, by case."""
-    environment = {**os.environ, "OPENAI_API_KEY": "none", "PYTHONDONTWRITEBYTECODE": "1"}
+    environment = {**os.environ, "OPENAI_API_KEY": "none"}
     done = subprocess.run([*command, base_url], capture_output=True, text=True, timeout=240, env=environment)
     lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith('{"case"')]
     assert lines, done.stderr[-2000:]

@@ -21,6 +21,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("conf", "data_loaders", "eval", "memsys", "scripts")
 BLOCK = re.compile(r"^```(\w+)\n# (\S+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 """A block of code whose first line names its file: language, path, content."""
+HALF_WRITTEN = shutil.ignore_patterns("*.pyc.*")  # by another worker; compiled modules are copied
 SCRIPTS = Path(sys.executable).parent
 
 
@@ -28,7 +29,7 @@ SCRIPTS = Path(sys.executable).parent
 def checkout(tmp_path: Path) -> Path:
     """A copy of the packages with the memory contract, without the other memories' settings."""
     for name in PACKAGES:
-        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(ROOT / name, tmp_path / name, ignore=HALF_WRITTEN)
     (tmp_path / "tests" / "memsys").mkdir(parents=True)
     contract = ("test_contract.py", "memory_contract.py", "memory_stories.py", "contract_history.json", "conftest.py")
     for name in ("conftest.py", *(f"memsys/{file}" for file in contract)):
@@ -40,7 +41,7 @@ def checkout(tmp_path: Path) -> Path:
 
 
 def call(folder: Path, *command: str) -> str:
-    environment = {**os.environ, "PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
+    environment = {**os.environ, "PYTHONPATH": str(folder)}
     done = subprocess.run(
         command, cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=200
     )

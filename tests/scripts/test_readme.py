@@ -119,6 +119,16 @@ def test_every_file_that_is_named_exists(page: str) -> None:
     assert not {path for path in named - own if not (ROOT / path).is_file()}
 
 
+def test_every_entry_of_the_changelog_is_one_line_that_links_to_a_file_that_exists() -> None:
+    entries = [line for line in text_of("CHANGELOG.md").splitlines() if line and not line.startswith("#")][1:]
+    for entry in entries:
+        assert entry.startswith("- "), entry
+        targets = re.findall(r"\]\(([^)#]+)[^)]*\)", entry)
+        assert targets, entry
+        assert len(re.sub(r"\[[^]]*\]\([^)]*\)", "", entry)) <= 160, entry
+        assert not [target for target in targets if not (ROOT / target).exists()], entry
+
+
 def test_every_function_on_the_walk_can_be_found() -> None:
     names = re.findall(r"`((?:data_loaders|memsys|eval|scripts)(?:\.\w+)+)`", text_of("ARCHITECTURE.md"))
     assert len(names) > 20
