@@ -9,7 +9,6 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import pandas
 import pytest
 from hypothesis import given
 from mutations import BROKEN_BYTES, broken_copies, check_only_data_errors, mutated_json, write_json, write_jsonl
@@ -87,6 +86,8 @@ def test_the_rule_is_an_instruction_and_no_part_of_what_a_memory_searches_with()
 
 
 def test_a_parquet_file_and_jsonl_give_the_same_cases(tmp_path: Path) -> None:
+    import pandas
+
     pandas.DataFrame(ROWS).to_parquet(tmp_path / "rows.parquet")
     assert (
         list(load(tmp_path / "rows.parquet"))

@@ -10,7 +10,6 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-import bm25s
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -20,6 +19,7 @@ from data_loaders.locomo import CATEGORIES, UNANSWERABLE, audit_caption, ceiling
 from data_loaders.schema import Case, DataError
 from data_loaders.source import data_root, find, sample
 from data_loaders.units import lost_evidence, make_units
+from memsys.lean import hide_modules
 
 SAMPLE = sample("locomo.json").path
 RAW = json.loads(SAMPLE.read_text(encoding="utf-8"))
@@ -306,6 +306,9 @@ def test_the_sample_has_what_it_is_meant_to_show(cases: Sequence[Case]) -> None:
 
 
 def test_in_the_sample_bm25_finds_more_evidence_than_recency(cases: Sequence[Case]) -> None:
+    with hide_modules("numba"):
+        import bm25s
+
     found = Counter[str]()
     for case in cases:
         units = make_units(case.sessions, "ab_pair").units

@@ -7,7 +7,6 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-import pandas
 import pytest
 from hydra.utils import instantiate
 from hypothesis import given
@@ -173,6 +172,8 @@ def test_evidence_that_is_not_in_the_context_is_dropped_and_noted(tmp_path: Path
 
 
 def test_parquet_json_and_jsonl_give_the_same_case(tmp_path: Path) -> None:
+    import pandas
+
     rows = [each for each in json.loads(SAMPLE.read_text(encoding="utf-8")) if each["metadata"]["question_ids"]]
     pandas.DataFrame(rows).to_parquet(tmp_path / "rows.parquet")
     (from_parquet,) = load(tmp_path / "rows.parquet")
@@ -276,6 +277,8 @@ def test_a_mutated_context_loads_or_is_refused(tmp_path: Path, mutated: Any) -> 
 
 
 def test_damaged_bytes_load_or_are_refused(tmp_path: Path, subtests: pytest.Subtests) -> None:
+    import pandas
+
     for name in ["rows.json", "rows.jsonl", "rows.parquet"]:
         for damage in BROKEN_BYTES:
             with subtests.test(name=name, damage=damage):

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import krippendorff
 import numpy as np
 import pytest
-from scipy.stats import beta
-from sklearn.metrics import cohen_kappa_score
-from statsmodels.stats.inter_rater import cohens_kappa
+from scipy.special import betaincinv
 
 from eval.judging.agreement import Verdicts, agreement, alpha, kappa
 
@@ -27,6 +24,10 @@ def graders(rng: np.random.Generator, n: int, skills: Sequence[float], share: fl
 
 
 def test_kappa_and_alpha_are_those_of_statsmodels_sklearn_and_krippendorff() -> None:
+    import krippendorff
+    from sklearn.metrics import cohen_kappa_score
+    from statsmodels.stats.inter_rater import cohens_kappa
+
     rng = np.random.default_rng(3)
     for n, skills in ((40, (0.8, 0.5)), (200, (0.1, 0.0)), (60, (0.9, 0.7, 0.4, 0.2))):
         every = graders(rng, n, skills)
@@ -66,7 +67,7 @@ def test_intervals_of_simulated_graders_cover_the_true_agreement() -> None:
         for place, interval in enumerate((found.kappa_interval, found.alpha_interval)):
             covered[place] += interval.low <= truth <= interval.high
     # At least .94, but for chance: 200 rounds have a standard error of .015.
-    assert all(beta.ppf(0.999, each + 1, rounds - each) >= 0.94 for each in covered)
+    assert all(betaincinv(each + 1, rounds - each, 0.999) >= 0.94 for each in covered)
     assert (covered / rounds > 0.91).all()
 
 

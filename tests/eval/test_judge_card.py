@@ -7,8 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from scipy.stats import beta
-from statsmodels.stats.proportion import proportion_confint
+from scipy.special import betaincinv
 
 from eval.files.store import RunError
 from eval.judging.judge_card import (
@@ -58,7 +57,7 @@ def simulated(rng: np.random.Generator, n: int, luck: float = 0.15) -> Card:
 
 def covers(covered: int, rounds: int, wanted: float = 0.94) -> bool:
     """Whether this many of the rounds agree with a coverage of `wanted`, but for chance."""
-    return bool(beta.ppf(0.999, covered + 1, rounds - covered) >= wanted) and covered / rounds > wanted - 0.025
+    return bool(betaincinv(covered + 1, rounds - covered, 0.999) >= wanted) and covered / rounds > wanted - 0.025
 
 
 def test_a_generous_a_strict_and_a_silent_judge_get_what_they_deserve() -> None:
@@ -94,6 +93,8 @@ def test_a_verdict_that_turns_with_the_order_of_the_prompt_shows_in_the_order_an
 
 
 def test_the_interval_by_kind_is_wilson_s() -> None:
+    from statsmodels.stats.proportion import proportion_confint
+
     line = card([ProbeVerdicts("vague", False, (float(number < 7),)) for number in range(50)]).lines[0]
     assert line.interval is not None
     assert (line.interval.low, line.interval.high) == pytest.approx(
@@ -102,6 +103,8 @@ def test_the_interval_by_kind_is_wilson_s() -> None:
 
 
 def test_the_interval_of_a_plain_share_is_jeffreys() -> None:
+    from statsmodels.stats.proportion import proportion_confint
+
     interval = Share(0.14, 50.0, 50).interval
     assert (interval.low, interval.high) == pytest.approx(proportion_confint(7, 50, method="jeffreys"), abs=1e-9)
 

@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from subprocess import run
 
-import nltk
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -15,6 +14,9 @@ from eval.files.records import Prediction, Score
 from eval.metrics import lexical
 from scripts.assembly.scorers import metric_title, metrics
 from scripts.setup.options import metric_options
+
+with lexical._nltk_alone():  # all of it takes four seconds to import
+    import nltk
 
 QUESTION = Question("q1", "Which one?")
 

@@ -8,7 +8,6 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-import networkx
 import numpy as np
 import pytest
 import yaml
@@ -152,6 +151,8 @@ def test_the_walk_over_what_was_written_has_the_worked_ranks() -> None:
 
 @pytest.mark.parametrize("damping", [0.1, 0.5, 0.9])
 def test_the_walk_equals_networkx_also_where_it_cannot_go_on(damping: float) -> None:
+    import networkx
+
     random = np.random.default_rng(3)
     weights = np.triu(random.random((40, 40)) * (random.random((40, 40)) < 0.08), 1)
     weights[:, [7, 11]] = weights[[7, 11], :] = 0  # isolated nodes, one of them seeded
@@ -357,6 +358,8 @@ def test_a_passage_with_three_facts_about_the_seed_beats_one_with_a_single_fact(
 
 
 def test_a_passage_of_version_1_scores_the_rank_of_the_ends_of_its_facts() -> None:
+    import networkx
+
     made, _ = memory(THREE_AND_ONE, version=1, named='{"named_entities": ["Stella"]}')
     graph = networkx.Graph()
     for subject, _, other in (fact for facts in THREE_AND_ONE.values() for fact in facts):
