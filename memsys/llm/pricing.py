@@ -86,6 +86,7 @@ class SpendingCapReached(EndOfRun):
 SUSPECTED = 8.0
 """Assumed cost of a call in flight, as a multiple of its reservation, because a server's bill is not known before its reply."""
 
+AGAIN = "the same command with a higher max_usd (make … MAX_USD=) goes on from there"
 EQUAL = 1e-9
 """Costs that differ by a smaller share are equal."""
 
@@ -228,7 +229,7 @@ class Purse:
     def _refusal(self) -> SpendingCapReached:
         self.reached = True
         return SpendingCapReached(
-            f"max_usd={self.max_usd} would be exceeded ({self.spent:.4f} spent, {self._reserved:.4f} in flight)"
+            f"max_usd={self.max_usd} would be exceeded ({self.spent:.4f} spent, {self._reserved:.4f} in flight); {AGAIN}"
         )
 
     def _entered(self, made: Reservation) -> bool:
@@ -275,8 +276,7 @@ class Purse:
         """If the cap refused a call: the amount spent and how to continue; else empty."""
         if not self.reached:
             return ""
-        again = "the same command with a higher max_usd (make … MAX_USD=) goes on from there"
-        return f"Stopped at max_usd={self.max_usd:g}: {self.spent:.4f} USD spent; {again}."
+        return f"Stopped at max_usd={self.max_usd:g}: {self.spent:.4f} USD spent; {AGAIN}."
 
     def settle(self, made: Reservation, actual: float | None) -> None:
         """Replace a reservation by the call's actual cost; None means unknown, and the reserved amount is taken."""

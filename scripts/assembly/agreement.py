@@ -8,16 +8,34 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from eval.files.store import RunError
 from eval.running.run import Run
 from memsys.llm.batching.endpoint import BatchSettings
 from scripts.assembly.local import at_pace, pace
 from scripts.assembly.models import Models
 from scripts.assembly.plan import Plan, plan, total_usd
+from scripts.assembly.scorers import judging
 from scripts.assembly.steps import workable
 from scripts.settings.prices import how_to_give
 
 if TYPE_CHECKING:
     from scripts.settings.schema import Settings
+
+
+def ask_without_plan(cfg: Settings, models: Models) -> None:
+    """Ask before a command that plans nothing makes its first call, if a model has a price; `yes=true` or a cap agrees.
+
+    Raises:
+        RunError: the answer is no, or there is no terminal.
+    """
+    names = models.paid_names
+    if cfg.replay or cfg.yes or cfg.max_usd is not None or not names:
+        return
+    costs = f"{', '.join(names)} cost{'' if len(names) > 1 else 's'} money, and this command does not estimate how much"
+    if not sys.stdin.isatty():
+        raise RunError(f"{costs}; set a cap with max_usd=DOLLARS, or agree with yes=true (make … MAX_USD=, YES=1)")
+    if input(f"{costs}. Spend without a cap? [y/N] ").strip().lower() not in ("y", "yes"):
+        raise RunError("the costs were declined; max_usd=DOLLARS sets a cap")
 
 
 def agreed(
@@ -34,6 +52,8 @@ def agreed(
     Raises:
         RunError: a replay needs a service's run that is not finished.
     """
+    for name in dict.fromkeys(name for names in judges.values() for name in names):
+        judging(cfg, models, name)  # a judge's own model may have a price
     local = models.memory.endpoint if cfg.profile_name == "local" else None
     if cfg.replay or not (cfg.profile_name == "paper" or local is not None or models.paid):
         return True, None

@@ -140,10 +140,15 @@ class Models:
     @property
     def paid(self) -> bool:
         """Whether a call of some model is known to cost money."""
-        chat = [model.prices for model in (self.memory, self.reader, self.judge, self.probe)]
-        costs = [settings.cost(1, 1) for settings in chat if settings is not None]
-        costs += [self.embedder_prices.cost(1, 0)] if self.embedder_prices is not None else []
-        return any(cost for cost in costs)
+        return bool(self.paid_names)
+
+    @property
+    def paid_names(self) -> list[str]:
+        """Names of the models of all roles, and of the further judges built so far, whose calls are known to cost money."""
+        every = [self.memory, self.reader, self.judge, self.probe, *self.by_name.values()]
+        chat = {model.name: model.prices.cost(1, 1) for model in every if model.prices is not None}
+        embedder = {} if self.embedder_prices is None else {self.embedder_name: self.embedder_prices.cost(1, 0)}
+        return [name for name, cost in {**chat, **embedder}.items() if cost]
 
     @property
     def prices(self) -> dict[str, Price]:

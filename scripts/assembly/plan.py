@@ -14,7 +14,7 @@ import tempfile
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
-from functools import partial, reduce
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -253,12 +253,14 @@ def plan(
         graders = {
             name: [replace(judging(cfg, models, each), llm=offline) for each in own] for name, own in judges.items()
         }
-        by_run = _usage(samples, graders)
+        others = {each.identity: each for each in models.by_name.values() if each.identity != models.judge.identity}
+        by_run = _usage(samples, graders, others)
         failures = tuple(line for sample in samples for line in _failures(sample))
     again = {sample.planned.folder for sample in samples if sample.run.replicate}
     later = _added(used for folder, used in by_run.items() if folder in again)
     whole = _added(by_run.values())
     by_role = {role: getattr(models, role) for role in ROLES[:-1] if role != "probe" or whole["probe"].calls}
+    by_role |= {role: model for role, model in others.items() if role in whole}
     shares = _shares(whole, by_role, models)
     lines = tuple(line for name, counts in sizes.items() for line in _detectable(name, counts))
     most = 1 + max((sample.run.replicate for sample in samples), default=0)
@@ -271,8 +273,13 @@ def plan(
     return Plan(tuple(shares), lasting, lines, chains, failures, again_shares, left, costs)
 
 
-def _usage(samples: Iterable[Sample], judges: Mapping[str, Sequence[Judging]]) -> dict[Path, dict[str, Usage]]:
-    """Usage by run folder and role, scaled to the whole of each run. Of runs that share a build, the first bears its cost."""
+def _usage(
+    samples: Iterable[Sample], judges: Mapping[str, Sequence[Judging]], others: Collection[str]
+) -> dict[Path, dict[str, Usage]]:
+    """Usage by run folder and role, scaled to the whole of each run. Of runs that share a build, the first bears its cost.
+
+    Judges with one of the `others` as their own model stand under its identity in place of a role.
+    """
     builds: set[str] = set()
     by_run: dict[Path, dict[str, Usage]] = {}
     for sample in samples:
@@ -280,19 +287,24 @@ def _usage(samples: Iterable[Sample], judges: Mapping[str, Sequence[Judging]]) -
         _add_run(used, sample, counts_build=sample.run.shared not in builds)
         builds |= {sample.run.shared} - {""}
         for judge in judges.get(sample.run.dataset, ()):
-            _add_judge(used["judge"], sample, judge)
+            _add_judge(used.setdefault(judge.model if judge.model in others else "judge", Usage()), sample, judge)
     return by_run
 
 
 def _added(parts: Iterable[Mapping[str, Usage]]) -> dict[str, Usage]:
     """Usage by role, added up."""
-    return reduce(
-        lambda one, two: {role: one[role].plus(two[role]) for role in ROLES}, parts, {role: Usage() for role in ROLES}
-    )
+    total = {role: Usage() for role in ROLES}
+    for part in parts:
+        for role, used in part.items():
+            total[role] = total.get(role, Usage()).plus(used)
+    return total
 
 
 def _shares(usage: Mapping[str, Usage], by_role: Mapping[str, Model], models: Models) -> list[Share]:
-    shares = [usage[role].share(role, model.name, model.prices) for role, model in by_role.items()]
+    shares = [
+        usage.get(role, Usage()).share(role if role in ROLES else "judge", model.name, model.prices)
+        for role, model in by_role.items()
+    ]
     return [*shares, usage["embedder"].share("embedder", models.embedder_name, models.embedder_prices)]
 
 
@@ -358,10 +370,11 @@ def duration(cfg: Settings, models: Models, shares: Sequence[Share], longest: fl
     endpoints = {id(endpoint): endpoint for endpoint in models.endpoints.values()}
     measured = [endpoint.latency for endpoint in endpoints.values() if endpoint.latency is not None]
     latency = sum(measured) / len(measured) if measured else SECONDS_PER_CALL
-    settings = {"memory": models.memory, "reader": models.reader, "judge": models.judge, "probe": models.probe}
+    every = (models.memory, models.reader, models.judge, models.probe, *models.by_name.values())
+    chat = {model.name: model.prices for model in every}
     minutes: dict[str, float] = {}
     for share in shares:  # roles that share a model share its limits
-        prices = settings[share.role].prices if share.role in settings else models.embedder_prices
+        prices = models.embedder_prices if share.role == "embedder" else chat[share.model]
         rpm = (prices.rpm if prices else None) or cfg.endpoint.rpm
         tpm = (prices.tpm if prices else None) or cfg.endpoint.tpm
         for kind, used, rate in (("r", share.calls, rpm), ("t", share.tokens_in + share.tokens_out, tpm)):

@@ -103,11 +103,12 @@ def _check_all(models: Models, chat_models: list[ServedModel], timeout: float) -
 
 
 def _chat_models(models: Models) -> Iterator[ServedModel]:
-    """Chat models at endpoints, each once with all its roles."""
+    """Chat models at endpoints, each once with all its roles; also those of judges with a model of their own that are built."""
     roles: dict[tuple[str, str, str], list[str]] = {}
     by_key: dict[tuple[str, str, str], Model] = {}
-    for role in ("memory", "reader", "judge", "probe"):
-        model: Model = getattr(models, role)
+    filled: dict[str, Model] = {role: getattr(models, role) for role in ("memory", "reader", "judge", "probe")}
+    own = {f"judge {model.name}": model for model in models.by_name.values() if model not in filled.values()}
+    for role, model in {**filled, **own}.items():
         if model.endpoint is not None and model.prices is not None:
             key = (model.endpoint.base_url, model.endpoint.key_env, repr(model.prices))
             roles.setdefault(key, []).append(role)
@@ -222,9 +223,8 @@ def _examined(models: Models, chat_models: list[ServedModel], timeout: float) ->
         if stops := [finding for finding in findings if finding.level == "stop"]:
             raise RunError(f"{served.name} will not do: {stops[0].found} ({stops[0].means})")
     print(f"check-up: {calls} calls, {models.purse.spent - before:.4f} USD at known prices", file=sys.stderr)
-    return replace(
-        models, **{role: replace(getattr(models, role), prices=settings) for role, settings in learned.items()}
-    )
+    roles = {role: getattr(models, role) for role in learned if hasattr(models, role)}  # not a judge's own model
+    return replace(models, **{role: replace(model, prices=learned[role]) for role, model in roles.items()})
 
 
 def _differences(before: ModelSettings, after: ModelSettings) -> Mapping[str, Any]:

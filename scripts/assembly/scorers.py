@@ -57,7 +57,7 @@ def refuse_unfit(run: Run, graders: Sequence[Judging]) -> None:
 
 
 def finished(cfg: Settings, models: Models, runs: Sequence[Run], judges: Mapping[str, Sequence[str]]) -> bool:
-    """Whether every question of these runs is answered and judged, so that no model will be called.
+    """Whether every question of these runs is answered and judged, so that no model will be called; builds the judges' models.
 
     Args:
         judges: names of the judges by data set.
@@ -65,9 +65,10 @@ def finished(cfg: Settings, models: Models, runs: Sequence[Run], judges: Mapping
     Raises:
         RunError: a file of a run is damaged.
     """
+    graders = {name: [judging(cfg, models, each) for each in own] for name, own in judges.items()}
     return all(
         all(is_answered([run], case) for case in run.cases)
-        and all(is_judged(run, judging(cfg, models, name)) for name in judges.get(run.dataset, ()))
+        and all(is_judged(run, grader) for grader in graders.get(run.dataset, ()))
         for run in runs
     )
 

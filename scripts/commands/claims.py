@@ -157,7 +157,7 @@ def _judged(wanted: Sequence[Claim], args: argparse.Namespace, settings: Sequenc
     data = [f"data.root={args.data}"] if args.data else []
     # regardless of the profile's cut
     whole = ("data.source=real", "data.size=all", "data.max_cases=null", "data.transform=none")
-    lab = Lab(f"results={args.results}", *settings, *whole, *data)
+    lab = Lab(f"results={args.results}", *settings, *whole, *data, probe=False)
     text, code = rejudge(wanted, args.judge, lab, data_root(check_data_root(lab.cfg.data)))
     if text:
         place = Path(lab.cfg.results) / "claims" / "rejudged.md"

@@ -100,7 +100,7 @@ def compare(names: Sequence[str], settings: Sequence[str], metric: str | None, c
     """
     if len(set(names)) < len(names) or len(names) < 2:
         raise RunError(f"compare needs two memories or more, each named once; found: {', '.join(names) or 'none'}")
-    lab = Lab(*settings)
+    lab = Lab(*settings, probe=False)
     options = [lab.memory(name) for name in names]  # a wrong name is refused before anything is built
     dataset = lab.load()
     if not lab.agreed(options, dataset, lab.judges(dataset)):

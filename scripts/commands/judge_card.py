@@ -34,7 +34,7 @@ from eval.report.cell import asked, refusals
 from eval.report.ratings import rated_sample, ratings_of
 from eval.report.tables import corrected_text, shown_share
 from eval.statistics.stats import Interval, estimate
-from scripts.assembly.scorers import card_file, judging
+from scripts.assembly.scorers import card_file
 from scripts.lab.lab import Lab
 from scripts.setup.arguments import verb_parser, whole
 from scripts.setup.options import options as options_of
@@ -57,7 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("settings", nargs="*", help="settings of memsys-bench run: key=value")
     options = parser.parse_args(arguments)
     lab = Lab(*options.settings)
-    grading = judging(lab.cfg, lab.models, options.judge)
+    grading = lab.judging(options.judge)
     data = lab.load(options.dataset)
     made = spread(list(probes([data.cases[index] for index in range(len(data.cases))])), options.limit)
     if not made:
@@ -148,7 +148,7 @@ def prompt_lines(lab: Lab, chosen: str, made: Sequence[Probe], graded: Sequence[
     asked, refused = [ByPrompt(own, card(graded), _accepted(graded))], dict[str, list[str]]()
     for name in options_of("judge"):
         if name != own:
-            grading = judging(lab.cfg, lab.models, f"{name}@{model}" if model else name)
+            grading = lab.judging(f"{name}@{model}" if model else name)
             if reason := why_not(grading.judge, grading.prompts, made):
                 refused.setdefault(reason, []).append(name)
             else:

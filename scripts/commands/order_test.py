@@ -87,6 +87,8 @@ def _test(names: Sequence[str], settings: Sequence[str], args: argparse.Namespac
     for option in choices:
         answered = [lab.score(lab.ask(option, dataset)) for dataset in others]
         first, *again = built_again(lab, option, usual, args.orders)
+        if stop := lab.models.purse.stop:
+            raise RunError(stop)
         effects.append(order_effect(first, answered, again, args.metric))
     metric = args.metric or next(iter(answered[0].cells))
     lines = [f"# {usual.title} in other orders of its {args.kind}: {answered[0].cells[metric].column.metric}", ""]

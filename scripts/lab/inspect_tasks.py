@@ -29,6 +29,7 @@ from eval.running.run import Run, build_memory
 from memsys.interface import Recall
 from memsys.llm.replies import why_none
 from memsys.tokens import count_tokens
+from scripts.assembly.agreement import ask_without_plan
 from scripts.assembly.datasets import Data
 from scripts.assembly.runs import memory_run, reader
 from scripts.assembly.scorers import metrics
@@ -115,8 +116,7 @@ def _remember(
     if reader not in ("inspect", "ours"):
         raise RunError(f"reader must be inspect or ours, found {reader!r}")
     lab = Lab(*settings, probe=reader == "ours")
-    if lab.models.paid and lab.cfg.max_usd is None and not lab.cfg.replay:
-        raise RunError("nobody is asked before a memory pays for calls here: set max_usd=5, or another cap")
+    ask_without_plan(lab.cfg, lab.models)
     histories = _histories(lab, memory, lab.load(dataset))
 
     async def solve(state: Any, generate: Any) -> Any:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from eval.files.imported import described
 from eval.files.run_folder import judged_by
 from eval.files.store import RunError
+from eval.judging.score import Judging
 from eval.report.cell import ALL, Asked, Cell, Column, asked, outcomes
 from eval.report.rendering import intervals, p_text
 from eval.report.tables import Row, Table, only_about
@@ -19,10 +20,11 @@ from eval.running.run import Run
 from eval.statistics.stats import ENOUGH_CLUSTERS, Difference
 from memsys.interface import MemorySystem
 from memsys.llm import stopping
-from scripts.assembly.agreement import agreed
+from scripts.assembly.agreement import agreed, ask_without_plan, confirmed
 from scripts.assembly.datasets import Data, data
 from scripts.assembly.local import with_local_models
 from scripts.assembly.models import build_models
+from scripts.assembly.plan import Plan
 from scripts.assembly.readiness import prepared
 from scripts.assembly.runs import memory_run, reader
 from scripts.assembly.scorers import (
@@ -110,7 +112,8 @@ class Lab:
         probe: check at once that every endpoint answers; False leaves this to `agreed`, which checks only if there is work left.
 
     Raises:
-        RunError: a setting is unknown or out of range, or an endpoint does not answer.
+        RunError: a setting is unknown or out of range, or an endpoint does not answer; with `probe` also if a model has a price and
+            neither `max_usd` nor `yes` is set, and the question is declined or there is no terminal.
     """
 
     def __init__(self, *settings: str, cfg: Single | None = None, probe: bool = True) -> None:
@@ -119,9 +122,19 @@ class Lab:
             cfg = composed("config", settings)
         self.cfg = with_local_models(cfg)
         self.models = build_models(self.cfg)
-        self._probed = probe
+        self._probed = self._agreed = False
         if probe:
-            self.models = prepared(self.cfg, self.models)
+            self._ask_to_spend()
+            self._check_endpoints()
+
+    def _check_endpoints(self) -> None:
+        if not self._probed:
+            self.models, self._probed = prepared(self.cfg, self.models), True
+
+    def _ask_to_spend(self) -> None:
+        if not self._agreed:
+            ask_without_plan(self.cfg, self.models)
+            self._agreed = self.models.paid  # a judge that is built later may be the first with a price
 
     def load(self, name: str | None = None, *, transform: str | None = None) -> Data:
         """Load a data set by the name of its file in conf/dataset; None takes the setting `dataset=`.
@@ -163,10 +176,19 @@ class Lab:
         if not self._probed:
             runs = [run for memory in memories for run in self._runs(memory, dataset)]
             if finished(self.cfg, self.models, runs, {dataset.name: judges}):
+                self._agreed = True
                 return True
-            self.models, self._probed = prepared(self.cfg, self.models), True
+            self._check_endpoints()
         runs = [run for memory in memories for run in self._runs(memory, dataset)]
-        return agreed(self.cfg, self.models, runs, {dataset.name: list(judges)})[0]
+        self._agreed = agreed(self.cfg, self.models, runs, {dataset.name: list(judges)})[0]
+        return self._agreed
+
+    def confirm(self, planned: Plan | None) -> bool:
+        """Print a plan made elsewhere, ask whether to spend it, and check the endpoints; no question where it costs nothing."""
+        self._agreed = planned is None or planned.usd == 0.0 or confirmed(self.cfg, planned)
+        if self._agreed:
+            self._check_endpoints()
+        return self._agreed
 
     def _runs(self, memory: Mapping[str, Any], dataset: Data, builds: int | None = None) -> list[Run]:
         reading, unit = reader(self.cfg.protocol.reader or dataset.config["reader"]), self.cfg.protocol.unit
@@ -195,11 +217,18 @@ class Lab:
         Raises:
             RunError: a setting of the memory is refused.
         """
+        self._ask_to_spend()
         own = dataset if isinstance(dataset, Data) else self.load(dataset)
         option = {**memory} if isinstance(memory, Mapping) else self.memory(memory, **settings)
         runs, questions = self._runs(option, own, builds), asked(own.cases)
         capped = answer_all(self.cfg, self.models, runs, len(questions) * len(runs), {own.name: judges})
         return Answers(option["title"], own, questions, tuple(runs), capped)
+
+    def judging(self, name: str) -> Judging:
+        """Build a judge by its name, as `scripts.assembly.scorers.judging`; asks first if it is the first model with a price."""
+        grading = judging(self.cfg, self.models, name)
+        self._ask_to_spend()
+        return grading
 
     def judges(self, dataset: Data) -> list[str]:
         """The judges of a data set: `protocol.judges=`, else those of its file."""
@@ -241,7 +270,7 @@ class Lab:
         if judges is None:
             judges = self.judges(answers.dataset)
         chosen = metrics(config["metrics"] if names is None else names)
-        grading = {name: judging(cfg, self.models, name) for name in judges}
+        grading = {name: self.judging(name) for name in judges}
         count, traffic, ahead = len(answers.questions), self.models.traffic, self.models.ahead
         files = tuple(score(run, chosen, grading, cfg.k_evidence, count, traffic, ahead) for run in answers.runs)
         reached = outcomes((run.folder for run in answers.runs), answers.questions)

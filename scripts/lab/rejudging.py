@@ -36,7 +36,6 @@ from scripts.answers.manifest import FOLDER, Claim, contents_of, files_of
 from scripts.answers.matching import Matched, own_questions
 from scripts.answers.parsing import Parsed, digest
 from scripts.answers.questions import LONGMEMEVAL, TIERS
-from scripts.assembly.agreement import confirmed
 from scripts.assembly.datasets import Data, data
 from scripts.assembly.models import STAND_IN as STAND_INS
 from scripts.assembly.plan import Plan, Usage, duration
@@ -75,10 +74,9 @@ def rejudge(claims: Sequence[Claim], judges: Sequence[str], lab: Lab, root: Path
             missing.append(f"- {visible(claim.name)}: {visible(str(error))}")
     if not answers:
         raise RunError(f"no claim can be judged; {missing[0][2:]}" if missing else "no claim can be judged")
-    if lab.models.paid and not lab.cfg.replay:
-        planned = judging_plan(lab, [each.runs[0] for _, each in answers], judges)
-        if planned.usd != 0.0 and not confirmed(lab.cfg, planned):
-            return "", 3
+    priced = lab.models.paid and not lab.cfg.replay
+    if not lab.confirm(judging_plan(lab, [each.runs[0] for _, each in answers], judges) if priced else None):
+        return "", 3
     parts = ["# Published answers, judged again", ""]
     if "judge" in lab.models.stand_ins:
         parts += ["STAND-IN: an engine without a model is the judge; its verdicts say nothing about the answers.", ""]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 from eval.files.run_folder import read_predictions
 from eval.files.store import RunError
 from memsys.llm.pricing import ModelSettings, Purse, SpendingCapReached
+from scripts.command import main
 from scripts.mock.endpoint import Mock, application, serving
 from scripts.settings.prices import given_prices
 from scripts.setup.launch import composed
@@ -196,3 +198,54 @@ def test_a_table_under_a_cap_needs_no_plan_of_free_models(mock: tuple[Mock, str]
         run_single(composed("config", settings(url, tmp_path, "memory=recency", "data.size=2", free, "max_usd=1"))) == 0
     )
     assert "Plan" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "judge-card --judge mem0 --dataset locomo",
+        "order-test bm25 --orders 1",
+        "leaks bm25 locomo",
+        "load",
+        "conformance bm25",
+        "growth sizes=[10]",
+    ],
+)
+def test_a_command_without_a_plan_sends_no_paid_call_until_a_cap_or_yes_agrees(
+    mock: tuple[Mock, str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
+    command: str,
+) -> None:  # fmt: skip
+    monkeypatch.setattr("sys.stdin", open("/dev/null"))  # noqa: SIM115 - no terminal to ask on
+    server, url = mock
+    monkeypatch.setattr("sys.argv", [])
+    assert main([*command.split(), *settings(url, tmp_path, "data.size=2", PRICES)]) == 2
+    assert "r, j cost money, and this command does not estimate how much" in capsys.readouterr().err
+    assert asked(server) == 0
+
+
+@pytest.mark.slow
+def test_a_cap_or_yes_agrees_to_a_command_without_a_plan(
+    mock: tuple[Mock, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server, url = mock
+    monkeypatch.setattr("sys.argv", [])
+    for given in ("yes=true", "max_usd=5"):
+        before = asked(server)
+        own = settings(url, tmp_path / given, "data.size=2", PRICES, given)
+        assert main(["growth", "recency", "locomo", "sizes=[3]", *own]) == 0
+        assert asked(server) > before
+
+
+@pytest.mark.slow
+def test_a_judge_with_a_model_of_its_own_is_in_the_plan_and_under_the_cap(
+    mock: tuple[Mock, str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", open("/dev/null"))  # noqa: SIM115 - no terminal to ask on
+    _, url = mock
+    free = "prices={m: free, e: free, r: free, j: free, other: {in: 100, out: 100}}"
+    own = settings(url, tmp_path, "memory=recency", "data.size=4", "protocol.judges=[mem0@other]")
+    assert run_single(composed("config", [*own, free])) == 3
+    assert re.search(r"judge +other +[1-9]\d* calls", capsys.readouterr().out)
+    assert run_single(composed("config", [*own, "max_usd=1", "yes=true", free.partition(", other")[0] + "}"])) == 2
+    assert "there is none for other (judge other)" in capsys.readouterr().err
+    assert not list((tmp_path / "runs").rglob("predictions.jsonl"))

@@ -60,8 +60,9 @@ def hosted(url: str, results: Path, *more: str) -> Lab:
     ]
     prices = "prices={m: free, e: free, r: free, j: {in: 1, out: 10}}"
     return Lab(
-        f"results={results}", "network=true", f"endpoint.base_url={url}", "endpoint.label=mock", *models, prices, *more
-    )
+        f"results={results}", "network=true", f"endpoint.base_url={url}", "endpoint.label=mock", *models, prices, *more,
+        probe=False,
+    )  # fmt: skip
 
 
 def test_a_stand_in_is_named_and_both_graders_stand_side_by_side(claim: Claim, tmp_path: Path) -> None:
@@ -178,8 +179,8 @@ def test_a_paid_judge_is_asked_only_after_the_plan_is_agreed_to_and_only_once(
     results = tmp_path / "results"
 
     def sent(*more: str) -> tuple[tuple[str, int], int]:
-        """What judging returns, and the calls that it sent after the models were checked."""
-        lab = hosted(url, results, *more)
+        """What judging returns, and the calls that it sent."""
+        lab = hosted(url, results, "endpoint.probe=false", *more)
         before = sum(server.arrivals.values())
         return rejudge([claim], ["mem0"], lab, tmp_path), sum(server.arrivals.values()) - before
 
