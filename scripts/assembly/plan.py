@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Protocol
 from data_loaders.schema import Case
 from data_loaders.transforms import beginning_of
 from eval.analysis.costs import BUILD, phases
-from eval.files.run_folder import COSTS, EFFORTS, RunFolder, read_predictions
+from eval.files.run_folder import COSTS, EFFORTS, RunFolder, read_efforts, read_predictions
 from eval.files.store import read_lines
 from eval.judging.score import Judging, score_judge
 from eval.report.equivalence import left_open
@@ -537,11 +537,17 @@ def _sample(planned: Run, run: Run, places: Sequence[Sequence[Place]]) -> Sample
             questions=ChosenQuestions(frozenset(place[:2] for place in chosen)),
         ),
         questions=len(chosen),
-        write_factor=sum(run.sizes[index] for index in by_size) / run.sizes[median],
+        write_factor=sum(_unwritten(planned, places[index], run.sizes[index]) for index in by_size) / run.sizes[median],
         consolidate_factor=sum(builds) / (run.sizes[median] * _builds(chosen, every)),
         question_factor=sum(map(len, asked)) / len(chosen),
         by_history=tuple(map(len, every_question)),
     )
+
+
+def _unwritten(run: Run, history: Sequence[Place], size: int) -> int:
+    """Units of a history that no earlier command wrote. A build under way is repeated from the cache, and asks for the others only."""
+    lines = read_efforts(run.case_folder(history[0][0]))
+    return max(0, size - len({line["subject"] for line in lines if line["phase"] == "write"}))
 
 
 def _open(run: Run, history: Sequence[Place]) -> list[Place]:

@@ -249,3 +249,24 @@ def test_a_judge_with_a_model_of_its_own_is_in_the_plan_and_under_the_cap(
     assert run_single(composed("config", [*own, "max_usd=1", "yes=true", free.partition(", other")[0] + "}"])) == 2
     assert "there is none for other (judge other)" in capsys.readouterr().err
     assert not list((tmp_path / "runs").rglob("predictions.jsonl"))
+
+
+@pytest.mark.slow
+def test_the_plan_of_a_stopped_run_prices_the_units_that_are_left(
+    mock: tuple[Mock, str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", open("/dev/null"))  # noqa: SIM115 - no terminal to ask on
+    server, url = mock
+    priced = "prices={m: {in: 1, out: 10}, e: free, r: free, j: free}"
+    own = settings(url, tmp_path, "memory=segtree_td", "data.size=4", "data.max_cases=1", priced)
+
+    def planned() -> int:
+        assert run_single(composed("config", own)) == 3
+        return int(re.findall(r"memory +m +(\d+) calls", capsys.readouterr().out)[-1])
+
+    whole, before = planned(), asked(server)
+    assert run_single(composed("config", [*own, "yes=true", "max_usd=0.03"])) != 0
+    answered = asked(server) - before
+    left = planned()
+    assert 0 < left < whole
+    assert whole - left == pytest.approx(answered, abs=6), "but for the check-up and calls in flight"
