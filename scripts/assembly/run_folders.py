@@ -120,7 +120,7 @@ def data_of(record: RunRecord, root: Path | None) -> LazyCases:
     """Load the cases of a run again, from the file that `dataset.file` named.
 
     Args:
-        root: folder of the raw files; None takes the default one.
+        root: folder of the raw files; None takes the default one. A run on samples does not read it.
 
     Raises:
         DataError: the files are missing.
@@ -130,10 +130,10 @@ def data_of(record: RunRecord, root: Path | None) -> LazyCases:
     from scripts.settings.schema import DataCut
     from scripts.setup.options import load_option
 
-    known = record.dataset
+    known, sample = record.dataset, record.data_status == "sample"
     cut = DataCut(
-        source="sample" if record.data_status == "sample" else "real",
-        root=None if root is None else str(root),
+        source="sample" if sample else "real",
+        root=None if root is None or sample else str(root),
         unpinned=record.data_status == "unpinned",
         **{name: known[name] for name in ("transform", "size", "max_cases", "seed")},
     )

@@ -101,5 +101,5 @@ def _data_settings(known: Mapping[str, object], status: str, root: Path | None) 
         for name in ("transform", "size", "max_cases", "seed")
     ]
     source = "sample" if status == "sample" else "real"
-    folder = [] if root is None else [f"data.root={root}"]
+    folder = [] if root is None or source == "sample" else [f"data.root={root}"]
     return [*cuts, f"data.source={source}", f"data.unpinned={str(status == 'unpinned').lower()}", *folder]

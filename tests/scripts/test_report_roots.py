@@ -1,4 +1,4 @@
-"""The report finds the data of each run in the first folder that has them."""
+"""Finished runs find their data again: a run on samples in the samples, another in the first folder that has its files."""
 
 from __future__ import annotations
 
@@ -8,7 +8,16 @@ from typing import Any
 import pytest
 
 from data_loaders.schema import DataError
+from eval.files.run_folder import RunFolder
+from eval.files.store import read_lines
+from scripts.assembly.run_folders import data_of
+from scripts.command import verb
+from scripts.lab.asked_again import _data_settings
+from scripts.setup.launch import CONF, composed
 from scripts.tables import html_report
+from tests.scripts.commands import run_single
+
+SAMPLE = Path(CONF).parent / "data_loaders/samples/locomo.json"
 
 
 def test_public_data_and_ones_own_may_lie_in_different_folders(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -21,3 +30,30 @@ def test_public_data_and_ones_own_may_lie_in_different_folders(monkeypatch: pyte
     assert list(html_report._cases_of({}, (Path("public"), Path("mine")))) == ["case"]
     with pytest.raises(DataError, match="not in public"):
         html_report._cases_of({}, (Path("mine2"), Path("public")))
+
+
+def test_a_data_folder_is_for_the_runs_on_real_files_and_not_for_those_on_samples(tmp_path: Path, capsys: Any) -> None:
+    data, results = tmp_path / "data", tmp_path / "results"
+    (data / "locomo").mkdir(parents=True)
+    (data / "locomo/locomo10.json").write_text(SAMPLE.read_text("utf-8") + "\n", encoding="utf-8")
+    small = [f"results={results}", "memory=nothing", "data.size=2", "data.max_cases=1", "protocol.judges=[]"]
+    real = ["data.source=real", f"data.root={data}", "data.unpinned=true"]
+    assert run_single(composed("config", small)) == run_single(composed("config", [*small, *real])) == 0
+    runs = {str(RunFolder(path).record().data_status): path for path in (results / "runs/locomo").iterdir()}
+    assert runs.keys() == {"sample", "unpinned"}
+    with pytest.raises(DataError, match="no such file"):
+        data_of(RunFolder(runs["unpinned"]).record(), tmp_path)  # the real run does read the folder
+    capsys.readouterr()
+    for run in runs.values():
+        (line,) = read_lines(next(run.glob("cases/*/predictions.jsonl")))[:1]
+        assert verb("inspect", [str(run), line["question_id"], "--data", str(data)]) == 0
+        assert "Gold  " in capsys.readouterr().out
+        assert verb("export", [str(run), "--format", "mem0", "--to", str(tmp_path / "out"), "--data", str(data)]) == 0
+    assert verb("report", [str(results), "--data", str(data)]) == 0
+    assert "not shown" not in (results / "report/index.html").read_text("utf-8")
+
+
+def test_a_memory_of_a_run_on_samples_is_built_again_from_the_samples() -> None:
+    known = {"transform": "none", "size": 2, "max_cases": None, "seed": 1}
+    assert "data.root=/mine" in _data_settings(known, "unpinned", Path("/mine"))
+    assert "data.root=/mine" not in _data_settings(known, "sample", Path("/mine"))
