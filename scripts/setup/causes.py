@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+import sysconfig
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from eval.files.provenance import ROOT
+from eval.files.provenance import PACKAGES, ROOT
 from eval.files.run_folder import ERRORS, RunFolder, read_predictions
 from eval.files.store import read_lines
 
@@ -76,13 +77,25 @@ def of_endpoint(text: str) -> bool:
 
 
 def _in_code(log: Path | None) -> str:
-    """The place of an error: the last line of a traceback outside installed packages."""
+    """The place of an error and the file with its traceback."""
     if log is None:
         return "the error is not the endpoint's: read what its memory, product or service logs"
     frames = re.findall(r'^  File "([^"]+)", line (\d+), in (\S+)', log.read_text("utf-8", "replace"), re.MULTILINE)
-    own = [frame for frame in frames if not {"site-packages", "dist-packages"} & set(Path(frame[0]).parts)]
+    written = [frame for frame in frames if not _installed(frame[0])]
+    ours = [ROOT / name for name in (*PACKAGES, "scripts")]
+    users = [frame for frame in written if not any(Path(frame[0]).is_relative_to(folder) for folder in ours)]
+    memories = [frame for frame in written if Path(frame[0]).is_relative_to(ROOT / "memsys" / "systems")]
+    # A memory that calls a helper of ours wrongly is the place of the error, and not the helper that raises it.
+    own = users or memories or written
     place = "{}:{} in {}; ".format(_short(own[-1][0]), *own[-1][1:]) if own else ""
     return f"{place}the whole traceback is in {log}"
+
+
+def _installed(file: str) -> bool:
+    """Whether a frame's file belongs to a package or to Python, or is no file, such as `<string>`."""
+    path = Path(file)
+    packaged = bool({"site-packages", "dist-packages"} & set(path.parts))
+    return packaged or file.startswith("<") or path.is_relative_to(sysconfig.get_path("stdlib"))
 
 
 def _short(file: str) -> str:

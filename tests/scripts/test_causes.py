@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import string
 from pathlib import Path
 
 import pytest
@@ -67,6 +68,27 @@ def test_a_bug_of_a_memory_shows_its_line_and_its_log_and_no_doctor(tmp_path: Pa
     assert "memsys/systems/mine.py:40 in jaccard" in text
     assert str(log) in text
     assert "doctor" not in text
+
+
+@pytest.mark.parametrize(
+    ("memory", "place"),
+    [("/home/ada/mine.py", "/home/ada/mine.py:39 in write"), (f"{ROOT}/memsys/systems/mine.py", "memsys/systems/mine.py:39 in write")],
+)  # fmt: skip
+def test_a_memory_that_calls_a_helper_wrongly_is_the_place_and_not_the_helper(
+    memory: str, place: str, tmp_path: Path
+) -> None:
+    log = tmp_path / "errors.log"
+    frames = [
+        (f"{ROOT}/eval/running/case.py", 228, "_write"),
+        (memory, 39, "write"),
+        ("<string>", 4, "__init__"),
+        (f"{ROOT}/memsys/prompts.py", 99, "render"),
+        (string.__file__, 114, "convert"),
+    ]
+    log.write_text("".join('  File "{}", line {}, in {}\n    …\n'.format(*frame) for frame in frames), encoding="utf-8")
+    assert f"remedy: {place}; " in str(Cause("build: PromptError: prompt mine/note: cannot fill 'texts'", 3, 3, log))
+    log.write_text(log.read_text("utf-8").replace(memory, f"{ROOT}/eval/running/loop.py"), encoding="utf-8")
+    assert "remedy: memsys/prompts.py:99 in render; " in str(Cause("build: KeyError: 'x'", 3, 3, log))
 
 
 @pytest.mark.parametrize(
