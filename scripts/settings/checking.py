@@ -7,7 +7,8 @@ import itertools
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Any, TypeVar, get_args
+from types import NoneType, UnionType
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, Union, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
@@ -297,6 +298,29 @@ def all_settings(schema: type[BaseModel], above: str = "") -> Iterator[str]:
         yield above + name
         for inner in _schemas(field):
             yield from all_settings(inner, f"{above}{name}.")
+
+
+@cache
+def text_settings(command: str) -> frozenset[str]:
+    """Dotted names of the settings of a command whose value is any text, such as a model's name or a URL."""
+    return frozenset(_texts(COMMANDS[command], ""))
+
+
+def _texts(schema: type[BaseModel], above: str) -> Iterator[str]:
+    for name, field in schema.model_fields.items():
+        if _is_text(field.annotation):
+            yield above + name
+        for inner in _schemas(field):
+            yield from _texts(inner, f"{above}{name}.")
+
+
+def _is_text(annotation: Any) -> bool:
+    """Whether a type is `str` or `str | None`, with or without a check; a `Literal` is not."""
+    if get_origin(annotation) is Annotated:
+        return _is_text(get_args(annotation)[0])
+    parts = [part for part in get_args(annotation) if part is not NoneType]
+    union = get_origin(annotation) in (Union, UnionType)
+    return all(map(_is_text, parts)) if union else annotation is str
 
 
 def _schemas(field: FieldInfo) -> Iterator[type[BaseModel]]:

@@ -33,7 +33,7 @@ def launch(job: Callable[[Any], int], primary: str, *, keep_record: bool = False
     """
     if "--traceback" in sys.argv:  # Hydra's command line accepts settings only
         sys.argv[:] = [*(argument for argument in sys.argv if argument != "--traceback"), "traceback=true"]
-    sys.argv[1:] = settings_first([readable(argument) for argument in sys.argv[1:]])
+    sys.argv[1:] = settings_first(readable(sys.argv[1:], primary))
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra raises its errors instead of printing them; `guarded` prints one line
     traceback = "traceback=true" in sys.argv
     codes: list[int] = []
@@ -80,17 +80,37 @@ def settings_first(arguments: Sequence[str]) -> list[str]:
 
 
 PATHS = ("data.root", "results", "cache", "prompts_dir", "prices", "local.model", "local.embedder")
-"""Settings with a path, whose characters Hydra must not interpret: `a,b` is one folder and not two jobs."""
+"""Settings with a path, which is no list of several in a multirun either: `a,b` is one folder and not two jobs."""
+IN_SYNTAX = re.compile(r"null|['\"{].*|\[.*\]|.*\\.*|.*\$\{.*'.*", re.IGNORECASE | re.DOTALL)
+"""A text in Hydra's syntax already: null, in quotes, a list, with a backslash, or an interpolation with quotes inside."""
+SWEPT = re.compile(r".*,.*|(choice|range|interval|glob|shuffle|sort|tag)\(.*", re.DOTALL)
+"""Several values of a multirun."""
 
 
-def readable(argument: str) -> str:
-    """A setting in Hydra's syntax: paths in quotes, `budget=1000,2000` as a list instead of two jobs; other arguments unchanged."""
-    name, _, value = argument.partition("=")
-    if name == "budget" and value and not value.startswith("["):
-        return f"{name}=[{value}]"
-    if name in PATHS and value not in ("", "null") and value[0] not in "'\"{":
-        return f"{name}={quoted(value)}"
-    return argument
+def readable(arguments: Sequence[str], primary: str) -> list[str]:
+    """A command line in Hydra's syntax, where texts are in quotes, because its parser would interpret or refuse their characters.
+
+    `budget=1000,2000` becomes a list instead of two jobs; other arguments are unchanged.
+    """
+    several = primary == "sweep" or bool({"-m", "--multirun", "hydra.mode=MULTIRUN"} & {*arguments})
+    return [_readable(argument, primary, several) for argument in arguments]
+
+
+def _readable(argument: str, primary: str, several: bool) -> str:
+    given, _, value = argument.partition("=")
+    name = given.lstrip("+")
+    if not value:
+        return argument
+    if name == "budget" and not value.startswith("["):
+        return f"{given}=[{value}]"
+    if name in PATHS:
+        written = value == "null" or value[0] in "'\"{"
+    else:
+        from scripts.settings.checking import text_settings
+
+        other = name not in text_settings(primary)
+        written = other or bool(IN_SYNTAX.fullmatch(value)) or (several and bool(SWEPT.fullmatch(value)))
+    return argument if written else f"{given}={quoted(value)}"
 
 
 def quoted(text: str) -> str:
@@ -121,6 +141,6 @@ def composed(primary: str, overrides: Sequence[str]) -> Settings:
 
     try:
         with initialize_config_dir(CONF, version_base="1.3"):
-            return checked(compose(primary, [readable(each) for each in overrides]), primary)
+            return checked(compose(primary, readable(overrides, primary)), primary)
     except HydraException as error:
         raise RunError(composition_error(error)) from error

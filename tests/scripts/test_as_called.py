@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import yaml
 from hydra._internal.utils import get_args_parser
+from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from memsys.llm.offline.extractive import ExtractiveLLM
 from memsys.llm.protocol import ModelError, Request
@@ -17,7 +18,7 @@ from scripts.commands.list import every_name
 from scripts.setup import arguments
 from scripts.setup.arguments import as_called
 from scripts.setup.exits import _message, remedy
-from scripts.setup.launch import settings_first
+from scripts.setup.launch import composed, readable, settings_first
 
 
 def test_remedies_name_the_command_that_was_called(monkeypatch: Any) -> None:
@@ -75,3 +76,41 @@ def test_settings_may_stand_on_both_sides_of_an_option(
     ordered = settings_first(given)
     assert ordered == [*settings, *options]
     assert get_args_parser().parse_args([each for each in ordered if each != "--help"]).overrides == settings
+
+
+URL = "https://x.example/openai/deployments/d?api-version=2024-10-21"
+
+
+@pytest.mark.parametrize("text", [URL, "m(q4)", "mödel", "my=model", "a,b", "it's", "a b", "m#1", "4", "true", "a:b"])
+@pytest.mark.parametrize("name", ["models.reader", "endpoint.base_url", "endpoints.judge.key_env", "backbone"])
+def test_a_text_may_hold_any_character(name: str, text: str) -> None:
+    (read,) = OverridesParser.create().parse_overrides(readable([f"{name}={text}"], "reproduce"))
+    assert not read.is_sweep_override()
+    assert str(read.value()) == text
+
+
+def test_a_url_with_a_query_reaches_the_settings() -> None:
+    cfg = composed("config", [f"endpoint.base_url={URL}", "models.reader=m(q4)", "+endpoints.judge.key_env=K=1"])
+    assert (cfg.endpoint.base_url, cfg.models.reader, cfg.endpoints.judge.key_env) == (URL, "m(q4)", "K=1")
+
+
+@pytest.mark.parametrize(
+    "argument",
+    [
+        *("models.reader='a,b'", 'models.reader="m"', "models.reader=null", "models.reader=", "models.reader=[a,b]"),
+        *("models.reader=a\\,b", "models.reader=${oc.env:NONE,'a b'}", "prices={m: free}", "results=null"),
+        *("memory=a,b", "only=a,b", "data.size=3", "memory.build.k=1,2", "~dataset.unit", "--cfg=job"),
+    ],
+)
+def test_what_is_in_hydras_syntax_or_no_text_stays(argument: str) -> None:
+    assert readable([argument], "config") == [argument]
+
+
+def test_several_values_of_a_multirun_stay_and_its_other_texts_are_quoted() -> None:
+    several = ["models.reader=a,b", "models.judge=choice(a,b)", "memory=a,b"]
+    given = [*several, f"endpoint.base_url={URL}", "results=a,b"]
+    quoted = [f"endpoint.base_url='{URL}'", "results='a,b'"]
+    for flag in ("-m", "--multirun"):
+        assert readable([*given, flag], "config") == [*several, *quoted, flag]
+    assert readable(given, "sweep") == [*several, *quoted]
+    assert readable(several[:1], "config") == ["models.reader='a,b'"]

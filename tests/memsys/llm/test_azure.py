@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from memsys.llm.endpoint import Endpoint, EndpointLimits
 from memsys.llm.outcome import check_base_url, located
 from memsys.llm.pricing import ModelSettings
 from memsys.llm.protocol import ModelError, Request
+from scripts.command import main
 from scripts.mock.endpoint import Mock, serving
 
 PATH = "/openai/deployments/mine"
@@ -55,6 +57,18 @@ def test_calls_carry_the_version_and_the_key_in_a_header_of_its_own(
     assert completion.text.startswith("mock answer")
     assert not isinstance(vectors[0], ModelError)
     assert azure[0] == [("2024-10-21", "azure-key-1", False)] * 2
+
+
+def test_a_run_takes_such_a_url_from_its_command_line(
+    azure: tuple[list[tuple[str, str, bool]], str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("sys.argv", ["memsys-bench"])
+    monkeypatch.setenv("AZURE_TEST_KEY", "azure-key-1")
+    models = ["endpoint.key_env=AZURE_TEST_KEY", *(f"models.{role}=my=model" for role in ("reader", "judge"))]
+    small = ["memory=recency", "data.size=2", "data.max_cases=1", f"results={tmp_path}"]
+    assert main(["run", f"endpoint.base_url={azure[1]}", *models, *small, "network=true"]) == 0
+    assert len(azure[0]) >= 4
+    assert {*azure[0]} == {("2024-10-21", "azure-key-1", False)}
 
 
 def test_the_query_stays_behind_the_path() -> None:
