@@ -21,14 +21,18 @@ ifneq ($(UNKNOWN),)
   $(error no variable called $(UNKNOWN); there are $(KNOWN). Settings of the command go into ARGS="name=value")
 endif
 shell_quoted = '$(subst ','\'',$(1))'
-given = $(if $($(1)),$(call shell_quoted,$(2)=$($(1))))
+# A variable's text as it was typed: `value` leaves a $ in it alone. `given` makes a setting of it, `option` an option with its value.
+given = $(if $(value $(1)),$(call shell_quoted,$(2)=$(value $(1))))
+option = $(if $(value $(1)),$(2) $(call shell_quoted,$(value $(1))))
 
-OVERRIDES = profile=$(PROFILE) $(call given,LOCAL,local.model) $(call given,LOCAL_EMBEDDER,local.embedder) $(call given,BASE_URL,endpoint.base_url) \
-  $(call given,MODEL,models.memory) $(call given,MODEL,models.reader) $(call given,$(if $(JUDGE),JUDGE,MODEL),models.judge) $(call given,EMBEDDER,models.embedder) \
-  $(call given,KEY_ENV,endpoint.key_env) $(call given,PRICES,prices) $(call given,DATA,data.root) $(if $(DATA),data.source=real) \
-  $(call given,$(if $(QUESTIONS),QUESTIONS,SIZE),data.size) $(call given,BACKBONE,backbone) $(call given,RESULTS,results) $(call given,YES,yes) \
+MODELS = $(call given,MODEL,models.memory) $(call given,MODEL,models.reader) $(call given,$(if $(value JUDGE),JUDGE,MODEL),models.judge) \
+  $(call given,EMBEDDER,models.embedder)
+BESIDES_MODELS = profile=$(PROFILE) $(call given,LOCAL,local.model) $(call given,LOCAL_EMBEDDER,local.embedder) $(call given,BASE_URL,endpoint.base_url) \
+  $(call given,KEY_ENV,endpoint.key_env) $(call given,PRICES,prices) $(call given,DATA,data.root) $(if $(value DATA),data.source=real) \
+  $(call given,$(if $(value QUESTIONS),QUESTIONS,SIZE),data.size) $(call given,BACKBONE,backbone) $(call given,RESULTS,results) $(call given,YES,yes) \
   $(call given,MAX_USD,max_usd) $(foreach role,$(ROLES),$(call given,$(role)_BASE_URL,endpoints.$(call lower,$(role)).base_url) \
   $(call given,$(role)_KEY_ENV,endpoints.$(call lower,$(role)).key_env))
+OVERRIDES = $(BESIDES_MODELS) $(MODELS)
 lower = $(subst MEMORY,memory,$(subst READER,reader,$(subst JUDGE,judge,$(subst PROBE,probe,$(subst EMBEDDER,embedder,$(1))))))
 
 .PHONY: help run local-model table-local table-ray conformance product gateway new-memory notebooks dist architecture coverage doctor test style suite integration quick reproduce-table4 reproduce reproduce-all report pareto paper-table card bench torture regress regress-update audit change growth load calibrate sweep judge-card order-test claims claims-site \
@@ -63,7 +67,7 @@ reproduce-all: $(VENV)/.installed ## every table and every figure of the four pa
 	$(PY) -m scripts reproduce-all $(OVERRIDES) $(ARGS)
 
 report: $(VENV)/.installed ## everything that has been run as pages to open in a browser: TABLES="segtreemem_t4-smoke" for some of it
-	$(PY) -m scripts report $(call shell_quoted,$(or $(RESULTS),results)) $(if $(DATA),--data $(call shell_quoted,$(DATA))) $(if $(TABLES),--tables $(TABLES)) $(ARGS)
+	$(PY) -m scripts report $(call shell_quoted,$(or $(value RESULTS),results)) $(call option,DATA,--data) $(if $(TABLES),--tables $(TABLES)) $(ARGS)
 
 pareto: $(VENV)/.installed ## quality against cost of a table that has been run: PAPER= TABLE=
 	$(PY) -m scripts tables pareto $(PAPER)_t$(TABLE) $(OVERRIDES) $(ARGS)
@@ -72,14 +76,14 @@ paper-table: $(VENV)/.installed ## LaTeX of a table that has been run: TABLE=seg
 	$(PY) -m scripts paper-table $(if $(findstring _,$(TABLE)),$(TABLE),$(PAPER)_t$(TABLE)) $(OVERRIDES) $(ARGS)
 
 card: $(VENV)/.installed ## a results card, with all that a reviewer asks: RUN=results/runs/… or TABLE=segtreemem_t4
-	$(PY) -m scripts card $(if $(RUN),$(call shell_quoted,$(RUN)),$(if $(findstring _,$(TABLE)),$(TABLE),$(PAPER)_t$(TABLE)) $(OVERRIDES) $(ARGS))
+	$(PY) -m scripts card $(if $(value RUN),$(call option,RUN),$(if $(findstring _,$(TABLE)),$(TABLE),$(PAPER)_t$(TABLE)) $(OVERRIDES) $(ARGS))
 
 run: $(VENV)/.installed ## one memory on one data set: MEMORY=bm25 DATASET=locomo QUESTIONS=20 (your own settings: ARGS="memory.build.k=5")
 	$(PY) -m scripts run memory=$(or $(MEMORY),bm25) dataset=$(or $(DATASET),locomo) $(OVERRIDES) $(ARGS)
 
 table-ray: $(VENV)/.installed ## a table on a Ray cluster: ADDRESS=ray://head:10001 (without: the cluster of this machine; local starts one here) PAPER= TABLE=
 	$(PY) -m pip install --quiet --disable-pip-version-check $(WHEELS) -c constraints.txt -e '.[ray]'
-	$(PY) -m scripts reproduce table=$(PAPER)_t$(TABLE) executor=ray ray.address=$(or $(ADDRESS),auto) $(OVERRIDES) $(ARGS)
+	$(PY) -m scripts reproduce table=$(PAPER)_t$(TABLE) executor=ray $(or $(call given,ADDRESS,ray.address),ray.address=auto) $(OVERRIDES) $(ARGS)
 
 local-model: $(VENV)/.installed ## fetch a model that runs on this machine (NAME=smollm2-135m, 98 MB), and llama.cpp to run it
 	$(PY) -m pip install --quiet --disable-pip-version-check $(WHEELS) -c constraints.txt -e '.[local]'
@@ -98,12 +102,11 @@ product: $(VENV)/.installed ## install a released memory product into an environ
 	$(PY) -m scripts product $(NAME)
 
 gateway: $(VENV)/.installed ## an OpenAI-compatible server in front of our cache and meter: BASE_URL= MODEL= EMBEDDER= KEY_ENV= ARGS="--mode replay"
-	$(PY) -m scripts gateway $(if $(MODEL),--model $(call shell_quoted,$(MODEL))) $(if $(BASE_URL),--base-url $(BASE_URL)) $(if $(EMBEDDER),--embedder $(EMBEDDER)) \
-	  $(if $(KEY_ENV),--key-env $(KEY_ENV)) $(ARGS)
+	$(PY) -m scripts gateway $(call option,MODEL,--model) $(call option,BASE_URL,--base-url) $(call option,EMBEDDER,--embedder) $(call option,KEY_ENV,--key-env) $(ARGS)
 
 doctor: $(VENV)/.installed ## what an endpoint takes, ignores and leaves out: BASE_URL= MODEL= EMBEDDER= KEY_ENV=; writes conf/llm/<name>.yaml
-	$(PY) -m scripts doctor --model $(MODEL) $(if $(BASE_URL),--base-url $(BASE_URL)) $(if $(EMBEDDER),--embedder $(EMBEDDER)) \
-	  $(if $(EMBEDDER_BASE_URL),--embedder-base-url $(EMBEDDER_BASE_URL)) $(if $(KEY_ENV),--key-env $(KEY_ENV)) $(ARGS)
+	$(PY) -m scripts doctor $(call option,MODEL,--model) $(call option,BASE_URL,--base-url) $(call option,EMBEDDER,--embedder) \
+	  $(call option,EMBEDDER_BASE_URL,--embedder-base-url) $(call option,KEY_ENV,--key-env) $(ARGS)
 
 test: style suite ## style, types, and the whole test suite (make -j 2 test: both at once)
 
@@ -135,7 +138,7 @@ regress-update: $(VENV)/.installed ## accept the present numbers as the new regr
 	$(PY) -m scripts regress --update
 
 audit: $(VENV)/.installed ## what does not add up in the published tables, or in yours: CSV=my_table.csv COUNTS=282,321,96,841
-	$(PY) -m scripts audit $(if $(CSV),$(call shell_quoted,$(CSV))) $(if $(COUNTS),--counts $(COUNTS)) $(ARGS)
+	$(PY) -m scripts audit $(call option,CSV) $(if $(COUNTS),--counts $(COUNTS)) $(ARGS)
 
 change: $(VENV)/.installed ## does a memory keep up when facts change: MEMORY=mem0 DATASET=locomo QUESTIONS=640 a family (without MEMORY: all of ours)
 	$(PY) -m scripts change $(if $(MEMORY),memory=$(MEMORY)) $(if $(DATASET),dataset=$(DATASET)) $(OVERRIDES) $(ARGS)
@@ -150,7 +153,7 @@ calibrate: $(VENV)/.installed ## fit SegTreeMem's cosine threshold to an embedde
 	$(PY) -m scripts calibrate $(OVERRIDES) $(ARGS)
 
 judge-card: $(VENV)/.installed ## how often a judge is wrong, on answers made from the data: JUDGE=mem0 DATASET=locomo LIMIT=50
-	$(PY) -m scripts judge-card --judge $(or $(JUDGE),mem0) --dataset $(or $(DATASET),locomo) $(if $(LIMIT),--limit $(LIMIT)) $(filter-out 'models.%,$(OVERRIDES)) $(call given,EMBEDDER,models.embedder) $(call given,MODEL,models.judge) $(ARGS)
+	$(PY) -m scripts judge-card --judge $(or $(JUDGE),mem0) --dataset $(or $(DATASET),locomo) $(if $(LIMIT),--limit $(LIMIT)) $(BESIDES_MODELS) $(call given,EMBEDDER,models.embedder) $(call given,MODEL,models.judge) $(ARGS)
 
 order-test: $(VENV)/.installed ## does a memory depend on the order in which it gets the sessions: MEMORY="bm25 segtree_td" DATASET=locomo ARGS="--orders 5 --kind turns"
 	$(PY) -m scripts order-test $(or $(MEMORY),bm25) --dataset $(or $(DATASET),locomo) $(OVERRIDES) $(ARGS)
@@ -159,13 +162,13 @@ sweep: $(VENV)/.installed ## a sweep of a paper, resumed where it stopped: SWEEP
 	$(PY) -m scripts sweep sweep=$(or $(SWEEP),segtree_propagation) $(OVERRIDES) $(ARGS)
 
 claims: $(VENV)/.installed ## audit published scores from the answers that their owners published: DATA= (fetch SET=answers gets them)
-	$(PY) -m scripts claims $(if $(DATA),--data $(call shell_quoted,$(DATA))) $(if $(RESULTS),--results $(call shell_quoted,$(RESULTS))) $(ARGS)
+	$(PY) -m scripts claims $(call option,DATA,--data) $(call option,RESULTS,--results) $(ARGS)
 
 claims-site: $(VENV)/.installed ## the same audit as a static site, to open in a browser or to publish: DATA= ARGS="--url https://… --contact …"
-	$(PY) -m scripts claims-site --date "$$(date +%F)" $(if $(DATA),--data $(call shell_quoted,$(DATA))) $(if $(RESULTS),--results $(call shell_quoted,$(RESULTS))) $(ARGS)
+	$(PY) -m scripts claims-site --date "$$(date +%F)" $(call option,DATA,--data) $(call option,RESULTS,--results) $(ARGS)
 
 fetch: $(VENV)/.installed ## download data sets: SET=locomo, or all; into DATA=
-	$(PY) -m scripts fetch $(or $(SET),all) $(if $(DATA),--data $(call shell_quoted,$(DATA)))
+	$(PY) -m scripts fetch $(or $(SET),all) $(call option,DATA,--data)
 
 # Without the times of its cells, which would be a change at every run; jupyter-execute always records them.
 define EXECUTE

@@ -190,18 +190,34 @@ def test_make_refuses_a_variable_that_no_target_reads(variable: str) -> None:
     assert 'ARGS="name=value"' in done.stderr
 
 
-@pytest.mark.parametrize("folder", ["/a b/d'é(x)", "/x,y/[z]", '/quo"te'])
+def words(verb: str, *arguments: str) -> list[str]:
+    """The words of the command that a target of `make` starts."""
+    printed = made(verb, *arguments).stdout.replace(".venv/bin/python -m scripts", "printf '%s\\n'")
+    return subprocess.run(["sh", "-c", printed], capture_output=True, text=True, check=True).stdout.splitlines()
+
+
+@pytest.mark.parametrize("folder", ["/a b/d'é(x)", "/x,y/[z]", '/quo"te', "/a$b/$$c", "/$(HOME)", "$x"])
 def test_make_gives_a_path_with_any_character_to_the_command_as_one_word(folder: str) -> None:
-    printed = made("run", f"DATA={folder}", f"RESULTS={folder}").stdout
-    words = subprocess.run(
-        ["sh", "-c", printed.replace(".venv/bin/python -m scripts run", "printf '%s\\n'")],
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout.splitlines()
-    assert f"data.root={folder}" in words
-    assert "data.source=real" in words
-    assert f"results={folder}" in words
+    given = words("run", f"DATA={folder}", f"RESULTS={folder}")
+    assert {f"data.root={folder}", "data.source=real", f"results={folder}"} <= {*given}
+    given = words("report", f"DATA={folder}", f"RESULTS={folder}")
+    assert given == ["report", folder, "--data", folder]
+
+
+def test_make_gives_a_url_and_names_with_any_character_to_the_command_as_one_word() -> None:
+    url, model, key = "https://x.example/d?api-version=1&a=$b", "m (q4)", "K$EY"
+    said = [f"BASE_URL={url}", f"MODEL={model}", f"EMBEDDER={model}", f"KEY_ENV={key}"]
+    options = ["--model", model, "--base-url", url, "--embedder", model]
+    assert words("gateway", *said) == ["gateway", *options, "--key-env", key]
+    its_own = ["--embedder-base-url", url]
+    assert words("doctor", *said, f"EMBEDDER_BASE_URL={url}") == ["doctor", *options, *its_own, "--key-env", key]
+    assert {f"endpoint.base_url={url}", f"models.reader={model}", f"endpoint.key_env={key}"} <= {*words("run", *said)}
+    judged = words("judge-card", *said)
+    assert [word for word in judged if word.startswith("models.")] == [
+        f"models.embedder={model}",
+        f"models.judge={model}",
+    ]
+    assert f"endpoint.base_url={url}" in judged
 
 
 def test_make_names_a_python_that_does_not_fit_before_pip_starts(tmp_path: Path) -> None:
