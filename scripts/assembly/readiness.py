@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -62,8 +62,7 @@ def prepared(cfg: Settings, models: Models) -> Models:
             the model; in the paper profile also when it refuses what the model's settings send, or truncates prompts silently.
     """
     chat_models = list(_chat_models(models))
-    if not cfg.replay:
-        check_prices(cfg.max_usd, [*chat_models, *_embedders(models)])
+    check_prices(cfg, models)
     if cfg.replay or not cfg.endpoint.probe or not (chat_models or models.embedder_endpoint):
         return models
     for served in [*chat_models, *_embedders(models)]:
@@ -77,18 +76,21 @@ def prepared(cfg: Settings, models: Models) -> Models:
     return models
 
 
-def check_prices(max_usd: float | None, served: Sequence[ServedModel]) -> None:
-    """Refuse models without a price where there is a spending cap, which could not hold.
+def check_prices(cfg: Settings, models: Models) -> None:
+    """Refuse models without a price where there is a spending cap, which could not hold. Commands do it before they load any data.
 
     Raises:
         RunError: names every model and the line to add.
     """
+    if cfg.max_usd is None or cfg.replay:
+        return
+    served = [*_chat_models(models), *_embedders(models)]
     unpriced = [each for each in served if each.settings.cost(1, int(each.roles != ("embedder",))) is None]
-    if max_usd is not None and unpriced:
-        models = list(dict.fromkeys(each.settings.model for each in unpriced))
+    if unpriced:
+        names = list(dict.fromkeys(each.settings.model for each in unpriced))
         named = ", ".join(f"{each.settings.model} ({', '.join(each.roles)})" for each in unpriced)
         raise RunError(
-            f"max_usd={max_usd:g} needs the price of every model, and there is none for {named}: add {how_to_give(*models)}"
+            f"max_usd={cfg.max_usd:g} needs the price of every model, and there is none for {named}: add {how_to_give(*names)}"
         )
 
 

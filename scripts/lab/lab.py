@@ -25,7 +25,7 @@ from scripts.assembly.datasets import Data, data
 from scripts.assembly.local import with_local_models
 from scripts.assembly.models import build_models
 from scripts.assembly.plan import Plan
-from scripts.assembly.readiness import prepared
+from scripts.assembly.readiness import check_prices, prepared
 from scripts.assembly.runs import memory_run, reader
 from scripts.assembly.scorers import (
     cell_of,
@@ -112,8 +112,9 @@ class Lab:
         probe: check at once that every endpoint answers; False leaves this to `agreed`, which checks only if there is work left.
 
     Raises:
-        RunError: a setting is unknown or out of range, or an endpoint does not answer; with `probe` also if a model has a price and
-            neither `max_usd` nor `yes` is set, and the question is declined or there is no terminal.
+        RunError: a setting is unknown or out of range, a model has no price under a spending cap, or an endpoint does not answer; with
+            `probe` also if a model has a price and neither `max_usd` nor `yes` is set, and the question is declined or there is no
+            terminal.
     """
 
     def __init__(self, *settings: str, cfg: Single | None = None, probe: bool = True) -> None:
@@ -123,6 +124,7 @@ class Lab:
         self.cfg = with_local_models(cfg)
         self.models = build_models(self.cfg)
         self._probed = self._agreed = False
+        check_prices(self.cfg, self.models)
         if probe:
             self._ask_to_spend()
             self._check_endpoints()

@@ -19,7 +19,7 @@ from scripts.assembly.datasets import Data, check_data_root, fetch_missing
 from scripts.assembly.local import with_local_models
 from scripts.assembly.models import Models, build_models, chosen_models
 from scripts.assembly.plan import Plan
-from scripts.assembly.readiness import prepared
+from scripts.assembly.readiness import check_prices, prepared
 from scripts.assembly.runs import NotInstalled, memory_run, recipe_of
 from scripts.assembly.scorers import finished, judging
 from scripts.assembly.steps import answer_all, score
@@ -118,11 +118,13 @@ def assembled(
         run: False runs nothing.
 
     Raises:
-        RunError: all data sets are missing, or a memory's setting is refused.
+        RunError: all data sets are missing, a memory's setting is refused, or a model has no price under a spending cap.
     """
+    models = build_models(cfg)
+    if run:
+        check_prices(cfg, models)
     if cfg.profile_name == "paper" and cfg.data.source == "real":
         fetch_missing(cfg.data, columns)
-    models = build_models(cfg)
     groups = [column_group(cfg, option) for option in columns]
     if all(group.dataset is None for group in groups):
         raise RunError("none of the data sets is there: " + "; ".join(group.missing for group in groups))

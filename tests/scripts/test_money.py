@@ -14,9 +14,11 @@ from eval.files.run_folder import read_efforts, read_predictions
 from eval.files.store import RunError
 from memsys.llm.pricing import ModelSettings, Purse, SpendingCapReached
 from scripts.command import main
+from scripts.lab import lab
 from scripts.mock.endpoint import Mock, application, serving
 from scripts.settings.prices import given_prices
 from scripts.setup.launch import composed
+from scripts.tables import layout
 from tests.scripts.commands import reproduce, run_single
 
 PRICED = ModelSettings("m", usd_per_million_in=2.0, usd_per_million_cached=1.0, usd_per_million_out=10.0)
@@ -89,6 +91,21 @@ ROWS = ["table=segtreemem_t4", "columns=[locomo]", "only=[nothing,bm25,recency]"
 
 def asked(server: Mock) -> int:
     return sum(server.arrivals.values())
+
+
+@pytest.mark.parametrize("command", ["table", "run"])
+def test_a_model_without_a_price_is_refused_before_any_data_set_is_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    for module in (lab, layout):
+        monkeypatch.setattr(module, "data", lambda *_: pytest.fail("a data set was loaded"))
+    given = settings("http://127.0.0.1:9/v1", tmp_path, "max_usd=5")
+    if command == "table":
+        done = reproduce(composed("reproduce", [*given, *ROWS]))
+    else:
+        done = run_single(composed("config", [*given, "memory=recency"]))
+    assert done == 2
+    assert "there is none for m (memory), r (reader, probe), j (judge), e (embedder)" in capsys.readouterr().err
 
 
 @pytest.mark.slow
