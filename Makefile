@@ -4,7 +4,7 @@ VENV := .venv
 PY := $(VENV)/bin/python
 PROFILE ?= $(if $(LOCAL),local,smoke)
 WHEELS := --only-binary=:all: --no-binary=antlr4-python3-runtime,rouge-score
-# Of all that is installed only these two packages have no wheel. Hashes are for make product and make local-model: pip checks none beside -e.
+# Only two of the installed packages have no wheel: these. Hashes are for make product and make local-model: pip checks no hashes together with -e.
 PIP := $(PY) -m pip install --quiet --disable-pip-version-check --no-compile
 OURS := $(WHEELS) -c constraints.txt -e '.[cluster,graph,wandb,notebooks,dev]'
 PAPER ?= segtreemem
@@ -53,7 +53,7 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	  || { echo "pip installs the packages, which takes a minute or two" >&2; $(PIP) $(OURS); }
 	@touch $@
 
-reproduce-table4: $(VENV)/.installed ## SegTreeMem Table 4, ours beside the published numbers (PAPER= for the other papers' table 4)
+reproduce-table4: $(VENV)/.installed ## SegTreeMem Table 4, ours next to the published numbers (PAPER= for the other papers' table 4)
 	$(PY) -m scripts reproduce table=$(PAPER)_t4 $(OVERRIDES) $(ARGS)
 
 reproduce: $(VENV)/.installed ## any table or figure: PAPER=timem TABLE=3, PAPER=memtree TABLE=a1, PAPER=timem FIGURE=3, PAPER=memtree FIGURE=a4
@@ -95,7 +95,7 @@ table-local: local-model ## a first table with a real model on this machine: LOC
 new-memory: $(VENV)/.installed ## start a memory of your own: NAME=mine writes its module, its settings and its prompt
 	$(PY) -m scripts new-memory $(NAME)
 
-conformance: $(VENV)/.installed ## put canaries through a memory's own door and name what it does wrong: MEMORY=mem0_http, before any score
+conformance: $(VENV)/.installed ## write test facts through a memory's own interface and name what it does wrong, before any score: MEMORY=mem0_http
 	$(PY) -m scripts conformance memory=$(or $(MEMORY),bm25) $(OVERRIDES) $(ARGS)
 
 product: $(VENV)/.installed ## install a released memory product into an environment of its own: NAME=mem0ai (without NAME: list them; NAME=all says their sizes first)
@@ -181,7 +181,7 @@ for path in sys.argv[1:]:
 endef
 export EXECUTE
 
-notebooks: $(VENV)/.installed ## run the notebooks anew, offline, and keep their outputs
+notebooks: $(VENV)/.installed ## run the notebooks again, offline, and keep their outputs
 	MEMSYS_RESULTS=$$(mktemp -d) $(PY) -c "$$EXECUTE" notebooks/*.ipynb
 
 dist: $(VENV)/.installed ## wheel and sdist of the commit, the same bytes each time (RELEASING.md)

@@ -144,7 +144,7 @@ def hold_file(path: Path) -> Held:
         handle.close()  # another process took the new file for a dead process's and removed it before it was locked
 
 
-def lives(path: Path) -> bool:
+def is_alive(path: Path) -> bool:
     """Whether the process that made a lock file with `hold_file` is running. The file of a process that has ended is removed."""
     if not path.exists():
         return False

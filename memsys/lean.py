@@ -61,7 +61,7 @@ def one_core(*modules: str) -> Iterator[None]:
 def umap() -> Any:
     """Import UMAP so that only the first process of an environment compiles it, which takes 15 s; returns the module.
 
-    By default numba keeps on disk only the functions whose authors ask for it. The others go into a folder beside them. It is named
+    By default numba keeps on disk only the functions whose authors ask for it. The others go into a folder next to them. It is named
     after the versions of both packages, because numba does not see a change in a function of another file. Where nothing can be
     written, each process compiles, as without this function.
 

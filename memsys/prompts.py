@@ -78,7 +78,7 @@ class Prompt:
     source: str = "none"
     """The published prompt that it represents; `none` for one of our own."""
     known: str = ""
-    """What is known of that prompt."""
+    """A sentence that says how much of that prompt is published."""
     text: str = "ours"
     """The author of the wording: one of `TEXTS`."""
 

@@ -43,7 +43,7 @@ class ConformanceResult:
     """Results of the checks of one memory."""
 
     faults: dict[str, str] = field(default_factory=dict)
-    """What was observed, by the fault's name."""
+    """The observation that shows a fault, by the fault's name."""
     unchecked: dict[str, str] = field(default_factory=dict)
     """The reason why a check does not apply, by the fault's name."""
 

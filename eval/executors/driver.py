@@ -31,7 +31,7 @@ from memsys.llm.protocol import EndOfRun
 
 PAUSE = 0.25
 """Seconds after which the driver checks whether a stop was requested."""
-STILLBORN = 3
+MOST_FAILED_STARTS = 3
 """Maximum number of workers in a row that may die before they have started, while no other works."""
 IDLE_SECONDS = 1.0
 """Seconds between the death of a worker that had not started and the start of the next."""
@@ -143,7 +143,7 @@ class _Driver:
         self._workers: list[Worker] = []
         self._desk = ServiceHost()
         self._templates: dict[int, Template] = {}
-        self._stillborn: list[float] = []  # times of deaths before the start, since a worker last started
+        self._failed_starts: list[float] = []  # times of deaths before the start, since a worker last started
         self._error: BaseException | None = None
 
     def work(self) -> None:
@@ -200,7 +200,7 @@ class _Driver:
 
     def _start_workers(self) -> None:
         """Start workers up to the allowed number and the number of jobs."""
-        if self._stillborn and time.monotonic() < self._stillborn[-1] + IDLE_SECONDS:
+        if self._failed_starts and time.monotonic() < self._failed_starts[-1] + IDLE_SECONDS:
             return
         starting = sum(not worker.ready for worker in self._workers)
         more = min(self._transport.wanted() - len(self._workers), len(self._jobs.waiting) - starting)
@@ -238,7 +238,7 @@ class _Driver:
         elif isinstance(message, Ready):
             worker.check(message)
             worker.ready = True
-            self._stillborn.clear()
+            self._failed_starts.clear()
         elif isinstance(message, Done):
             self._ended(worker, message)
         elif isinstance(message, Died):
@@ -273,7 +273,7 @@ class _Driver:
         self._workers.remove(worker)
         worker.kill()
         if not worker.ready:
-            self._stillborn.append(time.monotonic())
+            self._failed_starts.append(time.monotonic())
             self._check_starts(died)
         for job in worker.jobs.values():
             job.deaths += 1
@@ -289,8 +289,12 @@ class _Driver:
         Raises:
             RunError: for too long, workers have died before they had started, and none works.
         """
-        for_long = self._stillborn[-1] - self._stillborn[0] >= self._transport.patience
-        if len(self._stillborn) >= STILLBORN and for_long and not any(worker.ready for worker in self._workers):
+        for_long = self._failed_starts[-1] - self._failed_starts[0] >= self._transport.patience
+        if (
+            len(self._failed_starts) >= MOST_FAILED_STARTS
+            and for_long
+            and not any(worker.ready for worker in self._workers)
+        ):
             raise RunError(f"worker processes do not start: the last one {died.how}; use executor=threads")
 
 

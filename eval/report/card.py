@@ -167,7 +167,7 @@ def _questions(folder: Path) -> tuple[Asked, ...]:
 def _outcomes(folder: Path) -> list[str]:
     answers = [answer for case in RunFolder(folder).cases() for answer in read_predictions(case).values()]
     counts = Counter(answer.outcome for answer in answers)
-    recalled = f"{counts['recalled']} of which only the recall counts, " if counts["recalled"] else ""
+    recalled = f"{counts['recalled']} scored by their recall only, " if counts["recalled"] else ""
     open_cases = sum(not is_complete(case) for case in RunFolder(folder).cases())
     lines = [
         f"- {len(answers)} questions: {counts['answered']} answered, {recalled}{counts['error']} errors, {counts['aborted']} aborted, "

@@ -63,7 +63,8 @@ class Program:
                 raise EndOfRun(str(error)) from error
         elif network.forbidden() and not self.local:
             raise EndOfRun(
-                f"network=false: nobody watches what {self.command} connects to; set memory.build.local=true if it stays on this machine"
+                f"network=false: the connections of {self.command} cannot be watched; if it stays on this machine, "
+                "set memory.build.local=true"
             )
 
 

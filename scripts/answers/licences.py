@@ -36,7 +36,7 @@ def terms_of(licence: str, commercial: bool) -> Terms:
         why = "it allows passing texts on for non-commercial use"
         return Terms(licence, not commercial, f"{why}, and this site is {'a commercial' if commercial else 'such'} one")
     if name in ("", "none stated"):
-        return Terms("none stated", False, "without a licence nobody may pass the texts on")
+        return Terms("none stated", False, "without a licence the texts may not be passed on")
     return Terms(licence, False, "it is not among those known to allow it without further duties")
 
 

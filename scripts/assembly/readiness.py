@@ -214,7 +214,7 @@ def _examined(models: Models, chat_models: list[ServedModel], timeout: float) ->
             fitting = _differences(served.settings, examination.settings)
             faults = "; ".join(f"{stop.asked}: {stop.found} ({stop.means})" for stop in examination.stops)
             advice = f"\n  settings that fit, for conf/llm: {fitting}" if fitting else ""
-            raise RunError(f"{served.name} will not do: {faults}{advice}")
+            raise RunError(f"{served.name} cannot be used: {faults}{advice}")
         facts = {name: getattr(examination.settings, name) for name in ("logprobs", "context_tokens")}
         learned |= dict.fromkeys(served.roles, replace(served.settings, **facts))
     for served in _embedders(models):
@@ -223,7 +223,7 @@ def _examined(models: Models, chat_models: list[ServedModel], timeout: float) ->
         calls += line.calls
         print(f"{served.name} ({line.calls} calls)\n{table(findings)}", file=sys.stderr)
         if stops := [finding for finding in findings if finding.level == "stop"]:
-            raise RunError(f"{served.name} will not do: {stops[0].found} ({stops[0].means})")
+            raise RunError(f"{served.name} cannot be used: {stops[0].found} ({stops[0].means})")
     print(f"check-up: {calls} calls, {models.purse.spent - before:.4f} USD at known prices", file=sys.stderr)
     roles = {role: getattr(models, role) for role in learned if hasattr(models, role)}  # not a judge's own model
     return replace(models, **{role: replace(model, prices=learned[role]) for role, model in roles.items()})

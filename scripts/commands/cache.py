@@ -225,7 +225,7 @@ def pack(path: Path) -> int:
         whole_file = checkpointed(connection)
     if not whole_file:
         print(
-            f"{path}: another process uses it, and may hold answers beside the file; pack it again when that has ended"
+            f"{path}: another process uses it, and some answers may be in files next to it; pack it again when that has ended"
         )
         return 1
     print(f"{path}: everything is in this file, {path.stat().st_size / 2**20:.1f} MB")

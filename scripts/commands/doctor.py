@@ -88,6 +88,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--window", type=int, default=32000, help="tokens of the longest prompt that is tried")
     parser.add_argument("--timeout", type=float, default=120.0, help="seconds that a reply may take")
     parser.add_argument(
-        "--out", type=Path, help="file to write (default: conf/llm/<name>.yaml); the embedder's stands beside it"
+        "--out",
+        type=Path,
+        help="file to write (default: conf/llm/<name>.yaml); the embedder's file is written next to it",
     )
     return parser

@@ -198,7 +198,7 @@ def prompt_lines(run_folder: Path, question_id: str, case_id: str | None, root: 
     folder, prediction = find_prediction(run_folder, question_id, case_id)
     try:
         if record.imported:
-            raise RunError("the answers are imported; nobody recorded their prompts")
+            raise RunError("the answers were imported without their prompts")
         messages = sent_prompt(record, folder, prediction, question_of(record, prediction, root)[0])
     except (DataError, RunError) as error:
         return ["", f"Prompt    not shown: {visible(str(error))}"]

@@ -209,7 +209,7 @@ def _call(step: str, tools: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
         raise RunError(f"{tool}: none of its arguments ({', '.join(fields)}) is known to take {needed}")
     if unknown := sorted(set(schema.get("required", ())) - set(given)):
         raise RunError(
-            f"{tool} needs {unknown[0]}, and nobody says what that is; describe the server as "
+            f"{tool} needs {unknown[0]}, whose value is not known; describe the server as "
             "conf/memory/reference_mcp.yaml does, and give that file to --http"
         )
     return {"tool": tool, "arguments": given}

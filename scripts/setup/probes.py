@@ -352,7 +352,7 @@ def _refused(
     settings: ModelSettings, heard: ProbeReply, replies: Sequence[ProbeReply]
 ) -> tuple[ModelSettings, Checked]:
     if heard.status not in (400, 413, 422, 500):
-        found = f"not found out: {_brief(heard.error)}"
+        found = f"not determined: {_brief(heard.error)}"
         return settings, Checked("window", found, remedy(heard.error), "note")
     stated = re.search(r"(?:n_ctx|context (?:length|window|size)|max_model_len)\D{0,30}?(\d{3,7})", heard.error)
     taken = max((one.tokens("prompt_tokens") for one in replies), default=0)
@@ -363,7 +363,7 @@ def _refused(
 
 
 def _cut(settings: ModelSettings, ours: int, theirs: int) -> tuple[ModelSettings, Checked]:
-    found = f"CUT WITHOUT A WORD: {theirs or 'fewer'} of about {ours} tokens were read"
+    found = f"the server cuts prompts without an error: {theirs or 'fewer'} of about {ours} tokens were read"
     means = "every memory would look alike: serve a longer window (Ollama: OLLAMA_CONTEXT_LENGTH or num_ctx)"
     return replace(settings, context_tokens=theirs or None), Checked("window", found, means, "stop")
 

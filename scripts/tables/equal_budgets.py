@@ -45,67 +45,67 @@ def equal_budgets(cfg: Budgets) -> int:
     table = {**cfg.table, "columns": wanted_columns(cfg.table, cfg.columns)}
     budgets = sorted(set(cfg.budget))
     every_budget = cfg.changed(columns=None)  # the name of a column group is its budget
-    behind = experiment(every_budget, budgeted(table, cfg.backbone, budgets))
-    if behind is None:
+    assembled = experiment(every_budget, budgeted(table, cfg.backbone, budgets))
+    if assembled is None:
         return 3
-    prices, priced = _prices(behind)
-    reference = next((line.title for line in behind.lines if line.name == (table.get("reference") or "bm25")), "")
+    prices, priced = _prices(assembled)
+    reference = next((line.title for line in assembled.lines if line.name == (table.get("reference") or "bm25")), "")
     panels = [
-        _panel(behind, option, budgets, metric, reference, prices)
+        _panel(assembled, option, budgets, metric, reference, prices)
         for option in table["columns"]
-        for metric in _metrics(behind, option)
+        for metric in _metrics(assembled, option)
     ]
     points = [point for panel in panels for point in curve_points(panel)]
     if not points:
         raise RunError(f"{table['name']}: nothing to draw; no row has a score at every budget")
-    notes = (*dict.fromkeys(footnote([behind], {"marks": "", "paper": table["paper"]}, ())), *NOTES, priced)
+    notes = (*dict.fromkeys(footnote([assembled], {"marks": "", "paper": table["paper"]}, ())), *NOTES, priced)
     notes = tuple(note for note in notes if note)
     text = "\n".join([f"# {table['title']}", "", *notes, "", ""])
     text += "\n".join(part for panel in panels for part in (scores_text(panel), costs_text(panel)))
-    stem = behind.models.results / "budgets" / "-".join([table["name"], cfg.profile_name])
+    stem = assembled.models.results / "budgets" / "-".join([table["name"], cfg.profile_name])
     replace_file(stem.with_name(f"{stem.name}.md"), text)
     sheet = Sheet(
         table["title"], notes, "lines", "recalled tokens", "score", width=6.0, across=2, height=2.2, spacing="log"
     )
-    files = write_figure(stem, sheet, points, behind.models, ("pdf", "png", "svg"))
+    files = write_figure(stem, sheet, points, assembled.models, ("pdf", "png", "svg"))
     print(text)
-    if behind.capped:
-        print(behind.capped)
-    if outcome := behind.outcome():
+    if assembled.capped:
+        print(assembled.capped)
+    if outcome := assembled.outcome():
         print(outcome)
     print(f"written: {stem}.md, {', '.join(str(file) for file in files)}")
     return 0
 
 
-def _group(behind: Experiment[Budgets], name: str) -> ColumnGroup | None:
-    return next((group for group in behind.groups if group.name == name and group.dataset is not None), None)
+def _group(assembled: Experiment[Budgets], name: str) -> ColumnGroup | None:
+    return next((group for group in assembled.groups if group.name == name and group.dataset is not None), None)
 
 
-def _metrics(behind: Experiment[Budgets], option: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+def _metrics(assembled: Experiment[Budgets], option: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
     """The metrics of a column group; empty if its data are missing."""
-    whole = _group(behind, str(option.get("group") or option["dataset"]))
+    whole = _group(assembled, str(option.get("group") or option["dataset"]))
     return [] if whole is None else cells_of(whole.option)
 
 
 def _panel(
-    behind: Experiment[Budgets],
+    assembled: Experiment[Budgets],
     option: Mapping[str, Any],
     budgets: Sequence[int],
     metric: Mapping[str, Any],
     reference: str,
     prices: Mapping[str, Price],
 ) -> Panel:
-    groups = [group for budget in budgets if (group := _group(behind, group_at(option, budget))) is not None]
-    lines = [line for line in behind.lines if line.name in groups[0].option["rows"]]
-    if behind.only is not None:
-        lines = [line for line in lines if line.name in behind.only]
-    rows = [_row(behind, line, groups, budgets, metric, prices) for line in lines]
-    whole = _group(behind, str(option.get("group") or option["dataset"]))
-    run = None if whole is None else behind.runs.get((WHOLE, whole.name, 0))
+    groups = [group for budget in budgets if (group := _group(assembled, group_at(option, budget))) is not None]
+    lines = [line for line in assembled.lines if line.name in groups[0].option["rows"]]
+    if assembled.only is not None:
+        lines = [line for line in lines if line.name in assembled.only]
+    rows = [_row(assembled, line, groups, budgets, metric, prices) for line in lines]
+    whole = _group(assembled, str(option.get("group") or option["dataset"]))
+    run = None if whole is None else assembled.runs.get((WHOLE, whole.name, 0))
     title = f"{groups[0].title}: {title_of(metric)}"
-    if whole is None or run is None or (behind.only is not None and WHOLE not in behind.only):
+    if whole is None or run is None or (assembled.only is not None and WHOLE not in assembled.only):
         return Panel(title, rows, reference, None)
-    cell = behind.grid.cell(next(line for line in behind.lines if line.name == WHOLE), whole, metric)
+    cell = assembled.grid.cell(next(line for line in assembled.lines if line.name == WHOLE), whole, metric)
     tokens = list(recalled_tokens(run).values())
     mean = sum(tokens) / max(1, len(tokens))
     score = cell.estimate() if isinstance(cell, Cell) else None
@@ -113,7 +113,7 @@ def _panel(
 
 
 def _row(
-    behind: Experiment[Budgets],
+    assembled: Experiment[Budgets],
     line: TableRow,
     groups: Sequence[ColumnGroup],
     budgets: Sequence[int],
@@ -124,7 +124,7 @@ def _row(
     clusters: dict[Key, str] = {question.key: question.cluster for question in groups[0].questions}
     places, expenses = [], []
     for budget, group in zip(budgets, groups, strict=True):
-        cell, run = behind.grid.cell(line, group, metric), behind.runs[line.name, group.name, 0]
+        cell, run = assembled.grid.cell(line, group, metric), assembled.runs[line.name, group.name, 0]
         places.append(AtBudget(budget, recalled_tokens(run), cell.scores if isinstance(cell, Cell) else {}))
         expenses.append(expense(run, prices))
     return BudgetCurve(line.title, curve(places, clusters), expenses)
@@ -166,17 +166,17 @@ def _cached(whole: Expense | None, tokens: float, price: Price | None) -> Expens
     return Expense(whole.build, whole.first, whole.first - listed + cached)
 
 
-def _prices(behind: Experiment[Budgets]) -> tuple[dict[str, Price], str]:
+def _prices(assembled: Experiment[Budgets]) -> tuple[dict[str, Price], str]:
     """Prices by role, with a note: of the models that answered, else of the table's models."""
-    prices, borrowed = dict(behind.models.prices), []
-    names = dict(behind.backbone["models"])
+    prices, borrowed = dict(assembled.models.prices), []
+    names = dict(assembled.backbone["models"])
     names.setdefault("probe", names.get("reader"))
     for role, name in names.items():
         if role in prices or role == "judge" or name is None:
             continue
         settings = load_option("embedder" if role == "embedder" else "llm", name).get("settings")
         if settings is not None:
-            own = {**settings, **laid_over(behind.settings.prices, settings["model"], name)}
+            own = {**settings, **laid_over(assembled.settings.prices, settings["model"], name)}
             prices[role] = ModelSettings(**own).cost
             borrowed.append(f"{role} {name}")
     said = (

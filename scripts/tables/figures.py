@@ -44,13 +44,13 @@ def make_figure(cfg: Figures) -> Outcome:
     points: list[Point] = []
     experiments: list[Experiment[Figures]] = []
     for backbone in _backbones(cfg, options):
-        behind = _experiment(cfg, options, backbone)
-        if behind is None:
+        assembled = _experiment(cfg, options, backbone)
+        if assembled is None:
             return Outcome(3)
-        if behind.capped:
-            print(f"note: {behind.capped}", file=sys.stderr)
-        experiments.append(behind)
-        points += SHOWS[options["show"]](options, behind)
+        if assembled.capped:
+            print(f"note: {assembled.capped}", file=sys.stderr)
+        experiments.append(assembled)
+        points += SHOWS[options["show"]](options, assembled)
     if not points:
         reasons = _missing_data(experiments) or ["no row has a result"]
         raise RunError(f"{options['name']}: nothing to draw; {'; '.join(reasons)}")

@@ -49,15 +49,15 @@ def pareto(name: str, overrides: Sequence[str]) -> int:
         RunError: no row of the table has been run.
     """
     cfg = composed("reproduce", [f"table={name}", *overrides, "replay=true", "yes=true"])
-    behind = experiment(cfg, load_option("table", name), run=False)
-    assert behind is not None, "nothing is run, so nobody is asked"
-    rows, unfinished = tradeoffs(behind)
+    assembled = experiment(cfg, load_option("table", name), run=False)
+    assert assembled is not None, "nothing is run, so there is no plan to decline"
+    rows, unfinished = tradeoffs(assembled)
     if not rows:
         raise RunError(f"no row of {name} has been run: python -m scripts reproduce table={name} {' '.join(overrides)}")
     points = cost_points(rows)
-    drawing = _drawing(name, behind, rows)
-    stem = behind.models.results / "figures" / "-".join(["pareto", name, cfg.profile_name])
-    files = write_figure(stem, drawing, points, behind.models)
+    drawing = _drawing(name, assembled, rows)
+    stem = assembled.models.results / "figures" / "-".join(["pareto", name, cfg.profile_name])
+    files = write_figure(stem, drawing, points, assembled.models)
     print("\n".join(drawing.footnote), "", pareto_table(points), sep="\n")
     if unfinished:
         print(f"not run, or not to the end: {'; '.join(unfinished)}\n")
@@ -65,20 +65,20 @@ def pareto(name: str, overrides: Sequence[str]) -> int:
     return 0
 
 
-def tradeoffs(behind: Experiment[Any]) -> tuple[list[Tradeoff], list[str]]:
+def tradeoffs(assembled: Experiment[Any]) -> tuple[list[Tradeoff], list[str]]:
     """Every row that has an answer to each question, and the names of the other rows."""
     finished, unfinished = [], []
-    for group in behind.groups:
+    for group in assembled.groups:
         metric = cells_of(group.option)[0]
-        for line in behind.lines:
-            run = behind.runs.get((line.name, group.name, 0))
+        for line in assembled.lines:
+            run = assembled.runs.get((line.name, group.name, 0))
             if run is None or len(outcomes([run.folder], group.questions)) < len(group.questions):
                 unfinished.append(f"{line.title} on {group.title}")
                 continue
             mark = Point(group.title, line.title, "", 0.0)
-            for quality in scored(mark, [behind.grid.cell(line, group, metric)]):
+            for quality in scored(mark, [assembled.grid.cell(line, group, metric)]):
                 if quality.origin == "ours":
-                    spent = row_costs(run, behind.models.memory)
+                    spent = row_costs(run, assembled.models.memory)
                     finished.append(Tradeoff(group.title, title_of(metric), quality, spent))
     return finished, unfinished
 
@@ -124,12 +124,12 @@ def pareto_table(points: Sequence[Point]) -> str:
     return "\n".join(lines)
 
 
-def _drawing(name: str, behind: Experiment[Any], rows: Sequence[Tradeoff]) -> Sheet:
+def _drawing(name: str, assembled: Experiment[Any], rows: Sequence[Tradeoff]) -> Sheet:
     metrics = dict.fromkeys(f"{row.dataset} by {row.metric}" for row in rows)
     footnote = (
-        f"{models_line(behind.models)}.",
+        f"{models_line(assembled.models)}.",
         f"Quality: {'; '.join(metrics)}. {INTERVALS}",
-        prompts_line(behind.models.prompts, all_prompts(behind.grid)),
+        prompts_line(assembled.models.prompts, all_prompts(assembled.grid)),
         "Filled, numbered and joined: no other row is as good for less, or better for as much. The CSV file names every row.",
     )
     title = f"{name}: quality against cost"

@@ -90,26 +90,26 @@ def sweep(cfg: Sweeps, swept: Sequence[str], spent: list[float]) -> int:
     filled = with_papers(local, backbone["models"], cfg.sweep.get("repeats", 1)).changed(max_usd=left)
     grid = settings(cfg.sweep["read"])
     rows = [_row(cfg.memory, number, read) for number, read in enumerate(grid)]
-    behind = assembled(filled, backbone, cfg.sweep["columns"], rows, frozenset(row.name for row in rows))
-    if behind is None:
+    experiment = assembled(filled, backbone, cfg.sweep["columns"], rows, frozenset(row.name for row in rows))
+    if experiment is None:
         return 3
-    groups = _with_data(behind.groups)
+    groups = _with_data(experiment.groups)
     protocol = _protocol(filled.changed(endpoint=cfg.endpoint, endpoints=cfg.endpoints).plain, swept)
     lines = [
         SweepLine({**job_settings, **read}, {**values, "protocol": protocol}, missing_share)
         for group in groups
         for row, read in zip(rows, grid, strict=True)
-        for values, missing_share in _lines(behind, group, row)
+        for values, missing_share in _lines(experiment, group, row)
     ]
-    spent.append(behind.models.purse.spent)
-    path = behind.models.results / "sweeps" / f"{cfg.sweep['name']}-{cfg.profile_name}.csv"
+    spent.append(experiment.models.purse.spent)
+    path = experiment.models.results / "sweeps" / f"{cfg.sweep['name']}-{cfg.profile_name}.csv"
     replace_file(path, merged(path.read_text(encoding="utf-8") if path.is_file() else "", lines))
-    if outcome := behind.outcome():
+    if outcome := experiment.outcome():
         print(outcome)
     log_sweep(filled.plain, cfg.sweep["name"], path)
     for line in evidence_lines(groups, rows[:1]):  # all read settings share the units
         print(line)
-    return _report(behind, path, lines)
+    return _report(experiment, path, lines)
 
 
 def _value(plain: Mapping[str, Any], name: str) -> Any:
@@ -151,12 +151,12 @@ def _row(memory: Mapping[str, Any], number: int, read: Mapping[str, Any]) -> Tab
     return TableRow(str(number), memory["title"], {**memory, "build": {**memory["build"], **read}}, option, False)
 
 
-def _lines(behind: Experiment[Sweeps], group: ColumnGroup, row: TableRow) -> Iterator[tuple[dict[str, Any], float]]:
+def _lines(experiment: Experiment[Sweeps], group: ColumnGroup, row: TableRow) -> Iterator[tuple[dict[str, Any], float]]:
     """Score one setting on one data set; yields for each metric the values of its line and the share of unscored questions."""
-    folder = behind.runs[row.name, group.name, 0].folder
+    folder = experiment.runs[row.name, group.name, 0].folder
     spent, calls = costs(folder), cost(folder, "build_calls")
     for metric in group.option["metrics"]:
-        cell = behind.grid.cell(row, group, metric)
+        cell = experiment.grid.cell(row, group, metric)
         assert isinstance(cell, Cell), f"a metric of a sweep is a score: {metric}"
         values, missing_share = _scores(cell, metric.get("category", ALL))
         yield (
@@ -165,8 +165,8 @@ def _lines(behind: Experiment[Sweeps], group: ColumnGroup, row: TableRow) -> Ite
                 "metric": score_name(metric),
                 "recalled_tokens": spent.recalled_tokens,
                 "build_calls": None if calls is None else int(calls.mean),
-                "engine": _engine(behind.models),
-                "prompts": prompts_line(behind.models.prompts, prompts_behind(behind.grid, row, group, metric)),
+                "engine": _engine(experiment.models),
+                "prompts": prompts_line(experiment.models.prompts, prompts_behind(experiment.grid, row, group, metric)),
                 "run": RunFolder(folder).key,
             },
             missing_share,
@@ -235,9 +235,9 @@ def best_lines(lines: Sequence[SweepLine]) -> list[str]:
     return texts
 
 
-def _report(behind: Experiment[Sweeps], path: Path, lines: Sequence[SweepLine]) -> int:
+def _report(experiment: Experiment[Sweeps], path: Path, lines: Sequence[SweepLine]) -> int:
     """Print the job's lines; return 1 if more than `max_unscored` of a line's questions are not scored."""
-    models, limit = behind.models, behind.settings.missing_limit
+    models, limit = experiment.models, experiment.settings.missing_limit
     if models.stand_ins:
         print(
             f"STAND-IN: {', '.join(models.stand_ins)} filled by offline engines; never compared with published numbers."
@@ -250,7 +250,7 @@ def _report(behind: Experiment[Sweeps], path: Path, lines: Sequence[SweepLine]) 
         print(f"{setting} · {line.values['dataset']} {line.values['metric']}: {mean_text(line)}, {values}")
     for text in [*best_lines(lines), *dict.fromkeys(line.values["prompts"] for line in lines)]:
         print(text)
-    print(behind.capped or f"written: {path}")
+    print(experiment.capped or f"written: {path}")
     worst = max(line.missing_share for line in lines)
     if worst > limit:
         folders = [models.results / "runs" / line.values["run"] for line in lines]

@@ -42,28 +42,28 @@ if TYPE_CHECKING:
 def make_table(cfg: Reproduce) -> Outcome:
     """Run what is missing, score, print, and write `<results>/tables/<name>-<profile>.md`, `.csv`, `.tex` and `.json`."""
     option, varied = cfg.table, variation(cfg)
-    behind = experiment(cfg, option)
-    if behind is None:
+    assembled = experiment(cfg, option)
+    if assembled is None:
         return Outcome(3)
-    cfg = behind.settings
-    table = _table(option, behind)
+    cfg = assembled.settings
+    table = _table(option, assembled)
     name = "-".join([option["name"], *([cfg.backbone] if cfg.backbone else []), cfg.profile_name]) + varied
-    columns = None if cfg.columns is None else [group.name for group in behind.groups]
+    columns = None if cfg.columns is None else [group.name for group in assembled.groups]
     stem = f"{name}{restriction(option, load_option('table', option['name']), cfg.only, columns)}"
     stem += "-unguessable" if cfg.guessable == "exclude" else ""
-    file = behind.models.results / "tables" / f"{stem}.md"
+    file = assembled.models.results / "tables" / f"{stem}.md"
     if cfg.guessable != "keep":
-        replace_file(file.with_suffix(".guessable.csv"), csv_text([FIELDS, *_guessable_lines(behind)]))
-    origins = as_json(table, behind.models.results)
+        replace_file(file.with_suffix(".guessable.csv"), csv_text([FIELDS, *_guessable_lines(assembled)]))
+    origins = as_json(table, assembled.models.results)
     for suffix, text in ((".md", markdown(table)), (".csv", as_csv(table)), (".tex", latex(table)), (".json", origins)):
         replace_file(file.with_name(stem + suffix), text)
     print_table(table, cfg.print)
-    if outcome := behind.outcome():
+    if outcome := assembled.outcome():
         print(outcome)
     print(f"written: {file} (with categories, paired differences and costs by phase), .csv, .tex, .json")
     log_table(cfg.plain, table)
     code = complain(table, cfg.missing_limit)
-    if stop := behind.models.purse.stop:
+    if stop := assembled.models.purse.stop:
         print(stop, file=sys.stderr)
     return Outcome(code, file)
 
@@ -80,101 +80,107 @@ def finished_table(name: str, settings: Sequence[str]) -> tuple[Table, Path]:
     """
     cfg = composed("reproduce", [f"table={name}", *settings, "replay=true", "yes=true"])
     wanted, option, varied = cfg.only, load_option("table", name), variation(cfg)
-    behind = experiment(cfg.changed(only=[]), option, run=False)  # no row is scored
-    assert behind is not None, "nothing is run, so there is no plan to decline"
-    cfg = behind.settings
-    table = _table(option, behind)
+    assembled = experiment(cfg.changed(only=[]), option, run=False)  # no row is scored
+    assert assembled is not None, "nothing is run, so there is no plan to decline"
+    cfg = assembled.settings
+    table = _table(option, assembled)
     if wanted is not None:
-        chosen = wanted_rows(option, behind.lines, wanted)
+        chosen = wanted_rows(option, assembled.lines, wanted)
         table = replace(table, rows=tuple(row for row in table.rows if chosen is None or row.name in chosen))
     table = replace(table, wanted=None)  # all remaining rows were requested
-    if any(group.dataset is not None and group.dataset.cut for group in behind.groups):
+    if any(group.dataset is not None and group.dataset.cut for group in assembled.groups):
         cut = f"SUBSET: data.size={cfg.data.size}, data.max_cases={cfg.data.max_cases}, seed {cfg.data.seed}; not the whole data set."
         table = replace(table, caption=(cut, *table.caption))
     stem = "-".join([name, *([cfg.backbone] if cfg.backbone else []), cfg.profile_name]) + varied
-    return table, behind.models.results / "tables" / stem
+    return table, assembled.models.results / "tables" / stem
 
 
-def _table(option: Mapping[str, Any], behind: Experiment[Reproduce]) -> Table:
-    cfg, rows = behind.settings, []
-    with progress_line("scoring", len(behind.lines)) as progress:
-        for line in behind.lines:
-            rows.append(_row(behind, line))
+def _table(option: Mapping[str, Any], assembled: Experiment[Reproduce]) -> Table:
+    cfg, rows = assembled.settings, []
+    with progress_line("scoring", len(assembled.lines)) as progress:
+        for line in assembled.lines:
+            rows.append(_row(assembled, line))
             progress.step()
-    used = [(group.dataset, group.reader, group.unit) for group in behind.groups if group.dataset is not None]
+    used = [(group.dataset, group.reader, group.unit) for group in assembled.groups if group.dataset is not None]
     judges = [
         (metric["judge"], group.dataset)
-        for group in behind.groups
+        for group in assembled.groups
         if group.dataset is not None
-        for metric in (with_our_judge(cfg, behind.backbone, each) for each in cells_of(group.option))
+        for metric in (with_our_judge(cfg, assembled.backbone, each) for each in cells_of(group.option))
         if "judge" in metric
     ]
     primaries, start = set[int](), 0
-    for group in behind.groups:
+    for group in assembled.groups:
         primaries |= {start + place for place in primary_of(group.option)}
         start += len(cells_of(group.option))
-    imported = {name for (name, _, _), run in behind.runs.items() if run.record.imported}
-    reasons = {why_not_comparable(cfg, behind.models, behind.backbone, dataset) for dataset, _, _ in used}
+    imported = {name for (name, _, _), run in assembled.runs.items() if run.record.imported}
+    reasons = {why_not_comparable(cfg, assembled.models, assembled.backbone, dataset) for dataset, _, _ in used}
     reasons |= {other_data(cfg, dataset) for dataset, _, _ in used}  # the caption always names a sample
     return Table(
         option["name"],
         option["title"],
         (
-            *caption(cfg, behind.models, used),
-            *evidence_lines(behind.groups, behind.lines),
-            *_notes(option, behind),
+            *caption(cfg, assembled.models, used),
+            *evidence_lines(assembled.groups, assembled.lines),
+            *_notes(option, assembled),
         ),
-        tuple(behind.grid.column(group, metric) for group in behind.groups for metric in cells_of(group.option)),
+        tuple(assembled.grid.column(group, metric) for group in assembled.groups for metric in cells_of(group.option)),
         tuple(rows),
         option.get("reference", ""),
-        behind.models.prices,
-        behind.only,
+        assembled.models.prices,
+        assembled.only,
         usage_note(
             reasons - {""},
-            published=any(line.published is not None for line in behind.lines),
-            stand_ins=behind.models.stand_ins,
-            imported=0 < len(imported) < len(behind.lines),
-            unmeasured=unmeasured(cfg, behind.models, judges),
+            published=any(line.published is not None for line in assembled.lines),
+            stand_ins=assembled.models.stand_ins,
+            imported=0 < len(imported) < len(assembled.lines),
+            unmeasured=unmeasured(cfg, assembled.models, judges),
         ),
         frozenset(primaries),
     )
 
 
-def _notes(option: Mapping[str, Any], behind: Experiment[Reproduce]) -> list[str]:
+def _notes(option: Mapping[str, Any], assembled: Experiment[Reproduce]) -> list[str]:
     """Caption lines about the paper: the source of its numbers, its models, the parts not reproduced, the chosen best rows."""
-    cfg, backbone = behind.settings, behind.backbone
+    cfg, backbone = assembled.settings, assembled.backbone
     models = ", ".join(f"{role} {model}" for role, model in backbone["models"].items())
     files = ", ".join(f"{file}.csv" for file in published_files(backbone))
     notes = [f"Published: {option['paper']}, {files} ({models}).", *option.get("notes", ())]
-    notes += [said] if (said := prompts_line(behind.models.prompts, all_prompts(behind.grid))) else []
+    notes += [said] if (said := prompts_line(assembled.models.prompts, all_prompts(assembled.grid))) else []
     if cfg.profile_name == "paper" and (others := other_models(cfg, backbone)):
         notes.insert(
             0, f"OTHER MODEL than the paper's: {', '.join(others)}. Nothing here is compared with its numbers."
         )
-    imported = {run.name: run.record.imported for run in behind.runs.values() if run.record.imported}
+    imported = {run.name: run.record.imported for run in assembled.runs.values() if run.record.imported}
     notes += [f"Imported: {facts['title']}: {described(facts)}." for facts in imported.values()]
     notes += [f"Not reproduced: {entry['reason']}" for entry in option.get("not_reproduced", ())]
-    if absent := behind.grid.absent_products():
+    if absent := assembled.grid.absent_products():
         notes.append(f"Not installed: {', '.join(absent)}: make product NAME=…, or NAME=all.")
-    notes += [*guessable_notes(behind), *waivers(behind.runs.values()), *unfitted(behind.lines, behind.models)]
-    if wrong := behind.grid.errata():
+    notes += [
+        *guessable_notes(assembled),
+        *waivers(assembled.runs.values()),
+        *unfitted(assembled.lines, assembled.models),
+    ]
+    if wrong := assembled.grid.errata():
         notes.append(
             f"Errata {cfg.errata}: {len(wrong)} gold answers are known to be wrong. A score above the share of sound ones is marked."
         )
-    stopped = behind.models.purse.stop or behind.capped
-    return [*notes, *behind.grid.choices(), *([stopped] if stopped else [])]
+    stopped = assembled.models.purse.stop or assembled.capped
+    return [*notes, *assembled.grid.choices(), *([stopped] if stopped else [])]
 
 
-def _row(behind: Experiment[Reproduce], line: TableRow) -> Row:
-    cells = [behind.grid.cell(line, group, metric) for group in behind.groups for metric in cells_of(group.option)]
+def _row(assembled: Experiment[Reproduce], line: TableRow) -> Row:
+    cells = [
+        assembled.grid.cell(line, group, metric) for group in assembled.groups for metric in cells_of(group.option)
+    ]
     folders = {
         group: run.folder
-        for (name, group, replicate), run in behind.runs.items()
+        for (name, group, replicate), run in assembled.runs.items()
         if name == line.name and replicate == 0
     }
-    answered = any(run.record.stand_ins for (name, _, _), run in behind.runs.items() if name == line.name)
-    evidence = f"evidence@{behind.settings.k_evidence}"
-    first = {group.name: files[0] for group in behind.groups if (files := behind.grid.files(line, group))}
+    answered = any(run.record.stand_ins for (name, _, _), run in assembled.runs.items() if name == line.name)
+    evidence = f"evidence@{assembled.settings.k_evidence}"
+    first = {group.name: files[0] for group in assembled.groups if (files := assembled.grid.files(line, group))}
     coverage = {group: files[evidence] for group, files in first.items() if evidence in files}
     return Row(line.name, line.title, tuple(cells), folders, coverage, line.ruled, answered)
 
@@ -191,34 +197,34 @@ def refuse_an_empty(table: Table, name: str, settings: Sequence[str]) -> None:
 FIELDS = ("group", "case_id", "question_id", "category", "score", "question", "gold", "answer_without_memory")
 
 
-def guessable_notes(behind: Experiment[Reproduce]) -> list[str]:
+def guessable_notes(assembled: Experiment[Reproduce]) -> list[str]:
     """A caption line for each column group about the questions that need no memory; empty with `guessable=keep`."""
-    if behind.settings.guessable == "keep":
+    if assembled.settings.guessable == "keep":
         return []
     done = (
         "left out of every row (costs are those of all questions)"
-        if behind.settings.guessable == "exclude"
+        if assembled.settings.guessable == "exclude"
         else "listed"
     )
     return [
-        f"Guessable: {len(behind.grid.guessable(group))} of {sum(question.answerable for question in group.questions)} answerable "
+        f"Guessable: {len(assembled.grid.guessable(group))} of {sum(question.answerable for question in group.questions)} answerable "
         f"questions of {group.title} are answered right without a memory (row `{NO_MEMORY}`, first build); they are {done}."
-        for group in behind.groups
+        for group in assembled.groups
         if group.dataset is not None
     ]
 
 
-def _guessable_lines(behind: Experiment[Any]) -> Iterator[list[str]]:
+def _guessable_lines(assembled: Experiment[Any]) -> Iterator[list[str]]:
     """The guessable questions with the answer given without a memory, by `FIELDS`."""
-    for group in behind.groups:
-        guessed = behind.grid.guessable(group)
+    for group in assembled.groups:
+        guessed = assembled.grid.guessable(group)
         if group.dataset is None or not guessed:
             continue
         run = next(
             run
-            for (row, name, _), run in behind.runs.items()
+            for (row, name, _), run in assembled.runs.items()
             if name == group.name
-            and any(line.name == row and (line.memory or {}).get("name") == NO_MEMORY for line in behind.lines)
+            and any(line.name == row and (line.memory or {}).get("name") == NO_MEMORY for line in assembled.lines)
         )
         for case in (group.dataset.cases[index] for index in range(len(group.dataset.cases))):
             predictions = read_predictions(run.case_folder(case.id))

@@ -45,9 +45,9 @@ def test_the_lock_file_of_a_killed_process_is_told_from_that_of_a_living_one_and
     with subprocess.Popen([sys.executable, "-c", program, str(lock)], stdin=-1, stdout=subprocess.PIPE) as other:
         assert other.stdout is not None
         assert other.stdout.readline() == b"held\n"
-        assert folders.lives(lock)
+        assert folders.is_alive(lock)
         other.kill()
-    assert not folders.lives(lock)
+    assert not folders.is_alive(lock)
     assert not lock.exists()
 
 

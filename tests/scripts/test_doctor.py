@@ -64,7 +64,7 @@ def test_fewer_calls_are_advised_where_more_are_slower() -> None:
 def test_the_quirks_of_a_local_server_are_found() -> None:
     examination = examined(SETS["ollama"])
     said = found(examination)
-    assert said["window"].startswith("stop: CUT WITHOUT A WORD: 4096 of")
+    assert said["window"].startswith("stop: the server cuts prompts without an error: 4096 of")
     assert said["JSON"] == "note: a schema is ignored; an object is given"
     assert said["log-probabilities"] == "note: left out"
     assert "429" in said["calls at once"]
@@ -111,8 +111,8 @@ def test_each_quirk_alone_is_found(subtests: pytest.Subtests) -> None:
         ({"schema": "refused"}, "JSON", "stop: a schema is refused"),
         ({"schema": "ignored"}, "JSON", "note: a schema is ignored"),
         ({"logprobs": "refused"}, "log-probabilities", "note: refused"),
-        ({"window": 3000, "cuts": True}, "window", "stop: CUT WITHOUT A WORD"),
-        ({"window": 3000, "cuts": True, "usage": False}, "window", "stop: CUT WITHOUT A WORD"),
+        ({"window": 3000, "cuts": True}, "window", "stop: the server cuts prompts without an error"),
+        ({"window": 3000, "cuts": True, "usage": False}, "window", "stop: the server cuts prompts without an error"),
         ({"window": 3000}, "window", "ok: 3000 tokens; longer ones are refused"),
         ({"thinks": "field", "switch": "enable_thinking"}, "thinking", "note: in a field of its own; stopped by extra"),
         ({"at_once": 2}, "calls at once", "note: 2 of 4 were answered"),
@@ -191,7 +191,7 @@ def test_the_file_it_writes_is_a_settings_file_that_runs_take(
     assert written["base_url"] == url
     assert written["in_flight"] < 16
     assert ModelSettings(**written["settings"]).json_output == "object"
-    assert "CUT WITHOUT A WORD" in capsys.readouterr().out
+    assert "the server cuts prompts without an error" in capsys.readouterr().out
     cfg = composed("config", [f"results={tmp_path}", "models.reader=mine"])
     monkeypatch.setattr("scripts.setup.options.CONF", tmp_path / "conf")
     found = build_models(cfg).reader

@@ -167,7 +167,9 @@ def test_missing_scores_are_printed_with_their_commonest_cause(config: Any, caps
 def test_before_a_papers_run_the_doctor_stops_what_would_lie(config: Any, capsys: Any) -> None:
     with serving(application(Mock(quirks=SETS["ollama"]))) as url:
         cfg = config("profile=paper", *models(url))
-        with pytest.raises(Exception, match=r"will not do: window: CUT WITHOUT A WORD: 4096 of"):
+        with pytest.raises(
+            Exception, match=r"cannot be used: window: the server cuts prompts without an error: 4096 of"
+        ):
             prepared(typed(cfg), build_models(typed(cfg)))
     assert "a schema is" in capsys.readouterr().err
 

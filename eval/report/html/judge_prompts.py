@@ -45,7 +45,7 @@ def judge_prompts(
     try:
         settings = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise RunError("the judge's settings are not beside its scores") from error
+        raise RunError("the folder of the scores has no file with the judge's settings") from error
     judge, prompts = _judge(settings, str(run.record.prompts_dir or ""))
     text = judged["recalled" if judge.rule == "memory" else "answer"]
     if str(line.get("why", "")).startswith("aborted: "):

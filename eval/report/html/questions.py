@@ -166,7 +166,7 @@ def _prompt(files: CaseFiles, prediction: Prediction, question: Question | None,
     """The prompt as parts (numbers refer to texts), or the reason why it is not shown."""
     line = files.efforts.get(("answer", prediction.question_id))
     if files.run.record.imported:
-        return {"no_prompt": "the answer was imported; nobody recorded its prompt"}
+        return {"no_prompt": "the answer was imported without its prompt"}
     if line is None:
         return {"no_prompt": "no reader was asked: the memory failed, gave up, or answered itself"}
     if question is None:

@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from memsys.folders import Held, hold_file, lives, open_lock
+from memsys.folders import Held, hold_file, is_alive, open_lock
 from memsys.jsons import decoded, encoded
 from memsys.llm.schema import JOURNAL, SCHEMA, UNSOUND, add_columns, check_schema, checkpointed, lock_of
 from memsys.llm.store import PATIENCE, in_wal_mode, unusable
@@ -100,7 +100,7 @@ class Journal:
         with self._lock:
             if self._held is None:
                 for file in self.path.parent.glob(f"{glob.escape(self.path.name)}.owner-*"):
-                    lives(file)
+                    is_alive(file)
                 self._held = hold_file(self._owner_file(uuid.uuid4().hex))
             return self._held.path.name.rpartition("-")[2]
 
@@ -122,7 +122,7 @@ class Journal:
                 (server,),
             ).fetchall()
         for owner in {row[0] for row in rows} - {ours}:
-            if owner is not None and lives(self._owner_file(owner)):
+            if owner is not None and is_alive(self._owner_file(owner)):
                 continue
             with self._transaction():
                 self._file.execute(
@@ -136,7 +136,7 @@ class Journal:
         with self._guarded():
             rows = self._file.execute("SELECT owner FROM batches UNION SELECT owner FROM batch_calls").fetchall()
         ours = self.owner()
-        return any(owner not in (None, ours) and lives(self._owner_file(owner)) for (owner,) in rows)
+        return any(owner not in (None, ours) and is_alive(self._owner_file(owner)) for (owner,) in rows)
 
     def _owner_file(self, owner: str) -> Path:
         # The name comes from the file: only letters and digits may lead to a path.
@@ -254,7 +254,7 @@ class Journal:
             ).fetchone()
         if row is None:
             raise KeyError(name)
-        if row[1] is not None and lives(self._owner_file(row[1])):
+        if row[1] is not None and is_alive(self._owner_file(row[1])):
             raise BlockingIOError(name)
         batch = Batch(row[0], "", None)
         calls = self.calls_of(batch)

@@ -68,7 +68,7 @@ def test_a_wrong_description_is_refused_by_name() -> None:
 
 def test_without_network_a_process_is_refused_unless_it_is_said_to_stay_here() -> None:
     network.forbid_network()
-    with pytest.raises(EndOfRun, match="nobody watches what"):
+    with pytest.raises(EndOfRun, match="cannot be watched"):
         memory_of(local=False).write(unit(1))
     far = {"command": None, "url": "https://memory.example.org/mcp"}
     with pytest.raises(EndOfRun, match="network=false: https://memory"):

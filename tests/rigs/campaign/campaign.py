@@ -87,21 +87,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     def told(done: int, total: int, outcome: Outcome) -> None:
         print(f"{time.monotonic() - began:5.0f} s, {done} of {total}: {outcome.part}: {_tried(outcome)}", flush=True)
         for defect in outcome.defects:
-            print(f"DID NOT SURVIVE {defect}", flush=True)
+            print(f"FAILED {defect}", flush=True)
 
     outcomes = campaign(given.share, given.seed, given.only, given.processes, told).values()
     defects = [defect for outcome in outcomes for defect in outcome.defects]
     print()
     for outcome in outcomes:
-        survived = "all survived" if not outcome.defects else f"{len(outcome.defects)} defects"
-        print(f"{outcome.part}: {_tried(outcome)}: {survived}")
+        result = "all passed" if not outcome.defects else f"{len(outcome.defects)} defects"
+        print(f"{outcome.part}: {_tried(outcome)}: {result}")
         if outcome.replies:
             given.table.parent.mkdir(parents=True, exist_ok=True)
             given.table.write_text(replies.table(outcome), encoding="utf-8")
             print(f"  the table of replies is in {given.table}")
     for defect in defects:
-        print(f"DID NOT SURVIVE {defect}")
+        print(f"FAILED {defect}")
     print(
-        f"{f'{len(defects)} did not survive' if defects else 'everything survived'}; seed {given.seed}, {time.monotonic() - began:.0f} s"
+        f"{f'{len(defects)} failed' if defects else 'everything passed'}; seed {given.seed}, {time.monotonic() - began:.0f} s"
     )
     return 1 if defects else 0

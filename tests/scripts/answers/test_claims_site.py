@@ -274,7 +274,7 @@ def test_without_leave_a_page_has_scores_ids_and_short_excerpts_alone(tmp_path: 
     assert max(map(len, quoted)) <= EXCERPT + 2
     assert "until its end" not in "".join(text for name, text in texts(folder).items() if "open" not in name)
     assert (
-        "without a licence nobody may pass the texts on. Shown are scores, question ids and at most 20 excerpts"
+        "without a licence the texts may not be passed on. Shown are scores, question ids and at most 20 excerpts"
         in closed
     )
     assert "it allows passing texts on, so the texts are here" in page(folder, "open")

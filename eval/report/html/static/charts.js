@@ -51,7 +51,7 @@ const room = (values, zero) => {
   return [zero && low === 0 ? 0 : low - gap, high + gap];
 };
 
-// Where a point's name stands: beside it, over no mark and no other name, and as near as that allows. Boxes are {left, right, top, bottom}.
+// Where a point's name stands: next to it, over no mark and no other name, and as near as that allows. Boxes are {left, right, top, bottom}.
 function nameBox(x, y, name, box, taken) {
   const apart = (a, b) => a.right <= b.left || b.right <= a.left || a.bottom <= b.top || b.bottom <= a.top;
   const width = TEXT * name.length, sides = x + 9 + width <= box.right ? [9, -9 - width] : [-9 - width, 9];
@@ -80,7 +80,7 @@ function scatter(points, { xTitle, yTitle, front = [], diagonal = false, width =
   }
   for (const point of front) {
     const place = nameBox(px(point.x), py(point.y), point.name, box, taken);
-    if (!place) continue; // longer than the figure is wide: the list beside it has it
+    if (!place) continue; // longer than the figure is wide: the list next to it has it
     taken.push(place);
     const left = place.left < px(point.x);
     parts.push(svg("text", { x: left ? place.right : place.left, y: place.bottom - 4, "text-anchor": left ? "end" : "start" }, point.name));
