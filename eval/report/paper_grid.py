@@ -13,6 +13,7 @@ from rich.console import Group
 from rich.table import Table as Grid
 from rich.text import Text
 
+from eval.report.counted import counted
 from eval.report.rendering import number
 from eval.report.tables import Row, Table, printed
 from eval.report.terminal import (
@@ -27,6 +28,7 @@ from eval.report.terminal import (
     asked_rows,
     comparability,
     fitting,
+    headings,
     shortened,
     usable,
 )
@@ -76,7 +78,7 @@ def paper_grid(table: Table, width: int = 100, elsewhere: str = "") -> Group:
     left = len(table.rows) - len(rows), len(table.columns) - len(places)
     if any(left):
         named = zip(left, ("row", "metric"), strict=True)
-        kinds = " and ".join(f"{count} {name}{'s' * (count > 1)}" for count, name in named if count)
+        kinds = " and ".join(counted(count, name) for count, name in named if count)
         lines.append(f"Not shown: {kinds} that the paper does not print. {elsewhere}".strip())
     elif elsewhere:
         lines.append(elsewhere)
@@ -133,7 +135,8 @@ def _grid(
         sizes = [spans[place] for place in places]
         span = sum(sizes) + len(GAP) * (len(sizes) - 1)
         titles.append((fitting(title, span), span))
-    metrics = [(fitting(table.columns[place].metric, span), span) for place, span in spans.items()]
+    sizes = list(spans.values())
+    metrics = list(zip(headings([table.columns[place].metric for place in spans], sizes), sizes, strict=True))
     lines = [line("", titles, "bold"), line("", metrics, "bold")]
     heads = [pair for own in widths.values() for pair in zip((field.header for field in form), own, strict=True)]
     lines.append(line(MEMORY, heads, "dim"))

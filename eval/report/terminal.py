@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from os.path import commonprefix
 
 from rich.cells import cell_len
 from rich.console import Group
@@ -17,6 +18,7 @@ from rich.text import Text
 from eval.analysis.costs import COST_COLUMNS, Costs, costs, dollars, phases
 from eval.judging.judge_card import MISFIT
 from eval.report.cell import ABOVE_CEILING, Cell
+from eval.report.counted import counted
 from eval.report.outcome_cell import OutcomeCell
 from eval.report.published import NOT_COMPARABLE, brief
 from eval.report.rendering import by_case, intervals, money_text, number, span
@@ -140,7 +142,7 @@ def _block(table: Table, rows: Sequence[Row], dataset: str, width: int, wide: bo
     places = [place for place, column in enumerate(table.columns) if column.dataset == dataset]
     widest = max((table.columns[place] for place in places), key=lambda column: len(column.questions))
     questions, count = widest.questions, histories(widest)
-    size = f" · {len(questions)} questions in {count} histor{'y' if count == 1 else 'ies'}" if questions else ""
+    size = f" · {counted(len(questions), 'question')} in {counted(count, 'history')}" if questions else ""
     heading = fitting(f"{table.columns[places[0]].title}{size}", width - 3)
     yield Text(f"\n{heading} {'─' * (width - 1 - cell_len(heading))}", style="bold")
     states = {row.cells[place] if isinstance(row.cells[place], str) else None for row in rows for place in places}
@@ -432,6 +434,19 @@ def shortened(names: Sequence[str], width: int) -> list[str]:
 def fitting(text: str, width: int) -> str:
     """The text, cut at its end to `width` cells."""
     return text if cell_len(text) <= width else _head(text, width - 1) + DOTS
+
+
+def headings(texts: Sequence[str], widths: Sequence[int]) -> list[str]:
+    """Cut each text to its width. Texts that differ and would become equal lose the words that they have in common at their beginning."""
+    results = [fitting(text, width) for text, width in zip(texts, widths, strict=True)]
+    owners: dict[str, set[str]] = {}
+    for text, short in zip(texts, results, strict=True):
+        owners.setdefault(short, set()).add(text)
+    for place, (text, short) in enumerate(zip(texts, results, strict=True)):
+        if len(owners[short]) > 1:
+            shared = commonprefix(sorted(owners[short]))  # noqa: RUF071  characters are wanted
+            results[place] = fitting(DOTS + text[shared.rfind(" ") + 1 or len(shared) :], widths[place])
+    return results
 
 
 def _alike(names: Sequence[str], results: Sequence[str]) -> list[str]:

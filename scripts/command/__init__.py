@@ -73,9 +73,17 @@ def usage() -> str:
         lines += [
             "",
             f"{title}:",
-            *(f"  {verb:<15}{_summary(verb)}" for verb in verbs("GROUP", group) if verb not in hidden),
+            *(_described(verb) for verb in verbs("GROUP", group) if verb not in hidden),
         ]
     return "\n".join(lines)
+
+
+def _described(verb: str) -> str:
+    """The verb's lines in `help`, of at most 80 columns."""
+    from textwrap import wrap
+
+    first, *more = wrap(_summary(verb), 80 - 17, break_on_hyphens=False)
+    return "\n".join([f"  {verb:<15}{first}", *(f"{'':<17}{line}" for line in more)])
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -33,7 +33,11 @@ GROUP = "look"
 
 RECENT = 3600.0
 """Seconds after its last line for which a run is shown."""
+LEAST_NAME = 12
+"""Minimum cells of a run's name, however narrow the terminal is."""
 HEADER = ("run", "state", "cases", "answered", "errors", "judged", "tokens", "$", "last")
+SPARED = ("judged", "tokens", "$", "cases", "last")
+"""Columns that a narrow terminal leaves out, in this order."""
 FREE = ("extractive", "hashing")
 """Engines without a model, by name."""
 
@@ -107,26 +111,29 @@ def recent(every: Sequence[Seen], now: float, *, all_runs: bool) -> list[Seen]:
     return [seen for _, seen in sorted(chosen, key=lambda pair: (not pair[0], -pair[1].last, pair[1].folder))]
 
 
-def drawing(runs: Sequence[Seen], prices: PriceList, now: float) -> Table:
-    """The runs as a table; running ones are bold, errors red."""
+def drawing(runs: Sequence[Seen], prices: PriceList, now: float, width: int = 80) -> Table:
+    """The runs as a table; stopped ones are yellow, errors red. Columns are left out where a name has less than `LEAST_NAME` cells."""
     from rich.table import Table
     from rich.text import Text
 
-    grid = Table(box=None, pad_edge=False, header_style="bold")
     lines = [row(seen, prices, now) for seen in runs]
-    for place, header in enumerate(HEADER):
-        left = header in ("run", "state")
-        # Names may be cut; numbers and headers are not.
-        least = None if header == "run" else max([len(header), *(len(each[place]) for each in lines)])
-        grid.add_column(
-            header, justify="left" if left else "right", no_wrap=header != "run", overflow="ellipsis", min_width=least
-        )
+    widths = {name: max([len(name), *map(len, texts)]) for name, *texts in zip(HEADER, *lines, strict=True)}
+    name_width = min(widths.pop("run"), LEAST_NAME)
+    for header in SPARED:
+        if name_width + sum(widths.values()) + 2 * len(widths) > width:
+            del widths[header]
+    grid = Table(box=None, pad_edge=False, header_style="bold")
+    # Names may be cut; numbers and headers are not.
+    grid.add_column("run", overflow="ellipsis", min_width=name_width)
+    for header, least in widths.items():
+        grid.add_column(header, justify="left" if header == "state" else "right", no_wrap=True, min_width=least)
     for texts in lines:
         style = "" if texts[1] != "stopped" else "yellow"
         grid.add_row(
             *(
                 Text(text, style="red" if name == "errors" and text != "0" else style)
                 for name, text in zip(HEADER, texts, strict=True)
+                if name == "run" or name in widths
             )
         )
     return grid
@@ -144,12 +151,13 @@ def watch(results: Path, prices: PriceList, *, once: bool, all_runs: bool, every
         raise RunError(f"{results} holds no runs (no folder {results / 'runs'})")
     watcher = Watcher()
 
-    def look() -> Table:
-        now = time.time()
-        return drawing(recent(watcher.runs(results), now, all_runs=all_runs), prices, now)
-
     terminal = sys.stdout.isatty()
     drawn = console(sys.stdout) if terminal else console(sys.stdout, width=160, height=25)
+
+    def look() -> Table:
+        now = time.time()
+        return drawing(recent(watcher.runs(results), now, all_runs=all_runs), prices, now, drawn.width)
+
     if once:
         drawn.print(look())
         return 0

@@ -178,3 +178,12 @@ def test_running_rows_stand_on_top_and_heads_are_whole_at_80_columns(
     console.print(watch.drawing(shown, PriceList(None), 100.0))
     text: str = console.file.getvalue()  # type: ignore[attr-defined]
     assert text.splitlines()[0].split() == list(HEADER)
+
+
+@pytest.mark.parametrize("width", [40, 60])
+def test_a_narrow_terminal_shows_the_beginning_of_a_name(tmp_path: Path, width: int) -> None:
+    seen = Seen(tmp_path / "locomo" / "segtree-0123456789ab", RunRecord(cases=10), 1, 20, 0, 3, {}, 0, 0, 90.0)
+    console = Console(file=io.StringIO(), width=width, color_system=None)
+    console.print(watch.drawing([seen], PriceList(None), 100.0, width))
+    text: str = console.file.getvalue()  # type: ignore[attr-defined]
+    assert text.splitlines()[1].startswith("locomo/segt")

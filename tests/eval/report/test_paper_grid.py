@@ -13,6 +13,7 @@ from rich.console import Console
 from eval.report.cell import Cell
 from eval.report.paper_grid import paper_grid
 from eval.report.tables import Row, Table
+from eval.report.terminal import headings
 from tests.eval.report.test_terminal import table
 
 
@@ -64,3 +65,16 @@ def test_a_state_that_is_too_long_for_a_cell_is_said_once_below(tmp_path: Path) 
     lines = lines_of(replace(made, rows=(made.rows[0], *rows)), 100)
     assert lines.count(state) == 1
     assert sum("see below" in line for line in lines) == 2
+
+
+def test_headings_that_would_be_cut_to_the_same_text_lose_their_common_beginning(tmp_path: Path) -> None:
+    made = table(tmp_path)
+    columns = tuple(replace(made.columns[0], metric=f"judge, theirs, {kind}") for kind in ("multi-hop", "single-hop"))
+    rows = []
+    for row in made.rows[:3]:
+        cell = row.cells[0]
+        assert isinstance(cell, Cell)
+        rows.append(Row(row.name, row.title, tuple(replace(cell, column=column) for column in columns)))
+    lines = lines_of(replace(made, columns=columns, rows=tuple(rows)), 80)
+    assert [line.split() for line in lines if "hop" in line] == [["…multi-hop", "…single-hop"]]
+    assert headings(["score of A", "score of B", "score of A", "n"], [9, 9, 9, 9]) == ["…A", "…B", "…A", "n"]

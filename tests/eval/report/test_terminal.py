@@ -16,6 +16,7 @@ from rich.console import Console
 
 from eval.files.store import write_lines
 from eval.report.cell import Asked, Cell, Column
+from eval.report.counted import counted
 from eval.report.published import Published, brief
 from eval.report.rendering import markdown
 from eval.report.tables import UNLIKE, Measure, Row, Table
@@ -171,6 +172,20 @@ def test_cut_names_fit_and_differ(names: list[str]) -> None:
     cut = shortened(names, 12)
     assert all(cell_len(name) <= 12 for name in cut)
     assert len(set(cut)) == len(set(names))
+
+
+@pytest.mark.parametrize(
+    ("count", "noun", "text"),
+    [
+        (1, "history", "1 history"),
+        (4, "history", "4 histories"),
+        (0, "day", "0 days"),
+        (1, "question", "1 question"),
+        (2, "most telling question", "2 most telling questions"),
+    ],
+)
+def test_a_count_of_one_has_a_singular_noun(count: int, noun: str, text: str) -> None:
+    assert counted(count, noun) == text
 
 
 def test_the_ends_of_names_that_begin_alike_are_kept() -> None:
