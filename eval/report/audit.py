@@ -17,6 +17,7 @@ from itertools import groupby, permutations
 from math import ceil, floor
 from typing import Literal
 
+from eval.report.counted import counted
 from eval.report.published import Published
 
 OVERALL = ("Overall", "Average", "All")
@@ -255,12 +256,14 @@ def _fractions(line: AuditedRow) -> list[Finding]:
         findings.append(Finding("fraction", line.where, line.row, f"total {line.total.printed} is no k/{n}"))
     if (fewer := one_question_less(line)) is not None:
         counts = ", ".join(
-            f"{name} {cell.printed} is of {now} questions, not {n}"
+            f"{name} {cell.printed} is of {counted(now, 'question')}, not {n}"
             for name, cell, n, now in zip(line.categories, line.cells, line.counts, fewer.counts, strict=True)
             if n != now
         )
         mean = _one_digit_more(weighted_mean(fewer), line.total)
-        text = f"{counts}; over {sum(fewer.counts)} questions the total is {mean}, printed {line.total.printed}"
+        text = (
+            f"{counts}; over {counted(sum(fewer.counts), 'question')} the total is {mean}, printed {line.total.printed}"
+        )
         findings.append(Finding("questions", line.where, line.row, text))
     return findings
 

@@ -9,6 +9,7 @@ from itertools import product
 from math import sqrt
 
 from eval.report.audit import Finding, exact_value, row_name, where
+from eval.report.counted import counted
 from eval.report.published import Published
 
 Z = 1.959964
@@ -54,11 +55,13 @@ def audit_intervals(
             kinds.setdefault(where(one), Counter()).update(found if len(found) == 1 else ())
             continue
         shared = _shares_numbers(one, printed)
-        text = f"{one.printed} [{one.low}, {one.high}] is neither a Wald nor a Wilson interval of {n} questions"
+        text = (
+            f"{one.printed} [{one.low}, {one.high}] is neither a Wald nor a Wilson interval of {counted(n, 'question')}"
+        )
         findings.append(Finding("interval", where(one), row, text + (f"; {shared}" if shared else "")))
-    for place, counted in kinds.items():
-        if len(counted) > 1:
-            said = ", ".join(f"{n} only {name}" for name, n in sorted(counted.items()))
+    for place, used in kinds.items():
+        if len(used) > 1:
+            said = ", ".join(f"{n} only {name}" for name, n in sorted(used.items()))
             findings.append(Finding("interval", place, "", f"two kinds of interval in one table: {said}"))
     return findings
 

@@ -17,6 +17,7 @@ from eval.files.run_folder import COMPLETE, RunFolder, RunRecord, is_complete, r
 from eval.files.store import read_lines, read_record
 from eval.judging.score_files import graded_files
 from eval.report.cell import Asked, Cell, Column, outcomes
+from eval.report.counted import counted
 from eval.report.rendering import cell_text, cost_texts, shown
 from eval.report.tables import Table
 from eval.statistics.power import planned
@@ -170,17 +171,21 @@ def _outcomes(folder: Path) -> list[str]:
     recalled = f"{counts['recalled']} scored by their recall only, " if counts["recalled"] else ""
     open_cases = sum(not is_complete(case) for case in RunFolder(folder).cases())
     lines = [
-        f"- {len(answers)} questions: {counts['answered']} answered, {recalled}{counts['error']} errors, {counts['aborted']} aborted, "
+        f"- {counted(len(answers), 'question')}: {counts['answered']} answered, {recalled}{counted(counts['error'], 'error')}, "
+        f"{counts['aborted']} aborted, "
         f"{sum(answer.cut for answer in answers)} cut at the token limit, {sum(answer.empty for answer in answers)} empty."
     ]
-    lines += [f"- Not finished: {open_cases} cases have no case.json."] if open_cases else []
+    lines += [f"- Not finished: {counted(open_cases, 'case')} without a case.json."] if open_cases else []
     errors = Counter(" ".join(answer.error.split())[:120] for answer in answers if answer.outcome == "error")
     lines += [f"- {count} × {_line(error)}" for error, count in errors.most_common(5)]
     notes = sum(len(line.get("notes", ())) for path in RunFolder(folder).written(COMPLETE) for line in read_lines(path))
     dropped = sum(
         len(line.get("dropped_turns", ())) for path in RunFolder(folder).written(COMPLETE) for line in read_lines(path)
     )
-    return [*lines, f"- Data: {notes} notes of the loader, {dropped} turns dropped by the unit rule."]
+    return [
+        *lines,
+        f"- Data: {counted(notes, 'note')} of the loader, {counted(dropped, 'turn')} dropped by the unit rule.",
+    ]
 
 
 def _costs(folder: Path) -> list[str]:

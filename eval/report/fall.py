@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from eval.analysis.losses import Waterfall
+from eval.report.counted import counted
 from eval.report.panels import Sheet, Style
 from eval.report.points import Point
 from eval.statistics.stats import Estimate, preferred_interval
@@ -34,7 +35,7 @@ def _point(name: str, series: str, mean: Estimate) -> Point:
 def fall_sheet(title: str, points: Sequence[Point], notes: tuple[str, ...]) -> Sheet:
     """The sheet of the waterfall, as high as its bars need."""
     more = "Hatched: lost; dotted: gained. Lines: 95 % intervals of each step, by history where there are five."
-    label = f"points of {POINTS:.0f}, mean of {points[0].n} questions"
+    label = f"points of {POINTS:.0f}, mean of {counted(points[0].n, 'question')}"
     return Sheet(title, (more, *notes), "waterfall", x_label=label, height=0.5 + 0.16 * len(points))
 
 

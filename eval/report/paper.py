@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from re import sub
 
 from eval.report.cell import Cell
+from eval.report.counted import counted
 from eval.report.rendering import number, span
 from eval.report.tables import (
     AnyCell,
@@ -227,13 +228,14 @@ def _caption(table: Table, rows: Sequence[Row], places: Sequence[int], title: st
     lines += [line for line in table.caption if line.startswith(f"{title}: ")]
     lines += [sub(r"; from \S+(?=;)", "", line) for line in table.caption if line.startswith("Imported: ")]
     lines.append(
-        f"n = {sizes} questions in {cases} histories; means with 95 % intervals, by history from five histories on, else Wilson's "
+        f"n = {sizes} question{'' if questions == [1] else 's'} in {counted(cases, 'history')}; means with 95 % intervals, "
+        f"by history from five histories on, else Wilson's "
         "on the effective number of questions (one history: by question)."
     )
     lines += _tested(table, places)
     lines.append(_outcomes(cells))
     if silent := len(table.rows) - len(rows):
-        lines.append(f"{silent} rows without a number are left out.")
+        lines.append(f"Left out: {counted(silent, 'row')} without a number.")
     reasons = sorted({cell.why_not for cell in cells if cell.published is not None and cell.why_not})
     lines += _ceilings(table, rows, places)
     if reasons:
@@ -281,7 +283,8 @@ def _outcomes(cells: Sequence[Cell]) -> str:
         return "Every answer of every row was scored."
     worst = max(count.missing_share for count in counts)
     return (
-        f"Over all cells {total['errored']} errors, {total['unscored']} answers without a verdict, {total['not_reached']} not reached, "
+        f"Over all cells {counted(total['errored'], 'error')}, {counted(total['unscored'], 'answer')} without a verdict, "
+        f"{total['not_reached']} not reached, "
         f"{total['cut']} cut at the token limit, {total['empty']} empty and scored 0; at most {worst:.1%} of a cell is not scored, "
         "and none of it counts as wrong."
     )

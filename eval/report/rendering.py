@@ -22,6 +22,7 @@ from eval.analysis.costs import (
 from eval.files.imported import NOT_RECORDED
 from eval.judging.score_files import read_evidence
 from eval.report.cell import ABOVE_CEILING, ALL, ANSWERABLE, Cell, categories
+from eval.report.counted import counted
 from eval.report.outcome_cell import OutcomeCell
 from eval.report.tables import (
     AnyCell,
@@ -61,7 +62,7 @@ def by_case(ours: Estimate | Difference, digits: int = 3) -> str:
         return span(ours.by_case, "{}", digits)
     if ours.clusters < 1:  # a single number for a whole run
         return ""
-    why = f"{ours.clusters} case{'s' * (ours.clusters > 1)}" if ours.clusters < ENOUGH_CLUSTERS else "no spread"
+    why = counted(ours.clusters, "case") if ours.clusters < ENOUGH_CLUSTERS else "no spread"
     cautious = ours.cautious if isinstance(ours, Estimate) else None
     return f"{{{why}}}" if cautious is None else span(cautious, (f"{{{why}: ", "}"), digits)
 

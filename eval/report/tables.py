@@ -18,6 +18,7 @@ from eval.analysis.costs import Price
 from eval.judging.judge_card import MISFIT, Corrected, Share
 from eval.report.best_of import BestOf
 from eval.report.cell import ALL, Cell, Column
+from eval.report.counted import counted
 from eval.report.equivalence import COST_MARGIN, FLIPS, MARGIN, NO_RUNS, Runs
 from eval.report.published import Published, brief, qualified, verdict
 from eval.statistics.families import EXACT, Gaps, Tested, level_of, single_step
@@ -298,7 +299,7 @@ def detectable_lines(table: Table) -> list[str]:
         sizes = Counter(question.cluster for question in column.questions)
         start = (
             f"Detectable difference between two rows of {column.title}, {column.metric}, at {POWER:.0%} power "
-            f"({len(column.questions)} questions, {len(sizes)} case{'s' * (len(sizes) > 1)})"
+            f"({counted(len(column.questions), 'question')}, {counted(len(sizes), 'case')})"
         )
         planned_pairs = len([row for row in table.rows if table.wanted is None or row.name in table.wanted]) - 1
         pairs = max(1, planned_pairs if table.reference else 1)
@@ -439,7 +440,7 @@ def correction_lines(table: Table) -> list[str]:
         card = next((cell.correction.card for cell in judged if cell.correction is not None), None)
         if card is not None and card.rejected is not None and card.accepted is not None:
             errors = (
-                f"rejects {shown_share(card.rejected)} of right answers ({card.rejected.n} probes), "
+                f"rejects {shown_share(card.rejected)} of right answers ({counted(card.rejected.n, 'probe')}), "
                 f"accepts {shown_share(card.accepted)} of wrong ones ({card.accepted.n})"
             )
             cards.setdefault(errors, []).append(name)

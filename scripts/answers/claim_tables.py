@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from eval.report.counted import counted
 from eval.report.rendering import grid, number, span
 from eval.statistics.stats import Estimate, preferred_interval
 from memsys.inert import csv_text, visible
@@ -149,13 +150,14 @@ def analysis(all_scored: Sequence[ScoredClaim]) -> str:
     for who, people in (("judges", False), ("people", True)):
         own = usable(all_scored, people=people)
         if fitted := regression(own) if own else None:
-            size = f"{fitted.questions} answers, {fitted.systems} files, {fitted.histories} conversations of LoCoMo"
+            size = f"{counted(fitted.questions, 'answer')}, {counted(fitted.systems, 'file')}, "
+            f"{counted(fitted.histories, 'conversation')} of LoCoMo"
             effects = [[each.name, f"{each.points:.1f} {span(each.interval, digits=1)}"] for each in fitted.effects]
             lines += [f"Verdicts of {who}: {size}.", "", grid(["one more", "points of the verdict"], effects), ""]
     if ranks := rank_agreement(usable(all_scored)):
         equal = f"with words held equal {ranks.given_words:.2f}"
         lines += [
-            f"Rank correlation of mean verdict and mean F1 over {ranks.claims} files: {ranks.plain:.2f}; {equal}.",
+            f"Rank correlation of mean verdict and mean F1 over {counted(ranks.claims, 'file')}: {ranks.plain:.2f}; {equal}.",
             "",
         ]
     lines += ["## Leniency", "", LENIENCY, ""]

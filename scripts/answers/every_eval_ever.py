@@ -20,6 +20,7 @@ from uuid import UUID
 from eval.files.imported import described
 from eval.files.run_folder import RunFolder
 from eval.files.store import RunError, line, replace_file
+from eval.report.counted import counted
 from scripts.answers.finished import ExportedAnswer, FinishedRun, ScoreFile
 
 SCHEMA = "0.3.0"
@@ -66,7 +67,7 @@ def write_every_eval_ever(run: FinishedRun, to: Path) -> list[str]:
     replace_file(to / place / f"{name}_samples.jsonl", samples)
     return [
         f"written: {to / place / name}.json",
-        f"written: {to / place / name}_samples.jsonl ({samples.count(NEWLINE)} lines)",
+        f"written: {to / place / name}_samples.jsonl ({counted(samples.count(NEWLINE), 'line')})",
     ]
 
 

@@ -15,6 +15,7 @@ from eval.files.run_folder import JUDGE, RunFolder, RunRecord, is_complete, judg
 from eval.files.store import RunError, read_record
 from eval.judging.score_files import graded_files
 from eval.report.cell import Cell, Column, asked, outcomes
+from eval.report.counted import counted
 from scripts.answers.declared import encodable
 from scripts.assembly.run_folders import data_of
 from scripts.setup.options import load_option, metric_options
@@ -96,7 +97,7 @@ def finished_run(folder: Path, root: Path | None) -> FinishedRun:
     histories = [cases[index] for index in range(len(cases))]
     if open_cases := [case.id for case in histories if not is_complete(RunFolder(folder).case(case.id))]:
         raise RunError(
-            f"{folder}: {len(open_cases)} cases are not finished, such as {open_cases[0]}; run its command again"
+            f"{folder}: {counted(len(open_cases), 'case')} not finished, such as {open_cases[0]}; run its command again"
         )
     lines = []
     for position, case in enumerate(histories):

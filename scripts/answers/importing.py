@@ -19,6 +19,7 @@ from eval.files.records import Prediction, Score
 from eval.files.run_folder import COMPLETE, ITEMS, PREDICTIONS, RECORDED, RunFolder, RunRecord
 from eval.files.store import RunError, locked, replace_file, write_lines
 from eval.judging.score_files import save_grades
+from eval.report.counted import counted
 from eval.running.run import Run
 from scripts.answers.formats import Reading
 from scripts.answers.matching import Asked, Questions
@@ -72,7 +73,9 @@ def write_run(models: Models, dataset: Data, file: Reading, origin: Origin) -> R
         raise RunError(f"as={origin.name}: must be a plain name (letters, digits, `.`, `_`, `-`)")
     if not file.matched.pairs:
         first = f"; the first: {file.matched.unjoined[0]}" if file.matched.unjoined else ""
-        raise RunError(f"{file.name}: none of {len(file.contents.answers)} answers belongs to {dataset.title}{first}")
+        raise RunError(
+            f"{file.name}: none of {counted(len(file.contents.answers), 'answer')} belongs to {dataset.title}{first}"
+        )
     run = _run(models, dataset, file, origin)
     with locked(run.folder):
         kept = _write(run, file.matched.pairs)

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from eval.report.counted import counted
 from scripts.answers.records import Answer
 
 
@@ -161,7 +162,7 @@ def _candidates(answer: Answer, questions: Questions) -> tuple[Asked, ...] | str
     same = tuple(each for each in same if each.category == answer.category or adversarial > each.answerable) or same
     same = tuple(each for each in same if each.answerable and each.is_gold(answer.gold)) or same
     if len({(each.gold, each.category) for each in same}) > 1:
-        return f"{len(same)} questions of this text, which neither conversation nor gold tells apart"
+        return f"{counted(len(same), 'question')} of this text, which neither conversation nor gold tells apart"
     return same
 
 

@@ -26,6 +26,7 @@ from data_loaders.schema import DataError
 from eval.files.store import RunError
 from eval.metrics.lexical import locomo_token_f1, rouge_words, squad_token_f1, word_tokenize
 from eval.metrics.locomo import abstains, question_score
+from eval.report.counted import counted
 from scripts.answers.manifest import Claim, contents_of, files_of
 from scripts.answers.matching import Asked, match, own_questions
 from scripts.answers.parsing import digest
@@ -116,7 +117,7 @@ def score_claim(claim: Claim, root: Path) -> ScoredClaim:
         )
         listed += [*matched.unjoined, *matched.duplicates]
     if not pairs:
-        raise DataError(f"none of {len(contents.answers)} answers belongs to {claim.dataset}")
+        raise DataError(f"none of {counted(len(contents.answers), 'answer')} belongs to {claim.dataset}")
     return ScoredClaim(
         claim,
         digest(files),

@@ -15,6 +15,7 @@ from data_loaders.lazy import LazyCases, as_lazy
 from data_loaders.schema import DataError
 from data_loaders.source import Source, locate
 from eval.files.store import RunError
+from eval.report.counted import counted
 from eval.report.errata import Layer, audited_layer, read_layer
 from scripts.settings.checking import checked_call
 from scripts.settings.schema import DataCut
@@ -172,7 +173,9 @@ def _fewer_probes(wanted: DataCut, suite: LazyCases) -> str:
 
     given = sum(1 for case in suite for _ in probes(case)) // len(VARIANTS)
     why = "data.max_cases" if wanted.max_cases is not None else "the data has no more histories"
-    return f"{_probes(wanted)} probes a family asked, {given} given ({why})" if given < _probes(wanted) else ""
+    return (
+        f"{counted(_probes(wanted), 'probe')} a family asked, {given} given ({why})" if given < _probes(wanted) else ""
+    )
 
 
 def _fewer(wanted: DataCut, cut: LazyCases) -> str:
@@ -180,9 +183,9 @@ def _fewer(wanted: DataCut, cut: LazyCases) -> str:
     limit, size = wanted.max_cases, wanted.size
     if size != "all" and (given := sum(len(case.questions) for case in cut)) < int(size):
         why = f"data.max_cases={limit}" if len(cut) == limit else "the data has no more"
-        return f"{size} questions asked, {given} given ({why})"
+        return f"{counted(size, 'question')} asked, {given} given ({why})"
     if size == "all" and limit is not None and len(cut) < limit:
-        return f"{limit} histories asked, {len(cut)} given (the data has no more)"
+        return f"{counted(limit, 'history')} asked, {len(cut)} given (the data has no more)"
     return ""
 
 

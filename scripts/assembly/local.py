@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from data_loaders.source import file_sha256
+from eval.report.counted import counted
 from memsys.llm.llama import LlamaServer
 from memsys.llm.pricing import ModelSettings
 from scripts.assembly.plan import Plan
@@ -109,7 +110,8 @@ class LocalDuration:
     def text(self) -> str:
         """The estimate with its reason."""
         return (
-            f"Local model: {self.calls} calls with {self.tokens_in} prompt tokens, read at {self.pace.prompt_tokens_a_second:.0f} a "
+            f"Local model: {counted(self.calls, 'call')} with {self.tokens_in} prompt tokens, "
+            f"read at {self.pace.prompt_tokens_a_second:.0f} a "
             f"second and written at {self.pace.reply_tokens_a_second:.0f} a second: about {self.minutes} minutes"
         )
 

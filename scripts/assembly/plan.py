@@ -24,6 +24,7 @@ from eval.analysis.costs import BUILD, phases
 from eval.files.run_folder import COSTS, EFFORTS, RunFolder, read_efforts, read_predictions
 from eval.files.store import read_lines
 from eval.judging.score import Judging, score_judge
+from eval.report.counted import counted
 from eval.report.equivalence import left_open
 from eval.running.run import Run, build_memory, innermost, no_rehearsal
 from eval.statistics.power import POWER, planned
@@ -109,7 +110,7 @@ class Duration:
         """The estimate with its reason."""
         reasons = {
             self.by_rate: "the limits of requests and tokens a minute",
-            self.calls * self.latency / self.in_flight: f"{self.calls} calls, {self.in_flight} in flight",
+            self.calls * self.latency / self.in_flight: f"{counted(self.calls, 'call')}, {self.in_flight} in flight",
             self.chain * self.latency: f"the longest chain of dependent calls ({self.chain:.0f})",
         }
         how = "as measured just now" if self.measured else "assumed"
@@ -417,7 +418,7 @@ def _add_judge(usage: Usage, sample: Sample, judge: Judging) -> None:
 def _detectable(dataset: str, sizes: Sequence[int]) -> Iterator[str]:
     if (difference := planned(sizes)) is not None:
         yield (
-            f"  {dataset}: {sum(sizes)} questions in {len(sizes)} histories; "
+            f"  {dataset}: {counted(sum(sizes), 'question')} in {counted(len(sizes), 'history')}; "
             f"detectable paired difference at {POWER:.0%} power: {detectable(difference[0])} ({difference[1]})"
         )
 

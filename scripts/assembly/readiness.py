@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from eval.files.store import RunError
+from eval.report.counted import counted
 from memsys.llm.endpoint import Endpoint
 from memsys.llm.pricing import ModelSettings, SpendingCapReached
 from scripts.assembly.models import Model, Models
@@ -209,7 +210,7 @@ def _examined(models: Models, chat_models: list[ServedModel], timeout: float) ->
             examination = examine(line, served.settings, window=WINDOW, brief=True)
         calls += line.calls
         _note_latency(served.endpoint, line.seconds / max(1, line.calls))
-        print(f"{served.name} ({line.calls} calls)\n{table(examination.findings)}", file=sys.stderr)
+        print(f"{served.name} ({counted(line.calls, 'call')})\n{table(examination.findings)}", file=sys.stderr)
         if examination.stops:
             fitting = _differences(served.settings, examination.settings)
             faults = "; ".join(f"{stop.asked}: {stop.found} ({stop.means})" for stop in examination.stops)
@@ -221,10 +222,10 @@ def _examined(models: Models, chat_models: list[ServedModel], timeout: float) ->
         with _line(served, timeout) as line:
             findings = examine_embedder(line, served.settings)
         calls += line.calls
-        print(f"{served.name} ({line.calls} calls)\n{table(findings)}", file=sys.stderr)
+        print(f"{served.name} ({counted(line.calls, 'call')})\n{table(findings)}", file=sys.stderr)
         if stops := [finding for finding in findings if finding.level == "stop"]:
             raise RunError(f"{served.name} cannot be used: {stops[0].found} ({stops[0].means})")
-    print(f"check-up: {calls} calls, {models.purse.spent - before:.4f} USD at known prices", file=sys.stderr)
+    print(f"check-up: {counted(calls, 'call')}, {models.purse.spent - before:.4f} USD at known prices", file=sys.stderr)
     roles = {role: getattr(models, role) for role in learned if hasattr(models, role)}  # not a judge's own model
     return replace(models, **{role: replace(model, prices=learned[role]) for role, model in roles.items()})
 

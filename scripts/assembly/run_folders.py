@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from eval.files.run_folder import COMPLETE, PREDICTIONS, RunFolder, RunRecord
 from eval.files.store import RunError, read_lines
+from eval.report.counted import counted
 from eval.structure.tree import Tree, read_trees
 
 if TYPE_CHECKING:
@@ -61,7 +62,9 @@ def _state(path: Path, record: RunRecord) -> tuple[str, str]:
     total = record.cases
     if record.imported:
         return "finished" if len(done) == total else "unfinished", f"{len(lines)} imported answers"
-    detail = f"{len(done)}{'' if total is None else f' of {total}'} cases" + (f", {failed} errors" if failed else "")
+    detail = (counted(len(done), "case") if total is None else f"{len(done)} of {counted(total, 'case')}") + (
+        f", {counted(failed, 'error')}" if failed else ""
+    )
     return "finished" if len(done) == total and not failed else "unfinished", detail
 
 
@@ -103,7 +106,7 @@ def listed(runs: Sequence[ListedRun]) -> list[str]:
         rows.append((name, run.path.parent.name, when, state, shown(size), str(run.path)))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-    return [*lines, f"{len(runs)} runs, {shown(sum(taken))}"]
+    return [*lines, f"{counted(len(runs), 'run')}, {shown(sum(taken))}"]
 
 
 def shown(size: int) -> str:

@@ -21,6 +21,7 @@ from eval.files.store import RunError
 from eval.judging.judging_ahead import JudgingAhead
 from eval.judging.score import Judging, Metric, score_evidence, score_judge, score_lexical, score_paths
 from eval.report.cell import Cell
+from eval.report.counted import counted
 from eval.report.tables import Table
 from eval.running.cells import WORKING
 from eval.running.loop import run_all
@@ -155,7 +156,8 @@ def _check_finished(run: Run) -> None:
     if unfinished:
         raise RunError(
             f"replay=true: the run of {run.name} on {run.dataset} is not finished: {len(unfinished)} of "
-            f"{len(open_questions)} histories, {sum(unfinished)} questions without an answer (in {run.folder}). What a service holds "
+            f"{counted(len(open_questions), 'history')}, {counted(sum(unfinished), 'question')} without an answer "
+            f"(in {run.folder}). What a service holds "
             "is not in the cache, so nothing but the service can answer them; run the same command without replay=true first"
         )
 

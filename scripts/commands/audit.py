@@ -42,6 +42,7 @@ from eval.report.audit_numbers import (
     audit_relations,
     audit_repetitions,
 )
+from eval.report.counted import counted
 from eval.report.published import FOLDER, Published, read_published
 from scripts.setup.arguments import whole
 
@@ -291,7 +292,7 @@ def read_table(path: Path, counts: Sequence[int], *, runs: int, means: bool) -> 
     for number, row in enumerate([header, *rows], 1):
         if len(row) != len(counts) + 2:
             raise RunError(
-                f"{path}, row {number}: {len(row)} fields; a name, {len(counts)} cells and a total are {len(counts) + 2}"
+                f"{path}, row {number}: {len(row)} fields; a name, {counted(len(counts), 'cell')} and a total are {len(counts) + 2}"
             )
     odd = [cell for row in rows for cell in row[1:] if not re.fullmatch(r"-?\d*\.?\d+", cell.strip())]
     if odd:
@@ -323,7 +324,7 @@ def report(findings: Sequence[Finding]) -> str:
         parts += ["", f"## {place}", ""]
         parts += [f"- [{one.kind}] {one.row + ': ' if one.row else ''}{one.text}" for one in found]
     tables = len({one.where for one in findings})
-    return "\n".join([*parts[1:], "", f"{len(findings)} findings in {tables} tables and sections"]) + "\n"
+    return "\n".join([*parts[1:], "", f"{counted(len(findings), 'finding')} in {tables} tables and sections"]) + "\n"
 
 
 def _counts(text: str) -> tuple[int, ...]:

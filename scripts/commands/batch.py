@@ -15,6 +15,7 @@ from contextlib import closing
 from pathlib import Path
 
 from eval.files.store import RunError, replace_file
+from eval.report.counted import counted
 from memsys.jsons import decoded
 from memsys.llm.batching.journal import Journal
 from memsys.llm.batching.provider import best, replies_of
@@ -56,7 +57,7 @@ def export(journal: Journal, file: Path) -> int:
     models = Counter(str(decoded(call.body).get("model")) for call in calls)
     replace_file(file, b"".join(call.line() for call in calls).decode())
     listed = ", ".join(f"{count} for {model}" for model, count in sorted(models.items()))
-    print(f"written: {file}, {len(calls)} calls ({listed})")
+    print(f"written: {file}, {counted(len(calls), 'call')} ({listed})")
     return 0
 
 
@@ -76,7 +77,7 @@ def take(journal: Journal, file: Path) -> int:
     unknown = replies.keys() - open_names
     journal.keep(good)
     print(
-        f"{len(good)} replies kept, {len(failed)} calls failed and stay open, {len(unknown)} are not open here, "
+        f"{counted(len(good), 'reply')} kept, {counted(len(failed), 'call')} failed (still open), {len(unknown)} are not open here, "
         f"{len(open_names) - len(good)} open calls are left"
     )
     return 1 if failed else 0
@@ -96,7 +97,9 @@ def forget(journal: Journal, batch: str) -> int:
         ) from None
     except BlockingIOError:
         raise RunError(f"a running command waits for batch {batch}; stop it first") from None
-    print(f"batch {batch} is forgotten; the next run that needs its {calls} calls sends them again")
+    print(
+        f"batch {batch} is forgotten; its {counted(calls, 'call')} will be sent again by the next run that needs them"
+    )
     return 0
 
 

@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from eval.files.store import RunError
+from eval.report.counted import counted
 from memsys.folders import locked_file
 from memsys.llm.schema import (
     DAMAGE,
@@ -178,7 +179,8 @@ def repair(path: Path, without: int | None = None) -> int:
     left_out = ", ".join(f"{count} {wrong}" for wrong, count in sorted(lost.items())) or "nothing"
     journal = "".join(f", {kept[table]} {name}" for table, name in BATCHES.items() if kept[table] > 0)
     print(
-        f"{path}: {max(0, kept['answers'])} answers and {max(0, kept['vectors'])} vectors{journal} kept, left out: {left_out}"
+        f"{path}: {counted(max(0, kept['answers']), 'answer')} and {counted(max(0, kept['vectors']), 'vector')}"
+        f"{journal} kept, left out: {left_out}"
     )
     print(f"the file as it was: {aside}")
     return 0

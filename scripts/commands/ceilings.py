@@ -21,6 +21,7 @@ from eval.files.run_folder import RunFolder, RunRecord, read_predictions
 from eval.files.store import RunError, replace_file, safe_name
 from eval.judging.score_files import only_score_file
 from eval.report.cell import ABOVE_CEILING, asked, mean_scores, read_draws
+from eval.report.counted import counted
 from eval.report.errata import Key, Layer, Overlaid, overlaid
 from eval.report.rendering import by_case, grid, number, span
 from eval.report.table_file import estimated
@@ -92,7 +93,7 @@ def ceilings_of(folder: Path, record: RunRecord, metric: str, layer: Layer, root
     cases = data_of(record, root)
     questions = asked(cases)
     if not any(question.key in layer.gold for question in questions):
-        raise RunError(f"{folder}: the errata {layer.name} name none of its {len(questions)} questions")
+        raise RunError(f"{folder}: the errata {layer.name} name none of its {counted(len(questions), 'question')}")
     scores = mean_scores(read_draws([only_score_file(folder, metric)], questions))
     return overlaid(scores, _again(folder, cases, metric, layer), questions, layer)
 

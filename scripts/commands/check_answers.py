@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from data_loaders.source import data_root
+from eval.report.counted import counted
 from memsys.inert import visible
 from scripts.answers.declared import forms
 from scripts.answers.formats import Reading, best_reading
@@ -63,7 +64,8 @@ def report(reading: Reading, questions: Questions) -> tuple[list[str], list[str]
     tokens = sum(answer.recalled_tokens is not None for _, answer in matched.pairs)
     told = [
         f"form: {reading.form.name} ({reading.form.about})",
-        f"answers: {len(contents.answers)}; {len(matched.pairs)} belong to one of {len(questions.asked)} questions of {questions.title}",
+        f"answers: {len(contents.answers)}; {len(matched.pairs)} belong to one of {counted(len(questions.asked), 'question')} "
+        f"of {questions.title}",
         f"verdicts: {verdicts}; recalled tokens: {tokens}; golds that are not the data set's: {len(matched.other_gold)} of {matched.golds}",
         *(f"{count} × {kind}" for kind, count in sorted(contents.counts.items())),
     ]
@@ -76,13 +78,13 @@ def report(reading: Reading, questions: Questions) -> tuple[list[str], list[str]
             f"answers to {len(open_)} answerable questions, such as {open_[0].question_id} {open_[0].text[:80]!r}"
         )
     if matched.unjoined:
-        lacking.append(f"the question of {len(matched.unjoined)} answers")
+        lacking.append(f"the question of {counted(len(matched.unjoined), 'answer')}")
     if matched.duplicates:
         lacking.append(f"one answer a question: {len(matched.duplicates)} are duplicates")
     if matched.golds and len(matched.other_gold) > matched.golds / 100:
         lacking.append(f"the data set's gold: {len(matched.other_gold)} of {matched.golds} differ")
     empty = contents.counts["missing answer"] + contents.counts["blank answer"]
-    lacking += [f"the text of {empty} answers"] if empty else []
+    lacking += [f"the text of {counted(empty, 'answer')}"] if empty else []
     errors = contents.counts["judge error"]
-    lacking += [f"the verdict of {errors} answers, which failed to be judged"] if errors else []
+    lacking += [f"the verdict of {counted(errors, 'answer')}, which failed to be judged"] if errors else []
     return told, lacking

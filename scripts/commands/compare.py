@@ -16,6 +16,7 @@ from data_loaders.schema import Gold, Question
 from eval.files.run_folder import read_predictions
 from eval.files.store import RunError
 from eval.report.cell import Asked, Cell, categories
+from eval.report.counted import counted
 from eval.report.rendering import difference_text
 from eval.report.tables import Table, how_tested
 from memsys.inert import visible
@@ -60,7 +61,7 @@ def telling_questions(scored: Sequence[Scored], metric: str, count: int) -> Iter
     if not entries:
         yield f"No question tells them apart, {scored[0].cells[metric].column.metric}"
         return
-    yield f"The {len(entries)} most telling question{'' if len(entries) == 1 else 's'}, {scored[0].cells[metric].column.metric}"
+    yield f"The {counted(len(entries), 'most telling question')}, {scored[0].cells[metric].column.metric}"
     for number, entry in enumerate(entries, 1):
         question, gold = _asked(scored[0], entry)
         asked = entry.question

@@ -15,6 +15,7 @@ from pathlib import Path
 from pkgutil import iter_modules
 
 from eval.files.store import replace_file
+from eval.report.counted import counted
 from eval.report.rendering import grid
 from scripts.setup.arguments import amount, as_called
 from tests.rigs import coverage
@@ -57,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     rows: list[Row] = []
     with ProcessPoolExecutor(PROCESSES) as pool:
         for name, own in zip(modules(), pool.map(partial(simulated, share=share), modules()), strict=True):
-            print(f"{name}: {len(own)} rows", flush=True)
+            print(f"{name}: {counted(len(own), 'row')}", flush=True)
             rows += own
     text = PAGE.read_text(encoding="utf-8")
     replace_file(PAGE, TABLE.sub(lambda _: table(rows), text))

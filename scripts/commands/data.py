@@ -14,6 +14,7 @@ from data_loaders.counts import UNTESTED, compared
 from data_loaders.schema import Case
 from data_loaders.source import Source, locate
 from data_loaders.units import lost_evidence, make_units
+from eval.report.counted import counted
 from scripts.setup.arguments import as_called, whole
 from scripts.setup.downloads import loader, read_set, set_names
 
@@ -82,12 +83,12 @@ def report(source: Source, settings: Mapping[str, Any], seen: DatasetCounts, sho
         ("turns", f"{seen.turns:,}"),
         ("tokens", f"{seen.tokens:,} (o200k)"),
         ("time span", f"{seen.first} to {seen.last}" if seen.first else "none"),
-        ("units", f"{seen.units:,} by {rule}; {seen.dropped:,} turns in none"),
+        ("units", f"{seen.units:,} by {rule}; {counted(seen.dropped, 'turn', ',')} in none"),
         ("questions", f"{seen.categories.total():,} ({seen.unanswerable:,} unanswerable)"),
         *((f"  {name}", f"{n:,}") for name, n in sorted(seen.categories.items())),
         (
             "evidence",
-            f"{seen.without_evidence:,} questions without, {seen.losing_evidence:,} lose some to the unit rule",
+            f"{counted(seen.without_evidence, 'question', ',')} without, {seen.losing_evidence:,} lose some to the unit rule",
         ),
         ("notes", f"{len(seen.notes):,} by the loader"),
         *(("  ", note) for note in seen.notes[:shown]),

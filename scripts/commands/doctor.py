@@ -13,6 +13,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from eval.files.store import RunError
+from eval.report.counted import counted
 from memsys.llm.pricing import ModelSettings
 from scripts.assembly.models import OPENAI
 from scripts.setup.arguments import as_called
@@ -34,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     start = ModelSettings(**known["settings"])
     with EndpointProbe(base_url, args.key_env, timeout=args.timeout, settings=start) as line:
         examined = examine(line, start, window=args.window)
-    print(f"{start.model} at {base_url}: {line.calls} calls\n{table(examined.findings)}")
+    print(f"{start.model} at {base_url}: {counted(line.calls, 'call')}\n{table(examined.findings)}")
     there = examined.findings[0].level != "stop"
     if there:
         text = chat_file(examined, base_url, args.key_env)
@@ -50,7 +51,7 @@ def _visit_embedder(args: argparse.Namespace, base_url: str) -> int:
     settings = ModelSettings(**known["settings"])
     with EndpointProbe(url, args.key_env, timeout=args.timeout, settings=settings) as line:
         findings: tuple[Checked, ...] = examine_embedder(line, settings)
-    print(f"\n{settings.model} at {url}: {line.calls} calls\n{table(findings)}")
+    print(f"\n{settings.model} at {url}: {counted(line.calls, 'call')}\n{table(findings)}")
     if any(one.level == "stop" for one in findings):
         return 1
     beside = None if args.out is None else args.out.with_name(f"{file_name(args.embedder)}.embedder.yaml")

@@ -17,6 +17,7 @@ from typing import Any
 
 from eval.files.imported import described
 from eval.files.store import replace_file, write_lines
+from eval.report.counted import counted
 from eval.report.rendering import shown
 from scripts.answers.every_eval_ever import write_every_eval_ever
 from scripts.answers.finished import ExportedAnswer, FinishedRun, finished_run
@@ -48,8 +49,8 @@ def write_mem0(run: FinishedRun, to: Path) -> list[str]:
     file = to / f"{run.folder.name}.json"
     replace_file(file, json.dumps(conversations, indent=1, ensure_ascii=False))
     written = sum(map(len, conversations.values()))
-    lines = [f"written: {file} ({written} answers)"]
-    return [*lines, f"left out: {left_out} questions without an answer"] if left_out else lines
+    lines = [f"written: {file} ({counted(written, 'answer')})"]
+    return [*lines, f"left out: {counted(left_out, 'question')} without an answer"] if left_out else lines
 
 
 def _verdicts(run: FinishedRun) -> dict[tuple[str, str], dict[str, float]]:
@@ -85,7 +86,7 @@ def write_hugging_face(run: FinishedRun, to: Path) -> list[str]:
     ]
     write_lines(to / "data" / "test.jsonl", rows)
     replace_file(to / "README.md", _readme(run))
-    return [f"written: {to / 'data' / 'test.jsonl'} ({len(rows)} questions)", f"written: {to / 'README.md'}"]
+    return [f"written: {to / 'data' / 'test.jsonl'} ({counted(len(rows), 'question')})", f"written: {to / 'README.md'}"]
 
 
 def _row(line: ExportedAnswer, scores: dict[str, float | None]) -> dict[str, Any]:

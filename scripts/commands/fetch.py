@@ -13,6 +13,7 @@ from data_loaders.download import Unreachable, download
 from data_loaders.schema import DataError
 from data_loaders.source import Entry, data_root
 from eval.files.store import RunError
+from eval.report.counted import counted
 from scripts.answers.manifest import FOLDER, Claim, claims, located
 from scripts.answers.parsing import GZIP, unpacked
 from scripts.settings.checking import nearest
@@ -90,7 +91,7 @@ def fetch_claims(
                     away[urlsplit(url).hostname] = str(error)
                 except DataError as error:
                     gone.append(f"{claim.name}: {error}")
-    return [*lines, f"{there} files of claims were there already"], [*gone, *away.values()]
+    return [*lines, f"already there: {counted(there, 'file')} of claims"], [*gone, *away.values()]
 
 
 def _sha256(place: Path) -> str:

@@ -40,6 +40,7 @@ from pydantic import Field
 from eval.files.run_folder import JUDGE
 from eval.files.store import RunError, replace_file
 from eval.report.cell import Column, asked, mean_scores, outcomes, read_draws
+from eval.report.counted import counted
 from eval.report.rendering import by_case, grid, number, span
 from eval.statistics.stats import Difference, difference
 from memsys.llm.secrets import redact
@@ -233,11 +234,13 @@ def write_baseline(now: Measured, place: Path, limit: float) -> int:
         RunError: too many questions ended in an error, or a metric has fewer than two scores, so that nothing could be compared.
     """
     if now.errors > limit:
-        raise RunError(f"{now.errors} of {now.questions[0]} questions ended in an error; no baseline is written")
+        raise RunError(
+            f"{now.errors} of {counted(now.questions[0], 'question')} ended in an error; no baseline is written"
+        )
     if few := [name for name, own in now.metrics.items() if len(own.flat) < 2]:
         raise RunError(f"fewer than two questions have a score for {few[0]}; no baseline is written")
     replace_file(place, json.dumps(now.model_dump(), indent=1, sort_keys=True) + "\n")
-    print(f"written: {place}: {', '.join(now.metrics)} of {now.questions[0]} questions")
+    print(f"written: {place}: {', '.join(now.metrics)} of {counted(now.questions[0], 'question')}")
     return 0
 
 
@@ -284,7 +287,7 @@ def verdict(gap: Difference | None, margin: float) -> str:
 def lost(now: Measured, stored: Measured, limit: float) -> Iterator[str]:
     """Questions missing now and not in the baseline, if there are more than `limit`."""
     if now.errors - stored.errors > limit:
-        yield f"{now.errors} questions ended in an error, {stored.errors} in the baseline"
+        yield f"{counted(now.errors, 'question')} ended in an error, {stored.errors} in the baseline"
     for name, own in now.metrics.items():
         here, there = len(own.flat), len(stored.metrics[name].flat)
         if there - here > limit:
@@ -309,7 +312,7 @@ def summary(
     yield grid(["metric", "n", "now", "baseline", "difference", "by question", "by case", "verdict"], rows)
     yield ""
     yield from (f"- FAILED: {inert(failure)}." for failure in failures)
-    yield f"- {now.questions[0]} questions; {now.errors} ended in an error, {stored.errors} in the baseline."
+    yield f"- {counted(now.questions[0], 'question')}; {now.errors} ended in an error, {stored.errors} in the baseline."
     if now.memory != stored.memory:
         yield f"- Memory: {inert(now.memory)}; in the baseline: {inert(stored.memory)}."
     if now.settings != stored.settings:

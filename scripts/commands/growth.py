@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from eval.report.counted import counted
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
@@ -68,9 +70,10 @@ def summary(text: str) -> Iterator[str]:
     rows = list(csv.DictReader(text.splitlines()))
     asked = {row["n"]: row for row in rows if row["what"] == "cumulative"}
     for n, row in asked.items():
-        counts = f"{row['questions']} questions with their evidence written, and the {row['first_questions']} of the first size"
+        asked_at = counted(int(row["questions"]), "question")
+        counts = f"{asked_at} with their evidence written, and the {row['first_questions']} of the first size"
         failed = "".join(f", {row[name]} {name}" for name in ("failed", "unscored") if int(row[name]))
-        yield f"{n} units ({row['turns']} turns): {counts}{failed}"
+        yield f"{counted(int(n), 'unit')} ({counted(int(row['turns']), 'turn')}): {counts}{failed}"
     for title, kind, column in SHOWN:
         parts = [f"{row['n']}: {_with_interval(row, column)}" for row in rows if row["what"] == kind and row[column]]
         fits = [_with_interval(row, column) for row in rows if row["what"] == f"{kind}_exponent" and row[column]]

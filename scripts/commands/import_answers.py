@@ -20,6 +20,7 @@ from eval.files.imported import THEIRS
 from eval.files.run_folder import RunFolder, metric_of
 from eval.files.store import RunError, replace_file
 from eval.report.cell import ALL, ANSWERABLE, Cell, Column, categories, outcomes
+from eval.report.counted import counted
 from eval.report.rendering import markdown, shown
 from eval.report.tables import Table
 from scripts.answers.importing import Origin
@@ -111,11 +112,12 @@ def their_cells(answers: Answers) -> dict[str, Cell]:
 def _joined_lines(facts: Mapping[str, Any]) -> list[str]:
     """Joined and missing parts, by name."""
     lines = [
-        f"{facts['answers']} answers in {facts['file']} ({facts['format']}): {facts['joined']} joined, "
-        f"{facts['joined_by_order']} of them interchangeable; {facts['without_answer']} of {facts['questions']} questions without an answer"
+        f"{counted(facts['answers'], 'answer')} in {facts['file']} ({facts['format']}): {facts['joined']} joined, "
+        f"{facts['joined_by_order']} of them interchangeable; {facts['without_answer']} "
+        f"of {counted(facts['questions'], 'question')} without an answer"
     ]
     if facts["outside_the_cut"]:
-        lines.append(f"{facts['outside_the_cut']} answers belong to questions that this cut of the data leaves out")
+        lines.append(f"{counted(facts['outside_the_cut'], 'answer')} to questions that this cut of the data leaves out")
     lines += [f"not joined: {mismatch}" for mismatch in facts["mismatches"]]
     lines += [f"joined, but: {note}" for note in facts["notes"]]
     lines += [f"in the file: {line}" for line in facts["irregular"]]

@@ -27,6 +27,7 @@ from eval.files.run_folder import RunFolder, RunRecord, judged_by, metric_of, re
 from eval.files.store import RunError
 from eval.judging.agreement import RIGHT
 from eval.judging.score_files import graded_files, read_scores, score_lines
+from eval.report.counted import counted
 from eval.report.sent_prompt import sent_prompt
 from eval.structure.tree import Tree, ancestors, depths, read_tree
 from memsys.inert import visible
@@ -103,7 +104,7 @@ def reader_lines(case_folder: Path, prediction: Prediction) -> list[str]:
         if (line["phase"], line["subject"]) == ("answer", prediction.question_id) and line["context_tokens"]
     ]
     return [
-        f"Reader    shown {line['context_tokens']} tokens of recall, {line['dropped_items']} items left out"
+        f"Reader    shown {counted(line['context_tokens'], 'token')} of recall, {counted(line['dropped_items'], 'item')} left out"
         for line in asked[-1:]
     ]
 
@@ -224,7 +225,7 @@ def wrong_lines(run_folder: Path, metric: str | None, root: Path | None, width: 
             f"      {cut(line, width)}" for line in question_lines(record, prediction, root)[0] if line[:5] in SHOWN
         ]
         lines.append(f"      Answer    {cut(prediction.answer, width)}")
-    lines.append(f"{len(wrong)} answers wrong or without a score, by {scores.stem}")
+    lines.append(f"{counted(len(wrong), 'answer')} wrong or without a score, by {scores.stem}")
     return [visible(line) for line in lines]
 
 

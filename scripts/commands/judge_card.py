@@ -31,6 +31,7 @@ from eval.judging.prediction_powered import FEWEST, prediction_powered
 from eval.judging.score import Judging
 from eval.judging.score_files import mean_values, read_scores
 from eval.report.cell import asked, refusals
+from eval.report.counted import counted
 from eval.report.ratings import rated_sample, ratings_of
 from eval.report.tables import corrected_text, shown_share
 from eval.statistics.stats import Interval, estimate
@@ -122,7 +123,7 @@ def _span(interval: Interval | None) -> str:
 
 
 def _agreement_text(found: Agreement) -> str:
-    parts = [f"{found.agreeing:.3f} of the verdicts on {found.n} answers agree"]
+    parts = [f"{found.agreeing:.3f} of the verdicts on {counted(found.n, 'answer')} agree"]
     if found.kappa is not None:
         parts.append(f"kappa {found.kappa:.3f}{_span(found.kappa_interval)}")
     parts.append("alpha –" if found.alpha is None else f"alpha {found.alpha:.3f}{_span(found.alpha_interval)}")
@@ -178,7 +179,7 @@ def _band(asked: Sequence[ByPrompt]) -> Iterator[str]:
     ):
         means = [share.mean for share in shares if share is not None]
         if means:
-            yield f"Band over {len(means)} prompts: {what} {min(means):.3f}–{max(means):.3f}."
+            yield f"Band over {counted(len(means), 'prompt')}: {what} {min(means):.3f}–{max(means):.3f}."
     together = agreement([each.verdicts for each in asked]) if len(asked) > 1 else None
     if together is not None:
         yield f"All prompts together: {_agreement_text(together)}."
@@ -206,7 +207,7 @@ def run_lines(run: Path, grading: Judging, result: Card, cases: Iterable[Case], 
     refused = refusals([file], asked(cases))
     fixed = Correction(result, "").of(observed, every, [value for key, value in values.items() if key in refused])
     after = f"not corrected: {fixed}" if isinstance(fixed, str) else corrected_text(fixed)
-    lines = [f"{run.name}: {observed.mean:.3f} of {observed.n} answers accepted; {after}"]
+    lines = [f"{run.name}: {observed.mean:.3f} of {counted(observed.n, 'answer')} accepted; {after}"]
     rated = None if ratings is None else ratings_of(ratings, run, file)
     if rated is not None:
         lines.append(_rated_score(values, rated))

@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from eval.analysis.leaks import Report, check
+from eval.report.counted import counted
 from scripts.assembly.runs import memory_run, reader
 from scripts.assembly.steps import check_no_replay
 from scripts.lab.lab import Lab
@@ -48,7 +49,7 @@ def _check(settings: Sequence[str]) -> int:
 def report_lines(title: str, found: Report) -> list[str]:
     """Counts of searched objects, and the leaks."""
     looked = ", ".join(f"{count} {channel}" for channel, count in sorted(found.looked.items()))
-    lines = [f"{title}: {found.marks} marks in the gold; looked into {looked}."]
+    lines = [f"{title}: {counted(found.marks, 'mark')} in the gold; looked into {looked}."]
     if not found.leaks:
         return [*lines, "No gold reaches the memory, the embedder, a model or a file of the run."]
-    return [*lines, f"GOLD LEAKS at {len(found.leaks)} places:", *(f"  {leak}" for leak in found.leaks)]
+    return [*lines, f"GOLD LEAKS at {counted(len(found.leaks), 'place')}:", *(f"  {leak}" for leak in found.leaks)]

@@ -40,6 +40,7 @@ from data_loaders.schema import Case
 from data_loaders.source import Source, locate
 from eval.files.provenance import surroundings
 from eval.files.store import Appender, RunError, locked, read_lines, write_lines
+from eval.report.counted import counted
 from memsys.llm import meter
 from memsys.llm.ask import complete
 from memsys.llm.offline.extractive import ExtractiveLLM
@@ -410,7 +411,7 @@ def _made(args: argparse.Namespace) -> int:
             threads=args.threads,
             on_progress=line.step,
         )
-    print(f"{path}: {len(beginnings)} conversations. {WHAT}")
+    print(f"{path}: {counted(len(beginnings), 'conversation')}. {WHAT}")
     if args.base_url is None:
         print(STAND_IN)
     print("To use it, put it at msc_e/msc_e.jsonl below the data root and say data.unpinned=true.")

@@ -25,6 +25,7 @@ import numpy as np
 
 from eval.files.run_folder import CASES, TIMELESS, RunFolder, is_complete
 from eval.files.store import RunError, locked, read_record
+from eval.report.counted import counted
 from memsys.llm.batching.journal import Journal
 from memsys.llm.schema import DAMAGE, ENDINGS, KEY_BYTES, UNSOUND, check_schema, connected
 from memsys.llm.store import completion_of, vector_of
@@ -166,7 +167,8 @@ def _cache_faults(caches: Sequence[Path]) -> Iterator[str]:
                 arrays = "SELECT a.vector, b.vector FROM main.vectors a JOIN other.vectors b USING (key) WHERE a.vector != b.vector"
                 vectors = sum(_other_direction(*pair) for pair in both.execute(arrays))
             if answers or vectors:
-                yield f"{cache} and {other} differ in {answers} answers and {vectors} vectors (--first keeps one of each)"
+                yield f"{cache} and {other} differ in {counted(answers, 'answer')} and {counted(vectors, 'vector')} "
+                "(--first keeps one of each)"
 
 
 def _batches_under_way(folders: Sequence[Path]) -> Iterator[str]:
@@ -277,5 +279,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     left_out = Counter[str]()
     cases, rows = merge(sources, into, first=chosen.first, left_out=left_out)
     lacking = ", ".join(f"{count} {reason}" for reason, count in sorted(left_out.items()) if count)
-    print(f"{into}: {cases} cases and {rows} rows of the caches added" + (f"; left out: {lacking}" if lacking else ""))
+    print(
+        f"{into}: {counted(cases, 'case')} and {counted(rows, 'row')} of the caches added"
+        + (f"; left out: {lacking}" if lacking else "")
+    )
     return 0

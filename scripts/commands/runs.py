@@ -28,6 +28,7 @@ from typing import Any
 from eval.files.provenance import has_source
 from eval.files.run_folder import RunFolder, RunRecord
 from eval.files.store import RunError, locked
+from eval.report.counted import counted
 from memsys.jsons import canonical
 from memsys.prompts import PromptError, Prompts
 from scripts.assembly.run_folders import ListedRun, folders, listed, shown, sizes
@@ -183,7 +184,9 @@ def _gc(args: argparse.Namespace) -> int:
         print(f"{run.path}: {why}")
     for path in stale:
         print(f"{path}: its process is gone")
-    print(f"{len(found)} runs and {len(stale)} drafts, {shown(sum(sizes([run for run, _ in found])))}")
+    print(
+        f"{counted(len(found), 'run')} and {counted(len(stale), 'draft')}, {shown(sum(sizes([run for run, _ in found])))}"
+    )
     if not (found or stale):
         return 0
     if not agreed(len(found) + len(stale), args.yes):

@@ -19,6 +19,7 @@ from eval.files.run_folder import RunFolder, RunRecord
 from eval.files.store import RunError
 from eval.judging.score_files import only_score_file
 from eval.report.cell import Asked, asked, read_draws
+from eval.report.counted import counted
 from eval.report.rendering import grid, span
 from eval.statistics.power import POWER, shown
 from eval.statistics.variance import (
@@ -209,7 +210,8 @@ def _most(questions: Sequence[Asked]) -> tuple[int, int]:
 
 def _proposals(subjects: Sequence[Subject], wished: float, histories: int, questions: int) -> Iterator[str]:
     """The cheapest design for each subject within the available data."""
-    yield f"Cheapest design that detects {wished:g} with {POWER:.0%} power, from {histories} histories of {questions} questions."
+    yield f"Cheapest design that detects {wished:g} with {POWER:.0%} power, "
+    f"from {counted(histories, 'history')} of {counted(questions, 'question')}."
     yield f"From five histories on, it is planned with the upper {ASSURANCE:.0%} limit of the error.\n"
     rows = []
     for title, parts, tokens, _ in subjects:

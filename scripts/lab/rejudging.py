@@ -23,6 +23,7 @@ from eval.files.store import RunError, read_lines, read_record
 from eval.judging.score import score_judge
 from eval.judging.score_files import mean_values, read_scores
 from eval.report.cell import asked
+from eval.report.counted import counted
 from eval.report.rendering import grid
 from eval.running.run import Run
 from memsys.inert import visible
@@ -91,7 +92,7 @@ def rejudge(claims: Sequence[Claim], judges: Sequence[str], lab: Lab, root: Path
         parts += [*shown(claim, graders, {question.key: question.cluster for question in each.questions}), ""]
         if unjoined := len(each.runs[0].record.imported["mismatches"]):
             parts += [
-                f"- {unjoined} answers are left out, without a question or a gold answer; run.json lists them",
+                f"- Left out: {counted(unjoined, 'answer')} without a question or a gold answer; run.json lists them",
                 "",
             ]
     parts += ["## Not judged", "", *missing] if missing else []

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from eval.report.counted import counted
 from eval.running.run import Progress, Run
 from memsys.llm.protocol import EndOfRun
 from memsys.llm.traffic import Traffic
@@ -184,20 +185,20 @@ class ProgressLine:
 
     def _counts(self) -> Iterator[str]:
         if self.outcomes["error"]:
-            yield f"{self.outcomes['error']} errors"
+            yield f"{counted(self.outcomes['error'], 'error')}"
         if self._units:
-            more = "" if self._begun >= self.histories else f" of {self._begun}/{self.histories} histories"
-            yield f"{self._written}/{self._units} units written{more}"
+            more = "" if self._begun >= self.histories else f" of {self._begun}/{counted(self.histories, 'history')}"
+            yield f"{self._written}/{counted(self._units, 'unit')} written{more}"
 
     def _calls(self, now: float, traffic: Sequence[Traffic]) -> Iterator[str]:
         finished, tokens, retried = (a - b for a, b in zip(_sums(traffic), self._before, strict=True))
         in_flight, waiting = sum(each.in_flight for each in traffic), sum(each.waiting for each in traffic)
         if batched := sum(each.batched for each in traffic):
-            yield f"{batched} calls in batches"
+            yield f"{counted(batched, 'call')} in batches"
         if finished or in_flight or waiting:
             retries = f" ({retried} retried)" if retried else ""
             queued = f", {waiting} queued" if waiting else ""
-            yield f"{finished} calls made{retries}, {in_flight} in flight{_limits(traffic)}{queued}"
+            yield f"{counted(finished, 'call')} made{retries}, {in_flight} in flight{_limits(traffic)}{queued}"
         if tokens:
             yield f"{tokens / max(now - self._started, 0.1):.0f} tokens/s"
 
@@ -223,7 +224,7 @@ class ProgressLine:
                 return f"paused since {_time_of_day(time.time() - endpoint.paused_since)}: {endpoint.paused_why}"
         oldest = max(traffic, key=lambda endpoint: endpoint.oldest_seconds, default=None)
         if oldest is not None and oldest.in_flight and oldest.oldest_seconds >= LONG:
-            return f"waiting for {oldest.in_flight} calls, the oldest sent at {_time_of_day(oldest.oldest_seconds)}"
+            return f"waiting for {counted(oldest.in_flight, 'call')}, the oldest sent at {_time_of_day(oldest.oldest_seconds)}"
         if self._open and not any(endpoint.in_flight for endpoint in traffic):
             (run, case), build = min(self._open.items(), key=lambda item: item[1].moved)
             if now - build.moved >= LONG:
@@ -266,7 +267,7 @@ def stopped_at() -> str:
         return f"stopped; {again}"
     state = _stopped_lines[0].state()
     spent = f", ${state.dollars:.2f} spent" if state.dollars else ""
-    written = f", {state.written}/{state.units} units written" if state.units else ""
+    written = f", {state.written}/{counted(state.units, 'unit')} written" if state.units else ""
     return f"stopped at {state.done}/{state.total} ({state.label}){written}{spent}; {again}"
 
 

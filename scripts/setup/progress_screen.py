@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+from eval.report.counted import counted
+
 if TYPE_CHECKING:
     from rich.console import Console, Group
     from rich.live import Live
@@ -87,13 +89,13 @@ def _lines(state: State) -> Iterator[Text]:
     from rich.text import Text
 
     width = max(LABEL, len(state.label))
-    errors = f" · {state.errors} errors" if state.errors else ""
+    errors = f" · {counted(state.errors, 'error')}" if state.errors else ""
     left = "" if state.seconds_left is None else f" · {duration(state.seconds_left)} to go"
     yield _bar(state.label, width, state.done, state.total).append(f"{state.done}/{state.total}{errors}{left}")
     if state.units:
         line = _bar("  building", width, state.written, state.units)
-        of = f" · {state.begun}/{state.histories} histories" if state.begun < state.histories else ""
-        yield line.append(f"{state.written}/{state.units} units{of}")
+        of = f" · {state.begun}/{counted(state.histories, 'history')}" if state.begun < state.histories else ""
+        yield line.append(f"{state.written}/{counted(state.units, 'unit')}{of}")
     if parts := list(_calls(state)):
         yield Text(f"{'  calls':<{width}}  {' · '.join(parts)}")
     if state.waited:

@@ -15,6 +15,7 @@ from data_loaders.units import lost_evidence, make_units
 from eval.files.imported import described
 from eval.files.run_folder import COMPLETE, RunFolder
 from eval.files.store import read_record
+from eval.report.counted import counted
 from eval.running.reader import Reader
 from eval.running.run import Run
 from memsys.prompts import UNKNOWN, Prompts
@@ -217,7 +218,9 @@ def _data(dataset: Data, questions: int) -> str:
     """A data set with its status, file, remark and size."""
     remark = f"{note}; " if (note := dataset.note()) else ""
     source = f"{dataset.source.status} data (sha256 {dataset.source.sha256[:12]})"
-    return f"{dataset.title}: {source}, {remark}{len(dataset.cases)} histories, {questions} questions"
+    return (
+        f"{dataset.title}: {source}, {remark}{counted(len(dataset.cases), 'history')}, {counted(questions, 'question')}"
+    )
 
 
 def _dataset_line(cfg: Settings, dataset: Data, reader: Reader, unit: Mapping[str, Any]) -> str:
@@ -228,7 +231,8 @@ def _dataset_line(cfg: Settings, dataset: Data, reader: Reader, unit: Mapping[st
     transform = "" if cfg.data.transform == "none" else f", transform {cfg.data.transform}"
     return (
         f"{_data(dataset, questions)}{', ' + dataset.fewer if dataset.fewer else ''}"
-        f"{transform}; default unit {rule} drops {gone.dropped} of {gone.turns} turns ({len(gone.some)} questions lose evidence); "
+        f"{transform}; default unit {rule} drops {gone.dropped} of {counted(gone.turns, 'turn')} "
+        f"({gone.losing} evidence); "
         f"{notes} loader notes; reader {reader.name}."
     )
 
@@ -257,10 +261,14 @@ class Lost:
     """Questions that lose all of their evidence."""
 
     @property
+    def losing(self) -> str:
+        """`1 question loses`, `2 questions lose`."""
+        return f"{counted(len(self.some), 'question', ',')} {'loses' if len(self.some) == 1 else 'lose'}"
+
+    @property
     def text(self) -> str:
         """The counts in words."""
-        lose = "1 question loses" if len(self.some) == 1 else f"{len(self.some):,} questions lose"
-        return f"{self.dropped:,} of {self.turns:,} turns; {lose} evidence, {len(self.wholly):,} of them all of it"
+        return f"{self.dropped:,} of {counted(self.turns, 'turn', ',')}; {self.losing} evidence, {len(self.wholly):,} of them all of it"
 
 
 def lost(cases: Iterable[Case], unit: Mapping[str, Any]) -> Lost:

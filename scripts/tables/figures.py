@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from eval.files.store import RunError, replace_file
+from eval.report.counted import counted
 from eval.report.figures import draw, save
 from eval.report.panels import Sheet
 from eval.report.points import Point, as_csv, published
@@ -62,7 +63,7 @@ def make_figure(cfg: Figures) -> Outcome:
     )
     for note in (*notes, *(exponents(points) if options["show"] == "growth" else ())):
         print(note)
-    print(f"written: {', '.join(str(file) for file in files)} ({len(points)} points)")
+    print(f"written: {', '.join(str(file) for file in files)} ({counted(len(points), 'point')})")
     log_figure(cfg.plain, options["name"], files)
     return Outcome(0, files[0])
 

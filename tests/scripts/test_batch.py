@@ -56,7 +56,7 @@ def test_calls_carried_to_another_machine_and_back_give_the_scores_of_a_live_run
             assert main([*cache, "import", str(tmp_path / f"{phase}.out")]) == 0
         assert verdicts(scored(url, tmp_path / "away", *collect)) == live
     assert mock.batches.batches == {}
-    assert "12 replies kept, 0 calls failed and stay open, 0 are not open here, 0 open calls are left" in (
+    assert "12 replies kept, 0 calls failed (still open), 0 are not open here, 0 open calls are left" in (
         capsys.readouterr().out
     )
 
@@ -90,7 +90,7 @@ def test_an_import_says_what_it_cannot_use(tmp_path: Path, capsys: pytest.Captur
     unknown = {"custom_id": "z", "response": {"status_code": 200, "body": {"choices": [1]}}, "error": None}
     replies.write_bytes(b"\n".join(map(encoded, (failed, unknown))))
     assert main([*cache, "import", str(replies)]) == 1
-    assert "0 replies kept, 1 calls failed and stay open, 1 are not open here, 2 open calls are left" in (
+    assert "0 replies kept, 1 call failed (still open), 1 are not open here, 2 open calls are left" in (
         capsys.readouterr().out
     )
     replies.write_text("no replies")

@@ -112,7 +112,7 @@ def answers_in(results: Path) -> list[str]:
 def test_two_caches_with_different_answers_are_refused_unless_the_first_is_right(tmp_path: Path) -> None:
     cache_of(tmp_path / "a", "red")
     cache_of(tmp_path / "b", "blue")
-    with pytest.raises(RunError, match="differ in 1 answers and 0 vectors"):
+    with pytest.raises(RunError, match="differ in 1 answer and 0 vectors"):
         merge([tmp_path / "a", tmp_path / "b"], tmp_path / "into")
     assert merge([tmp_path / "a", tmp_path / "b"], tmp_path / "into", first=True) == (0, 3)
     assert sorted(answers_in(tmp_path / "into")) == ["own", "own", "red"]

@@ -85,7 +85,7 @@ def test_a_build_that_failed_leaves_no_units_to_wait_for() -> None:
     line.on_progress(Progress("raptor", "a", "", "complete"))
     clock.now = 30.0
     assert "10/10 units written" in line.line()
-    assert "1 errors" in line.line()
+    assert "1 error" in line.line()
     assert "0:00 to go" in line.line()
 
 
@@ -144,7 +144,7 @@ def test_the_line_is_shown_while_nothing_happens(monkeypatch: pytest.MonkeyPatch
         line.beat()
     shown = capsys.readouterr().err.splitlines()
     assert len(shown) == 2  # at 16 and at 32 seconds
-    assert all("0/10" in one and "waiting for 1 calls" in one for one in shown)
+    assert all("0/10" in one and "waiting for 1 call," in one for one in shown)
 
 
 def begun_line(clock: Clock, **traffic: Any) -> ProgressLine:
@@ -168,7 +168,7 @@ def test_a_terminal_shows_units_calls_with_their_limit_tokens_dollars_and_the_ti
     line = begun_line(Clock(), in_flight=3, limit=64, waiting=2, retried=1, dollars=0.0123)
     asked, building, calls = drawn(line.state())
     assert asked.startswith("answering     ━━─")
-    assert asked.endswith("  1/10 · 1 errors · 1:30 to go")
+    assert asked.endswith("  1/10 · 1 error · 1:30 to go")
     assert building.endswith("  10/40 units · 1/2 histories")
     assert building.count("━") == 6  # a quarter of the bar
     assert calls == "  calls       3 of at most 64 in flight · 20 made (1 retried) · 2 queued · 200 tokens/s · $0.0123"

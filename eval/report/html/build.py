@@ -16,6 +16,7 @@ from eval.analysis.losses import EVIDENCE, as_json, losses_of, waterfall
 from eval.files.run_folder import RunFolder
 from eval.files.store import RunError
 from eval.judging.agreement import RIGHT
+from eval.report.counted import counted
 from eval.report.html.cleaning import Cleaner, cleaner
 from eval.report.html.judge_prompts import loaded_prompts
 from eval.report.html.lives import grouped, lives
@@ -109,7 +110,9 @@ def _fill(draft: Path, sources: Sources, wanted: Wanted, on_progress: Callable[[
     runs: list[dict[str, Any]] = []
     losses = list(sources.losses)
     for number, own in enumerate(sources.sets):
-        on_progress(f"{number + 1}/{len(sources.sets)} {own.name}: {len(own.runs)} runs, {len(own.asked)} questions")
+        on_progress(
+            f"{number + 1}/{len(sources.sets)} {own.name}: {counted(len(own.runs), 'run')}, {counted(len(own.asked), 'question')}"
+        )
         every = scorers(own.runs, sources.tables)
         written = write_set(shards, number, own, every)
         for place, run in enumerate(own.runs):
@@ -180,7 +183,7 @@ def set_labels(sets: Sequence[RunSet]) -> list[str]:
         plain = [name for name in names if isinstance(mine[name], str | int | float | bool | None)]
         parts = [f"{name} {mine[name]}" for name in plain if len(str(mine[name])) <= 20]
         labels.append(
-            f"{own.name} ({', '.join([*parts, f'{len(own.asked)} questions'])})" if len(alike) > 1 else own.name
+            f"{own.name} ({', '.join([*parts, counted(len(own.asked), 'question')])})" if len(alike) > 1 else own.name
         )
     return [
         f"{label} {own.key.rpartition('-')[2]}" if labels.count(label) > 1 else label
@@ -217,8 +220,8 @@ def _run_line(run: ReportedRun, own: RunSet, number: int, place: int, answered: 
 def _unfinished(runs: Iterable[dict[str, Any]]) -> list[str]:
     """A sentence for each run that is not finished; the same command continues it."""
     return [
-        f"run {run['key']} ({run['title']}) is not finished: {run['finished']} of {run['cases']} histories, "
-        f"{run['answered']} of {run['asked']} questions"
+        f"run {run['key']} ({run['title']}) is not finished: {run['finished']} of {counted(run['cases'], 'history')}, "
+        f"{run['answered']} of {counted(run['asked'], 'question')}"
         for run in runs
         if run["answered"] < run["asked"] or run["finished"] < run["cases"]
     ]

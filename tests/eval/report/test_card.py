@@ -75,9 +75,9 @@ def test_a_card_counts_errors_and_cuts_and_names_the_reasons(lab: Lab) -> None:
     write_lines(case / "predictions.jsonl", [failed, replace(second, cut=True), *rest])
     (case / "case.json").unlink()
     text = card_of(run.answers.folder)
-    assert "48 questions: 47 answered, 1 errors, 0 aborted, 1 cut" in text
+    assert "48 questions: 47 answered, 1 error, 0 aborted, 1 cut" in text
     assert "- 1 × HTTP 500 \\| &lt;b>no&lt;/b> second line" in text
-    assert "Not finished: 1 cases have no case.json" in text
+    assert "Not finished: 1 case without a case.json" in text
 
 
 def test_a_card_of_a_table_repeats_its_cells_captions_and_adjusted_p(lab: Lab, bm25: Scored) -> None:

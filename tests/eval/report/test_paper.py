@@ -50,7 +50,7 @@ def test_the_caption_says_n_the_stand_in_the_errors_and_the_test(table: Table) -
     missing = replace(first.cells[0], score_files=(), outcomes={})  # type: ignore[arg-type]
     assert "left out" not in caption
     silent = replace(first, name="silent", title="Silent", cells=(missing,) * 3)
-    assert "1 rows without a number are left out." in paper_table(replace(table, rows=(*table.rows, silent)))
+    assert "Left out: 1 row without a number." in paper_table(replace(table, rows=(*table.rows, silent)))
     unanswered = dict(list(first.cells[0].outcomes.items())[5:])  # type: ignore[union-attr]
     kept = dict(list(first.cells[0].scores.items())[5:])  # type: ignore[union-attr]
     partly = replace(first.cells[0], outcomes=unanswered)  # type: ignore[arg-type]

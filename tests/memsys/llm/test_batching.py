@@ -390,7 +390,7 @@ def test_a_batch_that_the_provider_no_longer_knows_is_named_and_can_be_forgotten
         with pytest.raises(RunError, match="no batch batch-7 is under way"):
             main([*command, "forget", "batch-7"])
         assert main([*command, "forget", "batch-0"]) == 0
-        assert "its 1 calls sends them again" in capsys.readouterr().out
+        assert "its 1 call will be sent again" in capsys.readouterr().out
         mock.batches.quirks = BatchQuirks()
         with batching(url, cache) as endpoint:
             assert answers(endpoint, store, REQUESTS[:1])[0].text

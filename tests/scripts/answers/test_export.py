@@ -62,7 +62,7 @@ def test_the_mem0_form_leaves_out_what_failed_and_counts_it(
     first, *rest = read_predictions(case).values()
     write_lines(case / "predictions.jsonl", [replace(first, outcome="error", error="HTTP 500", answer=""), *rest])
     (file,) = exported(run, "mem0", tmp_path).iterdir()
-    assert "left out: 1 questions without an answer" in capsys.readouterr().out
+    assert "left out: 1 question without an answer" in capsys.readouterr().out
     assert sum(map(len, json.loads(file.read_text()).values())) == 47
 
 
@@ -140,7 +140,7 @@ def test_the_validator_of_every_eval_ever_passes_both_files(
 def test_a_run_that_is_not_finished_is_not_exported(lab: Lab, tmp_path: Path) -> None:
     run = lab.ask("nothing", "locomo")
     next(run.folder.glob("cases/*/case.json")).unlink()
-    with pytest.raises(RunError, match="1 cases are not finished"):
+    with pytest.raises(RunError, match="1 case not finished"):
         finished_run(run.folder, None)
     assert main([str(run.folder), "--format", "eee", "--to", str(tmp_path)]) == 2
 

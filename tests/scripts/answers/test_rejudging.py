@@ -99,7 +99,7 @@ def test_answers_to_questions_that_are_not_held_are_judged_with_the_gold_of_thei
         assert code == 0
         assert "| stored verdict | 2 | 0 | 0.500" in text
         assert "| mem0 by extractive (stand-in) | 2 | 0 | 0.500" in text, "right by one gold, wrong by the other"
-        assert "- 1 answers are left out" in text, "without a gold answer there is nothing to compare with"
+        assert "- Left out: 1 answer without" in text, "without a gold answer there is nothing to compare with"
         (run,) = (tmp_path / "results" / "runs" / folder).iterdir()
         assert json.loads((run / "run.json").read_text())["data_status"] == "derived"
 

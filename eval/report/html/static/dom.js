@@ -49,7 +49,7 @@ const amount = (value) => {
 };
 const between = (ends, digits = 3) => (ends ? `[${ends[0].toFixed(digits)}, ${ends[1].toFixed(digits)}]` : "");
 const byCase = (ends, clusters) => (ends ? `{${ends[0].toFixed(3)}, ${ends[1].toFixed(3)}}` : clusters > 0 && clusters < 5 ? `{${clusters} case${clusters > 1 ? "s" : ""}}` : clusters ? "{no spread}" : "");
-const plural = (count, word) => `${count.toLocaleString("en")} ${word}${count === 1 ? "" : word.endsWith("y") ? "" : "s"}`;
+const plural = (count, word) => `${count.toLocaleString("en")} ${count === 1 ? word : `${word.replace(/([^aeiou])y$/, "$1ie")}s`}`;
 
 const CLIP = 1500;
 // A long text shows its beginning and a button for the rest; words of the gold answer may be marked.

@@ -42,7 +42,7 @@ function worth(table, dataset) {
   const standIn = table ? table.caption.find((line) => line.startsWith("STAND-IN")) : (runs.some((run) => run.stand_ins.length) ? "STAND-IN: offline engines without a model took the place of models. These numbers test the machinery and say nothing about models." : "");
   return el("ul", { class: "worth" },
     standIn ? el("li", { class: "warning" }, standIn) : "",
-    sets.map((own) => el("li", { class: own.status === "official" ? null : "warning" }, `${own.label}: ${own.status} data${own.cut ? ` (subset: ${own.cut})` : ""}, ${own.questions.toLocaleString("en")} questions about ${own.histories === 1 ? "1 history" : `${own.histories} histories`}`)));
+    sets.map((own) => el("li", { class: own.status === "official" ? null : "warning" }, `${own.label}: ${own.status} data${own.cut ? ` (subset: ${own.cut})` : ""}, ${plural(own.questions, "question")} about ${plural(own.histories, "history")}`)));
 }
 
 function tableWorth(table, at) {
