@@ -61,7 +61,7 @@ def _state(path: Path, record: RunRecord) -> tuple[str, str]:
     failed = sum(line.get("outcome") == "error" for line in lines)
     total = record.cases
     if record.imported:
-        return "finished" if len(done) == total else "unfinished", f"{len(lines)} imported answers"
+        return "finished" if len(done) == total else "unfinished", counted(len(lines), "imported answer")
     detail = (counted(len(done), "case") if total is None else f"{len(done)} of {counted(total, 'case')}") + (
         f", {counted(failed, 'error')}" if failed else ""
     )

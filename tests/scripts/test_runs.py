@@ -63,9 +63,9 @@ def test_the_list_shows_memory_data_set_date_state_and_size(results: Path, capsy
     head, first, second, total = capsys.readouterr().out.splitlines()
     assert head.split() == ["memory", "data", "set", "started", "state", "size", "folder"]
     assert first.startswith("bm25 ")
-    assert "unfinished (0 of 1 cases)" in first
+    assert "unfinished (0 of 1 case)" in first
     assert second.split()[:2] == ["segtree_cosine", "locomo"]
-    assert "finished (1 of 1 cases)" in second
+    assert "finished (1 of 1 case)" in second
     assert second.endswith(str(folder_of(results, "segtree_cosine")))
     assert total.startswith("2 runs, ")
 
