@@ -157,6 +157,14 @@ def test_the_drawing_is_that_of_the_imports() -> None:
     assert drawn[0] == drawing.drawing(), "`make architecture` draws it again"
 
 
+@pytest.mark.slow
+def test_the_drawing_has_ten_boxes_and_each_imports_only_boxes_below_it() -> None:
+    assert len(drawing.BOXES) == 10
+    assert not [(here, there) for here, there in drawing.arrows() if there > here]
+    with pytest.raises(KeyError, match=r"scripts\.templates"):
+        drawing.box("scripts.templates.module")  # a package that no box names
+
+
 def test_the_annotated_table_is_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (page,) = [block for block in blocks("CONTRIBUTING.md", "yaml") if "backbones:" in block]
     table = checked_option("table", yaml.safe_load(page))

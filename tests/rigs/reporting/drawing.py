@@ -1,4 +1,4 @@
-"""The drawing of the packages in ARCHITECTURE.md and their imports."""
+"""The drawing in ARCHITECTURE.md: ten boxes, and the imports between them."""
 
 from __future__ import annotations
 
@@ -9,47 +9,74 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[3]
 PACKAGES = ("data_loaders", "memsys", "eval", "scripts")
-DEPTH = {"memsys.llm.offline": 3}
-"""Packages that get a box of their own in addition to all packages of two levels; deeper packages are part of their parents' boxes."""
+BOXES = (
+    ("data_loaders",),
+    ("memsys",),
+    ("memsys.llm", "memsys.embed", "memsys.local_embedder", "memsys.prompts"),
+    ("memsys.products", "memsys.services"),
+    ("memsys.systems",),
+    ("eval.files", "eval.running", "eval.executors", "eval.conformance"),
+    ("eval.metrics", "eval.judging", "eval.statistics"),
+    ("eval.analysis", "eval.structure", "eval.report"),
+    ("scripts.settings", "scripts.setup", "scripts.assembly", "scripts.answers"),
+    ("scripts.tables", "scripts.lab", "scripts.command", "scripts.commands", "scripts.mock", "scripts"),
+)
+"""Packages and modules of each box, from below to above. A floor alone, `memsys`, stands for the modules directly in its folder."""
 DRAWING = re.compile(r"(?<=<!-- drawing -->\n).*?(?=<!-- end of drawing -->)", re.DOTALL)
 
 
-def arrows() -> set[tuple[str, str]]:
-    """Pairs of packages: the first imports a module of the second.
-
-    The modules directly in a floor are drawn as its base: their imports from their own floor are left out.
-    """
+def arrows() -> set[tuple[int, int]]:
+    """Pairs of boxes, by their numbers in BOXES: a module of the first imports a module of the second."""
     return {
         (here, there)
         for package in PACKAGES
         for path in sorted((ROOT / package).rglob("*.py"))
         for imported in _imported(path)
-        if (here := _room(".".join(path.relative_to(ROOT).parent.parts))) != (there := _room(imported))
-        and not there.startswith(f"{here}.")
+        if (here := box(".".join(path.relative_to(ROOT).with_suffix("").parts))) != (there := box(imported))
     }
 
 
-def rooms(pairs: set[tuple[str, str]]) -> list[str]:
-    """The packages that import or are imported, floor by floor."""
-    return sorted(
-        {room for pair in pairs for room in pair}, key=lambda room: (PACKAGES.index(room.split(".")[0]), room)
-    )
+def box(dotted: str) -> int:
+    """The number of the box of a module, or of a name in one.
+
+    Raises:
+        KeyError: the module is in a package that no box names.
+    """
+    floor, *below = dotted.split(".")
+    room = ".".join([floor, *below[:1]])
+    named = {name: number for number, names in enumerate(BOXES) for name in names}
+    if room in named:
+        return named[room]
+    if below and (ROOT / floor / below[0]).is_dir():
+        raise KeyError(f"name {room} in a box of BOXES")
+    return named[floor]
 
 
 def drawing() -> str:
-    """Mermaid: a box per package; arrows point from a package to the packages that it imports, without implied arrows."""
-    pairs = arrows()
+    """Mermaid: a box for each line of BOXES; arrows point to the boxes that are imported, without implied arrows."""
     lines = ["```mermaid", "flowchart BT"]
     for package in PACKAGES:
         lines.append(f"  subgraph {package}_floor [{package}]")
-        lines += [f"    {room.replace('.', '_')}[{room}]" for room in rooms(pairs) if room.split(".")[0] == package]
+        lines += [
+            f'    {_id(number)}["{_label(names)}"]'
+            for number, names in enumerate(BOXES)
+            if names[0].split(".")[0] == package
+        ]
         lines.append("  end")
-    lines += [f"  {here.replace('.', '_')} --> {there.replace('.', '_')}" for here, there in sorted(_direct(pairs))]
+    lines += [f"  {_id(here)} --> {_id(there)}" for here, there in sorted(_direct(arrows()))]
     return "\n".join([*lines, "```", ""])
 
 
-def _direct(pairs: set[tuple[str, str]]) -> set[tuple[str, str]]:
-    """The pairs without those that follow from a path over another package."""
+def _id(number: int) -> str:
+    return BOXES[number][0].replace(".", "_")
+
+
+def _label(names: tuple[str, ...]) -> str:
+    return ", ".join(name.partition(".")[2] or f"{name}/*.py" for name in names)
+
+
+def _direct(pairs: set[tuple[int, int]]) -> set[tuple[int, int]]:
+    """The pairs without those that follow from a path over another box."""
     reached = {here: {there for one, there in pairs if one == here} for here, _ in pairs}
     grows = True
     while grows:
@@ -60,14 +87,6 @@ def _direct(pairs: set[tuple[str, str]]) -> set[tuple[str, str]]:
         for here, there in pairs
         if not any(there in reached.get(over, ()) for one, over in pairs if one == here and over != there)
     }
-
-
-def _room(module: str) -> str:
-    parts = module.split(".")
-    while len(parts) > 2 and ".".join(parts) not in DEPTH:
-        parts.pop()
-    name = ".".join(parts)
-    return name if (ROOT / Path(*parts) / "__init__.py").is_file() else name.rpartition(".")[0]
 
 
 def _imported(path: Path) -> Iterator[str]:
