@@ -79,6 +79,15 @@ def test_the_readme_says_where_it_runs_and_what_lies_in_the_data_folder() -> Non
     assert "locomo/locomo10.json" in {entry["file"] for entry in yaml.safe_load(text_of("data_loaders/manifest.yaml"))}
 
 
+def test_the_tree_of_the_readme_names_every_folder_of_the_code_and_of_the_settings() -> None:
+    (tree,) = re.findall(r"^## The tree\n\n```\n(.*?)^```$", text_of("README.md"), re.MULTILINE | re.DOTALL)
+    lines = {line.split("/")[0]: set(re.findall(r"(?<= )(\w+)/", line)) for line in tree.splitlines()}
+    for floor in ("conf", "memsys", "eval", "scripts"):
+        folders = {path.name for path in (ROOT / floor).iterdir() if path.is_dir()} - {"__pycache__"}
+        assert not folders - lines[floor], floor
+        assert not [name for name in lines[floor] if not list((ROOT / floor).rglob(name))], floor
+
+
 @each_page
 def test_every_make_target_and_variable_that_is_named_exists(page: str) -> None:
     targets = set(

@@ -68,6 +68,18 @@ def printed() -> list[str]:
     return sorted({command.strip() for command in [*lines, *spans]} - {""})
 
 
+def prices() -> list[str]:
+    """The lines of `prices.yaml` that README names."""
+    (sentence,) = re.findall(r"`prices\.yaml` prices .*?\.(?= )", README, re.DOTALL)
+    return re.findall(r"`(\S+: \S+)`", sentence)
+
+
+def test_the_prices_of_the_readme_are_those_of_the_models_that_its_command_needs() -> None:
+    (command,) = [each for each in ENDS if "PRICES=" in each]
+    unknown = re.findall(r"(?:MODEL|EMBEDDER)=(\S+)", command)
+    assert [line.split(": ")[0] for line in prices()] == unknown == ["my-model", "my-embedder"]
+
+
 def test_every_command_of_the_readme_is_run_here() -> None:
     assert printed() == sorted({*ENDS, *OF_DEVELOPERS})
 
@@ -86,7 +98,7 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
         path.write_text(f'#!/bin/sh\nexec {start} "$@"\n')
         path.chmod(0o755)
     (folder / ".venv" / ".installed").touch()
-    (folder / "prices.yaml").write_text("my-model: free\nmy-embedder: free\n")
+    (folder / "prices.yaml").write_text("\n".join(prices()))
     (folder / "home" / "data").mkdir(parents=True)
     return folder
 
