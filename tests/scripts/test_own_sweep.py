@@ -1,7 +1,13 @@
-"""What a sweep prints, and the names that a figure of one's own may use."""
+"""What a sweep prints, and the sweep of CONTRIBUTING, run as printed."""
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
+import pytest
+
+from scripts.command import main
 from scripts.tables.sweep import SweepLine, best_lines, mean_text
 
 
@@ -28,3 +34,18 @@ def test_a_sweep_names_the_best_setting_and_says_that_it_was_chosen() -> None:
         "best on locomo judge: k=5 (mean 0.500 {0.400, 0.600}), chosen on these questions"
     ]
     assert best_lines([line(1, 0.125)]) == []
+
+
+@pytest.mark.slow
+def test_the_sweep_of_contributing_runs_as_printed(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = (root / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    (block,) = [block for block in re.findall(r"^```yaml\n(.*?)^```$", page, re.M | re.S) if "\nsweep:\n" in block]
+    (tmp_path / "conf" / "sweep").mkdir(parents=True)
+    (tmp_path / "conf" / "sweep" / "mine.yaml").write_text(block, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)  # its folder `conf` is searched before the shipped one
+    assert main(["sweep", "sweep=mine", "data.size=6"]) == 0
+    printed = capsys.readouterr().out
+    assert re.findall(r"^k=(\d+) ", printed, re.MULTILINE) == ["1", "5", "10"]
+    assert "\nbest on locomo locomo_f1: k=" in printed
