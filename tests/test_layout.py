@@ -220,14 +220,15 @@ def test_imports_point_one_way() -> None:
 
 
 PLACES = re.compile(
-    r"""/ ["'](cases|scores)["']|["'](cases|scores)/|folder\.parent\.name|["']judge_["']"""
+    r"""/ ["'](cases|scores)["']|["'](cases|scores)/|folder\.parent\.name|["']judge_["'{*]"""
+    r"""|(file|path|run|folder|score)s?(\[[^]]*\])?\.parents\[|(?<!table\.)\b(stem|name)\.r?(partition|split)\(["']-["']"""
     r"""|["'/*.](run\.json|case\.json|vectors\.npy|errors\.log|(predictions|items|effort|nodes|recorded)\.jsonl)["']"""
 )
 
 
 def spells_where_a_run_writes(module: Module) -> Iterable[str]:
     """Only `eval.files.run_folder` does. An importer looks for a run's files in a folder that somebody gives it."""
-    if module.parts[0] != "data_loaders" and module.parts[-1] not in ("run_folder", "formats"):
+    if module.parts[0] != "data_loaders" and module.parts[-1] not in ("run_folder", "formats", "journal"):
         yield from (line.strip() for line in module.source.splitlines() if PLACES.search(line))
 
 
@@ -296,6 +297,12 @@ OFFENCES: list[tuple[Rule, str]] = [
     (spells_where_a_run_writes, 'run.folder / "scores" / name'),
     (spells_where_a_run_writes, 'lines = read_lines(folder / "predictions.jsonl")'),
     (spells_where_a_run_writes, 'sorted(runs.glob("*/*/run.json"))'),
+    (spells_where_a_run_writes, 'name = f"judge_{judge}"'),
+    (spells_where_a_run_writes, 'folder.score_files("judge_*")'),
+    (spells_where_a_run_writes, "RunFolder(path.parents[1]).record()"),
+    (spells_where_a_run_writes, "owners.get(paths[0].parents[1])"),
+    (spells_where_a_run_writes, "metric = stem.rpartition('-')[0]"),
+    (spells_where_a_run_writes, 'version = files[0].stem.rpartition("-")[2]'),
     (imports_a_verb, "from scripts.commands.runs import folders"),
     (imports_hydra, "def f():\n    from omegaconf import OmegaConf"),
     (imports_heavy_packages_at_once, "if True:\n    import umap.umap_"),

@@ -13,7 +13,7 @@ import numpy as np
 
 from eval.files.fields import PER_QUESTION
 from eval.files.imported import NOT_RECORDED, recorded
-from eval.files.run_folder import COSTS, EFFORTS, PREDICTIONS, RunFolder
+from eval.files.run_folder import COSTS, EFFORTS, PREDICTIONS, RunFolder, metric_of
 from eval.files.store import AGAIN, RunError, read_lines, read_record
 
 BUILD = ("embed", "write", "consolidate")
@@ -302,15 +302,14 @@ def phases(run_folder: Path) -> list[PhaseCost]:
     by_phase = _spent(run_folder, _stamp(run_folder))[0]
     made = [_phase(phase, ROLES[phase], sums) for phase, sums in by_phase.items() if sums["steps"]]
     for path in RunFolder(run_folder).score_costs():
-        name = path.name.removesuffix(COSTS)
-        settings = path.with_name(f"{name}.json")
+        settings = path.with_name(f"{path.name.removesuffix(COSTS)}.json")
         model = read_record(settings).get("model")
         if not isinstance(model, str):
             raise RunError(f"{settings} names no model; {AGAIN}")
         sums = _Sums()
         for line in read_lines(path, again=False, fields=NEEDED):
             sums.add(line)
-        made.append(_phase(name.rpartition("-")[0], model, sums))
+        made.append(_phase(metric_of(path), model, sums))
     return made
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from eval.analysis.costs import PROBE, ROLES
-from eval.files.run_folder import COSTS, EFFORTS, PREDICTIONS, RunFolder, RunRecord
+from eval.files.run_folder import COSTS, EFFORTS, PREDICTIONS, RunFolder, RunRecord, judge_metric
 from eval.files.store import RunError, read_record
 from memsys.jsons import decoded
 
@@ -77,7 +77,7 @@ class Watcher:
             record = RunRecord.of(read_record(run.file), run.file, whole=False)
         except (OSError, RunError):
             return None
-        scores = run.score_files("judge_*")
+        scores = run.score_files(judge_metric("*"))
         answers = [self._file(path, "") for path in run.written(PREDICTIONS)]
         efforts = [self._file(path, "") for path in run.written(EFFORTS)]
         verdicts = [self._file(path, "") for path in scores]

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -155,6 +155,16 @@ class RunFolder:
         return self.path.parent.name
 
     @property
+    def memory(self) -> str:
+        """Name of the memory in the folder's name; the record has it, too, if it can be read."""
+        return self.path.name.rpartition("-")[0]
+
+    @property
+    def identity(self) -> str:
+        """The identity in the folder's name."""
+        return self.path.name.rpartition("-")[2]
+
+    @property
     def results(self) -> Path:
         """The results folder that the run belongs to."""
         return self.path.parents[2]
@@ -238,14 +248,39 @@ def is_complete(case_folder: Path) -> bool:
     return (case_folder / COMPLETE).is_file()
 
 
+def run_of(score_file: Path) -> RunFolder:
+    """The run that a score file belongs to."""
+    return RunFolder(score_file.parents[1])
+
+
 def metric_of(score_file: Path) -> str:
     """The metric that a score file is named after: its name without the hash of the settings."""
-    return score_file.name.removesuffix(COSTS).removesuffix(".jsonl").rpartition("-")[0]
+    return _named(score_file)[0]
+
+
+def version_of(score_file: Path) -> str:
+    """The hash of the settings in a score file's name."""
+    return _named(score_file)[1]
+
+
+def _named(score_file: Path) -> tuple[str, str]:
+    metric, _, version = score_file.name.removesuffix(COSTS).removesuffix(".jsonl").rpartition("-")
+    return metric, version
+
+
+def judge_metric(judge: str) -> str:
+    """The metric that a judge's score files are named after; that of `*` stands for all judges."""
+    return f"{JUDGE}{judge}"
 
 
 def judged_by(metric: str) -> str | None:
     """The judge of a metric; None for a metric without one."""
     return metric.removeprefix(JUDGE) if metric.startswith(JUDGE) else None
+
+
+def judges_of(metrics: Iterable[str]) -> list[str]:
+    """The judges among these metrics, in order."""
+    return [judge for metric in metrics if (judge := judged_by(metric)) is not None]
 
 
 def read_predictions(case_folder: Path) -> dict[str, Prediction]:

@@ -19,7 +19,7 @@ from typing import Any, Protocol
 from data_loaders.schema import Case, Gold, Question
 from eval.files.provenance import identity, source_digest
 from eval.files.records import Prediction, Read, Score
-from eval.files.run_folder import COSTS, RunFolder, read_items, read_predictions
+from eval.files.run_folder import COSTS, RunFolder, judge_metric, read_items, read_predictions
 from eval.files.store import Appender, RunError, locked, read_lines, write_lines
 from eval.judging.judge import RULES, Judge, judge_requests, judged_together
 from eval.judging.score_files import (
@@ -105,7 +105,7 @@ class Judging:
     @cached_property
     def stem(self) -> str:
         """Name of its score files, without their ending."""
-        return f"judge_{self.judge.name}-{identity(self.identity)}"
+        return f"{judge_metric(self.judge.name)}-{identity(self.identity)}"
 
 
 VerdictKey = tuple[Path, str, str, str, str, int]
@@ -129,7 +129,7 @@ def score_paths(run: Run, metrics: Sequence[Metric], judges: Mapping[str, Judgin
     return {
         **{metric.name: place_of(run, metric.name, metric.identity()) for metric in metrics},
         evidence[0]: place_of(run, *evidence),
-        **{f"judge_{name}": RunFolder(run.folder).scores(judging.stem) for name, judging in judges.items()},
+        **{judge_metric(name): RunFolder(run.folder).scores(judging.stem) for name, judging in judges.items()},
     }
 
 
@@ -273,8 +273,12 @@ def _score_together(run: Run, scorers: Mapping[Path, JointScorer]) -> None:
 
 def is_judged(run: Run, judging: Judging) -> bool:
     """Whether every answer of a run has all its verdicts, so that `score_judge` sends nothing."""
-    path = score_file(run, f"judge_{judging.judge.name}", judging.identity, {"model_name": judging.model_name})
+    path = _verdict_file(run, judging)
     return path.is_file() and _given(path).keys() == _wanted(run, judging)
+
+
+def _verdict_file(run: Run, judging: Judging) -> Path:
+    return score_file(run, judge_metric(judging.judge.name), judging.identity, {"model_name": judging.model_name})
 
 
 def _wanted(run: Run, judging: Judging) -> set[tuple[str, str, str, int]]:
@@ -312,7 +316,7 @@ def score_judge(
     Raises:
         EndOfRun: no further call can be made; verdicts so far are kept.
     """
-    path = score_file(run, f"judge_{judging.judge.name}", judging.identity, {"model_name": judging.model_name})
+    path = _verdict_file(run, judging)
     judged_text, wanted = _judged_text(run, judging.judge), _wanted(run, judging)
     if path.is_file() and _given(path).keys() == wanted:
         return path

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from data_loaders.schema import Case
-from eval.files.run_folder import RunFolder, read_predictions
+from eval.files.run_folder import RunFolder, read_predictions, run_of
 from eval.judging.answer_forms import is_refusal
 from eval.judging.judge_card import Corrected, Correction
 from eval.judging.score_files import read_scores
@@ -87,9 +87,7 @@ def refusals(score_files: Sequence[Path], questions: Iterable[Asked]) -> frozens
     refused = None
     own = [question for question in questions if question.answerable]
     for path in score_files:
-        answers = {
-            case_id: read_predictions(RunFolder(path.parents[1]).case(case_id)) for case_id in {q.case_id for q in own}
-        }
+        answers = {case_id: read_predictions(run_of(path).case(case_id)) for case_id in {q.case_id for q in own}}
         keys = {
             q.key
             for q in own

@@ -13,7 +13,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from eval.files.run_folder import RunFolder
+from eval.files.run_folder import RunFolder, judge_metric
 from eval.files.store import RunError, read_lines
 from eval.judging.agreement import RIGHT, kappa
 from eval.judging.prediction_powered import sample_order
@@ -92,7 +92,7 @@ def _verdicts(results: Path, run: str) -> dict[str, dict[tuple[str, str], tuple[
     if not folder.is_relative_to((results / "runs").resolve()):
         return {}
     judges: dict[str, dict[tuple[str, str], tuple[str, float]]] = {}
-    for path in RunFolder(folder).score_files("judge_*"):
+    for path in RunFolder(folder).score_files(judge_metric("*")):
         values: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
         for line in score_lines(path, "answer"):
             if line["value"] is not None:

@@ -20,6 +20,7 @@ from eval.analysis.costs import (
     phases,
 )
 from eval.files.imported import NOT_RECORDED
+from eval.files.run_folder import metric_of
 from eval.judging.score_files import read_evidence
 from eval.report.cell import ABOVE_CEILING, ALL, ANSWERABLE, Cell, categories
 from eval.report.counted import counted
@@ -199,7 +200,7 @@ def _evidence(table: Table) -> list[str]:
         files = {row.title: row.evidence[dataset] for row in table.rows if dataset in row.evidence}
         rows = [[name, *evidence_means(path)] for name, path in files.items()]
         if any(row[-1] != "0" for row in rows):
-            depth = next(iter(files.values())).name.partition("-")[0]
+            depth = metric_of(next(iter(files.values())))
             header = ["Memory", "covered", "verbatim", "nDCG", "turns per item", "questions"]
             parts += ["", f"## {depth} on {title} (means over questions that name evidence)", "", grid(header, rows)]
     return parts

@@ -101,7 +101,7 @@ def listed(runs: Sequence[ListedRun]) -> list[str]:
     rows = [("memory", "data set", "started", "state", "size", "folder")]
     taken = sizes(runs)
     for run, size in zip(runs, taken, strict=True):
-        name = run.record.name or run.path.name.rpartition("-")[0] or run.path.name
+        name = run.record.name or RunFolder(run.path).memory or run.path.name
         when, state = f"{run.started:%Y-%m-%d %H:%M}", f"{run.state} ({run.detail})" if run.detail else run.state
         rows.append((name, run.path.parent.name, when, state, shown(size), str(run.path)))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]

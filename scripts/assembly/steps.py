@@ -16,7 +16,7 @@ from data_loaders.lazy import as_lazy
 from eval.executors.cluster import in_ray
 from eval.executors.processes import in_processes
 from eval.executors.service_host import runs_anywhere
-from eval.files.run_folder import is_complete, read_predictions
+from eval.files.run_folder import is_complete, judge_metric, read_predictions
 from eval.files.store import RunError
 from eval.judging.judging_ahead import JudgingAhead
 from eval.judging.score import Judging, Metric, score_evidence, score_judge, score_lexical, score_paths
@@ -87,11 +87,12 @@ def score(
     files = score_lexical(run, metrics)
     files[f"evidence@{k_evidence}"] = score_evidence(run, k_evidence)
     for name, grader in judges.items():
+        metric = judge_metric(name)
         with progress_line(f"judging {run.name}", questions * grader.repeats, traffic=traffic) as line:
             try:
-                files[f"judge_{name}"] = score_judge(run, grader, line.step, ahead)
+                files[metric] = score_judge(run, grader, line.step, ahead)
             except SpendingCapReached:  # the verdicts so far are kept, and the others count as missing
-                files[f"judge_{name}"] = score_paths(run, (), {name: grader}, k_evidence)[f"judge_{name}"]
+                files[metric] = score_paths(run, (), {name: grader}, k_evidence)[metric]
     return files
 
 

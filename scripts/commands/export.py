@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from eval.files.imported import described
+from eval.files.run_folder import judge_metric
 from eval.files.store import replace_file, write_lines
 from eval.report.counted import counted
 from eval.report.rendering import shown
@@ -56,7 +57,7 @@ def write_mem0(run: FinishedRun, to: Path) -> list[str]:
 def _verdicts(run: FinishedRun) -> dict[tuple[str, str], dict[str, float]]:
     """`llm_score` by question."""
     judges = [each for each in run.scores if each.judge]
-    chosen = [each for each in judges if each.metric == "judge_mem0"] or judges
+    chosen = [each for each in judges if each.metric == judge_metric("mem0")] or judges
     return {key: {"llm_score": value} for key, value in chosen[0].cell.scores.items()} if len(chosen) == 1 else {}
 
 

@@ -37,7 +37,7 @@ from typing import Any, Literal
 import yaml
 from pydantic import Field
 
-from eval.files.run_folder import JUDGE
+from eval.files.run_folder import JUDGE, judges_of, version_of
 from eval.files.store import RunError, replace_file
 from eval.report.cell import Column, asked, mean_scores, outcomes, read_draws
 from eval.report.counted import counted
@@ -166,7 +166,7 @@ def run(gate: Gate, home: Path, place: Path, stored: Measured | None, settings: 
         str(home / gate.memory) if gate.memory.endswith(".yaml") else gate.memory,
         **{name: yaml.safe_load(value) for name, value in build.items()},
     )
-    dataset, judges = lab.load(gate.dataset), [name[len(JUDGE) :] for name in gate.metrics if name.startswith(JUDGE)]
+    dataset, judges = lab.load(gate.dataset), judges_of(gate.metrics)
     keys = sorted(each.key for each in asked(dataset.cases))
     begun = Measured(
         memory=gate.memory,
@@ -222,7 +222,7 @@ def measured(
         scores = mean_scores(read_draws(files, answers.questions, lab.cfg.judge.repeats))
         for (case, question), value in scores.items():
             values.setdefault(case, {})[question] = round(value, 6)
-        metrics[name] = Values(version=files[0].stem.rpartition("-")[2], values=values)
+        metrics[name] = Values(version=version_of(files[0]), values=values)
     reached = outcomes((run.folder for run in answers.runs), answers.questions)
     return begun.model_copy(update={"errors": sum("error" in each for each in reached.values()), "metrics": metrics})
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from eval.files.imported import described
-from eval.files.run_folder import judged_by
+from eval.files.run_folder import judge_metric, judged_by, judges_of
 from eval.files.store import RunError
 from eval.judging.score import Judging
 from eval.report.cell import ALL, Asked, Cell, Column, asked, outcomes
@@ -277,7 +277,7 @@ class Lab:
         files = tuple(score(run, chosen, grading, cfg.k_evidence, count, traffic, ahead) for run in answers.runs)
         reached = outcomes((run.folder for run in answers.runs), answers.questions)
         cells = {}
-        for name in [*(f"judge_{judge}" for judge in judges), *(metric.name for metric in chosen)]:
+        for name in [*map(judge_metric, judges), *(metric.name for metric in chosen)]:
             column = Column.of(config, metric_title(name), answers.questions)
             fix = None
             if cfg.judge.corrected and (judge := judged_by(name)) is not None:
@@ -307,7 +307,7 @@ class Lab:
         rows = tuple(scored.row(name) for name, scored in zip(names, (first, *others), strict=True))
         capped = [scored.answers.capped for scored in (first, *others) if scored.answers.capped]
         facts = [run.record.imported for row in (first, *others) if (run := row.answers.runs[0]).record.imported]
-        judges = [judge for name in first.cells if (judge := judged_by(name)) is not None]
+        judges = judges_of(first.cells)
         filled = stand_ins_in_use(
             self.models, (run for row in (first, *others) for run in row.answers.runs), judged=bool(judges)
         )
@@ -381,7 +381,7 @@ class Lab:
 
     def _prompts_line(self, scores: Iterable[str], answers: Iterable[Answers]) -> str:
         names = {name for each in answers for run in each.runs for name in run.record.prompts}
-        judges = [judge for name in scores if (judge := judged_by(name)) is not None]
+        judges = judges_of(scores)
         asked = (prompt for judge in judges for prompt in judge_prompts({"judge": judge}))
         return prompts_line(self.models.prompts, names.union(asked))
 

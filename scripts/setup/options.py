@@ -73,7 +73,7 @@ def metric_options() -> dict[str, Any]:
 
 @cache
 def _checked_file(group: str, path: Path) -> dict[str, Any]:
-    return checked_option(group, _parsed(path), path.relative_to(path.parents[2]))
+    return checked_option(group, _parsed(path), Path(*path.parts[-3:]))
 
 
 @cache

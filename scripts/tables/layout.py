@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from data_loaders.schema import DataError
 from eval.files.imported import THEIRS
+from eval.files.run_folder import judge_metric
 from eval.files.store import RunError
 from eval.report.cell import ALL, Asked, Column, asked
 from eval.report.published import Published, read_published
@@ -279,7 +280,7 @@ def score_name(metric: Mapping[str, Any]) -> str:
     """Name of a metric's score file."""
     if "theirs" in metric:
         return f"{THEIRS}{metric['theirs']}"
-    return f"judge_{metric['judge']}" if "judge" in metric else str(metric["metric"])
+    return judge_metric(metric["judge"]) if "judge" in metric else str(metric["metric"])
 
 
 def title_of(metric: Mapping[str, Any]) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from eval.files.run_folder import RunFolder, judged_by
+from eval.files.run_folder import RunFolder, judged_by, metric_of, run_of, version_of
 from eval.judging.agreement import RIGHT
 from eval.report.cell import ALL, Asked, Cell, Column, categories, outcomes
 from eval.report.html.sources import ReportedRun, RunSet, TableFile
@@ -33,26 +33,24 @@ class Scorer:
 
 def scorers(runs: Sequence[ReportedRun], tables: Sequence[TableFile]) -> list[Scorer]:
     """Every scorer of a set's runs; the scorers of the tables come first, in their order."""
-    stems: dict[str, None] = {}
-    for run in runs:
-        stems.update(dict.fromkeys(path.stem for path in RunFolder(run.folder).score_files()))
+    files = {path.stem: path for run in runs for path in RunFolder(run.folder).score_files()}
     known: dict[str, Scorer] = {}
     for table in tables:
         for row in table.content["rows"]:
             for column, cell in zip(table.content["columns"], row["cells"], strict=True):
                 for file in cell.get("files", ()):
                     stem = Path(file).stem
-                    if stem in stems:
+                    if stem in files:
                         known.setdefault(stem, Scorer(stem, column["metric"], cell["repeats"], column["aggregate"]))
-    rest = [stem for stem in stems if stem not in known]
-    titles = [stem.rpartition("-")[0] for stem in rest]
-    more = [Scorer(stem, _title(stem, titles), None) for stem in rest]
+    rest = [path for stem, path in files.items() if stem not in known]
+    names = [metric_of(path) for path in rest]
+    more = [Scorer(path.stem, _title(path, names), None) for path in rest]
     return [*known.values(), *more]
 
 
-def _title(stem: str, titles: Sequence[str]) -> str:
-    name, _, identity = stem.rpartition("-")
-    return name if titles.count(name) == 1 else f"{name} ({identity[:6]})"
+def _title(path: Path, names: Sequence[str]) -> str:
+    name = metric_of(path)
+    return name if names.count(name) == 1 else f"{name} ({version_of(path)[:6]})"
 
 
 def cell(run: ReportedRun, scorer: Scorer, column: Column, reached: Mapping[Any, frozenset[str]]) -> Cell | None:
@@ -127,12 +125,12 @@ def _differs(
     results: Path, owners: Mapping[Path, RunSet], column: Mapping[str, Any], printed: Mapping[str, Any]
 ) -> bool:
     paths = tuple((results / file).resolve() for file in printed["files"])
-    runs = owners.get(paths[0].parents[1]) if paths else None
+    runs = owners.get(run_of(paths[0]).path) if paths else None
     if runs is None or len(runs.asked) != column["questions"] or not all(path.is_file() for path in paths):
         return False
     own = Cell(
         Column(column["dataset"], column["title"], column["metric"], runs.asked, column["aggregate"]),
-        outcomes([path.parents[1] for path in paths], runs.asked),
+        outcomes([run_of(path).path for path in paths], runs.asked),
         paths,
         repeats=printed["repeats"],
     )

@@ -245,7 +245,7 @@ def _unique(name: str, run: str, record: RunRecord, names: Sequence[str]) -> str
     if names.count(name) == 1:
         return name
     replicate = record.seed[1] if record.seed else 0
-    return f"{name} ({f'replicate {replicate}, ' if replicate else ''}{run.rpartition('-')[2][:6]})"
+    return f"{name} ({f'replicate {replicate}, ' if replicate else ''}{RunFolder(Path(run)).identity[:6]})"
 
 
 def _answered(runs: Sequence[ReportedRun]) -> tuple[Asked, ...]:
