@@ -16,7 +16,7 @@ from eval.files.imported import NOT_RECORDED, described
 from eval.files.run_folder import COMPLETE, RunFolder, RunRecord, is_complete, read_predictions
 from eval.files.store import read_lines, read_record
 from eval.judging.score_files import graded_files
-from eval.report.cell import Asked, Cell, Column, outcomes
+from eval.report.cell import Asked, Column, cells
 from eval.report.counted import counted
 from eval.report.rendering import cell_text, cost_texts, shown
 from eval.report.tables import Table
@@ -123,17 +123,13 @@ def _seeds(record: RunRecord) -> list[str]:
 
 def _scores(folder: Path, record: RunRecord) -> list[str]:
     questions = _questions(folder)
-    reached = outcomes([folder], questions)
+    column = Column(record.dataset["name"], record.dataset["name"], "", questions)
     lines = ["| score file | score | judge's model | judge's prompts |", "|---|---|---|---|"]
-    for path in graded_files(folder):
-        column = Column(record.dataset["name"], record.dataset["name"], path.stem, questions)
+    for path, cell in cells(column, folder, graded_files(folder), lambda path: path.stem).items():
         settings = read_record(path.with_suffix(".json")) if path.with_suffix(".json").is_file() else {}
         prompts = _compact(settings["prompts"]) if settings.get("prompts") else "–"
-        model, text = (
-            str(settings.get("model_name") or settings.get("model", "–")),
-            shown(Cell(column, reached, (path,))),
-        )
-        lines.append(f"| {_line(path.stem)} | {_line(text)} | {_line(model)} | {_line(prompts)} |")
+        model = str(settings.get("model_name") or settings.get("model", "–"))
+        lines.append(f"| {_line(path.stem)} | {_line(shown(cell))} | {_line(model)} | {_line(prompts)} |")
     if len(lines) == 2:
         return ["not scored"]
     lines += [

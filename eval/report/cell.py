@@ -5,7 +5,7 @@ A table reads a run's files through `Asked`, `outcomes` and `read_draws`: its qu
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -258,6 +258,12 @@ class Cell:
     _known: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
     """Cache of estimates: the writers of Markdown, CSV, LaTeX and verdict need the same ones."""
 
+    @classmethod
+    def of(cls, column: Column, score_files: Iterable[Path], repeats: int | None = None) -> Cell:
+        """The cell of score files, one per replicate, with the outcomes of their runs."""
+        files = tuple(score_files)
+        return cls(column, outcomes([run_of(path).path for path in files], column.questions), files, repeats=repeats)
+
     @cached_property
     def draws(self) -> Draws:
         """Every score of each question."""
@@ -444,3 +450,9 @@ class Cell:
 
     def _questions(self, category: str) -> list[Asked]:
         return [each for each in self.column.questions if not each.supports and each.belongs_to(category)]
+
+
+def cells(column: Column, folder: Path, files: Iterable[Path], title: Callable[[Path], str]) -> dict[Path, Cell]:
+    """A cell for each of these score files of a run, in a column that differs in the printed metric only; outcomes are read once."""
+    reached = outcomes([folder], column.questions)
+    return {path: Cell(replace(column, metric=title(path)), reached, (path,)) for path in files}

@@ -14,7 +14,7 @@ from eval.files.records import Prediction
 from eval.files.run_folder import JUDGE, RunFolder, RunRecord, is_complete, judged_by, metric_of, read_predictions
 from eval.files.store import RunError, read_record
 from eval.judging.score_files import graded_files
-from eval.report.cell import Cell, Column, asked, outcomes
+from eval.report.cell import Cell, Column, asked, cells
 from eval.report.counted import counted
 from scripts.answers.declared import encodable
 from scripts.assembly.run_folders import data_of
@@ -107,24 +107,19 @@ def finished_run(folder: Path, root: Path | None) -> FinishedRun:
             for question, gold in case.questions
         ]
     entry = manifest().get(config["file"]) if record.data_status != "sample" else None
-    questions = asked(histories)
-    reached = outcomes([folder], questions)
-    scores = []
-    for path in graded_files(folder):
-        metric = metric_of(path)
-        column = Column.of(config, score_title(metric), questions)
-        scores.append(
-            ScoreFile(
-                path.stem, metric, column.metric, read_record(path.with_suffix(".json")), Cell(column, reached, (path,))
-            )
-        )
+    scored = cells(Column.of(config, "", asked(histories)), folder, graded_files(folder), score_title)
+    scores = [
+        ScoreFile(path.stem, metric_of(path), cell.column.metric, read_record(path.with_suffix(".json")), cell)
+        for path, cell in scored.items()
+    ]
     title = record.imported.get("title") or record.name
     licence, url = (entry.licence, entry.url) if entry else ("", "")
     return FinishedRun(folder, record, title, config["title"], licence, url, lines, scores)
 
 
-def score_title(metric: str) -> str:
+def score_title(score_file: Path) -> str:
     """Title of a score file's metric; its name if the metric is no longer configured."""
+    metric = metric_of(score_file)
     if metric.startswith(THEIRS):
         return f"{metric.removeprefix(THEIRS)}, as graded by the authors"
     if judged_by(metric) is not None:

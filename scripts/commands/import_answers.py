@@ -19,10 +19,11 @@ from typing import TYPE_CHECKING, Any
 from eval.files.imported import THEIRS
 from eval.files.run_folder import RunFolder, metric_of
 from eval.files.store import RunError, replace_file
-from eval.report.cell import ALL, ANSWERABLE, Cell, Column, categories, outcomes
+from eval.report.cell import ALL, ANSWERABLE, Cell, Column, categories, cells
 from eval.report.counted import counted
 from eval.report.rendering import markdown, shown
 from eval.report.tables import Table
+from scripts.answers.finished import score_title
 from scripts.answers.importing import Origin
 from scripts.setup.arguments import verb_parser
 from scripts.setup.options import metric_options
@@ -98,15 +99,9 @@ def lexical(of_the_data: Sequence[str]) -> list[str]:
 
 def their_cells(answers: Answers) -> dict[str, Cell]:
     """The authors' own grades as cells, by score file name; empty if the file has none."""
-    folder, dataset = answers.folder, answers.dataset
-    reached = outcomes([folder], answers.questions)
-    cells = {}
-    for path in RunFolder(folder).score_files(f"{THEIRS}*"):
-        name = metric_of(path)
-        title = f"{name.removeprefix(THEIRS)}, as graded by the authors"
-        column = Column.of(dataset.config, title, answers.questions)
-        cells[name] = Cell(column, reached, (path,))
-    return cells
+    column = Column.of(answers.dataset.config, "", answers.questions)
+    files = RunFolder(answers.folder).score_files(f"{THEIRS}*")
+    return {metric_of(path): cell for path, cell in cells(column, answers.folder, files, score_title).items()}
 
 
 def _joined_lines(facts: Mapping[str, Any]) -> list[str]:

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from eval.files.store import RunError, replace_file
-from eval.report.cell import Cell, outcomes
+from eval.report.cell import Cell
 from eval.report.rendering import by_case, difference_text, number, span
 from eval.report.tables import NO_SPREAD, Pair, only_about
 from eval.statistics.stats import ENOUGH_CLUSTERS, Difference, Estimate, difference, holm
@@ -186,10 +186,7 @@ def order_effect(
 def _mean_cell(scored: Sequence[Scored], name: str) -> Cell:
     """A cell with each question's mean over some orders or builds."""
     cells = [each.cells[name] for each in scored]
-    files = tuple(file for cell in cells for file in cell.score_files)
-    folders = [run.folder for each in scored for run in each.answers.runs]
-    column = cells[0].column
-    return Cell(column, outcomes(folders, column.questions), files, repeats=cells[0].repeats)
+    return Cell.of(cells[0].column, (file for cell in cells for file in cell.score_files), cells[0].repeats)
 
 
 def effect_lines(effects: Sequence[OrderEffect]) -> list[str]:

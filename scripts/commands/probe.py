@@ -122,7 +122,8 @@ def probed(lab: Lab, memory: Mapping[str, Any]) -> int:
 def table(lab: Lab, scored: Sequence[Scored]) -> Iterator[str]:
     """Lines of Markdown: evidence by memory, the paired difference from the last one, and notes on the numbers."""
     dataset, name = scored[0].answers.dataset, f"evidence@{lab.cfg.k_evidence}"
-    cells = [_cell(each, name) for each in scored]
+    column = Column.of(dataset.config, name, scored[0].answers.questions)
+    cells = [Cell.of(column, (files[name] for files in each.files)) for each in scored]
     rows = []
     for each, cell in zip(scored, cells, strict=True):
         gap = None if cell is cells[-1] else cell.minus(cells[-1], test=False)
@@ -138,13 +139,6 @@ def table(lab: Lab, scored: Sequence[Scored]) -> Iterator[str]:
     run = scored[0].answers.runs[0]
     yield from (f"- {visible(line)}" for line in caption(lab.cfg, lab.models, [(dataset, run.reader, run.unit)]))
     yield "- Answers are not scored here: no number above depends on a model that answers."
-
-
-def _cell(scored: Scored, name: str) -> Cell:
-    answers = scored.answers
-    column = Column.of(answers.dataset.config, name, answers.questions)
-    reached_by = outcomes((run.folder for run in answers.runs), answers.questions)
-    return Cell(column, reached_by, tuple(files[name] for files in scored.files))
 
 
 # --- an MCP server without a description --------------------------------------------------------------------------------

@@ -175,7 +175,7 @@ def samples(dataset: Data) -> MemoryDataset:
 
 def _weighted(dataset: Data) -> Any:
     """The mean as in our tables, with the data set's weighting."""
-    column = Column(dataset.name, dataset.title, "", asked(dataset.cases), dataset.config["aggregate"][0])
+    column = Column.of(dataset.config, "", asked(dataset.cases))
 
     def weighted_mean() -> Any:
         def compute(scores: Sequence[Any]) -> float:

@@ -9,7 +9,7 @@ from typing import Any
 
 from eval.files.run_folder import RunFolder, judged_by, metric_of, run_of, version_of
 from eval.judging.agreement import RIGHT
-from eval.report.cell import ALL, Asked, Cell, Column, categories, outcomes
+from eval.report.cell import ALL, Asked, Cell, Column, categories
 from eval.report.html.sources import ReportedRun, RunSet, TableFile
 from eval.report.table_file import ends
 
@@ -53,20 +53,11 @@ def _title(path: Path, names: Sequence[str]) -> str:
     return name if names.count(name) == 1 else f"{name} ({version_of(path)[:6]})"
 
 
-def cell(run: ReportedRun, scorer: Scorer, column: Column, reached: Mapping[Any, frozenset[str]]) -> Cell | None:
-    """The cell of a run; None where the scorer has not scored it."""
-    path = RunFolder(run.folder).scores(scorer.stem)
-    return Cell(column, reached, (path,), repeats=scorer.repeats) if path.is_file() else None
-
-
 def cells(runs: RunSet, scorer: Scorer, questions: tuple[Asked, ...]) -> dict[int, Cell]:
     """The cells of all runs that the scorer has scored, by the run's index in the set."""
     column = Column(runs.name, runs.name, scorer.title, questions, scorer.aggregate)
-    found = {}
-    for place, run in enumerate(runs.runs):
-        if (own := cell(run, scorer, column, outcomes([run.folder], questions))) is not None:
-            found[place] = own
-    return found
+    files = [RunFolder(run.folder).scores(scorer.stem) for run in runs.runs]
+    return {place: Cell.of(column, [file], scorer.repeats) for place, file in enumerate(files) if file.is_file()}
 
 
 def vector(own: Cell) -> list[float | None]:
@@ -128,12 +119,8 @@ def _differs(
     runs = owners.get(run_of(paths[0]).path) if paths else None
     if runs is None or len(runs.asked) != column["questions"] or not all(path.is_file() for path in paths):
         return False
-    own = Cell(
-        Column(column["dataset"], column["title"], column["metric"], runs.asked, column["aggregate"]),
-        outcomes([run_of(path).path for path in paths], runs.asked),
-        paths,
-        repeats=printed["repeats"],
-    )
+    printed_in = Column(column["dataset"], column["title"], column["metric"], runs.asked, column["aggregate"])
+    own = Cell.of(printed_in, paths, printed["repeats"])
     now, then = own.estimate(), printed["estimates"][ALL]
     if now is None or then is None:
         return (now is None) != (then is None)
