@@ -10,8 +10,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from eval.report.counted import counted
-
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
@@ -66,6 +64,8 @@ def main(cfg: Growth) -> int:
 def summary(text: str) -> Iterator[str]:
     """A summary of the CSV in lines: each quantity at every size with its 95 % interval, and its exponent."""
     import csv
+
+    from eval.report.counted import counted
 
     rows = list(csv.DictReader(text.splitlines()))
     asked = {row["n"]: row for row in rows if row["what"] == "cumulative"}

@@ -217,6 +217,7 @@ def test_no_two_subjects_share_a_word() -> None:
     assert [word for word, count in Counter(words).items() if count > 1] == []
 
 
+@pytest.mark.slow
 def test_a_smaller_suite_is_part_of_a_larger_one_and_the_seed_decides(cases: Sequence[Case]) -> None:
     def said(size: int, seed: int = 1) -> set[tuple[str, str, str]]:
         return {

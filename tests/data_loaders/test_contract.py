@@ -469,6 +469,7 @@ def dangling(name: str) -> Mapping[str, Any]:
     return DANGLING.get(name, DANGLING.get(module_of(SETS[name]), {}))
 
 
+@pytest.mark.slow
 def test_every_question_whose_evidence_dangles_is_named_in_the_notes(tmp_path: Path, subtests: pytest.Subtests) -> None:
     for name in (each for each in SETS if dangling(each)):
         with subtests.test(name=name):

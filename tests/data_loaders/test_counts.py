@@ -47,6 +47,7 @@ def test_counts_are_named_and_those_that_differ_are_printed_with_both_numbers() 
     )
 
 
+@pytest.mark.slow
 def test_a_sample_is_not_compared_and_the_real_file_is_before_it_is_cut(tmp_path: Path) -> None:
     assert note({"questions": 7}) == UNTESTED
     root = held(tmp_path / "data")

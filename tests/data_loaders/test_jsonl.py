@@ -155,6 +155,7 @@ def test_a_broken_file_is_read_or_refused_with_a_reason(tmp_path: Path, damage: 
     check_only_data_errors(load, path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("named", ["folder", "file"])
 def test_a_file_of_ones_own_runs_with_the_commands_of_the_description(
     named: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

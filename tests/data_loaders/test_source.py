@@ -424,6 +424,7 @@ def test_a_link_in_a_zip_is_refused(tmp_path: Path) -> None:
         unpack(tmp_path / "x.zip", tmp_path / "into", "*.txt")
 
 
+@pytest.mark.slow
 def test_a_bomb_is_refused_by_ratio_by_size_and_by_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     zeros = {"a.txt": bytes(20_000_000)}
     for archive in (tar_of(tmp_path / "x.tar.gz", zeros), zip_of(tmp_path / "x.zip", zeros)):

@@ -93,6 +93,7 @@ def test_unit_ids_come_from_the_turns_and_units_carry_their_session() -> None:
     assert pair.text == "A: words 1 1\nB: words 1 2"
 
 
+@pytest.mark.slow
 @given(
     st.lists(st.text("AB", max_size=9), max_size=5),
     st.sampled_from(RULES),

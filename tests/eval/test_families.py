@@ -94,11 +94,13 @@ def test_many_histories_take_random_flips_until_a_small_p_is_resolved() -> None:
     assert sharp.ps[0] == pytest.approx(1 / 20_001)
 
 
+@pytest.mark.slow
 def test_a_family_of_99_pairs_has_a_false_star_in_one_table_of_twenty() -> None:
     error, _ = size(["10 LoCoMo histories"] * 3, 33, 200)
     assert error.value <= 0.05 + 2 * (0.05 * 0.95 / 200) ** 0.5
 
 
+@pytest.mark.slow
 def test_a_pair_is_starred_in_four_of_five_tables_at_the_printed_difference() -> None:
     printed, single = power("10 LoCoMo histories", 33, 3, 300)
     assert printed.value == pytest.approx(0.8, abs=0.06)

@@ -110,6 +110,7 @@ def test_the_reader_answers_the_drawn_questions_and_a_call_that_fails_has_no_sco
         measured(Recency(k=10), [50], 100, answered=(ended, right))
 
 
+@pytest.mark.slow
 def test_bytes_of_bm25_grow_in_proportion_and_the_same_in_every_measurement() -> None:
     sizes, cases = [400, 800, 1600, 3200], [case(f"c{number}", 400) for number in range(8)]
     rows = measured(BM25(), sizes, 5, cases)

@@ -109,6 +109,7 @@ def test_the_interval_of_a_plain_share_is_jeffreys() -> None:
     assert (interval.low, interval.high) == pytest.approx(proportion_confint(7, 50, method="jeffreys"), abs=1e-9)
 
 
+@pytest.mark.slow
 def test_the_card_s_intervals_cover_the_errors_of_a_simulated_judge() -> None:
     rng, rounds = np.random.default_rng(11), 200
     means, lines = {True: 0, False: 0}, dict.fromkeys(KINDS, 0)

@@ -532,6 +532,7 @@ def test_runs_that_differ_in_a_read_knob_build_each_case_once_and_leave_what_eac
     assert alone.count("write s0:1") == 2 * 3
 
 
+@pytest.mark.slow
 def test_a_tree_read_with_other_knobs_is_the_tree_built_with_them(make_run: Make) -> None:
     from memsys.systems.segtree import SegTree
 
@@ -614,6 +615,7 @@ def open_below(folder: Path) -> int:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs a system that says which files are open")
 def test_many_appenders_hold_few_files_open_and_lose_no_line(tmp_path: Path) -> None:
     appenders = [Appender(tmp_path / f"{number}.jsonl") for number in range(3 * MOST_OPEN)]
@@ -632,6 +634,7 @@ def test_many_appenders_hold_few_files_open_and_lose_no_line(tmp_path: Path) -> 
     assert sorted(places) == list(range(20 * len(appenders)))
 
 
+@pytest.mark.slow
 def test_many_runs_of_one_case_may_open_their_files(make_run: Make) -> None:
     import resource
 
@@ -713,6 +716,7 @@ class Later:
         return future
 
 
+@pytest.mark.slow
 def test_answers_are_saved_although_every_thread_of_the_questions_waits_for_one(make_run: Make) -> None:
     (asked, gold), *_ = history().questions
     many = tuple((replace(asked, id=f"q{number}"), gold) for number in range(150))  # more than there are threads

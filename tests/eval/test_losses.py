@@ -61,6 +61,7 @@ def test_a_wrong_citation_leaves_the_gold_answer_right() -> None:
     assert "misread" in loss_of(0.0, 1.0, replace(GOLD, detail={"audit": "WRONG_CITATION"}), ALL)
 
 
+@pytest.mark.slow
 @given(
     score=st.floats(0, 1),
     with_evidence=st.one_of(st.none(), st.floats(0, 1)),

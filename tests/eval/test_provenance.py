@@ -159,6 +159,7 @@ def test_installed_packages_count_with_their_version(elsewhere: Path, monkeypatc
     assert distributions(["my_memory"]) == dict.fromkeys(found, "99")
 
 
+@pytest.mark.slow
 def test_a_module_has_the_distributions_that_the_standard_library_names() -> None:
     known = packages_distributions()
     for top in ("yaml", "hydra", "numpy", "_pytest", "pylab", "rouge_score", "opentelemetry", "mypyc"):

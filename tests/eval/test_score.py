@@ -40,6 +40,7 @@ def judging(llm: ScriptedLLM, model: str = "m", repeats: int = 1) -> Judging:
     return Judging(JUDGE, Metered(llm), model, Prompts(), repeats)
 
 
+@pytest.mark.slow
 def test_lexical_scores_are_joined_by_id_and_not_recomputed(make_run: Make) -> None:
     run = make_run([history("a"), history("b")])
     run_all([run])
@@ -163,6 +164,7 @@ def test_the_cache_answers_a_later_run_of_a_judge_without_a_verdict_and_not_its_
     store.close()
 
 
+@pytest.mark.slow
 def test_errored_answers_are_not_judged(make_run: Make) -> None:
     run = make_run([history(questions=2)], reader=Metered(ScriptedLLM(lambda _: ModelError("down"))))
     run_all([run])

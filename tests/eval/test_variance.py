@@ -169,6 +169,7 @@ PLANNED = Components(
 COSTS = Tokens(build=50_000, answer=1_000, judge=500)
 
 
+@pytest.mark.slow
 def test_the_error_of_a_design_is_that_of_simulated_experiments() -> None:
     rng, design = np.random.default_rng(13), Design(8, 5, 2, 2)
     means = [np.mean([array.mean() for array in simulated(rng, [5] * 8, 2, 2).values()]) for _ in range(600)]
@@ -186,6 +187,7 @@ def test_below_five_histories_they_are_no_sample() -> None:
     assert detects(PLANNED, Design(1, 1, 1, 1)) == float("inf")
 
 
+@pytest.mark.slow
 def test_the_proposed_design_detects_the_wish_and_none_that_is_cheaper_does() -> None:
     chosen = cheapest(PLANNED, 0.1, COSTS, 10, 40)
     assert chosen is not None

@@ -161,6 +161,7 @@ def spelled_after_self(method: ast.FunctionDef, records: Mapping[str, set[str]])
             yield from {within[id(node)]} if node.attr in records and id(node) in within else whole
 
 
+@pytest.mark.slow
 def test_what_reading_alone_looks_at_is_a_read_knob_and_nothing_else_is() -> None:
     """Else runs that could share a build do not, or runs share one that is not theirs."""
     for kind in set(map(class_of, BUILDS)):

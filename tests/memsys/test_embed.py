@@ -39,6 +39,7 @@ def test_a_text_has_the_same_vector_alone_in_a_batch_and_as_a_query() -> None:
         np.testing.assert_array_equal(embedder.embed([text], query=True)[0], row)
 
 
+@pytest.mark.slow
 def test_two_processes_agree(root: Path) -> None:
     code = f"from memsys.embed import HashingEmbedder; print(HashingEmbedder(64).embed({TEXTS!r}).tobytes().hex())"
     environment = {"PYTHONHASHSEED": "1", "PYTHONIOENCODING": "utf-8"}

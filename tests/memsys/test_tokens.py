@@ -40,6 +40,7 @@ def test_no_character_is_halved() -> None:
         assert FAMILY.startswith(truncate(FAMILY, limit))
 
 
+@pytest.mark.slow
 @given(texts, st.integers(0, 30))
 def test_a_truncated_text_is_a_beginning_within_the_limit(text: str, limit: int) -> None:
     cut = truncate(text, limit)
@@ -59,6 +60,7 @@ def test_an_empty_text_has_no_windows() -> None:
     assert split_tokens("", 4) == []
 
 
+@pytest.mark.slow
 @given(texts, st.integers(1, 8))
 def test_windows_without_overlap_join_to_the_text(text: str, size: int) -> None:
     windows = split_tokens(text, size)

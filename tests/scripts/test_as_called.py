@@ -48,6 +48,7 @@ def test_an_extra_is_named_in_quotes_for_zsh() -> None:
     )
 
 
+@pytest.mark.slow
 def test_help_shows_no_raw_backticks_and_list_alone_names_everything() -> None:
     assert "`" not in usage()
     assert max(map(len, usage().splitlines())) <= 80

@@ -32,6 +32,7 @@ def calibrated(tmp_path: Path) -> Callable[..., tuple[int, list[Path]]]:
     return run
 
 
+@pytest.mark.slow
 def test_the_threshold_with_the_depth_nearest_to_the_published_one_is_written_as_settings(
     calibrated: Callable[..., Any], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -43,6 +43,7 @@ def said(results: Path) -> str:
     return "\n".join(lines)
 
 
+@pytest.mark.slow
 def test_it_prints_what_the_door_computes(said: str, results: Path) -> None:
     lab = Lab(*SETTINGS, "data.size=12", f"results={results}")
     bm25, recency = (lab.score(lab.ask(name, "locomo")) for name in ("bm25", "recency"))
@@ -63,6 +64,7 @@ def test_the_telling_questions_show_question_gold_and_every_answer(said: str, re
     assert str(next((results / "runs" / "locomo").glob("recency-*"))) in shown
 
 
+@pytest.mark.slow
 def test_memories_that_no_question_tells_apart_are_said_to_be_so(tmp_path: Path) -> None:
     lab = Lab(*SETTINGS, "data.size=2", f"results={tmp_path}")
     same = lab.score(lab.ask("bm25", "locomo"))
@@ -70,6 +72,7 @@ def test_memories_that_no_question_tells_apart_are_said_to_be_so(tmp_path: Path)
     assert line == "No question tells them apart, F1 (LoCoMo official)"
 
 
+@pytest.mark.slow
 def test_what_was_asked_by_run_is_not_asked_again(said: str, results: Path) -> None:
     before = {path: path.stat().st_mtime_ns for path in results.rglob("predictions.jsonl")}
     cfg = composed("config", ["memory=bm25", "data.size=12", *SETTINGS, f"results={results}"])

@@ -38,6 +38,7 @@ def of_conformance(results: Path, *settings: str) -> int:
     return conformance(composed("config", [f"results={results}", "network=false", *settings]))
 
 
+@pytest.mark.slow
 def test_a_good_service_is_accepted_and_a_sabotaged_one_refused_by_name(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -57,6 +58,7 @@ def test_a_good_service_is_accepted_and_a_sabotaged_one_refused_by_name(
     assert "FAULT        k ignored: a search returns more items than asked for; asked for 2 items" in said
 
 
+@pytest.mark.slow
 def test_what_is_waived_is_shown_with_its_reason_and_refuses_nobody(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -90,6 +92,7 @@ def described(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Run]:
     return make
 
 
+@pytest.mark.slow
 def test_address_and_version_of_a_service_are_part_of_a_runs_identity(described: Callable[..., Run]) -> None:
     folder = described().folder
     for changed in ({"base_url": "http://127.0.0.1:8096/v1"}, {"version": "2"}, {"per": "turn"}):

@@ -53,6 +53,7 @@ def imported() -> frozenset[str]:
     return frozenset(plain(name) for module in third for name in known.get(module, [module]))
 
 
+@pytest.mark.slow
 def test_every_core_dependency_is_imported_and_every_import_is_declared() -> None:
     core, extras = names(PROJECT["dependencies"]), PROJECT["optional-dependencies"]
     optional = set().union(*(names(each) for name, each in extras.items() if name != "dev"))

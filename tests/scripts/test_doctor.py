@@ -191,7 +191,7 @@ def test_the_file_it_writes_is_a_settings_file_that_runs_take(
     assert written["base_url"] == url
     assert written["in_flight"] < 16
     assert ModelSettings(**written["settings"]).json_output == "object"
-    assert "the server cuts prompts without an error" in capsys.readouterr().out
+    assert "the server cuts prompts" in capsys.readouterr().out
     cfg = composed("config", [f"results={tmp_path}", "models.reader=mine"])
     monkeypatch.setattr("scripts.setup.options.CONF", tmp_path / "conf")
     found = build_models(cfg).reader
@@ -257,6 +257,7 @@ def _run(tmp_path: Path, memory: str, *overrides: str) -> None:
     memory_run(cfg, built, dataset, load_option("memory", memory), reader("segtree"))
 
 
+@pytest.mark.slow
 def test_a_memory_that_reads_log_probabilities_is_refused_by_name_where_there_are_none(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="memory xmemory reads log-probabilities, and the probe gpt-5-nano gives none"):
         _run(tmp_path, "xmemory", "models.reader=gpt-5-nano")

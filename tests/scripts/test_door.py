@@ -91,6 +91,7 @@ def test_a_frame_has_a_row_for_each_question_and_no_number_where_there_is_no_sco
     assert lab.frame().empty
 
 
+@pytest.mark.slow
 def test_the_door_writes_the_folder_and_the_bytes_of_the_command(
     bm25: Scored, results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -102,6 +103,7 @@ def test_the_door_writes_the_folder_and_the_bytes_of_the_command(
     assert len(files(theirs)) > 6
 
 
+@pytest.mark.slow
 def test_settings_are_those_of_the_command_line(lab: Lab, bm25: Scored) -> None:
     named = composed("config", ["profile=smoke", "data.size=12", "memory=bm25", "memory.build.k=3"])
     by_command = Lab(cfg=named).ask().folder.name
@@ -128,6 +130,7 @@ def test_a_comparison_is_paired_by_question(bm25: Scored, nothing: Scored) -> No
     assert in_words(gap).endswith(" about these 2 histories alone, n 12"), "and p is not printed bare"
 
 
+@pytest.mark.slow
 def test_a_table_compares_every_row_with_the_first(lab: Lab, bm25: Scored, nothing: Scored) -> None:
     printed = markdown(lab.table(bm25, nothing))
     assert "STAND-IN" in printed
@@ -149,6 +152,7 @@ def test_a_class_of_ones_own_is_a_memory(lab: Lab, own: type[MemorySystem]) -> N
     assert lab.score(answers, ["squad_f1"], []).cells["squad_f1"].counts().scored == 12
 
 
+@pytest.mark.slow
 def test_a_yaml_file_of_ones_own_is_a_memory(lab: Lab, own: type[MemorySystem], tmp_path: Path) -> None:
     file = tmp_path / "mine.yaml"
     file.write_text(

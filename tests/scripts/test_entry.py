@@ -162,6 +162,7 @@ def test_the_makefile_needs_no_program_that_macos_has_in_another_version() -> No
     assert not [line for line in recipes if gnu.search(line)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("verb", ["help", "list judges", "run bm25 locomo"])
 def test_a_command_works_without_standard_streams(verb: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As a daemon may start it; `print` alone does nothing then, but tables ask for the width of the terminal."""

@@ -90,6 +90,7 @@ def test_rows_of_a_column_lose_the_same_evidence_or_the_caption_names_them(table
     check_captions(tables)
 
 
+@pytest.mark.slow
 def test_only_the_tables_of_segtreemem_and_two_released_systems_leave_evidence_out(tables: list[Place]) -> None:
     check_reasons(tables)
 
@@ -133,6 +134,7 @@ def test_a_unit_of_a_row_comes_before_that_of_its_column(samples: Reproduce) -> 
     assert table_unit(rows["xMemory"], column) == {"rule": "utterance"}
 
 
+@pytest.mark.slow
 def test_memoryos_sees_profiles_and_events_of_perltqa(samples: Reproduce) -> None:
     """They are no exchanges: as pages alone, most of them and the evidence of most questions would be left out."""
     table = load_option("table", "xmemory_t2")

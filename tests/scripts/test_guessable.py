@@ -64,6 +64,7 @@ def test_guessable_questions_are_listed_and_left_out_of_every_row_on_request(
     assert "left out of every row" in without.read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_a_second_build_scores_the_row_that_chooses(results: Path) -> None:
     asked = [
         each for each in settings(results, "guessable=exclude", "build.replicates=2") if not each.startswith("only=")
@@ -74,6 +75,7 @@ def test_a_second_build_scores_the_row_that_chooses(results: Path) -> None:
     assert float(row["mean"]) == 0.0, "this engine repeats itself"
 
 
+@pytest.mark.slow
 def test_questions_that_have_no_answer_are_not_guessable(results: Path) -> None:
     # Without a memory every reply is brief: by this metric all questions are answered right.
     columns = "table.columns=[{dataset: locomo, metrics: [{metric: fact_brief}]}]"
@@ -94,6 +96,7 @@ def test_questions_that_have_no_answer_are_not_guessable(results: Path) -> None:
     assert float(row["mean"]) == 1.0, "answered right without a memory, and kept"
 
 
+@pytest.mark.slow
 def test_a_table_without_the_row_that_has_no_memory_says_what_is_missing(results: Path) -> None:
     asked = settings(results, "guessable=list", "table.others=[]", "table.rows=[{memory: bm25}]")
     with pytest.raises(RunError, match="needs scores of the row `nothing`"):

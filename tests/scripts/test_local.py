@@ -202,6 +202,7 @@ def test_a_real_model_answers_and_its_run_replays_without_it(tmp_path: Path) -> 
     assert [path.read_bytes() for path in sorted(again.folder.rglob("predictions.jsonl"))] == lines
 
 
+@pytest.mark.slow
 def test_the_tables_segtree_fits_the_window_though_no_reply_places_a_unit() -> None:
     (row,) = (row for row in load_option("table", "local")["others"] if not isinstance(row, str))
     window = composed("reproduce", ["table=local", "profile=local"]).local.window

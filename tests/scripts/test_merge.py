@@ -61,12 +61,14 @@ def test_two_shards_merged_are_one_run_and_nothing_is_answered_again(
     assert merged.cells["locomo_f1"].estimate() == whole.cells["locomo_f1"].estimate()
 
 
+@pytest.mark.slow
 def test_merging_again_adds_nothing(tmp_path: Path) -> None:
     scored(tmp_path / "1", "shard=1/2")
     assert merge([tmp_path / "1"], tmp_path / "into")[0] > 0
     assert merge([tmp_path / "1"], tmp_path / "into") == (0, 0)
 
 
+@pytest.mark.slow
 def test_a_case_that_two_folders_answer_differently_is_refused_and_nothing_is_written(tmp_path: Path) -> None:
     for name in "12":
         scored(tmp_path / name, "shard=1/2")
@@ -78,6 +80,7 @@ def test_a_case_that_two_folders_answer_differently_is_refused_and_nothing_is_wr
     assert not (tmp_path / "into").exists()
 
 
+@pytest.mark.slow
 def test_an_unfinished_case_gives_way_to_a_finished_one(tmp_path: Path) -> None:
     for name in "12":
         scored(tmp_path / name, "shard=1/2")

@@ -208,6 +208,7 @@ def test_the_plan_of_a_resumed_command_prices_what_is_left(
     assert 0.2 * whole < left < 0.8 * whole
 
 
+@pytest.mark.slow
 def test_a_table_under_a_cap_needs_no_plan_of_free_models(mock: tuple[Mock, str], tmp_path: Path, capsys: Any) -> None:
     _, url = mock
     free = "prices={m: free, r: free, j: free, e: free}"

@@ -76,6 +76,7 @@ def test_wide_adds_the_intervals_and_cuts_nothing(table: Table, capsys: Any) -> 
     assert "{1 case}" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_another_form_is_refused_with_those_that_exist() -> None:
     for command in ("config", "reproduce"):
         with pytest.raises(RunError, match=r"print.*narrow.*wide.*plain"):

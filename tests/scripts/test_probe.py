@@ -39,6 +39,7 @@ def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Service
         yield own
 
 
+@pytest.mark.slow
 def test_a_service_is_examined_and_its_evidence_stands_beside_bm25(
     service: Service, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -56,6 +57,7 @@ def test_a_service_is_examined_and_its_evidence_stands_beside_bm25(
     assert not list(Path.cwd().rglob("predictions.jsonl"))
 
 
+@pytest.mark.slow
 def test_a_faulty_service_is_refused_by_name_and_gets_no_table(
     service: Service, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -66,6 +68,7 @@ def test_a_faulty_service_is_refused_by_name_and_gets_no_table(
     assert "evidence@" not in said
 
 
+@pytest.mark.slow
 def test_a_wrong_line_is_refused_in_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -61,6 +61,7 @@ def check_readers(phrases: set[str]) -> None:
         assert not spoken, f"{name} has the words of golds: {spoken}"
 
 
+@pytest.mark.slow
 def test_no_reader_prompt_has_the_fixed_words_of_a_gold() -> None:
     phrases = fixed_phrases(composed("reproduce", ["table=regression", "data.source=sample"]))
     assert plain("Insufficient information") in phrases

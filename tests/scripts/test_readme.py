@@ -71,6 +71,7 @@ def test_the_readme_names_the_test_command_and_the_first_table() -> None:
     assert "\nmake reproduce-table4 " in text_of("README.md")
 
 
+@pytest.mark.slow
 def test_the_readme_says_where_it_runs_and_what_lies_in_the_data_folder() -> None:
     readme = " ".join(text_of("README.md").split())
     assert 'requires-python = ">=3.11,<3.14"' in text_of("pyproject.toml")
@@ -174,6 +175,7 @@ def test_the_drawing_has_ten_boxes_and_each_imports_only_boxes_below_it() -> Non
         drawing.box("scripts.templates.module")  # a package that no box names
 
 
+@pytest.mark.slow
 def test_the_annotated_table_is_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (page,) = [block for block in blocks("CONTRIBUTING.md", "yaml") if "backbones:" in block]
     table = checked_option("table", yaml.safe_load(page))
@@ -218,6 +220,7 @@ def test_the_data_set_of_the_page_is_a_data_set(tmp_path: Path, monkeypatch: pyt
     assert [(question.text, gold.answers) for question, gold in case.questions] == [("Whose cat?", ("Ines's",))]
 
 
+@pytest.mark.slow
 def test_the_python_example_runs_as_printed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

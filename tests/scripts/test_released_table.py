@@ -43,6 +43,7 @@ def test_a_product_that_is_not_installed_is_said_to_be_and_other_rows_say_how_th
     assert (rows["bm25"][-1], rows["recency"][-1]) == ("accepted", "accepted")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("nothing_installed")
 def test_a_product_that_is_asked_for_by_name_has_to_be_installed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -28,6 +28,7 @@ def memory_at(url: str, folder: Path) -> str:
     return str(file)
 
 
+@pytest.mark.slow
 def test_a_replay_shows_a_finished_run_of_a_service_and_refuses_an_unfinished_one_without_asking_it(
     tmp_path: Path,
 ) -> None:
@@ -42,24 +43,25 @@ def test_a_replay_shows_a_finished_run_of_a_service_and_refuses_an_unfinished_on
         assert {name: cell.scores for name, cell in again.cells.items()} == cells
         (path,) = again.answers.folder.rglob("predictions.jsonl")
         path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:-1]))
-        with pytest.raises(
-            RunError, match=r"not finished: 1 of 1 histories, 1 questions without .* without replay=true"
-        ):
+        with pytest.raises(RunError, match=r"not finished: 1 of 1 history, 1 question without .* without replay=true"):
             replay.ask(memory, "locomo")
         assert len(service.asked) == asked, "neither asked the service"
 
 
+@pytest.mark.slow
 def test_a_replay_of_a_tool_server_that_was_never_run_is_refused_before_it_is_started(tmp_path: Path) -> None:
-    with pytest.raises(RunError, match="the run of reference_mcp on locomo is not finished: 1 of 1 histories"):
+    with pytest.raises(RunError, match="the run of reference_mcp on locomo is not finished: 1 of 1 history"):
         Lab(*SMALL, f"results={tmp_path}", "replay=true").ask("reference_mcp", "locomo", command="/nowhere")
 
 
+@pytest.mark.slow
 def test_conformance_of_a_service_cannot_be_replayed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     cfg = composed("config", [f"results={tmp_path}", "memory=reference_http", "replay=true"])
     assert conformance(cfg) == 2
     assert "conformance asks the service of reference_http itself" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_copy_of_the_one_cache_file_replays_a_finished_run_in_a_new_folder(tmp_path: Path) -> None:
     mock = Mock()
     with serving(application(mock)) as url:

@@ -100,6 +100,7 @@ def test_a_pair_in_the_report_is_the_pair_in_the_table_and_has_no_adjusted_p(kep
     assert "Exploratory" in (Path(building.__file__).parent / "static" / "compare.js").read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_a_table_older_than_its_runs_is_named(results: Path) -> None:
     assert data(made(results), "index")["missing"] == []
     path = next((results / "runs").glob("invented/memory1-*/scores/judge_*.jsonl"))
@@ -108,6 +109,7 @@ def test_a_table_older_than_its_runs_is_named(results: Path) -> None:
     assert missing == "table invented-test, memory1, judge: the run has changed since; run its command again"
 
 
+@pytest.mark.slow
 def test_a_half_finished_run_says_what_is_missing(results: Path) -> None:
     folder = next((results / "runs").glob("invented/memory2-*"))
     shutil.rmtree(folder / "cases" / "h5")
@@ -127,6 +129,7 @@ def test_without_the_data_the_report_says_why_and_goes_on(results: Path) -> None
     assert data(report, "set0-run0")["answers"][0]
 
 
+@pytest.mark.slow
 def test_no_key_and_no_path_of_this_machine_is_in_a_report(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(results.parent / "home" / "someone"))
     monkeypatch.setenv("SOME_API_KEY", "sk-1234567890abcdef")
@@ -146,6 +149,7 @@ def test_no_key_and_no_path_of_this_machine_is_in_a_report(results: Path, monkey
     assert "<SOME_API_KEY>" in data(report, "set0-run0")["answers"][0]
 
 
+@pytest.mark.slow
 def test_an_interrupted_build_leaves_the_old_report(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made(results)
     before = {file.name: file.read_bytes() for file in (results / "report").rglob("*.*")}
@@ -197,6 +201,7 @@ def test_a_long_text_is_cut_and_says_how_long_it_is(tmp_path: Path) -> None:
     assert "onerror" not in (report / "index.html").read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_the_prompt_is_the_one_that_was_sent_or_is_not_shown(results: Path) -> None:
     block = data(made(results), "set0-block0")
     answer = block["questions"][0]["runs"][0]
@@ -213,6 +218,7 @@ def test_the_prompt_is_the_one_that_was_sent_or_is_not_shown(results: Path) -> N
     assert answer["no_prompt"] == "the prompt file reader/segtree.md has changed since the run"
 
 
+@pytest.mark.slow
 def test_a_prompt_that_shows_other_tokens_than_were_counted_is_not_shown(results: Path) -> None:
     for path in (results / "runs").glob("invented/memory0-*/cases/h0/effort.jsonl"):
         lines = read_lines(path, again=False)
@@ -245,6 +251,7 @@ def test_an_older_table_and_a_damaged_run_are_named(results: Path) -> None:
     assert "run.json is damaged" in missing
 
 
+@pytest.mark.slow
 def test_losses_are_a_page_only_where_their_file_is(results: Path) -> None:
     assert data(made(results), "index")["losses"] == []
     (results / "losses").mkdir()
@@ -261,6 +268,7 @@ def test_nothing_to_report_is_one_sentence(tmp_path: Path) -> None:
         write_report(tmp_path / "nowhere")
 
 
+@pytest.mark.slow
 def test_ratings_are_set_against_the_judges(results: Path) -> None:
     folder = next((results / "runs").glob("invented/memory0-*"))
     lines = [line for line in read_lines(next(folder.glob("scores/judge_*.jsonl"))) if line["repeat"] == 0]

@@ -85,6 +85,7 @@ def test_a_table_composes_and_is_called_as_its_file(subtests: pytest.Subtests) -
             assert OmegaConf.to_container(composed.table, resolve=True) == table(name)
 
 
+@pytest.mark.slow
 def test_every_printed_number_has_exactly_one_cell_or_a_reason(subtests: pytest.Subtests) -> None:
     for name in TABLES:
         with subtests.test(name=name):
@@ -108,6 +109,7 @@ def test_every_reason_excuses_a_number(subtests: pytest.Subtests) -> None:
                 assert any(excused({"not_reproduced": [entry]}, number) for number in numbers)
 
 
+@pytest.mark.slow
 def test_every_name_in_a_table_exists(subtests: pytest.Subtests) -> None:
     for name in TABLES:
         with subtests.test(name=name):
@@ -141,6 +143,7 @@ def test_settings_of_a_row_are_settings_of_its_memory(subtests: pytest.Subtests)
                     assert set(one.option["build"]) <= set(load_option("memory", one.option["memory"])["build"])
 
 
+@pytest.mark.slow
 def test_the_memory_of_every_row_accepts_its_settings(subtests: pytest.Subtests) -> None:
     cfg = composed("config", [])
     models, dataset, answering = build_models(cfg), data(cfg.data, load_option("dataset", "locomo")), reader("segtree")
@@ -243,6 +246,7 @@ def test_the_qwen3_models_do_not_think(name: str) -> None:
     assert settings["model"].lower() == f"qwen/{name}"
 
 
+@pytest.mark.slow
 def test_every_model_of_a_table_of_timem_or_xmemory_has_a_file(subtests: pytest.Subtests) -> None:
     """A model without a file would be asked with the server's defaults: Qwen3 would think."""
     for name in (name for name in TABLES if name.startswith(("timem", "xmemory"))):
@@ -405,6 +409,7 @@ def test_timem_s_f1_and_rouge_l_stand_beside_locomo_s_scorer_under_its_true_name
     assert any("ROUGE-1" in note for note in table(name)["notes"])
 
 
+@pytest.mark.slow
 def test_memtree_s_nodes_have_no_dates_in_the_tables_of_multihop_rag_alone() -> None:
     """MemTree Tables A.5-A.9: summaries without a date; the questions about time would else be given what the paper's reader lacks."""
     dates: dict[bool, set[str]] = {}
@@ -547,6 +552,7 @@ def test_a_row_called_as_in_its_paper_has_the_settings_of_the_paper() -> None:
     assert (memtree["k"], memtree["max_tokens"], memtree["base"], memtree["rate"]) == (10, 8192, 0.4, 0.5)
 
 
+@pytest.mark.slow
 def test_every_published_file_of_a_table_is_used() -> None:
     used = {file for name in TABLES for one in table(name)["backbones"].values() for file in _files(one["file"])}
     told = {"consistency_checks", "in_text_numbers", "memtree_poster_memtree_properties"}

@@ -100,6 +100,7 @@ def test_of_memories_that_differ_in_numbers_only_the_first_meets_the_replies() -
     assert "segtree_bu" not in replies.systems()
 
 
+@pytest.mark.slow
 def test_replies_are_judged_by_a_complete_run_and_a_machine_that_is_late_by_itself_is_a_defect(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

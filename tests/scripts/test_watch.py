@@ -132,6 +132,7 @@ def test_a_folder_without_runs_is_one_line(tmp_path: Path, capsys: Any) -> None:
     assert "holds no runs" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_it_counts_what_the_tables_count(tmp_path: Path, capsys: Any) -> None:
     cfg = composed("config", ["profile=smoke", "memory=segtree_td", "data.size=8", f"results={tmp_path}"])
     assert run_single(cfg) == 0

@@ -85,6 +85,7 @@ def executor(transport: Nearby) -> Any:
     return partial(work_on, transport=transport, workers=1, threads=1)
 
 
+@pytest.mark.slow
 def test_what_workers_send_back_is_what_threads_write(make_run: Make, tmp_path: Path) -> None:
     def made(folder: str) -> list[Run]:
         llm = Metered(Counted())
@@ -155,6 +156,7 @@ def test_a_file_cannot_leave_its_case(tmp_path: Path) -> None:
     assert not (tmp_path / "outside").exists()
 
 
+@pytest.mark.slow
 def test_scratch_folders_of_dead_processes_are_removed_and_those_of_living_ones_stay(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

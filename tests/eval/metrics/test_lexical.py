@@ -158,6 +158,7 @@ def test_words_are_tokenized_sentence_by_sentence() -> None:
 PARTS = [*"red X1 7 cannot gonna wanna more dr u.s - -- / , 'n . ?".split(), " ", ", ", "  "]
 
 
+@pytest.mark.slow
 @example("gonna see self-made, red X1 and/or cannot go.")
 @given(st.lists(st.sampled_from(PARTS), max_size=8).map("".join))
 def test_tokens_of_plain_texts_are_those_of_all_rules(text: str) -> None:
@@ -298,6 +299,7 @@ def test_importing_the_module_loads_no_heavy_library() -> None:
     assert run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "set()"
 
 
+@pytest.mark.slow
 def test_rouge_leaves_the_standard_error_open_that_it_was_first_used_with() -> None:
     """absl, which rouge-score loads, closes its stream when logging is configured again, as Hydra does for each job of a multirun."""
     code = """if True:

@@ -87,6 +87,7 @@ def test_a_cut_off_below_1_is_refused(k: int) -> None:
         sources_per_item([["t1"]], k)
 
 
+@pytest.mark.slow
 @given(items, evidence_sets, st.integers(1, 8))
 def test_coverage_and_ndcg_stay_between_0_and_1(
     sources: list[frozenset[str]], evidence: frozenset[str], k: int
@@ -97,6 +98,7 @@ def test_coverage_and_ndcg_stay_between_0_and_1(
         assert 0 <= value <= 1 + 1e-12
 
 
+@pytest.mark.slow
 @given(items, evidence_sets, st.integers(1, 7))
 def test_a_longer_list_never_covers_less(sources: list[frozenset[str]], evidence: frozenset[str], k: int) -> None:
     shorter, longer = covered_at_k(sources, evidence, k), covered_at_k(sources, evidence, k + 1)

@@ -33,6 +33,7 @@ def card_of(folder: Path) -> str:
     return run_card(folder, RunFolder(folder).record())
 
 
+@pytest.mark.slow
 def test_a_card_says_what_a_reviewer_asks(bm25: Scored) -> None:
     folder, record = bm25.answers.folder, bm25.answers.runs[0].record
     text = card_of(folder)
@@ -55,18 +56,21 @@ def test_a_card_says_what_a_reviewer_asks(bm25: Scored) -> None:
     assert "judge/mem0" in judge
 
 
+@pytest.mark.slow
 def test_the_scores_of_a_card_are_those_of_the_report(bm25: Scored) -> None:
     text = card_of(bm25.answers.folder)
     for cell in bm25.cells.values():
         assert f"| {shown(cell)} |" in text
 
 
+@pytest.mark.slow
 def test_a_card_takes_a_cluster_that_is_no_text_for_a_name(bm25: Scored) -> None:
     case = next(bm25.answers.folder.glob("cases/*/case.json"))
     case.write_text(json.dumps({**json.loads(case.read_text("utf-8")), "cluster": ["x"]}) + "\n")
     assert "48 questions: 48 answered" in card_of(bm25.answers.folder)
 
 
+@pytest.mark.slow
 def test_a_card_counts_errors_and_cuts_and_names_the_reasons(lab: Lab) -> None:
     run = lab.score(lab.ask("recency", "locomo"), ["locomo_f1"], [])
     case = next(run.answers.folder.glob("cases/*"))
@@ -80,6 +84,7 @@ def test_a_card_counts_errors_and_cuts_and_names_the_reasons(lab: Lab) -> None:
     assert "Not finished: 1 case without a case.json" in text
 
 
+@pytest.mark.slow
 def test_a_card_of_a_table_repeats_its_cells_captions_and_adjusted_p(lab: Lab, bm25: Scored) -> None:
     nothing = lab.score(lab.ask("nothing", "locomo"), ["locomo_f1"], ["mem0"])
     table = lab.table(bm25, nothing)
@@ -93,6 +98,7 @@ def test_a_card_of_a_table_repeats_its_cells_captions_and_adjusted_p(lab: Lab, b
     assert all(f"## {record.name} on locomo" in text for record in folders.values())
 
 
+@pytest.mark.slow
 def test_the_command_writes_the_card_without_the_data(
     bm25: Scored, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -105,6 +111,7 @@ def test_the_command_writes_the_card_without_the_data(
     assert main([str(tmp_path / "nothing/here")]) == 2
 
 
+@pytest.mark.slow
 def test_a_card_of_imported_answers_says_what_nobody_recorded(lab: Lab, tmp_path: Path) -> None:
     from scripts.answers.importing import Origin
 

@@ -183,6 +183,7 @@ def test_a_cell_of_one_build_assumes_its_error_and_prints_its_verdict(tmp_path: 
     assert shown(own).endswith("· 0.560 · differs by -6.0 [-8.0, -4.0]")
 
 
+@pytest.mark.slow
 def test_a_true_gap_of_three_points_is_rarely_called_equivalent() -> None:
     said: dict[str, dict[str, float]] = {}
     for row in rows(0.1):

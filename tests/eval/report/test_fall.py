@@ -39,6 +39,7 @@ def test_the_bars_fall_from_perfect_to_the_score_in_points_and_without_colour() 
     assert all(len(set(to_rgb(line.get_color()))) == 1 for line in axes.lines)
 
 
+@pytest.mark.slow
 def test_the_interval_of_a_step_is_drawn_from_where_its_bar_begins() -> None:
     points = fall_points(waterfall(LOSSES))
     (axes,) = draw(fall_sheet("a memory", points, ()), points).axes

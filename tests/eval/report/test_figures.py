@@ -320,6 +320,7 @@ def test_many_intervals_are_strokes_side_by_side_that_the_panel_holds() -> None:
     assert high > 0.9
 
 
+@pytest.mark.slow
 def test_only_the_panels_that_are_named_have_a_logarithmic_axis() -> None:
     points = [replace(AT, x=x, y=10**x, panel=panel) for panel in ("share", "bytes") for x in (1.0, 2.0)]
     named = {
@@ -353,6 +354,7 @@ def test_settings_at_equal_distances_keep_their_order_as_numbers() -> None:
     assert list(axes.get_xticks()) == [2.0, 0.0, 1.0]
 
 
+@pytest.mark.slow
 def test_bars_are_as_long_as_their_values_and_say_them() -> None:
     (axes,) = draw(Sheet("Title", FOOT, "bars"), [replace(AT, x="a", y=0.25), replace(AT, x="b", y=1234.5)]).axes
     assert [bar.get_width() for bar in axes.patches] == [0.25, 1234.5]

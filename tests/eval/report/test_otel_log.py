@@ -51,6 +51,7 @@ def one_question(folder: Path, memory: str, texts: bool, traced: Traced) -> list
     return traced(lambda: lab.ask(memory, "locomo"), texts=texts)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("texts", [False, True])
 def test_a_run_is_operations_of_one_store_and_a_question_is_one_trace(
     texts: bool, tmp_path: Path, traced: Traced
@@ -82,6 +83,7 @@ def test_a_run_is_operations_of_one_store_and_a_question_is_one_trace(
         assert json.loads(answer.attributes["gen_ai.input.messages"])[-1]["parts"][0]["content"]
 
 
+@pytest.mark.slow
 def test_no_text_of_the_history_is_in_any_attribute_unless_asked_for(tmp_path: Path, traced: Traced) -> None:
     sample = json.loads((ROOT / "data_loaders/samples/locomo.json").read_text())
     said = [turn["text"] for case in sample for key, value in case["conversation"].items()
@@ -111,6 +113,7 @@ def test_a_failed_call_is_named_by_its_type_and_no_key_is_in_a_span(traced: Trac
     assert "very-secret" not in "".join(span.to_json() for span in (answered, *failed))
 
 
+@pytest.mark.slow
 def test_spans_change_no_line_of_a_run(tmp_path: Path, traced: Traced) -> None:
     off, on = (Lab("profile=smoke", f"results={tmp_path / name}", "data.size=2") for name in ("off", "on"))
     plain = off.ask("bm25", "locomo")

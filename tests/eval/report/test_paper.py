@@ -28,6 +28,7 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Table:
     return lab.table(*rows)
 
 
+@pytest.mark.slow
 def test_every_mean_of_the_paper_is_that_of_the_report(table: Table) -> None:
     text = paper_table(table)
     for row in table.rows:

@@ -167,6 +167,7 @@ def test_quantities_keep_their_digits_and_text_in_brackets_is_no_markup(tmp_path
     assert any(line.startswith("Toy [red]set[/red] ─") for line in lines)
 
 
+@pytest.mark.slow
 @given(st.lists(st.text(st.characters(exclude_categories=["Cc", "Cs", "Mn"]), max_size=30), unique=True, max_size=12))
 def test_cut_names_fit_and_differ(names: list[str]) -> None:
     cut = shortened(names, 12)

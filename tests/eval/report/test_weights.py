@@ -76,6 +76,7 @@ def test_the_best_row_is_the_one_whose_printed_mean_is_highest() -> None:
 QUESTION = st.tuples(st.sampled_from("abcde"), st.sampled_from("xyz"), st.floats(0, 1), st.floats(0, 1), st.booleans())
 
 
+@pytest.mark.slow
 @given(st.lists(QUESTION, min_size=1, max_size=30), st.sampled_from(AGGREGATES))
 def test_whatever_the_weights_all_numbers_of_a_column_are_about_one_mean(
     drawn: list[tuple[str, str, float, float, bool]], aggregate: str

@@ -19,6 +19,7 @@ def tree(vectors: np.ndarray, levels: list[int]) -> Tree:
     return Tree("case", names, none, tuple(levels), names, names, none, vectors.astype(np.float32), True)
 
 
+@pytest.mark.slow
 def test_points_on_a_plane_have_two_dimensions_and_no_more_than_a_hundred_are_counted() -> None:
     rng = np.random.default_rng(0)
     plane = rng.standard_normal((200, 2)) @ rng.standard_normal((2, 50))

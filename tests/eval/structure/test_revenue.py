@@ -195,6 +195,7 @@ def test_the_search_refuses_more_points_than_it_can_try() -> None:
         optimum(random_weights(13, np.random.default_rng(0)))
 
 
+@pytest.mark.slow
 def test_otd_keeps_its_guarantee_on_random_instances_and_even_the_stronger_one() -> None:
     found = check_guarantee(400, np.random.default_rng(0))
     assert (found.below_optimum, found.below_bound) == (0, 0)

@@ -232,6 +232,7 @@ def test_the_same_seed_draws_the_same_triplets() -> None:
     assert first == again != other
 
 
+@pytest.mark.slow
 def test_no_more_triplets_are_drawn_than_there_are() -> None:
     """Sources 3 and 4 have two children each beside the other's two: eight hard ones, and no more."""
     triplets = sample_triplets([FAMILY], 100, np.random.default_rng(0))

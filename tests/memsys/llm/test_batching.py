@@ -111,6 +111,7 @@ def test_draws_of_one_prompt_are_calls_of_their_own(cache: Path, store: CacheSto
     assert len(mock.batches.files["file-0"].splitlines()) == 3
 
 
+@pytest.mark.slow
 def test_only_what_expired_or_failed_is_sent_again(cache: Path, store: CacheStore, tmp_path: Path) -> None:
     mock = Mock(batches=BatchQuirks(expired=0.3, failed=0.3))
     with serving(application(mock)) as url:
@@ -240,6 +241,7 @@ def test_collected_calls_wait_in_the_journal_and_imported_replies_answer_them(ca
         assert answers(endpoint, store, REQUESTS[7:8])[0].text == "from the cluster"
 
 
+@pytest.mark.slow
 def test_two_commands_with_one_cache_both_end_and_nothing_is_sent_twice(cache: Path, store: CacheStore) -> None:
     mock = Mock(batches=BatchQuirks(delay=0.3, upload=0.2))
     with (
@@ -314,6 +316,7 @@ def test_calls_in_a_received_cache_that_nobody_waits_for_are_not_sent(cache: Pat
     assert sum(mock.answered.values()) == 3
 
 
+@pytest.mark.slow
 def test_a_cancelled_batch_ends_the_command_and_is_not_sent_again(cache: Path, store: CacheStore) -> None:
     mock = Mock(batches=BatchQuirks(cancelled=1))
     with serving(application(mock)) as url:

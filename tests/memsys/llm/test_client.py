@@ -350,6 +350,7 @@ BAD_VECTORS = {
 }
 
 
+@pytest.mark.slow
 def test_vectors_that_are_none_are_refused_before_they_are_kept(tmp_path: Path, subtests: pytest.Subtests) -> None:
     for what, data in BAD_VECTORS.items():
         with subtests.test(what):

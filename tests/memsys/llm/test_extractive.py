@@ -301,6 +301,7 @@ def test_a_judge_of_several_reference_texts_counts_how_many_are_met() -> None:
 # --- the form of replies --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_every_prompt_of_the_project_gets_a_reply_that_parses(subtests: pytest.Subtests) -> None:
     for filled in [True, False]:
         for name in sorted(path.relative_to(SHIPPED).with_suffix("").as_posix() for path in SHIPPED.rglob("*.md")):

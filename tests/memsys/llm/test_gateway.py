@@ -96,6 +96,7 @@ def client_of(account: Account) -> Any:
 # --- what a client gets -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_openai_package_gets_text_streams_schemas_vectors_and_the_list_of_models(
     mock: tuple[Mock, str], tmp_path: Path
 ) -> None:

@@ -105,6 +105,7 @@ json_values = st.recursive(
 ).filter(lambda value: isinstance(value, dict | list))
 
 
+@pytest.mark.slow
 @given(json_values, st.booleans())
 def test_any_json_survives_a_round_trip(value: Any, ascii_only: bool) -> None:
     assert read_json(json.dumps(value, ensure_ascii=ascii_only)) == value
@@ -134,6 +135,7 @@ def test_json_that_breaks_the_schema_says_where(subtests: pytest.Subtests) -> No
             assert complaint in value.why
 
 
+@pytest.mark.slow
 @given(
     st.dictionaries(
         st.sampled_from(["name", "age", "town"]),

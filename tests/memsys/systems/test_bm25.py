@@ -52,6 +52,7 @@ def test_hand_worked_scores() -> None:
     assert scores.tolist() == pytest.approx([0.35775, 0, 0, 0.20538], abs=1e-5)
 
 
+@pytest.mark.slow
 @given(
     st.lists(st.lists(vocabulary, max_size=6), min_size=1, max_size=8).filter(any),
     st.lists(vocabulary, max_size=5),

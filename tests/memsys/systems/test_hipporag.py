@@ -481,6 +481,7 @@ def test_a_build_between_two_writes_leaves_no_trace() -> None:
     assert stepwise.report() == at_once.report()
 
 
+@pytest.mark.slow
 def test_writing_four_times_as_much_costs_four_times_as_much() -> None:
     """The vocabulary grows with the history, as names do; the product of all phrases is the one quadratic step."""
 

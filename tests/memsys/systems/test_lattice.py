@@ -312,6 +312,7 @@ def test_finds_are_drawn_with_the_weights_of_the_mode(
     assert [drawn.count(name) / 3000 for name in "abcd"] == pytest.approx(shares, abs=0.03)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("beam", "iterations", "calls"), [(2, 20, 39), (2, 5, 9), (1, 40, 40)])
 def test_a_search_costs_at_most_one_call_and_then_the_beam_at_each_step(beam: int, iterations: int, calls: int) -> None:
     memory, llm = lattice(rows(*[1] * 70), branching=8, beam=beam, iterations=iterations)

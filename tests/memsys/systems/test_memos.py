@@ -427,6 +427,7 @@ def test_fewer_than_twenty_memories_are_not_structured() -> None:
     assert llm.purposes == [READ]
 
 
+@pytest.mark.slow
 def test_structure_is_looked_at_again_after_twenty_more_memories() -> None:
     script = {READ: lines, RELATION: "independent", SPLIT: json.dumps({"groups": []})}
     memory, llm = memos(script, reorganise=True, window=5, overlap=0)

@@ -137,6 +137,7 @@ def test_pieces_are_averaged_to_words() -> None:
     assert means.tolist() == pytest.approx([0.3, 0.0, 1.0, 0.0])
 
 
+@pytest.mark.slow
 @given(st.lists(st.sampled_from([*TEN.split(), "Luna", "the", "1999", ",", ".", "Zürich"]), min_size=1, max_size=60))
 def test_what_is_kept_is_a_subsequence_and_a_lower_rate_keeps_less(words: list[str]) -> None:
     text, before = " ".join(words), words

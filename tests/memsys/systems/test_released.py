@@ -103,6 +103,7 @@ def test_only_promises_that_exist_are_waived_each_with_a_reason() -> None:
 # --- what is counted --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_what_was_stored_called_and_computed_is_charged_to_the_steps(toy: Callable[..., Released]) -> None:
     memory = toy()
     ledger = written(memory)
@@ -113,6 +114,7 @@ def test_what_was_stored_called_and_computed_is_charged_to_the_steps(toy: Callab
     assert best.sources == ("t4",)
 
 
+@pytest.mark.slow
 def test_a_product_sees_the_dialogues_clock_or_the_walls(toy: Callable[..., Released]) -> None:
     seen = []
     for clock in ("dialogue", "wall"):
@@ -125,6 +127,7 @@ def test_a_product_sees_the_dialogues_clock_or_the_walls(toy: Callable[..., Rele
     assert seen[1] > 2023
 
 
+@pytest.mark.slow
 def test_connections_but_to_the_gateway_are_refused_and_counted(toy: Callable[..., Released]) -> None:
     memory = toy({"telemetry": True})
     written(memory)
@@ -147,6 +150,7 @@ def test_keys_of_ours_are_not_in_the_products_environment(
     assert str(Path.home()) not in text.split("HOME=")[1].split("\0")[0]
 
 
+@pytest.mark.slow
 def test_two_processes_give_the_same_ids(toy: Callable[..., Released]) -> None:
     first, second = toy(), toy()
     written(first)
@@ -233,6 +237,7 @@ def test_a_fault_of_a_step_that_is_awaited_is_an_error_too(
     assert (memory._life.pid == 0) == (error is Hung), "a process that hangs is killed, others go on"
 
 
+@pytest.mark.slow
 def test_garbage_on_stdout_is_passed_over_and_counted(toy: Callable[..., Released]) -> None:
     memory = toy({"fault": "garbage", "at": 3})
     written(memory)
@@ -243,6 +248,7 @@ def test_garbage_on_stdout_is_passed_over_and_counted(toy: Callable[..., Release
         )
 
 
+@pytest.mark.slow
 def test_a_worker_that_is_killed_is_given_the_history_again_and_reads_the_same(toy: Callable[..., Released]) -> None:
     memory = toy()
     written(memory)
@@ -258,6 +264,7 @@ def test_a_worker_that_is_killed_is_given_the_history_again_and_reads_the_same(t
     assert not ledger.calls, "the history was charged when it was written first"
 
 
+@pytest.mark.slow
 def test_a_worker_that_keeps_dying_is_given_up(toy: Callable[..., Released]) -> None:
     memory = toy({"fault": "crash_in_read", "at": "q"}, restarts=1)
     written(memory)
@@ -307,6 +314,7 @@ def test_a_window_that_simplemem_would_drop_for_unreadable_replies_is_an_error(g
         memory.close()
 
 
+@pytest.mark.slow
 def test_closing_ends_the_process_and_removes_its_folder(toy: Callable[..., Released]) -> None:
     memory = toy()
     written(memory, 1)

@@ -143,6 +143,7 @@ def test_always_taking_the_lowest_gives_one_parent_with_all_leaves() -> None:
     assert shape(built) == {"1:t1,t2,t3,t4,t5,t6": [f"0:t{number}" for number in range(1, 7)]}
 
 
+@pytest.mark.slow
 def test_never_fitting_gives_a_triangular_number_of_nodes() -> None:
     built = memory(split, "A note.", annotate="attach_only", max_depth=None)
     for number in range(1, 201):

@@ -704,6 +704,7 @@ def test_the_release_writes_neighbours_once_and_is_not_guided() -> None:
         assert (memory.themes.guided, memory.themes.renew_full) == ((mode == "paper"),) * 2
 
 
+@pytest.mark.slow
 def test_the_report_counts_the_structure() -> None:
     memory, _, _ = xmemory(40, theme_cap=4)
     report = memory.report()
@@ -793,6 +794,7 @@ def test_the_mode_decides_what_support_is_scaled_over() -> None:
     assert [xmemory(0, mode=mode)[0].reading.of(mode).support_over for mode in modes] == ["selected", "all"]
 
 
+@pytest.mark.slow
 def test_only_episodes_of_the_statements_selected_are_tried() -> None:
     """xMemory §3.3, Stage II gathers the episodes linked to the selected semantics; the release adds the ten most similar."""
     found = {}
@@ -863,6 +865,7 @@ def test_a_probe_that_fails_for_good_fails_the_read() -> None:
         memory.read(QUESTION)
 
 
+@pytest.mark.slow
 def test_each_stage_can_be_turned_off() -> None:
     recalls, probes = {}, {}
     for stages in itertools.product((False, True), repeat=2):

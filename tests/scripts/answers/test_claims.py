@@ -448,6 +448,7 @@ def checked(records: Any) -> tuple[str, list[str]]:
     return reading.form.name, check_answers.report(reading, QUESTIONS)[1]
 
 
+@pytest.mark.slow
 def test_check_answers_accepts_what_export_writes_and_says_what_is_missing() -> None:
     mem0 = {
         str(at): [

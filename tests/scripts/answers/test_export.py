@@ -54,6 +54,7 @@ def test_an_import_of_the_mem0_form_gives_the_same_scores(lab: Lab, bm25: Scored
         assert again.cells[metric].scores == cell.scores, metric
 
 
+@pytest.mark.slow
 def test_the_mem0_form_leaves_out_what_failed_and_counts_it(
     lab: Lab, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -103,6 +104,7 @@ def test_the_hugging_face_folder_loads_offline_with_every_question(bm25: Scored,
     assert "no licence that is known" in readme
 
 
+@pytest.mark.slow
 def test_every_eval_ever_gets_our_means_intervals_and_answers(bm25: Scored, tmp_path: Path) -> None:
     folder = exported(bm25, "eee", tmp_path)
     (aggregate,) = folder.glob("data/locomo/memsys-bench/bm25/*-*.json")

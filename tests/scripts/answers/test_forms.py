@@ -434,6 +434,7 @@ def test_a_commit_of_digits_alone_is_text(tmp_path: Path) -> None:
     assert claims(file)[0].commit == "1234567"
 
 
+@pytest.mark.slow
 def test_the_manifest_holds_facts_only() -> None:
     known = claims()
     assert len(known) == 80

@@ -63,6 +63,7 @@ def scored(lab: Lab, file: Path, name: str = "theirs", format: str | None = None
     return lab.score(lab.imported(file, Origin(name), "locomo", format), ["mem0_f1", "locomo_f1"], [])
 
 
+@pytest.mark.slow
 def test_mem0s_format_becomes_a_run_with_their_grades_beside_our_scores(tmp_path: Path, lab: Lab) -> None:
     own = scored(lab, mem0_file(tmp_path))
     folder = own.answers.folder
@@ -138,6 +139,7 @@ def test_every_format_is_recognised_and_keeps_the_authors_verdicts(
     assert (None if found is None else found.mean) == (None if judge is None else pytest.approx(judge))
 
 
+@pytest.mark.slow
 def test_effort_is_shown_where_the_file_has_it_and_is_never_zero_elsewhere(tmp_path: Path, lab: Lab) -> None:
     with_times, without = scored(lab, omnimemeval_file(tmp_path), "omni"), scored(lab, zep_file(tmp_path), "zep")
     spent = costs(with_times.answers.folder)
@@ -185,6 +187,7 @@ def test_what_cannot_be_joined_is_listed_by_name_and_not_guessed(
     assert facts["joined"] + len(facts["mismatches"]) == facts["answers"]
 
 
+@pytest.mark.slow
 def test_another_gold_answer_or_category_is_noted_and_ours_is_scored(tmp_path: Path, lab: Lab) -> None:
     record = {**mem0_record("How did Ines break her wrist?", "on a plum"), "answer": "She fell", "category": "3"}
     facts = scored(lab, mem0_file(tmp_path, record)).answers.runs[0].record.imported
@@ -204,6 +207,7 @@ def test_conversations_keep_their_numbers_when_the_data_are_cut(tmp_path: Path) 
     assert facts["outside_the_cut"] == {"conv-901": 1, "conv-902": 3, "conv-903": 4}[kept[0]]
 
 
+@pytest.mark.slow
 def test_importing_the_same_file_again_changes_no_byte(tmp_path: Path, lab: Lab) -> None:
     def content(folder: Path) -> dict[str, bytes]:
         return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
@@ -215,6 +219,7 @@ def test_importing_the_same_file_again_changes_no_byte(tmp_path: Path, lab: Lab)
     assert other.answers.folder != first.answers.folder
 
 
+@pytest.mark.slow
 def test_imported_answers_compare_with_a_memory_of_ours(tmp_path: Path, lab: Lab) -> None:
     nothing = lab.score(lab.ask("nothing", "locomo"), ["mem0_f1", "locomo_f1"], [])
     theirs = scored(lab, mem0_file(tmp_path))
@@ -236,6 +241,7 @@ def test_runs_and_inspect_take_an_imported_run(tmp_path: Path, lab: Lab) -> None
     assert "nothing was recalled" not in page
 
 
+@pytest.mark.slow
 def test_a_judge_of_the_recall_is_refused(tmp_path: Path, lab: Lab) -> None:
     answers = lab.imported(mem0_file(tmp_path), Origin("theirs"), "locomo")
     with pytest.raises(RunError, match="imported answers come without it"):

@@ -65,6 +65,7 @@ def hosted(url: str, results: Path, *more: str) -> Lab:
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_stand_in_is_named_and_both_graders_stand_side_by_side(claim: Claim, tmp_path: Path) -> None:
     lab = Lab("profile=smoke", f"results={tmp_path / 'results'}")
     gone = replace(claim, name="gone", files=(replace(claim.files[0], held="gone.json"),))
@@ -82,6 +83,7 @@ def test_a_stand_in_is_named_and_both_graders_stand_side_by_side(claim: Claim, t
     assert kept(tmp_path / "results", gone) is None
 
 
+@pytest.mark.slow
 def test_answers_to_questions_that_are_not_held_are_judged_with_the_gold_of_their_own_file(tmp_path: Path) -> None:
     questions = ("Who baked it?", "Who baked it?", "Who flew?")  # one text twice: two questions
     records = [
@@ -104,6 +106,7 @@ def test_answers_to_questions_that_are_not_held_are_judged_with_the_gold_of_thei
         assert json.loads((run / "run.json").read_text())["data_status"] == "derived"
 
 
+@pytest.mark.slow
 def test_a_judge_that_cannot_grade_a_data_set_is_named_before_anything_is_judged(claim: Claim, tmp_path: Path) -> None:
     lab = Lab("profile=smoke", f"results={tmp_path / 'results'}")
     with pytest.raises(RunError, match="theirs: judge longmemeval cannot grade these data"):
@@ -128,6 +131,7 @@ def judged_alone(tmp_path: Path, questions: list[str], **facts: str) -> str:
     return text
 
 
+@pytest.mark.slow
 def test_a_claim_on_beam_is_judged_on_the_questions_of_its_tier_without_the_chats(tmp_path: Path) -> None:
     tier = tmp_path / "beam" / "chats" / "100K"
     shutil.copytree(sample("beam").path, tier)
@@ -139,6 +143,7 @@ def test_a_claim_on_beam_is_judged_on_the_questions_of_its_tier_without_the_chat
     assert f"| mem0 by extractive (stand-in) | {len(texts)} | 0 |" in text
 
 
+@pytest.mark.slow
 def test_a_claim_on_longmemeval_is_judged_where_only_the_list_of_questions_is_there(tmp_path: Path) -> None:
     kinds = ("multi-session", "temporal-reasoning", "knowledge-update")
     rows = [
@@ -227,6 +232,7 @@ def test_settings_without_a_judge_are_refused(capsys: pytest.CaptureFixture[str]
     assert "settings belong to --judge" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_claim_of_which_nothing_was_judged_is_named(claim: Claim, tmp_path: Path) -> None:
     lab = Lab("profile=smoke", "data.size=1", "data.seed=1", f"results={tmp_path / 'results'}")
     asked = lab.load("locomo").cases[0].questions[0][0].text
