@@ -50,6 +50,16 @@ settings.register_profile("untimed", deadline=None, suppress_health_check=[Healt
 settings.load_profile("untimed")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests with a long time limit run first: one that began last would run alone at the end."""
+
+    def limit(item: pytest.Item) -> float:
+        mark = item.get_closest_marker("timeout")
+        return float(mark.args[0]) if mark is not None and mark.args else 0.0
+
+    items.sort(key=limit, reverse=True)
+
+
 def _forget_a_stop() -> None:
     if (stopping := sys.modules.get("memsys.llm.stopping")) is not None and stopping.requested():
         stopping.forget()

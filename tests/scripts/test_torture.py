@@ -29,6 +29,7 @@ ROW = "| MemTree | 0.458 [0.326, 0.597] {3 cases} · 2/1/0/0 | 0.1 · 3/0/0/0 |\
 
 
 @pytest.mark.integration
+@pytest.mark.timeout(900)
 def test_a_twentieth_of_the_campaign_is_survived() -> None:
     done: list[int] = []
     parts = [part for part in PARTS if part not in ("ray", "attacks")]  # test_kills_on_ray.py; and attacks are tests
