@@ -12,8 +12,10 @@ from scripts.command import main
 
 USAGE = (Path(__file__).resolve().parents[2] / "USAGE.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^\$ memsys-bench (.*)\n((?:.+\n)+?)```$", USAGE, re.MULTILINE)
-NOT_HERE = re.compile(r"^(product|fidelity|claims|check-answers|merge|probe|batch export)\b|logger=")
-"""Commands that need a product, the published files, real data, other machines, a server or W&B."""
+NOT_HERE = re.compile(
+    r"^(product|fidelity|claims|check-answers|merge|probe|batch export|change|budgets|order-test)\b|logger="
+)
+"""Commands that need a product, the published files, real data, other machines, a server or W&B; the last three take over ten seconds."""
 SETTINGS = {"load": ["write_rate=5", "read_rate=10"]}
 """Settings that a command gets here in addition: a load in a fifth of the time."""
 TIMED = {"load", "growth"}
