@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from graphlib import CycleError, TopologicalSorter
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -169,6 +170,19 @@ def catches_without_a_name(module: Module) -> Iterable[str]:
     return [f"line {node.lineno}" for node in module.nodes if isinstance(node, ast.ExceptHandler) and node.type is None]
 
 
+def leaves_a_text_behind(module: Module) -> Iterable[str]:
+    """A text as a statement of its own that is no docstring: the second line of a sentence whose brackets are missing."""
+    for node in module.nodes:
+        blocks = () if isinstance(node, ast.Module | ast.ClassDef) else ("body", "orelse", "finalbody")
+        for block in (block for name in blocks if isinstance(block := getattr(node, name, None), list)):
+            for before, line in pairwise(block):
+                text = line.value if isinstance(line, ast.Expr) else None
+                about = before.targets[0] if isinstance(before, ast.Assign) else getattr(before, "target", None)
+                plain = isinstance(text, ast.Constant) and isinstance(text.value, str)
+                if isinstance(text, ast.JoinedStr) or (plain and not isinstance(about, ast.Attribute | ast.Tuple)):
+                    yield f"line {line.lineno}"
+
+
 def looks_at_a_clock_or_throws_dice(module: Module) -> Iterable[str]:
     yield from sorted(module.tops & {"random", "secrets", "uuid", "time", "concurrent", "asyncio"})
     for node in module.nodes:
@@ -260,6 +274,10 @@ def test_nothing_that_came_from_outside_is_executed() -> None:
     nobody(executes_what_came_from_outside, MODULES)
 
 
+def test_no_sentence_loses_its_second_line() -> None:
+    nobody(leaves_a_text_behind, MODULES)
+
+
 def test_errors_are_caught_by_name() -> None:
     nobody(catches_without_a_name, MODULES)
 
@@ -293,6 +311,8 @@ OFFENCES: list[tuple[Rule, str]] = [
     (imports_upward, "import eval.running.loop"),
     (imports_upward, "from scripts import run"),
     (imports_upward, "from . import dense"),
+    (leaves_a_text_behind, "def f(n):\n    yield f'{n} answers, '\n    'and more'"),
+    (leaves_a_text_behind, "def f(n):\n    if n:\n        text = 'a'\n        f'{n}'"),
     (spells_where_a_run_writes, 'folder.glob("cases/*/case.json")'),
     (spells_where_a_run_writes, 'run.folder / "scores" / name'),
     (spells_where_a_run_writes, 'lines = read_lines(folder / "predictions.jsonl")'),

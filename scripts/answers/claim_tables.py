@@ -150,8 +150,8 @@ def analysis(all_scored: Sequence[ScoredClaim]) -> str:
     for who, people in (("judges", False), ("people", True)):
         own = usable(all_scored, people=people)
         if fitted := regression(own) if own else None:
-            size = f"{counted(fitted.questions, 'answer')}, {counted(fitted.systems, 'file')}, "
-            f"{counted(fitted.histories, 'conversation')} of LoCoMo"
+            sizes = {"answer": fitted.questions, "file": fitted.systems, "conversation": fitted.histories}
+            size = f"{', '.join(counted(count, noun) for noun, count in sizes.items())} of LoCoMo"
             effects = [[each.name, f"{each.points:.1f} {span(each.interval, digits=1)}"] for each in fitted.effects]
             lines += [f"Verdicts of {who}: {size}.", "", grid(["one more", "points of the verdict"], effects), ""]
     if ranks := rank_agreement(usable(all_scored)):

@@ -167,8 +167,8 @@ def _cache_faults(caches: Sequence[Path]) -> Iterator[str]:
                 arrays = "SELECT a.vector, b.vector FROM main.vectors a JOIN other.vectors b USING (key) WHERE a.vector != b.vector"
                 vectors = sum(_other_direction(*pair) for pair in both.execute(arrays))
             if answers or vectors:
-                yield f"{cache} and {other} differ in {counted(answers, 'answer')} and {counted(vectors, 'vector')} "
-                "(--first keeps one of each)"
+                differing = f"{counted(answers, 'answer')} and {counted(vectors, 'vector')}"
+                yield f"{cache} and {other} differ in {differing} (--first keeps one of each)"
 
 
 def _batches_under_way(folders: Sequence[Path]) -> Iterator[str]:

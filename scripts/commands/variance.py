@@ -210,8 +210,8 @@ def _most(questions: Sequence[Asked]) -> tuple[int, int]:
 
 def _proposals(subjects: Sequence[Subject], wished: float, histories: int, questions: int) -> Iterator[str]:
     """The cheapest design for each subject within the available data."""
-    yield f"Cheapest design that detects {wished:g} with {POWER:.0%} power, "
-    f"from {counted(histories, 'history')} of {counted(questions, 'question')}."
+    data = f"{counted(histories, 'history')} of {counted(questions, 'question')}"
+    yield f"Cheapest design that detects {wished:g} with {POWER:.0%} power, from {data}."
     yield f"From five histories on, it is planned with the upper {ASSURANCE:.0%} limit of the error.\n"
     rows = []
     for title, parts, tokens, _ in subjects:

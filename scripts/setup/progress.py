@@ -185,7 +185,7 @@ class ProgressLine:
 
     def _counts(self) -> Iterator[str]:
         if self.outcomes["error"]:
-            yield f"{counted(self.outcomes['error'], 'error')}"
+            yield counted(self.outcomes["error"], "error")
         if self._units:
             more = "" if self._begun >= self.histories else f" of {self._begun}/{counted(self.histories, 'history')}"
             yield f"{self._written}/{counted(self._units, 'unit')} written{more}"
