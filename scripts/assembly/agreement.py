@@ -17,6 +17,7 @@ from scripts.assembly.plan import Plan, plan, total_usd
 from scripts.assembly.scorers import judging
 from scripts.assembly.steps import workable
 from scripts.settings.prices import how_to_give
+from scripts.setup.printing import agrees
 
 if TYPE_CHECKING:
     from scripts.settings.schema import Settings
@@ -34,7 +35,7 @@ def ask_without_plan(cfg: Settings, models: Models) -> None:
     costs = f"{', '.join(names)} cost{'' if len(names) > 1 else 's'} money, and this command does not estimate how much"
     if not sys.stdin.isatty():
         raise RunError(f"{costs}; set a cap with max_usd=DOLLARS, or agree with yes=true (make … MAX_USD=, YES=1)")
-    if input(f"{costs}. Spend without a cap? [y/N] ").strip().lower() not in ("y", "yes"):
+    if not agrees(f"{costs}. Spend without a cap?"):
         raise RunError("the costs were declined; max_usd=DOLLARS sets a cap")
 
 
@@ -157,4 +158,4 @@ def confirmed(cfg: Settings, plan: Plan) -> bool:
     if not sys.stdin.isatty():
         print("error: not asked, because there is no terminal; repeat with yes=true (make … YES=1)", file=sys.stderr)
         return False
-    return input("Spend this? [y/N] ").strip().lower() in ("y", "yes")
+    return agrees("Spend this?")

@@ -33,6 +33,7 @@ from memsys.jsons import canonical
 from memsys.prompts import PromptError, Prompts
 from scripts.assembly.run_folders import ListedRun, folders, listed, shown, sizes
 from scripts.setup.arguments import as_called
+from scripts.setup.printing import agrees
 
 GROUP = "look"
 
@@ -139,7 +140,7 @@ def agreed(count: int, yes: bool) -> bool:
         return True
     if not sys.stdin.isatty():
         raise RunError("not asked, because there is no terminal; repeat with --yes")
-    return input(f"Remove {count}? [y/N] ").strip().lower() in ("y", "yes")
+    return agrees(f"Remove {count}?")
 
 
 def _list(args: argparse.Namespace) -> int:

@@ -24,6 +24,11 @@ PAGE = 25
 """Height in lines. Nothing is paged, but without a height Rich ignores the width if TERM is `dumb`."""
 
 
+def agrees(question: str) -> bool:
+    """Whether the user at the terminal answers yes."""
+    return input(f"{question} [y/N] ").strip().lower() in ("y", "yes")
+
+
 def print_table(table: Table, choice: str | None) -> None:
     """Print a table on standard output; a pipe gets the same text as a terminal, 100 columns wide.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import re
 from collections import deque
 from collections.abc import Iterator
@@ -78,6 +79,12 @@ def mock() -> Iterator[tuple[Mock, str]]:
         yield server, url
 
 
+@pytest.fixture
+def no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Standard input is no terminal."""
+    monkeypatch.setattr("sys.stdin", io.StringIO())
+
+
 def settings(url: str, results: Path, *more: str) -> list[str]:
     models = [
         f"models.{role}={name}" for role, name in zip(("memory", "reader", "judge", "embedder"), "mrje", strict=True)
@@ -124,14 +131,13 @@ def test_a_cap_refuses_every_model_without_a_price_by_name_before_anything_is_se
 
 @pytest.mark.slow
 @pytest.mark.parametrize("command", ["table", "run"])
+@pytest.mark.usefixtures("no_terminal")
 def test_a_plan_is_agreed_to_in_every_profile_once_a_model_costs_something(
     mock: tuple[Mock, str],
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
     command: str,
 ) -> None:
-    monkeypatch.setattr("sys.stdin", open("/dev/null"))  # noqa: SIM115 - no terminal to ask on
     server, url = mock
 
     def work(*more: str) -> int:
@@ -188,10 +194,10 @@ def dollars(text: str) -> float:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("no_terminal")
 def test_the_plan_of_a_resumed_command_prices_what_is_left(
-    mock: tuple[Mock, str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    mock: tuple[Mock, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("sys.stdin", open("/dev/null"))  # noqa: SIM115 - no terminal to ask on
     _, url = mock
     dear = "prices={m: free, e: free, r: {in: 1000, out: 10000}, j: {in: 1000, out: 10000}}"
     given = settings(url, tmp_path, "memory=full_history", "data.size=12", dear)
@@ -229,11 +235,11 @@ def test_a_table_under_a_cap_needs_no_plan_of_free_models(mock: tuple[Mock, str]
         "growth sizes=[10]",
     ],
 )
+@pytest.mark.usefixtures("no_terminal")
 def test_a_command_without_a_plan_sends_no_paid_call_until_a_cap_or_yes_agrees(
     mock: tuple[Mock, str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
     command: str,
 ) -> None:  # fmt: skip
-    monkeypatch.setattr("sys.stdin", open("/dev/null"))  # noqa: SIM115 - no terminal to ask on
     server, url = mock
     monkeypatch.setattr("sys.argv", [])
     assert main([*command.split(), *settings(url, tmp_path, "data.size=2", PRICES)]) == 2
@@ -255,10 +261,10 @@ def test_a_cap_or_yes_agrees_to_a_command_without_a_plan(
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("no_terminal")
 def test_a_judge_with_a_model_of_its_own_is_in_the_plan_and_under_the_cap(
-    mock: tuple[Mock, str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    mock: tuple[Mock, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("sys.stdin", open("/dev/null"))  # noqa: SIM115 - no terminal to ask on
     _, url = mock
     free = "prices={m: free, e: free, r: free, j: free, other: {in: 100, out: 100}}"
     own = settings(url, tmp_path, "memory=recency", "data.size=4", "protocol.judges=[mem0@other]")
@@ -270,10 +276,10 @@ def test_a_judge_with_a_model_of_its_own_is_in_the_plan_and_under_the_cap(
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("no_terminal")
 def test_the_plan_of_a_stopped_run_prices_the_units_that_are_left(
-    mock: tuple[Mock, str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    mock: tuple[Mock, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("sys.stdin", open("/dev/null"))  # noqa: SIM115 - no terminal to ask on
     _, url = mock
     priced = "prices={m: {in: 1, out: 10}, e: free, r: free, j: free}"
     own = settings(url, tmp_path, "memory=segtree_td", "data.size=4", "data.max_cases=1", priced)

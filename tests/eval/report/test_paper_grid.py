@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from eval.report.cell import Cell
+from eval.report.cell import Cell, Column
 from eval.report.paper_grid import paper_grid
 from eval.report.tables import Row, Table
 from eval.report.terminal import headings
@@ -43,16 +44,21 @@ def test_a_row_below_the_rule_is_shown_when_it_is_asked_for(tmp_path: Path) -> N
     assert any("again" in line or "…2" in line for line in lines_of(made, 160))
 
 
-def test_many_columns_drop_intervals_first_and_then_follow_in_another_grid(tmp_path: Path) -> None:
-    made = table(tmp_path)
-    first = made.columns[0]
-    columns = tuple(replace(first, dataset=f"d{n}", title=f"Data {n}") for n in range(9))
+def in_columns(made: Table, columns: Sequence[Column]) -> Table:
+    """Three rows of a table with their first cell in each of these columns."""
     rows = []
     for row in made.rows[:3]:
         cell = row.cells[0]
         assert isinstance(cell, Cell)
         rows.append(Row(row.name, row.title, tuple(replace(cell, column=column) for column in columns)))
-    lines = lines_of(replace(made, columns=columns, rows=tuple(rows)), 80)
+    return replace(made, columns=tuple(columns), rows=tuple(rows))
+
+
+def test_many_columns_drop_intervals_first_and_then_follow_in_another_grid(tmp_path: Path) -> None:
+    made = table(tmp_path)
+    first = made.columns[0]
+    columns = [replace(first, dataset=f"d{n}", title=f"Data {n}") for n in range(9)]
+    lines = lines_of(in_columns(made, columns), 80)
     assert max(map(cell_len, lines)) <= 80
     assert sum(line.startswith("BM25") for line in lines) == 3
     assert not any("{" in line for line in lines)
@@ -69,12 +75,7 @@ def test_a_state_that_is_too_long_for_a_cell_is_said_once_below(tmp_path: Path) 
 
 def test_headings_that_would_be_cut_to_the_same_text_lose_their_common_beginning(tmp_path: Path) -> None:
     made = table(tmp_path)
-    columns = tuple(replace(made.columns[0], metric=f"judge, theirs, {kind}") for kind in ("multi-hop", "single-hop"))
-    rows = []
-    for row in made.rows[:3]:
-        cell = row.cells[0]
-        assert isinstance(cell, Cell)
-        rows.append(Row(row.name, row.title, tuple(replace(cell, column=column) for column in columns)))
-    lines = lines_of(replace(made, columns=columns, rows=tuple(rows)), 80)
+    columns = [replace(made.columns[0], metric=f"judge, theirs, {kind}") for kind in ("multi-hop", "single-hop")]
+    lines = lines_of(in_columns(made, columns), 80)
     assert [line.split() for line in lines if "hop" in line] == [["…multi-hop", "…single-hop"]]
     assert headings(["score of A", "score of B", "score of A", "n"], [9, 9, 9, 9]) == ["…A", "…B", "…A", "n"]
