@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import itertools
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar, Union, get_args, get_origin
@@ -303,24 +303,33 @@ def all_settings(schema: type[BaseModel], above: str = "") -> Iterator[str]:
 @cache
 def text_settings(command: str) -> frozenset[str]:
     """Dotted names of the settings of a command whose value is any text, such as a model's name or a URL."""
-    return frozenset(_texts(COMMANDS[command], ""))
+    return frozenset(_names(COMMANDS[command], "", _is_text))
 
 
-def _texts(schema: type[BaseModel], above: str) -> Iterator[str]:
+@cache
+def list_settings(command: str) -> frozenset[str]:
+    """Dotted names of the settings of a command whose value is a list."""
+    return frozenset(_names(COMMANDS[command], "", lambda kind: any(get_origin(part) is list for part in _parts(kind))))
+
+
+def _names(schema: type[BaseModel], above: str, wanted: Callable[[Any], bool]) -> Iterator[str]:
     for name, field in schema.model_fields.items():
-        if _is_text(field.annotation):
+        if wanted(field.annotation):
             yield above + name
         for inner in _schemas(field):
-            yield from _texts(inner, f"{above}{name}.")
+            yield from _names(inner, f"{above}{name}.", wanted)
+
+
+def _parts(annotation: Any) -> list[Any]:
+    """The types of a union without None; any other type alone."""
+    union = get_origin(annotation) in (Union, UnionType)
+    return [part for part in get_args(annotation) if part is not NoneType] if union else [annotation]
 
 
 def _is_text(annotation: Any) -> bool:
     """Whether a type is `str` or `str | None`, with or without a check; a `Literal` is not."""
-    if get_origin(annotation) is Annotated:
-        return _is_text(get_args(annotation)[0])
-    parts = [part for part in get_args(annotation) if part is not NoneType]
-    union = get_origin(annotation) in (Union, UnionType)
-    return all(map(_is_text, parts)) if union else annotation is str
+    plain = (get_args(part)[0] if get_origin(part) is Annotated else part for part in _parts(annotation))
+    return all(part is str for part in plain)
 
 
 def _schemas(field: FieldInfo) -> Iterator[type[BaseModel]]:

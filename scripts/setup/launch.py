@@ -90,7 +90,7 @@ SWEPT = re.compile(r".*,.*|(choice|range|interval|glob|shuffle|sort|tag)\(.*", r
 def readable(arguments: Sequence[str], primary: str) -> list[str]:
     """A command line in Hydra's syntax, where texts are in quotes, because its parser would interpret or refuse their characters.
 
-    `budget=1000,2000` becomes a list instead of two jobs; other arguments are unchanged.
+    Outside a multirun, several values of a setting that takes a list (`only=bm25,dense`) become one; other arguments are unchanged.
     """
     several = primary == "sweep" or bool({"-m", "--multirun", "hydra.mode=MULTIRUN"} & {*arguments})
     return [_readable(argument, primary, several) for argument in arguments]
@@ -101,16 +101,15 @@ def _readable(argument: str, primary: str, several: bool) -> str:
     name = given.lstrip("+")
     if not value:
         return argument
-    if name == "budget" and not value.startswith("["):
-        return f"{given}=[{value}]"
     if name in PATHS:
-        written = value == "null" or value[0] in "'\"{"
-    else:
-        from scripts.settings.checking import text_settings
+        return argument if value == "null" or value[0] in "'\"{" else f"{given}={quoted(value)}"
+    from scripts.settings.checking import list_settings, text_settings
 
-        other = name not in text_settings(primary)
-        written = other or bool(IN_SYNTAX.fullmatch(value)) or (several and bool(SWEPT.fullmatch(value)))
-    return argument if written else f"{given}={quoted(value)}"
+    if IN_SYNTAX.fullmatch(value) or (several and SWEPT.fullmatch(value)):
+        return argument
+    if name in list_settings(primary) and not several:
+        return f"{given}=[{value}]"
+    return f"{given}={quoted(value)}" if name in text_settings(primary) else argument
 
 
 def quoted(text: str) -> str:

@@ -108,6 +108,15 @@ def test_what_is_in_hydras_syntax_or_no_text_stays(argument: str) -> None:
     assert readable([argument], "config") == [argument]
 
 
+def test_a_list_needs_no_brackets() -> None:
+    given = ["only=bm25,dense", "columns=[a,b]", "table=a,b"]
+    assert readable(given, "reproduce") == ["only=[bm25,dense]", "columns=[a,b]", "table=a,b"]
+    assert readable([*given, "-m"], "reproduce") == [*given, "-m"], "two jobs"
+    assert composed("config", ["protocol.judges=mem0@gpt-4o-mini"]).protocol.judges == ["mem0@gpt-4o-mini"]
+    assert composed("growth", ["sizes=40,80,160"]).sizes == [40, 80, 160]
+    assert composed("reproduce", ["table=memtree_t3", "only=bm25"]).only == ["bm25"]
+
+
 def test_several_values_of_a_multirun_stay_and_its_other_texts_are_quoted() -> None:
     several = ["models.reader=a,b", "models.judge=choice(a,b)", "memory=a,b"]
     given = [*several, f"endpoint.base_url={URL}", "results=a,b"]

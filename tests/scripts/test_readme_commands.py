@@ -42,7 +42,7 @@ ENDS: Mapping[str, tuple[int, str]] = {
         r"\nerror: raw\.githubusercontent\.com cannot be reached .*; once it can, run the same command again\n",
     ),
     "make reproduce-table4 PROFILE=subset DATA=~/data QUESTIONS=200 "
-    'ARGS="data.max_cases=10 columns=[locomo] only=[bm25,segtree_td]"': (2, NO_DATA),
+    'ARGS="data.max_cases=10 columns=locomo only=bm25,segtree_td"': (2, NO_DATA),
     "make help": (0, r"reproduce-table4 +SegTreeMem Table 4"),
     "make doctor BASE_URL=http://localhost:8000/v1 MODEL=my-model EMBEDDER=my-embedder": (
         0,

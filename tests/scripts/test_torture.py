@@ -1,4 +1,4 @@
-"""A tenth of the torture campaign (`make torture` does all of it), and that it sees what it looks for."""
+"""A twentieth of the torture campaign (`make torture` does all of it), and that it sees what it looks for."""
 
 from __future__ import annotations
 
