@@ -43,6 +43,10 @@ REMEDIES: tuple[tuple[str, str], ...] = (
     (r"no reply within", "the server answers too slowly: raise endpoint.timeout or lower endpoint.in_flight"),
     (r"HTTP 5\d\d\b", "the server fails: read its log; the same command tries these questions again"),
     (r"empty reply", f"the model returns no text: it may spend its whole token limit on thinking; {DOCTOR}"),
+    (
+        r"collected, not sent",
+        "run the exported file, then `python -m scripts batch import FILE`; the same command goes on from there",
+    ),
     (r"no verdict|without a verdict", "the judge's replies hold no verdict: use a stronger judge (make … JUDGE=)"),
 )
 """Pattern of an error message, and its remedy; the first match counts."""

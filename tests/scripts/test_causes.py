@@ -27,6 +27,7 @@ def test_each_cause_has_its_remedy(subtests: pytest.Subtests) -> None:
         ("https://x/v1: HTTP 429: quota", "endpoint.in_flight"),
         ("https://x/v1: no reply within 120 s", "endpoint.timeout"),
         ("https://x/v1: HTTP 503: loading", "the server fails"),
+        ("answer: ModelError: collected, not sent: `batch export FILE` writes it", "batch import FILE"),
         ("something new", "make doctor"),
     ]:
         with subtests.test(message=message, said=said):
