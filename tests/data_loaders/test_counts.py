@@ -55,6 +55,7 @@ def test_a_sample_is_not_compared_and_the_real_file_is_before_it_is_cut(tmp_path
     assert note({"questions": 8}, root=root).endswith("questions 7 (published 8)")
 
 
+@pytest.mark.slow
 def test_the_whole_file_is_counted_only_for_a_caption(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     counted: list[int] = []
     monkeypatch.setattr(datasets, "counts_of", lambda cases: counted.append(len(cases)) or counts_of(cases))
@@ -75,6 +76,7 @@ def test_the_data_command_says_what_differs(tmp_path: Path, capsys: pytest.Captu
     assert "published      counts differ from the published ones: histories 2 (published 20), sessions 5" in said
 
 
+@pytest.mark.slow
 def test_every_untested_set_is_marked_in_the_list_and_no_other(capsys: pytest.CaptureFixture[str]) -> None:
     assert {name for name in set_names() if read_set(name).get("untested")} == NEW
     assert verb("list", ["datasets"]) == 0

@@ -85,6 +85,7 @@ def test_the_rule_is_an_instruction_and_no_part_of_what_a_memory_searches_with()
             assert "number" not in question.text
 
 
+@pytest.mark.slow
 def test_a_parquet_file_and_jsonl_give_the_same_cases(tmp_path: Path) -> None:
     import pandas
 

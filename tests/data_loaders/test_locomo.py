@@ -220,6 +220,7 @@ def test_ids_and_sizes_are_known_before_a_case_is_parsed(tmp_path: Path) -> None
     assert broken[1].id == "conv-902"
 
 
+@pytest.mark.slow
 @broken_copies()
 @given(data=st.data())
 def test_a_mutated_file_is_accepted_or_refused_but_never_crashes(data: st.DataObject, tmp_path: Path) -> None:

@@ -312,6 +312,7 @@ def test_a_broken_field_is_named_with_its_record(tmp_path: Path, subtests: pytes
             cases(tmp_path, record(**changes))
 
 
+@pytest.mark.slow
 @broken_copies()
 @given(mutated=mutated_json(json.loads(SAMPLE.read_text(encoding="utf-8"))))
 def test_a_mutated_sample_loads_or_is_refused(tmp_path: Path, mutated: Any) -> None:

@@ -276,6 +276,7 @@ def test_a_mutated_context_loads_or_is_refused(tmp_path: Path, mutated: Any) -> 
     check_only_data_errors(load, write_json(tmp_path / "rows.json", [{**ROWS[1], "context": repr(mutated)}]))
 
 
+@pytest.mark.slow
 def test_damaged_bytes_load_or_are_refused(tmp_path: Path, subtests: pytest.Subtests) -> None:
     import pandas
 

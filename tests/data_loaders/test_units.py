@@ -135,6 +135,7 @@ def test_a_sentence_beyond_the_limit_is_cut_between_words_and_a_word_between_cha
     assert [unit.text for unit in made.units] == ["aaa bbb", "ccc ddd.", "xxxxxxxx", "xxxx"]
 
 
+@pytest.mark.slow
 @given(st.lists(st.text("ab. \n!", max_size=60), max_size=6), st.integers(1, 30))
 def test_no_chunk_exceeds_its_limit_and_no_word_is_lost(texts: list[str], limit: int) -> None:
     document = Session("d", tuple(Turn(f"p{i}", "", text) for i, text in enumerate(texts)))

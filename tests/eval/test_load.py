@@ -124,6 +124,7 @@ def test_counts_are_those_of_the_calls_that_arrived(levels: Any) -> None:
     assert store.calls["close"] == 4
 
 
+@pytest.mark.slow
 def test_a_leak_of_one_read_in_a_thousand_is_caught_each_time(levels: Any) -> None:
     plan = replace(AT_ONCE, reads=996)
     ((level,), store) = levels(Leaky, plan)

@@ -59,6 +59,7 @@ def test_lexical_scores_are_joined_by_id_and_not_recomputed(make_run: Make) -> N
     assert len(calls) == 12
 
 
+@pytest.mark.slow
 def test_a_metric_of_the_recall_gets_its_texts_and_is_scored_again_when_they_change(make_run: Make) -> None:
     run = make_run([history()])
     run_all([run])

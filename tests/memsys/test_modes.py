@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any, get_args
 
 import numpy as np
@@ -16,14 +17,17 @@ from memsys.settings import parameters, with_settings
 from scripts.commands.tables import systems_table
 from scripts.setup.options import load_option, options
 
-BUILDS: dict[str, dict[str, Any]] = {name: load_option("memory", name)["build"] for name in options("memory")}
-CLASSES = {build["_target_"]: get_class(build["_target_"]) for build in BUILDS.values()}
+
+@cache
+def builds() -> dict[str, dict[str, Any]]:
+    """The value `build` of each file of conf/memory."""
+    return {name: load_option("memory", name)["build"] for name in options("memory")}
 
 
 def test_the_class_names_the_modes_that_its_constructor_offers(subtests: pytest.Subtests) -> None:
-    for target in CLASSES:
+    for target in {build["_target_"] for build in builds().values()}:
         with subtests.test(target=target):
-            kind = CLASSES[target]
+            kind = get_class(target)
             parameter = parameters(kind).get("mode")
             offered = get_args(parameter.annotation) if parameter else ()
             assert offered == kind.MODES
@@ -31,10 +35,9 @@ def test_the_class_names_the_modes_that_its_constructor_offers(subtests: pytest.
 
 
 def test_a_mode_that_the_class_does_not_name_is_refused(subtests: pytest.Subtests) -> None:
-    for name in [name for name, build in BUILDS.items() if "mode" in build]:
+    for name, build in [(name, build) for name, build in builds().items() if "mode" in build]:
         with subtests.test(name=name):
-            build = BUILDS[name]
-            kind = CLASSES[build["_target_"]]
+            kind = get_class(build["_target_"])
             assert build["mode"] in kind.MODES
             services = {
                 "llm": ScriptedLLM({}),

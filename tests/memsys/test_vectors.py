@@ -13,12 +13,14 @@ def brute_force(scores: list[float], k: int) -> list[int]:
 
 
 # Few distinct values, so that ties stand on the border of the top k again and again.
+@pytest.mark.slow
 @given(st.lists(st.sampled_from([-1.0, -0.0, 0.0, 0.25, 0.5, 1.0, float("-inf")]), max_size=60), st.integers(-1, 70))
 def test_best_agrees_with_sorting_everything(scores: list[float], k: int) -> None:
     assert best(scores, k) == brute_force(scores, k)
     assert best(np.asarray(scores, dtype=np.float32), k) == brute_force(scores, k)
 
 
+@pytest.mark.slow
 @given(st.lists(st.floats(-1, 1, width=32), max_size=200), st.integers(0, 60))
 def test_best_agrees_with_sorting_on_real_scores(scores: list[float], k: int) -> None:
     assert best(scores, k) == brute_force(scores, k)

@@ -52,6 +52,7 @@ def test_the_threshold_with_the_depth_nearest_to_the_published_one_is_written_as
     assert "target depth 4" in said
 
 
+@pytest.mark.slow
 def test_no_tree_is_built_beyond_the_one_that_reaches_its_depth_limit(
     calibrated: Callable[..., Any], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -55,6 +55,7 @@ def test_it_prints_what_the_door_computes(said: str, results: Path) -> None:
     assert wins > losses
 
 
+@pytest.mark.slow
 def test_the_telling_questions_show_question_gold_and_every_answer(said: str, results: Path) -> None:
     _, _, shown = said.partition("The 2 most telling questions, F1 (LoCoMo official)")
     assert [len(re.findall(rf"^ +{mark} ", shown, re.MULTILINE)) for mark in ("Q", "gold")] == [2, 2]
@@ -139,6 +140,7 @@ def test_zsh_gets_the_same_function_behind_its_own_start() -> None:
     assert completion.script("zsh").startswith("autoload")
 
 
+@pytest.mark.slow
 def test_an_unknown_name_raises_before_anything_is_built(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="no memory called"):
         compare.compare(["bm25", "nobody"], [*SETTINGS, f"results={tmp_path}"], None, 1, "narrow")

@@ -100,6 +100,7 @@ def test_address_and_version_of_a_service_are_part_of_a_runs_identity(described:
     assert described(title="Another", waived={"order lost": "it is a bag of words"}, untested="never").folder == folder
 
 
+@pytest.mark.slow
 def test_tables_say_what_is_waived_and_untested_outside_this_process_alone(described: Callable[..., Run]) -> None:
     (untested, waived) = waivers([described(untested="written from documentation", waived={"order lost": "a bag"})])
     assert untested == "UNTESTED: reference_http: written from documentation."

@@ -73,6 +73,7 @@ def files(folder: Path) -> dict[str, bytes]:
     }
 
 
+@pytest.mark.slow
 def test_a_frame_has_a_row_for_each_question_and_no_number_where_there_is_no_score(
     lab: Lab, bm25: Scored, nothing: Scored
 ) -> None:
@@ -145,6 +146,7 @@ def test_two_settings_of_one_memory_are_two_rows(lab: Lab, bm25: Scored) -> None
     assert len(table.pairs) == len(table.columns)
 
 
+@pytest.mark.slow
 def test_a_class_of_ones_own_is_a_memory(lab: Lab, own: type[MemorySystem]) -> None:
     answers = lab.ask(own, "locomo", k=2)
     assert answers.folder.name.startswith("newest-")
@@ -185,6 +187,7 @@ def test_what_cannot_be_compared_is_refused(lab: Lab, bm25: Scored, nothing: Sco
         lab.table(bm25, lab.score(nothing.answers, ["squad_f1"], []))
 
 
+@pytest.mark.slow
 def test_a_setting_that_is_none_is_refused_with_the_nearest() -> None:
     with pytest.raises(RunError, match=r"did you mean data\.size"):
         Lab("data.sise=3")

@@ -100,6 +100,7 @@ def asked(server: Mock) -> int:
     return sum(server.arrivals.values())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["table", "run"])
 def test_a_model_without_a_price_is_refused_before_any_data_set_is_loaded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], command: str
@@ -224,6 +225,7 @@ def test_a_table_under_a_cap_needs_no_plan_of_free_models(mock: tuple[Mock, str]
     assert "Plan" not in capsys.readouterr().out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "command",
     [

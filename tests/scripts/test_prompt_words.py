@@ -109,6 +109,7 @@ def test_the_memory_judge_of_realmem_asks_whether_the_retrieved_memories_contrad
     assert "contradict one another" in body("judge/realmem_memory")
 
 
+@pytest.mark.slow
 def test_every_prompt_says_which_one_it_stands_for_and_whose_words_it_has() -> None:
     for name in NAMES:
         prompt = PROMPTS[name]

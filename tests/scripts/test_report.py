@@ -119,6 +119,7 @@ def test_a_half_finished_run_says_what_is_missing(results: Path) -> None:
     assert data(results / "report", "set0-run2")["outcomes"].count("not reached") == 4
 
 
+@pytest.mark.slow
 def test_without_the_data_the_report_says_why_and_goes_on(results: Path) -> None:
     def gone(record: Mapping[str, Any]) -> Sequence[Case]:
         raise DataError("the file is not there; make fetch SET=invented")
@@ -243,6 +244,7 @@ def test_answers_that_judges_or_repeats_disagree_on_are_marked(kept: Path) -> No
     assert data(kept / "report", "set0-run0")["split"] == expected
 
 
+@pytest.mark.slow
 def test_an_older_table_and_a_damaged_run_are_named(results: Path) -> None:
     (results / "tables" / "older.md").write_text("# older")
     (next((results / "runs").glob("invented/memory1-*")) / "run.json").write_text("{")

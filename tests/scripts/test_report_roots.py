@@ -32,6 +32,7 @@ def test_public_data_and_ones_own_may_lie_in_different_folders(monkeypatch: pyte
         html_report._cases_of({}, (Path("mine2"), Path("public")))
 
 
+@pytest.mark.slow
 def test_a_data_folder_is_for_the_runs_on_real_files_and_not_for_those_on_samples(tmp_path: Path, capsys: Any) -> None:
     data, results = tmp_path / "data", tmp_path / "results"
     (data / "locomo").mkdir(parents=True)

@@ -111,6 +111,7 @@ def refusal(name: str) -> dict[str, str]:
     return {fault: verdict.faults[fault] for fault in verdict.unwaived(recipe.waived)}
 
 
+@pytest.mark.slow
 def test_a_memory_of_each_kind_passes(subtests: pytest.Subtests) -> None:
     for name in OF_EACH_KIND:
         with subtests.test(name):
@@ -125,6 +126,7 @@ def test_every_memory_of_the_tree_passes(subtests: pytest.Subtests) -> None:
                 assert refusal(name) == {}
 
 
+@pytest.mark.slow
 def test_what_is_waived_is_a_check_or_a_test_and_has_a_reason() -> None:
     for name in memories_here():
         waived = recipe_of(Dataset(), load_option("memory", name)).waived  # type: ignore[arg-type]

@@ -16,6 +16,7 @@ def found(answer: str, same: set[tuple[int, int]], *, official: bool) -> beam.Or
     return beam.ordered(EVENTS, beam.aligned(EVENTS, beam.lines_of(answer, official=official), same))
 
 
+@pytest.mark.slow
 def test_a_refusal_of_one_line_scores_by_tau_alone_and_nothing_in_the_corrected_score() -> None:
     refused = found(REFUSAL, set(), official=True)
     assert refused.tau_norm == pytest.approx(0.146447, abs=1e-6)

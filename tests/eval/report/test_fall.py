@@ -18,6 +18,7 @@ OF_FOUR: list[tuple[float, dict[str, float]]] = [
 LOSSES = [Loss(f"c{number % 6}", f"q{number}", "x", *lost) for number, lost in enumerate(OF_FOUR * 6)]
 
 
+@pytest.mark.slow
 def test_the_bars_fall_from_perfect_to_the_score_in_points_and_without_colour() -> None:
     points = fall_points(waterfall(LOSSES))
     assert [(point.x, round(point.y, 6)) for point in points] == [

@@ -36,6 +36,8 @@ from eval.report.tables import Measure
 from eval.statistics.stats import Estimate, Interval, preferred_interval
 from eval.structure.tree import Tree
 
+pytestmark = pytest.mark.slow
+
 QUESTIONS = tuple(Asked(case, f"q{number}", "", case, True, False) for case in ("a", "b") for number in (1, 2))
 PRINTED = Published("P", "T1", "D", "", "m", "", "", "acc", 50.0, 45.0, 55.0, None, "", "50.0")
 AT = Point("panel", "line", 0.5, 0.0)
@@ -258,7 +260,6 @@ def points_of(kind: str) -> list[Point]:
     return [*LINE, *([LEVEL] if kind == "lines" else [])]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["lines", "tree"])  # what is drawn by panels, and what is drawn whole
 def test_the_same_points_give_the_same_bytes(kind: str, tmp_path: Path) -> None:
     sheet = Sheet("Title", FOOT, kind)
@@ -271,7 +272,6 @@ def test_the_same_points_give_the_same_bytes(kind: str, tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["first.pdf", "first.png", "second.pdf", "second.png"]
 
 
-@pytest.mark.slow
 def test_every_kind_carries_title_panel_and_footnote(subtests: pytest.Subtests) -> None:
     for kind in sorted(KINDS):
         with subtests.test(kind=kind):
@@ -281,7 +281,6 @@ def test_every_kind_carries_title_panel_and_footnote(subtests: pytest.Subtests) 
             assert FOOT[0].split()[0] in " ".join(said)
 
 
-@pytest.mark.slow
 def test_nothing_is_drawn_beyond_the_paper(subtests: pytest.Subtests) -> None:
     for kind in sorted(KINDS):
         with subtests.test(kind=kind):
@@ -320,7 +319,6 @@ def test_many_intervals_are_strokes_side_by_side_that_the_panel_holds() -> None:
     assert high > 0.9
 
 
-@pytest.mark.slow
 def test_only_the_panels_that_are_named_have_a_logarithmic_axis() -> None:
     points = [replace(AT, x=x, y=10**x, panel=panel) for panel in ("share", "bytes") for x in (1.0, 2.0)]
     named = {
@@ -354,7 +352,6 @@ def test_settings_at_equal_distances_keep_their_order_as_numbers() -> None:
     assert list(axes.get_xticks()) == [2.0, 0.0, 1.0]
 
 
-@pytest.mark.slow
 def test_bars_are_as_long_as_their_values_and_say_them() -> None:
     (axes,) = draw(Sheet("Title", FOOT, "bars"), [replace(AT, x="a", y=0.25), replace(AT, x="b", y=1234.5)]).axes
     assert [bar.get_width() for bar in axes.patches] == [0.25, 1234.5]
@@ -385,7 +382,6 @@ def test_only_the_non_dominated_are_named_in_a_pareto_figure() -> None:
     assert "Bad" not in texts(figure)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("free", [True, False])
 def test_a_pareto_figure_of_34_rows_keeps_labels_and_ticks_apart_and_on_the_paper(free: bool) -> None:
     rng = np.random.default_rng(0)

@@ -184,6 +184,7 @@ def test_spread_is_taken_around_the_centroid_of_all_histories(tmp_path: Path) ->
     assert spread(tmp_path, "spread", 2) is None
 
 
+@pytest.mark.slow
 def test_silhouette_and_separation_compare_histories(tmp_path: Path) -> None:
     """Cosine distances .4 within, 2 and 1.6 between; centroids (±.8, ±.4), √3.2 apart, every node √.2 from its own."""
     case(tmp_path, "a", [[1, 0], [0.6, 0.8]])

@@ -135,6 +135,7 @@ def test_while_it_is_off_nothing_of_it_is_imported() -> None:
     assert done.stdout.strip().endswith("[]")
 
 
+@pytest.mark.slow
 def test_without_the_package_or_with_a_collector_elsewhere_the_setting_is_refused(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -150,6 +151,7 @@ def test_without_the_package_or_with_a_collector_elsewhere_the_setting_is_refuse
     network.forbid_network(False)
 
 
+@pytest.mark.slow
 def test_worker_processes_are_refused_because_spans_are_those_of_this_process(tmp_path: Path) -> None:
     lab = Lab("profile=smoke", f"results={tmp_path}")
     traced = lab.cfg.changed(logger={"name": "otel"}, executor="processes")

@@ -59,6 +59,7 @@ def test_calls_carry_the_version_and_the_key_in_a_header_of_its_own(
     assert azure[0] == [("2024-10-21", "azure-key-1", False)] * 2
 
 
+@pytest.mark.slow
 def test_a_run_takes_such_a_url_from_its_command_line(
     azure: tuple[list[tuple[str, str, bool]], str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -31,6 +31,8 @@ from scripts.commands.batch import main
 from scripts.mock.batches import BatchQuirks
 from scripts.mock.endpoint import Mock, application, serving
 
+pytestmark = pytest.mark.slow
+
 SETTINGS = ModelSettings("mock", usd_per_million_in=1.0, usd_per_million_out=2.0)
 QUICK = BatchSettings(idle=0.05, poll=0.02)
 REQUESTS = [Request((("user", f"question {number}"),), "test.step", max_tokens=16) for number in range(20)]
@@ -78,7 +80,6 @@ def live_answers(url: str, tmp_path: Path) -> list[str]:
     return texts
 
 
-@pytest.mark.slow
 def test_calls_that_arrive_together_are_one_batch_with_the_live_answers(
     cache: Path, store: CacheStore, tmp_path: Path
 ) -> None:
@@ -111,7 +112,6 @@ def test_draws_of_one_prompt_are_calls_of_their_own(cache: Path, store: CacheSto
     assert len(mock.batches.files["file-0"].splitlines()) == 3
 
 
-@pytest.mark.slow
 def test_only_what_expired_or_failed_is_sent_again(cache: Path, store: CacheStore, tmp_path: Path) -> None:
     mock = Mock(batches=BatchQuirks(expired=0.3, failed=0.3))
     with serving(application(mock)) as url:
@@ -241,7 +241,6 @@ def test_collected_calls_wait_in_the_journal_and_imported_replies_answer_them(ca
         assert answers(endpoint, store, REQUESTS[7:8])[0].text == "from the cluster"
 
 
-@pytest.mark.slow
 def test_two_commands_with_one_cache_both_end_and_nothing_is_sent_twice(cache: Path, store: CacheStore) -> None:
     mock = Mock(batches=BatchQuirks(delay=0.3, upload=0.2))
     with (
@@ -281,7 +280,6 @@ sys.stdin.read()  # until it is killed
 """
 
 
-@pytest.mark.slow
 def test_what_a_killed_command_left_is_taken_over_by_one_that_runs(
     cache: Path, store: CacheStore, tmp_path: Path
 ) -> None:
@@ -316,7 +314,6 @@ def test_calls_in_a_received_cache_that_nobody_waits_for_are_not_sent(cache: Pat
     assert sum(mock.answered.values()) == 3
 
 
-@pytest.mark.slow
 def test_a_cancelled_batch_ends_the_command_and_is_not_sent_again(cache: Path, store: CacheStore) -> None:
     mock = Mock(batches=BatchQuirks(cancelled=1))
     with serving(application(mock)) as url:
@@ -376,7 +373,6 @@ def test_a_batch_behind_many_newer_ones_is_found(cache: Path, store: CacheStore)
         provider.close()
 
 
-@pytest.mark.slow
 def test_a_batch_that_the_provider_no_longer_knows_is_named_and_can_be_forgotten(
     cache: Path, store: CacheStore, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -194,6 +194,7 @@ def test_a_declared_purpose_names_the_calls_and_tells_the_engine_where_the_text_
         gateway.close()
 
 
+@pytest.mark.slow
 def test_a_gateway_in_front_of_another_in_one_process_embeds_many_texts_at_once(tmp_path: Path) -> None:
     behind = Gateway(EngineUpstream(ExtractiveLLM()), HashingEmbedder(32), None, "live")
     try:

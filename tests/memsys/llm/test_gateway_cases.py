@@ -136,6 +136,7 @@ def test_names_of_cases_differ() -> None:
     assert len({case.name for case in CASES}) == len(CASES)
 
 
+@pytest.mark.slow
 def test_vectors_have_the_dimensions_that_were_asked_for(played: Mapping[str, Played]) -> None:
     for case in CASES:
         if case.path == EMBEDDINGS and case.status == 200 and isinstance(wanted := case.body.get("dimensions"), int):

@@ -25,6 +25,8 @@ from memsys.systems.raptor.clustering import Clustering, clusters
 from memsys.tokens import count_tokens
 from memsys.vectors import normalised
 
+pytestmark = pytest.mark.slow
+
 CONF = Path(__file__).parents[3] / "conf" / "memory"
 SUMMARISE = "raptor.summarise"
 PCA = Clustering(reducer="pca", dimension=3, max_components=6)
@@ -175,7 +177,6 @@ def test_fewer_than_five_nodes_are_one_group_however_long(count: int) -> None:
     assert clusters(blobs(4, 1)[:count], np.full(count, 9999), PCA, PCA) == [list(range(count))]
 
 
-@pytest.mark.slow
 def test_a_node_between_two_groups_is_in_both_unless_the_threshold_is_a_half() -> None:
     angles = np.concatenate([np.linspace(0, 0.5, 30), np.linspace(0.42, 0.92, 30)])
     vectors = np.stack([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32)
@@ -270,7 +271,6 @@ def test_the_same_history_makes_the_same_tree(tree: tuple[Raptor, ScriptedLLM]) 
     assert shape(again) == shape(tree[0])
 
 
-@pytest.mark.slow
 def test_consolidating_in_between_changes_nothing() -> None:
     units = history()
     made, llm = memory()
@@ -436,7 +436,6 @@ def test_settings_that_cannot_work_are_refused() -> None:
         memory(chunk_tokens=0)
 
 
-@pytest.mark.slow
 def test_a_recall_holds_2000_tokens_as_in_the_paper_and_ten_nodes_of_3500_as_in_the_released_code() -> None:
     """RAPTOR's question answering took collapsed trees of 2,000 tokens, about 20 nodes; the code's defaults are 10 and 3,500."""
     paper, code = (yaml.safe_load((CONF / f"{name}.yaml").read_text())["build"] for name in ("raptor", "raptor_code"))

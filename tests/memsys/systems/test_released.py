@@ -186,6 +186,7 @@ def test_a_line_has_the_speaker_in_front_if_there_is_one(toy: Callable[..., Rele
     assert lines == ["Mara:  I left: \n“now”", "A passage: of a document.", "Bo: "]
 
 
+@pytest.mark.slow
 def test_closing_is_awaited_and_closes_the_loop(
     toy: Callable[..., Released], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

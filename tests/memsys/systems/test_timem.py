@@ -478,6 +478,7 @@ def test_a_failed_call_is_not_taken_for_a_reply() -> None:
 # --- consolidation -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("segment", [1, 3])
 def test_consolidating_at_any_point_leaves_no_trace(segment: int) -> None:
     units = history(*MONTHS[:6])

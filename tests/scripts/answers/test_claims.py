@@ -400,6 +400,7 @@ def test_text_of_others_is_inert(make: Make) -> None:
     assert inert("a|b") == "a\\|b"
 
 
+@pytest.mark.slow
 def test_claims_are_chosen_by_name_and_by_data_set() -> None:
     assert [claim.name for claim in chosen(["memorylake"])] == ["memorylake"]
     assert {claim.dataset for claim in chosen(["BEAM"])} == {"BEAM"}

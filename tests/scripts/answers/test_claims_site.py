@@ -31,6 +31,8 @@ from scripts.command import verb
 from scripts.commands import claims as claims_command
 from scripts.commands import claims_site
 
+pytestmark = pytest.mark.slow
+
 Invent = Callable[..., ScoredClaim]
 DAY = Wanted("2026-11-24")
 FREE, CLOSED = terms_of("MIT", False), terms_of("none stated", False)
@@ -333,7 +335,6 @@ def planted(tmp_path: Path, invent: Invent) -> Path:
     return site(tmp_path, *scored, missing={NASTY: huge}, wanted=Wanted("2026-11-24", "", NASTY))
 
 
-@pytest.mark.slow
 def test_planted_texts_become_no_tag_no_attribute_and_no_address(planted: Path) -> None:
     known = {
         "html",
@@ -401,7 +402,6 @@ def test_planted_texts_become_no_tag_no_attribute_and_no_address(planted: Path) 
             assert re.fullmatch(r"[\w.#-]+|https://github\.com/[^\s\"'<>]*", value), (name, tag, value[:80])
 
 
-@pytest.mark.slow
 def test_planted_texts_turn_no_direction_end_no_script_and_stay_short(planted: Path) -> None:
     for name, text in texts(planted).items():
         assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]", text), name
@@ -414,7 +414,6 @@ def test_planted_texts_turn_no_direction_end_no_script_and_stay_short(planted: P
     ElementTree.fromstring((planted / "atom.xml").read_bytes())
 
 
-@pytest.mark.slow
 def test_names_of_claims_become_names_of_files_in_the_site(planted: Path) -> None:
     names = [path.relative_to(planted).as_posix() for path in planted.rglob("*") if path.is_file()]
     assert all(re.fullmatch(r"(data/)?[\w.-]{1,90}", name) for name in names), names
@@ -451,7 +450,6 @@ def entries(folder: Path) -> list[dict[str, str]]:
     return [{name: each.findtext(f"{{{ATOM}}}{name}", "") for name in names} for each in feed.iter(f"{{{ATOM}}}entry")]
 
 
-@pytest.mark.slow
 def test_the_same_numbers_give_the_same_bytes(tmp_path: Path, many: Any) -> None:
     first, second = (site(tmp_path / name, *many(3, 40)) for name in "ab")
     before = {path.name: path.read_bytes() for path in first.rglob("*") if path.is_file()}

@@ -67,6 +67,7 @@ def test_the_mem0_form_leaves_out_what_failed_and_counts_it(
     assert sum(map(len, json.loads(file.read_text()).values())) == 47
 
 
+@pytest.mark.slow
 def test_an_exported_run_passes_check_answers_and_its_audit_gives_the_runs_own_scores(
     bm25: Scored, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

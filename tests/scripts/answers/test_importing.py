@@ -153,12 +153,14 @@ def test_effort_is_shown_where_the_file_has_it_and_is_never_zero_elsewhere(tmp_p
     assert "evidence@" not in table  # nobody recorded the recall, so there is none of 0
 
 
+@pytest.mark.slow
 def test_a_failed_answer_is_an_error_and_not_a_wrong_answer(tmp_path: Path, lab: Lab) -> None:
     own = scored(lab, omnimemeval_file(tmp_path))
     counts = own.cells["mem0_f1"].counts()
     assert (counts.scored, counts.errored) == (3, 1)
 
 
+@pytest.mark.slow
 def test_questions_of_one_text_are_joined_by_order_when_the_file_has_them_all(tmp_path: Path, lab: Lab) -> None:
     first, second = mem0_record(TWICE, "Harrow Basin"), mem0_record(TWICE, "Orrin")
     own = scored(lab, mem0_file(tmp_path, first, second))
@@ -196,6 +198,7 @@ def test_another_gold_answer_or_category_is_noted_and_ours_is_scored(tmp_path: P
     assert [note for note in facts["notes"] if "the file's category is 3, ours 4" in note]
 
 
+@pytest.mark.slow
 def test_conversations_keep_their_numbers_when_the_data_are_cut(tmp_path: Path) -> None:
     lab = Lab("profile=smoke", f"results={tmp_path / 'results'}", "data.max_cases=1")
     own = [mem0_record(question, "Brioche") for question in QUESTIONS]
@@ -230,6 +233,7 @@ def test_imported_answers_compare_with_a_memory_of_ours(tmp_path: Path, lab: Lab
     assert table.use.startswith("comparing imported rows; what stand-ins answered")
 
 
+@pytest.mark.slow
 def test_runs_and_inspect_take_an_imported_run(tmp_path: Path, lab: Lab) -> None:
     folder = scored(lab, mem0_file(tmp_path)).answers.folder
     (run,) = folders(tmp_path / "results")
