@@ -19,7 +19,9 @@ WORDS = "memory dataset"
 
 
 def main(cfg: Single) -> int:
-    """Run the job of one configuration; return its exit code."""
-    from scripts.lab.conformance import conformance
+    """Examine one memory; return 1 if it is refused."""
+    from scripts.lab.conformance import examined
+    from scripts.lab.lab import Lab
 
-    return conformance(cfg)
+    lab = Lab(cfg=cfg)
+    return 0 if examined(lab, lab.load(), lab.memory()) else 1

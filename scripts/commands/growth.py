@@ -39,9 +39,11 @@ def main(cfg: Growth) -> int:
     from eval.files.store import replace_file
     from scripts.assembly.scorers import answer_metric
     from scripts.assembly.steps import check_no_replay
-    from scripts.lab.single import single_run
+    from scripts.lab.lab import Lab
 
-    run, dataset, models = single_run(cfg)
+    lab = Lab(cfg=cfg)
+    dataset = lab.load()
+    run = lab.run(lab.memory(), dataset)
     check_no_replay(cfg, run, "growth")
     metric = answer_metric(dataset.config) if cfg.score and cfg.questions else None
     schedule = Schedule(
@@ -50,8 +52,10 @@ def main(cfg: Growth) -> int:
     path = growth_file(run, dataset.name, schedule)
     text = measure(run, dataset.name, schedule, metric.score if metric else None)
     replace_file(path, text)
-    if models.stand_ins:
-        print(f"STAND-IN: {', '.join(models.stand_ins)} filled by offline engines; these are not the costs of models.")
+    if lab.models.stand_ins:
+        print(
+            f"STAND-IN: {', '.join(lab.models.stand_ins)} filled by offline engines; these are not the costs of models."
+        )
     print(text, end="")
     for line in summary(text) if schedule.questions else ():
         print(line)

@@ -14,7 +14,6 @@ from pathlib import Path
 
 from eval.analysis.leaks import Report, check
 from eval.report.counted import counted
-from scripts.assembly.runs import memory_run, reader
 from scripts.assembly.steps import check_no_replay
 from scripts.lab.lab import Lab
 from scripts.setup.arguments import verb_parser
@@ -30,16 +29,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; return 1 if gold was found, 2 with one line on standard error for an error that the user can fix."""
     parser = verb_parser("leaks", __doc__)
     parser.add_argument("settings", nargs="*", metavar="key=value", help="memory=bm25 dataset=locomo data.size=20 …")
-    args = parser.parse_args(arguments)
-    return _check(args.settings)
-
-
-def _check(settings: Sequence[str]) -> int:
+    settings = parser.parse_args(arguments).settings
     with tempfile.TemporaryDirectory() as folder:
         lab = Lab(*OFFLINE, *settings, f"results={folder}")
         dataset, option = lab.load(), lab.memory()
-        reading = reader(lab.cfg.protocol.reader or dataset.config["reader"])
-        run = memory_run(lab.cfg, lab.models, dataset, option, reading, unit=lab.cfg.protocol.unit)
+        run = lab.run(option, dataset)
         check_no_replay(lab.cfg, run, "the search for leaks")
         found = check(replace(run, folder=Path(folder) / "marked"))
     print("\n".join(report_lines(f"{option['title']} on {dataset.title}", found)))

@@ -29,7 +29,7 @@ def main(cfg: Load) -> int:
     from eval.analysis.load import Plan, as_csv, load_file, measure
     from eval.files.store import RunError, replace_file
     from eval.running.loop import clear_up
-    from scripts.lab.single import single_run
+    from scripts.lab.lab import Lab
 
     if cfg.replay:
         raise RunError("replay=true: load measures the memory itself, not the cache; leave replay=true out")
@@ -39,7 +39,9 @@ def main(cfg: Load) -> int:
         tuple(cfg.users),
         *(cfg.writes, cfg.reads, cfg.write_rate, cfg.read_rate, cfg.patience, cfg.seconds),
     )
-    run, dataset, models = single_run(cfg)
+    lab = Lab(cfg=cfg)
+    dataset = lab.load()
+    run = lab.run(lab.memory(), dataset)
     clear_up([run])
     path = load_file(run, dataset.name, plan)
     levels: list[Level] = []
@@ -48,8 +50,10 @@ def main(cfg: Load) -> int:
         # The file is written after each level, so a failure of the next level loses nothing.
         replace_file(path, as_csv(run.name, dataset.name, levels))
     print("\n".join(lines(f"{cfg.memory['title']} on {dataset.title}", plan, levels)))
-    if models.stand_ins:
-        print(f"STAND-IN: {', '.join(models.stand_ins)} filled by offline engines; these are not the times of models.")
+    if lab.models.stand_ins:
+        print(
+            f"STAND-IN: {', '.join(lab.models.stand_ins)} filled by offline engines; these are not the times of models."
+        )
     print(f"written: {path}")
     sent = sum(level.tally.sent.total() for level in levels)
     errors = sum(level.tally.errors.total() for level in levels)

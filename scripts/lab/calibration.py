@@ -18,8 +18,6 @@ from eval.files.store import RunError, replace_file
 from eval.report.published import find, read_published
 from eval.running.run import Run, build_memory
 from memsys.tokens import count_tokens
-from scripts.assembly.readiness import prepared
-from scripts.assembly.runs import memory_run, reader
 from scripts.assembly.steps import check_no_replay
 from scripts.lab.lab import Lab
 from scripts.tables.captions import models_line
@@ -46,27 +44,25 @@ class Trial:
 def calibrate(cfg: Calibrate) -> int:
     """Build, print and write."""
     lab = Lab(cfg=cfg)
-    dataset, models, memory = lab.load(), prepared(lab.cfg, lab.models), lab.memory()
+    dataset, memory = lab.load(), lab.memory()
     if memory["build"].get("compatibility") != "cosine":
         raise RunError(
             f"{memory['name']} places units by no cosine; calibrate fits {SETTING} of such a memory: segtree_cosine"
         )
     target = cfg.target_depth or _published_depth(dataset.title)
-    answering = reader(dataset.config["reader"])
     trials = []
     for value in sorted(set(cfg.tau_c)):
-        changed = {**memory, "build": {**memory["build"], SETTING: value}}
-        run = memory_run(lab.cfg, models, dataset, changed, answering, unit=cfg.protocol.unit)
+        run = lab.run({**memory, "build": {**memory["build"], SETTING: value}}, dataset)
         check_no_replay(cfg, run, "calibrate")
         case = _history(run.cases, cfg.history)
         trials.append(_trial(run, case, value))
         if trials[-1].at_max_depth and trials[-1].depth > target:
             break  # stop: a higher threshold only opens more roots, and every tree costs the calls of a whole build
     chosen = nearest(trials, target)
-    embedder = models.embedder_name
+    embedder = lab.models.embedder_name
     path = Path(cfg.results) / "calibrated" / f"{memory['name']}-{re.sub(r'[^A-Za-z0-9._-]+', '_', embedder)}.yaml"
     replace_file(path, settings_file(memory, chosen, embedder, f"{dataset.name}, history {case.id}", target))
-    print(f"{memory['title']} on history {case.id} of {dataset.title}, embedder {embedder}. {models_line(models)}.")
+    print(f"{memory['title']} on history {case.id} of {dataset.title}, embedder {embedder}. {models_line(lab.models)}.")
     print(shown(trials, chosen, target))
     print(f"written: {path}")
     print(f"copy it to conf/memory/{memory['name']}.yaml of the working folder: tables and figures then take it")

@@ -1,10 +1,10 @@
-"""`memsys-bench conformance`: build the memory as a run would, write and read test facts (canaries), print the results."""
+"""Build a memory as a run would, write and read test facts (canaries), print the results."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from eval.conformance.checks import FAULTS, ConformanceResult
 from eval.files.store import RunError
@@ -14,15 +14,6 @@ from scripts.assembly.steps import check_no_replay
 from scripts.lab.lab import Lab
 from scripts.tables.captions import models_line
 from scripts.tables.facts import examine_and_keep
-
-if TYPE_CHECKING:
-    from scripts.settings.schema import Single
-
-
-def conformance(cfg: Single) -> int:
-    """Examine one memory; return 1 if it is refused."""
-    lab = Lab(cfg=cfg)
-    return 0 if examined(lab, lab.load(), lab.memory()) else 1
 
 
 def examined(lab: Lab, dataset: Data, memory: Mapping[str, Any]) -> bool:

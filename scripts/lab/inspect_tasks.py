@@ -31,7 +31,6 @@ from memsys.llm.replies import why_none
 from memsys.tokens import count_tokens
 from scripts.assembly.agreement import ask_without_plan
 from scripts.assembly.datasets import Data
-from scripts.assembly.runs import memory_run, reader
 from scripts.assembly.scorers import metrics
 from scripts.lab.lab import Lab
 from scripts.setup.options import options
@@ -44,9 +43,9 @@ OUTCOME = "memsys_outcome"
 class Histories:
     """The recalls of one memory on the histories of one data set; each history is written and read once."""
 
-    def __init__(self, run: Run, cases: Sequence[Case]) -> None:
+    def __init__(self, run: Run) -> None:
         self.run = run
-        self._cases = {case.id: case for case in cases}
+        self._cases = {case.id: case for case in run.cases}
         self._locks = {name: threading.Lock() for name in self._cases}
         self._recalls: dict[str, dict[str, Recall | Exception]] = {}
 
@@ -117,7 +116,10 @@ def _remember(
         raise RunError(f"reader must be inspect or ours, found {reader!r}")
     lab = Lab(*settings, probe=reader == "ours")
     ask_without_plan(lab.cfg, lab.models)
-    histories = _histories(lab, memory, lab.load(dataset))
+    option = lab.memory(memory)
+    if option.get("control"):
+        raise RunError(f"{option['name']} is made of the answer key, which no solver may see")
+    histories = Histories(lab.run(option, lab.load(dataset)))
 
     async def solve(state: Any, generate: Any) -> Any:
         key = state.metadata["case"], state.metadata["question"]
@@ -142,15 +144,6 @@ def _answered(state: Any, text: str) -> Any:
     state.output = ModelOutput.from_content("memsys-bench", text)
     state.completed = True
     return state
-
-
-def _histories(lab: Lab, memory: str, dataset: Data) -> Histories:
-    option = lab.memory(memory)
-    if option.get("control"):
-        raise RunError(f"{option['name']} is made of the answer key, which no solver may see")
-    chosen = reader(lab.cfg.protocol.reader or dataset.config["reader"])
-    run = memory_run(lab.cfg, lab.models, dataset, option, chosen, unit=lab.cfg.protocol.unit)
-    return Histories(run, dataset.cases)
 
 
 remember = solver("remember")(_remember)

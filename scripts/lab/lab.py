@@ -192,12 +192,19 @@ class Lab:
             self._check_endpoints()
         return self._agreed
 
+    def run(self, memory: Mapping[str, Any], dataset: Data, replicate: int = 0) -> Run:
+        """Describe the run of a memory, as `memory` returns it; nothing is built.
+
+        Raises:
+            RunError: a setting of the memory is refused.
+        """
+        reading = reader(self.cfg.protocol.reader or dataset.config["reader"])
+        unit = self.cfg.protocol.unit
+        return memory_run(self.cfg, self.models, dataset, memory, reading, unit=unit, replicate=replicate)
+
     def _runs(self, memory: Mapping[str, Any], dataset: Data, builds: int | None = None) -> list[Run]:
-        reading, unit = reader(self.cfg.protocol.reader or dataset.config["reader"]), self.cfg.protocol.unit
-        return [
-            memory_run(self.cfg, self.models, dataset, memory, reading, unit=unit, replicate=replicate)
-            for replicate in range(self.cfg.build.replicates if builds is None else builds)
-        ]
+        number = self.cfg.build.replicates if builds is None else builds
+        return [self.run(memory, dataset, replicate) for replicate in range(number)]
 
     def ask(
         self,

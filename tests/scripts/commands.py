@@ -8,12 +8,12 @@ from typing import Any
 from omegaconf import DictConfig
 
 from scripts.commands import change as changing
+from scripts.commands import conformance as conforming
 from scripts.commands import figures, run
 from scripts.commands import growth as growing
 from scripts.commands import load as loading
 from scripts.commands import reproduce as reproducing
 from scripts.lab import calibration
-from scripts.lab import conformance as conforming
 from scripts.settings.checking import checked
 from scripts.settings.schema import Settings
 from scripts.setup.exits import guarded
@@ -44,7 +44,7 @@ def ended(job: Job, command: str) -> Job:
 budgets = ended(equal_budgets.equal_budgets, "budgets")
 calibrate = ended(calibration.calibrate, "calibrate")
 change = ended(changing.main, "change")
-conformance = ended(conforming.conformance, "config")
+conformance = ended(conforming.main, "config")
 figure = ended(figures.main, "figures")
 load = ended(loading.main, "load")
 growth = ended(growing.main, "growth")

@@ -29,7 +29,7 @@ from tests.rigs.campaign.trial import SIGNALS, Outcome, settings
 
 IMPORTED_BY_RUNS = (
     *("aiohttp.web", "bm25s", "hydra", "jsonschema_rs", "numpy", "pydantic", "uvloop"),
-    *("scripts.setup.launch", "scripts.lab.single", "scripts.commands.run"),
+    *("scripts.setup.launch", "scripts.lab.lab", "scripts.commands.run"),
 )
 """This list only saves time: a module that is missing here or not installed is imported by each task that needs it."""
 
