@@ -28,12 +28,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--to", type=Path, metavar="FILE", help="the card's file")
     args = parser.parse_args(arguments)
-    return _write(args.what, args.to)
-
-
-def _write(what: Sequence[str], to: Path | None) -> int:
-    if "/" in what[0] or Path(what[0]).is_dir():
-        folders = [Path(name) for name in what]
+    if "/" in args.what[0] or Path(args.what[0]).is_dir():
+        folders = [Path(name) for name in args.what]
         text = "\n".join(run_card(folder, RunFolder(folder).record()) for folder in folders)
         file = (
             RunFolder(folders[0]).results
@@ -41,8 +37,8 @@ def _write(what: Sequence[str], to: Path | None) -> int:
             / f"{folders[0].name}{f'-and-{len(folders) - 1}' if folders[1:] else ''}.md"
         )
     else:
-        text, file = _of_table(what[0], what[1:])
-    file = to or file
+        text, file = _of_table(args.what[0], args.what[1:])
+    file = args.to or file
     replace_file(file, text)
     print(text)
     print(f"written: {file}")

@@ -8,7 +8,6 @@ needs, 1 if something is missing, 2 if the file cannot be read. `export --format
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -40,10 +39,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--option", action="append", default=[], metavar="NAME=VALUE", help="an option of the form")
     add_data_folder(parser)
     args = parser.parse_args(arguments)
-    return _check(args)
-
-
-def _check(args: argparse.Namespace) -> int:
     known = forms(args.forms) if args.forms else forms()
     options = dict(option.partition("=")[::2] for option in args.option)
     files = [parsed(path) for path in args.file]

@@ -125,10 +125,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--head", action="store_true", help="eight claims, 80 columns wide, as in README; writes nothing"
     )
     args = parser.parse_intermixed_args(arguments)
-    return _audit(args)
-
-
-def _audit(args: argparse.Namespace) -> int:
     settings = [name for name in args.names if "=" in name]
     wanted = chosen(HEAD_NAMES if args.head else [name for name in args.names if "=" not in name])
     if args.judge:

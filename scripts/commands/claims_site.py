@@ -39,16 +39,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--workers", type=whole(1, 64), default=min(2, os.cpu_count() or 1), help="processes")
     args = parser.parse_args(arguments)
-    return _site(args)
-
-
-def _day(text: str) -> str:
-    if not DAY.fullmatch(text):
-        raise argparse.ArgumentTypeError(f"expected a day such as 2026-11-24, found {text!r}")
-    return text
-
-
-def _site(args: argparse.Namespace) -> int:
     if args.url and not args.url.startswith(("https://", "http://")):
         raise RunError(f"--url: expected an address that begins with https://, found {args.url!r}")
     scored, missing = scored_claims(chosen(args.names), data_root(args.data), args.workers)
@@ -62,3 +52,9 @@ def _site(args: argparse.Namespace) -> int:
     for name, why in missing.items():
         print(f"not there: {name}: {why}")
     return 1 if missing else 0
+
+
+def _day(text: str) -> str:
+    if not DAY.fullmatch(text):
+        raise argparse.ArgumentTypeError(f"expected a day such as 2026-11-24, found {text!r}")
+    return text

@@ -170,8 +170,6 @@ class Telling:
     question: Asked
     scores: tuple[float | None, ...]
     """Score of each memory; None where there is no score."""
-    gap: float
-    """The largest distance between the first memory and another one."""
 
 
 def telling(cells: Sequence[Cell], count: int) -> list[Telling]:
@@ -189,6 +187,6 @@ def telling(cells: Sequence[Cell], count: int) -> list[Telling]:
             continue
         gaps = [abs(own - score) for score in scores[1:] if score is not None]
         if gaps and max(gaps) > 0:
-            ranked.append((max(gaps), fmean(gaps), Telling(question, scores, max(gaps))))
+            ranked.append((max(gaps), fmean(gaps), Telling(question, scores)))
     ranked.sort(key=lambda entry: (-entry[0], -entry[1]))  # the sort is stable: equal gaps keep the order of the data
     return [entry for _, _, entry in ranked[:count]]

@@ -33,10 +33,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if args.set not in ("all", *download_names()):
         known = ", ".join(download_names())
         raise RunError(f"no data set called {args.set!r}{nearest(args.set, download_names())}; there are: {known}")
-    return _fetched(args)
-
-
-def _fetched(args: argparse.Namespace) -> int:
     failed, unreachable = 0, dict[str, None]()
     for name in set_names() if args.set == "all" else [args.set]:
         try:

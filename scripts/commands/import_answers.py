@@ -45,18 +45,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("file", type=Path, help="a file of answers, or a run folder")
     parser.add_argument("settings", nargs="*", metavar="key=value", help="as=memobase dataset=locomo …")
     args = parser.parse_args(arguments)
-    return _import(args.file, args.settings)
-
-
-def _import(file: Path, settings: Sequence[str]) -> int:
-    own, rest = _split(settings)
+    own, rest = _split(args.settings)
     origin = Origin(own.get("as", ""), *(own.get(name, "") for name in ("title", "by", "licence", "source")))
     if not origin.name:
         raise RunError("as= is missing: name the run, such as as=memobase")
     from scripts.lab.lab import Lab
 
     lab = Lab("data.source=real", *rest)
-    answers = lab.imported(file, origin, format=own.get("format"))
+    answers = lab.imported(args.file, origin, format=own.get("format"))
     config = answers.dataset.config
     scored = lab.score(answers, lexical(config["metrics"]), list(lab.cfg.protocol.judges or []))
     table = lab.table(replace(scored, cells={**their_cells(answers), **scored.cells}))

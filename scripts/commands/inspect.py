@@ -17,7 +17,6 @@ import argparse
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 from data_loaders.schema import DataError, Gold, Question
@@ -26,7 +25,7 @@ from eval.files.records import Prediction
 from eval.files.run_folder import RunFolder, RunRecord, judged_by, metric_of, read_efforts, read_items, read_predictions
 from eval.files.store import RunError
 from eval.judging.agreement import RIGHT
-from eval.judging.score_files import graded_files, read_scores, score_lines
+from eval.judging.score_files import graded_files, mean_values, score_lines
 from eval.report.counted import counted
 from eval.report.sent_prompt import sent_prompt
 from eval.structure.tree import Tree, ancestors, depths, read_tree
@@ -109,23 +108,13 @@ def reader_lines(case_folder: Path, prediction: Prediction) -> list[str]:
     ]
 
 
-def recall_lines(
-    case_folder: Path, prediction: Prediction, tree: Tree | None, width: int, evidence: Sequence[str] = ()
-) -> list[str]:
-    """The recalled items, in the order in which the memory returned them; items that hold evidence turns name them."""
-    items = read_items(case_folder)
-    return item_lines(
-        [(items[key], score) for key, score in zip(prediction.items, prediction.scores, strict=True)],
-        tree,
-        width,
-        evidence,
-    )
-
-
 def item_lines(
     recalled: Sequence[tuple[Mapping[str, Any], float]], tree: Tree | None, width: int, evidence: Sequence[str] = ()
 ) -> list[str]:
-    """Items with their scores; items that are nodes of the tree also with depth and ancestors."""
+    """Items with their scores, in the order in which the memory returned them; items that hold evidence turns name them.
+
+    Items that are nodes of the tree have depth and ancestors, too.
+    """
     place = {} if tree is None else {node: number for number, node in enumerate(tree.ids)}
     deep, above = ([], []) if tree is None else (depths(tree), ancestors(tree))
     lines = ["Index  Score    Level  Depth  Ancestors"]
@@ -176,8 +165,13 @@ def inspect(
     """
     record = RunFolder(run_folder).record()
     folder, prediction = find_prediction(run_folder, question_id, case_id)
-    tree = read_tree(folder)
     asked, evidence = question_lines(record, prediction, root)
+    if record.imported:
+        recall = [f"Imported  {described(record.imported)}", "Recall    not recorded"]
+    else:
+        items = read_items(folder)
+        recalled = [(items[key], score) for key, score in zip(prediction.items, prediction.scores, strict=True)]
+        recall = item_lines(recalled, read_tree(folder), width, evidence)
     ended = "" if prediction.outcome == "answered" else f"  [{prediction.outcome}: {prediction.error}]"
     page = [
         f"Run       {record.name} on {record.dataset['name']} ({record.data_status} data), case {prediction.case_id}, "
@@ -188,7 +182,7 @@ def inspect(
         "Verdicts",
         *verdict_lines(run_folder, prediction),
         "",
-        *(_imported_lines(record) or recall_lines(folder, prediction, tree, width, evidence)),
+        *recall,
     ]
     return [visible(line) for line in page]
 
@@ -277,12 +271,6 @@ SHOWN = ("Query", "Categ", "Gold ")
 """Beginnings of the lines about a question that the list of wrong answers shows."""
 
 
-def _imported_lines(record: RunRecord) -> list[str]:
-    """The source of imported answers, in place of the recall; empty for a run of this harness."""
-    facts = record.imported
-    return [] if not facts else [f"Imported  {described(facts)}", "Recall    not recorded"]
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the page; return 2 with one line on standard error for an error that the user can fix."""
     parser = argparse.ArgumentParser(prog=as_called("python -m scripts inspect"), description=__doc__)
@@ -350,17 +338,11 @@ def score_file(run_folder: Path, metric: str | None) -> Path:
 
 def wrong_answers(run_folder: Path, scores: Path) -> list[WrongAnswer]:
     """The wrong and the unscored answers, in the order of the cases' folders and of the answers in them."""
-    by_question = read_scores(scores)
+    means = mean_values(scores)
     wrong = []
     for folder in RunFolder(run_folder).cases():
         for prediction in read_predictions(folder).values():
-            values = [line["value"] for line in by_question.get((prediction.case_id, prediction.question_id), ())]
-            score = _mean(values)
+            score = means.get((prediction.case_id, prediction.question_id))
             if score is None or score < RIGHT:
                 wrong.append(WrongAnswer(prediction, score))
     return wrong
-
-
-def _mean(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return fmean(known) if known else None

@@ -386,10 +386,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(
             "a model needs its endpoint and an endpoint its model: give both --model and --base-url, or neither"
         )
-    return _made(args)
-
-
-def _made(args: argparse.Namespace) -> int:
     from scripts.setup.progress import progress_line
 
     msc = read_set("msc")

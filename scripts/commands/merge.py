@@ -109,7 +109,7 @@ def _run_faults(folders: Sequence[Path]) -> Iterator[str]:
             run = folder.joinpath("runs", *place)
             if _settings(run) != _settings(seen.setdefault(place, run)):
                 yield f"{RunFolder(run).file} and {RunFolder(seen[place]).file} describe different runs"
-            for case in _finished(run):
+            for case in RunFolder(run).complete():
                 other = finished.setdefault((place, case.name), case)
                 if name := next((name for name in TIMELESS if _content(case / name) != _content(other / name)), None):
                     yield f"{case / name} and {other / name} differ"
@@ -117,10 +117,6 @@ def _run_faults(folders: Sequence[Path]) -> Iterator[str]:
 
 def _settings(run: Path) -> dict[str, object]:
     return {name: value for name, value in read_record(RunFolder(run).file).items() if name != "made_with"}
-
-
-def _finished(run: Path) -> list[Path]:
-    return RunFolder(run).complete()
 
 
 def _content(path: Path) -> bytes | None:
@@ -137,7 +133,7 @@ def _merge_runs(source: Path, into: Path) -> int:
                 locks.enter_context(locked(folder))
             if not RunFolder(target).file.is_file():
                 shutil.copyfile(RunFolder(run).file, RunFolder(target).file)
-            for case in _finished(run):
+            for case in RunFolder(run).complete():
                 copied += _copied(case, target / CASES / case.name)
     return copied
 

@@ -13,7 +13,6 @@ answers about time may change, too. `all` names every memory but released produc
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -71,10 +70,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     names = [word for word in args.words if "=" not in word]
     dataset = names.pop() if names and names[-1] in options_of("dataset") else args.dataset
     settings = [f"dataset={dataset}", *(word for word in args.words if "=" in word)]
-    return _test(names, settings, args)
-
-
-def _test(names: Sequence[str], settings: Sequence[str], args: argparse.Namespace) -> int:
     lab = Lab(*settings)
     if lab.cfg.data.transform != "none":
         raise RunError("order-test changes the order itself; data.transform must be none")

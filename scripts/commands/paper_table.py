@@ -22,14 +22,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("table", help="a file of conf/table")
     parser.add_argument("settings", nargs="*", metavar="key=value", help="as memsys-bench reproduce takes them")
     args = parser.parse_args(arguments)
-    return _write(args.table, args.settings)
-
-
-def _write(name: str, settings: Sequence[str]) -> int:
     from scripts.tables.table import finished_table, refuse_an_empty
 
-    table, stem = finished_table(name, settings)
-    refuse_an_empty(table, name, settings)
+    table, stem = finished_table(args.table, args.settings)
+    refuse_an_empty(table, args.table, args.settings)
     for suffix, text in (("paper", paper_table(table)), ("standalone", standalone(table))):
         file = stem.with_name(f"{stem.name}-{suffix}.tex")
         replace_file(file, text)

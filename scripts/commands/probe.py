@@ -172,9 +172,9 @@ def described(command: str, keys: Sequence[str]) -> dict[str, Any]:
 def _words(command: str) -> list[str]:
     """The words of a command, with absolute paths because the server runs in a folder of its own."""
     words = shlex.split(command)
-    if not words or shutil.which(words[0]) is None:
+    first = shutil.which(words[0]) if words else None
+    if first is None:
         raise RunError(f"no program {words[0] if words else command!r} to start the MCP server with")
-    first = shutil.which(words[0]) or words[0]
     return [
         str(Path(first).absolute()),
         *(str(Path(each).resolve()) if Path(each).exists() else each for each in words[1:]),

@@ -97,12 +97,7 @@ def _install_all(places: Sequence[Place], uv: str | None) -> int:
 
 
 def _install(place: Place, pins: Path, uv: str | None) -> None:
-    seconds = install(place, pins, uv)
-    print(f"{place.name}: installed by {'uv' if uv else 'pip'} in {seconds:.0f} s: {place.folder}", flush=True)
-
-
-def install(place: Place, pins: Path, uv: str | None) -> float:
-    """Make the environment of a product with uv or, for None, with pip; returns the seconds.
+    """Make the environment of a product with uv or, for None, with pip.
 
     Raises:
         RunError: a package cannot be installed.
@@ -112,4 +107,5 @@ def install(place: Place, pins: Path, uv: str | None) -> float:
     place.folder.parent.mkdir(parents=True, exist_ok=True)
     wheels.install(place.folder, pins.read_text(encoding="utf-8").splitlines(), uv)
     (place.folder / INSTALLED).write_text(pins.read_text(encoding="utf-8"), encoding="utf-8")
-    return time.perf_counter() - started
+    seconds = time.perf_counter() - started
+    print(f"{place.name}: installed by {'uv' if uv else 'pip'} in {seconds:.0f} s: {place.folder}", flush=True)

@@ -32,7 +32,7 @@ from eval.report.counted import counted
 from memsys.jsons import canonical
 from memsys.prompts import PromptError, Prompts
 from scripts.assembly.run_folders import ListedRun, folders, listed, shown, sizes
-from scripts.setup.arguments import as_called
+from scripts.setup.arguments import as_called, verb_parser
 from scripts.setup.printing import agrees
 
 GROUP = "look"
@@ -201,11 +201,7 @@ def _gc(args: argparse.Namespace) -> int:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; return 2 with one line on standard error for an error that the user can fix, 1 if the plan was declined."""
-    parser = argparse.ArgumentParser(
-        prog=as_called("python -m scripts runs"),
-        description=as_called(__doc__),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = verb_parser("runs", as_called(__doc__))
     commands = parser.add_subparsers(dest="command", required=True)
     for name, work, about in (
         ("list", _list, "show all runs"),

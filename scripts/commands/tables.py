@@ -175,18 +175,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     if options_.rest:
         parser.error(f"{options_.table} takes no {options_.rest[0]}")
-    return _systems() if options_.table == "systems" else _calls_of(options_.memory)
-
-
-def _systems() -> int:
-    (ROOT / "memsys" / "README.md").write_text(systems_table(), encoding="utf-8")
-    print("written: memsys/README.md")
-    return 0
-
-
-def _calls_of(names: Sequence[str] | None) -> int:
+    if options_.table == "systems":
+        (ROOT / "memsys" / "README.md").write_text(systems_table(), encoding="utf-8")
+        print("written: memsys/README.md")
+        return 0
     from scripts.setup.options import memories_here
 
     with tempfile.TemporaryDirectory() as folder:
-        print(calls_table(measure(names or memories_here(), Path(folder))))
+        print(calls_table(measure(options_.memory or memories_here(), Path(folder))))
     return 0
