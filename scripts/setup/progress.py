@@ -90,45 +90,39 @@ class ProgressLine:
         if event.question_id:
             self.step(event.outcome)
         with self._lock:
-            key = (event.run, event.case_id)
-            self._follow(event)
+            now, place = self._clock(), (event.run, event.case_id)
             self.total -= event.kept
-            if event.outcome == "begun":
+            build = self._open.get(place)
+            if build is not None:
+                build.moved = now
+            if event.question_id:
+                self._left.answer(*place)
+            elif event.outcome == "begun":
+                self._left.begin(*place, event.units, now)
                 self._begun += 1
                 self._units += event.units
-                self._open[key] = _Build(event.units, 0, self._clock())
-            elif event.outcome == "complete":
-                if (ended := self._open.pop(key, None)) is not None:
-                    self._units -= ended.units - ended.written  # a failed build writes no more units
-            elif (build := self._open.get(key)) is not None:
-                build.moved = self._clock()
-                if event.outcome == "written":
+                self._open[place] = _Build(event.units, 0, now)
+            elif event.outcome == "written":
+                self._left.write(*place, now)
+                if build is not None:
                     build.written += 1
                     self._written += 1
-
-    def _follow(self, event: Progress) -> None:
-        now, place = self._clock(), (event.run, event.case_id)
-        if event.question_id:
-            self._left.answer(*place)
-        elif event.outcome == "begun":
-            self._left.begin(*place, event.units, now)
-        elif event.outcome == "written":
-            self._left.write(*place, now)
-        elif event.outcome == "complete":
-            self._left.complete(*place, now)
+            elif event.outcome == "complete":
+                self._left.complete(*place, now)
+                if build is not None:
+                    del self._open[place]
+                    self._units -= build.units - build.written  # a failed build writes no more units
 
     def line(self) -> str:
         """The current text of the line."""
-        with self._lock:
-            now, traffic = self._clock(), self._traffic()
-            parts = [f"{self.label}: {self.done}/{self.total}", *self._counts(), *self._calls(now, traffic)]
-            if (left := self._seconds_left(now)) is not None:
-                parts.append(f"{duration(left)} to go")
-            waited = self._waited(now, traffic)
-        return ", ".join(parts) + (f" · {waited}" if waited else "")
+        state = self.state()
+        parts = [f"{state.label}: {state.done}/{state.total}", *_counts(state), *_calls(state, self._traffic())]
+        if state.seconds_left is not None:
+            parts.append(f"{duration(state.seconds_left)} to go")
+        return ", ".join(parts) + (f" · {state.waited}" if state.waited else "")
 
     def state(self) -> State:
-        """The current state of the line, for a terminal."""
+        """The current state of the line."""
         with self._lock:
             now, traffic = self._clock(), self._traffic()
             finished, tokens, retried = (a - b for a, b in zip(_sums(traffic), self._before, strict=True))
@@ -183,25 +177,6 @@ class ProgressLine:
             self.beat()
             self._tell(last=False)
 
-    def _counts(self) -> Iterator[str]:
-        if self.outcomes["error"]:
-            yield counted(self.outcomes["error"], "error")
-        if self._units:
-            more = "" if self._begun >= self.histories else f" of {self._begun}/{counted(self.histories, 'history')}"
-            yield f"{self._written}/{counted(self._units, 'unit')} written{more}"
-
-    def _calls(self, now: float, traffic: Sequence[Traffic]) -> Iterator[str]:
-        finished, tokens, retried = (a - b for a, b in zip(_sums(traffic), self._before, strict=True))
-        in_flight, waiting = sum(each.in_flight for each in traffic), sum(each.waiting for each in traffic)
-        if batched := sum(each.batched for each in traffic):
-            yield f"{counted(batched, 'call')} in batches"
-        if finished or in_flight or waiting:
-            retries = f" ({retried} retried)" if retried else ""
-            queued = f", {waiting} queued" if waiting else ""
-            yield f"{counted(finished, 'call')} made{retries}, {in_flight} in flight{_limits(traffic)}{queued}"
-        if tokens:
-            yield f"{tokens / max(now - self._started, 0.1):.0f} tokens/s"
-
     def _seconds_left(self, now: float) -> float | None:
         """Time left from the cells if they are known, else the longer of building and answering at their rates; None = unknown."""
         if self._left.known:
@@ -231,6 +206,26 @@ class ProgressLine:
                 place = f"unit {build.written + 1} of {build.units}" if build.written < build.units else "its questions"
                 return f"{run} has been working on {case}, {place}, since {_time_of_day(now - build.moved)}"
         return ""
+
+
+def _counts(state: State) -> Iterator[str]:
+    if state.errors:
+        yield counted(state.errors, "error")
+    if state.units:
+        more = "" if state.begun >= state.histories else f" of {state.begun}/{counted(state.histories, 'history')}"
+        yield f"{state.written}/{counted(state.units, 'unit')} written{more}"
+
+
+def _calls(state: State, traffic: Sequence[Traffic]) -> Iterator[str]:
+    if state.batched:
+        yield f"{counted(state.batched, 'call')} in batches"
+    if state.finished or state.in_flight or state.waiting:
+        retries = f" ({state.retried} retried)" if state.retried else ""
+        queued = f", {state.waiting} queued" if state.waiting else ""
+        made = f"{counted(state.finished, 'call')} made{retries}"
+        yield f"{made}, {state.in_flight} in flight{_limits(traffic)}{queued}"
+    if state.tokens:
+        yield f"{state.tokens_per_second:.0f} tokens/s"
 
 
 def _limits(traffic: Sequence[Traffic]) -> str:
