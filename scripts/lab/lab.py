@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -308,22 +308,24 @@ class Lab:
             _check_alike(first, other)
             if first.cells.keys() != other.cells.keys():
                 raise RunError("rows of a table need the same metrics; score them alike")
-        one, names = first.answers, [scored.answers.runs[0].name for scored in (first, *others)]
+        every, one = (first, *others), first.answers
+        runs = [run for scored in every for run in scored.answers.runs]
+        names = [scored.answers.runs[0].name for scored in every]
         if len(set(names)) < len(names):  # two settings of one memory
-            names = [scored.answers.folder.name for scored in (first, *others)]
-        rows = tuple(scored.row(name) for name, scored in zip(names, (first, *others), strict=True))
-        capped = [scored.answers.capped for scored in (first, *others) if scored.answers.capped]
-        facts = [run.record.imported for row in (first, *others) if (run := row.answers.runs[0]).record.imported]
+            names = [scored.answers.folder.name for scored in every]
+        rows = tuple(scored.row(name) for name, scored in zip(names, every, strict=True))
+        capped = [scored.answers.capped for scored in every if scored.answers.capped]
+        facts = [run.record.imported for scored in every if (run := scored.answers.runs[0]).record.imported]
         judges = judges_of(first.cells)
-        filled = stand_ins_in_use(
-            self.models, (run for row in (first, *others) for run in row.answers.runs), judged=bool(judges)
-        )
-        answers = {row.title: scored.answers for row, scored in zip(rows, (first, *others), strict=True)}
-        said = [*self._said(answers, facts, filled, bool(judges)), self._prompts_line(first.cells, answers.values())]
+        filled = stand_ins_in_use(self.models, runs, judged=bool(judges))
+        answers = {row.title: scored.answers for row, scored in zip(rows, every, strict=True)}
+        prompts = {name for run in runs for name in run.record.prompts}
+        prompts.update(prompt for judge in judges for prompt in judge_prompts({"judge": judge}))
+        said = [*self._said(answers, facts, filled, bool(judges)), prompts_line(self.models.prompts, prompts)]
         return Table(
             one.runs[0].name,
             title or f"{', '.join(row.title for row in rows)} on {one.dataset.title}",
-            (*filter(None, said), *waivers(run for row in (first, *others) for run in row.answers.runs), *capped),
+            (*filter(None, said), *waivers(runs), *capped),
             tuple(cell.column for cell in first.cells.values()),
             rows,
             reference=rows[0].name if others else "",
@@ -385,12 +387,6 @@ class Lab:
             evidence_line(dataset.title, units, lost_by_row(dataset.cases, units)),
             *(f"Imported: {fact['title']}: {described(fact)}." for fact in facts),
         ]
-
-    def _prompts_line(self, scores: Iterable[str], answers: Iterable[Answers]) -> str:
-        names = {name for each in answers for run in each.runs for name in run.record.prompts}
-        judges = judges_of(scores)
-        asked = (prompt for judge in judges for prompt in judge_prompts({"judge": judge}))
-        return prompts_line(self.models.prompts, names.union(asked))
 
     def _of_file(self, name: str | None) -> dict[str, Any]:
         from omegaconf import OmegaConf
