@@ -34,7 +34,7 @@ from memsys.llm.store import CacheStore
 from memsys.llm.traffic import Traffic
 from memsys.prompts import Prompts
 from scripts.settings.prices import laid_over
-from scripts.setup.options import load_option, options
+from scripts.setup.options import model_option, options
 
 if TYPE_CHECKING:
     from memsys.llm.gateway.server import Gateway
@@ -272,13 +272,12 @@ def _option_or_any(group: str, name: str, cfg: Settings, role: str) -> dict[str,
     Raises:
         RunError: the model has no file and no endpoint is configured.
     """
-    if name in options(group):
-        return load_option(group, name)
-    if getattr(cfg.endpoints, role).base_url is None and cfg.endpoint.base_url is None:
+    served = getattr(cfg.endpoints, role).base_url is not None or cfg.endpoint.base_url is not None
+    if name not in options(group) and not served:
         raise RunError(
             f"no {group} called {name!r} (there are: {', '.join(options(group))}), and no endpoint.base_url that could serve it"
         )
-    return {"engine": "http", "settings": {"model": name}}
+    return model_option(group, name)
 
 
 def _build_embedder(cfg: Settings, name: str, store: CacheStore, places: Endpoints) -> BuiltEmbedder:

@@ -18,7 +18,7 @@ from memsys.llm.pricing import ModelSettings
 from scripts.assembly.models import OPENAI
 from scripts.setup.arguments import as_called
 from scripts.setup.doctor_report import chat_file, embedder_file, file_name, table, write
-from scripts.setup.options import load_option, options
+from scripts.setup.options import model_option
 from scripts.setup.probe_calls import EndpointProbe
 from scripts.setup.probe_embedding import examine_embedder
 from scripts.setup.probes import Checked, examine
@@ -62,8 +62,8 @@ def _visit_embedder(args: argparse.Namespace, base_url: str) -> int:
 
 
 def _option(group: str, name: str) -> dict[str, Any]:
-    """The file of the group, or a model of that name with default settings."""
-    option = load_option(group, name) if name in options(group) else {"engine": "http", "settings": {"model": name}}
+    """`model_option` of a model at an endpoint."""
+    option = model_option(group, name)
     if option["engine"] != "http":
         raise RunError(f"{name} runs on this machine without an endpoint: there is nothing to examine")
     return option

@@ -35,7 +35,7 @@ from memsys.llm.protocol import ModelError
 from memsys.llm.store import CacheStore
 from scripts.settings.prices import given_prices, laid_over
 from scripts.setup.arguments import amount, whole
-from scripts.setup.options import load_option, options
+from scripts.setup.options import load_option, model_option
 
 GROUP = "develop"
 
@@ -153,8 +153,8 @@ class DirectEmbedder:
 
 def _settings(group: str, name: str, given: argparse.Namespace) -> ModelSettings:
     """Settings of a model: of its file, or the defaults; with the prices and the limit of the command line."""
-    known = load_option(group, name).get("settings") if name in options(group) else None
-    settings, prices = ModelSettings(**(known or {"model": name})), given_prices(given.prices)
+    known = model_option(group, name).get("settings") or {"model": name}
+    settings, prices = ModelSettings(**known), given_prices(given.prices)
     limit = {} if given.max_output_tokens is None else {"max_output_tokens": given.max_output_tokens}
     changed: dict[str, Any] = {**limit, **laid_over(prices, settings.model, name)}
     return replace(settings, **changed)

@@ -351,10 +351,9 @@ def _model(args: argparse.Namespace) -> LLM:
     from memsys.llm.endpoint import Endpoint, EndpointLimits
     from memsys.llm.pricing import ModelSettings, Purse
     from memsys.llm.store import CacheStore
-    from scripts.setup.options import load_option, options
+    from scripts.setup.options import model_option
 
-    known = load_option("llm", args.model).get("settings") if args.model in options("llm") else {"model": args.model}
-    settings = ModelSettings(**known or {"model": args.model})
+    settings = ModelSettings(**(model_option("llm", args.model).get("settings") or {"model": args.model}))
     purse = Purse(args.max_usd)
     endpoint = Endpoint(args.base_url, EndpointLimits(in_flight=args.threads), key_env=args.key_env, purse=purse)
     return CachedLLM(Client(endpoint, settings), CacheStore(args.out / "cache.sqlite"), settings, endpoint.label)

@@ -42,10 +42,17 @@ def load_option(group: str, name: str) -> dict[str, Any]:
     return deepcopy(_checked_file(group, path))
 
 
+def model_option(group: str, name: str) -> dict[str, Any]:
+    """The file of a model, or for any other name a model at an endpoint with default settings.
+
+    Args:
+        group: `llm` or `embedder`.
+    """
+    return load_option(group, name) if name in options(group) else {"engine": "http", "settings": {"model": name}}
+
+
 def profile_settings(profile: str) -> Mapping[str, Any]:
     """The settings of a profile by section: `conf/common.yaml`, overridden by the profile's own."""
-    from omegaconf import OmegaConf
-
     paths = [path for folder in folders() for path in [folder / "profile" / f"{profile}.yaml"] if path.is_file()]
     merged = OmegaConf.merge(OmegaConf.load(CONF / "common.yaml"), *map(OmegaConf.load, paths[:1]))
     return {name: merged[name] for name in merged if name != "hydra"}  # type: ignore[misc, index]
