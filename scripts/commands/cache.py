@@ -158,7 +158,7 @@ def repair(path: Path, without: int | None = None) -> int:
     """
     _opened(path).close()  # refuses a file that is no cache, before a lock file is created next to it
     with _for_itself(path):  # held until the new file is in place: a run that starts now waits, and opens the new file
-        aside, draft = _free(path, "damaged"), path.with_name(f"{path.name}.{os.getpid()}.draft")
+        aside, draft = _aside(path), path.with_name(f"{path.name}.{os.getpid()}.draft")
         draft.unlink(missing_ok=True)
         kept, lost = Counter[str](), Counter[str]()
         with closing(_opened(path, alone=True)) as old, closing(sqlite3.connect(draft)) as new:
@@ -317,10 +317,10 @@ def _integrity(connection: sqlite3.Connection) -> list[str]:
     return [] if said == ["ok"] else said
 
 
-def _free(path: Path, word: str) -> Path:
-    """A free file name next to `path`."""
+def _aside(path: Path) -> Path:
+    """A free file name next to `path` for the damaged file."""
     number = 1
-    while (found := path.with_name(f"{path.name}.{word}-{number}")).exists():
+    while (found := path.with_name(f"{path.name}.damaged-{number}")).exists():
         number += 1
     return found
 

@@ -20,7 +20,7 @@ from eval.report.rendering import money_text
 from memsys.inert import visible
 from memsys.llm.pricing import ModelSettings
 from scripts.assembly.run_folders import held
-from scripts.settings.prices import given_prices
+from scripts.settings.prices import given_prices, laid_over
 from scripts.setup.arguments import amount, as_called
 from scripts.setup.options import load_option, options
 from scripts.setup.printing import console
@@ -51,8 +51,7 @@ class PriceList:
         for group in ("llm", "embedder"):
             for name in options(group):
                 if known := load_option(group, name).get("settings"):
-                    own = {**known, **given.get(known["model"], {}), **given.get(name, {})}
-                    self._known[known["model"]] = ModelSettings(**own)
+                    self._known[known["model"]] = ModelSettings(**{**known, **laid_over(given, known["model"], name)})
         for name, prices in given.items():
             settings: dict[str, Any] = {"model": name, **prices}
             self._known.setdefault(name, ModelSettings(**settings))

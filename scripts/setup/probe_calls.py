@@ -19,6 +19,8 @@ from memsys.llm.pricing import ModelSettings, Purse
 from memsys.llm.secrets import redact
 from memsys.llm.transport import LeanTransport, event_loop
 
+PARALLEL = 16
+"""Maximum number of calls in flight."""
 MOST_BYTES = 32 << 20
 """Maximum bytes of a reply; a larger reply is refused while it is read."""
 STOP_LOOK = 0.2
@@ -92,7 +94,6 @@ class EndpointProbe:
         key_env: str,
         *,
         timeout: float = 60.0,
-        parallel: int = 16,
         key: str | None = None,
         settings: ModelSettings | None = None,
         purse: Purse | None = None,
@@ -103,7 +104,7 @@ class EndpointProbe:
         """Number of calls so far, and the sum of their seconds."""
         chosen = key_of(base_url) or os.environ.get(key_env, "") if key is None else key
         self.has_key = bool(chosen)
-        self._transport = LeanTransport(base_url, chosen.strip() or "none", parallel, timeout, MOST_BYTES)
+        self._transport = LeanTransport(base_url, chosen.strip() or "none", PARALLEL, timeout, MOST_BYTES)
 
     def __enter__(self) -> EndpointProbe:
         return self

@@ -204,7 +204,7 @@ def _silent(heard: ProbeReply) -> bool:
 
 def token_limit(line: EndpointProbe, settings: ModelSettings) -> tuple[ModelSettings, Checked]:
     """Test whether replies end at the limit; a reply that ends by itself before the limit is inconclusive."""
-    said, cut = _said_at(line, settings, 8)
+    said, cut = _said_at_limit(line, settings)
     if said is not None and said <= 12:
         if not cut and said < 6:
             found = f"not known: the reply had {said} tokens where 8 were allowed"
@@ -212,7 +212,7 @@ def token_limit(line: EndpointProbe, settings: ModelSettings) -> tuple[ModelSett
         found = f"{settings.token_limit_field} is kept"
         return settings, Checked("token limit", found, "replies end where they should")
     other = replace(settings, token_limit_field=OTHER_LIMIT[settings.token_limit_field])
-    again, cut = _said_at(line, other, 8)
+    again, cut = _said_at_limit(line, other)
     if again is not None and (6 <= again <= 12 or (cut and again <= 12)):
         found = f"{settings.token_limit_field} is ignored, {other.token_limit_field} kept"
         return other, Checked("token limit", found, f"token_limit_field: {other.token_limit_field}", "stop")
@@ -220,9 +220,9 @@ def token_limit(line: EndpointProbe, settings: ModelSettings) -> tuple[ModelSett
     return settings, Checked("token limit", found, "replies may be of any length, and cost as much", "note")
 
 
-def _said_at(line: EndpointProbe, settings: ModelSettings, limit: int) -> tuple[int | None, bool]:
-    """Tokens of a reply that would be long without the limit, and whether the server reports that it was cut; None without a reply."""
-    heard = ask(line, settings, "Count from 1 to 60, in figures, with spaces between them.", limit)
+def _said_at_limit(line: EndpointProbe, settings: ModelSettings) -> tuple[int | None, bool]:
+    """Tokens of a long reply under a limit of 8, and whether the server reports that it was cut; None without a reply."""
+    heard = ask(line, settings, "Count from 1 to 60, in figures, with spaces between them.", 8)
     if not heard.ok:
         return None, False
     said = heard.tokens("completion_tokens") or count_tokens(heard.text, settings.encoding)
