@@ -47,7 +47,7 @@ def install(folder: Path, pins: Iterable[str], uv: str | None) -> None:
     pins = list(pins)
     text = requirements(pins)
     _make_environment(folder, uv, oldest_python(pins))
-    python = str(folder / ("Scripts/python.exe" if os.name == "nt" else "bin/python"))
+    python = str(folder / "bin" / "python")
     if uv is None:
         _run([python, *PIP, "install"], text)
     else:
@@ -68,7 +68,7 @@ def _make_environment(folder: Path, uv: str | None, oldest: tuple[int, int]) -> 
         RunError: there is no such Python.
     """
     if sys.version_info[:2] >= oldest:
-        venv.create(folder, with_pip=uv is None, symlinks=os.name != "nt")
+        venv.create(folder, with_pip=uv is None, symlinks=True)
     elif python := _newer_python(oldest):
         _finish([python, "-m", "venv", *(["--without-pip"] if uv else []), str(folder)])
     elif uv is not None:
@@ -105,8 +105,8 @@ def download(pins: Iterable[str], to: Path) -> None:
     with tempfile.TemporaryDirectory() as folder:
         python = sys.executable
         if find_spec("pip") is None:  # an environment made by uv has no pip
-            venv.create(folder, with_pip=True, symlinks=os.name != "nt")
-            python = str(Path(folder) / ("Scripts/python.exe" if os.name == "nt" else "bin/python"))
+            venv.create(folder, with_pip=True, symlinks=True)
+            python = str(Path(folder) / "bin" / "python")
         _run([python, *PIP, "download", "--dest", str(to)], text)
 
 
