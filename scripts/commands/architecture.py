@@ -11,7 +11,7 @@ GROUP = "develop"
 CHECKOUT = True
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str]) -> int:
     argparse.ArgumentParser(description=__doc__).parse_args(arguments)
     page = ROOT / "ARCHITECTURE.md"
     page.write_text(DRAWING.sub(lambda _: drawing(), page.read_text(encoding="utf-8")), encoding="utf-8")

@@ -334,7 +334,7 @@ def _counts(text: str) -> tuple[int, ...]:
     return counts
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument(
         "table", nargs="?", type=Path, help="a CSV: name, one cell per count, total (default: the papers' tables)"

@@ -24,7 +24,7 @@ from scripts.setup.arguments import verb_parser
 GROUP = "data"
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str]) -> int:
     """Run the command line; the exit code is 1 when there is nothing to export or a file holds failed calls."""
     parser = verb_parser("batch", __doc__)
     parser.add_argument("--cache", type=Path, default=Path("results/cache.sqlite"), help="the cache file")

@@ -56,7 +56,7 @@ def _loop_seconds() -> float:
     return time.process_time() - started
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
         "--only", nargs="*", choices=list(BENCHES), default=[name for name in BENCHES if name not in LONG]

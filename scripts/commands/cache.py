@@ -328,7 +328,7 @@ def _aside(path: Path) -> Path:
 COMMANDS = ("check", "repair", "stats", "pack")
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str]) -> int:
     """Run the command line; return 0 on success, 1 if `check` found a fault, 2 without a readable cache."""
     parser = verb_parser("cache", __doc__)
     parser.add_argument("command", choices=COMMANDS)

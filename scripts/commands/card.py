@@ -20,7 +20,7 @@ from scripts.setup.arguments import verb_parser
 GROUP = "publish"
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str]) -> int:
     """Print and write the card; return 2 with one line on standard error for an error that the user can fix."""
     parser = verb_parser("card", __doc__)
     parser.add_argument(

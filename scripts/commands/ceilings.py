@@ -35,7 +35,7 @@ from scripts.setup.options import metric_options
 GROUP = "science"
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str]) -> int:
     """Run the command line."""
     parser = verb_parser("ceilings", __doc__)
     parser.add_argument("runs", type=Path, nargs="+", help="run folders")

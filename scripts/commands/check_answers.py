@@ -27,7 +27,7 @@ SHOWN = 10
 """Maximum number of printed irregularities."""
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str]) -> int:
     """Check one file; return 0 if it is complete, 1 if something is missing, 2 if it cannot be read."""
     parser = verb_parser("check-answers", __doc__)
     parser.add_argument("file", type=Path, nargs="+", help="the file, or the files of one set of answers")

@@ -111,7 +111,7 @@ def _wrapped(text: str) -> list[str]:
     return textwrap.wrap(text, WIDTH, subsequent_indent="  ", break_long_words=True, break_on_hyphens=False)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str]) -> int:
     """Audit, print and write; return 1 if files or verdicts are missing, 2 if the input is wrong, 3 if a plan is declined."""
     parser = verb_parser("claims", __doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help="claims by name, or a data set (default: all)")

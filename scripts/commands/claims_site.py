@@ -24,7 +24,7 @@ from scripts.setup.arguments import add_data_folder, as_called, whole
 GROUP = "publish"
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str]) -> int:
     """Build the site and print its path; return 1 if the files of a claim are missing, 2 if the input is wrong."""
     parser = argparse.ArgumentParser(prog=as_called("python -m scripts claims-site"), description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help="claims by name, or a data set (default: all)")

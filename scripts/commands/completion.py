@@ -69,7 +69,7 @@ def script(shell: str) -> str:
     return bash if shell == "bash" else ZSH + bash
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str]) -> int:
     """Print the script."""
     parser = argparse.ArgumentParser(prog=as_called("python -m scripts completion"), description=__doc__)
     parser.add_argument("shell", choices=("bash", "zsh"))

@@ -50,7 +50,7 @@ def table(rows: Sequence[Row]) -> str:
     return f"\n{grid(header, lines)}\n\n"
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str]) -> int:
     """Run the command line."""
     parser = argparse.ArgumentParser(prog=as_called("python -m tests.rigs.coverage"), description=__doc__)
     parser.add_argument("--share", type=amount(0.001, 1.0), default=1.0, help="of the repetitions (default: 1)")

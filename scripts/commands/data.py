@@ -100,7 +100,7 @@ def report(source: Source, settings: Mapping[str, Any], seen: DatasetCounts, sho
     return "\n".join([title, *(f"{name:<14} {value}" for name, value in rows)])
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str]) -> int:
     """Print the report; return 2 with the reason on standard error if the data cannot be used."""
     parser = argparse.ArgumentParser(prog=as_called("python -m scripts data"), description=__doc__)
     parser.add_argument("set", choices=set_names())

@@ -30,7 +30,7 @@ MEGABYTES = 5
 BUILD = "import os, sys; os.umask(0o022); from setuptools import build_meta; {step}(sys.argv[1])"
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--to", type=Path, default=Path("dist"), help="folder for both files (default: dist)")
     for path in build(ROOT, parser.parse_args(arguments).to):

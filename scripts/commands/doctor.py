@@ -26,7 +26,7 @@ from scripts.setup.probes import Checked, examine
 GROUP = "develop"
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str]) -> int:
     """Examine the endpoint; return 0 if runs can use the current or the written settings, 1 if the endpoint is not usable."""
     args = _parser().parse_args(arguments)
     known = _option("llm", args.model)

@@ -134,7 +134,7 @@ WRITERS: Mapping[str, Callable[[FinishedRun, Path], list[str]]] = {
 """Writers by format; each returns lines about the written and the omitted answers."""
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str]) -> int:
     """Write the files and name them; return 2 with one line on standard error for an error that the user can fix."""
     parser = verb_parser("export", __doc__)
     parser.add_argument("run", type=Path, help="a folder below results/runs")

@@ -23,7 +23,7 @@ from scripts.setup.downloads import download_names, entries_to_download, set_nam
 GROUP = "data"
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str]) -> int:
     """Download the missing files; return 1 if any failed, after trying the rest."""
     parser = argparse.ArgumentParser(prog=as_called("python -m scripts fetch"), description=__doc__)
     parser.add_argument("set", help=f"one of: all, {', '.join(download_names())}")

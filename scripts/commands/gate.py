@@ -109,7 +109,7 @@ class Measured(Strict):
     metrics: dict[Text, Values] = {}  # noqa: RUF012 - pydantic copies defaults
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str]) -> int:
     """Measure, then compare with the baseline or write it; return the exit code."""
     parser = verb_parser("gate", __doc__)
     parser.add_argument("file", type=Path, help="the gate's file, YAML")

@@ -42,7 +42,7 @@ GROUP = "develop"
 OPENAI = "https://api.openai.com/v1"
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str]) -> int:
     given = _parser().parse_args(arguments)
     store = None if given.mode == "live" else CacheStore(given.cache)
     try:

@@ -39,7 +39,7 @@ GENERAL = "eval.metrics.lexical."
 """Metrics of this module suit any data set; those of other modules suit the data set that names them."""
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str]) -> int:
     """Import, score and print; return 1 if some answers could not be joined, 2 if the input is wrong."""
     parser = verb_parser("import-answers", __doc__)
     parser.add_argument("file", type=Path, help="a file of answers, or a run folder")

@@ -271,7 +271,7 @@ SHOWN = ("Query", "Categ", "Gold ")
 """Beginnings of the lines about a question that the list of wrong answers shows."""
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str]) -> int:
     """Print the page; return 2 with one line on standard error for an error that the user can fix."""
     parser = argparse.ArgumentParser(prog=as_called("python -m scripts inspect"), description=__doc__)
     parser.add_argument("run", type=Path, help="a folder below results/runs")

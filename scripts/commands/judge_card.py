@@ -44,7 +44,7 @@ GROUP = "science"
 WORDS = "judge dataset"
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str]) -> int:
     """Run the command line."""
     parser = verb_parser("judge-card", __doc__)
     parser.add_argument("--judge", required=True, help="a file of conf/judge, or file@model")

@@ -25,7 +25,7 @@ WORDS = "memory dataset"
 OFFLINE = ["profile=smoke", "network=false", "models.memory=null", "models.reader=null", "models.embedder=null"]
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str]) -> int:
     """Run the command line; return 1 if gold was found, 2 with one line on standard error for an error that the user can fix."""
     parser = verb_parser("leaks", __doc__)
     parser.add_argument("settings", nargs="*", metavar="key=value", help="memory=bm25 dataset=locomo data.size=20 …")

@@ -32,7 +32,7 @@ def every_name() -> dict[str, list[str]]:
     return {kind: list(options(group)) for kind, group in GROUPS.items()}
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str]) -> int:
     """Print the list; return 2 with one line on standard error for an error that the user can fix."""
     parser = argparse.ArgumentParser(prog=as_called("python -m scripts list"), description=__doc__)
     parser.add_argument("kind", nargs="?", choices=(*GROUPS, "runs"), help="default: the names of all but the runs")

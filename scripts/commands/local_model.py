@@ -11,7 +11,7 @@ from collections.abc import Sequence
 GROUP = "data"
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str]) -> int:
     """Fetch a model, or list the known models."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("name", nargs="?", help="a file of conf/local")

@@ -22,7 +22,7 @@ from scripts.setup.arguments import verb_parser
 GROUP = "science"
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str]) -> int:
     """Run the command line."""
     parser = verb_parser("losses", __doc__)
     parser.add_argument("run", type=Path, help="a run folder")

@@ -377,7 +377,7 @@ def settings_of(args: argparse.Namespace, prompts: Prompts, source: Source) -> d
 # --- the command -------------------------------------------------------------------------------------------------------
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str]) -> int:
     """Make the set, or continue it; return 2 with the reason on standard error if it cannot be finished."""
     parser = _parser()
     args = parser.parse_args(arguments)

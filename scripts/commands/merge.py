@@ -259,7 +259,7 @@ def _merge_cache(source: Path, into: Path, left_out: Counter[str]) -> int:
         return both.total_changes - before
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str]) -> int:
     """Run the command line; return 0 if everything was merged."""
     parser = verb_parser("merge", __doc__)
     parser.add_argument(

@@ -19,7 +19,7 @@ from scripts.setup.arguments import amount, verb_parser, whole
 GROUP = "develop"
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
+def main(arguments: Sequence[str]) -> None:
     """Serve until a signal comes."""
     parser = verb_parser("mock-endpoint", __doc__)
     parser.add_argument("--port", type=whole(0, 65535), default=8099)

@@ -51,7 +51,7 @@ def files(name: str, folder: Path) -> dict[Path, str]:
     }
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("name", help="lower-case Python name, e.g. my_memory")
     name = parser.parse_args(arguments).name

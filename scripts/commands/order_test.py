@@ -56,7 +56,7 @@ class OrderEffect:
     """Number of questions without a score in the usual order, in every other order, or in every build of the usual order."""
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str]) -> int:
     """Run the command line; return 2 with one line on standard error for an error that the user can fix."""
     parser = verb_parser("order-test", __doc__)
     parser.add_argument(

@@ -16,7 +16,7 @@ from scripts.setup.arguments import verb_parser
 GROUP = "publish"
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str]) -> int:
     """Write the table; return 2 with one line on standard error for an error that the user can fix."""
     parser = verb_parser("paper-table", __doc__)
     parser.add_argument("table", help="a file of conf/table")

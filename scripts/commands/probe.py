@@ -81,7 +81,7 @@ CANARY, TOLD = CANARIES[0], HISTORY.sessions[0].turns[0]
 """The canary of the trial, and the turn that states it."""
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str]) -> int:
     """Examine the memory, then print its retrieval table; return the exit code."""
     parser = verb_parser("probe", __doc__)
     door = parser.add_mutually_exclusive_group(required=True)

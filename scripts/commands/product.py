@@ -25,7 +25,7 @@ GROUP = "data"
 SIZES = PINS / "megabytes.yaml"
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("name", nargs="?", help="a file of conf/product, or all")
     parser.add_argument("--list", action="store_true")

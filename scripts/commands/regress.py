@@ -40,7 +40,7 @@ def differences(reference: str, found: str) -> list[str]:
     return list(lines)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str]) -> int:
     """Run the command line; return 0 if everything is reproduced, else print the differing lines and return 1."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--update", action="store_true", help="accept the present numbers as the reference")

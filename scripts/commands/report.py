@@ -18,7 +18,7 @@ from scripts.tables.html_report import write_report
 GROUP = "look"
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str]) -> int:
     """Build the report and print its path."""
     parser = argparse.ArgumentParser(prog=as_called("python -m scripts report"), description=__doc__)
     parser.add_argument(

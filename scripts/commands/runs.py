@@ -199,7 +199,7 @@ def _gc(args: argparse.Namespace) -> int:
     return 0
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str]) -> int:
     """Run the command line; return 2 with one line on standard error for an error that the user can fix, 1 if the plan was declined."""
     parser = verb_parser("runs", as_called(__doc__))
     commands = parser.add_subparsers(dest="command", required=True)
@@ -217,6 +217,5 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if name in ("rm", "gc"):
             one.add_argument("--yes", action="store_true", help="do not ask")
         one.set_defaults(work=work)
-    given = list(sys.argv[1:] if arguments is None else arguments)
-    args = parser.parse_args(given or ["list"])
+    args = parser.parse_args(arguments or ["list"])
     return int(args.work(args))

@@ -92,7 +92,7 @@ def parser() -> argparse.ArgumentParser:
     return made
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str]) -> int:
     """Print the tables; return 2 with one line on standard error for an error that the user can fix."""
     args = parser().parse_args(arguments)
 

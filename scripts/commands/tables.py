@@ -151,7 +151,7 @@ def _source(module: str) -> list[Path]:
     return sorted(stem.glob("*.py")) if stem.is_dir() else [stem.with_suffix(".py")]
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("table", choices=["calls", "systems", "pareto", "ratings"])
     parser.add_argument("--memory", nargs="*", help="calls: names; all by default")

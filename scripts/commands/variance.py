@@ -60,7 +60,7 @@ class Replicated:
     tokens: Tokens
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str]) -> int:
     """Run the command line."""
     parser = verb_parser("variance", __doc__)
     parser.add_argument(

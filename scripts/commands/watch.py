@@ -173,7 +173,7 @@ def watch(results: Path, prices: PriceList, *, once: bool, all_runs: bool, every
         return 0
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str]) -> int:
     """Run the command line; return 2 with one line on standard error for an error that the user can fix."""
     parser = argparse.ArgumentParser(prog=as_called("python -m scripts watch"), description=__doc__)
     parser.add_argument("results", type=Path, nargs="?", default=Path("results"), help="default: results")
