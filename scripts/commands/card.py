@@ -46,10 +46,9 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _of_table(name: str, settings: Sequence[str]) -> tuple[str, Path]:
-    from scripts.tables.table import finished_table, refuse_an_empty
+    from scripts.tables.table import finished_table
 
     table, stem = finished_table(name, settings)
-    refuse_an_empty(table, name, settings)
     runs = {
         folder: RunFolder(folder).record()
         for row in table.rows

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from eval.files.imported import described
 from eval.files.run_folder import read_predictions
 from eval.files.store import RunError, replace_file
+from eval.report.cell import Cell
 from eval.report.paper import latex
 from eval.report.rendering import markdown
 from eval.report.table_file import as_csv, as_json
@@ -76,7 +77,7 @@ def finished_table(name: str, settings: Sequence[str]) -> tuple[Table, Path]:
         settings: settings of `memsys-bench reproduce`.
 
     Raises:
-        RunError: a setting is refused, or all data sets are missing.
+        RunError: a setting is refused, all data sets are missing, or no row has a number.
     """
     cfg = composed("reproduce", [f"table={name}", *settings, "replay=true", "yes=true"])
     wanted, option, varied = cfg.only, load_option("table", name), variation(cfg)
@@ -88,6 +89,9 @@ def finished_table(name: str, settings: Sequence[str]) -> tuple[Table, Path]:
         chosen = wanted_rows(option, assembled.lines, wanted)
         table = replace(table, rows=tuple(row for row in table.rows if chosen is None or row.name in chosen))
     table = replace(table, wanted=None)  # all remaining rows were requested
+    if not any(isinstance(cell, Cell) and cell.estimate() is not None for row in table.rows for cell in row.cells):
+        command = " ".join(["python -m scripts reproduce", f"table={name}", *settings])
+        raise RunError(f"no row of {name} has been run with these settings: {command}")
     if any(group.dataset is not None and group.dataset.cut for group in assembled.groups):
         cut = f"SUBSET: data.size={cfg.data.size}, data.max_cases={cfg.data.max_cases}, seed {cfg.data.seed}; not the whole data set."
         table = replace(table, caption=(cut, *table.caption))
@@ -183,15 +187,6 @@ def _row(assembled: Experiment[Reproduce], line: TableRow) -> Row:
     first = {group.name: files[0] for group in assembled.groups if (files := assembled.grid.files(line, group))}
     coverage = {group: files[evidence] for group, files in first.items() if evidence in files}
     return Row(line.name, line.title, tuple(cells), folders, coverage, line.ruled, answered)
-
-
-def refuse_an_empty(table: Table, name: str, settings: Sequence[str]) -> None:
-    """Raise RunError for a table without any number: its runs are missing."""
-    from eval.report.cell import Cell
-
-    if not any(isinstance(cell, Cell) and cell.estimate() is not None for row in table.rows for cell in row.cells):
-        command = " ".join(["python -m scripts reproduce", f"table={name}", *settings])
-        raise RunError(f"no row of {name} has been run with these settings: {command}")
 
 
 FIELDS = ("group", "case_id", "question_id", "category", "score", "question", "gold", "answer_without_memory")
