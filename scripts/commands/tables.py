@@ -22,7 +22,6 @@ from eval.files.provenance import ROOT
 from eval.report.published import find, read_published
 from eval.running.loop import run_all
 from eval.running.run import Run
-from scripts.setup.launch import composed
 from scripts.setup.options import load_option
 
 GROUP = "look"
@@ -57,15 +56,11 @@ class Calls:
 
 def measure(names: Sequence[str], folder: Path) -> list[Calls]:
     """Build and read each memory once, on one history of the LoCoMo sample, offline."""
-    from scripts.assembly.datasets import data
-    from scripts.assembly.models import build_models
-    from scripts.assembly.runs import memory_run, reader
+    from scripts.lab.lab import Lab
 
-    cfg = composed("config", [f"results={folder}", "data.max_cases=1"])
-    built = build_models(cfg)
-    dataset = data(cfg.data, load_option("dataset", "locomo"))
-    reading = reader("segtree")
-    runs = [memory_run(cfg, built, dataset, load_option("memory", name), reading) for name in names]
+    lab = Lab(f"results={folder}", "data.max_cases=1", "protocol.reader=segtree", probe=False)
+    dataset = lab.load("locomo")
+    runs = [lab.run(lab.memory(name), dataset) for name in names]
     run_all(runs, threads=1)
     return [_calls(run, load_option("memory", run.name)) for run in runs]
 
