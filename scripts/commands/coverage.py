@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from importlib import import_module
-from pathlib import Path
 from pkgutil import iter_modules
 
+from eval.files.provenance import ROOT
 from eval.files.store import replace_file
 from eval.report.counted import counted
 from eval.report.rendering import grid
@@ -24,7 +24,6 @@ from tests.rigs.coverage.rows import Row
 GROUP = "develop"
 CHECKOUT = True
 
-ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "statistics.md"
 TABLE = re.compile(r"(?<=<!-- simulations -->\n).*?(?=<!-- end of simulations -->)", re.DOTALL)
 NAMED = re.compile(r"^\| \*\*(.+?)\*\* \|", re.MULTILINE)

@@ -19,12 +19,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from data_loaders.source import file_sha256
+from eval.files.provenance import ROOT
 from eval.files.store import RunError
 
 GROUP = "develop"
 CHECKOUT = True
 
-ROOT = Path(__file__).resolve().parents[2]
 MEGABYTES = 5
 """Size limit of the wheel: a larger wheel has a file that does not belong in it."""
 BUILD = "import os, sys; os.umask(0o022); from setuptools import build_meta; {step}(sys.argv[1])"

@@ -9,12 +9,12 @@ from __future__ import annotations
 import argparse
 import keyword
 import re
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from string import Template
 
 from eval.files.provenance import ROOT
+from eval.files.store import RunError
 
 GROUP = "develop"
 
@@ -25,12 +25,12 @@ def files(name: str, folder: Path) -> dict[Path, str]:
     """Files to write below `folder`: content by path.
 
     Raises:
-        ValueError: the name is no valid name of a Python module, or it is the name of a shipped memory.
+        RunError: the name is no valid name of a Python module, or it is the name of a shipped memory.
     """
     if not re.fullmatch(r"[a-z][a-z0-9_]*", name) or keyword.iskeyword(name):
-        raise ValueError(f"a memory's name is a lower-case Python name such as my_memory, found {name!r}")
+        raise RunError(f"a memory's name is a lower-case Python name such as my_memory, found {name!r}")
     if (ROOT / "conf" / "memory" / f"{name}.yaml").is_file():
-        raise ValueError(f"there is a memory called {name} already; nothing was written")
+        raise RunError(f"there is a memory called {name} already; nothing was written")
     checkout = (folder / "memsys" / "systems").is_dir()
     fields = {
         "name": name,
@@ -55,14 +55,9 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("name", help="lower-case Python name, e.g. my_memory")
     name = parser.parse_args(arguments).name
-    try:
-        contents = files(name, Path.cwd())
-    except ValueError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    contents = files(name, Path.cwd())
     if existing := [path for path in contents if path.exists()]:
-        print(f"error: {existing[0]} exists already; nothing was written", file=sys.stderr)
-        return 2
+        raise RunError(f"{existing[0]} exists already; nothing was written")
     for path, text in contents.items():
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")

@@ -14,10 +14,12 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from eval.files.provenance import ROOT
+from eval.files.store import RunError
+
 GROUP = "develop"
 CHECKOUT = True
 
-ROOT = Path(__file__).resolve().parents[2]
 REFERENCE = ROOT / "results" / "regression" / "regression.csv"
 
 
@@ -53,8 +55,7 @@ def main(arguments: Sequence[str]) -> int:
             print(f"written: {REFERENCE.relative_to(ROOT)}")
             return 0
         if not REFERENCE.is_file():
-            print(f"error: {REFERENCE.relative_to(ROOT)} does not exist; make it with --update", file=sys.stderr)
-            return 2
+            raise RunError(f"{REFERENCE.relative_to(ROOT)} does not exist; make it with --update")
         changed = differences(REFERENCE.read_text(encoding="utf-8"), found.read_text(encoding="utf-8"))
     print("\n".join(changed) if changed else f"regression: all of {REFERENCE.relative_to(ROOT)} is reproduced exactly")
     return 1 if changed else 0
