@@ -309,14 +309,18 @@ def text_settings(command: str) -> frozenset[str]:
 @cache
 def list_settings(command: str) -> frozenset[str]:
     """Dotted names of the settings of a command whose value is a list."""
-    kinds = {name: map(get_origin, _parts(field.annotation)) for name, field in _fields(COMMANDS[command])}
-    return frozenset(name for name, origins in kinds.items() if list in [*origins])
+    return frozenset(name for name, field in _fields(COMMANDS[command]) if _is_list(field.annotation))
 
 
 def _parts(annotation: Any) -> list[Any]:
     """The types of a union without None; any other type alone."""
     union = get_origin(annotation) in (Union, UnionType)
     return [part for part in get_args(annotation) if part is not NoneType] if union else [annotation]
+
+
+def _is_list(annotation: Any) -> bool:
+    """Whether a type is a list of something, or None as well."""
+    return any(get_origin(part) is list for part in _parts(annotation))
 
 
 def _is_text(annotation: Any) -> bool:
