@@ -77,7 +77,7 @@ def check(run: Run, threads: int | None = None) -> Report:
     """
     if run.control is not None:
         raise RunError(f"{run.name} is a control: it is given the answer key on purpose")
-    watch, made = Watch(), [marked(run.cases[index]) for index in range(len(run.cases))]
+    watch, made = Watch(), [marked(case) for case in run.cases]
     cases = as_lazy([case for case, _ in made])
     services = replace(
         run.services,

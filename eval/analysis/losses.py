@@ -168,8 +168,7 @@ def losses_of(
         raise RunError(
             f"{evidence_scores} has no score of a question of {run}; run {EVIDENCE} on the same data, and score it alike"
         )
-    for index in range(len(cases)):
-        case = cases[index]
+    for case in cases:
         folder = RunFolder(run).case(case.id)
         nodes = _nodes(folder / NODES)
         predictions, items = read_predictions(folder), read_items(folder)

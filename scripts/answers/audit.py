@@ -7,7 +7,7 @@ and this file's own mean differs, and *not supported by this file* otherwise. It
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -17,12 +17,11 @@ import numpy as np
 from eval.statistics.power import planned
 from eval.statistics.stats import Estimate, estimate
 from scripts.answers.manifest import Printed
-from scripts.answers.scoring import ScoredClaim, sizes
+from scripts.answers.scoring import ScoredClaim
 
 Status = Literal["supported", "not supported by this file", "another run", "subset", "cannot be told"]
 ADVERSARIAL_GAIN = 0.05
 ABSTAINING = 0.5
-FAILED = 0.01
 UNJOINED = 0.005
 LONG = 100
 
@@ -222,15 +221,16 @@ def _beyond(equal: int, size: int, chance: float) -> bool:
     return bool(bdtrc(equal - 1, size, chance) < 1e-6)
 
 
-def mean_of(scored: ScoredClaim, name: str, mask: np.ndarray | None = None) -> Estimate | None:
+def mean_of(scored: ScoredClaim, name: str, mask: np.ndarray) -> Estimate | None:
     """The mean of a measure with its intervals; None where no answer has a value."""
     picked = scored.where(name, mask)
     values = scored.measures[name][picked]
-    names = scored.clusters
-    return estimate(values.tolist(), [names[at] for at in np.flatnonzero(picked)]) if values.size else None
+    return (
+        estimate(values.tolist(), [scored.asked[at].case_id for at in np.flatnonzero(picked)]) if values.size else None
+    )
 
 
 def detectable_at(scored: ScoredClaim) -> float | None:
     """The paired difference that these questions detect with 80 % power, with the assumption of `eval.statistics.power.planned`."""
-    known = planned(sizes(scored))
+    known = planned(list(Counter(each.case_id for each in scored.asked).values()))
     return None if known is None else known[0]

@@ -15,7 +15,7 @@ from eval.report.rendering import grid, number, span
 from eval.statistics.stats import Estimate, preferred_interval
 from memsys.inert import csv_text, visible
 from scripts.answers.audit import Finding, Same, detectable_at, duplicates, findings, flags, mean_of
-from scripts.answers.reanalysis import Lenience, lenience, rank_agreement, regression, spreads, usable
+from scripts.answers.reanalysis import Lenience, lenience, lenient, rank_agreement, regressions, spreads
 from scripts.answers.scoring import MEASURES, ScoredClaim
 
 FULL_CONTEXT = "full context"
@@ -45,6 +45,26 @@ class Row:
     tokens: float | None
     detectable: float | None
     lenience: Lenience | None
+
+    @property
+    def first(self) -> Finding | None:
+        """The first printed score."""
+        return self.findings[0] if self.findings else None
+
+    @property
+    def status(self) -> str:
+        """Status of the first printed score."""
+        return self.first.status if self.first else "no score printed"
+
+    @property
+    def file(self) -> float | None:
+        """The file's own value for the first printed score; without one, the mean of all verdicts."""
+        return self.first.file if self.first and self.first.file is not None else self.file_mean
+
+    @property
+    def remarks(self) -> list[str]:
+        """The flags, and the other claims with the same answers."""
+        return [*self.flags, *(f"same answers as {each}" for each in self.same)]
 
 
 def rows_of(all_scored: Sequence[ScoredClaim]) -> list[Row]:
@@ -98,12 +118,7 @@ def table(title: str, rows: Sequence[Row]) -> str:
     lines = [f"## {title}", "", grid(header, [_cells(row) for row in rows]), ""]
     for row in rows:
         claim = row.scored.claim
-        told = [
-            *map(_told, row.findings[1:]),
-            *row.flags,
-            *(f"same answers as {each}" for each in row.same),
-            *([claim.note] if claim.note else []),
-        ]
+        told = [*map(_told, row.findings[1:]), *row.remarks, *([claim.note] if claim.note else [])]
         lines += [f"- {inert(claim.name)}: {inert('; '.join(told))}"] if told else []
     return "\n".join(lines)
 
@@ -113,19 +128,19 @@ def _told(finding: Finding) -> str:
     until = f" until {printed.until}" if printed.until else ""
     file = f", this file says {finding.file:.{printed.digits}f}" if finding.file is not None else ""
     other = f", which is {printed.other_run}" if printed.other_run else ""
-    return f"also printed{until}: {printed.score:.{printed.digits}f} {printed.of}{other}, {finding.status}{file}"
+    return f"also printed{until}: {printed.text} {printed.of}{other}, {finding.status}{file}"
 
 
 def _cells(row: Row) -> list[str]:
-    scored, first = row.scored, row.findings[0] if row.findings else None
+    scored, first = row.scored, row.first
     bar = " (bar)" if scored.claim.product == FULL_CONTEXT else ""
     return [
         inert(scored.claim.name) + bar,
         f"{len(scored.asked)} of {scored.whole}",
         "–" if scored.joined is None else f"{scored.joined:.3f}",
-        "–" if first is None else f"{first.printed.score:.{first.printed.digits}f} {first.printed.of}",
-        number(first.file if first and first.file is not None else row.file_mean),
-        "no score printed" if first is None else first.status,
+        "–" if first is None else f"{first.printed.text} {first.printed.of}",
+        number(row.file),
+        row.status,
         _shown(row.answerable),
         _shown(row.unanswerable),
         *(_shown(row.measures[name]) if name == "f1" else number(_mean(row.measures[name])) for name in MEASURES),
@@ -147,46 +162,31 @@ def _mean(ours: Estimate | None) -> float | None:
 def analysis(all_scored: Sequence[ScoredClaim]) -> str:
     """The second analysis as Markdown: regression, ranks, leniency, spreads."""
     lines = ["## Judge and F1 with length held equal", ""]
-    for who, people in (("judges", False), ("people", True)):
-        own = usable(all_scored, people=people)
-        if fitted := regression(own) if own else None:
-            sizes = {"answer": fitted.questions, "file": fitted.systems, "conversation": fitted.histories}
-            size = f"{', '.join(counted(count, noun) for noun, count in sizes.items())} of LoCoMo"
-            effects = [[each.name, f"{each.points:.1f} {span(each.interval, digits=1)}"] for each in fitted.effects]
-            lines += [f"Verdicts of {who}: {size}.", "", grid(["one more", "points of the verdict"], effects), ""]
-    if ranks := rank_agreement(usable(all_scored)):
+    for who, fitted in regressions(all_scored).items():
+        sizes = {"answer": fitted.questions, "file": fitted.systems, "conversation": fitted.histories}
+        size = f"{', '.join(counted(count, noun) for noun, count in sizes.items())} of LoCoMo"
+        effects = [[each.name, f"{each.points:.1f} {span(each.interval, digits=1)}"] for each in fitted.effects]
+        lines += [f"Verdicts of {who}: {size}.", "", grid(["one more", "points of the verdict"], effects), ""]
+    if ranks := rank_agreement(all_scored):
         equal = f"with words held equal {ranks.given_words:.2f}"
         lines += [
             f"Rank correlation of mean verdict and mean F1 over {counted(ranks.claims, 'file')}: {ranks.plain:.2f}; {equal}.",
             "",
         ]
     lines += ["## Leniency", "", LENIENCY, ""]
-    known = [_lenience_cells(each) for scored in all_scored if (each := lenience(scored))]
+    known = [[inert(each.name), inert(each.judge), *each.shown] for each in lenient(all_scored)]
     header = ["claim", "judge", "no stem of the gold", "not knowing an answer that is there"]
-    lines += [
-        grid(header, [cells for cells in known if set(cells[2:]) != {"–"}]),
-        "",
-        "## One product over harnesses",
-        "",
-    ]
+    lines += [grid(header, known), "", "## One product over harnesses", ""]
     products = [
-        [inert(each.product), each.dataset, str(len(each.claims)), _range(each.verdict), _range(each.f1)]
+        [inert(each.product), each.dataset, str(len(each.claims)), ends(each.verdict), ends(each.f1)]
         for each in spreads(all_scored)
     ]
     return "\n".join([*lines, grid(["product", "data", "files", "judge", "F1"], products)])
 
 
-def _lenience_cells(each: Lenience) -> list[str]:
-    shares = ((each.unlike, each.unlike_n), (each.unknowing, each.unknowing_n))
-    return [
-        inert(each.name),
-        inert(each.judge),
-        *("–" if share is None else f"{share:.0%} of {n}" for share, n in shares),
-    ]
-
-
-def _range(ends: tuple[float, float] | None) -> str:
-    return "–" if ends is None else f"{ends[0]:.3f} to {ends[1]:.3f}"
+def ends(means: tuple[float, float] | None) -> str:
+    """The lowest and the highest mean of a product's files."""
+    return "–" if means is None else f"{means[0]:.3f} to {means[1]:.3f}"
 
 
 FACTS = (
@@ -263,7 +263,7 @@ def _csv_lines(row: Row) -> list[dict[str, Any]]:
         "words": row.words,
         "tokens": row.tokens,
         "detectable": row.detectable,
-        "flags": "; ".join([*row.flags, *(f"same answers as {each}" for each in row.same)]),
+        "flags": "; ".join(row.remarks),
     }
     return [
         {

@@ -216,41 +216,40 @@ class _Spot:
     def place(self) -> str:
         return f"{self.file}[{']['.join(self.keys)}]"
 
-    def get(self, where: str) -> tuple[bool, Any]:
-        """Return whether the place exists, and its value."""
+    def get(self, where: str) -> Any:
+        """The value at a place; None where the place does not exist."""
         if where in self.record:
-            return True, self.record[where]
+            return self.record[where]
         if where.isidentifier():
-            return False, None
+            return None
         path, _, words = where.partition("|")
         if path == "@file":
-            return True, self.file
+            return self.file
         if path.startswith("@"):
             number = int(path[1:]) - 1
-            return (True, self.keys[number]) if number < len(self.keys) else (False, None)
+            return self.keys[number] if number < len(self.keys) else None
         if path.startswith("^"):
-            holders = [each for each in reversed(self.around) if isinstance(each, dict) and path[1:] in each]
-            return (True, holders[0][path[1:]]) if holders else (False, None)
+            holders = (each for each in reversed(self.around) if isinstance(each, dict) and path[1:] in each)
+            return next((holder[path[1:]] for holder in holders), None)
         if "+" in path:
-            parts = [amount_of(self.get(part)[1]) for part in path.split("+")]
+            parts = [amount_of(self.get(part)) for part in path.split("+")]
             known = [part for part in parts if part is not None]
-            return len(known) == len(parts), sum(known) if len(known) == len(parts) else None
+            return sum(known) if len(known) == len(parts) else None
         value: Any = self.record
         for part in path.split("."):
             if not isinstance(value, dict):
-                return False, None
+                return None
             keys = [part] if part in value else [key for key in value if part[:1] == "*" and key.endswith(part[1:])]
             if len(keys) != 1:
-                return False, None
+                return None
             value = value[keys[0]]
         if words:
-            fits = isinstance(value, str) and value.startswith(words)
-            return fits, value[len(words) :] if fits else None
-        return True, value
+            return value[len(words) :] if isinstance(value, str) and value.startswith(words) else None
+        return value
 
     def first(self, places: Sequence[str], chosen: Mapping[str, str]) -> Any:
         """The value at the first place that has one; None where none has."""
-        values = (self.get(_filled(place, chosen) if "{" in place else place)[1] for place in places)
+        values = (self.get(_filled(place, chosen) if "{" in place else place) for place in places)
         return next((value for value in values if value is not None), None)
 
 
@@ -346,7 +345,7 @@ def _no_answer(form: Form, spot: _Spot) -> str:
 
 def _verdict(contents: Contents, form: Form, spot: _Spot, stored: Any) -> dict[str, tuple[float | None, ...]]:
     """The verdict as the grade `judge`, on a scale from 0 to 1; no grade if the record has no verdict."""
-    word = spot.get(form.scale.fails)[1] if form.scale.fails else None
+    word = spot.get(form.scale.fails) if form.scale.fails else None
     verdict = verdict_of(stored, form.scale, word)
     if verdict.state == "absent":
         kind = (

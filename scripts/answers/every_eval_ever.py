@@ -125,7 +125,7 @@ def _judge(score: ScoreFile) -> dict[str, Any]:
 def _model(run: FinishedRun) -> dict[str, str]:
     facts: dict[str, Any] = {"deployment_type": "unknown", "model_availability": "unknown", "run": run.folder.name}
     facts |= {f"model_{role}": model for role, model in run.record.models.items()}
-    facts |= {"memory": run.record.memory, "stand_in": ", ".join(run.stand_ins) or "none"}
+    facts |= {"memory": run.record.memory, "stand_in": ", ".join(run.record.stand_ins) or "none"}
     if run.record.imported:
         facts["imported"] = described(run.record.imported)
     return _strings(facts)

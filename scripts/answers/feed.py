@@ -52,7 +52,7 @@ def headline(row: Row) -> dict[str, str]:
     named = {"judge, answerable": row.answerable, "F1": row.measures["f1"]}
     told = {name: f"{each.mean:.3f}" for name, each in named.items() if each is not None}
     for each in row.findings:
-        printed = f"printed {each.printed.score:.{each.printed.digits}f} ({each.printed.of}, {each.printed.over})"
+        printed = f"printed {each.printed.text} ({each.printed.of}, {each.printed.over})"
         file = "" if each.file is None else f", this file {each.file:.{each.printed.digits}f}"
         told[printed] = each.status + file
     return {**told, "answers": f"{len(row.scored.asked)} of {row.scored.whole}", "flags": str(len(row.flags))}

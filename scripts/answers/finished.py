@@ -66,11 +66,6 @@ class FinishedRun:
     scores: Sequence[ScoreFile]
 
     @property
-    def stand_ins(self) -> list[str]:
-        """Roles that an engine without a model filled."""
-        return self.record.stand_ins
-
-    @property
     def whole(self) -> bool:
         """Whether the run was on the whole data set."""
         known = self.record.dataset
@@ -94,7 +89,7 @@ def finished_run(folder: Path, root: Path | None) -> FinishedRun:
     record = RunFolder(folder).record()
     cases = data_of(record, root)
     config = load_option("dataset", record.dataset["name"])
-    histories = [cases[index] for index in range(len(cases))]
+    histories = list(cases)
     if open_cases := [case.id for case in histories if not is_complete(RunFolder(folder).case(case.id))]:
         raise RunError(
             f"{folder}: {counted(len(open_cases), 'case')} not finished, such as {open_cases[0]}; run its command again"

@@ -71,18 +71,13 @@ def best_reading(
         except DataError as error:
             refused.append(str(error))
             continue
-        readings.append(reading(name, files, form, contents, questions))
+        readings.append(Reading(name, digest(files), form, contents, match(contents.answers, questions)))
     if readings:
         return max(readings, key=_worth)
     if wanted:
         raise DataError(refused[0])
     about = "; ".join(f"{form.name}: {form.about}" for form in known.values())
     raise RunError(f"{name}: none of {len(known)} forms reads it; forms: {about}")
-
-
-def reading(name: str, files: Sequence[Parsed], form: Form, contents: Contents, questions: Questions) -> Reading:
-    """The contents of files, joined with the questions of a data set."""
-    return Reading(name, digest(files), form, contents, match(contents.answers, questions))
 
 
 def _worth(reading: Reading) -> tuple[int, int, int, int]:

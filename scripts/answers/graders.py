@@ -20,10 +20,8 @@ from eval.judging.agreement import RIGHT, agreement
 from eval.judging.prediction_powered import prediction_powered, sample_order
 from eval.report.rendering import number, span
 from eval.statistics.stats import estimate
-from scripts.answers.manifest import Claim
+from scripts.answers.manifest import PEOPLE, Claim
 
-PEOPLE = "people"
-"""The judge of a claim whose stored verdicts are labels by people."""
 SAMPLED = 200
 """Number of labels that count if people labelled every answer: the first ones of `sample_order`."""
 STORED = f"{THEIRS}judge"

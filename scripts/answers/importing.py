@@ -8,11 +8,10 @@ from __future__ import annotations
 import json
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from data_loaders.schema import Case
 from eval.files.imported import RECORDABLE, THEIRS
 from eval.files.provenance import identity, surroundings
 from eval.files.records import Prediction, Score
@@ -62,8 +61,7 @@ def import_run(
         RunError: there is no such file, its form is unknown, the name is invalid, or no answer fits the data.
     """
     uncut = cfg.data.changed(size="all", max_cases=None, transform="none")  # conversations are numbered in the whole
-    whole = data(uncut, dataset.config).cases
-    questions = of_cases(dataset.title, [whole[index] for index in range(len(whole))])
+    questions = of_cases(dataset.title, list(data(uncut, dataset.config).cases))
     return write_run(models, dataset, read(questions), origin)
 
 
@@ -119,7 +117,7 @@ def _refuse_to_build(**_: object) -> NoReturn:
 
 
 def _facts(dataset: Data, file: Reading, origin: Origin, kept: int) -> dict[str, Any]:
-    questions, joined = sum(len(case.questions) for case in _cases(dataset)), file.matched
+    questions, joined = sum(len(case.questions) for case in dataset.cases), file.matched
     return {
         **asdict(origin),
         "title": origin.title or origin.name,
@@ -136,16 +134,11 @@ def _facts(dataset: Data, file: Reading, origin: Origin, kept: int) -> dict[str,
     }
 
 
-def _cases(dataset: Data) -> Iterator[Case]:
-    return (dataset.cases[index] for index in range(len(dataset.cases)))
-
-
 def _write(run: Run, pairs: Sequence[tuple[Asked, Answer]]) -> list[tuple[Prediction, Answer]]:
     """Write the files of each case; returns the kept answers, in the order of the data."""
     answers = {(asked.case_id, asked.question_id): answer for asked, answer in pairs}
     kept: list[tuple[Prediction, Answer]] = []
-    for index in range(len(run.cases)):
-        case = run.cases[index]
+    for case in run.cases:
         own = [
             (_prediction(case.id, question.id, answer), answer)
             for question, _ in case.questions

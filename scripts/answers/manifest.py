@@ -26,6 +26,8 @@ from scripts.settings.types import STRICT, Name, Natural, Share, Text
 CLAIMS = FORMS.with_name("claims.yaml")
 FOLDER = "third_party_answers/collected"
 """Folder of the claims' files, below the data root."""
+PEOPLE = "people"
+"""The judge of a claim whose stored verdicts are labels by people."""
 
 
 def _below(text: str) -> str:
@@ -61,6 +63,11 @@ class Printed:
     """The subject of the score, if it is not the score of this file."""
     printed_at: str = ""
     """`path:line @commit` in the claim's repository."""
+
+    @property
+    def text(self) -> str:
+        """The score as it is printed."""
+        return f"{self.score:.{self.digits}f}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,12 +13,12 @@ from eval.files.store import safe_name
 from eval.report.rendering import number, span
 from eval.statistics.stats import Estimate, preferred_interval
 from scripts.answers.audit import Finding
-from scripts.answers.claim_tables import FULL_CONTEXT, Row
+from scripts.answers.claim_tables import FULL_CONTEXT, Row, ends
 from scripts.answers.graders import STAND_IN, STORED, Judged, Key, compared
 from scripts.answers.licences import Terms
 from scripts.answers.manifest import Claim, Printed
 from scripts.answers.page_questions import Disagreement, excerpt, shown
-from scripts.answers.reanalysis import lenience, rank_agreement, regression, spreads, usable
+from scripts.answers.reanalysis import lenient, rank_agreement, regressions, spreads
 from scripts.answers.scoring import ScoredClaim
 
 KINDS = {
@@ -93,13 +93,9 @@ class ClaimLine:
 def line_of(row: Row) -> ClaimLine:
     """A row of `memsys-bench claims` in the form of the pages."""
     scored, claim = row.scored, row.scored.claim
-    first = row.findings[0] if row.findings else None
-    file = first.file if first and first.file is not None else row.file_mean
-    name = safe_name(claim.name)
-    also = [f"also printed: {says(finding)}" for finding in row.findings[1:]]
-    remarks = [*also, *row.flags, *(f"same answers as {each}" for each in row.same)]
+    first, name = row.first, safe_name(claim.name)
+    remarks = [*(f"also printed: {says(finding)}" for finding in row.findings[1:]), *row.remarks]
     known = [claim.name, claim.system, claim.product, claim.by, claim.repository, claim.dataset, claim.judge]
-    status = first.status if first else "no score printed"
     return ClaimLine(
         excerpt(claim.name),
         f"claim-{name}.html",
@@ -110,9 +106,9 @@ def line_of(row: Row) -> ClaimLine:
         claim.dataset,
         claim.product == FULL_CONTEXT,
         f"{len(scored.asked):,} of {scored.whole:,}",
-        "–" if first is None else f"{first.printed.score:.{first.printed.digits}f}",
-        number(file, first.printed.digits if first else 3),
-        status,
+        "–" if first is None else first.printed.text,
+        number(row.file, first.printed.digits if first else 3),
+        row.status,
         bar(row.answerable),
         bar(row.unanswerable),
         bar(row.measures["f1"]),
@@ -123,19 +119,18 @@ def line_of(row: Row) -> ClaimLine:
         "–" if row.tokens is None else f"{row.tokens:,.0f}",
         number(row.detectable),
         [shown(remark, TEXT) for remark in remarks],
-        " ".join(shown(" ".join([*known, status, *remarks]), 2 * TEXT).lower().split()),  # searched text
+        " ".join(shown(" ".join([*known, row.status, *remarks]), 2 * TEXT).lower().split()),  # searched text
     )
 
 
 def says(finding: Finding) -> str:
     """A printed score and the file's own value for it, in one sentence."""
     printed = finding.printed
-    digits = printed.digits
     until = f" until {printed.until}" if printed.until else ""
     what = f"{KINDS.get(printed.of, printed.of)}, {OVER.get(printed.over, printed.over)}"
-    score = f"{printed.score:.{digits}f} ({what}) is printed in {printed.printed}{until}"
+    score = f"{printed.text} ({what}) is printed in {printed.printed}{until}"
     other = f", which is {printed.other_run}" if printed.other_run else ""
-    file = "the file stores none" if finding.file is None else f"this file gives {finding.file:.{digits}f}"
+    file = "the file stores none" if finding.file is None else f"this file gives {finding.file:.{printed.digits}f}"
     reading = f" ({finding.reading})" if finding.reading else ""
     return f"{score}{other}; {file}{reading}: {finding.status}"
 
@@ -176,9 +171,8 @@ def files_of(claim: Claim) -> list[File]:
     """The files of a claim; addresses are of GitHub alone, and every part of a path is quoted."""
     safe = SLUG.fullmatch(claim.repository) and COMMIT.fullmatch(claim.commit)
     made = []
-    for file in claim.files:
+    for file, raw in zip(claim.files, claim.urls, strict=True):
         path = quote(file.path)
-        raw = f"https://raw.githubusercontent.com/{claim.repository}/{claim.commit}/{path}"
         unpack = " | gunzip" if path.endswith(".gz") else ""
         made.append(
             File(
@@ -324,35 +318,22 @@ def statuses(rows: Sequence[Row]) -> Sequence[tuple[str, int]]:
 def analysis(all_scored: Sequence[ScoredClaim], lines: Mapping[str, ClaimLine]) -> dict[str, Any]:
     """Results over many files: regression, ranks, leniency, spreads; the functions behind the tables of `memsys-bench claims`."""
     fitted = []
-    for who, people in (("judges", False), ("people", True)):
-        own = usable(all_scored, people=people)
-        if result := regression(own) if own else None:
-            effects = [(each.name, f"{each.points:.1f}", span(each.interval, digits=1)) for each in result.effects]
-            fitted.append({"who": who, "size": result, "effects": effects})
-    lenient = []
-    for scored in all_scored:
-        each = lenience(scored)
-        shares = [(each.unlike, each.unlike_n), (each.unknowing, each.unknowing_n)] if each else []
-        if each and any(share is not None for share, _ in shares):
-            cells = ["–" if share is None else f"{share:.0%} of {n}" for share, n in shares]
-            lenient.append((lines[each.name], excerpt(each.judge), *cells))
+    for who, result in regressions(all_scored).items():
+        effects = [(each.name, f"{each.points:.1f}", span(each.interval, digits=1)) for each in result.effects]
+        fitted.append({"who": who, "size": result, "effects": effects})
     products = [
         (
             excerpt(each.product),
             each.dataset,
             [lines[name] for name in each.claims],
-            _ends(each.verdict),
-            _ends(each.f1),
+            ends(each.verdict),
+            ends(each.f1),
         )
         for each in spreads(all_scored)
     ]
     return {
         "fitted": fitted,
-        "ranks": rank_agreement(usable(all_scored)),
-        "lenient": lenient,
+        "ranks": rank_agreement(all_scored),
+        "lenient": [(lines[each.name], excerpt(each.judge), *each.shown) for each in lenient(all_scored)],
         "products": products,
     }
-
-
-def _ends(ends: tuple[float, float] | None) -> str:
-    return "–" if ends is None else f"{ends[0]:.3f} to {ends[1]:.3f}"

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from eval.statistics.stats import Interval, t_point
+from scripts.answers.manifest import PEOPLE
 from scripts.answers.scoring import ScoredClaim
 
-PEOPLE = "people"
 LEAST = 20
 """Minimum number of answers for which a share is shown."""
 
@@ -50,6 +50,13 @@ def usable(all_scored: Sequence[ScoredClaim], *, people: bool = False) -> list[S
         and (scored.claim.judge == PEOPLE) == people
         and len(np.unique(scored.measures["verdict"][judged(scored)])) > 1
     ]
+
+
+def regressions(all_scored: Sequence[ScoredClaim]) -> dict[str, Regression]:
+    """The regression on the verdicts of judges, and that on the verdicts of people, where there are enough conversations."""
+    by_whom = {"judges": usable(all_scored), "people": usable(all_scored, people=True)}
+    fitted = {who: regression(own) for who, own in by_whom.items()}
+    return {who: each for who, each in fitted.items() if each is not None}
 
 
 def regression(all_scored: Sequence[ScoredClaim]) -> Regression | None:
@@ -112,9 +119,9 @@ class Agreement:
 
 
 def rank_agreement(all_scored: Sequence[ScoredClaim]) -> Agreement | None:
-    """Spearman's correlation over claims that answer at least a thousand questions; None for fewer than five claims."""
+    """Spearman's correlation over usable claims that answer at least a thousand questions; None for fewer than five of them."""
     rows = []
-    for scored in all_scored:
+    for scored in usable(all_scored):
         mask = judged(scored)
         if mask.sum() >= 1000:
             rows.append([float(scored.measures[name][mask].mean()) for name in ("verdict", "f1", "words")])
@@ -147,6 +154,12 @@ class Lenience:
     """Share of right answers among "I do not know" answers to answerable questions."""
     unknowing_n: int
 
+    @property
+    def shown(self) -> list[str]:
+        """Both shares with their numbers of answers, as texts."""
+        shares = ((self.unlike, self.unlike_n), (self.unknowing, self.unknowing_n))
+        return ["–" if share is None else f"{share:.0%} of {n}" for share, n in shares]
+
 
 def lenience(scored: ScoredClaim) -> Lenience | None:
     """The leniency of a claim's verdicts; None if it has no verdicts."""
@@ -164,6 +177,12 @@ def lenience(scored: ScoredClaim) -> Lenience | None:
         scored.claim.name, scored.claim.judge or "not stated", share(unlike), int(unlike.sum()),
         share(unknowing), int(unknowing.sum()),
     )  # fmt: skip
+
+
+def lenient(all_scored: Sequence[ScoredClaim]) -> list[Lenience]:
+    """The leniency of every claim that has a share of it."""
+    known = (each for scored in all_scored if (each := lenience(scored)) is not None)
+    return [each for each in known if each.unlike is not None or each.unknowing is not None]
 
 
 @dataclass(frozen=True, slots=True)

@@ -77,11 +77,6 @@ class ScoredClaim:
         """Share of the answers that have a question of the data set; None if the data set is not joined."""
         return len(self.asked) / self.answers if self.has_questions else None
 
-    @property
-    def clusters(self) -> list[str]:
-        """The conversation of each answer."""
-        return [each.case_id for each in self.asked]
-
     def where(self, name: str, mask: np.ndarray | None = None) -> np.ndarray:
         """Bool [n]: answers selected by `mask` that have a value."""
         known: np.ndarray = ~np.isnan(self.measures[name])
@@ -150,7 +145,6 @@ def _row(asked: Asked, answer: Answer, official: bool) -> dict[str, float]:
         "stored_f1": math.nan if stored is None else stored,
         "words": float(len(text.split())),
         "abstains": float(says_unknown(text)),
-        "official_abstains": float(abstains(text)),
         "tokens": float(answer.recalled_tokens or math.nan),
         "blank": float(not text.strip()),
         "answerable": float(asked.answerable),
@@ -215,11 +209,6 @@ def fingerprint(text: str) -> bytes:
     """An eight-byte hash of an answer, ignoring white space and case; empty for an answer under six words."""
     words = text.casefold().split()
     return hashlib.sha256(" ".join(words).encode()).digest()[:8] if len(words) > 5 else b""
-
-
-def sizes(scored: ScoredClaim) -> list[int]:
-    """Number of joined answers of each conversation."""
-    return list(Counter(scored.clusters).values())
 
 
 def scored_claims(wanted: Sequence[Claim], root: Path, workers: int) -> tuple[list[ScoredClaim], dict[str, str]]:

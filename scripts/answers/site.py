@@ -27,8 +27,8 @@ MARK = "claims.json"
 """A file in every site: a folder without it is not replaced."""
 APART_EACH = EXCERPTS // 2
 """Number of answers with differing verdict and F1, of each of two kinds, on the page of a claim."""
-REPORT_FILES = ("report.css", "dom.js")
-OWN_FILES = ("claims.css", "claims.js")
+STATIC = {"eval.report.html": ("report.css", "dom.js"), "scripts.answers": ("claims.css", "claims.js")}
+"""Files that are copied into the site, by the package that has them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,10 +91,10 @@ def _fill(
     }
     pages.write("index.html", "index.html.j2", **more)
     pages.write("analysis.html", "analysis.html.j2", **analysis(scored, lines), leniency=LENIENCY)
-    for name in REPORT_FILES:
-        _copy(files("eval.report.html") / "static" / name, draft / name)
-    for name in OWN_FILES:
-        _copy(files("scripts.answers") / "static" / name, draft / name)
+    for package, names in STATIC.items():
+        for name in names:
+            text = (files(package) / "static" / name).read_text(encoding="utf-8")
+            (draft / name).write_text(text, encoding="utf-8")
     (draft / "claims.csv").write_text(clean.page(as_csv(rows)), encoding="utf-8")
     (draft / "atom.xml").write_bytes(atom(changes, {name: line.page for name, line in lines.items()}, wanted.base))
     content = clean.value(_cut(_everything(rows, lines, missing, changes, again)))
@@ -108,10 +108,6 @@ def _cut(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {str(name): _cut(inner) for name, inner in value.items()}
     return [_cut(inner) for inner in value] if isinstance(value, list | tuple) else value
-
-
-def _copy(source: Any, target: Path) -> None:
-    target.write_text(source.read_text(encoding="utf-8"), encoding="utf-8")
 
 
 class _Pages:

@@ -81,13 +81,11 @@ def _label(row: Row) -> str:
 
 
 def _cells(row: Row) -> list[str]:
-    first, f1 = row.findings[0] if row.findings else None, row.measures["f1"]
-    digits = first.printed.digits if first else 3
-    file = first.file if first and first.file is not None else row.file_mean
+    first, f1 = row.first, row.measures["f1"]
     return [
         _label(row),
-        "–" if first is None else f"{first.printed.score:.{digits}f}",
-        number(file, digits),
+        "–" if first is None else first.printed.text,
+        number(row.file, first.printed.digits if first else 3),
         number(None if row.answerable is None else row.answerable.mean),
         number(None if f1 is None else f1.mean),
         f"{row.words:.0f}",
@@ -97,9 +95,9 @@ def _cells(row: Row) -> list[str]:
 def _remarks(row: Row) -> str:
     """Statuses that are not `supported`, flags and the manifest's note."""
     told = [
-        f"{each.printed.score:.{each.printed.digits}f} is {each.status}"
+        f"{each.printed.text} is {each.status}"
         if each.status == "not supported by this file"
-        else f"{each.printed.score:.{each.printed.digits}f}: {each.status}"
+        else f"{each.printed.text}: {each.status}"
         for each in row.findings
         if each.status != "supported"
     ]

@@ -118,7 +118,11 @@ def _readme(run: FinishedRun) -> str:
         f"# {run.title} on {run.dataset_title}",
         "",
         f"- Answers: {made}.",
-        *([f"- STAND-IN: {', '.join(run.stand_ins)} filled by engines without a model."] if run.stand_ins else []),
+        *(
+            [f"- STAND-IN: {', '.join(run.record.stand_ins)} filled by engines without a model."]
+            if run.record.stand_ins
+            else []
+        ),
         f"- Data: {run.dataset_title}, {run.record.data_status}, under {run.licence or 'no licence that is known'}.",
         f"- Scores by file: {'; '.join(f'`{score.id}` {score.title}: {shown(score.cell)}' for score in run.scores) or 'none'}.",
         "- A score that is null was not given; an answer whose outcome is error failed and was not scored.",

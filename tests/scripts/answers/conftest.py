@@ -54,7 +54,6 @@ def scored_claim(name: str, count: int = 40, seed: int = 0, **more: Any) -> Scor
         "stored_f1": np.full(count, np.nan),
         "words": np.array([float(len(text.split())) for text in texts]),
         "abstains": np.zeros(count),
-        "official_abstains": np.zeros(count),
         "tokens": np.full(count, np.nan),
         "blank": np.zeros(count),
         "answerable": answerable,
