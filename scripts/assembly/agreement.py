@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from eval.files.store import RunError
 from eval.running.run import Run
-from memsys.llm.batching.endpoint import BatchSettings
 from scripts.assembly.local import at_pace, pace
 from scripts.assembly.models import Models
 from scripts.assembly.plan import Plan, plan, total_usd
@@ -118,9 +117,6 @@ def side_by_side(plan: Plan, actual: Meter) -> str:
     return "\n".join(["Plan and outcome (what the cache answered is not counted):", head, *lines])
 
 
-HALF = BatchSettings().discount
-
-
 def plan_text(plan: Plan) -> str:
     """The printed text of a plan."""
     lines = ["Plan (estimated from a sample of the same runs with the offline engines):"]
@@ -133,7 +129,7 @@ def plan_text(plan: Plan) -> str:
     lines += [f"  the price of {model} is not known; give it with {how_to_give(model)}" for model in unknown]
     total = "unknown" if plan.usd is None else f"{plan.usd:.2f} USD"
     lines.append(f"  total {total}, {plan.duration.text}")
-    if (batched := plan.usd_in_batches(HALF)) and batched != plan.usd:
+    if (batched := plan.usd_in_batches) and batched != plan.usd:
         lines.append(
             f"  or {batched:.2f} USD with endpoint.mode=batch: answers within a day of the build, judgements within a day of the answers"
         )

@@ -88,6 +88,11 @@ class BuiltEmbedder:
     endpoint: Endpoint | None = None
     """None for an embedder that runs on this machine."""
 
+    @property
+    def stand_in(self) -> bool:
+        """Whether an offline engine stands in for a model."""
+        return self.name == STAND_IN["embedder"]
+
 
 @dataclass(frozen=True, slots=True)
 class Models:
@@ -98,12 +103,7 @@ class Models:
     judge: Model
     probe: Model
     """Gives log-probabilities; the reader unless the configuration names another."""
-    embedder: Embedder
-    embedder_name: str
-    embedder_settings: Mapping[str, Any]
-    embedder_prices: ModelSettings | None
-    """None for an embedder that runs on this machine."""
-    embedder_stand_in: bool
+    embedder: BuiltEmbedder
     prompts: Prompts
     purse: Purse
     results: Path
@@ -111,8 +111,6 @@ class Models:
     """Return any further model by name, such as a second judge; each is built once."""
     by_name: Mapping[str, Model]
     """Models built so far."""
-    embedder_endpoint: Endpoint | None
-    """None for an embedder that runs on this machine."""
     gateway: Callable[[], Gateway]
     """The gateway that serves released products, made once; its server starts with the first."""
     endpoints: Mapping[tuple[str, str], Endpoint]
@@ -135,7 +133,7 @@ class Models:
         roles = {"memory": self.memory, "probe": self.probe, "reader": self.reader}
         gauges = {role: model.endpoint.places for role, model in roles.items() if model.endpoint is not None}
         reader = self.reader.batched_or_live
-        return Services(self.memory.llm, reader, probe, self.embedder, self.prompts, gauges)
+        return Services(self.memory.llm, reader, probe, self.embedder.embedder, self.prompts, gauges)
 
     @property
     def paid(self) -> bool:
@@ -147,7 +145,8 @@ class Models:
         """Names of the models of all roles, and of the further judges built so far, whose calls are known to cost money."""
         every = [self.memory, self.reader, self.judge, self.probe, *self.by_name.values()]
         chat = {model.name: model.prices.cost(1, 1) for model in every if model.prices is not None}
-        embedder = {} if self.embedder_prices is None else {self.embedder_name: self.embedder_prices.cost(1, 0)}
+        prices = self.embedder.prices
+        embedder = {} if prices is None else {self.embedder.name: prices.cost(1, 0)}
         return [name for name, cost in {**chat, **embedder}.items() if cost]
 
     @property
@@ -155,7 +154,7 @@ class Models:
         """Cost functions by role, and by model identity for judges; offline engines have none."""
         chat_models = {"memory": self.memory, "reader": self.reader, "probe": self.probe}
         chat_models |= {model.identity: model for model in self.by_name.values()}
-        prices = {name: model.prices for name, model in chat_models.items()} | {"embedder": self.embedder_prices}
+        prices = {name: model.prices for name, model in chat_models.items()} | {"embedder": self.embedder.prices}
         costs: dict[str, Price] = {name: price.cost for name, price in prices.items() if price is not None}
         for name, model in chat_models.items():
             if model.batched is not None and name not in ("memory", "probe"):
@@ -176,7 +175,7 @@ class Models:
         in_roles = {id(model) for model in roles.values()}
         roles |= {f"judge {name}": model for name, model in self.by_name.items() if id(model) not in in_roles}
         names = [role for role, model in roles.items() if model.stand_in]
-        return [*names, "embedder"] if self.embedder_stand_in else names
+        return [*names, "embedder"] if self.embedder.stand_in else names
 
 
 def _discounted(cost: Price, discount: float) -> Price:
@@ -209,7 +208,7 @@ def build_models(cfg: Settings) -> Models:
         return by_name[key]
 
     names = chosen_models(cfg)
-    embedding = _build_embedder(cfg, names["embedder"], store, places)
+    embedder = _build_embedder(cfg, names["embedder"], store, places)
     reader = model(names["reader"], "reader")
     has_probe = cfg.models.probe or cfg.endpoints.probe.base_url or cfg.endpoints.probe.key_env
     memory = model(names["memory"], "memory")
@@ -218,18 +217,13 @@ def build_models(cfg: Settings) -> Models:
         reader=reader,
         judge=model(names["judge"], "judge"),
         probe=model(cfg.models.probe or names["reader"], "probe") if has_probe else reader,
-        embedder=embedding.embedder,
-        embedder_name=embedding.name,
-        embedder_settings=embedding.settings,
-        embedder_prices=embedding.prices,
-        embedder_stand_in=names["embedder"] == "hashing",
-        embedder_endpoint=embedding.endpoint,
+        embedder=embedder,
         prompts=Prompts(cfg.prompts_dir),
         purse=places.purse,
         results=results,
         model=model,
         by_name=by_name,
-        gateway=cache(partial(_gateway, memory, embedding.embedder, store, replay=cfg.replay)),
+        gateway=cache(partial(_gateway, memory, embedder.embedder, store, replay=cfg.replay)),
         endpoints=places.built,
         batches=places.batched,
     )

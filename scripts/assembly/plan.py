@@ -31,6 +31,7 @@ from eval.statistics.power import POWER, planned
 from eval.statistics.power import shown as detectable
 from memsys.embed import HashingEmbedder
 from memsys.interface import MemorySystem
+from memsys.llm.batching.endpoint import BatchSettings
 from memsys.llm.futures import settle
 from memsys.llm.meter import Metered
 from memsys.llm.offline.extractive import ExtractiveLLM
@@ -153,10 +154,11 @@ class Plan:
         """Sum over the roles; None when a price is unknown."""
         return total_usd(self.shares)
 
-    def usd_in_batches(self, discount: float) -> float | None:
+    @property
+    def usd_in_batches(self) -> float | None:
         """The same with `endpoint.mode=batch`, which discounts answers and judgements; None when a price is unknown."""
         late = sum(share.usd or 0.0 for share in self.shares if share.role in ("reader", "judge"))
-        return None if self.usd is None else self.usd - (1.0 - discount) * late
+        return None if self.usd is None else self.usd - (1.0 - BatchSettings().discount) * late
 
 
 def total_usd(shares: Iterable[Share]) -> float | None:
@@ -218,10 +220,6 @@ class Usage:
         self.tokens_in += factor * tokens_in
         self.tokens_out += factor * tokens_out
 
-    def plus(self, other: Usage) -> Usage:
-        """The sum of two usages."""
-        return Usage(self.calls + other.calls, self.tokens_in + other.tokens_in, self.tokens_out + other.tokens_out)
-
     def share(self, role: str, model: str, prices: ModelSettings | None) -> Share:
         """This usage, rounded and priced. A stand-in has no prices and costs nothing."""
         calls, tokens_in, tokens_out = round(self.calls), round(self.tokens_in), round(self.tokens_out)
@@ -257,8 +255,6 @@ def plan(
         others = {each.identity: each for each in models.by_name.values() if each.identity != models.judge.identity}
         by_run = _usage(samples, graders, others)
         failures = tuple(line for sample in samples for line in _failures(sample))
-    again = {sample.planned.folder for sample in samples if sample.run.replicate}
-    later = _added(used for folder, used in by_run.items() if folder in again)
     whole = _added(by_run.values())
     by_role = {role: getattr(models, role) for role in ROLES[:-1] if role != "probe" or whole["probe"].calls}
     by_role |= {role: model for role, model in others.items() if role in whole}
@@ -269,7 +265,9 @@ def plan(
     costs = {
         folder: sum(share.usd or 0.0 for share in _shares(used, by_role, models)) for folder, used in by_run.items()
     }
-    again_shares = tuple(_shares(later, by_role, models)) if most > 1 else ()
+    again = {sample.planned.folder for sample in samples if sample.run.replicate}
+    later = _added(used for folder, used in by_run.items() if folder in again)
+    again_shares = tuple(_shares(later, by_role, models)) if again else ()
     lasting = duration(cfg, models, shares, longest)
     return Plan(tuple(shares), lasting, lines, chains, failures, again_shares, left, costs)
 
@@ -297,7 +295,7 @@ def _added(parts: Iterable[Mapping[str, Usage]]) -> dict[str, Usage]:
     total = {role: Usage() for role in ROLES}
     for part in parts:
         for role, used in part.items():
-            total[role] = total.get(role, Usage()).plus(used)
+            total.setdefault(role, Usage()).add(1.0, used.calls, used.tokens_in, used.tokens_out)
     return total
 
 
@@ -306,7 +304,7 @@ def _shares(usage: Mapping[str, Usage], by_role: Mapping[str, Model], models: Mo
         usage.get(role, Usage()).share(role if role in ROLES else "judge", model.name, model.prices)
         for role, model in by_role.items()
     ]
-    return [*shares, usage["embedder"].share("embedder", models.embedder_name, models.embedder_prices)]
+    return [*shares, usage["embedder"].share("embedder", models.embedder.name, models.embedder.prices)]
 
 
 def _chain(sample: Sample) -> float:
@@ -368,14 +366,13 @@ def _failures(sample: Sample) -> Iterator[str]:
 
 def duration(cfg: Settings, models: Models, shares: Sequence[Share], longest: float) -> Duration:
     """The duration of the calls of these shares; `longest` calls depend on each other."""
-    endpoints = {id(endpoint): endpoint for endpoint in models.endpoints.values()}
-    measured = [endpoint.latency for endpoint in endpoints.values() if endpoint.latency is not None]
+    measured = [endpoint.latency for endpoint in models.endpoints.values() if endpoint.latency is not None]
     latency = sum(measured) / len(measured) if measured else SECONDS_PER_CALL
     every = (models.memory, models.reader, models.judge, models.probe, *models.by_name.values())
     chat = {model.name: model.prices for model in every}
     minutes: dict[str, float] = {}
     for share in shares:  # roles that share a model share its limits
-        prices = models.embedder_prices if share.role == "embedder" else chat[share.model]
+        prices = models.embedder.prices if share.role == "embedder" else chat[share.model]
         rpm = (prices.rpm if prices else None) or cfg.endpoint.rpm
         tpm = (prices.tpm if prices else None) or cfg.endpoint.tpm
         for kind, used, rate in (("r", share.calls, rpm), ("t", share.tokens_in + share.tokens_out, tpm)):

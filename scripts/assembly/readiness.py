@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -52,6 +52,11 @@ class ServedModel:
         """Roles, model and URL, for messages."""
         return f"{', '.join(self.roles)}: {self.settings.model} at {self.endpoint.base_url}"
 
+    @property
+    def chat(self) -> bool:
+        """Whether it is a chat model; else it is the embedder."""
+        return self.roles != ("embedder",)
+
 
 def prepared(cfg: Settings, models: Models) -> Models:
     """Return the models once every endpoint has answered; in the paper profile their settings include the doctor's findings.
@@ -62,16 +67,19 @@ def prepared(cfg: Settings, models: Models) -> Models:
         RunError: there is a spending cap and a model without a price; an endpoint does not answer, refuses the key, or does not serve
             the model; in the paper profile also when it refuses what the model's settings send, or truncates prompts silently.
     """
-    chat_models = list(_chat_models(models))
+    every = _served(models)
     check_prices(cfg, models)
-    if cfg.replay or not cfg.endpoint.probe or not (chat_models or models.embedder_endpoint):
+    if cfg.replay or not cfg.endpoint.probe or not every:
         return models
-    for served in [*chat_models, *_embedders(models)]:
+    for served in every:
         _check_key(served)
     try:
         if cfg.profile_name == "paper":
-            return _examined(models, chat_models, cfg.endpoint.timeout)
-        _check_all(models, chat_models, cfg.endpoint.timeout)
+            return _examined(models, every, cfg.endpoint.timeout)
+        with progress_line("asking the endpoints", len(every)) as line:
+            for served in every:
+                _check(served, cfg.endpoint.timeout)
+                line.step()
     except SpendingCapReached as error:  # the plan and the run report the cap for their own calls
         print(f"note: the endpoints were not asked beforehand: {error}", file=sys.stderr)
     return models
@@ -85,8 +93,7 @@ def check_prices(cfg: Settings, models: Models) -> None:
     """
     if cfg.max_usd is None or cfg.replay:
         return
-    served = [*_chat_models(models), *_embedders(models)]
-    unpriced = [each for each in served if each.settings.cost(1, int(each.roles != ("embedder",))) is None]
+    unpriced = [each for each in _served(models) if each.settings.cost(1, int(each.chat)) is None]
     if unpriced:
         names = list(dict.fromkeys(each.settings.model for each in unpriced))
         named = ", ".join(f"{each.settings.model} ({', '.join(each.roles)})" for each in unpriced)
@@ -95,37 +102,20 @@ def check_prices(cfg: Settings, models: Models) -> None:
         )
 
 
-def _check_all(models: Models, chat_models: list[ServedModel], timeout: float) -> None:
-    with progress_line("asking the endpoints", len(chat_models) + bool(models.embedder_endpoint)) as line:
-        for served in chat_models:
-            _check(served, chat=True, timeout=timeout)
-            line.step()
-        for served in _embedders(models):
-            _check(served, chat=False, timeout=timeout)
-            line.step()
-
-
-def _chat_models(models: Models) -> Iterator[ServedModel]:
-    """Chat models at endpoints, each once with all its roles; also those of judges with a model of their own that are built."""
-    roles: dict[tuple[str, str, str], list[str]] = {}
-    by_key: dict[tuple[str, str, str], Model] = {}
+def _served(models: Models) -> list[ServedModel]:
+    """Models at endpoints, each once with all its roles: chat models, also those of further judges that are built, then the embedder."""
+    found: dict[tuple[str, str, str], ServedModel] = {}
     filled: dict[str, Model] = {role: getattr(models, role) for role in ("memory", "reader", "judge", "probe")}
     own = {f"judge {model.name}": model for model in models.by_name.values() if model not in filled.values()}
     for role, model in {**filled, **own}.items():
         if model.endpoint is not None and model.prices is not None:
             key = (model.endpoint.base_url, model.endpoint.key_env, repr(model.prices))
-            roles.setdefault(key, []).append(role)
-            by_key[key] = model
-    for key, model in by_key.items():
-        assert model.endpoint is not None
-        assert model.prices is not None
-        yield ServedModel(tuple(roles[key]), model.endpoint, model.prices)
-
-
-def _embedders(models: Models) -> Iterator[ServedModel]:
-    """The embedder when it is at an endpoint, else nothing."""
-    if models.embedder_endpoint is not None and models.embedder_prices is not None:
-        yield ServedModel(("embedder",), models.embedder_endpoint, models.embedder_prices)
+            before = found[key].roles if key in found else ()
+            found[key] = ServedModel((*before, role), model.endpoint, model.prices)
+    served, embedder = list(found.values()), models.embedder
+    if embedder.endpoint is not None and embedder.prices is not None:
+        served.append(ServedModel(("embedder",), embedder.endpoint, embedder.prices))
+    return served
 
 
 def _line(served: ServedModel, timeout: float) -> EndpointProbe:
@@ -147,7 +137,7 @@ def _check_key(served: ServedModel) -> None:
         raise _refusal(served, f"no key for {url} in the environment variable {key_env}")
 
 
-def _check(served: ServedModel, *, chat: bool, timeout: float) -> None:
+def _check(served: ServedModel, timeout: float) -> None:
     """Send one short request; repeat it while the server is busy.
 
     Raises:
@@ -155,13 +145,13 @@ def _check(served: ServedModel, *, chat: bool, timeout: float) -> None:
     """
     with _line(served, timeout) as line:
         for _ in range(ATTEMPTS):
-            heard = _short_request(line, served.settings, chat)
+            heard = _short_request(line, served)
             if not heard.busy:
                 break
     if heard.busy:
         print(f"note: {served.name} answers, but is busy or failing: {heard.error}", file=sys.stderr)
     elif not heard.ok:
-        raise _refusal(served, heard.error, _cure(served, heard.error, chat))
+        raise _refusal(served, heard.error, _cure(served, heard.error))
     else:
         _note_latency(served.endpoint, heard.seconds)
 
@@ -171,15 +161,16 @@ def _note_latency(endpoint: Endpoint, seconds: float) -> None:
     endpoint.latency = max(endpoint.latency or 0.0, seconds)
 
 
-def _short_request(line: EndpointProbe, settings: ModelSettings, chat: bool) -> ProbeReply:
-    if chat:
+def _short_request(line: EndpointProbe, served: ServedModel) -> ProbeReply:
+    settings = served.settings
+    if served.chat:
         return ask(line, settings, "Reply with the word ready.", 16)
     return line.embed({"model": settings.model, "input": ["ready"], **settings.extra_body})
 
 
-def _cure(served: ServedModel, reason: str, chat: bool) -> str:
+def _cure(served: ServedModel, reason: str) -> str:
     """The remedy if the request explains the failure better than the error does; otherwise empty."""
-    if not chat and re.search(r"HTTP (40[45]|501)\b", reason):
+    if not served.chat and re.search(r"HTTP (40[45]|501)\b", reason):
         return (
             "this server makes no embeddings, or not with this model: name one that does (make … EMBEDDER_BASE_URL=), take a model of this "
             "machine (LOCAL_EMBEDDER=minilm), or leave EMBEDDER out, so that a hashing stand-in takes its place"
@@ -197,7 +188,7 @@ def _refusal(served: ServedModel, reason: str, cure: str = "") -> RunError:
     )
 
 
-def _examined(models: Models, chat_models: list[ServedModel], timeout: float) -> Models:
+def _examined(models: Models, every: list[ServedModel], timeout: float) -> Models:
     """Run the doctor on every model, print its tables on standard error, and return the models with its findings.
 
     Raises:
@@ -205,7 +196,7 @@ def _examined(models: Models, chat_models: list[ServedModel], timeout: float) ->
     """
     learned: dict[str, ModelSettings] = {}
     calls, before = 0, models.purse.spent
-    for served in chat_models:
+    for served in (each for each in every if each.chat):
         with _line(served, timeout) as line:
             examination = examine(line, served.settings, window=WINDOW, brief=True)
         calls += line.calls
@@ -218,7 +209,7 @@ def _examined(models: Models, chat_models: list[ServedModel], timeout: float) ->
             raise RunError(f"{served.name} cannot be used: {faults}{advice}")
         facts = {name: getattr(examination.settings, name) for name in ("logprobs", "context_tokens")}
         learned |= dict.fromkeys(served.roles, replace(served.settings, **facts))
-    for served in _embedders(models):
+    for served in (each for each in every if not each.chat):
         with _line(served, timeout) as line:
             findings = examine_embedder(line, served.settings)
         calls += line.calls

@@ -18,9 +18,6 @@ if TYPE_CHECKING:
     from data_loaders.lazy import LazyCases
 
 
-STATES = ("finished", "unfinished", "in use", "damaged")
-
-
 @dataclass(frozen=True, slots=True)
 class ListedRun:
     """A run on the disk."""
@@ -29,7 +26,7 @@ class ListedRun:
     record: RunRecord
     """The content of `run.json`; empty if it is missing or unreadable."""
     state: str
-    """One of `STATES`."""
+    """`finished`, `unfinished`, `in use` or `damaged`."""
     detail: str
     """Numbers of finished cases and failed questions."""
     started: datetime

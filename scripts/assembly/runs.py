@@ -214,7 +214,7 @@ def _parts(
             "reader": models.reader.settings,
             **({"memory": models.memory.settings} if recipe.services & {"llm", "gateway"} else {}),
             **({"probe": models.probe.settings} if "probe" in recipe.services else {}),
-            **({"embedder": models.embedder_settings} if recipe.services & {"embedder", "gateway"} else {}),
+            **({"embedder": models.embedder.settings} if recipe.services & {"embedder", "gateway"} else {}),
         },
         **({"outside": outside} if (outside := _outside(recipe)) else {}),
         "replies": POLICY,

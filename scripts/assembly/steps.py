@@ -64,11 +64,15 @@ def execute(
         ahead: judges answers as they are saved; None leaves judging to `score`.
         executor: works on the cells; None takes the threads of this process.
     """
-    builds = {run.shared or str(run.folder): len(run.sizes) for run in runs}
     cells = expected_cells(runs, questions)
-    with progress_line(label, questions, histories=sum(builds.values()), traffic=traffic, expected=cells) as line:
+    with progress_line(label, questions, histories=_builds(runs), traffic=traffic, expected=cells) as line:
         on_answer = ignore_answer if ahead is None else ahead.on_answer
         run_all(runs, threads=threads, on_progress=line.on_progress, on_answer=on_answer, executor=executor)
+
+
+def _builds(runs: Sequence[Run]) -> int:
+    """Number of histories that are built: runs may share a build."""
+    return sum({run.shared or str(run.folder): len(run.sizes) for run in runs}.values())
 
 
 def score(
@@ -176,13 +180,14 @@ def executor_of(cfg: Settings, runs: Sequence[Run]) -> Executor | None:
     Raises:
         RunError: workers are requested, but a run needs the gateway, or a tracer is active; both exist only in this process.
     """
+    only_here = ""
     if any("gateway" in needs(run.build) for run in runs):
+        only_here = "released products have processes of their own: run them with executor=threads"
+    elif cfg.logger.name == "otel":
+        only_here = "logger=otel traces this process alone: run with executor=threads"
+    if only_here:
         if cfg.executor in ("processes", "ray"):
-            raise RunError("released products have processes of their own: run them with executor=threads")
-        return None
-    if cfg.logger.name == "otel":
-        if cfg.executor in ("processes", "ray"):
-            raise RunError("logger=otel traces this process alone: run with executor=threads")
+            raise RunError(only_here)
         return None
     if cfg.executor == "ray":
         return in_ray(cfg.ray.address, cfg.workers, cfg.threads or WORKING)
@@ -193,14 +198,10 @@ def executor_of(cfg: Settings, runs: Sequence[Run]) -> Executor | None:
             "executor=threads builds as many as keep it busy, and threads=N sets how many processes build",
             file=sys.stderr,
         )
-    if cfg.executor == "processes" or (cfg.executor == "auto" and workers > 1 and _worth_it(cfg, runs)):
+    large = cfg.data.source == "real" and _builds(runs) >= ENOUGH
+    if cfg.executor == "processes" or (cfg.executor == "auto" and workers > 1 and large and _offline(runs)):
         return in_processes(workers, cfg.threads or WORKING)
     return None
-
-
-def _worth_it(cfg: Settings, runs: Sequence[Run]) -> bool:
-    builds = {run.shared or str(run.folder): len(run.sizes) for run in runs}
-    return _offline(runs) and cfg.data.source == "real" and sum(builds.values()) >= ENOUGH
 
 
 def _offline(runs: Sequence[Run]) -> bool:

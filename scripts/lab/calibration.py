@@ -59,7 +59,7 @@ def calibrate(cfg: Calibrate) -> int:
         if trials[-1].at_max_depth and trials[-1].depth > target:
             break  # stop: a higher threshold only opens more roots, and every tree costs the calls of a whole build
     chosen = nearest(trials, target)
-    embedder = lab.models.embedder_name
+    embedder = lab.models.embedder.name
     path = Path(cfg.results) / "calibrated" / f"{memory['name']}-{re.sub(r'[^A-Za-z0-9._-]+', '_', embedder)}.yaml"
     replace_file(path, settings_file(memory, chosen, embedder, f"{dataset.name}, history {case.id}", target))
     print(f"{memory['title']} on history {case.id} of {dataset.title}, embedder {embedder}. {models_line(lab.models)}.")

@@ -62,7 +62,7 @@ def caption(
         )
     probe = "" if models.probe.name == models.reader.name else f", probe {models.probe.name}"
     names = f"memory {models.memory.name}, reader {models.reader.name}, judge {models.judge.name}{probe}"
-    lines.append(f"Models: {names}; embedder {models.embedder_name}.")
+    lines.append(f"Models: {names}; embedder {models.embedder.name}.")
     if models.batches:
         lines.append(
             "Answers and judgements came through the batch API: their prices are discounted, and their seconds were not measured (0)."
@@ -128,13 +128,13 @@ def waivers(runs: Iterable[Run]) -> tuple[str, ...]:
 def unfitted(lines: Iterable[TableRow], models: Models) -> tuple[str, ...]:
     """A caption line for the rows whose threshold was fitted to another embedder than the one in use; empty without such rows."""
     fitted_to = {line.title: line.memory["fitted_to"] for line in lines if line.memory and "fitted_to" in line.memory}
-    wrong = {title: embedder for title, embedder in fitted_to.items() if embedder != models.embedder_name}
+    wrong = {title: embedder for title, embedder in fitted_to.items() if embedder != models.embedder.name}
     if not wrong:
         return ()
     named = ", ".join([*wrong][:3]) + (f" and {len(wrong) - 3} more rows" if len(wrong) > 3 else "")
     embedders = ", ".join(sorted(set(wrong.values())))
     return (
-        f"NOT CALIBRATED: the threshold of {named} was fitted to the embedder {embedders}, not to {models.embedder_name}; these trees "
+        f"NOT CALIBRATED: the threshold of {named} was fitted to the embedder {embedders}, not to {models.embedder.name}; these trees "
         "may be flat or too deep. `make calibrate` fits it.",
     )
 
@@ -206,7 +206,7 @@ def usage_note(
 def models_line(models: Models) -> str:
     """Models by role in one line, offline engines marked STAND-IN; for figures and their CSV."""
     names = {"memory": models.memory.name, "reader": models.reader.name, "judge": models.judge.name}
-    names["embedder"] = models.embedder_name
+    names["embedder"] = models.embedder.name
     real = ", ".join(f"{role} {name}" for role, name in names.items() if role not in models.stand_ins)
     if not models.stand_ins:
         return f"Models: {real}"

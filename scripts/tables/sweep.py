@@ -204,7 +204,7 @@ def _engine(models: Models) -> str:
         "memory": models.memory.name,
         "reader": models.reader.name,
         "judge": models.judge.name,
-        "embedder": models.embedder_name,
+        "embedder": models.embedder.name,
     }
     return "; ".join(f"{role} {'stand-in' if role in models.stand_ins else name}" for role, name in names.items())
 

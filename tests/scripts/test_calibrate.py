@@ -92,12 +92,12 @@ def test_of_thresholds_with_equal_depth_the_one_with_fewest_new_roots_is_chosen(
 def test_rows_fitted_to_another_embedder_are_named_in_the_caption(source: str) -> None:
     group, name = source.split()
     lines = read_lines_of(load_option(group, name), None)
-    (note,) = unfitted(lines, SimpleNamespace(embedder_name="text-embedding-3-small"))  # type: ignore[arg-type]
+    (note,) = unfitted(lines, SimpleNamespace(embedder=SimpleNamespace(name="text-embedding-3-small")))  # type: ignore[arg-type]
     assert "fitted to the embedder hashing, not to text-embedding-3-small" in note
     assert "make calibrate" in note
-    assert unfitted(lines, SimpleNamespace(embedder_name="hashing")) == ()  # type: ignore[arg-type]
+    assert unfitted(lines, SimpleNamespace(embedder=SimpleNamespace(name="hashing"))) == ()  # type: ignore[arg-type]
 
 
 def test_a_memory_without_a_fitted_threshold_has_no_such_line() -> None:
     line = TableRow("bm25", "BM25", load_option("memory", "bm25"), {"memory": "bm25"}, ruled=False)
-    assert unfitted([line], SimpleNamespace(embedder_name="text-embedding-3-small")) == ()  # type: ignore[arg-type]
+    assert unfitted([line], SimpleNamespace(embedder=SimpleNamespace(name="text-embedding-3-small"))) == ()  # type: ignore[arg-type]

@@ -252,7 +252,7 @@ def test_a_footnote_names_the_prompts_behind_its_points_and_the_ratios_that_the_
             runs={("segtree_td", "locomo", 0): run}, lines=[line], groups=[group], cfg=cfg, backbone=backbone
         )
         built: Any = SimpleNamespace(
-            prompts=Prompts(), stand_ins={}, embedder_name="e", memory=role, reader=role, judge=role
+            prompts=Prompts(), stand_ins={}, embedder=SimpleNamespace(name="e"), memory=role, reader=role, judge=role
         )
         made: Any = SimpleNamespace(models=built, groups=[group], lines=[line], grid=grid)
         ratios = load_option("figure", "segtreemem_f5")["ratios"][:1]

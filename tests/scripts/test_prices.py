@@ -57,6 +57,6 @@ def test_a_given_price_is_that_of_the_model_in_each_role_and_changes_no_identity
     assert priced.reader.prices.cost(10**6, 10**6) == 2.5
     assert priced.judge.prices is not None
     assert priced.judge.prices.cost(10**6, 0) == 1.0
-    assert priced.embedder_prices is not None
-    assert priced.embedder_prices.cost(10**6, 0) == 3.0
+    assert priced.embedder.prices is not None
+    assert priced.embedder.prices.cost(10**6, 0) == 3.0
     assert (priced.reader.settings, priced.judge.settings) == (plain.reader.settings, plain.judge.settings)

@@ -200,7 +200,7 @@ def test_every_role_has_its_own_endpoint_and_key(config: Any, mock: Any, monkeyp
         cfg = config(*models(url), *own, f"endpoints.embedder.base_url={vectors}")
         built = build_models(typed(cfg))
         places = [built.memory.endpoint, built.reader.endpoint, built.probe.endpoint, built.judge.endpoint]
-        assert [at and at.base_url for at in [*places, built.embedder_endpoint]] == [url, url, url, judge, vectors]
+        assert [at and at.base_url for at in [*places, built.embedder.endpoint]] == [url, url, url, judge, vectors]
         assert built.judge.endpoint is not None
         assert built.judge.endpoint.key_env == "JUDGE_KEY"
         assert built.judge.identity != built.reader.identity  # one name, two servers

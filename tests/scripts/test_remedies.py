@@ -11,21 +11,21 @@ from scripts.assembly.readiness import _cure
 from scripts.tables import experiments
 
 
-def served(key_env: str = "OPENAI_API_KEY") -> Any:
-    return SimpleNamespace(endpoint=SimpleNamespace(key_env=key_env))
+def served(key_env: str = "OPENAI_API_KEY", chat: bool = True) -> Any:
+    return SimpleNamespace(endpoint=SimpleNamespace(key_env=key_env), chat=chat)
 
 
 def test_a_server_without_embeddings_is_told_from_a_wrong_path() -> None:
-    cure = _cure(served(), "HTTP 404: Not Found", chat=False)
+    cure = _cure(served(chat=False), "HTTP 404: Not Found")
     assert all(name in cure for name in ("EMBEDDER_BASE_URL", "LOCAL_EMBEDDER", "leave EMBEDDER out"))
-    assert _cure(served(), "HTTP 404: Not Found", chat=True) == ""
+    assert _cure(served(), "HTTP 404: Not Found") == ""
 
 
 def test_a_key_that_is_not_set_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MYKEY", raising=False)
-    assert "MYKEY is not set" in _cure(served("MYKEY"), "HTTP 401: no", chat=True)
+    assert "MYKEY is not set" in _cure(served("MYKEY"), "HTTP 401: no")
     monkeypatch.setenv("MYKEY", "k")
-    assert _cure(served("MYKEY"), "HTTP 401: no", chat=True) == ""
+    assert _cure(served("MYKEY"), "HTTP 401: no") == ""
 
 
 def test_a_row_that_is_not_asked_for_needs_no_package(monkeypatch: pytest.MonkeyPatch) -> None:
