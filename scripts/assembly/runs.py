@@ -26,7 +26,7 @@ from memsys.settings import with_settings
 from scripts.assembly.datasets import Data
 from scripts.assembly.models import Model, Models
 from scripts.settings.checking import checked_call, checked_option, checked_unit
-from scripts.setup.options import load_option, options
+from scripts.setup.options import load_option, memory_classes, options
 
 if TYPE_CHECKING:
     from scripts.settings.schema import Settings
@@ -151,7 +151,7 @@ def recipe_of(dataset: Data, memory: Mapping[str, Any], unit: Mapping[str, Any] 
     """
     memory = checked_option("memory", memory)
     memory = {**memory, "build": checked_call(f"memory {memory['name']}", memory["build"])}
-    classes = _classes(memory["build"])
+    classes = memory_classes(memory["build"])
     try:
         build = builder(memory["build"])
     except ValueError as error:
@@ -183,20 +183,14 @@ def unit_of(memory: Mapping[str, Any], config: Mapping[str, Any]) -> Mapping[str
     """
     if memory.get("unit"):
         return dict(memory["unit"])
-    unit: Mapping[str, Any] = next((each.UNIT for each in _classes(memory["build"]) if each.UNIT), config["unit"])
+    unit: Mapping[str, Any] = next((each.UNIT for each in memory_classes(memory["build"]) if each.UNIT), config["unit"])
     return unit
 
 
 def knobs_of(memory: Mapping[str, Any]) -> dict[str, Any]:
     """The settings of a memory that only reading uses, with their values; settings that its file does not name are left out."""
-    known = dict.fromkeys(knob for each in _classes(memory["build"]) for knob in each.READ_KNOBS)
+    known = dict.fromkeys(knob for each in memory_classes(memory["build"]) for knob in each.READ_KNOBS)
     return {name: memory["build"][name] for name in known if name in memory["build"]}
-
-
-def _classes(build: Mapping[str, Any]) -> tuple[type[MemorySystem], ...]:
-    from hydra.utils import get_class
-
-    return tuple(get_class(target) for target in _targets(build))
 
 
 def _parts(
@@ -279,7 +273,7 @@ def check_known(build: Mapping[str, Any]) -> None:
     own = [load_option("memory", name)["build"] for name in options("memory")]
     if unknown := {*_named_in(build)} - {target for each in own for target in _named_in(each)}:
         raise RunError(f"no file of conf/memory names {min(unknown)}, so it is not run; write one if it is yours")
-    if not all(each.REHEARSED for each in _classes(build)) and _texts(build) not in map(_texts, own):
+    if not all(each.REHEARSED for each in memory_classes(build)) and _texts(build) not in map(_texts, own):
         raise RunError(
             "the memory starts or asks a program, with settings that no file of conf/memory has; write one if they are yours"
         )
@@ -292,11 +286,6 @@ def _texts(value: Any) -> Any:
     if isinstance(value, list):
         return [_texts(inner) for inner in value]
     return value if isinstance(value, str) else None
-
-
-def _targets(build: Mapping[str, Any]) -> list[str]:
-    """Class paths of a memory: its own and, for a wrapper, that of its `inner` memory."""
-    return [build["_target_"], *(_targets(build["inner"]) if "inner" in build else [])]
 
 
 def _innermost_settings(build: Mapping[str, Any]) -> Mapping[str, Any]:

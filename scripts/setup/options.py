@@ -6,13 +6,16 @@ from collections.abc import Mapping
 from copy import deepcopy
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from omegaconf import OmegaConf
 
 from eval.files.provenance import ROOT
 from eval.files.store import RunError
 from scripts.settings.checking import checked_option, nearest, resolved
+
+if TYPE_CHECKING:
+    from memsys.interface import MemorySystem
 
 CONF = ROOT / "conf"
 
@@ -58,19 +61,20 @@ def profile_settings(profile: str) -> Mapping[str, Any]:
     return {name: merged[name] for name in merged if name != "hydra"}  # type: ignore[misc, index]
 
 
-def memories_here() -> list[str]:
-    """Names of the memories that run in this process; the others need a product, a service or a server."""
+def memory_classes(build: Mapping[str, Any]) -> tuple[type[MemorySystem], ...]:
+    """The class of a memory and, for a wrapper, then that of its `inner` memory, by the value `build` of its file."""
     from hydra.utils import get_class
 
+    return (get_class(build["_target_"]), *(memory_classes(build["inner"]) if "inner" in build else ()))
+
+
+def memories_here() -> list[str]:
+    """Names of the memories that run in this process; the others need a product, a service or a server."""
+
     def lives_here(name: str) -> bool:
-        classes: list[Any] = [get_class(target) for target in _targets(load_option("memory", name)["build"])]
-        return all(each.REHEARSED for each in classes)
+        return all(each.REHEARSED for each in memory_classes(load_option("memory", name)["build"]))
 
     return [name for name in options("memory") if lives_here(name)]
-
-
-def _targets(build: dict[str, Any]) -> list[str]:
-    return [build["_target_"], *(_targets(build["inner"]) if "inner" in build else [])]
 
 
 def metric_options() -> dict[str, Any]:
