@@ -13,6 +13,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from aiohttp import web
+
 from memsys.jsons import encoded
 
 BYTES_A_TOKEN = 4
@@ -65,8 +67,6 @@ class Batches:
         router.add_get("/v1/batches/{batch}", self.retrieve)
 
     async def upload(self, request: Any) -> Any:
-        from aiohttp import web
-
         form = await request.post()
         content = form["file"].file.read()
         await asyncio.sleep(self.quirks.upload)
@@ -85,8 +85,6 @@ class Batches:
         )
 
     async def content(self, request: Any) -> Any:
-        from aiohttp import web
-
         content = self.files.get(request.match_info["file"])
         if content is None:
             return _unknown()
@@ -94,8 +92,6 @@ class Batches:
         return web.Response(body=content[: len(content) // 2] if self._downloads <= self.quirks.torn else content)
 
     async def create(self, request: Any) -> Any:
-        from aiohttp import web
-
         asked = await request.json()
         name = f"batch-{len(self.batches)}"
         self.batches[name] = {
@@ -115,8 +111,6 @@ class Batches:
         return web.json_response(self.batches[name])
 
     async def listed(self, request: Any) -> Any:
-        from aiohttp import web
-
         newest_first = list(self.batches.values())[::-1]
         ids = [batch["id"] for batch in newest_first]
         start = ids.index(request.query["after"]) + 1 if "after" in request.query else 0
@@ -124,8 +118,6 @@ class Batches:
         return web.json_response({"object": "list", "data": newest_first[start:end], "has_more": end < len(ids)})
 
     async def retrieve(self, request: Any) -> Any:
-        from aiohttp import web
-
         batch = self.batches.get(request.match_info["batch"])
         if batch is None:
             return _unknown()
@@ -172,6 +164,4 @@ class Batches:
 
 
 def _unknown() -> Any:
-    from aiohttp import web
-
     return web.json_response({"error": {"message": "no such object", "code": "not_found"}}, status=404)

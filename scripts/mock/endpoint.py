@@ -22,6 +22,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from aiohttp import web
+
 from memsys.embed import HashingEmbedder
 from memsys.llm.gateway.accounts import text_of
 from memsys.llm.gateway.upstream import inlined
@@ -144,8 +146,6 @@ class Mock:
 
     async def handle(self, request: Any) -> Any:
         """Handle one POST: the reply is sent `latency` seconds after the request arrived, however long computing it took."""
-        from aiohttp import web
-
         clock = time.perf_counter  # the loop's own clock counts whole milliseconds
         due = clock() + self.latency - TIMER
         body = await request.read()
@@ -187,8 +187,6 @@ class Mock:
 
     async def stats(self, request: Any) -> Any:
         """Requests that arrived so far."""
-        from aiohttp import web
-
         repeats = {key: count for key, count in self.answered.items() if count > 1}
         return web.json_response(
             {
@@ -203,8 +201,6 @@ class Mock:
 
     async def models(self, request: Any) -> Any:
         """The list of models: any name is accepted."""
-        from aiohttp import web
-
         model = {"id": "mock", "object": "model", "created": 0, "owned_by": "mock"}
         return web.json_response({"object": "list", "data": [model]})
 
@@ -215,8 +211,6 @@ class Mock:
         return FAULTS[draw[4] % len(FAULTS)]
 
     async def _misbehave(self, request: Any, fault: str, key: str) -> Any:
-        from aiohttp import web
-
         if fault == "429":
             return web.Response(status=429, headers={"Retry-After": "0.05"}, text="slow down")
         if fault == "500":
@@ -349,8 +343,6 @@ def fitting(schema: dict[str, Any], key: str) -> Any:
 
 def application(mock: Mock) -> Any:
     """The aiohttp application."""
-    from aiohttp import web
-
     app = web.Application(client_max_size=64 << 20)
     app.router.add_post("/v1/chat/completions", mock.handle)
     app.router.add_post("/v1/embeddings", mock.handle)
@@ -367,8 +359,6 @@ def serving(app: Any) -> Iterator[str]:
     Raises:
         TimeoutError: the server did not start within ten seconds.
     """
-    from aiohttp import web
-
     loop = new_event_loop()
     threading.Thread(target=loop.run_forever, name="mock", daemon=True).start()
     runner = web.AppRunner(app, shutdown_timeout=0.1)
@@ -395,8 +385,6 @@ def serve(app: Any, port: int, path: str = "") -> None:
     Raises:
         OSError: the port is in use.
     """
-    from aiohttp import web
-
     with socket.create_server(("127.0.0.1", port)) as bound:
         address = f"http://127.0.0.1:{bound.getsockname()[1]}{path}"
         web.run_app(

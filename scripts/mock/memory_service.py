@@ -8,6 +8,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from aiohttp import web
+
 from scripts.mock.memory_store import Store
 
 
@@ -28,7 +30,6 @@ class Service:
 
     def application(self) -> Any:
         """The aiohttp application."""
-        from aiohttp import web
 
         @web.middleware
         async def guarded(request: Any, handler: Any) -> Any:
@@ -48,8 +49,6 @@ class Service:
         return app
 
     async def _add(self, request: Any) -> Any:
-        from aiohttp import web
-
         if self.refusals > 0:
             self.refusals -= 1
             return web.json_response({"error": "busy"}, status=503)
@@ -58,13 +57,9 @@ class Service:
         return web.json_response({"id": name, "status": "stored"})
 
     async def _done(self, request: Any) -> Any:
-        from aiohttp import web
-
         return web.json_response({"status": "ended"})
 
     async def _search(self, request: Any) -> Any:
-        from aiohttp import web
-
         body = await request.json()
         self._awaited -= 1
         if self._awaited <= 0:
@@ -77,13 +72,9 @@ class Service:
         return web.json_response({"results": hits})
 
     async def _status(self, request: Any) -> Any:
-        from aiohttp import web
-
         pending = self.store.pending(request.match_info["space"])
         return web.json_response({"indexed": pending == 0, "pending": pending})
 
     async def _delete(self, request: Any) -> Any:
-        from aiohttp import web
-
         self.store.delete(request.match_info["space"])
         return web.json_response({"status": "deleted"})
