@@ -78,7 +78,7 @@ def compared(first: Path, second: Path, k: int) -> Fidelity:
         tuple(_gaps(_QUESTION_MEASURES, questions, *(run.recalls for run in runs))),
         (*_recall_overlaps(questions, *runs, k=k), *_stored_overlaps(*runs)),
         (_purposes(runs[0]), _purposes(runs[1])),
-        (_notes(runs[0]), _notes(runs[1])),
+        (_summed(runs[0], "notes"), _summed(runs[1], "notes")),
     )
 
 
@@ -219,14 +219,12 @@ def _jaccard(first: frozenset[str] | set[str], second: frozenset[str] | set[str]
 
 
 def _purposes(run: _Run) -> dict[str, float]:
-    total: Counter[str] = Counter()
-    for line in run.writes.values():
-        total.update(line["calls"])
-    return {purpose: count / len(run.writes) for purpose, count in sorted(total.items())}
+    return {purpose: count / len(run.writes) for purpose, count in _summed(run, "calls").items()}
 
 
-def _notes(run: _Run) -> dict[str, int]:
+def _summed(run: _Run, name: str) -> dict[str, int]:
+    """The counts of a field of all writes, added up."""
     total: Counter[str] = Counter()
     for line in run.writes.values():
-        total.update(line["notes"])
+        total.update(line[name])
     return dict(sorted(total.items()))

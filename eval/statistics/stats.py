@@ -154,12 +154,14 @@ def differences(
         scores: bool [m], whether the values of both systems lie in [0, 1].
         without: float64 [m, histories], as for `difference`.
     """
+    from scipy.special import stdtr
+
     means, size = (gaps * grouping.weights).mean(axis=1), gaps.shape[1]
     plain = independent(gaps, grouping)
     question = [np.where(scores, *both) for both in zip(matched(gaps, grouping, *plain), (means, *plain), strict=True)]
     errors = _jackknife(gaps, grouping, without)
     by_case = _students(means, errors, np.full(len(gaps), grouping.freedom))
-    ps = _t_tests(means, errors, grouping.freedom)
+    ps = 2 * stdtr(grouping.freedom, -np.abs(means) / errors)  # two-sided
     return [
         Difference(
             mean,
@@ -224,13 +226,6 @@ def holm(ps: Sequence[float | None]) -> list[float | None]:
         largest = max(largest, min(1.0, (len(known) - rank) * p))
         adjusted[place] = largest
     return adjusted
-
-
-def _t_tests(means: np.ndarray, errors: np.ndarray, freedom: float) -> np.ndarray:
-    """Two-sided p of the null hypothesis that a mean is 0, for each mean."""
-    from scipy.special import stdtr
-
-    return np.asarray(2 * stdtr(freedom, -np.abs(means) / errors))
 
 
 def weights(groups: Sequence[str] | np.ndarray) -> np.ndarray:

@@ -17,14 +17,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from eval.structure.tree import Tree
 
-Nested = int | tuple[Any, ...]
-"""A hierarchy in nested form: a point's number, or a tuple of hierarchies."""
 EXACT = 12
 """Maximum number of points for which the optimum is searched: there are 3^n splits."""
 
@@ -91,34 +88,6 @@ class Hierarchy:
             if parent >= 0:
                 below[parent].append(node)
         return below
-
-
-def hierarchy(nested: Nested) -> Hierarchy:
-    """A hierarchy from its nested form, e.g. `((0, 1), 2)`.
-
-    Raises:
-        ValueError: the points are not 0 … n-1, each once.
-    """
-    points: list[int] = []
-    parents: dict[int, int] = {}
-    inner = 0
-
-    def place(part: Nested) -> tuple[bool, int]:
-        nonlocal inner
-        if not isinstance(part, tuple):
-            points.append(part)
-            return True, part
-        own, inner = inner, inner + 1
-        for leaf, number in map(place, part):
-            parents[number if leaf else -1 - number] = own
-        return False, own
-
-    place(nested)
-    n = len(points)
-    if sorted(points) != list(range(n)):
-        raise ValueError(f"points must be 0 … {n - 1}, each once, found {sorted(points)}")
-    top = [parents[point] + n if point in parents else -1 for point in range(n)]
-    return Hierarchy(n, (*top, *(parents[-1 - node] + n if -1 - node in parents else -1 for node in range(inner))))
 
 
 def bottom_up(tree: Hierarchy) -> list[int]:

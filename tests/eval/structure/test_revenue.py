@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import combinations
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,11 +11,9 @@ import pytest
 from eval.structure.otd import binarised, check_guarantee, otd
 from eval.structure.revenue import (
     Hierarchy,
-    Nested,
     Weights,
     from_matrix,
     from_vectors,
-    hierarchy,
     leaf_hierarchy,
     optimum,
     revenue,
@@ -23,6 +22,37 @@ from eval.structure.revenue import (
 )
 from eval.structure.revenue_report import average_linkage, random_binary, report
 from eval.structure.tree import Tree
+
+Nested = int | tuple[Any, ...]
+"""A hierarchy in nested form: a point's number, or a tuple of hierarchies."""
+
+
+def hierarchy(nested: Nested) -> Hierarchy:
+    """A hierarchy from its nested form, e.g. `((0, 1), 2)`.
+
+    Raises:
+        ValueError: the points are not 0 … n-1, each once.
+    """
+    points: list[int] = []
+    parents: dict[int, int] = {}
+    inner = 0
+
+    def place(part: Nested) -> tuple[bool, int]:
+        nonlocal inner
+        if not isinstance(part, tuple):
+            points.append(part)
+            return True, part
+        own, inner = inner, inner + 1
+        for leaf, number in map(place, part):
+            parents[number if leaf else -1 - number] = own
+        return False, own
+
+    place(nested)
+    n = len(points)
+    if sorted(points) != list(range(n)):
+        raise ValueError(f"points must be 0 … {n - 1}, each once, found {sorted(points)}")
+    top = [parents[point] + n if point in parents else -1 for point in range(n)]
+    return Hierarchy(n, (*top, *(parents[-1 - node] + n if -1 - node in parents else -1 for node in range(inner))))
 
 
 def two_pairs() -> Weights:
