@@ -12,8 +12,9 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import partial
 from itertools import groupby
-from typing import Any, TypeVar
+from typing import Any
 
 from memsys.jsons import decoded, encoded
 from memsys.llm import stopping
@@ -25,11 +26,10 @@ from memsys.llm.outcome import RETRIED, outcome_of
 from memsys.llm.pricing import ModelSettings, Reservation, SpendingCapReached
 from memsys.llm.protocol import EndOfRun, ModelError
 from memsys.llm.replies import usage_of
-from memsys.llm.server import Parse, Price
+from memsys.llm.server import Parse, Price, Result
 from memsys.llm.traffic import Traffic
 from memsys.llm.transport import HttpReply
 
-Result = TypeVar("Result")
 MOST_BYTES = 100_000_000
 """Maximum size of a batch file in bytes; OpenAI takes 200 MB."""
 BYTES_A_TOKEN = 3
@@ -78,9 +78,9 @@ class BatchEndpoint:
 
     named = True
 
-    def __init__(self, live: Endpoint, journal: Journal, settings: BatchSettings | None = None) -> None:
-        self.live, self.journal, self.settings = live, journal, settings or BatchSettings()
-        self.base_url, self.label, self.key_env, self.purse = live.base_url, live.label, live.key_env, live.purse
+    def __init__(self, live: Endpoint, journal: Journal, settings: BatchSettings) -> None:
+        self.live, self.journal, self.settings = live, journal, settings
+        self.base_url, self.label, self.purse = live.base_url, live.label, live.purse
         self._lock, self._wake = threading.Lock(), threading.Event()
         self._waiting: dict[str, list[_Waiting]] = {}
         self._arrived: list[_Waiting] = []
@@ -226,7 +226,7 @@ class BatchEndpoint:
         if self.settings.collect:
             error = ModelError("collected, not sent: `python -m scripts batch export FILE` writes the batch file")
             for call in missing:
-                self._settle(call.name, None, error)
+                self._fail(self._take_callers(call.name), error)
 
     def _answer_all(self) -> None:
         """Answer every caller whose reply is there, whichever process fetched it; note as ours the calls that left the journal."""
@@ -263,7 +263,7 @@ class BatchEndpoint:
         try:
             return bool(waiting) and self.purse.batched(waiting[0].reserved)
         except SpendingCapReached as error:
-            self._settle(call.name, None, error)
+            self._fail(self._take_callers(call.name), error)
             return False
 
     @staticmethod
@@ -311,7 +311,7 @@ class BatchEndpoint:
         """
         assert self._provider is not None
         files = [file for file in (status.output, status.errors) if file]
-        came = best(reply for file in files for reply in self._provider.replies(file).items())
+        came = best(reply for file in files for reply in self._provider.replies(file))
         calls = self.journal.calls_of(batch)
         if status.state == "completed" and (missing := [call for call in calls if call.name not in came]):
             self._fetch_again(
@@ -374,18 +374,19 @@ class BatchEndpoint:
         outcome = outcome_of(f"{self.base_url} (batch)", HttpReply(status or 500, encoded(body)))
         if outcome.value is None:
             self.journal.forget([name])  # the next run must not take an error as the answer
-            self._settle(name, None, outcome.error(outcome.why))
+            self._fail(self._take_callers(name), outcome.error(outcome.why))
         else:
-            self._settle(name, outcome.value, None)
+            for one in self._take_callers(name):
+                self.purse.settle(one.reserved, self._cost(one, outcome.value))
+                settle(one.future, partial(_parsed, one, outcome.value))
         return True
 
-    def _settle(self, name: str, value: Any, error: ModelError | None) -> None:
+    def _take_callers(self, name: str) -> list[_Waiting]:
+        """Remove a call that has ended from the waiting ones; return its callers."""
         with self._lock:
             waiting = self._waiting.pop(name, [])
         self._finished += len(waiting)
-        for one in waiting:
-            self.purse.settle(one.reserved, 0.0 if error is not None else self._cost(one, value))
-            settle(one.future, lambda one=one: _parsed(one, value, error))  # type: ignore[misc]
+        return waiting
 
     def _cost(self, waiting: _Waiting, value: Any) -> float | None:
         try:
@@ -405,16 +406,10 @@ class BatchEndpoint:
     def _fail(self, waiting: Sequence[_Waiting], error: BaseException) -> None:
         for one in waiting:
             self.purse.settle(one.reserved, 0.0)
-            settle(one.future, lambda: _raised(error))
+            one.future.set_exception(error)
 
 
-def _raised(error: BaseException) -> Any:
-    raise error
-
-
-def _parsed(waiting: _Waiting, value: Any, error: ModelError | None) -> Any:
-    if error is not None:
-        raise error
+def _parsed(waiting: _Waiting, value: Any) -> Any:
     try:
         return waiting.parse(value, 0.0, waiting.call.attempts + 1)
     except ModelError:

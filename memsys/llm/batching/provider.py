@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 from memsys.jsons import encoded, received
 from memsys.llm.outcome import RETRIED
@@ -16,7 +16,6 @@ ENDED = frozenset({"completed", "failed", "expired", "cancelled"})
 """States after which a batch does not change."""
 CLOCKS = 86_400.0
 """Seconds by which the provider's clock and ours may differ."""
-Result = TypeVar("Result")
 
 
 class UnknownBatch(ModelError):
@@ -67,15 +66,15 @@ class Provider:
 
     def upload(self, name: str, lines: bytes) -> str:
         """Upload a batch file; return the provider's name for it."""
-        return self._asked(lambda: str(self._client.files.create(file=(name, lines), purpose="batch").id))
+        with self._asking():
+            return str(self._client.files.create(file=(name, lines), purpose="batch").id)
 
     def create(self, file: str, path: str, ours: str) -> Status:
         """Create a batch of an uploaded file, with our own name of it in its metadata.
 
         The request is sent only once: if the reply is lost, the batch may exist all the same, and `find` shows whether it does.
         """
-
-        def create() -> Status:
+        with self._asking():
             made = self._client.with_options(max_retries=0).batches.create(
                 input_file_id=file,
                 endpoint=f"/v1{path}",  # type: ignore[arg-type]
@@ -84,15 +83,14 @@ class Provider:
             )
             return _status(made.to_dict())
 
-        return self._asked(create)
-
     def status(self, batch: str) -> Status:
         """Look a batch up.
 
         Raises:
             UnknownBatch: the provider has no batch of this name.
         """
-        return self._asked(lambda: _status(self._client.batches.retrieve(batch).to_dict()), named=True)
+        with self._asking(named=True):
+            return _status(self._client.batches.retrieve(batch).to_dict())
 
     def find(self, ours: str, begun: float | None) -> Status | None:
         """The batch with our name in its metadata; None when the provider has none.
@@ -100,31 +98,48 @@ class Provider:
         Args:
             begun: seconds since the epoch at which we began it; the list, newest first, is read until batches are older.
         """
-
-        def find() -> Status | None:
+        with self._asking():
             for batch in self._client.batches.list(limit=100):
                 if (batch.metadata or {}).get("memsys") == ours:
                     return _status(batch.to_dict())
                 if begun is not None and batch.created_at and batch.created_at < begun - CLOCKS:
                     break
-            return None
+        return None
 
-        return self._asked(find)
-
-    def replies(self, file: str) -> Mapping[str, tuple[int, bytes]]:
-        """HTTP status and body of each call in an output or error file, by `custom_id`; lines that are damaged are left out.
+    def replies(self, file: str) -> list[tuple[str, tuple[int, bytes]]]:
+        """The replies in an output or error file, as `replies_of`.
 
         Raises:
             UnknownBatch: the provider has no file of this name.
         """
-        return best(self._asked(lambda: list(replies_of(self._client.files.content(file).iter_lines())), named=True))
+        with self._asking(named=True):
+            return list(replies_of(self._client.files.content(file).iter_lines()))
 
     def close(self) -> None:
         self._client.close()
 
-    def _asked(self, ask: Callable[[], Result], *, named: bool = False) -> Result:
-        with _as_model_error(self.base_url, named):
-            return ask()
+    @contextmanager
+    def _asking(self, *, named: bool = False) -> Iterator[None]:
+        """Turn an error of the package into a `ModelError`.
+
+        Args:
+            named: the request names a batch or a file, which the provider may not know.
+        """
+        import openai
+
+        try:
+            yield
+        except openai.APIStatusError as error:
+            if error.status_code == 404 and named:
+                raise UnknownBatch(f"{self.base_url} does not know it (HTTP 404)") from error
+            if error.status_code in (404, 405, 501):
+                raise EndOfRun(
+                    f"{self.base_url} has no batch API (HTTP {error.status_code}): set endpoint.mode=live"
+                ) from error
+            why = redact(f"{self.base_url}: the batch API failed: {error}")[:500]
+            raise (ModelError if error.status_code in RETRIED else EndOfRun)(why) from error
+        except openai.OpenAIError as error:
+            raise ModelError(redact(f"{self.base_url}: the batch API failed: {error}")[:500]) from error
 
 
 def best(replies: Iterable[tuple[str, tuple[int, bytes]]]) -> dict[str, tuple[int, bytes]]:
@@ -137,7 +152,7 @@ def best(replies: Iterable[tuple[str, tuple[int, bytes]]]) -> dict[str, tuple[in
 
 
 def replies_of(lines: Iterator[str]) -> Iterator[tuple[str, tuple[int, bytes]]]:
-    """Name, HTTP status and body of each line of an output file; an error without a response has status 0."""
+    """Name, HTTP status and body of each undamaged line of an output file; an error without a response has status 0."""
     for line in lines:
         if not line.strip():
             continue
@@ -167,20 +182,3 @@ def _status(batch: Mapping[str, Any]) -> Status:
         code=str(errors[0].get("code") or ""),
         why=str(errors[0].get("message") or ""),
     )
-
-
-@contextmanager
-def _as_model_error(base_url: str, named: bool) -> Iterator[None]:
-    import openai
-
-    try:
-        yield
-    except openai.APIStatusError as error:
-        if error.status_code == 404 and named:
-            raise UnknownBatch(f"{base_url} does not know it (HTTP 404)") from error
-        if error.status_code in (404, 405, 501):
-            raise EndOfRun(f"{base_url} has no batch API (HTTP {error.status_code}): set endpoint.mode=live") from error
-        why = redact(f"{base_url}: the batch API failed: {error}")[:500]
-        raise (ModelError if error.status_code in RETRIED else EndOfRun)(why) from error
-    except openai.OpenAIError as error:
-        raise ModelError(redact(f"{base_url}: the batch API failed: {error}")[:500]) from error
