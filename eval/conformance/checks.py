@@ -134,7 +134,7 @@ def _later(
 
 def _unanswered(recalls: Mapping[str, Recall]) -> list[Canary]:
     """Canaries that are missing from the recall for their own question."""
-    return [canary for canary in CANARIES if _shown({"": recalls[canary.word]}, [canary]) == []]
+    return [canary for canary in CANARIES if not any(canary.word in text for text in _texts([recalls[canary.word]]))]
 
 
 def _name_losses(recalls: Mapping[str, Recall], verdict: ConformanceResult) -> None:
@@ -208,9 +208,7 @@ def _look_for_leaks(
     first: MemorySystem, second: MemorySystem, unit: Mapping[str, object], verdict: ConformanceResult
 ) -> None:
     _feed(second, OTHER, unit)
-    there = _shown(_ask(second, CANARIES), CANARIES)
-    here = _shown(_ask(first, OTHERS), OTHERS)
-    if leaked := [*there, *here]:
+    if leaked := [*_found(second, CANARIES), *_found(first, OTHERS)]:
         verdict.faults["tenants leak"] = f"told to another case: {', '.join(leaked)}"
 
 
@@ -221,11 +219,11 @@ def _look_for_subject(memory: MemorySystem, verdict: ConformanceResult) -> None:
         verdict.unchecked |= dict.fromkeys(("subject kept", "subject takes more"), "it offers no delete(subject)")
         return
     gone = CANARIES[0]
-    before = set(_shown(_ask(memory, CANARIES), CANARIES))
+    before = set(_found(memory, CANARIES))
     delete(SUBJECT)
-    after = set(_shown(_ask(memory, CANARIES), CANARIES))
+    after = set(_found(memory, CANARIES))
     memory.consolidate()
-    end = set(_shown(_ask(memory, CANARIES), CANARIES))
+    end = set(_found(memory, CANARIES))
     if gone.word in after | end:
         when = "after the deletion" if gone.word in after else "after the next consolidation"
         verdict.faults["subject kept"] = f"{gone.word} is found {when}"
@@ -241,10 +239,10 @@ def _look_for_remains(first: MemorySystem, second: MemorySystem, verdict: Confor
     remains = []
     if getattr(second, "can_reset", False):
         second.reset()  # type: ignore[attr-defined]  # services have one
-        remains += _shown(_ask(second, OTHERS), OTHERS)
+        remains += _found(second, OTHERS)
     first.close()
     try:
-        remains += _shown(_ask(first, CANARIES), CANARIES)
+        remains += _found(first, CANARIES)
     except Exception as error:
         if stops(error):
             raise
@@ -253,8 +251,9 @@ def _look_for_remains(first: MemorySystem, second: MemorySystem, verdict: Confor
         verdict.faults["deletions kept"] = f"still found: {', '.join(remains)}"
 
 
-def _shown(recalls: Mapping[str, Recall], canaries: Sequence[Canary]) -> list[str]:
-    text = "\n".join(_texts(recalls.values()))
+def _found(memory: MemorySystem, canaries: Sequence[Canary]) -> list[str]:
+    """Words of the canaries that the memory recalls for any of the questions about them."""
+    text = "\n".join(_texts(_ask(memory, canaries).values()))
     return [canary.word for canary in canaries if canary.word in text]
 
 
