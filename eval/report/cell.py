@@ -233,6 +233,9 @@ def categories(column: Column) -> list[str]:
     return [*groups, *(names if len(names) > 1 else []), *(group for group in further if group not in names)]
 
 
+Vectors = tuple[np.ndarray, np.ndarray, np.ndarray]
+
+
 @dataclass(frozen=True)
 class Cell:
     """One memory's scores in one column; several replicates are averaged question by question."""
@@ -255,8 +258,9 @@ class Cell:
 
     digits: ClassVar[int] = 3
     """Digits of the printed mean."""
-    _known: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
-    """Cache of estimates: the writers of Markdown, CSV, LaTeX and verdict need the same ones."""
+    _estimates: dict[str, Estimate | None] = field(default_factory=dict, init=False, repr=False, compare=False)
+    """Estimates by category, computed once: the writers of Markdown, CSV, LaTeX and verdict need the same ones."""
+    _vectors: dict[str, Vectors] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @classmethod
     def of(cls, column: Column, score_files: Iterable[Path], repeats: int | None = None) -> Cell:
@@ -325,24 +329,24 @@ class Cell:
         )
         return Counts(len(keys), scored, unscored, errored, len(keys) - scored - unscored - errored, *marked)
 
-    def estimate(self, category: str = ALL, aggregate: str | None = None) -> Estimate | None:
+    def estimate(self, category: str = ALL) -> Estimate | None:
         """Mean and intervals over the scored questions of a category; None when no question is scored."""
-        key = category, aggregate or self.column.aggregate
-        if key not in self._known:
-            scored = [question for question in self._questions(category) if question.key in self.scores]
-            self._known[key] = self._estimated(scored, key[1]) if scored else None
-        known: Estimate | None = self._known[key]
-        return known
-
-    def _estimated(self, scored: Sequence[Asked], aggregate: str) -> Estimate:
+        if category in self._estimates:
+            return self._estimates[category]
+        scored = [question for question in self._questions(category) if question.key in self.scores]
         values = [self.scores[question.key] for question in scored]
         clusters = [question.cluster for question in scored]
-        column, without = replace(self.column, aggregate=aggregate), None
+        without = None
         if self.chooses:
-            without = [column.mean(scored, self.scores_without(name)) for name in sorted(set(clusters))]
-        if aggregate == "question":
-            return estimate(values, clusters, without)
-        return stratified(values, column.groups(scored), clusters, without)
+            without = [self.column.mean(scored, self.scores_without(name)) for name in sorted(set(clusters))]
+        if not scored:
+            ours = None
+        elif self.column.aggregate == "question":
+            ours = estimate(values, clusters, without)
+        else:
+            ours = stratified(values, self.column.groups(scored), clusters, without)
+        self._estimates[category] = ours
+        return ours
 
     @property
     def chooses(self) -> bool:
@@ -353,11 +357,6 @@ class Cell:
     def inapplicable(self) -> frozenset[tuple[str, str]]:
         """Questions that say nothing about this memory, for metrics that name them (`eval.report.outcome_cell`); empty for most metrics."""
         return frozenset()
-
-    @property
-    def ours(self) -> Estimate | None:
-        """Mean and intervals over all questions."""
-        return self.estimate()
 
     def corrected(self, category: str = ALL) -> Corrected | str | None:
         """The score corrected for the judge's errors; a text says why it cannot be corrected; None if no correction was requested."""
@@ -438,15 +437,14 @@ class Cell:
             for each, all_ in zip(others, whole, strict=True)
         ]
 
-    def _arrays(self, category: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def _arrays(self, category: str) -> Vectors:
         """Scores (NaN: none), histories and groups of the questions of a category, names as numbers; computed once."""
-        if category not in self._known:
+        if category not in self._vectors:
             questions = self._questions(category)
             scores = np.array([self.scores.get(question.key, np.nan) for question in questions], dtype=float)
             clusters = numbered([question.cluster for question in questions])
-            self._known[category] = scores, clusters, numbered(self.column.groups(questions))
-        arrays: tuple[np.ndarray, np.ndarray, np.ndarray] = self._known[category]
-        return arrays
+            self._vectors[category] = scores, clusters, numbered(self.column.groups(questions))
+        return self._vectors[category]
 
     def _questions(self, category: str) -> list[Asked]:
         return [each for each in self.column.questions if not each.supports and each.belongs_to(category)]

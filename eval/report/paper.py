@@ -217,7 +217,7 @@ def _too_high(cell: AnyCell) -> bool:
 
 
 def _caption(table: Table, rows: Sequence[Row], places: Sequence[int], title: str) -> str:
-    cells = [cell for row in rows for place in places if isinstance(cell := row.cells[place], Cell) and cell.ours]
+    cells = [cell for row in rows for place in places if isinstance(cell := row.cells[place], Cell) and cell.estimate()]
     questions = sorted({len(table.columns[place].questions) for place in places} - {0})
     sizes = " and ".join(map(str, questions)) or "no"
     cases = len({asked.cluster for place in places for asked in table.columns[place].questions})

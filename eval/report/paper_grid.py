@@ -15,7 +15,7 @@ from rich.text import Text
 
 from eval.report.counted import counted
 from eval.report.rendering import number
-from eval.report.tables import Row, Table, printed
+from eval.report.tables import Row, Table, estimate_of, printed
 from eval.report.terminal import (
     BRIEF,
     LONGEST_STATE,
@@ -39,7 +39,7 @@ GAP = "  "
 
 
 def _mean(entry: Entry) -> str:
-    if isinstance(entry.cell, str) or (ours := entry.ours) is None:
+    if isinstance(entry.cell, str) or (ours := estimate_of(entry.cell)) is None:
         return SCORE.text(entry)
     return number(ours.mean, entry.cell.digits)
 

@@ -23,7 +23,7 @@ from eval.files.run_folder import RunFolder, read_items, read_predictions
 from eval.files.store import RunError
 from eval.report.cell import Cell
 from eval.report.published import Published
-from eval.report.tables import AnyCell, Measure
+from eval.report.tables import AnyCell, estimate_of
 from eval.statistics.stats import Estimate, estimate, preferred_interval, stratified
 from eval.structure.tree import Tree, depths, top_down
 from memsys.inert import csv_text
@@ -85,7 +85,7 @@ def averaged(cells: Sequence[AnyCell]) -> Estimate | None:
     """
     known = [cell for cell in cells if not isinstance(cell, str)]
     if len(known) == 1:
-        return known[0].ours if isinstance(known[0], Measure) else known[0].estimate()
+        return estimate_of(known[0])
     scored = [cell for cell in known if isinstance(cell, Cell)]
     if len(scored) < len(known):
         raise ValueError("several costs or properties under one mark cannot be averaged question by question")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from statistics import fmean
 
@@ -13,7 +13,6 @@ from eval.analysis.costs import (
     CostColumn,
     Costs,
     PhaseCost,
-    Price,
     costs,
     dollars,
     effort_missing,
@@ -32,6 +31,7 @@ from eval.report.tables import (
     Table,
     corrected_text,
     correction_lines,
+    estimate_of,
     how_tested,
     printed,
 )
@@ -81,7 +81,7 @@ def shown(cell: AnyCell, category: str = ALL, *, published: bool = True) -> str:
     """
     if isinstance(cell, str):
         return cell
-    ours = cell.ours if isinstance(cell, Measure) else cell.estimate(category)
+    ours = estimate_of(cell, category)
     spread = "" if isinstance(cell, Measure) or cell.spread is None else f" ± {cell.spread:.3f}"
     parts = ["–" if ours is None else f"{ours.mean:.{cell.digits}f}{spread} {intervals(ours, cell.digits)}".strip()]
     if isinstance(cell, Cell):
@@ -270,19 +270,14 @@ def _phases(table: Table) -> list[str]:
                 rows += [[row.title, missing, *["–"] * (len(PHASES) + 1)]] if missing else []
                 for cost in phases(row.runs[dataset]):
                     own = (show(cost) for _, show in PHASES)
-                    rows.append([row.title, cost.phase, *own, money(cost, table.prices)])
+                    rows.append([row.title, cost.phase, *own, money_text(dollars(cost, table.prices))])
         heading = f"## Costs on {title} by phase (sums over the run; what came from the cache is counted as when it was bought)"
         header = ["Memory", "phase", *(name for name, _ in PHASES), "USD"]
         parts += ["", heading, "", grid(header, rows)] if rows else []
     return parts
 
 
-def money(cost: PhaseCost, prices: Mapping[str, Price]) -> str:
-    """US dollars; `–` where only offline engines worked, `unknown` where a model's price is not known."""
-    return money_text(dollars(cost, prices))
-
-
 def money_text(parts: Sequence[float | None]) -> str:
-    """The sum of US dollars; `–` without any part, `unknown` where a part is None."""
+    """The sum of US dollars; `–` without any part (only offline engines worked), `unknown` where a part is None (no price is known)."""
     known = [part for part in parts if part is not None]
     return "unknown" if len(known) < len(parts) else number(sum(known) if known else None, 4)

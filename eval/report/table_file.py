@@ -12,11 +12,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from eval.analysis.costs import Price, effort_missing, phases
+from eval.analysis.costs import Price, dollars, effort_missing, phases
 from eval.report.cell import ALL, Cell, categories
 from eval.report.outcome_cell import OutcomeCell
-from eval.report.rendering import money, shown
-from eval.report.tables import CORRECTED, AnyCell, Measure, Table, corrected_fields, printed
+from eval.report.rendering import money_text, shown
+from eval.report.tables import CORRECTED, AnyCell, Measure, Table, corrected_fields, estimate_of, printed
 from eval.statistics.stats import Estimate, Interval
 from memsys.inert import csv_text
 
@@ -85,7 +85,7 @@ def run_money(folder: Path, prices: Mapping[str, Price]) -> str:
     """US dollars of a whole run with its judges: `unknown` where a price is unknown, `–` where only offline engines worked."""
     if effort_missing(folder):
         return "unknown"
-    parts = [money(cost, prices) for cost in phases(folder)]
+    parts = [money_text(dollars(cost, prices)) for cost in phases(folder)]
     if "unknown" in parts:
         return "unknown"
     known = [float(part) for part in parts if part != "–"]
@@ -167,7 +167,7 @@ def _values(cell: AnyCell, category: str) -> dict[str, Any]:
     if isinstance(cell, str):
         return {"verdict": cell}
     values: dict[str, Any] = {}
-    ours = cell.ours if isinstance(cell, Measure) else cell.estimate(category)
+    ours = estimate_of(cell, category)
     if ours is not None:
         values = {"mean": float(ours.mean), "clusters": ours.clusters}
         for name, interval in (("question", ours.by_question), ("case", ours.by_case)):

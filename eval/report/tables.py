@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -65,9 +65,11 @@ AnyCell = Cell | Measure | str
 """A string gives the reason for a missing number: `pending`, `no data: …`, or `–` where the row does not apply."""
 
 
-def estimate_of(cell: AnyCell) -> Estimate | None:
-    """Our number; None where there is none."""
-    return None if isinstance(cell, str) else cell.ours
+def estimate_of(cell: AnyCell, category: str = ALL) -> Estimate | None:
+    """Our number; None where there is none. A measure is not split by category."""
+    if isinstance(cell, str):
+        return None
+    return cell.ours if isinstance(cell, Measure) else cell.estimate(category)
 
 
 def printed(cell: AnyCell) -> str:
@@ -184,20 +186,16 @@ class Table:
         tested = {}
         for place in self.testable:
             names = list(dict.fromkeys(question.cluster for question in self.columns[place].questions))
-            rows, gaps, ps, freedoms = [], [], [], []
-            for row in self.rows:
-                found = self._gaps.get((row.name, place))
-                if found is None or found.untested:
-                    continue
-                gap = found.difference
-                assert gap.p_by_case is not None
-                assert gap.sampling is not None
-                rows.append(row.name)
-                gaps.append(case_gaps(found.cell, found.other, names))
-                ps.append(gap.p_by_case)
-                freedoms.append(gap.sampling.freedom)
-            if rows:
-                tested[place] = tuple(rows), single_step(gaps, ps, freedoms, len(self.testable))
+            own = {row: each for (row, at), each in self._compared.items() if at == place and not each[2].untested}
+            gaps, ps, freedoms = [], [], []
+            for cell, other, pair in own.values():
+                assert pair.difference.p_by_case is not None
+                assert pair.difference.sampling is not None
+                gaps.append(case_gaps(cell, other, names))
+                ps.append(pair.difference.p_by_case)
+                freedoms.append(pair.difference.sampling.freedom)
+            if own:
+                tested[place] = tuple(own), single_step(gaps, ps, freedoms, len(self.testable))
         return tested
 
     @cached_property
@@ -208,20 +206,19 @@ class Table:
             for place, (names, tested) in self.tests.items()
             for name, p in zip(names, tested.ps, strict=True)
         }
-        return {
-            key: Pair(gap.difference, adjusted.get(key), gap.untested, gap_bounds(gap.cell, gap.other))
-            for key, gap in self._gaps.items()
-        }
+        return {key: replace(pair, p=adjusted.get(key)) for key, (_, _, pair) in self._compared.items()}
 
     @cached_property
-    def _gaps(self) -> Mapping[tuple[str, int], _Gap]:
-        gaps: dict[tuple[str, int], _Gap] = {}
+    def _compared(self) -> Mapping[tuple[str, int], tuple[Cell, Cell, Pair]]:
+        """By row and column: the cell, that of the reference, and their pair before the tests of all pairs are adjusted together."""
+        compared: dict[tuple[str, int], tuple[Cell, Cell, Pair]] = {}
         reference = next((row for row in self.rows if row.name == self.reference), None)
-        for row in self.rows if reference is not None else ():
+        if reference is None:
+            return compared
+        for row in (each for each in self.rows if each is not reference):
             for place, column in enumerate(self.columns):
-                assert reference is not None
                 cell, other = row.cells[place], reference.cells[place]
-                if row is reference or not (isinstance(cell, Cell) and isinstance(other, Cell)):
+                if not (isinstance(cell, Cell) and isinstance(other, Cell)):
                     continue
                 # The permutation over questions is printed for few histories only.
                 gap = cell.minus(other, test=histories(column) < ENOUGH_CLUSTERS)
@@ -238,18 +235,8 @@ class Table:
                     untested = NOT_ASKED
                 elif any(isinstance(each, BestOf) and not each.held_out for each in (cell, other)):
                     untested = CHOSEN
-                gaps[row.name, place] = _Gap(cell, other, gap, untested)
-        return gaps
-
-
-@dataclass(frozen=True, slots=True)
-class _Gap:
-    """A cell with that of the reference row, before the tests of all pairs are adjusted together."""
-
-    cell: Cell
-    other: Cell
-    difference: Difference
-    untested: str
+                compared[row.name, place] = cell, other, Pair(gap, None, untested, gap_bounds(cell, other))
+        return compared
 
 
 def histories(column: Column) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from os.path import commonprefix
+from re import sub
 
 from rich.cells import cell_len
 from rich.console import Group
@@ -41,7 +42,7 @@ from eval.report.tables import (
     printed,
     verdict_lines,
 )
-from eval.statistics.stats import ENOUGH_CLUSTERS, Estimate, Interval, preferred_interval
+from eval.statistics.stats import ENOUGH_CLUSTERS, Interval, preferred_interval
 
 SIGNIFICANT = 0.05
 LEAST_NAME, LONGEST_STATE = 12, 14
@@ -62,11 +63,6 @@ class Entry:
     spent: Costs | None
     """Costs of the run; None without a run, and in all columns of a data set but the first."""
     dollars: str
-
-    @property
-    def ours(self) -> Estimate | None:
-        """Our number; None where there is none."""
-        return estimate_of(self.cell)
 
     @property
     def star(self) -> str:
@@ -192,7 +188,7 @@ def _title(table: Table, place: int, width: int) -> Text:
 def _score(entry: Entry) -> str:
     if isinstance(entry.cell, str):
         return entry.cell if cell_len(entry.cell) <= LONGEST_STATE else "see below"
-    if (ours := entry.ours) is None:
+    if (ours := estimate_of(entry.cell)) is None:
         return NONE
     digits, interval = entry.cell.digits, preferred_interval(ours)
     return f"{number(ours.mean, digits)} {brief_span(interval, digits, '{}' if ours.by_case else '[]')}".strip()
@@ -200,11 +196,7 @@ def _score(entry: Entry) -> str:
 
 def brief_span(interval: Interval | None, digits: int = 3, brackets: str = "[]") -> str:
     """An interval with both ends, because it may be asymmetric; `.431` for 0.431."""
-    if interval is None:
-        return ""
-    ends = (f"{number(end, digits)}" for end in (interval.low, interval.high))
-    low, high = (end.replace("0.", ".", 1) if end.lstrip("-").startswith("0.") else end for end in ends)
-    return f"{brackets[0]}{low}, {high}{brackets[1]}"
+    return sub(r"\b0\.", ".", span(interval, brackets, digits))
 
 
 def _p(value: float | None) -> str:
@@ -252,12 +244,12 @@ def _corrected_span(entry: Entry) -> str:
 
 
 def _by_question(entry: Entry) -> str:
-    ours = entry.ours
+    ours = estimate_of(entry.cell)
     return "" if ours is None or isinstance(entry.cell, str) else span(ours.by_question, digits=entry.cell.digits)
 
 
 def _by_case(entry: Entry) -> str:
-    ours = entry.ours
+    ours = estimate_of(entry.cell)
     return "" if ours is None or isinstance(entry.cell, str) else by_case(ours, entry.cell.digits)
 
 

@@ -134,7 +134,7 @@ def test_cases_that_do_not_differ_print_no_interval_of_no_width(tmp_path: Path) 
 
 def test_the_mean_of_cases_weighs_cases_alike(tmp_path: Path) -> None:
     one = cell(tmp_path, {0: 1.0, 2: 1.0, 4: 1.0, 1: 0.0})
-    by_case = one.estimate(aggregate="case")
+    by_case = replace(one, column=replace(one.column, aggregate="case")).estimate()
     by_question = one.estimate()
     assert by_case is not None
     assert by_question is not None
