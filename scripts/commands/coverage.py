@@ -5,7 +5,6 @@ Every module of `tests.rigs.coverage` that has a function `rows` is run, two at 
 
 from __future__ import annotations
 
-import argparse
 import re
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -17,7 +16,7 @@ from eval.files.provenance import ROOT
 from eval.files.store import replace_file
 from eval.report.counted import counted
 from eval.report.rendering import grid
-from scripts.setup.arguments import amount, as_called
+from scripts.setup.arguments import amount, verb_parser
 from tests.rigs import coverage
 from tests.rigs.coverage.rows import Row
 
@@ -51,7 +50,7 @@ def table(rows: Sequence[Row]) -> str:
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command line."""
-    parser = argparse.ArgumentParser(prog=as_called("python -m tests.rigs.coverage"), description=__doc__)
+    parser = verb_parser("coverage", __doc__)
     parser.add_argument("--share", type=amount(0.001, 1.0), default=1.0, help="of the repetitions (default: 1)")
     share = parser.parse_args(arguments).share
     rows: list[Row] = []

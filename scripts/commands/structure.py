@@ -24,13 +24,9 @@ def triplet_lines(trees: Sequence[Tree], count: int, seed: int, overrides: Seque
 
     from eval.report.shapes import agreement_lines
     from eval.structure.triplets import agreement, ask_triplets, sample_triplets
-    from scripts.assembly.agreement import ask_without_plan
-    from scripts.assembly.models import build_models
-    from scripts.setup.launch import composed
+    from scripts.lab.lab import Lab
 
-    cfg = composed("config", overrides)
-    built = build_models(cfg)
-    ask_without_plan(cfg, built)
+    built = Lab(*overrides).models
     triplets = sample_triplets(trees, count, np.random.default_rng(seed))
     agreements = agreement(triplets, ask_triplets(built.judge.llm, built.prompts, trees, triplets))
     engine = " (STAND-IN: an engine without a model)" if built.judge.stand_in else ""
