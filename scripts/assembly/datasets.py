@@ -227,11 +227,9 @@ def layer_of(name: str, root: Path | None) -> Layer:
     Raises:
         DataError: a file is missing or damaged.
     """
-    return _audit(root) if name == AUDITED else read_layer(Path(name).expanduser())
-
-
-def _audit(root: Path | None) -> Layer:
-    """The audit of LoCoMo, for any cut of the data."""
+    if name != AUDITED:
+        return read_layer(Path(name).expanduser())
+    # The audit covers all cases, whatever the cut of a run.
     folder = None if root is None else str(root)
     whole = DataCut(source="real", root=folder, unpinned=False, size="all", max_cases=None, transform="none", seed=0)
     released, corrected = (data(whole, load_option("dataset", f"locomo_{name}")) for name in ("audited", "corrected"))

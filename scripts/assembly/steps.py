@@ -44,16 +44,12 @@ Watch = Callable[[], Sequence[Traffic]]
 """Returns the calls in flight at each endpoint."""
 
 
-def _no_traffic() -> Sequence[Traffic]:
-    return ()
-
-
 def execute(
     runs: Sequence[Run],
     questions: int,
     threads: int | None,
     label: str,
-    traffic: Watch = _no_traffic,
+    traffic: Watch = lambda: (),
     ahead: JudgingAhead | None = None,
     executor: Executor | None = None,
 ) -> None:
@@ -81,8 +77,8 @@ def score(
     judges: Mapping[str, Judging],
     k_evidence: int,
     questions: int,
-    traffic: Watch = _no_traffic,
-    ahead: JudgingAhead | None = None,
+    traffic: Watch,
+    ahead: JudgingAhead,
 ) -> dict[str, Path]:
     """Score a run with lexical metrics, evidence coverage and judges; returns the score files by metric.
 
@@ -198,8 +194,8 @@ def executor_of(cfg: Settings, runs: Sequence[Run]) -> Executor | None:
             "executor=threads builds as many as keep it busy, and threads=N sets how many processes build",
             file=sys.stderr,
         )
-    large = cfg.data.source == "real" and _builds(runs) >= ENOUGH
-    if cfg.executor == "processes" or (cfg.executor == "auto" and workers > 1 and large and _offline(runs)):
+    several = cfg.executor == "auto" and workers > 1 and _offline(runs)
+    if cfg.executor == "processes" or (several and cfg.data.source == "real" and _builds(runs) >= ENOUGH):
         return in_processes(workers, cfg.threads or WORKING)
     return None
 
