@@ -18,6 +18,7 @@ from eval.files.store import RunError, read_lines
 from eval.judging.agreement import RIGHT, kappa
 from eval.judging.prediction_powered import sample_order
 from eval.judging.score_files import score_lines
+from eval.report.rendering import grid, number
 
 FIELDS = ("run", "case_id", "question_id", "answer", "value", "why")
 
@@ -140,15 +141,13 @@ def rated_sample(
 
 def as_markdown(ratings: Ratings) -> str:
     """The agreement with each judge as a table, and the counts of ratings left out."""
-    lines = [
-        f"{ratings.lines} ratings; {ratings.changed} of answers that have changed since, {ratings.unknown} of answers no judge has seen.",
-        "",
-        "| judge | n | agree | kappa | mean of yours | mean of the judge |",
-        "|---|---|---|---|---|---|",
+    left_out = f"{ratings.changed} of answers that have changed since, {ratings.unknown} of answers no judge has seen"
+    rows = [
+        [
+            *(each.judge, str(each.n), f"{each.agreeing / each.n:.1%}", number(each.kappa, 2)),
+            *(number(each.ours), number(each.theirs)),
+        ]
+        for each in ratings.agreements
     ]
-    for each in ratings.agreements:
-        kappa = "–" if each.kappa is None else f"{each.kappa:.2f}"
-        lines.append(
-            f"| {each.judge} | {each.n} | {each.agreeing / each.n:.1%} | {kappa} | {each.ours:.3f} | {each.theirs:.3f} |"
-        )
-    return "\n".join(lines)
+    header = ["judge", "n", "agree", "kappa", "mean of yours", "mean of the judge"]
+    return "\n".join([f"{ratings.lines} ratings; {left_out}.", "", grid(header, rows)])

@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 from data_loaders.schema import Case, Gold, Question
@@ -24,7 +23,7 @@ from eval.report.html.judge_prompts import judge_prompts, loaded_prompts
 from eval.report.html.scoring import Scorer
 from eval.report.html.sources import ReportedRun
 from eval.report.sent_prompt import rendered_again
-from memsys.prompts import PromptError, Prompts
+from memsys.prompts import PromptError
 
 AROUND = 2
 """Number of turns shown before and after a turn of the evidence."""
@@ -171,23 +170,13 @@ def _prompt(files: CaseFiles, prediction: Prediction, question: Question | None,
         return {"no_prompt": "no reader was asked: the memory failed, gave up, or answered itself"}
     if question is None:
         return {"no_prompt": "the question's text could not be read again"}
-    prompts, why = _prompts_of(str(files.run.record.prompts_dir or ""))
-    if prompts is None:
-        return {"no_prompt": why}
     try:
+        prompts = loaded_prompts(files.run.record.prompts_dir)
         messages = rendered_again(files.run.record, prompts, files.items, prediction, line, question)
-    except RunError as error:
+    except (PromptError, RunError) as error:
         return {"no_prompt": str(error)}
     shown = [files.items[key]["text"] for key in prediction.items]
     return {"prompt": [[role, _parts(text, shown, texts)] for role, text in messages]}
-
-
-@lru_cache(maxsize=8)
-def _prompts_of(folder: str) -> tuple[Prompts | None, str]:
-    try:
-        return loaded_prompts(str(folder) if folder else None), ""
-    except PromptError as error:
-        return None, str(error)
 
 
 def _parts(text: str, shown: Sequence[str], texts: TextPool) -> list[str | int]:
