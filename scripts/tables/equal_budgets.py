@@ -3,6 +3,10 @@
 Prices are those of the models that answered; if an engine without a model stood in, those of the table's models, with a note. Tokens
 that a provider had cached are priced as cached. The whole history is assumed to be the beginning of every prompt, so that all of it is
 cached from the second question on: this is its lowest possible price.
+
+Each column group is repeated for every budget, with a reader that fills it (`eval.running.reader.within`). The read settings `k` (for short
+texts of `LEAST_TOKENS` tokens) and `max_tokens` are raised so that a row's recall can fill the longest budget. Other settings that limit a
+recall are unchanged; a row that cannot fill a budget is marked. The whole history is read once, without a budget.
 """
 
 from __future__ import annotations
@@ -17,17 +21,34 @@ from eval.report.budgets import SHORT, BudgetCurve, Panel, costs_text, curve_poi
 from eval.report.cell import Cell
 from eval.report.panels import Sheet
 from eval.running.run import Run
+from memsys.interface import MemorySystem
 from memsys.llm.pricing import ModelSettings
+from memsys.systems import controls
 from scripts.settings.prices import laid_over
 from scripts.setup.options import load_option
-from scripts.tables.budgets import WHOLE, budgeted, group_at
-from scripts.tables.experiments import Experiment, experiment
+from scripts.tables.experiments import experiment
 from scripts.tables.figures import footnote, write_figure
-from scripts.tables.layout import ColumnGroup, TableRow, cells_of, title_of, wanted_columns
+from scripts.tables.grid import Experiment
+from scripts.tables.layout import (
+    SCORES,
+    ColumnGroup,
+    TableRow,
+    belongs,
+    cells_of,
+    group_name,
+    kind_of,
+    read_lines_of,
+    title_of,
+    wanted_columns,
+)
 
 if TYPE_CHECKING:
     from scripts.settings.schema import Budgets
 
+WHOLE = "full_history"
+"""The memory that every row's costs are compared with; it is read without a budget."""
+LEAST_TOKENS = 8
+"""Tokens of a short recalled text: `k` is the longest budget divided by this."""
 NOTES = (
     f"Every row is read at each budget from one build; the last text is cut to fit. {SHORT}: shows over 2 % fewer tokens than the budget "
     "(open marks), and is no equal of the others there.",
@@ -83,7 +104,7 @@ def _group(assembled: Experiment[Budgets], name: str) -> ColumnGroup | None:
 
 def _metrics(assembled: Experiment[Budgets], option: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
     """The metrics of a column group; empty if its data are missing."""
-    whole = _group(assembled, str(option.get("group") or option["dataset"]))
+    whole = _group(assembled, group_name(option))
     return [] if whole is None else cells_of(whole.option)
 
 
@@ -100,12 +121,12 @@ def _panel(
     if assembled.only is not None:
         lines = [line for line in lines if line.name in assembled.only]
     rows = [_row(assembled, line, groups, budgets, metric, prices) for line in lines]
-    whole = _group(assembled, str(option.get("group") or option["dataset"]))
+    whole = _group(assembled, group_name(option))
     run = None if whole is None else assembled.runs.get((WHOLE, whole.name, 0))
     title = f"{groups[0].title}: {title_of(metric)}"
     if whole is None or run is None or (assembled.only is not None and WHOLE not in assembled.only):
         return Panel(title, rows, reference, None)
-    cell = assembled.grid.cell(next(line for line in assembled.lines if line.name == WHOLE), whole, metric)
+    cell = assembled.cell(next(line for line in assembled.lines if line.name == WHOLE), whole, metric)
     tokens = list(recalled_tokens(run).values())
     mean = sum(tokens) / max(1, len(tokens))
     score = cell.estimate() if isinstance(cell, Cell) else None
@@ -124,7 +145,7 @@ def _row(
     clusters: dict[Key, str] = {question.key: question.cluster for question in groups[0].questions}
     places, expenses = [], []
     for budget, group in zip(budgets, groups, strict=True):
-        cell, run = assembled.grid.cell(line, group, metric), assembled.runs[line.name, group.name, 0]
+        cell, run = assembled.cell(line, group, metric), assembled.runs[line.name, group.name, 0]
         places.append(AtBudget(budget, recalled_tokens(run), cell.scores if isinstance(cell, Cell) else {}))
         expenses.append(expense(run, prices))
     return BudgetCurve(line.title, curve(places, clusters), expenses)
@@ -176,10 +197,72 @@ def _prices(assembled: Experiment[Budgets]) -> tuple[dict[str, Price], str]:
             continue
         settings = load_option("embedder" if role == "embedder" else "llm", name).get("settings")
         if settings is not None:
-            own = {**settings, **laid_over(assembled.settings.prices, settings["model"], name)}
+            own = {**settings, **laid_over(assembled.cfg.prices, settings["model"], name)}
             prices[role] = ModelSettings(**own).cost
             borrowed.append(f"{role} {name}")
     said = (
         f"USD: tokens of the stand-ins at the prices of the table's models ({', '.join(borrowed)})." if borrowed else ""
     )
     return prices, said
+
+
+# --- the table that is read at every budget ------------------------------------------------------------------------------
+
+
+def budgeted(table: Mapping[str, Any], backbone: str | None, budgets: Sequence[int]) -> dict[str, Any]:
+    """Build the table with a column group for each budget, and a column group without a budget for the whole history.
+
+    Rows without a memory (published answers, best rows, published rows only) are left out, and so are columns that are no scores.
+    The other controls are left out, too: they do not rank their recall, and a budget cuts by rank.
+    """
+    lines = [line for line in read_lines_of(table, backbone) if line.memory is not None and _ranks(line)]
+    if all(line.name != WHOLE for line in lines):
+        lines += read_lines_of({"name": table["name"], "rows": [], "others": [WHOLE]}, None)
+    columns = [each for option in table["columns"] for each in _columns(option, lines, budgets)]
+    kept = {name: table[name] for name in ("name", "title", "paper", "backbones", "notes") if name in table}
+    return {**kept, "columns": columns, "rows": [_deepened_row(line, max(budgets)) for line in lines]}
+
+
+def _columns(option: Mapping[str, Any], lines: Sequence[TableRow], budgets: Sequence[int]) -> list[dict[str, Any]]:
+    metrics = [_plain(metric) for metric in option["metrics"] if kind_of(metric) in SCORES and "theirs" not in metric]
+    rows = [line.name for line in lines if line.name != WHOLE and belongs(line, option)]
+    plain = {name: value for name, value in option.items() if name not in ("published", "group")} | {"metrics": metrics}
+    if not metrics or not rows:
+        return []
+    named = [
+        {**plain, "group": group_at(option, budget), "rows": rows, "budget": budget} for budget in sorted(set(budgets))
+    ]
+    return [{**plain, "group": group_name(option), "rows": [WHOLE]}, *named]
+
+
+def _ranks(line: TableRow) -> bool:
+    target = str((line.memory or {})["build"]["_target_"])
+    return line.name == WHOLE or not target.startswith(f"{controls.__name__}.")
+
+
+def group_at(option: Mapping[str, Any], budget: int) -> str:
+    """Name of a column group at a budget."""
+    return f"{group_name(option)}@{budget}"
+
+
+def _plain(metric: Mapping[str, Any]) -> dict[str, Any]:
+    """A metric over its first category, without published numbers and differences."""
+    kept = {name: value for name, value in metric.items() if name not in ("by", "published", "minus", "rows")}
+    return kept | ({"by": {next(iter(metric["by"])): None}} if metric.get("by") else {})
+
+
+def _deepened_row(line: TableRow, longest: int) -> dict[str, Any]:
+    kept = {name: value for name, value in line.option.items() if name in ("memory", "build")}
+    deeper = {} if line.name == WHOLE else deepened(line.memory or {}, longest)
+    return {**kept, "name": line.name, "title": line.title, "build": {**kept.get("build", {}), **deeper}}
+
+
+def deepened(memory: Mapping[str, Any], longest: int) -> dict[str, Any]:
+    """Read settings that make a memory recall enough for the longest budget."""
+    from hydra.utils import get_class
+
+    build = memory["build"]
+    enough = {"k": -(-longest // LEAST_TOKENS), "max_tokens": 2 * longest}  # whole texts rarely reach a limit exactly
+    target: type[MemorySystem] = get_class(build["_target_"])
+    knobs = [name for name in target.READ_KNOBS if name in enough]
+    return {name: max(build[name], enough[name]) for name in knobs if isinstance(build.get(name), int)}

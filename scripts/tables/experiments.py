@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 from data_loaders.schema import DataError
 from data_loaders.source import find, manifest
@@ -14,18 +14,17 @@ from eval.files.store import RunError
 from eval.running.run import Run
 from scripts.answers.formats import read_answers
 from scripts.answers.importing import Origin, import_run
-from scripts.assembly.agreement import Meter, agreed, meter, side_by_side
+from scripts.assembly.agreement import agreed, meter
 from scripts.assembly.datasets import Data, check_data_root, fetch_missing
 from scripts.assembly.local import with_local_models
 from scripts.assembly.models import Models, build_models, chosen_models
-from scripts.assembly.plan import Plan
 from scripts.assembly.readiness import check_prices, prepared
 from scripts.assembly.runs import NotInstalled, memory_run, recipe_of
 from scripts.assembly.scorers import finished, judging
 from scripts.assembly.steps import answer_all, score
 from scripts.settings.schema import Chosen, Settings
 from scripts.tables.facts import examine_and_keep, is_examined
-from scripts.tables.grid import Grid, Key, with_our_judge
+from scripts.tables.grid import Experiment, Key, S, with_our_judge
 from scripts.tables.layout import (
     ColumnGroup,
     TableRow,
@@ -38,34 +37,7 @@ from scripts.tables.layout import (
     wanted_rows,
 )
 
-S = TypeVar("S", bound=Settings)
 C = TypeVar("C", bound=Chosen)
-
-
-@dataclass(frozen=True, slots=True)
-class Experiment(Generic[S]):
-    """A table before it is printed: rows, column groups, runs, and the grid that makes its cells."""
-
-    settings: S
-    """Settings of the command, with the models of the backbone; for a table, `only` holds names of rows."""
-    models: Models
-    backbone: Mapping[str, Any]
-    groups: Sequence[ColumnGroup]
-    lines: Sequence[TableRow]
-    only: frozenset[str] | None
-    """Names of the requested rows; None for all."""
-    runs: Mapping[Key, Run]
-    grid: Grid
-    capped: str
-    """The reason why the runs stopped early; empty if they did not."""
-    planned: Plan | None
-    """The agreed estimate; None if nothing was planned."""
-    before: Meter
-    """Usage before the first run."""
-
-    def outcome(self) -> str:
-        """The plan next to the usage so far; empty if nothing was planned."""
-        return "" if self.planned is None else side_by_side(self.planned, meter(self.models).since(self.before))
 
 
 def experiment(cfg: C, table: Mapping[str, Any], *, run: bool = True) -> Experiment[C] | None:
@@ -148,8 +120,8 @@ def assembled(
     capped = _execute(cfg, models, groups, _asked_for(runs, only), judges, costs) if run else ""
     if not (cfg.replay or models.paid or capped):
         _examine(groups, lines, runs, only)
-    grid = Grid(cfg, models, backbone, groups, lines, only, runs, published_of(backbone), absent)
-    return Experiment(cfg, models, backbone, groups, lines, only, runs, grid, capped, planned, before)
+    numbers = published_of(backbone)
+    return Experiment(cfg, models, backbone, groups, lines, only, runs, numbers, absent, capped, before, planned)
 
 
 def _runs(
@@ -168,7 +140,9 @@ def _runs(
             if group.dataset is None or line.memory is None or not belongs(line, group.option):
                 continue
             asked_for = only is None or line.name in only
-            for replicate in range(_builds(cfg, line)):
+            # A verdict on a published number needs the error between builds.
+            builds = cfg.build.replicates if line.published is None else cfg.build.published or cfg.build.replicates
+            for replicate in range(builds):
                 try:
                     runs[line.name, group.name, replicate] = _run(
                         cfg, models, group, group.dataset, line, replicate, asked_for
@@ -196,11 +170,6 @@ def _examine(
             memory, wanted = rows[row].memory, only is None or row in only
             if name == group.name and replicate == 0 and memory is not None and wanted and not is_examined(run):
                 examine_and_keep(run, recipe_of(group.dataset, memory, run.unit).waived)
-
-
-def _builds(cfg: Settings, line: TableRow) -> int:
-    """Number of builds of a row: a verdict on a published number needs the error between builds."""
-    return int(cfg.build.replicates if line.published is None else cfg.build.published or cfg.build.replicates)
 
 
 def _run(

@@ -23,7 +23,7 @@ from eval.structure.triplets import agreement, ask_triplets, sample_triplets
 from scripts.assembly.run_folders import trees_of
 from scripts.assembly.scorers import answer_metric
 from scripts.settings.schema import Figures
-from scripts.tables.experiments import Experiment
+from scripts.tables.grid import Experiment
 from scripts.tables.layout import ColumnGroup, TableRow, cells_of, title_of
 
 
@@ -109,7 +109,7 @@ def _scores(options: Mapping[str, Any], experiment: Experiment[Figures]) -> list
     panels: dict[tuple[str, str], list[str]] = {}
     bases: list[tuple[tuple[str, str], Subject, AnyCell]] = []
     for subject in _subjects(experiment, metrics=True):
-        cell = experiment.grid.cell(subject.line, subject.group, subject.metric)
+        cell = experiment.cell(subject.line, subject.group, subject.metric)
         column = (subject.group.name, title_of(subject.metric))
         if isinstance(cell, str):
             continue
@@ -153,7 +153,7 @@ def _levels(options: Mapping[str, Any], experiment: Experiment[Figures]) -> list
                 for level in range(highest + 1)
             ]
             metric = cells_of(subject.group.option)[0]
-            cell = experiment.grid.cell(subject.line, subject.group, metric)
+            cell = experiment.cell(subject.line, subject.group, metric)
             points += scored(Point(panel, "score", x, 0.0), [cell])
     return points
 
@@ -192,7 +192,7 @@ def _tree(options: Mapping[str, Any], experiment: Experiment[Figures]) -> list[P
 
 def _map(options: Mapping[str, Any], experiment: Experiment[Figures]) -> list[Point]:
     """Vectors of all nodes in two dimensions, one panel per level, data sets side by side."""
-    names, settings = options.get("names", {}), experiment.settings
+    names, settings = options.get("names", {}), experiment.cfg
     points = [
         point
         for subject, trees in _trees(experiment, vectors=True)
@@ -223,7 +223,7 @@ def _triplets(options: Mapping[str, Any], experiment: Experiment[Figures]) -> li
     points = []
     models = experiment.models
     for subject, trees in _trees(experiment):
-        triplets = sample_triplets(trees, options["triplets"], np.random.default_rng(experiment.settings.build.seed))
+        triplets = sample_triplets(trees, options["triplets"], np.random.default_rng(experiment.cfg.build.seed))
         replies = ask_triplets(models.judge.llm, models.prompts, trees, triplets)
         for (tier, depth), seen in agreement(triplets, replies).items():
             if seen.share is not None and depth != "all":
@@ -234,7 +234,7 @@ def _triplets(options: Mapping[str, Any], experiment: Experiment[Figures]) -> li
 
 def _growth(options: Mapping[str, Any], experiment: Experiment[Figures]) -> list[Point]:
     """Cost by size. A finished measurement is not repeated, because its seconds would differ; rows outside `only` are not measured."""
-    sizes = options["sizes"].get(experiment.settings.profile_name) or options["sizes"]["default"]
+    sizes = options["sizes"].get(experiment.cfg.profile_name) or options["sizes"]["default"]
     points = []
     for subject in _subjects(experiment, metrics=False):
         run = experiment.runs[subject.line.name, subject.group.name, 0]
@@ -245,7 +245,7 @@ def _growth(options: Mapping[str, Any], experiment: Experiment[Figures]) -> list
             options.get("window", 10),
             options.get("reads", 0),
             options.get("questions", 0),
-            experiment.settings.k_evidence,
+            experiment.cfg.k_evidence,
             metric.name if metric else "",
         )
         path = growth_file(run, run.dataset, schedule)

@@ -24,9 +24,9 @@ from eval.statistics.power_law import Exponent, exponent
 from scripts.assembly.models import Models
 from scripts.setup.options import load_option
 from scripts.tables.captions import evidence_lines, models_line, prompts_line, unfitted
-from scripts.tables.experiments import Experiment, Outcome, experiment
+from scripts.tables.experiments import Outcome, experiment
 from scripts.tables.figure_points import SHOWS
-from scripts.tables.grid import all_prompts
+from scripts.tables.grid import Experiment, all_prompts
 from scripts.tables.layout import group_name
 
 if TYPE_CHECKING:
@@ -159,7 +159,7 @@ def footnote(
     notes += options.get("notes", ())
     notes += _ratios(options, points)
     notes += dict.fromkeys(note for each in experiments for note in unfitted(each.lines, each.models))
-    used = {name for each in experiments for name in all_prompts(each.grid)}
+    used = {name for each in experiments for name in all_prompts(each)}
     if options.get("show") in ("growth", "map"):  # without answers only the memories' own prompts are used
         built = (run.record.prompts for each in experiments for run in each.runs.values())
         used |= {name for names in built for name in names if not name.startswith("reader/")}

@@ -1,11 +1,12 @@
-"""The cells of a table: scores from the score files of its runs, other measures from their folders, differences and best rows."""
+"""An experiment and the cells of its table: scores from score files, other measures from run folders, differences and best rows."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from eval.analysis.costs import cost_missing
 from eval.files.imported import THEIRS
@@ -22,8 +23,10 @@ from eval.report.published import Published, find
 from eval.report.tables import AnyCell, Measure
 from eval.running.run import Run
 from eval.statistics.stats import Estimate
+from scripts.assembly.agreement import Meter, meter, side_by_side
 from scripts.assembly.datasets import Data, layer_of
 from scripts.assembly.models import Models, other_models
+from scripts.assembly.plan import Plan
 from scripts.assembly.scorers import cell_of, correction, judge_prompts, judging, metrics
 from scripts.assembly.steps import score
 from scripts.settings.schema import Reproduce, Settings, Sweeps
@@ -41,6 +44,8 @@ from scripts.tables.layout import (
     score_name,
     title_of,
 )
+
+S = TypeVar("S", bound=Settings)
 
 Key = tuple[str, str, int]
 """Row, column group, replicate."""
@@ -60,11 +65,15 @@ NOTHING = "–"
 """Printed where a column does not apply to a row."""
 
 
-@dataclass(frozen=True, slots=True)
-class Grid:
-    """The cells of a table. A cell is computed on first use, because differences and best rows need other cells."""
+@dataclass(frozen=True)
+class Experiment(Generic[S]):
+    """A table before it is printed: rows, column groups, runs and cells.
 
-    cfg: Settings
+    A cell is computed on first use, because differences and best rows need other cells.
+    """
+
+    cfg: S
+    """Settings of the command, with the models of the backbone; for a table, `only` holds names of rows."""
     models: Models
     backbone: Mapping[str, Any]
     groups: Sequence[ColumnGroup]
@@ -74,12 +83,21 @@ class Grid:
     runs: Mapping[Key, Run]
     numbers: Sequence[Published]
     """Published numbers of the backbone."""
-    absent: Mapping[tuple[str, str], str] = field(default_factory=dict)
+    absent: Mapping[tuple[str, str], str]
     """Reasons for missing published answers, by row and column group."""
+    capped: str
+    """The reason why the runs stopped early; empty if they did not."""
+    before: Meter
+    """Usage before the first run."""
+    planned: Plan | None
+    """The agreed estimate; None if nothing was planned."""
     _cells: dict[tuple[str, str, str], AnyCell] = field(default_factory=dict)
     _files: dict[tuple[str, str], list[dict[str, Path]]] = field(default_factory=dict)
     _guessable: dict[str, dict[tuple[str, str], float]] = field(default_factory=dict)
-    _errata: dict[str, frozenset[tuple[str, str]]] = field(default_factory=dict)
+
+    def outcome(self) -> str:
+        """The plan next to the usage so far; empty if nothing was planned."""
+        return "" if self.planned is None else side_by_side(self.planned, meter(self.models).since(self.before))
 
     @property
     def guessing(self) -> str:
@@ -161,7 +179,7 @@ class Grid:
         repeats = None if "theirs" in metric else self.cfg.judge.repeats
         column = column or self.column(group, metric)
         fix = self._correction(group, metric)
-        return cell_of(name)(column, reached, files, repeats=repeats, correction=fix, errata=self.errata())
+        return cell_of(name)(column, reached, files, repeats=repeats, correction=fix, errata=self.errata)
 
     def column(self, group: ColumnGroup, metric: Mapping[str, Any]) -> Column:
         """The column of a metric, without guessable questions if `guessable=exclude`."""
@@ -180,11 +198,8 @@ class Grid:
         Raises:
             RunError: the table has no such row, or it has no scores.
         """
-        if group.name not in self._guessable:
-            self._guessable[group.name] = self._guessed(group)
-        return self._guessable[group.name]
-
-    def _guessed(self, group: ColumnGroup) -> dict[tuple[str, str], float]:
+        if group.name in self._guessable:
+            return self._guessable[group.name]
         metric = next(
             (
                 each
@@ -205,8 +220,11 @@ class Grid:
                 f"add it to the table's rows, and to `only`"
             )
         answerable = {question.key for question in group.questions if question.answerable}
-        return {key: score for key, score in scores.items() if key in answerable and score >= RIGHT}
+        guessed = {key: score for key, score in scores.items() if key in answerable and score >= RIGHT}
+        self._guessable[group.name] = guessed
+        return guessed
 
+    @cached_property
     def errata(self) -> frozenset[tuple[str, str]]:
         """Questions whose gold answer is known to be wrong by the layer of `errata=`; empty without `errata=`.
 
@@ -214,11 +232,12 @@ class Grid:
             RunError: the layer names no question of the table.
         """
         name = self.cfg.errata if isinstance(self.cfg, Reproduce) else None
-        if name and name not in self._errata:
-            self._errata[name] = frozenset(layer_of(name, self.cfg.data.folder).gold)
-            if not any(question.key in self._errata[name] for group in self.groups for question in group.questions):
-                raise RunError(f"errata={name} names no question of this table")
-        return self._errata[name] if name else frozenset()
+        if not name:
+            return frozenset()
+        wrong = frozenset(layer_of(name, self.cfg.data.folder).gold)
+        if not any(question.key in wrong for group in self.groups for question in group.questions):
+            raise RunError(f"errata={name} names no question of this table")
+        return wrong
 
     def _correction(self, group: ColumnGroup, metric: Mapping[str, Any]) -> Correction | None:
         if not self.cfg.judge.corrected or group.dataset is None:
@@ -360,20 +379,27 @@ class Grid:
         return other_data(self.cfg, group.dataset)
 
 
-def prompts_behind(grid: Grid, line: TableRow, group: ColumnGroup, metric: Mapping[str, Any]) -> set[str]:
+def prompts_behind(
+    experiment: Experiment[Any], line: TableRow, group: ColumnGroup, metric: Mapping[str, Any]
+) -> set[str]:
     """Names of the prompts behind a cell: the memory's, the reader's (unless the memory's structure is measured), and the judge's."""
-    rows = {each.name for each in (candidates(line, grid.lines) if "best_of" in line.option else [line])}
-    runs = [run for (row, name, _), run in grid.runs.items() if row in rows and name == group.name]
+    rows = {each.name for each in (candidates(line, experiment.lines) if "best_of" in line.option else [line])}
+    runs = [run for (row, name, _), run in experiment.runs.items() if row in rows and name == group.name]
     names = {name for run in runs for name in run.record.prompts}
     if kind_of(metric) in STRUCTURE:
         names.discard(group.reader.prompt)
-    return names | judge_prompts(with_our_judge(grid.cfg, grid.backbone, metric))
+    return names | judge_prompts(with_our_judge(experiment.cfg, experiment.backbone, metric))
 
 
-def all_prompts(grid: Grid) -> set[str]:
+def all_prompts(experiment: Experiment[Any]) -> set[str]:
     """Names of the prompts behind the cells of a table, or behind the points of a figure."""
-    cells = [(line, group, metric) for line in grid.lines for group in grid.groups for metric in cells_of(group.option)]
-    return {name for line, group, metric in cells for name in prompts_behind(grid, line, group, metric)}
+    cells = [
+        (line, group, metric)
+        for line in experiment.lines
+        for group in experiment.groups
+        for metric in cells_of(group.option)
+    ]
+    return {name for line, group, metric in cells for name in prompts_behind(experiment, line, group, metric)}
 
 
 def _their_files(files: Mapping[str, Path]) -> dict[str, Path]:

@@ -20,9 +20,9 @@ from scripts.assembly.models import Model
 from scripts.setup.launch import composed
 from scripts.setup.options import load_option
 from scripts.tables.captions import models_line, prompts_line
-from scripts.tables.experiments import Experiment, experiment
+from scripts.tables.experiments import experiment
 from scripts.tables.figures import INTERVALS, write_figure
-from scripts.tables.grid import all_prompts
+from scripts.tables.grid import Experiment, all_prompts
 from scripts.tables.layout import cells_of, title_of
 
 
@@ -76,7 +76,7 @@ def tradeoffs(assembled: Experiment[Any]) -> tuple[list[Tradeoff], list[str]]:
                 unfinished.append(f"{line.title} on {group.title}")
                 continue
             mark = Point(group.title, line.title, "", 0.0)
-            for quality in scored(mark, [assembled.grid.cell(line, group, metric)]):
+            for quality in scored(mark, [assembled.cell(line, group, metric)]):
                 if quality.origin == "ours":
                     spent = row_costs(run, assembled.models.memory)
                     finished.append(Tradeoff(group.title, title_of(metric), quality, spent))
@@ -129,7 +129,7 @@ def _drawing(name: str, assembled: Experiment[Any], rows: Sequence[Tradeoff]) ->
     footnote = (
         f"{models_line(assembled.models)}.",
         f"Quality: {'; '.join(metrics)}. {INTERVALS}",
-        prompts_line(assembled.models.prompts, all_prompts(assembled.grid)),
+        prompts_line(assembled.models.prompts, all_prompts(assembled)),
         "Filled, numbered and joined: no other row is as good for less, or better for as much. The CSV file names every row.",
     )
     title = f"{name}: quality against cost"

@@ -38,8 +38,8 @@ from scripts.assembly.local import with_local_models
 from scripts.assembly.models import STAND_IN, Models
 from scripts.assembly.steps import print_missing
 from scripts.tables.captions import evidence_lines, prompts_line
-from scripts.tables.experiments import Experiment, assembled, with_papers
-from scripts.tables.grid import prompts_behind
+from scripts.tables.experiments import assembled, with_papers
+from scripts.tables.grid import Experiment, prompts_behind
 from scripts.tables.layout import ColumnGroup, TableRow, score_name
 
 if TYPE_CHECKING:
@@ -156,7 +156,7 @@ def _lines(experiment: Experiment[Sweeps], group: ColumnGroup, row: TableRow) ->
     folder = experiment.runs[row.name, group.name, 0].folder
     spent, calls = costs(folder), cost(folder, "build_calls")
     for metric in group.option["metrics"]:
-        cell = experiment.grid.cell(row, group, metric)
+        cell = experiment.cell(row, group, metric)
         assert isinstance(cell, Cell), f"a metric of a sweep is a score: {metric}"
         values, missing_share = _scores(cell, metric.get("category", ALL))
         yield (
@@ -166,7 +166,7 @@ def _lines(experiment: Experiment[Sweeps], group: ColumnGroup, row: TableRow) ->
                 "recalled_tokens": spent.recalled_tokens,
                 "build_calls": None if calls is None else int(calls.mean),
                 "engine": _engine(experiment.models),
-                "prompts": prompts_line(experiment.models.prompts, prompts_behind(experiment.grid, row, group, metric)),
+                "prompts": prompts_line(experiment.models.prompts, prompts_behind(experiment, row, group, metric)),
                 "run": RunFolder(folder).key,
             },
             missing_share,
@@ -237,7 +237,7 @@ def best_lines(lines: Sequence[SweepLine]) -> list[str]:
 
 def _report(experiment: Experiment[Sweeps], path: Path, lines: Sequence[SweepLine]) -> int:
     """Print the job's lines; return 1 if more than `max_unscored` of a line's questions are not scored."""
-    models, limit = experiment.models, experiment.settings.missing_limit
+    models, limit = experiment.models, experiment.cfg.missing_limit
     if models.stand_ins:
         print(
             f"STAND-IN: {', '.join(models.stand_ins)} filled by offline engines; never compared with published numbers."

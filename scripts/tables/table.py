@@ -32,8 +32,8 @@ from scripts.setup.options import load_option
 from scripts.setup.printing import print_table
 from scripts.setup.progress import progress_line
 from scripts.tables.captions import caption, evidence_lines, prompts_line, unfitted, usage_note, waivers
-from scripts.tables.experiments import Experiment, Outcome, experiment
-from scripts.tables.grid import NO_MEMORY, all_prompts, other_data, why_not_comparable, with_our_judge
+from scripts.tables.experiments import Outcome, experiment
+from scripts.tables.grid import NO_MEMORY, Experiment, all_prompts, other_data, why_not_comparable, with_our_judge
 from scripts.tables.layout import TableRow, cells_of, primary_of, published_files, restriction, variation, wanted_rows
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def make_table(cfg: Reproduce) -> Outcome:
     assembled = experiment(cfg, option)
     if assembled is None:
         return Outcome(3)
-    cfg = assembled.settings
+    cfg = assembled.cfg
     table = _table(option, assembled)
     name = "-".join([option["name"], *([cfg.backbone] if cfg.backbone else []), cfg.profile_name]) + varied
     columns = None if cfg.columns is None else [group.name for group in assembled.groups]
@@ -83,7 +83,7 @@ def finished_table(name: str, settings: Sequence[str]) -> tuple[Table, Path]:
     wanted, option, varied = cfg.only, load_option("table", name), variation(cfg)
     assembled = experiment(cfg.changed(only=[]), option, run=False)  # no row is scored
     assert assembled is not None, "nothing is run, so there is no plan to decline"
-    cfg = assembled.settings
+    cfg = assembled.cfg
     table = _table(option, assembled)
     if wanted is not None:
         chosen = wanted_rows(option, assembled.lines, wanted)
@@ -100,7 +100,7 @@ def finished_table(name: str, settings: Sequence[str]) -> tuple[Table, Path]:
 
 
 def _table(option: Mapping[str, Any], assembled: Experiment[Reproduce]) -> Table:
-    cfg, rows = assembled.settings, []
+    cfg, rows = assembled.cfg, []
     with progress_line("scoring", len(assembled.lines)) as progress:
         for line in assembled.lines:
             rows.append(_row(assembled, line))
@@ -128,7 +128,7 @@ def _table(option: Mapping[str, Any], assembled: Experiment[Reproduce]) -> Table
             *evidence_lines(assembled.groups, assembled.lines),
             *_notes(option, assembled),
         ),
-        tuple(assembled.grid.column(group, metric) for group in assembled.groups for metric in cells_of(group.option)),
+        tuple(assembled.column(group, metric) for group in assembled.groups for metric in cells_of(group.option)),
         tuple(rows),
         option.get("reference", ""),
         assembled.models.prices,
@@ -146,11 +146,11 @@ def _table(option: Mapping[str, Any], assembled: Experiment[Reproduce]) -> Table
 
 def _notes(option: Mapping[str, Any], assembled: Experiment[Reproduce]) -> list[str]:
     """Caption lines about the paper: the source of its numbers, its models, the parts not reproduced, the chosen best rows."""
-    cfg, backbone = assembled.settings, assembled.backbone
+    cfg, backbone = assembled.cfg, assembled.backbone
     models = ", ".join(f"{role} {model}" for role, model in backbone["models"].items())
     files = ", ".join(f"{file}.csv" for file in published_files(backbone))
     notes = [f"Published: {option['paper']}, {files} ({models}).", *option.get("notes", ())]
-    notes += [said] if (said := prompts_line(assembled.models.prompts, all_prompts(assembled.grid))) else []
+    notes += [said] if (said := prompts_line(assembled.models.prompts, all_prompts(assembled))) else []
     if cfg.profile_name == "paper" and (others := other_models(cfg, backbone)):
         notes.insert(
             0, f"OTHER MODEL than the paper's: {', '.join(others)}. Nothing here is compared with its numbers."
@@ -158,33 +158,31 @@ def _notes(option: Mapping[str, Any], assembled: Experiment[Reproduce]) -> list[
     imported = {run.name: run.record.imported for run in assembled.runs.values() if run.record.imported}
     notes += [f"Imported: {facts['title']}: {described(facts)}." for facts in imported.values()]
     notes += [f"Not reproduced: {entry['reason']}" for entry in option.get("not_reproduced", ())]
-    if absent := assembled.grid.absent_products():
+    if absent := assembled.absent_products():
         notes.append(f"Not installed: {', '.join(absent)}: make product NAME=…, or NAME=all.")
     notes += [
         *guessable_notes(assembled),
         *waivers(assembled.runs.values()),
         *unfitted(assembled.lines, assembled.models),
     ]
-    if wrong := assembled.grid.errata():
+    if wrong := assembled.errata:
         notes.append(
             f"Errata {cfg.errata}: {len(wrong)} gold answers are known to be wrong. A score above the share of sound ones is marked."
         )
     stopped = assembled.models.purse.stop or assembled.capped
-    return [*notes, *assembled.grid.choices(), *([stopped] if stopped else [])]
+    return [*notes, *assembled.choices(), *([stopped] if stopped else [])]
 
 
 def _row(assembled: Experiment[Reproduce], line: TableRow) -> Row:
-    cells = [
-        assembled.grid.cell(line, group, metric) for group in assembled.groups for metric in cells_of(group.option)
-    ]
+    cells = [assembled.cell(line, group, metric) for group in assembled.groups for metric in cells_of(group.option)]
     folders = {
         group: run.folder
         for (name, group, replicate), run in assembled.runs.items()
         if name == line.name and replicate == 0
     }
     answered = any(run.record.stand_ins for (name, _, _), run in assembled.runs.items() if name == line.name)
-    evidence = f"evidence@{assembled.settings.k_evidence}"
-    first = {group.name: files[0] for group in assembled.groups if (files := assembled.grid.files(line, group))}
+    evidence = f"evidence@{assembled.cfg.k_evidence}"
+    first = {group.name: files[0] for group in assembled.groups if (files := assembled.files(line, group))}
     coverage = {group: files[evidence] for group, files in first.items() if evidence in files}
     return Row(line.name, line.title, tuple(cells), folders, coverage, line.ruled, answered)
 
@@ -194,15 +192,13 @@ FIELDS = ("group", "case_id", "question_id", "category", "score", "question", "g
 
 def guessable_notes(assembled: Experiment[Reproduce]) -> list[str]:
     """A caption line for each column group about the questions that need no memory; empty with `guessable=keep`."""
-    if assembled.settings.guessable == "keep":
+    if assembled.cfg.guessable == "keep":
         return []
     done = (
-        "left out of every row (costs are those of all questions)"
-        if assembled.settings.guessable == "exclude"
-        else "listed"
+        "left out of every row (costs are those of all questions)" if assembled.cfg.guessable == "exclude" else "listed"
     )
     return [
-        f"Guessable: {len(assembled.grid.guessable(group))} of {sum(question.answerable for question in group.questions)} answerable "
+        f"Guessable: {len(assembled.guessable(group))} of {sum(question.answerable for question in group.questions)} answerable "
         f"questions of {group.title} are answered right without a memory (row `{NO_MEMORY}`, first build); they are {done}."
         for group in assembled.groups
         if group.dataset is not None
@@ -212,7 +208,7 @@ def guessable_notes(assembled: Experiment[Reproduce]) -> list[str]:
 def _guessable_lines(assembled: Experiment[Any]) -> Iterator[list[str]]:
     """The guessable questions with the answer given without a memory, by `FIELDS`."""
     for group in assembled.groups:
-        guessed = assembled.grid.guessable(group)
+        guessed = assembled.guessable(group)
         if group.dataset is None or not guessed:
             continue
         run = next(

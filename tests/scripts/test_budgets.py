@@ -17,7 +17,7 @@ from eval.files.store import RunError, read_record
 from memsys.systems.bm25 import BM25
 from scripts.setup.launch import composed, readable
 from scripts.setup.options import load_option
-from scripts.tables.budgets import budgeted, deepened
+from scripts.tables.equal_budgets import budgeted, deepened
 from tests.scripts.commands import budgets
 
 BUDGETS = (200, 400, 1500)

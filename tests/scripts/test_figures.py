@@ -18,9 +18,10 @@ from eval.report.points import Point
 from memsys.prompts import Prompts
 from scripts.settings.checking import checked
 from scripts.setup.options import load_option, options
-from scripts.tables.experiments import Experiment, experiment
+from scripts.tables.experiments import experiment
 from scripts.tables.figure_points import Subject
 from scripts.tables.figures import _ratios, exponents, footnote, layout
+from scripts.tables.grid import Experiment
 from scripts.tables.layout import read_lines_of
 from tests.scripts.commands import figure
 
@@ -248,13 +249,13 @@ def test_a_footnote_names_the_prompts_behind_its_points_and_the_ratios_that_the_
         group.option = {"metrics": list(metrics)}
         cfg: Any = SimpleNamespace(profile_name="smoke", models=models)
         backbone = {"models": {"judge": "m"}}
-        grid: Any = SimpleNamespace(
-            runs={("segtree_td", "locomo", 0): run}, lines=[line], groups=[group], cfg=cfg, backbone=backbone
-        )
         built: Any = SimpleNamespace(
             prompts=Prompts(), stand_ins={}, embedder=SimpleNamespace(name="e"), memory=role, reader=role, judge=role
         )
-        made: Any = SimpleNamespace(models=built, groups=[group], lines=[line], grid=grid)
+        made: Any = SimpleNamespace(
+            **{"cfg": cfg, "models": built, "backbone": backbone, "groups": [group], "lines": [line]},
+            runs={("segtree_td", "locomo", 0): run},
+        )
         ratios = load_option("figure", "segtreemem_f5")["ratios"][:1]
         points = [Point(ratios[0]["panel"], ratios[0][side], 1.0, y) for side, y in (("over", 6.0), ("under", 2.0))]
         return "\n".join(footnote([made], {"paper": "SegTreeMem", "ratios": ratios}, points))

@@ -176,5 +176,5 @@ def test_a_table_of_segtreemem_prints_its_lost_evidence_and_its_prompts_and_ever
     made = experiment(cfg, load_option("table", "segtreemem_t4"), run=False)
     assert made is not None
     line = next(line for line in made.lines if line.name == "bm25")
-    cells = [made.grid.cell(line, group, metric) for group in made.groups for metric in cells_of(group.option)]
+    cells = [made.cell(line, group, metric) for group in made.groups for metric in cells_of(group.option)]
     assert {cell.qualifier for cell in cells if isinstance(cell, Cell)} == {PROMPTS_OURS}
