@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import os
+import shutil
+import tempfile
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 
 from eval.files.run_folder import COMPLETE
 from eval.files.store import linked, replace_file
+from eval.running.run import Run
+from memsys.folders import Held, abandoned, alone, hold
 
 Files = Mapping[str, bytes]
 """Contents by name."""
@@ -19,10 +28,23 @@ def files_of(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in sorted(folder.iterdir()) if path.is_file()}
 
 
-def place(folder: Path, files: Files) -> None:
-    """Write the files of a case into a folder of a worker."""
-    for name, content in files.items():
-        replace_file(folder / _checked(name), content)
+def collected(runs: Sequence[Run], case_id: str) -> tuple[Files, ...]:
+    """The files of a case in each run's folder."""
+    return tuple(files_of(run.case_folder(case_id)) for run in runs)
+
+
+@contextmanager
+def placed(runs: Sequence[Run], case_id: str, contents: Sequence[Files] | None) -> Iterator[list[Run]]:
+    """The runs in scratch folders that hold these files of a case; in their own folders where there are no contents."""
+    if contents is None:
+        yield list(runs)
+        return
+    with tempfile.TemporaryDirectory(dir=_folder()) as scratch:
+        moved = [replace(run, folder=Path(scratch) / str(number)) for number, run in enumerate(runs)]
+        for run, files in zip(moved, contents, strict=True):
+            for name, content in files.items():
+                replace_file(run.case_folder(case_id) / _checked(name), content)
+        yield moved
 
 
 def commit(folders: Sequence[Path], contents: Sequence[Files]) -> None:
@@ -48,3 +70,22 @@ def _checked(name: str) -> str:
     if Path(name).name != name:
         raise ValueError(f"{name!r} is not the name of a file in a case's folder")
     return name
+
+
+_making = threading.Lock()
+
+
+def _folder() -> Path:
+    """This process's scratch folder."""
+    with _making:  # cells start at the same time, and the lock of a second folder would be lost
+        return _made().path
+
+
+@lru_cache(maxsize=1)
+def _made() -> Held:
+    """A new scratch folder; folders of processes that were killed are removed."""
+    all_folders = Path(tempfile.gettempdir()) / f"memsys-cells-{os.getuid()}"
+    with alone(all_folders):
+        for folder in abandoned(all_folders):
+            shutil.rmtree(folder, ignore_errors=True)
+        return hold(all_folders)

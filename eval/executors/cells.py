@@ -90,7 +90,7 @@ def order_of(job: Job, runs: tuple[int, ...]) -> Order:
 
 def template(run: Run) -> Run:
     """A run without its cases, questions and record: a worker does not need them, and they may not be sendable."""
-    return replace(run, cases=(), sizes=(), questions=_none_asked, record=RunRecord())
+    return replace(run, cases=(), sizes=(), questions=partial(_is_asked, frozenset()), record=RunRecord())
 
 
 def runs_of(order: Order, templates: Sequence[Run]) -> list[Run]:
@@ -101,7 +101,3 @@ def runs_of(order: Order, templates: Sequence[Run]) -> list[Run]:
 
 def _is_asked(asked: frozenset[str], case_id: str, question_id: str) -> bool:
     return question_id in asked
-
-
-def _none_asked(case_id: str, question_id: str) -> bool:
-    return False

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -65,19 +65,12 @@ class Reply:
         return self.value
 
 
-class CallChannel(Protocol):
-    """A worker's connection to the driver."""
-
-    def ask(self, service: int, payload: Request | EmbeddingBatch) -> Future[Reply]:
-        """Send a call; the future ends with the driver's answer."""
-
-
 class DriverGone(EndOfRun):
     """The process that owns the services has ended."""
 
 
 class CallClient:
-    """A `CallChannel` whose calls and answers are messages of a connection."""
+    """A worker's connection to the driver; calls and answers are messages of it."""
 
     def __init__(self, send: Callable[[Ask], None]) -> None:
         self._send = send
@@ -86,6 +79,7 @@ class CallClient:
         self._lock = threading.Lock()
 
     def ask(self, service: int, payload: Request | EmbeddingBatch) -> Future[Reply]:
+        """Send a call; the future ends with the driver's answer."""
         future: Future[Reply] = Future()
         number = next(self._numbers)
         with self._lock:
@@ -100,10 +94,10 @@ class CallClient:
         future.set_result(reply)
 
 
-_post: CallChannel | None = None
+_post: CallClient | None = None
 
 
-def open_post(post: CallChannel) -> None:
+def open_post(post: CallClient) -> None:
     """Use this channel to the driver for all stand-ins of this process."""
     global _post
     _post = post

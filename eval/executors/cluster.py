@@ -72,8 +72,7 @@ def _run(
 ) -> None:
     builds = [run.build for cell in cells for run in cell.runs]
     connect(address, own_modules({name for build in builds for name in _modules(build)}))
-    cluster = _Cluster(address, workers)
-    work_on(cells, on_progress, on_answer, cluster, workers=cluster.wanted(), threads=threads)
+    work_on(cells, on_progress, on_answer, _Cluster(address, workers), threads)
 
 
 def _modules(build: Any) -> Iterator[str]:
@@ -349,15 +348,13 @@ class _Cluster:
             yield from ((worker, message) for message in messages)
 
     def _say_what_is_waited_for(self, workers: Sequence[_Actor]) -> None:
+        import ray
+
         if any(worker.ready for worker in workers):
             self._waiting_since = None
         elif self._waiting_since is not None and time.monotonic() - self._waiting_since > PATIENCE:
             self._waiting_since = None
-            text = f"waiting for a free core of the Ray cluster at {self._address}; it has {self._cores_in_words()}"
+            free, all_cores = ray.available_resources().get("CPU", 0), ray.cluster_resources().get("CPU", 0)
+            cores = f"{all_cores:g} cores, {free:g} of them free"
+            text = f"waiting for a free core of the Ray cluster at {self._address}; it has {cores}"
             print(text, file=sys.stderr, flush=True)
-
-    def _cores_in_words(self) -> str:
-        import ray
-
-        free, all_cores = ray.available_resources().get("CPU", 0), ray.cluster_resources().get("CPU", 0)
-        return f"{all_cores:g} cores, {free:g} of them free"

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from multiprocessing.reduction import ForkingPickler
 from typing import Any, Protocol
 
-from eval.executors.case_files import commit, files_of
+from eval.executors.case_files import collected, commit
 from eval.executors.cells import Job, Jobs, order_of, template
 from eval.executors.channel import Ask
 from eval.executors.service_host import ServiceHost, runs_anywhere
@@ -112,18 +112,16 @@ def work_on(
     on_progress: OnProgress,
     on_answer: OnAnswer,
     transport: Transport,
-    *,
-    workers: int,
     threads: int,
 ) -> None:
     """Work on all cells with the workers of a transport.
 
     Args:
         on_answer: called for each new answer of a cell when the cell is finished and its files are there.
-        workers: how many there will be; only the number of cells that one of them opens depends on it.
         threads: cells that are open at once over all workers where services are online; offline, each worker has one.
     """
     online = not all(runs_anywhere(cell.runs[0].services) for cell in cells)
+    workers = transport.wanted()  # there may be more or fewer later
     fair = -(-len(cells) // workers)  # the first worker to start takes no more than its share
     slots = max(1, min(threads // workers, fair)) if online else 1
     driver = _Driver(cells, on_progress, on_answer, transport, slots)
@@ -214,7 +212,7 @@ class _Driver:
         job.case_id = order.case.id
         job.before = tuple(read_predictions(run.case_folder(job.case_id)) for run in job.cell.runs)
         if not self._transport.shares_disk:
-            order = replace(order, files=tuple(files_of(run.case_folder(job.case_id)) for run in job.cell.runs))
+            order = replace(order, files=collected(job.cell.runs, job.case_id))
         worker.send(order)
 
     def _template(self, worker: Worker, run: Run) -> int:

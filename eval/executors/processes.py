@@ -19,8 +19,7 @@ from typing import Any
 
 from eval.executors.driver import Died, Worker, work_on
 from eval.executors.worker import work
-from eval.running.run import OnAnswer, OnProgress
-from eval.running.work import Build, Executor
+from eval.running.work import Executor
 from memsys.llm import network
 from memsys.processes import quiet_tracker
 
@@ -31,11 +30,7 @@ def in_processes(workers: int, threads: int) -> Executor:
     Args:
         threads: cells that are open at once over all workers where services are online; offline, each worker has one.
     """
-    return partial(_run, workers=workers, threads=threads)
-
-
-def _run(cells: Sequence[Build], on_progress: OnProgress, on_answer: OnAnswer, *, workers: int, threads: int) -> None:
-    work_on(cells, on_progress, on_answer, _Processes(workers), workers=workers, threads=threads)
+    return partial(work_on, transport=_Processes(workers), threads=threads)
 
 
 _END = object()

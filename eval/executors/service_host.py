@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
@@ -24,12 +23,9 @@ EMBEDDING_THREADS = 16
 
 def runs_anywhere(services: Services) -> bool:
     """Whether all engines are offline, so that a worker needs no channel."""
-    models = [_innermost(llm) for llm in (services.llm, services.reader, services.probe)]
-    return isinstance(services.embedder, HashingEmbedder) and all(isinstance(llm, ExtractiveLLM) for llm in models)
-
-
-def _innermost(llm: LLM) -> LLM:
-    return llm.inner if isinstance(llm, Metered) else llm
+    models = (services.llm, services.reader, services.probe)
+    engines = [llm.inner if isinstance(llm, Metered) else llm for llm in models]
+    return isinstance(services.embedder, HashingEmbedder) and all(isinstance(llm, ExtractiveLLM) for llm in engines)
 
 
 class WorkerFailure(RuntimeError):
@@ -105,7 +101,7 @@ def _reply(ask: Ask, done: Future[Completion]) -> Reply:
 
 
 def sendable(error: BaseException) -> BaseException:
-    """The error, with its traceback as a note; an error that cannot be sent becomes a `WorkerFailure` with its type and message."""
+    """The error; one that cannot be sent becomes a `WorkerFailure` with its type and message."""
     scrub(error)
     try:
         copy: BaseException = ForkingPickler.loads(ForkingPickler.dumps(error))
@@ -113,10 +109,4 @@ def sendable(error: BaseException) -> BaseException:
             raise TypeError("it changes when it is sent")
     except Exception:
         return WorkerFailure(described(error))
-    return error
-
-
-def traced(error: BaseException) -> BaseException:
-    """The error with its traceback as a note, because tracebacks are not sent."""
-    error.add_note("in a worker:\n" + "".join(traceback.format_exception(error)))
     return error

@@ -6,18 +6,18 @@ import os
 import signal
 import threading
 import time
+import traceback
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
 
-from eval.executors.case_files import Files
+from eval.executors.case_files import Files, collected, placed
 from eval.executors.cells import Order, runs_of
 from eval.executors.channel import CallClient, Reply, open_post
 from eval.executors.environment import Environment
-from eval.executors.scratch import collected, placed
-from eval.executors.service_host import sendable, traced
+from eval.executors.service_host import sendable
 from eval.running.case import run_case
 from eval.running.cells import CellQueue, OpenCell
 from eval.running.loop import allow_files
@@ -71,7 +71,7 @@ class Done:
 class StepBuffer:
     """Collects progress and sends it in batches: at once, unless the step is only a written unit."""
 
-    def __init__(self, send: Callable[[tuple[Progress, ...]], None]) -> None:
+    def __init__(self, send: Callable[[Steps], None]) -> None:
         self._send, self._lock = send, threading.Lock()
         self._steps: list[Progress] = []
         self._sent = time.monotonic()
@@ -82,24 +82,8 @@ class StepBuffer:
             self._steps.append(step)
             if step.outcome == "written" and time.monotonic() - self._sent < PROGRESS_PAUSE:
                 return
-            steps, self._steps, self._sent = tuple(self._steps), [], time.monotonic()
+            steps, self._steps, self._sent = Steps(tuple(self._steps)), [], time.monotonic()
             self._send(steps)  # inside the lock: `complete` must not overtake the steps before it
-
-
-def live(
-    order: Order, runs: list[Run], questions: UrgentPool, saving: UrgentPool, on_progress: Callable[[Progress], None]
-) -> None:
-    """Run one cell, on one core per matrix product, as the driver's own threads would."""
-    from threadpoolctl import threadpool_limits
-
-    threadpool_limits(1)  # for each cell again: an earlier cell may have loaded another library
-    run_case(
-        runs,
-        order.case,
-        AnswerPools(questions, saving, threading.Semaphore(runs[0].outstanding)),
-        OpenCell(CellQueue(runs), 0, lambda: None, lambda: None),  # no other case waits to be opened
-        on_progress,
-    )
 
 
 class Cells:
@@ -111,7 +95,7 @@ class Cells:
         self._cells = ThreadPoolExecutor(slots, "cell")
         self._templates: dict[int, Run] = {}
         self._letters = CallClient(send)
-        self._steps = StepBuffer(lambda steps: send(Steps(steps)))
+        self._steps = StepBuffer(send)
         open_post(self._letters)
 
     def take(self, message: Template | Reply | Order) -> None:
@@ -124,16 +108,23 @@ class Cells:
             self._cells.submit(self._live, message)
 
     def _live(self, order: Order) -> None:
+        """Run one cell, on one core per matrix product, as the driver's own threads would."""
         error = files = None
         try:
+            from threadpoolctl import threadpool_limits
+
             runs = runs_of(order, [self._templates[number] for number in order.runs])
-            with placed(order, runs) as runs:
+            with placed(runs, order.case.id, order.files) as runs:
                 try:
-                    live(order, runs, self._questions, self._saving, self._steps.add)
+                    threadpool_limits(1)  # for each cell again: an earlier cell may have loaded another library
+                    pools = AnswerPools(self._questions, self._saving, threading.Semaphore(runs[0].outstanding))
+                    cell = OpenCell(CellQueue(runs), 0, lambda: None, lambda: None)  # no other case waits to be opened
+                    run_case(runs, order.case, pools, cell, self._steps.add)
                 finally:
-                    files = collected(order, runs)
+                    files = None if order.files is None else collected(runs, order.case.id)
         except BaseException as raised:  # the driver raises it
-            error = sendable(traced(raised))
+            raised.add_note("in a worker:\n" + "".join(traceback.format_exception(raised)))  # tracebacks are not sent
+            error = sendable(raised)
         self._send(Done(order.number, resident_bytes(), error, files))
 
 

@@ -18,7 +18,7 @@ import pytest
 from executed_runs import CASES, contents
 from mortal_memories import Counted
 
-from eval.executors import scratch
+from eval.executors import case_files
 from eval.executors.case_files import commit, files_of
 from eval.executors.cluster_worker import drained, packed, unpacked
 from eval.executors.driver import Died, Worker, work_on
@@ -82,7 +82,7 @@ class Nearby:
 
 
 def executor(transport: Nearby) -> Any:
-    return partial(work_on, transport=transport, workers=1, threads=1)
+    return partial(work_on, transport=transport, threads=1)
 
 
 @pytest.mark.slow
@@ -161,16 +161,16 @@ def test_scratch_folders_of_dead_processes_are_removed_and_those_of_living_ones_
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    scratch._made.cache_clear()
+    case_files._made.cache_clear()
     begin = threading.Barrier(8)
 
     def own_folder(_: int) -> Path:
         begin.wait()
-        return scratch._folder()
+        return case_files._folder()
 
     with ThreadPoolExecutor(8) as cells:
         (own,) = set(cells.map(own_folder, range(8)))  # however many cells begin at once
-    code = "import os\nfrom eval.executors import scratch\nprint(scratch._folder(), flush=True)\nos._exit(9)"
+    code = "import os\nfrom eval.executors import case_files\nprint(case_files._folder(), flush=True)\nos._exit(9)"
     environment = os.environ | {"TMPDIR": str(tmp_path)}
     dead = [
         Path(subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, check=False).stdout.decode().strip())
@@ -179,8 +179,8 @@ def test_scratch_folders_of_dead_processes_are_removed_and_those_of_living_ones_
     assert not dead[0].exists(), "the second process removed it"
     assert dead[1].is_dir()
     assert own.is_dir()
-    scratch._made().handle.close()
-    scratch._made.cache_clear()
+    case_files._made().handle.close()
+    case_files._made.cache_clear()
 
 
 def test_messages_are_taken_in_their_order_and_all_at_once() -> None:

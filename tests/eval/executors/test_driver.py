@@ -53,7 +53,7 @@ class Leaving(_Processes):
 
 
 def worked_on(run: Run, transport: Leaving) -> None:
-    run_all([run], executor=partial(work_on, transport=transport, workers=5, threads=5))
+    run_all([run], executor=partial(work_on, transport=transport, threads=5))
 
 
 def test_workers_that_die_with_their_machine_while_they_start_end_no_run(make_run: Make) -> None:
