@@ -35,11 +35,11 @@ def test_a_row_that_is_not_asked_for_needs_no_package(monkeypatch: pytest.Monkey
         return str(line.name)
 
     monkeypatch.setattr(experiments, "_run", run)
-    monkeypatch.setattr(experiments, "_builds", lambda cfg, line: 1)
     monkeypatch.setattr(experiments, "belongs", lambda line, option: True)
-    lines: Any = [SimpleNamespace(name=name, title=name.upper(), memory={}) for name in ("bm25", "raptor")]
+    names = ("bm25", "raptor")
+    lines: Any = [SimpleNamespace(name=name, title=name.upper(), memory={}, published=None) for name in names]
     groups: Any = [SimpleNamespace(name="locomo", dataset=object(), option={})]
-    cfg: Any = None
+    cfg: Any = SimpleNamespace(build=SimpleNamespace(replicates=1))
     models: Any = None
     assert list(experiments._runs(cfg, models, groups, lines, frozenset(["bm25"]))) == [("bm25", "locomo", 0)]
     with pytest.raises(ImportError, match=r"RAPTOR: .*name the rows that you want"):
