@@ -85,11 +85,7 @@ def run_money(folder: Path, prices: Mapping[str, Price]) -> str:
     """US dollars of a whole run with its judges: `unknown` where a price is unknown, `–` where only offline engines worked."""
     if effort_missing(folder):
         return "unknown"
-    parts = [money_text(dollars(cost, prices)) for cost in phases(folder)]
-    if "unknown" in parts:
-        return "unknown"
-    known = [float(part) for part in parts if part != "–"]
-    return f"{sum(known):.4f}" if known else "–"
+    return money_text([part for cost in phases(folder) for part in dollars(cost, prices)])
 
 
 def _cell(cell: AnyCell, results: Path) -> dict[str, Any]:

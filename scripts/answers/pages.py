@@ -172,17 +172,16 @@ def files_of(claim: Claim) -> list[File]:
     safe = SLUG.fullmatch(claim.repository) and COMMIT.fullmatch(claim.commit)
     made = []
     for file, raw in zip(claim.files, claim.urls, strict=True):
-        path = quote(file.path)
-        unpack = " | gunzip" if path.endswith(".gz") else ""
+        unpack = " | gunzip" if file.path.endswith(".gz") else ""
         made.append(
             File(
                 Link(
                     shown(file.path, TEXT),
-                    f"https://github.com/{claim.repository}/blob/{claim.commit}/{path}" if safe else "",
+                    f"https://github.com/{claim.repository}/blob/{claim.commit}/{quote(file.path)}" if safe else "",
                 ),
                 excerpt(file.sha256),
                 f"{file.bytes:,}",
-                f"curl -sL '{raw}'{unpack} | sha256sum" if safe and not claim.extract and "'" not in path else "",
+                f"curl -sL '{raw}'{unpack} | sha256sum" if safe and not claim.extract else "",
             )
         )
     return made

@@ -16,7 +16,7 @@ from eval.files.store import read_lines
 from eval.judging.judge import Judge, judge_requests
 from eval.report.html.build import Wanted, build
 from eval.report.html.sources import read_sources
-from memsys.prompts import Prompts
+from memsys.prompts import SHIPPED, Prompts
 from scripts.assembly.run_folders import data_of
 from scripts.command import verb
 from scripts.door import Lab
@@ -60,6 +60,18 @@ def test_every_judges_prompt_is_the_request_that_was_sent(results: Path) -> None
         (request,) = judge_requests(judge_named(results), prompts, question, gold, prediction.answer)
         (messages,) = answer["judged"][str(judge)]["requests"]
         assert [(role, "".join(texts[part] for part in parts)) for role, parts in messages] == list(request.messages)
+
+
+def test_a_second_report_of_a_process_sees_a_prompt_file_that_has_changed(tmp_path: Path) -> None:
+    own, results = tmp_path / "prompts" / "judge" / "mem0.md", tmp_path / "results"
+    own.parent.mkdir(parents=True)
+    own.write_text((SHIPPED / "judge" / "mem0.md").read_text(encoding="utf-8"), encoding="utf-8")
+    lab = Lab("profile=smoke", "data.size=2", f"results={results}", "executor=threads", f"prompts_dir={own.parents[1]}")
+    lab.score(lab.ask("recency", "locomo"), [], ["mem0"])
+    assert all("requests" in each for _, answer, _ in answers(report_of(results)) for each in answer["judged"].values())
+    own.write_text(own.read_text(encoding="utf-8").replace("CORRECT", "RIGHT"), encoding="utf-8")
+    reasons = {each["why"] for _, answer, _ in answers(report_of(results)) for each in answer["judged"].values()}
+    assert reasons == {"the prompt file judge/mem0.md has changed since the verdict"}
 
 
 def judge_named(results: Path) -> Judge:

@@ -44,9 +44,12 @@ def judge_prompts(
     file = RunFolder(run.folder).scores(stem).with_suffix(".json")
     try:
         settings = file.read_text(encoding="utf-8")
+        prompts = loaded_prompts(run.record.prompts_dir)
     except (OSError, UnicodeDecodeError) as error:
         raise RunError("the folder of the scores has no file with the judge's settings") from error
-    judge, prompts = _judge(settings, str(run.record.prompts_dir or ""))
+    except PromptError as error:
+        raise RunError(f"the judge's prompt cannot be rendered again: {error}") from error
+    judge = _judge(settings, prompts)
     text = judged["recalled" if judge.rule == "memory" else "answer"]
     if str(line.get("why", "")).startswith("aborted: "):
         raise RunError("no judge was asked: the memory gave up its search")
@@ -66,16 +69,16 @@ def loaded_prompts(folder: str | None) -> Prompts:
 
 
 @lru_cache(maxsize=256)
-def _judge(settings_text: str, prompts_folder: str) -> tuple[Judge, Prompts]:
+def _judge(settings_text: str, prompts: Prompts) -> Judge:
     try:
         settings = decoded(settings_text)
-        judge, prompts = Judge(**settings["judge"]), loaded_prompts(prompts_folder or None)
+        judge = Judge(**settings["judge"])
         recorded, now = settings["prompts"], prompts.digest(judge.prompt_names)
     except (KeyError, TypeError, ValueError, PromptError) as error:
         raise RunError(f"the judge's settings cannot be read again: {error}") from error
     if changed := sorted(name for name in now if recorded.get(name) != now[name]):
         raise RunError(f"the prompt file {changed[0]}.md has changed since the verdict")
-    return judge, prompts
+    return judge
 
 
 def _pieces(prompts: Prompts, request: Request) -> Messages:

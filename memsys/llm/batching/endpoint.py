@@ -313,10 +313,9 @@ class BatchEndpoint:
         files = [file for file in (status.output, status.errors) if file]
         came = best(reply for file in files for reply in self._provider.replies(file))
         calls = self.journal.calls_of(batch)
-        if status.state == "completed" and (missing := [call for call in calls if call.name not in came]):
-            self._fetch_again(
-                batch, {call.name: came[call.name] for call in calls if call not in missing}, len(missing)
-            )
+        there = {call.name: came[call.name] for call in calls if call.name in came}
+        if status.state == "completed" and len(there) < len(calls):
+            self._fetch_again(batch, there, len(calls) - len(there))
             return
         full = status.code == "token_limit_exceeded"
         if full:
