@@ -1,4 +1,4 @@
-"""The files of a case as bytes, for workers that do not write into the run folder."""
+"""The files of a case as bytes, and scratch folders, for workers that do not write into the run folder."""
 
 from __future__ import annotations
 

@@ -6,10 +6,10 @@ cost and cuts nothing. Every number is formatted by the same functions as in Mar
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from os.path import commonprefix
-from re import sub
 
 from rich.cells import cell_len
 from rich.console import Group
@@ -196,7 +196,7 @@ def _score(entry: Entry) -> str:
 
 def brief_span(interval: Interval | None, digits: int = 3, brackets: str = "[]") -> str:
     """An interval with both ends, because it may be asymmetric; `.431` for 0.431."""
-    return sub(r"\b0\.", ".", span(interval, brackets, digits))
+    return re.sub(r"\b0\.", ".", span(interval, brackets, digits))
 
 
 def _p(value: float | None) -> str:

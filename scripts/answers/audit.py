@@ -225,9 +225,8 @@ def mean_of(scored: ScoredClaim, name: str, mask: np.ndarray) -> Estimate | None
     """The mean of a measure with its intervals; None where no answer has a value."""
     picked = scored.where(name, mask)
     values = scored.measures[name][picked]
-    return (
-        estimate(values.tolist(), [scored.asked[at].case_id for at in np.flatnonzero(picked)]) if values.size else None
-    )
+    clusters = [scored.asked[at].case_id for at in np.flatnonzero(picked)]
+    return estimate(values.tolist(), clusters) if values.size else None
 
 
 def detectable_at(scored: ScoredClaim) -> float | None:

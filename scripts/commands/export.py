@@ -110,6 +110,7 @@ def _row(line: ExportedAnswer, scores: dict[str, float | None]) -> dict[str, Any
 
 def _readme(run: FinishedRun) -> str:
     made = described(run.record.imported) if run.record.imported else f"memory {run.record.name}"
+    filled = run.record.stand_ins
     front = {"configs": [{"config_name": "default", "data_files": [{"split": "test", "path": "data/test.jsonl"}]}]}
     lines = [
         "---",
@@ -118,11 +119,7 @@ def _readme(run: FinishedRun) -> str:
         f"# {run.title} on {run.dataset_title}",
         "",
         f"- Answers: {made}.",
-        *(
-            [f"- STAND-IN: {', '.join(run.record.stand_ins)} filled by engines without a model."]
-            if run.record.stand_ins
-            else []
-        ),
+        *([f"- STAND-IN: {', '.join(filled)} filled by engines without a model."] if filled else []),
         f"- Data: {run.dataset_title}, {run.record.data_status}, under {run.licence or 'no licence that is known'}.",
         f"- Scores by file: {'; '.join(f'`{score.id}` {score.title}: {shown(score.cell)}' for score in run.scores) or 'none'}.",
         "- A score that is null was not given; an answer whose outcome is error failed and was not scored.",

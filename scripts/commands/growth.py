@@ -52,10 +52,8 @@ def main(cfg: Growth) -> int:
     path = growth_file(run, dataset.name, schedule)
     text = measure(run, dataset.name, schedule, metric.score if metric else None)
     replace_file(path, text)
-    if lab.models.stand_ins:
-        print(
-            f"STAND-IN: {', '.join(lab.models.stand_ins)} filled by offline engines; these are not the costs of models."
-        )
+    if filled := lab.models.stand_ins:
+        print(f"STAND-IN: {', '.join(filled)} filled by offline engines; these are not the costs of models.")
     print(text, end="")
     for line in summary(text) if schedule.questions else ():
         print(line)

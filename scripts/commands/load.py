@@ -50,10 +50,8 @@ def main(cfg: Load) -> int:
         # The file is written after each level, so a failure of the next level loses nothing.
         replace_file(path, as_csv(run.name, dataset.name, levels))
     print("\n".join(lines(f"{cfg.memory['title']} on {dataset.title}", plan, levels)))
-    if lab.models.stand_ins:
-        print(
-            f"STAND-IN: {', '.join(lab.models.stand_ins)} filled by offline engines; these are not the times of models."
-        )
+    if filled := lab.models.stand_ins:
+        print(f"STAND-IN: {', '.join(filled)} filled by offline engines; these are not the times of models.")
     print(f"written: {path}")
     sent = sum(level.tally.sent.total() for level in levels)
     errors = sum(level.tally.errors.total() for level in levels)

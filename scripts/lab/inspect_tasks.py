@@ -29,7 +29,6 @@ from eval.running.run import Run, build_memory
 from memsys.interface import Recall
 from memsys.llm.replies import why_none
 from memsys.tokens import count_tokens
-from scripts.assembly.agreement import ask_without_plan
 from scripts.assembly.datasets import Data
 from scripts.assembly.scorers import metrics
 from scripts.lab.lab import Lab
@@ -115,7 +114,7 @@ def _remember(
     if reader not in ("inspect", "ours"):
         raise RunError(f"reader must be inspect or ours, found {reader!r}")
     lab = Lab(*settings, probe=reader == "ours")
-    ask_without_plan(lab.cfg, lab.models)
+    lab.ask_to_spend()
     option = lab.memory(memory)
     if option.get("control"):
         raise RunError(f"{option['name']} is made of the answer key, which no solver may see")

@@ -126,14 +126,19 @@ class Lab:
         self._probed = self._agreed = False
         check_prices(self.cfg, self.models)
         if probe:
-            self._ask_to_spend()
+            self.ask_to_spend()
             self._check_endpoints()
 
     def _check_endpoints(self) -> None:
         if not self._probed:
             self.models, self._probed = prepared(self.cfg, self.models), True
 
-    def _ask_to_spend(self) -> None:
+    def ask_to_spend(self) -> None:
+        """Ask, once, before the first call of a model that costs money (`ask_without_plan`).
+
+        Raises:
+            RunError: the answer is no, or there is no terminal.
+        """
         if not self._agreed:
             ask_without_plan(self.cfg, self.models)
             self._agreed = self.models.paid  # a judge that is built later may be the first with a price
@@ -226,7 +231,7 @@ class Lab:
         Raises:
             RunError: a setting of the memory is refused.
         """
-        self._ask_to_spend()
+        self.ask_to_spend()
         own = dataset if isinstance(dataset, Data) else self.load(dataset)
         option = {**memory} if isinstance(memory, Mapping) else self.memory(memory, **settings)
         runs, questions = self._runs(option, own, builds), asked(own.cases)
@@ -236,7 +241,7 @@ class Lab:
     def judging(self, name: str) -> Judging:
         """Build a judge by its name, as `scripts.assembly.scorers.judging`; asks first if it is the first model with a price."""
         grading = judging(self.cfg, self.models, name)
-        self._ask_to_spend()
+        self.ask_to_spend()
         return grading
 
     def judges(self, dataset: Data) -> list[str]:

@@ -115,16 +115,20 @@ class ProgressLine:
 
     def line(self) -> str:
         """The current text of the line."""
-        state = self.state()
-        parts = [f"{state.label}: {state.done}/{state.total}", *_counts(state), *_calls(state, self._traffic())]
+        traffic = self._traffic()
+        state = self._state(traffic)
+        parts = [f"{state.label}: {state.done}/{state.total}", *_counts(state), *_calls(state, traffic)]
         if state.seconds_left is not None:
             parts.append(f"{duration(state.seconds_left)} to go")
         return ", ".join(parts) + (f" · {state.waited}" if state.waited else "")
 
     def state(self) -> State:
         """The current state of the line."""
+        return self._state(self._traffic())
+
+    def _state(self, traffic: Sequence[Traffic]) -> State:
         with self._lock:
-            now, traffic = self._clock(), self._traffic()
+            now = self._clock()
             finished, tokens, retried = (a - b for a, b in zip(_sums(traffic), self._before, strict=True))
             return State(
                 label=self.label,

@@ -25,7 +25,7 @@ def builds() -> dict[str, dict[str, Any]]:
 
 
 def test_the_class_names_the_modes_that_its_constructor_offers(subtests: pytest.Subtests) -> None:
-    for target in {build["_target_"] for build in builds().values()}:
+    for target in sorted({build["_target_"] for build in builds().values()}):
         with subtests.test(target=target):
             kind = get_class(target)
             parameter = parameters(kind).get("mode")

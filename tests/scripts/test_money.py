@@ -7,6 +7,7 @@ import re
 from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -247,6 +248,17 @@ def test_a_command_without_a_plan_sends_no_paid_call_until_a_cap_or_yes_agrees(
     assert main([*command.split(), *settings(url, tmp_path, "data.size=2", PRICES)]) == 2
     assert "r, j cost money, and this command does not estimate how much" in capsys.readouterr().err
     assert asked(server) == 0
+
+
+def test_a_lab_asks_before_it_spends_and_only_once(
+    mock: tuple[Mock, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    questions: list[str] = []
+    monkeypatch.setattr("sys.stdin", SimpleNamespace(isatty=lambda: True))
+    monkeypatch.setattr("builtins.input", lambda text: questions.append(text) or "y")
+    made = lab.Lab(*settings(mock[1], tmp_path, "data.size=2", PRICES))
+    made.ask_to_spend()
+    assert len(questions) == 1
 
 
 @pytest.mark.slow

@@ -32,8 +32,12 @@ def test_the_largest_gap_comes_first_then_the_mean_gap_then_the_order_of_the_dat
         cell(tmp_path, "z", 1.0, 0.0, 0.0, 0.5, None),
     ]
     entries = telling(cells, 10)
-    assert [one.question.question_id for one in entries] == ["q1", "q4", "q0", "q3"]
-    assert entries[1].scores == (1.0, 0.0, None)
+    assert [(one.question.question_id, one.scores) for one in entries] == [
+        ("q1", (1.0, 0.0, 0.0)),
+        ("q4", (1.0, 0.0, None)),
+        ("q0", (1.0, 0.0, 1.0)),
+        ("q3", (0.5, 0.0, 0.5)),
+    ]
     assert [one.question.question_id for one in telling(cells, 2)] == ["q1", "q4"]
 
 
