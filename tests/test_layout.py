@@ -56,6 +56,13 @@ class Module:
     def nodes(self) -> tuple[ast.AST, ...]:
         return tuple(ast.walk(self.tree))
 
+    @cached_property
+    def imported_at_run_time(self) -> set[str]:
+        """Dotted names, those of `from m import n` also as `m.n`."""
+        running = list(at_run_time(self.tree))
+        froms = [node for node in running if isinstance(node, ast.ImportFrom)]
+        return imported(running) | {f"{node.module}.{alias.name}" for node in froms for alias in node.names}
+
     @property
     def parts(self) -> tuple[str, ...]:
         return Path(self.path).with_suffix("").parts
@@ -378,10 +385,7 @@ def rooms(modules: Iterable[Module]) -> dict[str, set[str]]:
     known = {module.dotted for module in own}
     graph: dict[str, set[str]] = {}
     for module in own:
-        running = list(at_run_time(module.tree))
-        froms = [node for node in running if isinstance(node, ast.ImportFrom)]
-        names = imported(running) | {f"{node.module}.{alias.name}" for node in froms for alias in node.names}
-        needed_rooms = {room(name) for name in names & known if "." in name}
+        needed_rooms = {room(name) for name in module.imported_at_run_time & known if "." in name}
         graph.setdefault(room(module.dotted), set()).update(needed_rooms - {room(module.dotted)})
     return graph
 

@@ -171,6 +171,7 @@ def test_evidence_that_is_not_in_the_context_is_dropped_and_noted(tmp_path: Path
 # --- Formats ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_parquet_json_and_jsonl_give_the_same_case(tmp_path: Path) -> None:
     import pandas
 

@@ -126,10 +126,8 @@ def test_the_card_s_intervals_cover_the_errors_of_a_simulated_judge() -> None:
     assert covers(sum(lines.values()), rounds * len(KINDS)), lines
 
 
-@pytest.mark.parametrize(
-    ("truth", "n", "probed"),
-    [(0.75, 400, 30), *(pytest.param(*each, marks=pytest.mark.slow) for each in ((0.5, 400, 90), (0.3, 150, 200)))],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("truth", "n", "probed"), [(0.75, 400, 30), (0.5, 400, 90), (0.3, 150, 200)])
 def test_corrected_scores_of_a_simulated_judge_cover_the_truth(truth: float, n: int, probed: int) -> None:
     """The answers that are judged are right and wrong in the ways of the probes, each way as often as among them."""
     rng, rounds, covered, raw = np.random.default_rng(4), 250, 0, 0

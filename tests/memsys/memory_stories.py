@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
-import yaml
 from hydra.utils import get_class
 
 from data_loaders.schema import Question, Turn, Unit
@@ -25,17 +24,13 @@ from memsys.llm.protocol import LLM, Completion, Request
 from memsys.prompts import Prompts
 from memsys.settings import parameters
 from scripts.assembly.runs import builder
+from scripts.setup.options import load_option, memories_here
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def _lives_here(path: Path) -> bool:
-    """Whether a memory lives in this process; products and services have the tests of their own folders."""
-    kind: type[MemorySystem] = get_class(yaml.safe_load(path.read_text(encoding="utf-8"))["build"]["_target_"])
-    return kind.REHEARSED
-
-
-NAMES = sorted(path.stem for path in (ROOT / "conf" / "memory").glob("*.yaml") if _lives_here(path))
+NAMES = memories_here()
+"""Products and services have the tests of their own folders."""
 READERS = 4
 SERVICES = {"llm", "probe", "embedder", "prompts", "rng", "gateway"}
 QUICK = {"reducer": "pca", "max_components": 4}
@@ -106,8 +101,7 @@ class Recorder:
 @cache
 def stated(name: str) -> dict[str, Any]:
     """What the file of a memory says under `build`."""
-    build = yaml.safe_load((ROOT / "conf" / "memory" / f"{name}.yaml").read_text(encoding="utf-8"))["build"]
-    return dict(build)
+    return dict(load_option("memory", name)["build"])
 
 
 def class_of(name: str) -> type[MemorySystem]:

@@ -99,6 +99,7 @@ def test_every_printed_number_has_exactly_one_cell_or_a_reason(subtests: pytest.
             assert [number for number in numbers if placed[number] + excused(read, number) != 1] == []
 
 
+@pytest.mark.slow
 def test_every_reason_excuses_a_number(subtests: pytest.Subtests) -> None:
     for name in TABLES:
         with subtests.test(name=name):

@@ -142,6 +142,7 @@ GOOD = json.dumps(
 ).encode()
 
 
+@pytest.mark.slow
 def test_retry_after_is_honoured() -> None:
     with served(replies((429, {"Retry-After": "0.4"}, b"wait"), (200, {}, GOOD))) as url:
         import time
@@ -247,6 +248,7 @@ def test_no_more_calls_are_in_flight_than_allowed() -> None:
     assert most[0] == 4
 
 
+@pytest.mark.slow
 def test_submitting_starts_no_thread_per_call() -> None:
     with served(mock=Mock(latency=0.2)) as url:
         client = Client(endpoint(url), SETTINGS)

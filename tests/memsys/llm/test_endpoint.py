@@ -116,6 +116,7 @@ def test_a_reply_of_forty_megabytes_is_refused_by_default(opened: Open, chunked:
         complete(Client(opened(url, timeout=60.0), SETTINGS), request())
 
 
+@pytest.mark.slow
 def test_a_server_that_sends_a_byte_now_and_then_is_given_up_in_time(opened: Open) -> None:
     from aiohttp import web
 
@@ -497,6 +498,7 @@ def test_a_stop_leaves_an_answered_call_its_place_until_the_reply_is_committed(o
         assert at.snapshot().finished == 1
 
 
+@pytest.mark.slow
 def test_a_stop_gives_up_a_server_that_hangs(opened: Open, stop: Callable[[], None]) -> None:
     with serving(application(Mock(latency=60.0))) as url:
         at = opened(url, timeout=100.0)

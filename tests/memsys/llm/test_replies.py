@@ -327,6 +327,7 @@ def test_a_window_is_suspected_only_where_nothing_else_explains_the_count() -> N
     judged("word " * (LONG_PROMPT - 1), 10)  # of no more than 2,000 tokens nothing is concluded
 
 
+@pytest.mark.slow
 def test_texts_that_an_embedding_model_cut_in_silence_are_counted(url: str) -> None:
     at = Endpoint(url)
     embedder = HttpEmbedder(at, ModelSettings("mock"))

@@ -175,6 +175,7 @@ def test_a_failure_that_is_reported_as_success_is_an_error_where_the_file_says_w
     assert own.report()["counts"] == {"add": 1, "add.failed": 1}
 
 
+@pytest.mark.slow
 def test_a_call_that_was_refused_is_repeated_and_one_that_may_have_been_taken_is_not() -> None:
     statuses, adds = [503, 500, 200], []
 

@@ -773,6 +773,7 @@ def test_texts_hang_on_entities_and_entities_on_their_finest_community() -> None
     }
 
 
+@pytest.mark.slow
 def test_four_times_the_history_costs_four_times_as_much() -> None:
     """Calls, texts embedded and sizes of the graph; names repeat within a neighbourhood, as in a real history."""
 

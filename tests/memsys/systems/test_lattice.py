@@ -189,6 +189,7 @@ def test_path_relevance_of_a_grandchild() -> None:
         assert memory.search(ASKED).path["a"] == pytest.approx(path)
 
 
+@pytest.mark.slow
 def test_the_code_keeps_first_scores_for_branches_and_calibrates_leaves_only() -> None:
     sessions = rows(*[2] * 16)
     replies = {"lattice.navigate": lambda request: scores(*range(90, 90 - 7 * len(request.fields["options"]), -7))}
