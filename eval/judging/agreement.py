@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from eval.statistics.intervals import Grouping, Interval, on_effective_number, t_point
-from eval.statistics.stats import ENOUGH_CLUSTERS
+from eval.statistics.stats import ENOUGH_CLUSTERS, numbered
 
 RIGHT = 0.5
 """Lowest score of a right answer, wherever answers are sorted into right and wrong."""
@@ -53,7 +53,10 @@ def agreement(graders: Sequence[Verdicts], clusters: Mapping[Any, str] | None = 
     ]
     if not keys:
         return None
-    homes = _homes(len(keys), None if clusters is None else [clusters[key] for key in keys])
+    homes = np.arange(len(keys))
+    if clusters is not None:
+        histories = numbered([clusters[key] for key in keys])
+        homes = histories if histories.max() + 1 >= ENOUGH_CLUSTERS else homes
     pairs = _coincidences([[grader[key] for grader in graders if key in grader] for key in keys])
     both: tuple[float | None, Interval | None] = None, None
     if len(graders) == 2:
@@ -84,12 +87,6 @@ def _coincidences(verdicts: Sequence[Sequence[bool]]) -> np.ndarray:
     wrong = size - right
     pairs = np.array([[wrong * (wrong - 1), wrong * right], [wrong * right, right * (right - 1)]])
     return np.ascontiguousarray(np.moveaxis(pairs / (size - 1), -1, 0))
-
-
-def _homes(n: int, clusters: Sequence[str] | None) -> np.ndarray:
-    """The jackknife group of each answer, numbered from 0: its history where there are enough histories, else the answer alone."""
-    codes: np.ndarray = np.unique(np.asarray(clusters or [""] * n), return_inverse=True)[1]
-    return codes if codes.max() + 1 >= ENOUGH_CLUSTERS else np.arange(n)
 
 
 Disagreement = tuple[np.ndarray, np.ndarray]

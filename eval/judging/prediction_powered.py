@@ -19,7 +19,8 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from eval.statistics.stats import ENOUGH_CLUSTERS, Estimate, Interval, t_point
+from eval.statistics.intervals import Interval, t_point, wilson_of_share
+from eval.statistics.stats import ENOUGH_CLUSTERS, Estimate, numbered
 
 Key = tuple[str, str]
 """Case and question."""
@@ -50,7 +51,7 @@ def prediction_powered(verdicts: Sequence[float], clusters: Sequence[str], ratin
     n = int(is_rated.sum())
     if n < FEWEST:
         raise ValueError(f"{n} ratings of the random sample; at least {FEWEST} are needed")
-    homes: np.ndarray = np.unique(np.asarray(clusters), return_inverse=True)[1]
+    homes = numbered(clusters)
     weight = _weight(judged, rated, is_rated)
     rest = np.where(is_rated, rated - weight * judged, 0.0)
     mean = weight * float(judged.mean()) + float(rest.sum()) / n
@@ -84,13 +85,6 @@ def _interval(mean: float, variance: float, freedom: float, n: int) -> Interval:
     Args:
         n: number of ratings.
     """
-    inside, smooth, quantile = (
-        min(max(mean, 0.0), 1.0),
-        (min(max(mean, 0.0), 1.0) * n + 2.0) / (n + 4),
-        t_point(freedom),
-    )
-    trials = smooth * (1.0 - smooth) / variance
-    whole = 1.0 + quantile**2 / trials
-    centre = (inside + quantile**2 / (2.0 * trials)) / whole
-    half = quantile / whole * (inside * (1.0 - inside) / trials + quantile**2 / (4.0 * trials**2)) ** 0.5
-    return Interval(max(0.0, centre - half), min(1.0, centre + half))
+    inside = min(max(mean, 0.0), 1.0)
+    smooth = (inside * n + 2.0) / (n + 4)
+    return wilson_of_share(inside, smooth * (1.0 - smooth) / variance, t_point(freedom))

@@ -20,6 +20,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from eval.statistics.stats import numbered
+
 LEVEL = 0.05
 """Probability of any false star in a table."""
 EXACT = 16
@@ -58,10 +60,10 @@ class Gaps:
             clusters, groups: of each question, same length.
             names: of all histories of the column, so that the rows are flipped alike; a history may have no question here.
         """
-        codes = np.unique(np.asarray(groups), return_inverse=True)[1]
+        codes = numbered(groups)
         places = {name: place for place, name in enumerate(names)}
         homes = np.fromiter((places[name] for name in clusters), dtype=int, count=len(clusters))
-        if int(codes.max()) > 0 and (codes == np.unique(homes, return_inverse=True)[1]).all():
+        if int(codes.max()) > 0 and (codes == numbered(homes)).all():
             # The groups are the histories: the mean is the mean of the histories' means.
             counts = np.bincount(homes, minlength=len(names)).astype(float)
             sums = np.bincount(homes, weights=np.asarray(gaps), minlength=len(names)) / np.maximum(counts, 1.0)

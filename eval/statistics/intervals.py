@@ -127,10 +127,11 @@ def wilson(successes: float, n: float, level: float = LEVEL) -> Interval:
     """
     if not 0 <= successes <= n or n == 0:
         raise ValueError(f"{successes} successes in {n} trials")
-    return _wilson(successes / n, n, _normal_point(level))
+    return wilson_of_share(successes / n, n, _normal_point(level))
 
 
-def _wilson(share: float, n: float, z: float) -> Interval:
+def wilson_of_share(share: float, n: float, z: float) -> Interval:
+    """Wilson's score interval of a share of `n` trials, with a quantile `z` of its own."""
     centre = (share + z * z / (2 * n)) / (1 + z * z / n)
     half = z / (1 + z * z / n) * (share * (1 - share) / n + z * z / (4 * n * n)) ** 0.5
     low = 0.0 if share == 0 else max(0.0, centre - half)  # exactly 0, without a rounding error
@@ -194,7 +195,7 @@ def on_effective_number(mean: float, grouping: Grouping, error: float | None, le
     concentration = float((by_cluster**2).sum())
     share, assumed = min(1.0, max(0.0, mean)), (1 - ALIKE) * float((grouping.shares**2).sum()) + ALIKE * concentration
     observed = error**2 / (share * (1 - share)) if error is not None and 0.0 < share < 1.0 else 0.0
-    return _wilson(share, 1 / max(assumed, observed), t_point(max(1.0, 1 / concentration - 1), (1 + level) / 2))
+    return wilson_of_share(share, 1 / max(assumed, observed), t_point(max(1.0, 1 / concentration - 1), (1 + level) / 2))
 
 
 def _sums(rows: np.ndarray, codes: np.ndarray, size: int) -> np.ndarray:
@@ -238,7 +239,7 @@ def by_question_in_groups(array: np.ndarray, grouping: Grouping, level: float = 
         return mean_interval(mean, array, sampling, level)
     if not are_scores(array):
         return None
-    return _wilson(min(1.0, max(0.0, mean)), grouping.effective, _normal_point(level))
+    return wilson_of_share(min(1.0, max(0.0, mean)), grouping.effective, _normal_point(level))
 
 
 def matched(

@@ -84,9 +84,10 @@ def components(draws: Draws) -> Components:
     builds, repeats = next(iter(shapes))
     design = Design(len(blocks), len(draws) / len(blocks), builds, repeats)
     mean = float(np.mean([array.mean() for array in draws.values()]))
-    limits = _intervals(blocks, tail=1 - ASSURANCE)
+    whole = _variances(blocks)
+    intervals, limits = _intervals(blocks, whole, (0.025, 1 - ASSURANCE))
     upper = {part: None if limit is None else limit.high for part, limit in limits.items()}
-    return Components(design, mean, _variances(blocks), _intervals(blocks), upper)
+    return Components(design, mean, whole, intervals, upper)
 
 
 def _blocks(draws: Draws) -> list[np.ndarray]:
@@ -152,28 +153,32 @@ def _variances(blocks: Sequence[np.ndarray]) -> dict[str, float | None]:
     return found
 
 
-def _intervals(blocks: Sequence[np.ndarray], tail: float = 0.025) -> dict[str, Interval | None]:
+def _intervals(
+    blocks: Sequence[np.ndarray], whole: Mapping[str, float | None], tails: Sequence[float]
+) -> list[dict[str, Interval | None]]:
     """Jackknife over histories with Student's t, but `_of_history` for histories; a variance's interval begins at 0 or above.
 
     Args:
-        tail: probability outside each end.
+        whole: the variances.
+        tails: probability outside each end; the intervals are computed for each of them.
     """
-    none: dict[str, Interval | None] = dict.fromkeys(PARTS)
+    found: list[dict[str, Interval | None]] = [dict.fromkeys(PARTS) for _ in tails]
     count = len(blocks)
     if count < ENOUGH_CLUSTERS:
-        return none
-    whole = _variances(blocks)
+        return found
     left = [_variances([*blocks[:place], *blocks[place + 1 :]]) for place in range(count)]
     for part, value in whole.items():
-        others = [each[part] for each in left]
-        if value is None or any(other is None for other in others):
+        others = [other for each in left if (other := each[part]) is not None]
+        if value is None or len(others) < count:
             continue
-        gaps = np.array([other for other in others if other is not None]) - value
-        half = t_point(count - 1, 1 - tail) * float(((count - 1) / count * (gaps**2).sum()) ** 0.5)
-        none[part] = Interval(max(0.0, value - half), max(0.0, value + half))
+        error = float(((count - 1) / count * ((np.array(others) - value) ** 2).sum()) ** 0.5)
+        for intervals, tail in zip(found, tails, strict=True):
+            half = t_point(count - 1, 1 - tail) * error
+            intervals[part] = Interval(max(0.0, value - half), max(0.0, value + half))
     if whole["history"] is not None:
-        none["history"] = _of_history(blocks, whole["history"], tail)
-    return none
+        for intervals, tail in zip(found, tails, strict=True):
+            intervals["history"] = _of_history(blocks, whole["history"], tail)
+    return found
 
 
 def _of_history(blocks: Sequence[np.ndarray], value: float, tail: float) -> Interval:
