@@ -127,9 +127,9 @@ def card(verdicts: Sequence[ProbeVerdicts]) -> Card:
     for verdict in verdicts:
         kinds.setdefault((verdict.kind, verdict.right), []).append(verdict)
     most = max((len(verdict.values) for verdict in verdicts), default=0)
-    repeats = [_given(verdicts, [verdict.values[each : each + 1] for verdict in verdicts]) for each in range(most)]
-    usual = _given(verdicts, [verdict.values[:1] for verdict in verdicts])
-    turned = _given(verdicts, [(verdict.answer_first,) for verdict in verdicts])
+    repeats = [_given(verdict.values[each : each + 1] for verdict in verdicts) for each in range(most)]
+    usual = _given(verdict.values[:1] for verdict in verdicts)
+    turned = _given((verdict.answer_first,) for verdict in verdicts)
     clusters = {place: verdict.question[0] for place, verdict in enumerate(verdicts)}
     said = [verdict for verdict in verdicts if not verdict.right and verdict.kind not in UNSAID]
     return Card(
@@ -141,14 +141,9 @@ def card(verdicts: Sequence[ProbeVerdicts]) -> Card:
     )
 
 
-def _given(verdicts: Sequence[ProbeVerdicts], values: Sequence[Sequence[float | None]]) -> dict[int, bool]:
+def _given(values: Iterable[Sequence[float | None]]) -> dict[int, bool]:
     """Whether each probe's answer was accepted, by number of the probe; probes without a verdict are left out."""
-    return {
-        place: value >= RIGHT
-        for place, own in zip(range(len(verdicts)), values, strict=True)
-        for value in own
-        if value is not None
-    }
+    return {place: value >= RIGHT for place, own in enumerate(values) for value in own if value is not None}
 
 
 def _line(kind: str, right: bool, verdicts: Sequence[ProbeVerdicts]) -> KindErrors:

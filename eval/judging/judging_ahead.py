@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from data_loaders.schema import Case
@@ -32,21 +32,15 @@ class _Waiting:
     requests: tuple[Request, ...]
 
 
-@dataclass(slots=True)
-class _State:
-    """Requests that wait to be sent, and sent requests whose replies have not been taken."""
-
-    waiting: dict[VerdictKey, _Waiting] = field(default_factory=dict)
-    sent: dict[VerdictKey, Sent] = field(default_factory=dict)
-    ended: EndOfRun | None = None
-
-
 class JudgingAhead:
     """Requests verdicts while a run is still answering. Safe to use from several threads."""
 
     def __init__(self) -> None:
         self._judges: dict[Path, list[Judging]] = {}
-        self._state = _State()
+        self._waiting: dict[VerdictKey, _Waiting] = {}
+        self._sent: dict[VerdictKey, Sent] = {}
+        """Sent requests whose replies have not been taken."""
+        self._ended: EndOfRun | None = None
         self._changed = threading.Condition()
         self._outstanding, self._most = 0, OUTSTANDING
         self._thread: threading.Thread | None = None
@@ -67,14 +61,14 @@ class JudgingAhead:
             return
         question, gold = next(each for each in case.questions if each[0].id == prediction.question_id)
         with self._changed:
-            if self._state.ended is not None:
-                raise self._state.ended
+            if self._ended is not None:
+                raise self._ended
             for judging in judges:
                 for repeat in range(judging.repeats):
                     key = verdict_key(run, judging, prediction, prediction.answer, repeat)
                     answer, prompts = prediction.answer, judging.prompts
                     requests = judge_requests(judging.judge, prompts, question, gold, answer, sample=repeat)
-                    self._state.waiting[key] = _Waiting(judging, requests)
+                    self._waiting[key] = _Waiting(judging, requests)
             if self._thread is None:
                 self._thread = threading.Thread(target=self._send_on, name="judging", daemon=True)
                 self._thread.start()
@@ -83,23 +77,23 @@ class JudgingAhead:
     def take(self, key: VerdictKey) -> Sent | None:
         """The calls that were sent for a verdict, with their ledger; None when the caller must send them."""
         with self._changed:
-            self._state.waiting.pop(key, None)
-            return self._state.sent.pop(key, None)
+            self._waiting.pop(key, None)
+            return self._sent.pop(key, None)
 
     def _send_on(self) -> None:
         while True:
             with self._changed:
-                while not self._state.waiting or self._outstanding >= self._most:
+                while not self._waiting or self._outstanding >= self._most:
                     self._changed.wait()
-                key = next(iter(self._state.waiting))
-                waiting = self._state.waiting.pop(key)
-                if self._state.ended is not None:
+                key = next(iter(self._waiting))
+                waiting = self._waiting.pop(key)
+                if self._ended is not None:
                     continue
                 self._outstanding += len(waiting.requests)
                 # Submitted with the lock held, so that `take` always sees it as either waiting or sent.
                 with metering() as ledger:
                     calls = tuple(_submitted(waiting.judging, request) for request in waiting.requests)
-                self._state.sent[key] = (ledger, calls)
+                self._sent[key] = (ledger, calls)
             for call in calls:
                 call.add_done_callback(self._on_reply)
 
@@ -107,8 +101,8 @@ class JudgingAhead:
         error = call.exception()
         with self._changed:
             self._outstanding -= 1
-            if isinstance(error, EndOfRun) and self._state.ended is None:
-                self._state.ended = error
+            if isinstance(error, EndOfRun) and self._ended is None:
+                self._ended = error
             self._changed.notify()
 
 

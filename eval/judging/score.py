@@ -14,7 +14,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from data_loaders.schema import Case, Gold, Question
 from eval.files.provenance import identity, source_digest
@@ -116,13 +116,6 @@ Sent = tuple[Ledger, tuple[Future[Completion], ...]]
 """The calls for one verdict, and the ledger that they are charged to."""
 
 
-class Ahead(Protocol):
-    """Verdicts that were requested before the scoring began (`eval.judging.judging_ahead`)."""
-
-    def take(self, key: VerdictKey) -> Sent | None:
-        """The calls that were sent for a verdict, with their ledger; None when there are none."""
-
-
 def score_paths(run: Run, metrics: Sequence[Metric], judges: Mapping[str, Judging], k_evidence: int) -> dict[str, Path]:
     """Paths of a run's score files under these settings, by metric; nothing is scored or written."""
     evidence = _evidence(k_evidence)
@@ -190,9 +183,8 @@ def score_evidence(run: Run, k: int) -> Path:
         else:
             if case is not told:
                 told, texts = case, {turn.id: turn.text for turn in case.turns}
-            # Items are ranked by the memory's own scores: the order of a recall may be meant for the reader.
             given = recalled.items(prediction)
-            items = [given[place] for place in sorted(range(len(given)), key=lambda place: -prediction.scores[place])]
+            items = [given[place] for place in _by_score(prediction)]
             sources = [item["sources"] for item in items]
             detail = {
                 "verbatim": verbatim_at_k([item["text"] for item in items], [texts[turn] for turn in gold.evidence], k),
@@ -217,6 +209,11 @@ class _Recalled:
         if prediction.case_id != self._case:
             self._case, self._items = prediction.case_id, read_items(self._run.case_folder(prediction.case_id))
         return [self._items[item] for item in prediction.items]
+
+
+def _by_score(prediction: Prediction) -> list[int]:
+    """Places of the recalled items by the memory's own scores, best first: the order of a recall may be meant for the reader."""
+    return sorted(range(len(prediction.items)), key=lambda place: -prediction.scores[place])
 
 
 def _ranking(prediction: Prediction) -> str:
@@ -299,7 +296,10 @@ def _verdict(line: Mapping[str, Any]) -> tuple[str, str, str, int]:
 
 
 def score_judge(
-    run: Run, judging: Judging, on_progress: Callable[[], None] = lambda: None, ahead: Ahead | None = None
+    run: Run,
+    judging: Judging,
+    on_progress: Callable[[], None] = lambda: None,
+    sent_ahead: Callable[[VerdictKey], Sent | None] = lambda key: None,
 ) -> Path:
     """Let a judge grade every answer of a run, `repeats` times; returns the score file.
 
@@ -311,7 +311,8 @@ def score_judge(
 
     Args:
         on_progress: called after every verdict.
-        ahead: calls that were sent while the run was answering; they are taken in place of new ones.
+        sent_ahead: the calls for a verdict that were sent while the run was answering, or None (`eval.judging.judging_ahead`); they are
+            taken in place of new ones.
 
     Raises:
         EndOfRun: no further call can be made; verdicts so far are kept.
@@ -340,9 +341,7 @@ def score_judge(
                         scores.add(scored_line(prediction, score, judged))
                         continue
                     key = verdict_key(run, judging, prediction, judged, repeat)
-                    sent = None if ahead is None else ahead.take(key)
-                    if sent is None:
-                        sent = ask_judge(judging, question, gold, judged, repeat)
+                    sent = sent_ahead(key) or ask_judge(judging, question, gold, judged, repeat)
                     outstanding.append(_Call(prediction, judged, question, gold, repeat, sent))
                     if len(outstanding) > run.outstanding:
                         _save_next(outstanding, judging, scores, costs, on_progress)
@@ -449,11 +448,12 @@ def _judged_text(run: Run, judge: Judge) -> Callable[[Prediction], str]:
             f"{judge.name} grades what was recalled, and imported answers come without it; choose another judge"
         )
 
-    def recalled(prediction: Prediction) -> str:
-        items = read_items(run.case_folder(prediction.case_id))
-        # Items are ranked by the memory's own scores: the order of a recall may be meant for the reader.
-        ranking = sorted(range(len(prediction.items)), key=lambda place: -prediction.scores[place])
-        shown = sorted(ranking[: judge.top or None])
-        return "\n".join(items[prediction.items[place]]["text"] for place in shown)
+    if judge.rule != "memory":
+        return lambda prediction: prediction.answer
+    recalled = _Recalled(run)
 
-    return recalled if judge.rule == "memory" else lambda prediction: prediction.answer
+    def text(prediction: Prediction) -> str:
+        items, shown = recalled.items(prediction), sorted(_by_score(prediction)[: judge.top or None])
+        return "\n".join(items[place]["text"] for place in shown)
+
+    return text

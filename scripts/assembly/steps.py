@@ -90,7 +90,7 @@ def score(
         metric = judge_metric(name)
         with progress_line(f"judging {run.name}", questions * grader.repeats, traffic=traffic) as line:
             try:
-                files[metric] = score_judge(run, grader, line.step, ahead)
+                files[metric] = score_judge(run, grader, line.step, ahead.take)
             except SpendingCapReached:  # the verdicts so far are kept, and the others count as missing
                 files[metric] = score_paths(run, (), {name: grader}, k_evidence)[metric]
     return files

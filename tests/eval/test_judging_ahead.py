@@ -44,7 +44,7 @@ def test_score_files_and_costs_are_the_same_as_without_and_no_verdict_is_asked_f
     ahead, grader = JudgingAhead(), judging(ahead_llm)
     ahead.expect(early, [grader])
     run_all([early], on_answer=ahead.on_answer)
-    path = score_judge(early, grader, ahead=ahead)
+    path = score_judge(early, grader, sent_ahead=ahead.take)
     assert path.name == expected.name
     assert path.read_bytes() == expected.read_bytes()
     lines = [sorted(each.with_suffix(".effort.jsonl").read_text().splitlines()) for each in (path, expected)]
@@ -73,7 +73,7 @@ def test_the_end_of_the_run_met_by_a_verdict_ends_the_answering(make_run: Make) 
     run, ahead = make_run([history("a")]), JudgingAhead()
     ahead.expect(run, [judging(ScriptedLLM(lambda request: SpendingCapReached("max_usd=1")))])
     ahead.on_answer(run, run.cases[0], answer_of(run))
-    while ahead._state.ended is None:
+    while ahead._ended is None:
         time.sleep(0.01)
     with pytest.raises(SpendingCapReached):
         ahead.on_answer(run, run.cases[0], answer_of(run, "q1"))

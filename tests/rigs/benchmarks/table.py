@@ -175,7 +175,7 @@ def run_and_judge(runs: Sequence[Any], judging: Any) -> None:
         ahead.expect(run, [judging])
     run_all(runs, on_answer=ahead.on_answer)
     for run in runs:
-        score_judge(run, judging, ahead=ahead)
+        score_judge(run, judging, sent_ahead=ahead.take)
 
 
 Calls = tuple[float, float, int]
