@@ -52,10 +52,6 @@ class Jobs:
         self.waiting.remove(job)
         self.begun.add(job.cell.group)
 
-    def put_back(self, job: Job) -> None:
-        """Put a job back into the queue."""
-        self.waiting.append(job)
-
     def took(self, job: Job, seconds: float) -> None:
         """Record the seconds of a finished job."""
         rate = seconds / max(1, job.cell.size)

@@ -10,11 +10,7 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 from eval.executors.environment import this_home
-from eval.executors.worker import Cells, Ready
-from eval.running.loop import allow_files
-from memsys.lean import prepare_for_many_calls
-from memsys.llm.network import forbid_network
-from memsys.llm.secrets import register_environment
+from eval.executors.worker import Cells, Ready, prepare
 
 
 def packed(messages: Any) -> bytes:
@@ -45,10 +41,7 @@ class ClusterWorker:
 
         import eval.executors.preloaded  # noqa: F401
 
-        register_environment()
-        forbid_network(network_forbidden)
-        prepare_for_many_calls()
-        allow_files(files)
+        prepare(files, network_forbidden)
         self._outgoing: SimpleQueue[Any] = SimpleQueue()
         self._cells = Cells(self._outgoing.put, slots)
         self._outgoing.put(Ready(this_home(ray.util.get_node_ip_address())))

@@ -276,7 +276,7 @@ class _Driver:
         for job in worker.jobs.values():
             job.deaths += 1
             if job.deaths < self._transport.tries:
-                self._jobs.put_back(job)
+                self._jobs.waiting.append(job)
             else:
                 why = f"build: its worker process {died.how}, {job.deaths} times"
                 fail_case(job.cell.runs, job.cell.case(), why, self._on_progress)

@@ -148,23 +148,32 @@ class _Pipe:
             os._exit(1)
 
 
+def prepare(files: int, network_forbidden: bool) -> None:
+    """Prepare this process for cells.
+
+    Args:
+        files: files that the cells may have open.
+        network_forbidden: as in the driver.
+    """
+    register_environment()
+    forbid_network(network_forbidden)
+    prepare_for_many_calls()
+    allow_files(files)
+
+
 def work(connection: Connection, slots: int, files: int, network_forbidden: bool) -> None:
     """Run the main loop of a worker process.
 
     Args:
         connection: the connection to the driver.
         slots: cells that are worked on at once.
-        files: files that these cells may have open.
-        network_forbidden: as in the driver.
+        files, network_forbidden: as for `prepare`.
     """
     # The terminal sends Ctrl-C to every process. The driver decides when its workers end, and kills them.
     for name in ("SIGINT", "SIGHUP"):
         signal.signal(getattr(signal, name), signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    register_environment()
-    forbid_network(network_forbidden)
-    prepare_for_many_calls()
-    allow_files(files)
+    prepare(files, network_forbidden)
     pipe = _Pipe(connection)
     with inert_output():  # only the command prints to the terminal
         cells = Cells(pipe.send, slots)
