@@ -34,6 +34,7 @@ from eval.files.store import RunError
 from eval.judging.score import Scorer
 from eval.running.case_log import effort
 from eval.running.run import Run, build_memory
+from eval.running.work import write_unit
 from eval.statistics.intervals import Grouping, Interval, Sampling, around, independent
 from eval.statistics.power_law import Exponent, exponent
 from memsys.inert import csv_text
@@ -180,14 +181,7 @@ def build(
 ) -> Iterator[Effort]:
     """Write all units; at each size consolidate, read the questions, then the questions of `watch`. Yields one effort line per step."""
     for position, unit in enumerate(units, 1):
-        following = units[position] if position < len(units) else None
-
-        def write(unit: Unit = unit, following: Unit | None = following) -> None:
-            memory.write(unit)
-            if following is None or following.session_id != unit.session_id:
-                memory.end_session(unit.session_id)
-
-        yield _measured(memory, "write", unit.id, write)
+        yield _measured(memory, "write", unit.id, partial(write_unit, memory, units, position - 1))
         if position in sizes:
             yield _measured(memory, "consolidate", str(position), memory.consolidate)
             for question in questions:

@@ -32,6 +32,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -43,6 +44,7 @@ from eval.files.run_folder import RunFolder
 from eval.files.store import RunError
 from eval.running.failures import described, raise_if_stopped, stops
 from eval.running.run import Run, build_memory
+from eval.running.work import write_unit
 from memsys.inert import csv_text
 from memsys.interface import MemorySystem, Recall
 from memsys.llm import stopping
@@ -335,15 +337,7 @@ class User:
     # --- steps -----------------------------------------------------------------------------------------------------------
 
     def _write(self, place: int) -> None:
-        unit = self.told[place][0]
-        ends = place + 1 == len(self.told) or self.told[place + 1][0].session_id != unit.session_id
-        memory = self._memory
-
-        def write() -> None:
-            memory.write(unit)
-            if ends:
-                memory.end_session(unit.session_id)
-
+        write = partial(write_unit, self._memory, [unit for unit, _, _ in self.told], place)
         began = time.perf_counter()
         self._stale = True
         if self._timed("write" if place else "first", write):

@@ -10,6 +10,7 @@ from data_loaders.schema import Case, Unit
 from data_loaders.units import make_units
 from eval.conformance.canaries import CANARIES, HISTORY, OTHER, OTHERS, SUBJECT, Canary, asked, shows_date
 from eval.running.failures import described, raise_if_stopped, stops
+from eval.running.work import write_unit
 from memsys.interface import MemorySystem, Recall
 from memsys.llm.meter import metering
 from memsys.settings import tuned
@@ -87,10 +88,8 @@ def examine(make: Make, unit: Mapping[str, object], patience: float = 10.0) -> C
 def _feed(memory: MemorySystem, case: Case, unit: Mapping[str, object]) -> None:
     """Write a history as the run loop does."""
     units: Sequence[Unit] = make_units(case.sessions, count=count_tokens, **unit).units  # type: ignore[arg-type]
-    for place, each in enumerate(units):
-        memory.write(each)
-        if place + 1 == len(units) or units[place + 1].session_id != each.session_id:
-            memory.end_session(each.session_id)
+    for place in range(len(units)):
+        write_unit(memory, units, place)
     memory.consolidate()
 
 

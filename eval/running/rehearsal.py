@@ -18,6 +18,7 @@ import numpy as np
 from data_loaders.schema import Case, Gold, Question, Session, Turn
 from data_loaders.units import make_units
 from eval.running.run import innermost, needs
+from eval.running.work import write_unit
 from memsys.embed import HashingEmbedder
 from memsys.interface import MemorySystem
 from memsys.llm.offline.extractive import ExtractiveLLM
@@ -84,10 +85,8 @@ def _write_and_read(build: Callable[..., MemorySystem], unit: Mapping[str, Any],
     memory = build(**{name: service for name, service in offered.items() if name in needs(build)})
     case = made_up()
     units = make_units(case.sessions, count=count_tokens, **unit).units
-    for place, one in enumerate(units):
-        memory.write(one)
-        if place + 1 == len(units) or units[place + 1].session_id != one.session_id:
-            memory.end_session(one.session_id)
+    for place in range(len(units)):
+        write_unit(memory, units, place)
     memory.consolidate()
     memory.read(case.questions[0][0])
 

@@ -1,13 +1,14 @@
-"""Builds to make: one build of a memory on one case each, in order of estimated work."""
+"""Builds to make: one build of a memory on one case each, in order of estimated work; and the writing of a unit in any build."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from data_loaders.schema import Case
+from data_loaders.schema import Case, Unit
 from eval.files.run_folder import is_complete
 from eval.running.run import OnAnswer, OnProgress, Run
+from memsys.interface import MemorySystem
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,3 +48,11 @@ def builds_of(groups: Sequence[Sequence[Run]]) -> list[Build]:
         Build(tuple(runs), group, index) for group, runs in enumerate(groups) for index in range(len(runs[0].sizes))
     ]
     return sorted(builds, key=lambda build: -build.size)
+
+
+def write_unit(memory: MemorySystem, units: Sequence[Unit], place: int) -> None:
+    """Write the unit at an index, and end its session if the next unit is of another one, or there is none."""
+    unit = units[place]
+    memory.write(unit)
+    if place + 1 == len(units) or units[place + 1].session_id != unit.session_id:
+        memory.end_session(unit.session_id)

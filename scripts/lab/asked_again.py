@@ -15,6 +15,7 @@ from eval.files.run_folder import RunFolder
 from eval.files.store import RunError
 from eval.running.reader import Reader
 from eval.running.run import Run, build_memory
+from eval.running.work import write_unit
 from memsys.interface import Recall
 from memsys.llm.meter import metering
 from memsys.tokens import count_tokens
@@ -44,10 +45,8 @@ def recall_of(
     memory = build_memory(run, case)
     try:
         with metering():
-            for unit, following in zip(units, [*units[1:], None], strict=True):
-                memory.write(unit)
-                if following is None or following.session_id != unit.session_id:
-                    memory.end_session(unit.session_id)
+            for place in range(len(units)):
+                write_unit(memory, units, place)
             memory.consolidate()
             return case.id, memory.read(Question(ASKED, text))
     finally:

@@ -26,6 +26,7 @@ from eval.report.cell import Column, asked
 from eval.running.case import schedule
 from eval.running.reader import render
 from eval.running.run import Run, build_memory
+from eval.running.work import write_unit
 from memsys.interface import Recall
 from memsys.llm.replies import why_none
 from memsys.tokens import count_tokens
@@ -74,14 +75,12 @@ class Histories:
             units = make_units(case.sessions, count=count_tokens, **self.run.unit).units
             due = schedule(case, units, questions)
             memory = build_memory(self.run, case)
-            for position, unit in enumerate([*units, None]):
+            for position in range(len(units) + 1):
                 if position in due:
                     memory.consolidate()
                     recalls |= {question.id: _tried(memory.read, question) for question in due[position]}
-                if unit is not None:
-                    memory.write(unit)
-                    if position + 1 == len(units) or units[position + 1].session_id != unit.session_id:
-                        memory.end_session(unit.session_id)
+                if position < len(units):
+                    write_unit(memory, units, position)
         except Exception as error:
             recalls = {question.id: recalls.get(question.id, error) for question in questions}
         finally:
