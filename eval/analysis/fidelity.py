@@ -74,8 +74,8 @@ def compared(first: Path, second: Path, k: int) -> Fidelity:
             "the runs have no unit or no question in common: another unit rule, another cut, or an unfinished run"
         )
     return Fidelity(
-        tuple(_gaps(_UNIT_MEASURES, units, *(run.writes for run in runs))),
-        tuple(_gaps(_QUESTION_MEASURES, questions, *(run.recalls for run in runs))),
+        tuple(_gaps(units, *(run.per_unit for run in runs))),
+        tuple(_gaps(questions, *(run.per_question for run in runs))),
         (*_recall_overlaps(questions, *runs, k=k), *_stored_overlaps(*runs)),
         (_purposes(runs[0]), _purposes(runs[1])),
         (_summed(runs[0], "notes"), _summed(runs[1], "notes")),
@@ -85,77 +85,71 @@ def compared(first: Path, second: Path, k: int) -> Fidelity:
 @dataclass(frozen=True, slots=True)
 class _Run:
     writes: Mapping[Place, Mapping[str, Any]]
-    """Effort of each write, with `stored` added: the number of entries that the write added."""
+    """Effort of each write."""
+    per_unit: Mapping[Place, Mapping[str, float]]
+    """Measures of each write, by name."""
     recalls: Mapping[Place, Mapping[str, Any]]
     """Items and answer of each question."""
+    per_question: Mapping[Place, Mapping[str, float]]
+    """Measures of each question, by name."""
     nodes: Mapping[str, Sequence[Mapping[str, Any]]]
     """Stored texts by case."""
 
 
-_UNIT_MEASURES = (
-    "model calls",
-    "tokens in",
-    "tokens out",
-    "embedding requests",
-    "embedding tokens",
-    "entries more",
-    "own CPU s",
-)
-_QUESTION_MEASURES = ("items recalled", "tokens recalled", "embedding tokens", "words of the answer")
-
-
 def _read(folder: Path) -> _Run:
-    writes: dict[Place, dict[str, Any]] = {}
+    writes: dict[Place, Mapping[str, Any]] = {}
+    per_unit: dict[Place, Mapping[str, float]] = {}
     reads: dict[Place, Mapping[str, Any]] = {}
     held: Counter[str] = Counter()
     for line in efforts(folder):
         place = line["case_id"], line["subject"]
         if line["phase"] == "write":
-            writes[place] = {**line, **_unit_measures(line, line["held"] - held[place[0]])}
+            writes[place] = line
+            per_unit[place] = _unit_measures(line, line["held"] - held[place[0]])
             held[place[0]] = line["held"]
         elif line["phase"] == "read":
             reads[place] = line
-    recalls, nodes = {}, {}
+    recalls, per_question, nodes = {}, {}, {}
     for case in RunFolder(folder).cases():
         items = read_items(case)
         for prediction in read_predictions(case).values():
             place = prediction.case_id, prediction.question_id
             shown = [items[key] for key in prediction.items]
-            recalls[place] = {"items": shown, "answer": prediction.answer} | _question_measures(
-                shown, prediction.answer, reads.get(place, {})
-            )
+            recalls[place] = {"items": shown, "answer": prediction.answer}
+            per_question[place] = _question_measures(shown, prediction.answer, reads.get(place, {}))
             if (case / NODES).is_file() and prediction.case_id not in nodes:
                 nodes[prediction.case_id] = [node for node in read_lines(case / NODES) if node["kind"] != "entity"]
-    return _Run(writes, recalls, nodes)
+    return _Run(writes, per_unit, recalls, per_question, nodes)
 
 
 def _unit_measures(line: Mapping[str, Any], more: int) -> dict[str, float]:
-    counts = (
-        sum(line["calls"].values()),
-        line["tokens_in"],
-        line["tokens_out"],
-        line["embedding_calls"],
-        line["embedding_tokens"],
-        more,
-        line["own_cpu_seconds"],
-    )
-    return dict(zip(_UNIT_MEASURES, map(float, counts), strict=True))
+    return {
+        "model calls": float(sum(line["calls"].values())),
+        "tokens in": float(line["tokens_in"]),
+        "tokens out": float(line["tokens_out"]),
+        "embedding requests": float(line["embedding_calls"]),
+        "embedding tokens": float(line["embedding_tokens"]),
+        "entries more": float(more),
+        "own CPU s": float(line["own_cpu_seconds"]),
+    }
 
 
 def _question_measures(items: Sequence[Mapping[str, Any]], answer: str, effort: Mapping[str, Any]) -> dict[str, float]:
-    tokens = sum(count_tokens(item["text"]) for item in items)
-    counts = (len(items), tokens, effort.get("embedding_tokens", 0), len(answer.split()))
-    return dict(zip(_QUESTION_MEASURES, map(float, counts), strict=True))
+    return {
+        "items recalled": float(len(items)),
+        "tokens recalled": float(sum(count_tokens(item["text"]) for item in items)),
+        "embedding tokens": float(effort.get("embedding_tokens", 0)),
+        "words of the answer": float(len(answer.split())),
+    }
 
 
 def _gaps(
-    measures: Sequence[str],
     places: Sequence[Place],
-    first: Mapping[Place, Mapping[str, Any]],
-    second: Mapping[Place, Mapping[str, Any]],
+    first: Mapping[Place, Mapping[str, float]],
+    second: Mapping[Place, Mapping[str, float]],
 ) -> Iterator[Compared]:
     clusters = [case for case, _ in places]
-    for measure in measures:
+    for measure in first[places[0]]:
         ours, theirs = ([side[place][measure] for place in places] for side in (first, second))
         gap = difference(ours, theirs, clusters)
         yield Compared(measure, sum(ours) / len(ours), sum(theirs) / len(theirs), gap)
