@@ -156,24 +156,32 @@ MEASURES: Mapping[str, Callable[[Cloud], float | None]] = {
     "cv": lambda nodes: variation(nodes.vectors),
     "radius95": lambda nodes: radius(nodes.vectors),
     "intrinsic_dimension": lambda nodes: intrinsic_dimension(nodes.vectors),
-    "trustworthiness": lambda nodes: neighbourhoods(nodes.vectors)[0],
-    "continuity": lambda nodes: neighbourhoods(nodes.vectors)[1],
+    "trustworthiness": lambda nodes: trustworthiness(nodes.vectors),
+    "continuity": lambda nodes: continuity(nodes.vectors),
 }
 """The measures that tables print, by field of `Manifold`; they need at least one node."""
 
 
-def neighbourhoods(vectors: np.ndarray) -> tuple[float | None, float | None]:
-    """Trustworthiness and continuity of the projection on the first two principal components; None for fewer than 11 nodes."""
-    if len(vectors) <= 2 * NEIGHBOURS:
-        return None, None
+def trustworthiness(vectors: np.ndarray) -> float | None:
+    """Trustworthiness of the projection of rows [n, d] on the first two principal components; None for fewer than 11 nodes."""
+    return _neighbours_kept(vectors, _flat(vectors))
+
+
+def continuity(vectors: np.ndarray) -> float | None:
+    """Continuity of the same projection; None for fewer than 11 nodes."""
+    return _neighbours_kept(_flat(vectors), vectors)
+
+
+def _flat(vectors: np.ndarray) -> np.ndarray:
     centred = vectors - vectors.mean(axis=0)
-    axes = np.linalg.svd(centred, full_matrices=False)[2][:2]
-    flat = centred @ axes.T
-    measure = _sklearn("manifold").trustworthiness
-    return (
-        float(measure(vectors, flat, n_neighbors=NEIGHBOURS)),
-        float(measure(flat, vectors, n_neighbors=NEIGHBOURS)),
-    )
+    projection: np.ndarray = centred @ np.linalg.svd(centred, full_matrices=False)[2][:2].T
+    return projection
+
+
+def _neighbours_kept(space: np.ndarray, image: np.ndarray) -> float | None:
+    if len(space) <= 2 * NEIGHBOURS:
+        return None
+    return float(_sklearn("manifold").trustworthiness(space, image, n_neighbors=NEIGHBOURS))
 
 
 def _sklearn(module: str) -> Any:

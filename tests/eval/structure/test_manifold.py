@@ -9,7 +9,15 @@ import pytest
 
 from eval.files.store import RunError
 from eval.report.published import read_published
-from eval.structure.manifold import cloud, intrinsic_dimension, manifold, neighbourhoods, separation_ratio, silhouette
+from eval.structure.manifold import (
+    cloud,
+    continuity,
+    intrinsic_dimension,
+    manifold,
+    separation_ratio,
+    silhouette,
+    trustworthiness,
+)
 from eval.structure.tree import Tree
 
 
@@ -55,13 +63,15 @@ def test_one_history_or_one_node_each_cannot_be_separated() -> None:
 def test_a_plane_is_projected_without_loss_and_a_ball_is_not() -> None:
     rng = np.random.default_rng(1)
     flat = rng.standard_normal((60, 2)) @ np.linalg.qr(rng.standard_normal((20, 2)))[0].T
-    assert neighbourhoods(flat) == (pytest.approx(1.0), pytest.approx(1.0))
-    trust, continuity = neighbourhoods(rng.standard_normal((60, 20)))
+    assert (trustworthiness(flat), continuity(flat)) == (pytest.approx(1.0), pytest.approx(1.0))
+    ball = rng.standard_normal((60, 20))
+    trust, continued = trustworthiness(ball), continuity(ball)
     assert trust is not None
-    assert continuity is not None
+    assert continued is not None
     assert 0.5 < trust < 0.95
-    assert trust != continuity
-    assert neighbourhoods(rng.standard_normal((10, 3))) == (None, None)
+    assert trust != continued
+    few = rng.standard_normal((10, 3))
+    assert (trustworthiness(few), continuity(few)) == (None, None)
 
 
 def test_continuity_counts_neighbours_that_the_projection_tears_apart() -> None:
@@ -79,9 +89,8 @@ def test_continuity_counts_neighbours_that_the_projection_tears_apart() -> None:
         penalty = sum(true[i, j] - k for i in range(n) for j in range(n) if 0 < seen[i, j] <= k and true[i, j] > k)
         return 1 - 2 / (n * k * (2 * n - 3 * k - 1)) * penalty
 
-    trust, continuity = neighbourhoods(vectors)
-    assert trust == pytest.approx(by_formula(vectors, flat))
-    assert continuity == pytest.approx(by_formula(flat, vectors))
+    assert trustworthiness(vectors) == pytest.approx(by_formula(vectors, flat))
+    assert continuity(vectors) == pytest.approx(by_formula(flat, vectors))
 
 
 def test_levels_are_measured_apart_and_nodes_without_a_vector_left_out() -> None:
