@@ -74,12 +74,6 @@ def kappa(first: Verdicts, second: Verdicts) -> float | None:
     return None if both is None else both.kappa
 
 
-def alpha(graders: Sequence[Verdicts]) -> float | None:
-    """Krippendorff's alpha; None without an answer that two graded, or where all verdicts are the same."""
-    both = agreement(graders)
-    return None if both is None else both.alpha
-
-
 def _coincidences(verdicts: Sequence[Sequence[bool]]) -> np.ndarray:
     """Krippendorff's coincidences of each answer: ordered pairs of verdicts, divided by their number less one, float64 [n, 2, 2]."""
     right = np.array([sum(own) for own in verdicts], dtype=float)

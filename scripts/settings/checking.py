@@ -169,7 +169,7 @@ def _argument(where: str, value: Any, annotation: Any) -> Any:
         return settled(value, TypeAdapter(annotation, config=settings).validate_python(value))
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        choices = [str(choice) for choice in _choices(annotation)]
+        choices = [leaf for leaf in _leaves(annotation) if isinstance(leaf, str)]  # the values of a `Literal`
         expected = f"must be one of {', '.join(choices)}" if choices else _expected(first)
         raise RunError(f"{where} {expected}, found {value!r}{nearest(str(value), choices)}") from None
 
@@ -181,11 +181,6 @@ def _leaves(annotation: Any) -> Iterator[Any]:
         yield annotation
     for part in parts:
         yield from _leaves(part)
-
-
-def _choices(annotation: Any) -> list[Any]:
-    """The values of a `Literal`; empty for another type."""
-    return [leaf for leaf in _leaves(annotation) if isinstance(leaf, str)]
 
 
 def validated(schema: type[BaseModel], plain: dict[str, Any], where: str) -> dict[str, Any]:
@@ -309,18 +304,14 @@ def text_settings(command: str) -> frozenset[str]:
 @cache
 def list_settings(command: str) -> frozenset[str]:
     """Dotted names of the settings of a command whose value is a list."""
-    return frozenset(name for name, field in _fields(COMMANDS[command]) if _is_list(field.annotation))
+    parts = ((name, part) for name, field in _fields(COMMANDS[command]) for part in _parts(field.annotation))
+    return frozenset(name for name, part in parts if get_origin(part) is list)
 
 
 def _parts(annotation: Any) -> list[Any]:
     """The types of a union without None; any other type alone."""
     union = get_origin(annotation) in (Union, UnionType)
     return [part for part in get_args(annotation) if part is not NoneType] if union else [annotation]
-
-
-def _is_list(annotation: Any) -> bool:
-    """Whether a type is a list of something, or None as well."""
-    return any(get_origin(part) is list for part in _parts(annotation))
 
 
 def _is_text(annotation: Any) -> bool:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy.special import betaincinv
 
-from eval.judging.agreement import Verdicts, agreement, alpha, kappa
+from eval.judging.agreement import Verdicts, agreement, kappa
 
 
 def graders(rng: np.random.Generator, n: int, skills: Sequence[float], share: float = 0.6) -> list[Verdicts]:
@@ -33,7 +33,9 @@ def test_kappa_and_alpha_are_those_of_statsmodels_sklearn_and_krippendorff() -> 
         every = graders(rng, n, skills)
         ragged = [{key: right for key, right in grader.items() if rng.random() < 0.7} for grader in every]
         table = np.array([[float(grader[key]) if key in grader else np.nan for key in range(n)] for grader in ragged])
-        assert alpha(ragged) == pytest.approx(krippendorff.alpha(table, level_of_measurement="nominal"), abs=1e-9)
+        every_pair = agreement(ragged)
+        assert every_pair is not None
+        assert every_pair.alpha == pytest.approx(krippendorff.alpha(table, level_of_measurement="nominal"), abs=1e-9)
         first, second = ([grader[key] for key in range(n)] for grader in every[:2])
         assert kappa(*every[:2]) == pytest.approx(cohen_kappa_score(first, second), abs=1e-9)
         counts = np.histogram2d(first, second, bins=2)[0]
