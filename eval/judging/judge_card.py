@@ -188,9 +188,7 @@ class Corrected:
     """Not a confidence interval: the smallest and the largest point if all errors were like those of one kind of probe."""
 
 
-def corrected(
-    observed: Estimate, judge: Card, refused: float = 0.0, accepted_refusals: float = 0.0, seed: int = 0
-) -> Corrected | str:
+def corrected(observed: Estimate, judge: Card, refused: float = 0.0, accepted_refusals: float = 0.0) -> Corrected | str:
     """Estimate the score of a judge without errors, if answers err like the probes; or return the reason why there is none.
 
     Args:
@@ -204,7 +202,7 @@ def corrected(
     rest = 1.0 - refused
     if rest <= 0.0:
         return "all answers are refusals, which need no judge"
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     given = min(max((observed.mean - accepted_refusals) / rest, 0.0), 1.0)
     share = Share(given, _trials(observed, given, rest), observed.n)
     draws = share.drawn(rng), judge.rejected.drawn(rng), judge.accepted.drawn(rng)

@@ -49,6 +49,8 @@ __all__ = [
 
 ENOUGH_CLUSTERS = 5
 """With fewer histories there is no interval by case."""
+MOST_FLIPS = 200_000
+"""Maximum number of random sign flips of a permutation test."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,11 +190,11 @@ def _students(means: np.ndarray, errors: np.ndarray, freedoms: np.ndarray) -> li
     ]
 
 
-def permutation_p(gap: np.ndarray, seed: int = 0, flips: int = 10_000, most: int = 200_000) -> float | None:
+def permutation_p(gap: np.ndarray, seed: int = 0, flips: int = 10_000) -> float | None:
     """Two-sided p of a paired difference: the share of sign flips whose mean is at least as far from 0; None for fewer than two pairs.
 
-    Exact when all non-zero gaps have the same size; otherwise from random sign flips and the observed signs: `flips`, and more up to `most`
-    until ten are as extreme, so that a small p is resolved (Besag and Clifford 1991, "Sequential Monte Carlo p-values").
+    Exact when all non-zero gaps have the same size; otherwise from random sign flips and the observed signs: `flips`, and more up to
+    `MOST_FLIPS` until ten are as extreme, so that a small p is resolved (Besag and Clifford 1991, "Sequential Monte Carlo p-values").
     """
     if gap.size < 2:
         return None
@@ -206,7 +208,7 @@ def permutation_p(gap: np.ndarray, seed: int = 0, flips: int = 10_000, most: int
         return min(1.0, float(2 * bdtr(min((moved > 0).sum(), (moved < 0).sum()), moved.size, 0.5)))
     rng = np.random.default_rng(seed)
     observed, extreme, drawn = abs(float(moved.sum())) - 1e-12, 0, 0
-    while drawn < flips or (extreme < 10 and drawn < most):
+    while drawn < flips or (extreme < 10 and drawn < MOST_FLIPS):
         size = 500 if drawn >= flips else min(500, flips - drawn)
         signs = rng.integers(0, 2, (size, moved.size), dtype=np.int8) * 2 - 1
         extreme += int((np.abs(signs @ moved) >= observed).sum())

@@ -372,7 +372,7 @@ class BatchEndpoint:
         status, body = reply
         outcome = outcome_of(f"{self.base_url} (batch)", HttpReply(status or 500, encoded(body)))
         if outcome.value is None:
-            self.journal.forget([name])  # the next run must not take an error as the answer
+            self.journal.forget(name)  # the next run must not take an error as the answer
             self._fail(self._take_callers(name), outcome.error(outcome.why))
         else:
             for one in self._take_callers(name):

@@ -236,10 +236,10 @@ class Journal:
             self._keep(replies)
             self._file.executemany("DELETE FROM batch_calls WHERE name = ?", [(name,) for name in replies])
 
-    def forget(self, names: Sequence[str]) -> None:
-        """Remove replies, such as errors that a later run must not take as answers."""
+    def forget(self, name: str) -> None:
+        """Remove a reply, such as an error that a later run must not take as the answer."""
         with self._transaction():
-            self._file.executemany("DELETE FROM batch_replies WHERE name = ?", [(name,) for name in names])
+            self._file.execute("DELETE FROM batch_replies WHERE name = ?", (name,))
 
     def drop(self, name: str) -> int:
         """Forget a batch, named by us or by the provider, and its calls; return the number of calls.
