@@ -271,7 +271,10 @@ def _phases(table: Table) -> list[str]:
                 for cost in phases(row.runs[dataset]):
                     own = (show(cost) for _, show in PHASES)
                     rows.append([row.title, cost.phase, *own, money_text(dollars(cost, table.prices))])
-        heading = f"## Costs on {title} by phase (sums over the run; what came from the cache is counted as when it was bought)"
+        heading = (
+            f"## Costs on {title} by phase (sums over the run; what came from the cache is counted as when it was bought, "
+            "and what was embedded in advance where it is used)"
+        )
         header = ["Memory", "phase", *(name for name, _ in PHASES), "USD"]
         parts += ["", heading, "", grid(header, rows)] if rows else []
     return parts

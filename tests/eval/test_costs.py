@@ -69,6 +69,16 @@ def test_means_are_by_unit_and_by_question(run_folder: Path) -> None:
     assert found.recall_seconds_p50 == pytest.approx((0.5 + 1.0) / 2)
 
 
+def test_units_that_are_embedded_in_advance_cost_once(tmp_path: Path) -> None:
+    lines = [spent("embed", "", embedded=1000), spent("write", "u1", embedded=400), spent("write", "u2", embedded=600)]
+    write_lines(tmp_path / "cases" / "c" / "effort.jsonl", lines)
+    assert costs(tmp_path).embedding_tokens_per_unit == 500
+    assert costs(tmp_path).build_seconds == 0.5, "two embedded units of a quarter of a second"
+    assert {one.phase: one.embedding_tokens for one in phases(tmp_path)} == {"embed": 0, "write": 1000}
+    write_lines(tmp_path / "cases" / "c" / "effort.jsonl", lines[:2])
+    assert costs(tmp_path).embedding_tokens == 1000, "a build that broke off has bought all of them"
+
+
 def test_costs_of_some_questions_are_of_their_reads_and_answers_and_of_the_whole_build(run_folder: Path) -> None:
     found = costs(run_folder, frozenset({("c", "q2")}))
     assert (found.units, found.questions) == (2, 1)
