@@ -208,7 +208,8 @@ def spreads(all_scored: Sequence[ScoredClaim]) -> list[Spread]:
         if len(own) < 2:
             continue
         f1 = [float(each.measures["f1"][each.where("f1")].mean()) for each in own]
-        means = [float(each.measures["verdict"][judged(each)].mean()) for each in own if judged(each).any()]
+        graded = ((each.measures["verdict"], each.where("verdict", each.answerable)) for each in own)
+        means = [float(verdicts[mask].mean()) for verdicts, mask in graded if mask.any()]
         verdict = (min(means), max(means)) if len(means) > 1 else None
         found.append(Spread(product, dataset, tuple(each.claim.name for each in own), verdict, (min(f1), max(f1))))
     return sorted(found, key=lambda each: (each.verdict[0] - each.verdict[1] if each.verdict else 1.0, each.product))

@@ -380,6 +380,14 @@ def test_the_spread_of_a_product_is_over_its_files(make: Make) -> None:
     assert spreads([high]) == []
 
 
+def test_the_spread_of_a_product_has_the_mean_verdicts_of_the_table(make: Make) -> None:
+    high, low = make(rows(verdict=lambda asked, at: 1), "x"), make(rows(), "y", product="x")
+    without_gold = low.answerable & (low.measures["verdict"] == 1)
+    low.measures["f1"][without_gold] = np.nan
+    (spread,) = spreads([high, low])
+    assert spread.verdict == (0.5, 1.0)
+
+
 def test_full_context_is_the_bar_and_stands_first(make: Make) -> None:
     own = rows_of([make(rows(verdict=lambda asked, at: 1), "x"), make(rows(), "bar", product="full context")])
     lines = table("claims_locomo", own).splitlines()
