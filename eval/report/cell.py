@@ -329,6 +329,16 @@ class Cell:
         )
         return Counts(len(keys), scored, unscored, errored, len(keys) - scored - unscored - errored, *marked)
 
+    def unscored_builds(self, category: str = ALL) -> str:
+        """How many answers of several builds have no score, which `counts` does not see where another build has one; empty if none."""
+        builds, keys = len(self.score_files), [question.key for question in self.applicable(category)]
+        if builds < 2:
+            return ""
+        lost = builds * len(keys) - sum(
+            len({replicate for (replicate, _), _ in self.draws.get(key, ())}) for key in keys
+        )
+        return f"{lost} of {builds * len(keys)} answers of {builds} builds not scored" if lost else ""
+
     def estimate(self, category: str = ALL) -> Estimate | None:
         """Mean and intervals over the scored questions of a category; None when no question is scored."""
         if category in self._estimates:

@@ -279,7 +279,8 @@ def _outcomes(cells: Sequence[Cell]) -> str:
         name: sum(getattr(count, name) for count in counts)
         for name in ("unscored", "errored", "not_reached", "cut", "empty")
     }
-    if not any(total.values()):
+    builds = sum(bool(cell.unscored_builds()) for cell in cells)
+    if not any(total.values()) and not builds:
         return "Every answer of every row was scored."
     worst = max(count.missing_share for count in counts)
     return (
@@ -288,3 +289,4 @@ def _outcomes(cells: Sequence[Cell]) -> str:
         f"{total['cut']} cut at the token limit, {total['empty']} empty and scored 0; at most {worst:.1%} of a cell is not scored, "
         "and none of it counts as wrong."
     )
+        f"{' Some builds lack scores that others have.' if builds else ''}"

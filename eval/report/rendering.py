@@ -97,6 +97,7 @@ def shown(cell: AnyCell, category: str = ALL, *, published: bool = True) -> str:
         parts += [f"{getattr(counts, name)} {name}" for name in ("aborted", "cut", "empty") if getattr(counts, name)]
         if counts.missing_share and (bounds := cell.bounds(category)) is not None:
             parts.append(f"could be {bounds.low:.3f}–{bounds.high:.3f}")
+        parts += filter(None, [cell.unscored_builds(category)])
     if published and cell.published is not None:
         parts += [printed(cell), cell.verdict()]
     return " · ".join(parts)

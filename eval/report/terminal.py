@@ -115,6 +115,8 @@ def _legend(table: Table) -> list[str]:
         "score: mean {95 % by case}; below five cases [Wilson's on the effective number of questions], by question for a single one."
     ]
     reference = next((row.title for row in table.rows if row.name == table.reference), None)
+    if any(isinstance(cell, Cell) and len(cell.score_files) > 1 for row in table.rows for cell in row.cells):
+        lines.append("Several builds: a score is their mean; tokens and $ are those of the first.")
     if reference is not None and table.pairs:
         lines.append(
             f"Δ: paired difference from {reference} (p by case, p adjusted over the family); *: adjusted p < .05."
@@ -392,11 +394,10 @@ def _failures(cell: Cell) -> str:
     named = {"unscored": counts.unscored, "errored": counts.errored, "not reached": counts.not_reached}
     named |= {"aborted": counts.aborted, "cut": counts.cut, "empty": counts.empty}
     parts = ", ".join(f"{count} {name}" for name, count in named.items() if count)
-    if not parts:
-        return ""
     bounds = cell.bounds() if counts.missing_share else None
-    possible = "" if bounds is None else f"; could be {bounds.low:.3f}–{bounds.high:.3f}"
-    return f"{parts} of {counts.questions}{possible}"
+    possible = "" if bounds is None else f"could be {bounds.low:.3f}–{bounds.high:.3f}"
+    failed = f"{parts} of {counts.questions}" if parts else ""
+    return "; ".join(filter(None, (failed, cell.unscored_builds(), possible)))
 
 
 # --- names cut to a width, kept different from each other ---------------------------------------------------------------

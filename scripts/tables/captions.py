@@ -80,6 +80,7 @@ def caption(
         "Cells: mean {95 % by case} [95 % by question] · scored/unscored/errored/not reached. "
         "{n cases}: too few cases for an interval; {no spread}: all cases have the same mean. "
         "Two numbers behind that: Wilson's interval on the effective number of questions. "
+        f"{' Costs are those of the first build.' if max(cfg.build.replicates, published) > 1 else ''}"
         f"Judged {cfg.judge.repeats}x, built {built} (± standard deviation between builds, of one build between its judgements)."
     )
     return tuple(lines)

@@ -126,6 +126,18 @@ def test_failures_are_named_where_there_are_any_and_nowhere_else(tmp_path: Path)
     assert not [line for line in lines_of(whole, 160) if "not reached" in line or line.startswith("Incomplete")]
 
 
+def test_answers_that_one_of_several_builds_lacks_are_counted(tmp_path: Path) -> None:
+    first, second = (cell(tmp_path, JUDGE, share, missing=3 * (share == 1.0)) for share in (0.25, 1.0))
+    both = replace(first, score_files=(*first.score_files, *second.score_files))
+    assert both.counts().scored == 48
+    made = replace(table(tmp_path), columns=(JUDGE,), rows=(Row("bm25", "BM25", (both,)),))
+    lines = lines_of(made, 160)
+    assert "  BM25: 3 of 96 answers of 2 builds not scored" in lines
+    assert "3 of 96 answers of 2 builds not scored" in markdown(made)
+    assert "Several builds: a score is their mean; tokens and $ are those of the first." in lines
+    assert not [line for line in lines_of(table(tmp_path), 160) if "Several builds" in line]
+
+
 def test_only_the_rows_asked_for_are_tested_and_only_in_the_primary_metric(tmp_path: Path) -> None:
     made = two_data_sets(tmp_path, wanted=frozenset({"bm25", "better"}))
     text = "\n".join(lines_of(made, 100))
