@@ -19,6 +19,8 @@ from eval.report.cell import Cell
 from eval.report.counted import counted
 from eval.report.rendering import number, span
 from eval.report.tables import (
+    CELLS,
+    NO_INTERVAL,
     AnyCell,
     Pair,
     Row,
@@ -66,6 +68,11 @@ ESCAPES: Mapping[str, str] = {
     "†": r"\textdagger{}",
     "‡": r"\textdaggerdbl{}",
 }
+SHORT_CELLS = (
+    "Cells: mean [95 % by case; below five cases, or where none differ, Wilson's on the effective number of questions] "
+    "(published number)"
+)
+"""What a cell of `latex` holds, in place of `CELLS`."""
 KEPT = ("SUBSET", "STAND-IN", "OTHER MODEL", "Models:", "Stopped")
 """Beginnings of the lines of a table's own caption that a paper's caption repeats."""
 PREAMBLE = (
@@ -120,7 +127,8 @@ def latex(table: Table) -> str:
             small += [rf"{{\tiny ({printed(cell)}{said})}}"] if printed(cell) else []
             cells.append(" ".join([f"{ours.mean:.3f}", *small]))
         lines.append(" & ".join(cells) + r" \\")
-    caption = escaped(" ".join([f"{table.title}.", *table.caption, *verdict_lines(table)]))
+    said = " ".join([f"{table.title}.", *table.caption, *verdict_lines(table)])
+    caption = escaped(said.replace(f"{CELLS}{NO_INTERVAL}", f"{SHORT_CELLS}.").replace(CELLS, SHORT_CELLS))
     lines += [r"\bottomrule", r"\end{tabular}", rf"\caption{{{caption}}}", r"\end{table}"]
     return "\n".join(lines) + "\n"
 
@@ -229,8 +237,7 @@ def _caption(table: Table, rows: Sequence[Row], places: Sequence[int], title: st
     lines += [sub(r"; from \S+(?=;)", "", line) for line in table.caption if line.startswith("Imported: ")]
     lines.append(
         f"n = {sizes} question{'' if questions == [1] else 's'} in {counted(cases, 'history')}; means with 95 % intervals, "
-        f"by history from five histories on, else Wilson's "
-        "on the effective number of questions (one history: by question)."
+        "by history; below five histories, or where none differ, Wilson's on the effective number of questions (one history: by question)."
     )
     lines += _tested(table, places)
     lines.append(_outcomes(cells))
@@ -288,5 +295,5 @@ def _outcomes(cells: Sequence[Cell]) -> str:
         f"{total['not_reached']} not reached, "
         f"{total['cut']} cut at the token limit, {total['empty']} empty and scored 0; at most {worst:.1%} of a cell is not scored, "
         "and none of it counts as wrong."
-    )
         f"{' Some builds lack scores that others have.' if builds else ''}"
+    )

@@ -151,7 +151,11 @@ def _grid(
 
 
 def _legend(table: Table, form: Sequence[Field]) -> list[str]:
-    interval = " {95 % by case} or [by question] below five cases" if OURS in form else ""
+    interval = (
+        " {95 % by case}, below five cases or where none differ [Wilson's on the effective number of questions]"
+        if OURS in form
+        else ""
+    )
     lines = [f"ours: mean{interval}; paper: the published number; {NONE}: no score."]
     reference = next((row.title for row in table.rows if row.name == table.reference), None)
     if any(pair.p is not None for pair in table.pairs.values()):

@@ -272,6 +272,13 @@ def gap_bounds(first: Cell, second: Cell) -> Interval | None:
 
 # --- caption lines: tests and detectable differences ---------------------------------------------------------------------
 
+CELLS = "Cells: mean {95 % by case} [95 % by question] · scored/unscored/errored/not reached"
+"""The beginning of the caption line about a cell of the Markdown."""
+NO_INTERVAL = (
+    ". {n cases}: too few cases for an interval; {no spread}: all cases have the same mean. "
+    "Two numbers behind that: Wilson's interval on the effective number of questions."
+)
+"""How that line goes on for rows that were run."""
 ONE_BUILD = (
     "Intervals by case hold the luck of one build and one answer a history; a shift that is common to a whole run "
     "(another version of the model, another day) is not in them unless builds are replicated."

@@ -112,11 +112,12 @@ def usable(table: Table) -> Iterator[Text]:
 
 def _legend(table: Table) -> list[str]:
     lines = [
-        "score: mean {95 % by case}; below five cases [Wilson's on the effective number of questions], by question for a single one."
+        "score: mean {95 % by case}; below five cases, or where none differ, [Wilson's on the effective number of questions], "
+        "by question for a single one."
     ]
-    reference = next((row.title for row in table.rows if row.name == table.reference), None)
     if any(isinstance(cell, Cell) and len(cell.score_files) > 1 for row in table.rows for cell in row.cells):
         lines.append("Several builds: a score is their mean; tokens and $ are those of the first.")
+    reference = next((row.title for row in table.rows if row.name == table.reference), None)
     if reference is not None and table.pairs:
         lines.append(
             f"Δ: paired difference from {reference} (p by case, p adjusted over the family); *: adjusted p < .05."

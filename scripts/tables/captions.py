@@ -16,6 +16,7 @@ from eval.files.imported import described
 from eval.files.run_folder import COMPLETE, RunFolder
 from eval.files.store import read_record
 from eval.report.counted import counted
+from eval.report.tables import CELLS, NO_INTERVAL
 from eval.running.reader import Reader
 from eval.running.run import Run
 from memsys.prompts import UNKNOWN, Prompts
@@ -77,11 +78,9 @@ def caption(
     if published != cfg.build.replicates:
         built += f", rows with a published number {published}x"
     lines.append(
-        "Cells: mean {95 % by case} [95 % by question] · scored/unscored/errored/not reached. "
-        "{n cases}: too few cases for an interval; {no spread}: all cases have the same mean. "
-        "Two numbers behind that: Wilson's interval on the effective number of questions. "
-        f"{' Costs are those of the first build.' if max(cfg.build.replicates, published) > 1 else ''}"
+        f"{CELLS}{NO_INTERVAL} "
         f"Judged {cfg.judge.repeats}x, built {built} (± standard deviation between builds, of one build between its judgements)."
+        f"{' Costs are those of the first build.' if max(cfg.build.replicates, published) > 1 else ''}"
     )
     return tuple(lines)
 
@@ -163,11 +162,7 @@ def imported_caption(
     elif judged:
         lines.append(f"Judge: {models.judge.name}, {cfg.judge.repeats}x.")
     questions = sum(len(dataset.cases[index].questions) for index in range(len(dataset.cases)))
-    lines.append(
-        f"{_data(dataset, questions)}. "
-        "Cells: mean {95 % by case} [95 % by question] · scored/unscored/errored/not reached; "
-        "a question that the file does not answer is not reached."
-    )
+    lines.append(f"{_data(dataset, questions)}. {CELLS}; a question that the file does not answer is not reached.")
     return tuple(lines)
 
 

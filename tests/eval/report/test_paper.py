@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from eval.report.cell import Cell
-from eval.report.paper import escaped, paper_table, standalone, stars
+from eval.report.paper import escaped, latex, paper_table, standalone, stars
 from eval.report.rendering import shown
-from eval.report.tables import Pair, Table
+from eval.report.tables import CELLS, NO_INTERVAL, Pair, Table
 from eval.statistics.stats import Difference
 from scripts.door import Lab
 from tests.eval.report.pairs import two_data_sets
@@ -58,6 +58,13 @@ def test_the_caption_says_n_the_stand_in_the_errors_and_the_test(table: Table) -
     partly.__dict__["scores"] = kept
     worse = replace(first, cells=(partly, *first.cells[1:]))
     assert "5 not reached" in paper_table(replace(table, rows=(worse, *table.rows[1:])))
+
+
+def test_the_caption_of_the_plain_tex_describes_its_own_cells(table: Table) -> None:
+    text = latex(replace(table, caption=(f"{CELLS}{NO_INTERVAL} Judged 1x.", f"Imported. {CELLS}; more")))
+    assert "95 \\% by question" not in text, "the cells have one interval, by case or Wilson's"
+    assert text.count("Cells: mean [95 \\% by case; below five cases") == 2
+    assert "(published number). Judged 1x." in text
 
 
 def with_errata(table: Table, row: int, share: float) -> Table:

@@ -138,6 +138,13 @@ def test_answers_that_one_of_several_builds_lacks_are_counted(tmp_path: Path) ->
     assert not [line for line in lines_of(table(tmp_path), 160) if "Several builds" in line]
 
 
+def test_the_legend_says_when_an_interval_is_wilsons(tmp_path: Path) -> None:
+    alike = replace(table(tmp_path), columns=(JUDGE,), rows=(Row("none", "None", (cell(tmp_path, JUDGE, 0.0),)),))
+    text = " ".join(lines_of(alike, 160))
+    assert re.search(r"0\.000 \[\.000, \.\d+\]", text), "six cases, all alike"
+    assert "below five cases, or where none differ, [Wilson's" in text
+
+
 def test_only_the_rows_asked_for_are_tested_and_only_in_the_primary_metric(tmp_path: Path) -> None:
     made = two_data_sets(tmp_path, wanted=frozenset({"bm25", "better"}))
     text = "\n".join(lines_of(made, 100))
