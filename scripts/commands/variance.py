@@ -149,7 +149,7 @@ def _subjects(memories: Sequence[Replicated]) -> Iterator[Subject]:
             other.tokens.answer + reference.tokens.answer,
             other.tokens.judge + reference.tokens.judge,
         )
-        left_out = max(len(other.draws), len(reference.draws)) - len(gaps)
+        left_out = other.left_out + len(other.draws) - len(gaps)
         yield f"{other.title} − {reference.title}", components(gaps), both, left_out
 
 
@@ -190,8 +190,9 @@ def _designs_text(subjects: Sequence[Subject]) -> Iterator[str]:
         now = f"{shown(detects(parts, parts.design))} ({tokens.of(parts.design):,.0f})"
         rows.append([title, now, *cells, _largest(parts)])
     yield grid(["", "now", *factors, "largest part of the error"], rows)
-    if not all(sampled(parts.design) for _, parts, _, _ in subjects):
-        yield "\nFewer than five histories: they are not a sample, and every number is about these histories alone."
+    if few := [title for title, parts, _, _ in subjects if not sampled(parts.design)]:
+        which = f" ({', '.join(few)})" if len(few) < len(subjects) else ""
+        yield f"\nFewer than five histories{which}: they are not a sample, and every number is about these histories alone."
 
 
 def _largest(parts: Components) -> str:

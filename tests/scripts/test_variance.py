@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from eval.files.store import RunError, read_lines, write_lines
-from scripts.commands.variance import main
+from eval.statistics.variance import components
+from scripts.commands.variance import Tokens, _designs_text, main
 from scripts.door import Lab
 
 pytestmark = pytest.mark.slow
@@ -64,3 +66,29 @@ def test_runs_that_cannot_be_put_side_by_side_are_refused(runs: dict[str, list[P
     (other / "run.json").write_text(json.dumps({**record, "dataset": {"name": "dmr"}}), encoding="utf-8")
     with pytest.raises(RunError, match="different data sets"):
         main([str(runs["bm25"][0]), str(other), "--scores", "locomo_f1"])
+
+
+def test_a_pair_leaves_out_what_either_memory_lacks(
+    runs: dict[str, list[Path]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for place, name in enumerate(("bm25", "recency")):
+        shutil.copytree(runs[name][0], tmp_path / name)
+        (path,) = (tmp_path / name).glob("scores/locomo_f1-*.jsonl")
+        lines = read_lines(path)
+        write_lines(path, [*lines[:place], *lines[place + 1 :]])
+    assert main([str(tmp_path / "bm25"), str(tmp_path / "recency"), "--scores", "locomo_f1"]) == 0
+    rows = [line.split(" | ") for line in capsys.readouterr().out.splitlines() if line.startswith("| ")]
+    assert {cells[0].strip("| "): cells[2] for cells in rows[1:4]} == {
+        "bm25": "1",
+        "recency": "1",
+        "recency − bm25": "2",
+    }
+
+
+def test_the_note_about_few_histories_names_the_rows_that_have_few() -> None:
+    rng = np.random.default_rng(0)
+    draws = {(f"c{case}", f"q{at}"): rng.random((2, 1)) for case in range(6) for at in range(4)}
+    few = {key: own for key, own in draws.items() if key[0] < "c4"}
+    said = {name: components(own) for name, own in (("many", draws), ("few", few))}
+    text = "\n".join(_designs_text([(name, parts, Tokens(1.0, 1.0, 1.0), 0) for name, parts in said.items()]))
+    assert "Fewer than five histories (few): they are not a sample" in text
