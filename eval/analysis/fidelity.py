@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -152,6 +152,8 @@ def _gaps(
     for measure in first[places[0]]:
         ours, theirs = ([side[place][measure] for place in places] for side in (first, second))
         gap = difference(ours, theirs, clusters)
+        if ours == theirs:  # the interval of equal scores is that of a share, which no count of calls or tokens is
+            gap = replace(gap, by_question=None, by_case=None)
         yield Compared(measure, sum(ours) / len(ours), sum(theirs) / len(theirs), gap)
 
 

@@ -145,3 +145,13 @@ def test_an_unknown_name_raises_before_anything_is_built(tmp_path: Path) -> None
     with pytest.raises(RunError, match="no memory called"):
         compare.compare(["bm25", "nobody"], [*SETTINGS, f"results={tmp_path}"], None, 1, "narrow")
     assert not [*tmp_path.rglob("predictions.jsonl")]
+
+
+@pytest.mark.slow
+def test_counts_that_never_differ_have_no_interval_of_a_share(tmp_path: Path) -> None:
+    names = ["bm25", "recency", "dataset=locomo", "data.size=12", *SETTINGS, f"results={tmp_path}"]
+    assert verb("fidelity", names) == 0
+    (page,) = (tmp_path / "fidelity").glob("*.md")
+    said = page.read_text(encoding="utf-8")
+    assert "| embedding tokens | 0.000 | 0.000 | +0.000 |" in said
+    assert re.search(r"\| tokens recalled \| .* \[", said)
