@@ -201,6 +201,8 @@ def effect_lines(effects: Sequence[OrderEffect]) -> list[str]:
             f"{difference_text(pair)} | {effect.changed} of {effect.beyond.n} | {effect.changed_alone} | "
             f"{effect.beyond.mean:+.3f} {span(effect.beyond.by_question)} {by_case(effect.beyond)} | {effect.missing} |"
         )
-    note = "±: standard deviation from order to order. p: t-test by case; adjusted: Holm over the memories."
+    tested = any(p is not None for p in adjusted)
+    p_is = "t-test by case; adjusted: Holm over the memories" if tested else "sign flips over the questions"
+    note = f"±: standard deviation from order to order. p: {p_is}."
     null = "built again: scores that change when the usual order is built as often; beyond that: share changed by the order minus that."
     return [*lines, "", note, null]

@@ -28,6 +28,7 @@ def rows(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     assert main(["full_history", "bm25", "recency", "nothing", "--orders", "2", *settings]) == 0
     text = (results / "order_test" / "locomo-sessions-locomo_f1.md").read_text(encoding="utf-8")
     assert "STAND-IN" in text
+    assert "p: sign flips over the questions." in text, "three histories have no t-test"
     assert re.search(r"2 orders; \d\d\.\d% of the sessions stand in another place", text)
     lines = [line for line in text.splitlines() if line.startswith("| ")]
     return {line.split("|")[1].strip(): line for line in lines}
