@@ -76,7 +76,9 @@ def growth(run: ReportedRun, cases: Sequence[str]) -> list[dict[str, Any]]:
         points: list[list[float]] = []
         tokens = calls = seconds = 0.0
         for line in read_efforts(run.case_folder(case_id)):
-            if line["phase"] in BUILD:
+            if (
+                line["phase"] in BUILD and line["phase"] != "embed"
+            ):  # the writes count again what was embedded in advance
                 tokens += line["tokens_in"] + line["tokens_out"]
                 calls += sum(line["calls"].values())
                 seconds += line["own_cpu_seconds"] + line["provider_seconds"]
