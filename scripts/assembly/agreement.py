@@ -62,7 +62,7 @@ def agreed(
     if local is not None:
         speed = pace(local.base_url, models.memory.name)
         planned = at_pace(planned, speed, cfg.endpoint.max_output_tokens or 512)
-    if cfg.profile_name == "paper" or planned.usd:
+    if cfg.profile_name == "paper" or (models.paid and planned.usd != 0.0):  # None: a price of another model is unknown
         return confirmed(cfg, planned), planned
     print("\n".join([planned.duration.text, *planned.failures]), file=sys.stderr)
     return True, planned

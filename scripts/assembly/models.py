@@ -143,11 +143,9 @@ class Models:
     @property
     def paid_names(self) -> list[str]:
         """Names of the models of all roles, and of the further judges built so far, whose calls are known to cost money."""
-        every = [self.memory, self.reader, self.judge, self.probe, *self.by_name.values()]
-        chat = {model.name: model.prices.cost(1, 1) for model in every if model.prices is not None}
-        prices = self.embedder.prices
-        embedder = {} if prices is None else {self.embedder.name: prices.cost(1, 0)}
-        return [name for name, cost in {**chat, **embedder}.items() if cost]
+        chat = (self.memory, self.reader, self.judge, self.probe, *self.by_name.values())
+        every = [(model.name, model.prices) for model in chat] + [(self.embedder.name, self.embedder.prices)]
+        return list(dict.fromkeys(name for name, prices in every if prices is not None and _has_price(prices)))
 
     @property
     def prices(self) -> dict[str, Price]:
@@ -176,6 +174,11 @@ class Models:
         roles |= {f"judge {name}": model for name, model in self.by_name.items() if id(model) not in in_roles}
         names = [role for role, model in roles.items() if model.stand_in]
         return [*names, "embedder"] if self.embedder.stand_in else names
+
+
+def _has_price(prices: ModelSettings) -> bool:
+    """Whether calls of a model are known to cost money, also if only one of its prices is known."""
+    return any((prices.usd_per_million_in, prices.usd_per_million_cached, prices.usd_per_million_out))
 
 
 def _discounted(cost: Price, discount: float) -> Price:

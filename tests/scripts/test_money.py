@@ -161,6 +161,27 @@ def test_a_plan_is_agreed_to_in_every_profile_once_a_model_costs_something(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("prices", "reader", "judge"),
+    [
+        ("prices={m: free, e: free, r: {in: 1, out: 10}}", "r", "j"),
+        ("prices={m: free, e: free, r: {in: 1}, j: free}", "r", "j"),
+        ("prices={m: free, e: free}", "gpt-4o-mini", "gpt-4o-mini-2024-07-18"),
+    ],
+    ids=["another without a price", "half a price", "one name with and without a price"],
+)
+@pytest.mark.usefixtures("no_terminal")
+def test_a_plan_with_an_unknown_price_is_agreed_to_if_another_price_is_known(
+    mock: tuple[Mock, str], tmp_path: Path, capsys: pytest.CaptureFixture[str], prices: str, reader: str, judge: str
+) -> None:
+    server, url = mock
+    own = [f"models.reader={reader}", f"models.judge={judge}", "memory=recency", "data.size=2", "endpoint.probe=false"]
+    assert run_single(composed("config", settings(url, tmp_path, *own, prices))) == 3
+    assert "total unknown" in capsys.readouterr().out
+    assert asked(server) == 0
+
+
+@pytest.mark.slow
 def test_a_cap_leaves_complete_rows_and_the_last_line_says_how_to_go_on(
     mock: tuple[Mock, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
