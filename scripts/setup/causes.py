@@ -15,6 +15,7 @@ from eval.files.store import read_lines
 
 DOCTOR = "`make doctor BASE_URL=… MODEL=…` shows what the endpoint accepts and writes settings that fit"
 REMEDIES: tuple[tuple[str, str], ...] = (
+    (r"replay: the cache", "the recorded run has not made this call; the same command without replay=true makes it"),
     (r"no key for", "set the environment variable it names (endpoint.key_env chooses another)"),
     (
         r"cannot connect|connection refused|Connect call failed|Cannot connect",
@@ -24,6 +25,7 @@ REMEDIES: tuple[tuple[str, str], ...] = (
         r"HTTP 40[13]\b",
         "the endpoint refuses the key: check the environment variable that endpoint.key_env names (default OPENAI_API_KEY)",
     ),
+    (r"HTTP 402\b", "the account has no credit left: top it up; the same command goes on from there"),
     (r"HTTP 404.*\bmodel\b", "the endpoint does not serve this model: correct the name (make … MODEL=)"),
     (r"HTTP 40[45]\b", "the path is wrong: endpoint.base_url usually ends in /v1"),
     (

@@ -19,6 +19,8 @@ def test_each_cause_has_its_remedy(subtests: pytest.Subtests) -> None:
         ("answer: ModelError: no key for https://x/v1: set the environment variable JUDGE_KEY", "set the environment"),
         ("http://x/v1/chat/completions: cannot connect (refused); is the server running?", "start the server"),
         ('https://x/v1/chat/completions: HTTP 401: {"error": "bad key"}', "refuses the key"),
+        ('https://x/v1/chat/completions: HTTP 402: {"error": "Insufficient balance"}', "top it up"),
+        ("answer: ModelError: replay: the cache c.sqlite has no answer for this reader call", "without replay=true"),
         ("https://x/chat/completions: HTTP 404: 404 page not found", "ends in /v1"),
         ('https://x/v1/chat/completions: HTTP 404: {"error": {"message": "The model `m` does not exist"}}', "MODEL="),
         ("https://x/v1: HTTP 400: response_format json_schema is not supported", "json_output"),
