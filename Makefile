@@ -101,8 +101,9 @@ conformance: $(VENV)/.installed ## write test facts through a memory's own inter
 product: $(VENV)/.installed ## install a released memory product into an environment of its own: NAME=mem0ai (without NAME: list them; NAME=all says their sizes first)
 	$(PY) -m scripts product $(NAME)
 
-gateway: $(VENV)/.installed ## an OpenAI-compatible server in front of our cache and meter: BASE_URL= MODEL= EMBEDDER= KEY_ENV= ARGS="--mode replay"
-	$(PY) -m scripts gateway $(call option,MODEL,--model) $(call option,BASE_URL,--base-url) $(call option,EMBEDDER,--embedder) $(call option,KEY_ENV,--key-env) $(ARGS)
+gateway: $(VENV)/.installed ## an OpenAI-compatible server in front of our cache and meter: BASE_URL= MODEL= EMBEDDER= KEY_ENV= MAX_USD= PRICES= ARGS="--mode replay"
+	$(PY) -m scripts gateway $(call option,MODEL,--model) $(call option,BASE_URL,--base-url) $(call option,EMBEDDER,--embedder) $(call option,KEY_ENV,--key-env) \
+	  $(call option,MAX_USD,--max-usd) $(call option,PRICES,--prices) $(ARGS)
 
 doctor: $(VENV)/.installed ## what an endpoint takes, ignores and leaves out: BASE_URL= MODEL= EMBEDDER= KEY_ENV=; writes conf/llm/<name>.yaml
 	$(PY) -m scripts doctor $(call option,MODEL,--model) $(call option,BASE_URL,--base-url) $(call option,EMBEDDER,--embedder) \
@@ -162,7 +163,8 @@ sweep: $(VENV)/.installed ## a sweep of a paper, resumed where it stopped: SWEEP
 	$(PY) -m scripts sweep sweep=$(or $(SWEEP),segtree_propagation) $(OVERRIDES) $(ARGS)
 
 claims: $(VENV)/.installed ## audit published scores from the answers that their owners published: DATA= (fetch SET=answers gets them)
-	$(PY) -m scripts claims $(call option,DATA,--data) $(call option,RESULTS,--results) $(ARGS)
+	$(PY) -m scripts claims $(call option,DATA,--data) $(call option,RESULTS,--results) $(ARGS) \
+	  $(call given,MAX_USD,max_usd) $(call given,PRICES,prices) $(call given,YES,yes)
 
 claims-site: $(VENV)/.installed ## the same audit as a static site, to open in a browser or to publish: DATA= ARGS="--url https://… --contact …"
 	$(PY) -m scripts claims-site --date "$$(date +%F)" $(call option,DATA,--data) $(call option,RESULTS,--results) $(ARGS)

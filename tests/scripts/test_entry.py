@@ -221,6 +221,13 @@ def test_make_gives_a_url_and_names_with_any_character_to_the_command_as_one_wor
     assert f"endpoint.base_url={url}" in judged
 
 
+def test_make_gives_the_cap_and_the_prices_to_commands_that_spend_without_a_profile() -> None:
+    given = words("gateway", "MODEL=m", "MAX_USD=3", "PRICES=p q.yaml")
+    assert given == ["gateway", "--model", "m", "--max-usd", "3", "--prices", "p q.yaml"]
+    given = words("claims", "MAX_USD=3", "PRICES=p q.yaml", "YES=1", "ARGS=--judge mem0")
+    assert given == ["claims", "--judge", "mem0", "max_usd=3", "prices=p q.yaml", "yes=1"]
+
+
 def test_make_names_a_python_that_does_not_fit_before_pip_starts(tmp_path: Path) -> None:
     shutil.copy(ROOT / "Makefile", tmp_path)
     for name in ("pyproject.toml", "constraints.txt"):
