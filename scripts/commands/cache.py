@@ -96,7 +96,9 @@ def fault(table: str, row: tuple[Any, ...]) -> str:
         vector = vector_of(row[1])
         if vector is None:
             return "vectors that are zero, not finite or torn"
-        return "" if abs(float(np.linalg.norm(vector)) - 1.0) < 1e-3 else "vectors not of unit length"
+        return (
+            "" if abs(float(np.linalg.norm(vector.astype(np.float64))) - 1.0) < 1e-3 else "vectors not of unit length"
+        )
     completion = completion_of(row[1])
     if completion is None:
         return "answers that cannot be decoded"
@@ -296,6 +298,10 @@ def _opened(path: Path, *, alone: bool = False) -> sqlite3.Connection:
             held = _tables(connection)
         except DAMAGE:
             connection.close()
+            if "unable to open" in str(error):
+                raise RunError(
+                    f"{path} cannot be opened ({error}): SQLite writes a file next to it; if its folder is read-only, copy the cache"
+                ) from error
             raise RunError(
                 f"{path} is not a readable cache ({error}); move it away: nothing that is in the run folders is lost"
             ) from error

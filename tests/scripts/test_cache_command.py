@@ -159,6 +159,33 @@ def test_a_file_that_is_no_cache_is_refused_and_left_alone(tmp_path: Path, capsy
     assert sorted(each.name for each in tmp_path.iterdir()) == ["note.sqlite", "other.sqlite"]
 
 
+@pytest.mark.parametrize("command", ["check", "stats", "repair", "pack"])
+def test_a_cache_in_a_read_only_folder_is_not_called_unreadable(
+    path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    def refused(*_: object) -> None:  # as SQLite says, which cannot write its files next to the cache
+        raise sqlite3.OperationalError("unable to open database file")
+
+    monkeypatch.setattr("scripts.commands.cache._tables", refused)
+    code, said = run(capsys, command, path)
+    assert code == 2
+    assert "read-only, copy the cache" in said
+    assert "move it away" not in said
+
+
+def test_a_damaged_vector_of_huge_numbers_is_found_without_a_warning(
+    path: Path, capsys: pytest.CaptureFixture[str], recwarn: pytest.WarningsRecorder
+) -> None:
+    with closing(sqlite3.connect(path)) as connection:
+        huge = np.asarray([3e38, 3e38], dtype=np.float32).tobytes()
+        connection.execute("UPDATE vectors SET vector = ? WHERE key = ?", (huge, key(3)))
+        connection.commit()
+    code, said = run(capsys, "check", path)
+    assert code == 1
+    assert "1 vectors not of unit length" in said
+    assert not recwarn.list
+
+
 def test_a_cache_in_use_is_not_repaired(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     store = CacheStore(path)
     code, said = run(capsys, "repair", path)
