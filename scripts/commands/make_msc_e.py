@@ -349,11 +349,14 @@ def _model(args: argparse.Namespace) -> LLM:
     from memsys.llm.cache import CachedLLM
     from memsys.llm.client import Client
     from memsys.llm.endpoint import Endpoint, EndpointLimits
+    from memsys.llm.network import is_local
     from memsys.llm.pricing import ModelSettings, Purse
     from memsys.llm.store import CacheStore
     from scripts.setup.options import model_option
 
     settings = ModelSettings(**(model_option("llm", args.model).get("settings") or {"model": args.model}))
+    if args.max_usd is None and settings.cost(1, 1) and not is_local(args.base_url):
+        raise RunError(f"{args.base_url} costs money: say how much may be spent, such as --max-usd 5")
     purse = Purse(args.max_usd)
     endpoint = Endpoint(args.base_url, EndpointLimits(in_flight=args.threads), key_env=args.key_env, purse=purse)
     return CachedLLM(Client(endpoint, settings), CacheStore(args.out / "cache.sqlite"), settings, endpoint.label)
@@ -431,7 +434,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--retries", type=whole(0), default=5, help="further attempts at a reply that can be used")
     parser.add_argument("--threads", type=whole(1), default=16, help="conversations written at the same time")
     parser.add_argument("--prompts-dir", type=Path, help="a folder laid over memsys/prompts")
-    parser.add_argument("--max-usd", type=amount(0), help="spending cap of this start")
+    parser.add_argument("--max-usd", type=amount(0), help="spending cap of this start; needed where a call has a price")
     return parser
 
 

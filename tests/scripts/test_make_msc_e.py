@@ -353,6 +353,18 @@ def test_a_model_without_an_endpoint_is_refused(half: list[str], tmp_path: Path)
         main(["--out", str(tmp_path), *half])
 
 
+def test_a_model_with_a_price_on_another_machine_needs_a_cap(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    paid = ["--model", "gpt-4o-mini", "--base-url", "https://api.example/v1", "--conversations", "1"]
+    assert main(["--out", str(tmp_path), *paid, "--retries", "0"]) == 2
+    assert (
+        "https://api.example/v1 costs money: say how much may be spent, such as --max-usd 5" in capsys.readouterr().err
+    )
+    assert not list(tmp_path.rglob("*.parts"))
+
+
 @pytest.fixture
 def endpoint() -> Iterator[tuple[str, list[dict[str, Any]]]]:
     """An OpenAI-compatible server that continues chats properly, and the bodies that it was sent."""
