@@ -117,6 +117,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return verb(name, sys.argv[1:])
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else int(end.code is not None)
+    except KeyboardInterrupt:  # while modules were imported, before `guarded` handles signals: nothing was begun
+        print("stopped before anything was begun", file=sys.stderr)
+        return 130
 
 
 def _show(text: str) -> None:

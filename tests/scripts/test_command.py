@@ -158,6 +158,18 @@ def test_an_unknown_verb_is_refused_in_one_line(capsys: pytest.CaptureFixture[st
     assert capsys.readouterr().err == "error: no verb called 'qqq'; `memsys-bench help` lists them\n"
 
 
+def test_ctrl_c_while_modules_are_imported_is_one_line(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(name: str) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("sys.argv", [])
+    monkeypatch.setattr(command, "import_module", interrupted)
+    assert main(["run", "bm25", "locomo"]) == 130
+    assert capsys.readouterr().err == "stopped before anything was begun\n"
+
+
 def test_every_file_of_commands_is_a_verb_of_a_known_group() -> None:
     files = {path.stem.replace("_", "-") for path in (ROOT / "scripts/commands").glob("[!_]*.py")}
     assert set(verbs("GROUP")) == files
