@@ -73,9 +73,9 @@ class ProbeReply:
         return found if isinstance(found, Mapping) else {}
 
     def tokens(self, name: str) -> int:
-        """A token count of the reply's usage; 0 if the endpoint reports none."""
+        """A token count of the reply's usage; 0 if the endpoint reports none, or a negative one."""
         found = self.usage.get(name)
-        return found if isinstance(found, int) and not isinstance(found, bool) else 0
+        return max(0, found) if isinstance(found, int) and not isinstance(found, bool) else 0
 
 
 class EndpointProbe:

@@ -24,9 +24,9 @@ from scripts.mock.quirks import SETS, Quirks
 from scripts.setup.doctor_report import chat_file, file_name, table, write
 from scripts.setup.launch import composed
 from scripts.setup.options import CONF, load_option
-from scripts.setup.probe_calls import EndpointProbe
+from scripts.setup.probe_calls import EndpointProbe, ProbeReply
 from scripts.setup.probe_embedding import examine_embedder
-from scripts.setup.probes import Examination, examine, pace
+from scripts.setup.probes import Examination, examine, pace, reported
 
 
 @contextmanager
@@ -304,3 +304,8 @@ def test_a_reply_that_ends_before_the_limit_by_itself_does_not_show_that_the_lim
     with serving(application(mock)) as url, EndpointProbe(url, "NO_SUCH_VARIABLE", settings=ModelSettings("m")) as line:
         _, finding = probes.token_limit(line, ModelSettings("m"))
     assert finding.found == "not known: the reply had 3 tokens where 8 were allowed"
+
+
+def test_negative_token_counts_are_no_reported_usage() -> None:
+    reply = ProbeReply(200, {"usage": {"prompt_tokens": -100, "completion_tokens": -10}}, "", 0.1)
+    assert [one.found for one in reported(reply, [reply])] == ["not reported"]
