@@ -44,9 +44,7 @@ def table_card(table: Table, runs: Mapping[Path, RunRecord]) -> str:
                 continue
             pair = table.pairs.get((row.name, place))
             tested = "–" if pair is None else pair.untested if pair.p is None else f"{pair.p:.3f}"
-            lines.append(
-                f"| {_line(row.title)} | {_line(f'{column.title} · {column.metric}')} | {_line(shown(cell))} | {tested} |"
-            )
+            lines.append(f"| {_line(row.title)} | {_line(column.heading)} | {_line(shown(cell))} | {tested} |")
     return "\n".join(
         [*map(visible, lines), "", *(run_card(folder, record, level=2) for folder, record in runs.items())]
     )

@@ -209,6 +209,11 @@ class Column:
         answerable = dataset.get("answerable", ANSWERABLE)
         return cls(dataset["name"], dataset["title"], metric, questions, dataset["aggregate"][0], answerable)
 
+    @property
+    def heading(self) -> str:
+        """Data set and metric, above the column in Markdown."""
+        return f"{self.title} · {self.metric}"
+
     def groups(self, questions: Sequence[Asked]) -> list[str]:
         """The unit that the mean weighs equally: each question's group, from which `eval.statistics.stats.weights` makes weights."""
         names = {"question": lambda _: "", "case": lambda each: each.cluster, "category": lambda each: each.category}

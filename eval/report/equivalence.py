@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 
+from eval.report.counted import counted
 from eval.statistics.stats import Interval, t_point
 
 MARGIN = 0.02
@@ -186,5 +187,5 @@ def left_open(questions: int, most: int) -> str:
     for builds in range(1, most + 1):
         gaps = open_gaps(runs, builds)
         text = "none" if gaps is None else f"{100 * gaps[0]:.1f} to {100 * gaps[1]:.1f} points"
-        parts.append(f"{text} with {builds} build{'s' * (builds > 1)}")
+        parts.append(f"{text} with {counted(builds, 'build')}")
     return f"gaps from published numbers that stay open if {FLIPS:.0%} of scores change from run to run: {', '.join(parts)}"

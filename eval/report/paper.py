@@ -269,11 +269,10 @@ def _ceilings(table: Table, rows: Sequence[Row], places: Sequence[int]) -> list[
 
 def _tested(table: Table, places: Sequence[int]) -> list[str]:
     """The test behind the marks of these columns of one data set."""
-    reference = next((row.title for row in table.rows if row.name == table.reference), "")
     said = {table.columns[place].metric: " ".join(how_tested(table, place)) for place in places}
     lines = [f"{metric}: {text}" for metric, text in said.items() if text]
-    if any(place in table.tests for place in places):
-        lines.insert(0, f"* p < .05, ** p < .01, *** p < .001 against {reference} (†).")
+    if (reference := table.reference_row) is not None and any(place in table.tests for place in places):
+        lines.insert(0, f"* p < .05, ** p < .01, *** p < .001 against {reference.title} (†).")
     return lines
 
 

@@ -66,7 +66,7 @@ def paper_grid(table: Table, width: int = 100, elsewhere: str = "") -> Group:
     ruled = next((place for place, row in enumerate(table.rows) if row.ruled), len(table.rows))
     above = {row.name for row in table.rows[:ruled]}
     rows = [row for row in asked_rows(table) if row.name in above or row.name in (table.wanted or ())]
-    entries = {place: [_entry(table, row, place) for row in rows] for place in places}
+    entries = {place: [Entry.of(table, row, place) for row in rows] for place in places}
     parts: list[Text | Grid] = [Text(fitting(table.title, width), style="bold"), *usable(table)]
     form, groups = _fit(entries, [row.title for row in rows], width)
     for group in groups:
@@ -83,10 +83,6 @@ def paper_grid(table: Table, width: int = 100, elsewhere: str = "") -> Group:
     elif elsewhere:
         lines.append(elsewhere)
     return Group(*parts, Text(""), *(Text(line, style="dim") for line in lines))
-
-
-def _entry(table: Table, row: Row, place: int) -> Entry:
-    return Entry(row, row.cells[place], table.pairs.get((row.name, place)), row.name == table.reference, None, "")
 
 
 def _widths(entries: Sequence[Entry], form: Sequence[Field]) -> list[int]:
@@ -157,10 +153,9 @@ def _legend(table: Table, form: Sequence[Field]) -> list[str]:
         else ""
     )
     lines = [f"ours: mean{interval}; paper: the published number; {NONE}: no score."]
-    reference = next((row.title for row in table.rows if row.name == table.reference), None)
-    if any(pair.p is not None for pair in table.pairs.values()):
-        lines.append(f"*: differs from {reference} (adjusted p < .05).")
-    verdicts = {BRIEF.text(_entry(table, row, place)) for row in table.rows for place in printed_places(table)} - {""}
+    if (reference := table.reference_row) is not None and any(pair.p is not None for pair in table.pairs.values()):
+        lines.append(f"*: differs from {reference.title} (adjusted p < .05).")
+    verdicts = {BRIEF.text(Entry.of(table, row, place)) for row in table.rows for place in printed_places(table)} - {""}
     if BRIEF in form or verdicts != {"n/c"}:
         return [*lines, *comparability(table)]
     return [*lines, *(line.replace("n/c: not", "None is") for line in comparability(table))]

@@ -129,7 +129,7 @@ def qualified(verdict: str, qualifier: str) -> str:
     Args:
         qualifier: a further difference, such as `prompts ours`; empty if there is none.
     """
-    compares = verdict not in ("missing", "not published") and not verdict.startswith("not comparable")
+    compares = verdict not in ("missing", "not published") and not verdict.startswith(NOT_COMPARABLE)
     return f"{verdict}, {qualifier}" if qualifier and compares else verdict
 
 

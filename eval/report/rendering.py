@@ -105,7 +105,7 @@ def shown(cell: AnyCell, category: str = ALL, *, published: bool = True) -> str:
 
 def markdown(table: Table) -> str:
     """The whole table in Markdown."""
-    header = ["Memory", *(f"{column.title} · {column.metric}" for column in table.columns)]
+    header = ["Memory", *(column.heading for column in table.columns)]
     rows: list[list[str]] = []
     for row in table.rows:
         rows += [["—"] * len(header)] if row.ruled else []
@@ -135,15 +135,12 @@ def _categories(table: Table) -> list[str]:
             continue
         titles = [column.answerable_title if name == ANSWERABLE else name for name in names]
         rows = [
-            [
-                row.title,
-                *(shown(row.cells[place], name, published=False) for name in names),
-            ]
+            [row.title, *(shown(row.cells[place], name, published=False) for name in names)]
             for row in table.rows
             if isinstance(row.cells[place], Cell)
         ]
         if rows:
-            parts += ["", f"## {column.title} · {column.metric}, by category", "", grid(["Memory", *titles], rows)]
+            parts += ["", f"## {column.heading}, by category", "", grid(["Memory", *titles], rows)]
     return parts
 
 
@@ -155,16 +152,16 @@ def _differences(table: Table) -> list[str]:
     ]
     if not rows:
         return []
-    header = ["Memory", *(f"{column.title} · {column.metric}" for column in table.columns)]
-    reference = next(row.title for row in table.rows if row.name == table.reference)
+    header = ["Memory", *(column.heading for column in table.columns)]
+    assert table.reference_row is not None, "a row is compared with it"
     notes = [
-        f"- {column.title} · {column.metric}: {' '.join(lines)}"
+        f"- {column.heading}: {' '.join(lines)}"
         for place, column in enumerate(table.columns)
         if (lines := how_tested(table, place))
     ]
     return [
         "",
-        f"## Paired difference from {reference}: mean {{by case}} [by question]",
+        f"## Paired difference from {table.reference_row.title}: mean {{by case}} [by question]",
         "",
         "p: t-test by case, for the pair alone. could be: with the missing answers, whatever they are worth. n: pairs of answers.",
         "",

@@ -117,7 +117,7 @@ NO_SPREAD = "no spread"
 
 def only_about(histories: int) -> str:
     """The note on a difference over fewer than five histories: a test over questions says nothing about other histories."""
-    return f"about {'this 1 history' if histories == 1 else f'these {histories} histories'} alone"
+    return f"about {'this' if histories == 1 else 'these'} {counted(histories, 'history')} alone"
 
 
 @dataclass(frozen=True)
@@ -156,10 +156,17 @@ class Table:
     @property
     def missing_share(self) -> float:
         """The largest share of unscored questions in a cell, over the rows that the user requested."""
-        rows = [row for row in self.rows if self.wanted is None or row.name in self.wanted]
-        return max(
-            (cell.counts().missing_share for row in rows for cell in row.cells if isinstance(cell, Cell)), default=0.0
-        )
+        cells = [cell for row in self.rows if self.requests(row) for cell in row.cells if isinstance(cell, Cell)]
+        return max((cell.counts().missing_share for cell in cells), default=0.0)
+
+    def requests(self, row: Row) -> bool:
+        """Whether the user requested a row."""
+        return self.wanted is None or row.name in self.wanted
+
+    @property
+    def reference_row(self) -> Row | None:
+        """The row that the others are compared with; None where the table has none."""
+        return next((row for row in self.rows if row.name == self.reference), None)
 
     @cached_property
     def primaries(self) -> tuple[int, ...]:
@@ -212,7 +219,7 @@ class Table:
     def _compared(self) -> Mapping[tuple[str, int], tuple[Cell, Cell, Pair]]:
         """By row and column: the cell, that of the reference, and their pair before the tests of all pairs are adjusted together."""
         compared: dict[tuple[str, int], tuple[Cell, Cell, Pair]] = {}
-        reference = next((row for row in self.rows if row.name == self.reference), None)
+        reference = self.reference_row
         if reference is None:
             return compared
         for row in (each for each in self.rows if each is not reference):
@@ -231,7 +238,7 @@ class Table:
                     untested = only_about(gap.clusters)
                 elif place not in self.primaries:
                     untested = EXPLORATORY
-                elif self.wanted is not None and row.name not in self.wanted:
+                elif not self.requests(row):
                     untested = NOT_ASKED
                 elif any(isinstance(each, BestOf) and not each.held_out for each in (cell, other)):
                     untested = CHOSEN
@@ -295,17 +302,14 @@ def detectable_lines(table: Table) -> list[str]:
             f"Detectable difference between two rows of {column.title}, {column.metric}, at {POWER:.0%} power "
             f"({counted(len(column.questions), 'question')}, {counted(len(sizes), 'case')})"
         )
-        planned_pairs = len([row for row in table.rows if table.wanted is None or row.name in table.wanted]) - 1
-        pairs = max(1, planned_pairs if table.reference else 1)
+        pairs = max(1, sum(map(table.requests, table.rows)) - 1 if table.reference else 1)
         if len(sizes) < ENOUGH_CLUSTERS:
             lines.append(f"{start}: none; differences are {only_about(len(sizes))}.")
         elif place in table.tests:
             level = f"at the level of {family_of(table, place)}"
             lines.append(f"{start}: {shown(column_detects(table, place))} ({level}).")
         elif (assumed := planned(list(sizes.values()), level_of(len(table.testable)) / pairs)) is not None:
-            family = (
-                f"{pairs} pair{'s' * (pairs > 1)} on {len(table.testable)} data set{'s' * (len(table.testable) > 1)}"
-            )
+            family = f"{counted(pairs, 'pair')} on {counted(len(table.testable), 'data set')}"
             lines.append(f"{start}: {shown(assumed[0])} ({assumed[1]}; for {family}).")
     scored = [cell for row in table.rows for cell in row.cells if isinstance(cell, Cell) and cell.score_files]
     return [*lines, *([ONE_BUILD] if scored and all(len(cell.score_files) == 1 for cell in scored) else [])]
@@ -330,7 +334,7 @@ def family_of(table: Table, place: int) -> str:
     names, tested = table.tests[place]
     columns = len(table.testable)
     over = f", Šidák over {columns} data sets" if columns > 1 else ""
-    return f"{len(names)} pair{'s' * (len(names) > 1)}, {tested.method}{over}"
+    return f"{counted(len(names), 'pair')}, {tested.method}{over}"
 
 
 def how_tested(table: Table, place: int) -> list[str]:
@@ -428,15 +432,14 @@ def correction_lines(table: Table) -> list[str]:
     for place, column in enumerate(table.columns):
         cells = [row.cells[place] for row in table.rows]
         judged = [cell for cell in cells if isinstance(cell, Cell) and cell.correction is not None]
-        name = f"{column.title} · {column.metric}"
         for why in dict.fromkeys(fixed for cell in judged if isinstance(fixed := cell.corrected(), str)):
-            reasons.setdefault(why, []).append(name)
+            reasons.setdefault(why, []).append(column.heading)
         card = next((cell.correction.card for cell in judged if cell.correction is not None), None)
         if card is not None and card.rejected is not None and card.accepted is not None:
             errors = (
                 f"rejects {shown_share(card.rejected)} of right answers ({counted(card.rejected.n, 'probe')}), "
                 f"accepts {shown_share(card.accepted)} of wrong ones ({card.accepted.n})"
             )
-            cards.setdefault(errors, []).append(name)
+            cards.setdefault(errors, []).append(column.heading)
     lines = [f"Judge card: {', '.join(names)}: {errors}. {CONDITION}" for errors, names in cards.items()]
     return [*lines, *(f"Not corrected ({', '.join(names)}): {why}." for why, names in reasons.items())]

@@ -60,9 +60,15 @@ class Entry:
     cell: AnyCell
     pair: Pair | None
     reference: bool
-    spent: Costs | None
+    spent: Costs | None = None
     """Costs of the run; None without a run, and in all columns of a data set but the first."""
-    dollars: str
+    dollars: str = ""
+
+    @classmethod
+    def of(cls, table: Table, row: Row, place: int, spent: Costs | None = None, dollars: str = "") -> Entry:
+        """The entry of a row in the column of this number."""
+        pair = table.pairs.get((row.name, place))
+        return cls(row, row.cells[place], pair, row.name == table.reference, spent, dollars)
 
     @property
     def star(self) -> str:
@@ -98,8 +104,7 @@ def terminal(table: Table, width: int = 100, *, wide: bool = False) -> Group:
 
 def asked_rows(table: Table) -> list[Row]:
     """The rows that the user requested, and other rows that earlier runs have scored."""
-    wanted = table.wanted
-    return [row for row in table.rows if wanted is None or row.name in wanted or any(map(estimate_of, row.cells))]
+    return [row for row in table.rows if table.requests(row) or any(map(estimate_of, row.cells))]
 
 
 def usable(table: Table) -> Iterator[Text]:
@@ -117,16 +122,15 @@ def _legend(table: Table) -> list[str]:
     ]
     if any(isinstance(cell, Cell) and len(cell.score_files) > 1 for row in table.rows for cell in row.cells):
         lines.append("Several builds: a score is their mean; tokens and $ are those of the first.")
-    reference = next((row.title for row in table.rows if row.name == table.reference), None)
-    if reference is not None and table.pairs:
+    if (reference := table.reference_row) is not None and table.pairs:
         lines.append(
-            f"Δ: paired difference from {reference} (p by case, p adjusted over the family); *: adjusted p < .05."
+            f"Δ: paired difference from {reference.title} (p by case, p adjusted over the family); *: adjusted p < .05."
         )
         families = {family_of(table, place): table.columns[place].title for place in table.tests}
         lines += [f"{title}: {family}." for family, title in families.items()]
         reasons = {pair.untested for pair in table.pairs.values()}
-        lines += [f"No p, no star: {', '.join(each)}." if (each := [why for why in NO_STAR if why in reasons]) else ""]
-    lines = [line for line in lines if line]
+        if silent := [why for why in NO_STAR if why in reasons]:
+            lines.append(f"No p, no star: {', '.join(silent)}.")
     return [*lines, *comparability(table)]
 
 
@@ -157,9 +161,8 @@ def _block(table: Table, rows: Sequence[Row], dataset: str, width: int, wide: bo
     sections: dict[int, list[Entry]] = {place: [] for place in places}
     for place, entries in sections.items():
         for row in rows:
-            own: tuple[Costs | None, str] = spent.get(row.name, (None, "")) if place == places[0] else (None, "")
-            pair = table.pairs.get((row.name, place))
-            entries.append(Entry(row, row.cells[place], pair, row.name == table.reference, *own))
+            own = spent.get(row.name, ()) if place == places[0] else ()
+            entries.append(Entry.of(table, row, place, *own))
     layout = _layout(rows, list(sections.values()), width, wide)
     yield _header(layout)
     for place, entries in sections.items():
@@ -221,10 +224,7 @@ def _verdict(entry: Entry) -> str:
 
 
 def _reason(cell: AnyCell) -> str:
-    if isinstance(cell, str) or cell.published is None:
-        return ""
-    verdict = cell.verdict()
-    return verdict.removeprefix(NOT_COMPARABLE) if verdict.startswith(NOT_COMPARABLE) else ""
+    return "" if isinstance(cell, str) or cell.published is None else cell.why_not
 
 
 def _cost(name: str, digits: int) -> Callable[[Entry], str]:
