@@ -7,16 +7,16 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from eval.analysis.costs import COST_COLUMNS, costs, effort_missing, phases
 from eval.files.imported import NOT_RECORDED, described
 from eval.files.run_folder import COMPLETE, RunFolder, RunRecord, is_complete, read_predictions
-from eval.files.store import read_lines, read_record
+from eval.files.store import read_record
 from eval.judging.score_files import graded_files
-from eval.report.cell import Asked, Column, cells
+from eval.report.cell import Column, answered, cells
 from eval.report.counted import counted
 from eval.report.rendering import cell_text, cost_texts, shown
 from eval.report.tables import Table
@@ -120,7 +120,7 @@ def _seeds(record: RunRecord) -> list[str]:
 
 
 def _scores(folder: Path, record: RunRecord) -> list[str]:
-    questions = _questions(folder)
+    questions = answered([folder])
     column = Column(record.dataset["name"], record.dataset["name"], "", questions)
     lines = ["| score file | score | judge's model | judge's prompts |", "|---|---|---|---|"]
     for path, cell in cells(column, folder, graded_files(folder), lambda path: path.stem).items():
@@ -134,36 +134,21 @@ def _scores(folder: Path, record: RunRecord) -> list[str]:
         "",
         "mean {95 % by case} [95 % by question] · scored/unscored/errored/not reached, over the questions that the run has a line for.",
     ]
-    lines += _detectable(questions)
+    if (assumed := planned(list(Counter(asked.cluster for asked in questions).values()))) is not None:
+        least = difference_shown(assumed[0])
+        lines.append(f"Detectable difference from another memory at 80 % power: {least} ({assumed[1]}).")
     if (facts := record.imported).get("without_answer"):
         lines.append(f"{facts['without_answer']} of {facts['questions']} questions have no answer in the file.")
     return lines
 
 
-def _detectable(questions: Sequence[Asked]) -> list[str]:
-    assumed = planned(list(Counter(asked.cluster for asked in questions).values()))
-    if assumed is None:
-        return []
-    return [f"Detectable difference from another memory at 80 % power: {difference_shown(assumed[0])} ({assumed[1]})."]
-
-
-def _questions(folder: Path) -> tuple[Asked, ...]:
-    """The questions that the run has a line for; categories and evidence are in the data and are not known here."""
-    asked: list[Asked] = []
-    for case in RunFolder(folder).cases():
-        known = read_record(case / COMPLETE) if is_complete(case) else {}
-        asked += [
-            Asked(answer.case_id, answer.question_id, "", str(known.get("cluster") or answer.case_id), True, False)
-            for answer in read_predictions(case).values()
-        ]
-    return tuple(asked)
-
-
 def _outcomes(folder: Path) -> list[str]:
-    answers = [answer for case in RunFolder(folder).cases() for answer in read_predictions(case).values()]
+    cases = RunFolder(folder).cases()
+    answers = [answer for case in cases for answer in read_predictions(case).values()]
     counts = Counter(answer.outcome for answer in answers)
     recalled = f"{counts['recalled']} scored by their recall only, " if counts["recalled"] else ""
-    open_cases = sum(not is_complete(case) for case in RunFolder(folder).cases())
+    complete = [read_record(case / COMPLETE) for case in cases if is_complete(case)]
+    open_cases = len(cases) - len(complete)
     lines = [
         f"- {counted(len(answers), 'question')}: {counts['answered']} answered, {recalled}{counted(counts['error'], 'error')}, "
         f"{counts['aborted']} aborted, "
@@ -172,10 +157,7 @@ def _outcomes(folder: Path) -> list[str]:
     lines += [f"- Not finished: {counted(open_cases, 'case')} without a case.json."] if open_cases else []
     errors = Counter(" ".join(answer.error.split())[:120] for answer in answers if answer.outcome == "error")
     lines += [f"- {count} × {_line(error)}" for error, count in errors.most_common(5)]
-    notes = sum(len(line.get("notes", ())) for path in RunFolder(folder).written(COMPLETE) for line in read_lines(path))
-    dropped = sum(
-        len(line.get("dropped_turns", ())) for path in RunFolder(folder).written(COMPLETE) for line in read_lines(path)
-    )
+    notes, dropped = (sum(len(record.get(name, ())) for record in complete) for name in ("notes", "dropped_turns"))
     return [
         *lines,
         f"- Data: {counted(notes, 'note')} of the loader, {counted(dropped, 'turn')} dropped by the unit rule.",

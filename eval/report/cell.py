@@ -15,7 +15,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from data_loaders.schema import Case
-from eval.files.run_folder import RunFolder, read_predictions, run_of
+from eval.files.run_folder import COMPLETE, RunFolder, is_complete, read_predictions, run_of
+from eval.files.store import read_record
 from eval.judging.answer_forms import is_refusal
 from eval.judging.judge_card import Corrected, Correction
 from eval.judging.score_files import read_scores
@@ -80,6 +81,17 @@ def asked(cases: Iterable[Case]) -> tuple[Asked, ...]:
         for case in cases
         for question, gold in case.questions
     )
+
+
+def answered(folders: Iterable[Path]) -> tuple[Asked, ...]:
+    """The questions that run folders have a line for, each once; categories and evidence are in the data and are not known here."""
+    clusters: dict[tuple[str, str], str] = {}
+    for folder in folders:
+        for case in RunFolder(folder).cases():
+            cluster = read_record(case / COMPLETE).get("cluster") if is_complete(case) else None
+            for prediction in read_predictions(case).values():
+                clusters.setdefault((prediction.case_id, prediction.question_id), str(cluster or prediction.case_id))
+    return tuple(Asked(*key, "", cluster, True, False) for key, cluster in clusters.items())
 
 
 def refusals(score_files: Sequence[Path], questions: Iterable[Asked]) -> frozenset[tuple[str, str]]:

@@ -230,7 +230,7 @@ def _unfinished(runs: Iterable[dict[str, Any]]) -> list[str]:
 def _write_trees(shards: Shards, name: str, run: ReportedRun, own: RunSet, most: int) -> dict[str, str]:
     """Data file of the nodes of each case, or a sentence that begins with `-` if there is none."""
     trees: dict[str, str] = {}
-    for number, case_id in enumerate(dict.fromkeys(question.case_id for question in own.asked)):
+    for number, case_id in enumerate(own.case_ids):
         if sum(not tree.startswith("-") for tree in trees.values()) >= most:
             trees[case_id] = f"-left out: the report holds the nodes of {most} histories (--trees)"
             continue

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from eval.analysis.costs import BUILD, COST_COLUMNS, by_purpose, costs, phases
+from eval.files.records import Prediction
 from eval.files.run_folder import is_complete, read_efforts, read_predictions
 from eval.files.store import RunError
 from eval.report.html.cleaning import clipped
@@ -36,11 +37,12 @@ def memory_page(run: ReportedRun, runs: RunSet, trees: Mapping[str, str], judges
         trees: by case id, the data file of its nodes, or a sentence that begins with `-` and gives the reason why there is none.
         judges: names of the judges' score files without their ending.
     """
-    cases = list(dict.fromkeys(question.case_id for question in runs.asked))
+    cases = runs.case_ids
+    answers = [answer for case_id in cases for answer in read_predictions(run.case_folder(case_id)).values()]
     return {
         "key": run.key,
         "settings": json.dumps(run.record.content, indent=1, ensure_ascii=False, default=str),
-        "outcomes": _outcomes(run, runs),
+        "outcomes": _outcomes(answers, len(runs.asked)),
         "phases": [[cost.phase, *(show(cost) for _, show in PHASES)] for cost in phases(run.folder)],
         "phase_titles": [title for title, _ in PHASES],
         "totals": asdict(costs(run.folder)),
@@ -48,17 +50,16 @@ def memory_page(run: ReportedRun, runs: RunSet, trees: Mapping[str, str], judges
         "growth": growth(run, cases),
         "prompts": _prompts(run, judges),
         "cases": [[case_id, trees[case_id]] for case_id in cases if case_id in trees],
-        "errors": _errors(run, cases),
+        "errors": _errors(answers),
     }
 
 
-def _outcomes(run: ReportedRun, runs: RunSet) -> list[list[Any]]:
+def _outcomes(answers: Iterable[Prediction], questions: int) -> list[list[Any]]:
     reached: Counter[str] = Counter()
-    for case_id in dict.fromkeys(question.case_id for question in runs.asked):
-        for prediction in read_predictions(run.case_folder(case_id)).values():
-            mark = ", cut at the token limit" if prediction.cut else ", empty" if prediction.empty else ""
-            reached[prediction.outcome + mark] += 1
-    left = len(runs.asked) - reached.total()
+    for answer in answers:
+        mark = ", cut at the token limit" if answer.cut else ", empty" if answer.empty else ""
+        reached[answer.outcome + mark] += 1
+    left = questions - reached.total()
     return [*([name, count] for name, count in reached.most_common()), *([["not reached", left]] if left else [])]
 
 
@@ -114,14 +115,9 @@ def _digest(known: Prompts, name: str) -> str:
         return ""
 
 
-def _errors(run: ReportedRun, cases: Sequence[str]) -> list[list[Any]]:
+def _errors(answers: Iterable[Prediction]) -> list[list[Any]]:
     """The commonest reasons for questions without an answer."""
-    reasons = Counter(
-        prediction.error
-        for case_id in cases
-        for prediction in read_predictions(run.case_folder(case_id)).values()
-        if prediction.error
-    )
+    reasons = Counter(answer.error for answer in answers if answer.error)
     return [[clipped(reason, 500), count] for reason, count in reasons.most_common(10)]
 
 

@@ -23,9 +23,11 @@ from eval.report.html.questions import (
     verdicts,
 )
 from eval.report.html.scoring import Scorer, cells, disputed, pairs, vector
-from eval.report.html.shards import BLOCK, Shards
+from eval.report.html.shards import Shards
 from eval.report.html.sources import RunSet
 
+BLOCK = 400_000
+"""Bytes after which a new block of questions begins."""
 SEARCHED = 1_000
 """Number of characters of a question, a gold answer or an answer that can be searched."""
 
@@ -43,13 +45,13 @@ class _Block:
     """The questions of one data file, with the texts that they share."""
 
     def __init__(self) -> None:
-        self.questions: list[dict[str, Any]] = []
+        self.questions: list[Mapping[str, Any]] = []
         self.texts = TextPool()
         self.size = 0
 
-    def add(self, page: dict[str, Any]) -> None:
+    def add(self, page: Mapping[str, Any]) -> None:
         self.questions.append(page)
-        self.size = len(json.dumps(self.questions[-1])) + self.size
+        self.size += len(json.dumps(page))
 
 
 def write_set(shards: Shards, number: int, runs: RunSet, every: Sequence[Scorer]) -> Written:
@@ -59,69 +61,55 @@ def write_set(shards: Shards, number: int, runs: RunSet, every: Sequence[Scorer]
     for place, found in enumerate(by_scorer):
         shards.write(f"{name}-pairs{place}", list(pairs(found)))
     rows: list[list[Any]] = []
-    answers: list[list[Any]] = [[] for _ in runs.runs]
-    where = list(_write_blocks(shards, name, runs, every, rows, answers))
+    answers: list[list[tuple[str, str]]] = [[] for _ in runs.runs]
+    block = 0
+    for question, page, block, index in _write_blocks(shards, name, runs, every):
+        rows.append([*_row(question, page), block, index])
+        for own, answer in zip(answers, page["runs"], strict=True):
+            outcome = "cut" if answer.get("cut") else str(answer["outcome"])
+            own.append((answer.get("answer", "")[:SEARCHED], outcome))
     for place in range(len(runs.runs)):
-        own = [found.get(place) for found in by_scorer]
-        judges = [cell for cell, scorer in zip(own, every, strict=True) if cell is not None and scorer.is_judge]
+        scored = [found.get(place) for found in by_scorer]
+        judges = [cell for cell, scorer in zip(scored, every, strict=True) if cell is not None and scorer.is_judge]
         split = disputed(judges)
         page = {
             "answers": [answer for answer, _ in answers[place]],
             "outcomes": [outcome for _, outcome in answers[place]],
-            "scores": [None if cell is None else vector(cell) for cell in own],
+            "scores": [None if cell is None else vector(cell) for cell in scored],
             "split": [int(question.key in split) for question in runs.asked],
         }
         shards.write(f"{name}-run{place}", page)
     places = {question.key: place for place, question in enumerate(runs.asked)}
     sample = [places[key] for key in sample_order(places)]  # ratings in this order are a random sample
-    shards.write(
-        name, {"questions": [[*row, *place] for row, place in zip(rows, where, strict=True)], "sample": sample}
-    )
+    shards.write(name, {"questions": rows, "sample": sample})
     counts = tuple(sum(outcome != "not reached" for _, outcome in own) for own in answers)
-    return Written(where[-1][0] + 1 if where else 0, counts)
+    return Written(block + 1 if rows else 0, counts)
 
 
 def _write_blocks(
-    shards: Shards,
-    name: str,
-    runs: RunSet,
-    every: Sequence[Scorer],
-    rows: list[list[Any]],
-    answers: Sequence[list[Any]],
-) -> Iterator[tuple[int, int]]:
-    """Write the blocks; yields each question's block and index in it. `rows` and `answers` are filled meanwhile."""
+    shards: Shards, name: str, runs: RunSet, every: Sequence[Scorer]
+) -> Iterator[tuple[Asked, Mapping[str, Any], int, int]]:
+    """Write the blocks; yields each question with its page, the number of its block and its index in the block."""
     lines = [verdicts(run, every) for run in runs.runs]
     block, number = _Block(), 0
-    for case_id, asked, case in _by_case(runs):
+    by_case: dict[str, list[Asked]] = {}
+    for each in runs.asked:
+        by_case.setdefault(each.case_id, []).append(each)
+    cases = {case.id: case for case in runs.cases}
+    for case_id, asked in by_case.items():
+        case = cases.get(case_id)  # None if the data could not be read again
         files = [case_files(run, case_id) for run in runs.runs]
         known = {} if case is None else {question.id: (question, gold) for question, gold in case.questions}
         for each in asked:
             question, gold = known.get(each.question_id, (None, None))
             page = _question_page(each, case, question, gold, files, every, lines, block.texts)
-            rows.append(_row(each, page))
-            for place, answer in enumerate(page["runs"]):
-                outcome = "cut" if answer.get("cut") else str(answer["outcome"])
-                answers[place].append((answer.get("answer", "")[:SEARCHED], outcome))
             block.add(page)
-            yield number, len(block.questions) - 1
+            yield each, page, number, len(block.questions) - 1
             if block.size + block.texts.size >= BLOCK:
                 shards.write(f"{name}-block{number}", {"questions": block.questions, "texts": block.texts.all})
                 block, number = _Block(), number + 1
     if block.questions:
         shards.write(f"{name}-block{number}", {"questions": block.questions, "texts": block.texts.all})
-
-
-def _by_case(runs: RunSet) -> Iterator[tuple[str, list[Asked], Case | None]]:
-    """Case id, its questions in order, and the case itself if the data could be read again."""
-    by_case: dict[str, list[Asked]] = {}
-    for question in runs.asked:
-        by_case.setdefault(question.case_id, []).append(question)
-    if not runs.cases:
-        yield from ((case_id, asked, None) for case_id, asked in by_case.items())
-        return
-    for case in runs.cases:
-        if case.id in by_case:
-            yield case.id, by_case[case.id], case
 
 
 def _question_page(

@@ -12,9 +12,6 @@ from typing import Any
 
 from eval.report.html.cleaning import Cleaner
 
-BLOCK = 400_000
-"""Bytes after which a new block of questions begins."""
-
 
 def as_script(name: str, text: str) -> str:
     """The source of a data file.

@@ -17,9 +17,9 @@ from pydantic import TypeAdapter, ValidationError
 
 from data_loaders.schema import Case, DataError
 from eval.files.provenance import identity
-from eval.files.run_folder import COMPLETE, RunFolder, RunRecord, is_complete, read_predictions
+from eval.files.run_folder import RunFolder, RunRecord
 from eval.files.store import RunError, read_record
-from eval.report.cell import ALL, Asked, asked
+from eval.report.cell import ALL, Asked, answered, asked
 from memsys.jsons import encoded
 
 CasesOf = Callable[[RunRecord], Sequence[Case]]
@@ -56,7 +56,12 @@ class RunSet:
     @cached_property
     def asked(self) -> tuple[Asked, ...]:
         """The questions in the order of the data; without the data, those that were answered."""
-        return asked(self.cases) if self.cases else _answered(self.runs)
+        return asked(self.cases) if self.cases else answered(run.folder for run in self.runs)
+
+    @property
+    def case_ids(self) -> list[str]:
+        """The cases that its questions belong to, in order."""
+        return list(dict.fromkeys(question.case_id for question in self.asked))
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,13 +251,3 @@ def _unique(name: str, run: str, record: RunRecord, names: Sequence[str]) -> str
         return name
     replicate = record.seed[1] if record.seed else 0
     return f"{name} ({f'replicate {replicate}, ' if replicate else ''}{RunFolder(Path(run)).identity[:6]})"
-
-
-def _answered(runs: Sequence[ReportedRun]) -> tuple[Asked, ...]:
-    keys: dict[tuple[str, str], str] = {}
-    for run in runs:
-        for folder in RunFolder(run.folder).cases():
-            cluster = read_record(folder / COMPLETE).get("cluster") if is_complete(folder) else None
-            for prediction in read_predictions(folder).values():
-                keys.setdefault((prediction.case_id, prediction.question_id), str(cluster or prediction.case_id))
-    return tuple(Asked(*key, "", cluster, True, False) for key, cluster in keys.items())
