@@ -11,9 +11,7 @@ from math import sqrt
 from eval.report.audit import Finding, exact_value, row_name, where
 from eval.report.counted import counted
 from eval.report.published import Published
-
-Z = 1.959964
-"""The point of the normal distribution that bounds a 95 % interval."""
+from eval.statistics.intervals import NORMAL, Interval, wilson
 
 
 def interval_methods(value: float, low: float, high: float, n: int, half: float) -> set[str]:
@@ -22,12 +20,10 @@ def interval_methods(value: float, low: float, high: float, n: int, half: float)
     Args:
         half: half of the last printed digit: the share and each end may be off by it.
     """
-    spread = Z * sqrt(value * (1 - value) / n)
-    middle = (value + Z * Z / (2 * n)) / (1 + Z * Z / n)
-    reach = Z * sqrt(value * (1 - value) / n + Z * Z / (4 * n * n)) / (1 + Z * Z / n)
-    ends = {"Wald": (value - spread, value + spread), "Wilson": (middle - reach, middle + reach)}
+    spread = NORMAL * sqrt(value * (1 - value) / n)
+    kinds = {"Wald": Interval(value - spread, value + spread), "Wilson": wilson(value * n, n)}
     slack = 2 * half + 1e-9
-    return {name for name, (a, b) in ends.items() if abs(a - low) <= slack and abs(b - high) <= slack}
+    return {name for name, own in kinds.items() if abs(own.low - low) <= slack and abs(own.high - high) <= slack}
 
 
 def audit_intervals(

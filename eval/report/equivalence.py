@@ -35,7 +35,6 @@ SHIFTED = 0.1
 """Level of the F test above which the histories of a build are treated as independent."""
 MOST_BUILDS = 50
 """Maximum number of builds that is advised: beyond it, the published number's own error dominates."""
-Z = 1.959963984540054
 
 
 @dataclass(frozen=True, slots=True)

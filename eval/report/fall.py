@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from eval.analysis.losses import Waterfall
 from eval.report.counted import counted
-from eval.report.panels import Sheet, Style
+from eval.report.panels import Axis, Sheet, Style, write_at_edge
 from eval.report.points import Point
 from eval.statistics.stats import Estimate, preferred_interval
 
@@ -39,7 +38,7 @@ def fall_sheet(title: str, points: Sequence[Point], notes: tuple[str, ...]) -> S
     return Sheet(title, (more, *notes), "waterfall", x_label=label, height=0.5 + 0.16 * len(points))
 
 
-def drawn_fall(axes: Any, sheet: Sheet, points: Sequence[Point], style: Style) -> None:
+def drawn_fall(axes: Axis, sheet: Sheet, points: Sequence[Point], style: Style) -> None:
     """Draw horizontal bars, the first on top; every step begins where the step above it ended."""
     level = POINTS
     for place, point in enumerate(points):
@@ -58,9 +57,7 @@ def drawn_fall(axes: Any, sheet: Sheet, points: Sequence[Point], style: Style) -
             axes.plot([end, end], [place, place + 1], color="#000000", linewidth=0.4, linestyle=(0, (2, 2)), zorder=1)
         level = end
         text = f"{point.y:.1f}" if whole else f"{-point.y:+.1f}"
-        axes.annotate(
-            text, (1.0, place), (2, 0), ("axes fraction", "data"), textcoords="offset points", va="center", fontsize=5.2
-        )
+        write_at_edge(axes, text, place)
     axes.set_yticks(range(len(points)), [str(point.x) for point in points])
     axes.tick_params(axis="y", length=0)
     axes.set_ylim(len(points) - 0.4, -0.6)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from eval.report.fall import drawn_fall
 from eval.report.panels import COLOURS, KINDS, MARKERS, PUBLISHED, Sheet, Style, labels_of_pareto, stack_colour
-from eval.report.points import Point, front
+from eval.report.points import Point, front, grouped
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -74,7 +74,7 @@ def draw(sheet: Sheet, points: Sequence[Point]) -> Figure:
     points, silent = without_silent_panels(sheet, points)
     if silent:
         sheet = replace(sheet, footnote=(*sheet.footnote, f"0 throughout, and not drawn: {'; '.join(silent)}."))
-    panels = _by_panel(points)
+    panels = grouped(points, "panel")
     style = Style(tuple(dict.fromkeys(point.series for point in points)))
     layout = _layout(sheet, points, style)
     with mpl.rc_context(RC):
@@ -94,7 +94,7 @@ def draw(sheet: Sheet, points: Sequence[Point]) -> Figure:
 
 def without_silent_panels(sheet: Sheet, points: Sequence[Point]) -> tuple[Sequence[Point], list[str]]:
     """Leave out panels whose lines or bars are 0 throughout, unless all are; return the remaining points and the names of these panels."""
-    panels = _by_panel(points)
+    panels = grouped(points, "panel")
     silent = [
         name for name, own in panels.items() if sheet.draw in ("lines", "bars") and not any(point.y for point in own)
     ]
@@ -103,15 +103,8 @@ def without_silent_panels(sheet: Sheet, points: Sequence[Point]) -> tuple[Sequen
     return [point for point in points if point.panel not in silent], silent
 
 
-def _by_panel(points: Sequence[Point]) -> dict[str, list[Point]]:
-    panels: dict[str, list[Point]] = {}
-    for point in points:
-        panels.setdefault(point.panel, []).append(point)
-    return panels
-
-
 def _layout(sheet: Sheet, points: Sequence[Point], style: Style) -> _Layout:
-    panels = list(_by_panel(points).values())
+    panels = list(grouped(points, "panel").values())
     sheet = replace(sheet, title="", footnote=()) if sheet.bare else sheet
     across = min(sheet.across, len(panels))
     rows = [panels[start : start + across] for start in range(0, len(panels), across)]
@@ -190,7 +183,7 @@ def _key(sheet: Sheet, points: Sequence[Point], style: Style) -> list[tuple[str,
     names = [name for name in style.names if name and name != sheet.overlay]
     entries: list[tuple[str, str]] = []
     if sheet.draw == "pareto":
-        best = {(point.label, point.series) for own in _by_panel(points).values() for point in front(own)}
+        best = {(point.label, point.series) for own in grouped(points, "panel").values() for point in front(own)}
         entries = [
             (f"{label} {name}", COLOURS[0]) for label, name in sorted(best, key=lambda each: (len(each[0]), each))
         ]

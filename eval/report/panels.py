@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from math import ceil, floor, log10
 from typing import Any
 
-from eval.report.points import Point, front
+from eval.report.points import Point, front, grouped
 
 COLOURS = (
     *("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#B8A800"),
@@ -78,13 +78,6 @@ class Style:
         return MARKERS[(place + place // len(COLOURS)) % len(MARKERS)]
 
 
-def _by_series(points: Sequence[Point]) -> dict[str, list[Point]]:
-    found: dict[str, list[Point]] = {}
-    for point in points:
-        found.setdefault(point.series, []).append(point)
-    return found
-
-
 def _lines(axes: Axis, sheet: Sheet, points: Sequence[Point], style: Style) -> None:
     """Draw a line per series with its intervals; a series without `x` is a dashed horizontal line; published points are diamonds.
 
@@ -93,8 +86,9 @@ def _lines(axes: Axis, sheet: Sheet, points: Sequence[Point], style: Style) -> N
     place = _positions(sheet, points)
     ends: list[tuple[float, str, str]] = []
     levels = [point for point in points if point.x == "" and point.origin != PUBLISHED]
-    spread = list(_by_series([point for point in points if point.low is not None and point.x != ""]))
-    for name, own in _by_series([point for point in points if point.origin != PUBLISHED and point.x != ""]).items():
+    drawn = [point for point in points if point.origin != PUBLISHED and point.x != ""]
+    spread = list(grouped((point for point in points if point.low is not None and point.x != ""), "series"))
+    for name, own in grouped(drawn, "series").items():
         own = sorted(own, key=lambda point: place(point.x))
         x, y, colour = [place(point.x) for point in own], [point.y for point in own], style.colour(name)
         axes.plot(x, y, color=colour, marker=style.marker(name), markeredgewidth=0, zorder=3)
@@ -119,7 +113,7 @@ def _lines(axes: Axis, sheet: Sheet, points: Sequence[Point], style: Style) -> N
         axes.axhline(point.y, color=GREY, linestyle=(0, (4, 2)), linewidth=0.8, zorder=2)
         ends.append((point.y, point.series, GREY))
     named = {name for _, name, _ in ends}
-    for name, own in _by_series([point for point in points if point.origin == PUBLISHED]).items():
+    for name, own in grouped((point for point in points if point.origin == PUBLISHED), "series").items():
         at = [place(point.x) if point.x != "" else axes.get_xlim()[1] for point in own]
         colour, y = style.colour(name), [point.y for point in own]
         axes.plot(at, y, "D:", color=colour, mfc="white", ms=3.0, mew=0.7, linewidth=0.6, clip_on=False, zorder=4)
@@ -255,13 +249,13 @@ def _bars(axes: Axis, sheet: Sheet, points: Sequence[Point], style: Style) -> No
     axes.autoscale_view(scaley=False)
     for point in points:
         if point.origin != PUBLISHED:
-            _valued(axes, point, levels[point.x, point.series])
+            text = f"{point.y:.3f}" if abs(point.y) < 10 else f"{point.y:,.0f}"
+            write_at_edge(axes, text, levels[point.x, point.series])
     axes.xaxis.get_major_locator().set_params(nbins=4)
 
 
-def _valued(axes: Axis, point: Point, level: float) -> None:
-    """Write the value at the right edge of the panel, where no bar hides it."""
-    text = f"{point.y:.3f}" if abs(point.y) < 10 else f"{point.y:,.0f}"
+def write_at_edge(axes: Axis, text: str, level: float) -> None:
+    """Write the value of a bar at the right edge of the panel, where no bar hides it."""
     axes.annotate(
         text, (1.0, level), (2, 0), ("axes fraction", "data"), textcoords="offset points", va="center", fontsize=5.2
     )
@@ -282,7 +276,7 @@ def _stacked(axes: Axis, sheet: Sheet, points: Sequence[Point], style: Style) ->
     """Draw stacked shares; the overlay is a line across them."""
     categories = list(dict.fromkeys(point.x for point in points))
     base = dict.fromkeys(categories, 0.0)
-    for name, own in _by_series([point for point in points if point.origin != PUBLISHED]).items():
+    for name, own in grouped((point for point in points if point.origin != PUBLISHED), "series").items():
         if name == sheet.overlay:
             x, y = [categories.index(point.x) for point in own], [point.y for point in own]
             axes.plot(x, y, color="#000000", marker="o", zorder=4, markeredgecolor="white", markeredgewidth=0.4)
@@ -358,7 +352,7 @@ def _tree(axes: Axis, sheet: Sheet, points: Sequence[Point], style: Style) -> No
 def _map(axes: Axis, sheet: Sheet, points: Sequence[Point], style: Style) -> None:
     """Draw nodes in two dimensions, with a colour and a marker per history."""
     size = max(2.0, min(12.0, 900.0 / len(points)))
-    for name, own in _by_series(points).items():
+    for name, own in grouped(points, "series").items():
         axes.scatter(
             [point.x for point in own], [point.y for point in own], size, color=style.colour(name),
             marker=style.marker(name), alpha=0.7, linewidths=0,

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
+from typing import Literal
 
 import numpy as np
 
@@ -58,6 +59,14 @@ class Point:
 
 
 FIELDS = tuple(Point.__slots__)
+
+
+def grouped(points: Iterable[Point], field: Literal["panel", "series"]) -> dict[str, list[Point]]:
+    """The points by panel or by series, in the order of their first points."""
+    groups: dict[str, list[Point]] = {}
+    for point in points:
+        groups.setdefault(getattr(point, field), []).append(point)
+    return groups
 
 
 def as_csv(points: Iterable[Point], engine: str) -> str:
@@ -118,7 +127,7 @@ def scored(at: Point, cells: Sequence[AnyCell]) -> list[Point]:
 
 def published(at: Point, number: Published, scale: float = 1.0) -> Point:
     """A published number in place of `at`, divided by `scale` to be in our unit."""
-    low, high = (None if bound is None else bound / scale for bound in (number.low, number.high))
+    low, high = number.ends(scale)
     return replace(at, y=number.value / scale, low=low, high=high, n=0, origin="published")
 
 

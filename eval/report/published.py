@@ -12,7 +12,8 @@ from math import log10
 from pathlib import Path
 
 from eval.files.provenance import ROOT
-from eval.report.equivalence import COST_MARGIN, MARGIN, NO_RUNS, Runs, Settled, Z, settle
+from eval.report.equivalence import COST_MARGIN, MARGIN, NO_RUNS, Runs, Settled, settle
+from eval.statistics.intervals import NORMAL
 from eval.statistics.stats import Interval
 
 ROUNDING = 1e-9
@@ -46,6 +47,10 @@ class Published:
             return self.printed
         digits = len(self.printed.partition(".")[2]) + round(log10(scale))
         return f"{self.value / scale:.{max(0, digits)}f}"
+
+    def ends(self, scale: float) -> tuple[float | None, float | None]:
+        """The ends of the printed interval divided by `scale`; None where none is printed."""
+        return None if self.low is None else self.low / scale, None if self.high is None else self.high / scale
 
 
 def read_published(name: str, folder: Path = FOLDER) -> tuple[Published, ...]:
@@ -161,5 +166,5 @@ def _their_variance(published: Published, scale: float, runs: Runs) -> float | N
         return (published.std / scale) ** 2
     if published.low is None or published.high is None or runs is NO_RUNS:
         return None
-    bound = ((published.high - published.low) / scale / 2 / Z) ** 2
+    bound = ((published.high - published.low) / scale / 2 / NORMAL) ** 2
     return bound if bound < runs.variance else None

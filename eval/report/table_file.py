@@ -94,9 +94,12 @@ def _cell(cell: AnyCell, results: Path) -> dict[str, Any]:
     number, published = cell.published, None
     if number is not None:
         scale = cell.column.scale
-        bounds = [None if bound is None else bound / scale for bound in (number.low, number.high)]
-        source = f"{number.paper} {number.table}"
-        published = {"text": printed(cell), "value": number.value / scale, "ends": bounds, "source": source}
+        published = {
+            "text": printed(cell),
+            "value": number.value / scale,
+            "ends": number.ends(scale),
+            "source": f"{number.paper} {number.table}",
+        }
     start = {"text": shown(cell), "verdict": cell.verdict(), "published": published}
     if isinstance(cell, Measure):
         return {"kind": "measure", **start, "estimates": {"all": estimated(cell.ours)}}
@@ -177,7 +180,7 @@ def _values(cell: AnyCell, category: str) -> dict[str, Any]:
     if category == ALL:
         values |= {"verdict": cell.verdict(), "spread": cell.spread if isinstance(cell, Cell) else None}
         if (number := cell.published) is not None:
-            low, high = (None if end is None else float(end / cell.column.scale) for end in (number.low, number.high))
+            low, high = number.ends(cell.column.scale)
             values |= {"published": printed(cell), "published_low": low, "published_high": high}
     return values
 
