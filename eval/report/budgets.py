@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+
+import numpy as np
 
 from eval.analysis.budgets import AtBudget, Curve, Expense, Needed, area_gap, break_even, tokens_for, tokens_within
 from eval.report.points import Point
@@ -21,15 +23,14 @@ class BudgetCurve:
     """One memory on one data set by one metric."""
 
     title: str
-    curve: Curve | None
-    """None where it has no scores."""
+    curve: Curve
     expenses: Sequence[Expense | None] = ()
     """By ascending budget; None where a price is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """All rows on one data set by one metric."""
+    """All rows with scores on one data set by one metric."""
 
     title: str
     rows: Sequence[BudgetCurve]
@@ -40,32 +41,32 @@ class Panel:
     whole_tokens: float = 0.0
     whole_expense: Expense | None = None
     """Expense of the whole history; a provider caches its tokens from the second question on. None where a price is unknown."""
-    notes: Sequence[str] = field(default_factory=tuple)
 
     @property
     def base(self) -> BudgetCurve | None:
-        """The reference row; None where it is missing or has no scores."""
-        return next((row for row in self.rows if row.title == self.reference and row.curve is not None), None)
+        """The reference row; None where it has no scores."""
+        return next((row for row in self.rows if row.title == self.reference), None)
 
 
 def scores_text(panel: Panel) -> str:
     """The scores at each budget with their band, the area, and its paired difference from the reference."""
-    curves = [(row, row.curve) for row in panel.rows if row.curve is not None]
-    if not curves:
+    if not panel.rows:
         return f"## {panel.title}\n\nno row has scores\n"
-    header = ["memory", *(f"{place.budget:,} tokens" for place in curves[0][1].places), "area", f"− {panel.reference}"]
+    budgets = [f"{place.budget:,} tokens" for place in panel.rows[0].curve.places]
+    header = ["memory", *budgets, "area", f"− {panel.reference}"]
     rows = []
-    for row, drawn in curves:
+    for row in panel.rows:
+        drawn = row.curve
         bands = drawn.band or [None] * len(drawn.places)
         cells = [
             f"{mean:.3f} {span(interval)}{_short_text(place)}"
             for mean, interval, place in zip(drawn.means, bands, drawn.places, strict=True)
         ]
-        rows.append([row.title, *cells, *_area_texts(row, drawn, panel.base)])
+        rows.append([row.title, *cells, *_area_texts(row, panel.base)])
     if panel.whole is not None:
         whole = f"{panel.whole.mean:.3f} {span(preferred_interval(panel.whole))} · {panel.whole_tokens:,.0f} tokens"
         rows.append(["the whole history", whole, *[""] * (len(header) - 2)])
-    return "\n".join([f"## {panel.title}", "", grid(header, rows), "", *panel.notes])
+    return "\n".join([f"## {panel.title}", "", grid(header, rows), ""])
 
 
 def _short_text(place: AtBudget) -> str:
@@ -74,13 +75,12 @@ def _short_text(place: AtBudget) -> str:
     return f" · {SHORT}: {place.mean_tokens:,.0f} tokens, {place.filled:.0%} of the questions fill it"
 
 
-def _area_texts(row: BudgetCurve, drawn: Curve, base: BudgetCurve | None) -> list[str]:
-    if drawn.short:
+def _area_texts(row: BudgetCurve, base: BudgetCurve | None) -> list[str]:
+    if row.curve.short:
         return [SHORT, "–"]
-    area = drawn.area()
+    area = row.curve.area()
     text = f"{area.mean:.3f} {span(area.by_question)} {by_case(area)}"
-    comparable = base is not None and base is not row and base.curve is not None and not base.curve.short
-    gap = area_gap(drawn, base.curve) if comparable and base is not None and base.curve is not None else None
+    gap = None if base is None or base is row or base.curve.short else area_gap(row.curve, base.curve)
     return [text, "–" if gap is None else f"{gap.mean:+.3f} {span(gap.by_question)} {by_case(gap)}"]
 
 
@@ -92,29 +92,31 @@ def costs_text(panel: Panel) -> str:
     ]
     rows = []
     for row in panel.rows:
-        for place, expense in enumerate(row.expenses if row.curve is not None else ()):
-            assert row.curve is not None
+        for place, expense in enumerate(row.expenses):
             at = row.curve.places[place]
             first = [row.title if place == 0 else "", f"{at.budget:,}{' (short)' if at.short else ''}"]
             if expense is None:
                 rows.append([*first, "price unknown", *["–"] * 5])
                 continue
-            rows.append([*first, number(expense.build, 5), number(expense.first, 6), *_paid_off(panel, row, place)])
+            rows.append(
+                [*first, number(expense.build, 5), number(expense.first, 6), *_paid_off(panel, row, place, expense)]
+            )
     what = "Number of questions about one history from which on the build pays for itself against each alternative:"
     return "\n".join([what, "", grid(header, rows), ""])
 
 
-def _paid_off(panel: Panel, row: BudgetCurve, place: int) -> list[str]:
-    """For each alternative, the number of questions from which on the row costs no more."""
-    ours = row.expenses[place]
-    assert ours is not None
+def _paid_off(panel: Panel, row: BudgetCurve, place: int, ours: Expense) -> list[str]:
+    """For each alternative, the number of questions from which on the row costs no more.
+
+    Args:
+        ours: the row's expense at the budget of this index.
+    """
     cached = panel.whole_expense
     listed = None if cached is None else Expense(cached.build, cached.first, cached.first)
-    base = panel.base
-    short = row.curve is not None and row.curve.places[place].short
-    same = None if base is None or base is row or short else base.expenses[place]
+    base = None if panel.base is row else panel.base
+    same = None if base is None or row.curve.places[place].short else base.expenses[place]
     texts = [_questions(ours, other) for other in (listed, cached, same)]
-    return [*texts, "–" if base is None or base is row else _at_equal_score(row, place, base)]
+    return [*texts, "–" if base is None else _at_equal_score(row, place, ours, base)]
 
 
 def _questions(ours: Expense, other: Expense | None) -> str:
@@ -124,24 +126,25 @@ def _questions(ours: Expense, other: Expense | None) -> str:
     return NEVER if questions is None else f"{questions:,}"
 
 
-def _at_equal_score(row: BudgetCurve, place: int, base: BudgetCurve) -> str:
+def _at_equal_score(row: BudgetCurve, place: int, ours: Expense, base: BudgetCurve) -> str:
     """Compare with the reference at the tokens that it needs for the row's score, with the interval that follows from those tokens.
 
     Where the reference may not reach the score, the interval begins at one question.
     """
-    ours, drawn, others = row.expenses[place], row.curve, base.curve
-    if ours is None or drawn is None or others is None or any(each is None for each in base.expenses):
+    known = [each for each in base.expenses if each is not None]
+    if len(known) < len(base.expenses):
         return "–"
+    drawn, others = row.curve, base.curve
     sizes = [each.mean_tokens for each in others.places]
     needed = tokens_for(drawn.means[place], sizes, others.means)
     scores = dict(zip(drawn.questions, drawn.by_question[:, place].tolist(), strict=True))
     within = tokens_within(scores, others)
     if needed is None:
         return f"{NOT_REACHED}{_tokens_text(within)}"
-    questions = _questions(ours, _expense_at(needed, sizes, base.expenses))
+    questions = _questions(ours, _expense_at(needed, sizes, known))
     if within is not None:
         least, most = (
-            None if tokens is None else _questions(ours, _expense_at(tokens, sizes, base.expenses))
+            None if tokens is None else _questions(ours, _expense_at(tokens, sizes, known))
             for tokens in (within.high, within.low)
         )
         questions += f" [{least or 1}, {most or NEVER}]"
@@ -156,13 +159,10 @@ def _tokens_text(needed: Needed | None) -> str:
     return f" [{low}, {high}]"
 
 
-def _expense_at(tokens: float, sizes: Sequence[float], expenses: Sequence[Expense | None]) -> Expense:
+def _expense_at(tokens: float, sizes: Sequence[float], expenses: Sequence[Expense]) -> Expense:
     """The expense for a number of tokens between the budgets, interpolated."""
-    import numpy as np
-
-    known = [each for each in expenses if each is not None]
     values = {
-        name: float(np.interp(tokens, sizes, [getattr(each, name) for each in known]))
+        name: float(np.interp(tokens, sizes, [getattr(each, name) for each in expenses]))
         for name in ("build", "first", "later")
     }
     return Expense(**values)
@@ -172,8 +172,6 @@ def curve_points(panel: Panel) -> list[Point]:
     """A line with its band for every row, a dashed line for the whole history; rows that cannot fill a budget are drawn at their tokens."""
     points = []
     for row in panel.rows:
-        if row.curve is None:
-            continue
         bands = row.curve.band or [None] * len(row.curve.places)
         for place, mean, interval in zip(row.curve.places, row.curve.means, bands, strict=True):
             low, high = (None, None) if interval is None else (interval.low, interval.high)

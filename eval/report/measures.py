@@ -38,6 +38,11 @@ from eval.structure.tree import build_calls, read_tree, shape, without_chains
 from memsys.tokens import count_tokens
 
 OVER: Mapping[str, Callable[[Sequence[float]], float]] = {"sum": sum, "max": max}
+PARTS: Mapping[str, Callable[[Case], Sequence[Sequence[Turn]]]] = {
+    "tokens_per_session": lambda case: [session.turns for session in case.sessions],
+    "tokens_per_turn": lambda case: [[turn] for turn in case.turns],
+}
+"""The parts of a history whose tokens a statistic averages, each as its turns."""
 
 
 def single(value: float | None, n: int) -> Estimate | None:
@@ -67,8 +72,7 @@ def cost(folder: Path, name: str, questions: frozenset[tuple[str, str]] | None =
 
     Args:
         name: a field of `eval.analysis.costs.Costs`, `build_calls` (model calls of the whole build), `calls_per_insertion_std` (standard
-        deviation
-            of the calls of one write), or `calls:<purpose>` (calls per question, always over all).
+            deviation of the calls of one write), or `calls:<purpose>` (calls per question, always over all).
         questions: case and question ids of those whose reads and answers count; None counts all.
     """
     totals = costs(folder, questions)
@@ -200,20 +204,10 @@ def statistic(cases: Iterable[Case], name: str, unit: Mapping[str, Any], categor
         return single(counts[category] if category else counts.total(), len(histories))
     if name == "sessions":
         return single(sum(len(case.sessions) for case in histories), len(histories))
-    if name == "tokens_per_session":
-        lengths = [
-            (_tokens(session.turns), owner)
-            for case, owner in zip(histories, clusters, strict=True)
-            for session in case.sessions
-        ]
-        return mean([tokens for tokens, _ in lengths], [owner for _, owner in lengths])
-    if name == "tokens_per_turn":
-        pairs = [
-            (count_tokens(turn.text), owner)
-            for case, owner in zip(histories, clusters, strict=True)
-            for turn in case.turns
-        ]
-        return mean([tokens for tokens, _ in pairs], [owner for _, owner in pairs])
+    if name in PARTS:
+        parts = [PARTS[name](case) for case in histories]
+        owners = [owner for own, owner in zip(parts, clusters, strict=True) for _ in own]
+        return mean([_tokens(turns) for own in parts for turns in own], owners)
     return mean([_size(case, name, unit) for case in histories], clusters)
 
 

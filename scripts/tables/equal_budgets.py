@@ -120,7 +120,8 @@ def _panel(
     lines = [line for line in assembled.lines if line.name in groups[0].option["rows"]]
     if assembled.only is not None:
         lines = [line for line in lines if line.name in assembled.only]
-    rows = [_row(assembled, line, groups, budgets, metric, prices) for line in lines]
+    drawn = (_row(assembled, line, groups, budgets, metric, prices) for line in lines)
+    rows = [row for row in drawn if row is not None]
     whole = _group(assembled, group_name(option))
     run = None if whole is None else assembled.runs.get((WHOLE, whole.name, 0))
     title = f"{groups[0].title}: {title_of(metric)}"
@@ -140,15 +141,16 @@ def _row(
     budgets: Sequence[int],
     metric: Mapping[str, Any],
     prices: Mapping[str, Price],
-) -> BudgetCurve:
-    """A row at every budget; without a curve if some budget has no scores."""
+) -> BudgetCurve | None:
+    """A row at every budget; None if no question is scored at all of them."""
     clusters: dict[Key, str] = {question.key: question.cluster for question in groups[0].questions}
     places, expenses = [], []
     for budget, group in zip(budgets, groups, strict=True):
         cell, run = assembled.cell(line, group, metric), assembled.runs[line.name, group.name, 0]
         places.append(AtBudget(budget, recalled_tokens(run), cell.scores if isinstance(cell, Cell) else {}))
         expenses.append(expense(run, prices))
-    return BudgetCurve(line.title, curve(places, clusters), expenses)
+    through = curve(places, clusters)
+    return None if through is None else BudgetCurve(line.title, through, expenses)
 
 
 def recalled_tokens(run: Run) -> dict[Key, int]:

@@ -118,6 +118,8 @@ def test_a_row_more_than_two_percent_below_the_budget_is_marked_open_and_has_no_
     assert not at(1000, 0.5, 980).short
     assert at(1000, 0.5, 979).short
     full, starved = curve([at(1000, 0.5), at(2000, 0.6)], HOMES), curve([at(1000, 0.5), at(2000, 0.6, 1200)], HOMES)
+    assert full is not None
+    assert starved is not None
     panel = Panel("LoCoMo: F1", [BudgetCurve("BM25", full), BudgetCurve("Tiny", starved)], "BM25", None)
     lines = {line.split(" | ")[0].strip("| "): line for line in scores_text(panel).splitlines()}
     assert SHORT not in lines["BM25"]
@@ -156,6 +158,8 @@ def test_the_reference_s_tokens_for_a_score_are_read_off_its_curve() -> None:
 
 def test_costs_say_when_a_memory_beats_the_whole_history_and_the_reference_at_the_same_score() -> None:
     plain, rich = curve([at(1000, 0.2), at(4000, 0.4)], HOMES), curve([at(1000, 0.3), at(4000, 0.9)], HOMES)
+    assert plain is not None
+    assert rich is not None
     rows = [
         BudgetCurve("BM25", plain, [Expense(0.0, 0.001, 0.001), Expense(0.0, 0.004, 0.004)]),
         BudgetCurve("Mine", rich, [Expense(0.3, 0.001, 0.001), Expense(0.3, 0.004, 0.004)]),
