@@ -148,6 +148,10 @@ class Counts:
     empty: int = 0
     """Scored questions whose answer is empty; they count as wrong."""
 
+    def __str__(self) -> str:
+        """`scored/unscored/errored/not reached`."""
+        return f"{self.scored}/{self.unscored}/{self.errored}/{self.not_reached}"
+
     @property
     def missing_share(self) -> float:
         """Share of the questions without a score."""

@@ -93,7 +93,7 @@ def shown(cell: AnyCell, category: str = ALL, *, published: bool = True) -> str:
         if isinstance(cell, OutcomeCell):
             parts += filter(None, (cell.split(category), cell.failures(category)))
         else:
-            parts.append(f"{counts.scored}/{counts.unscored}/{counts.errored}/{counts.not_reached}")
+            parts.append(str(counts))
         parts += [f"{getattr(counts, name)} {name}" for name in ("aborted", "cut", "empty") if getattr(counts, name)]
         if counts.missing_share and (bounds := cell.bounds(category)) is not None:
             parts.append(f"could be {bounds.low:.3f}–{bounds.high:.3f}")

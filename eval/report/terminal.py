@@ -82,6 +82,8 @@ class Field:
 
     header: str
     text: Callable[[Entry], str]
+    right: bool = False
+    """Whether it is right-aligned."""
 
 
 def terminal(table: Table, width: int = 100, *, wide: bool = False) -> Group:
@@ -257,10 +259,7 @@ def _by_case(entry: Entry) -> str:
 
 
 def _counts(entry: Entry) -> str:
-    if not isinstance(entry.cell, Cell) or isinstance(entry.cell, OutcomeCell):
-        return ""
-    counts = entry.cell.counts()
-    return f"{counts.scored}/{counts.unscored}/{counts.errored}/{counts.not_reached}"
+    return str(entry.cell.counts()) if isinstance(entry.cell, Cell) and not isinstance(entry.cell, OutcomeCell) else ""
 
 
 def _gap_spans(entry: Entry) -> str:
@@ -277,13 +276,13 @@ OUTCOMES = Field("right/wrong/n/a", lambda entry: entry.cell.split() if isinstan
 SCORE = Field("score", _score)
 PS = Field("Δ (p, adjusted)", lambda entry: _gap(entry, lambda pair: pair.difference.p_by_case, lambda pair: pair.p))
 ADJUSTED = Field("Δ (adj. p)", lambda entry: _gap(entry, lambda pair: pair.p))
-PUBLISHED, PAPER = (Field(header, lambda entry: printed(entry.cell)) for header in ("published", "paper"))
+PUBLISHED, PAPER = (Field(header, lambda entry: printed(entry.cell), right=True) for header in ("published", "paper"))
 VERDICT = Field("verdict", _verdict)
 BRIEF = Field("verdict", lambda entry: "n/c" if _reason(entry.cell) else brief(_verdict(entry)))
 TOKENS, TOKENS_Q, TOK_Q = (
-    Field(header, _cost("inference_tokens", 0)) for header in ("tokens/question", "tokens/q", "tok/q")
+    Field(header, _cost("inference_tokens", 0), right=True) for header in ("tokens/question", "tokens/q", "tok/q")
 )
-DOLLARS = Field("$", lambda entry: entry.dollars)
+DOLLARS = Field("$", lambda entry: entry.dollars, right=True)
 NARROW = (
     (2, (SCORE, OUTCOMES, CORRECTED, PS, PUBLISHED, VERDICT, TOKENS, DOLLARS)),
     (2, (SCORE, OUTCOMES, CORRECTED, PS, PUBLISHED, VERDICT, TOKENS_Q, DOLLARS)),
@@ -305,7 +304,7 @@ WIDE = (
     PUBLISHED,
     VERDICT,
     TOKENS,
-    *(Field(each.short, _cost(each.name, min(each.digits, 3))) for each in COST_COLUMNS if each.short),
+    *(Field(each.short, _cost(each.name, min(each.digits, 3)), right=True) for each in COST_COLUMNS if each.short),
     DOLLARS,
 )
 
@@ -364,14 +363,8 @@ def _grid(layout: Layout) -> Grid:
     grid = Grid(box=None, show_header=False, padding=(0, layout.gap, 0, 0), pad_edge=False)
     grid.add_column(width=max(map(cell_len, (MEMORY, *layout.names.values()))), no_wrap=True)
     for field, width in zip(layout.fields, layout.widths, strict=True):
-        grid.add_column(width=width, no_wrap=True, justify="right" if field.header in RIGHT else "left")
+        grid.add_column(width=width, no_wrap=True, justify="right" if field.right else "left")
     return grid
-
-
-RIGHT = frozenset(
-    {"published", "paper", "tokens/question", "tokens/q", "tok/q", "$", "recalled", "calls/query", "recall s"}
-)
-"""Headers of numeric columns, which are right-aligned."""
 
 
 def _notes(entries: Sequence[Entry], names: Mapping[str, str], width: int) -> Iterator[Text]:

@@ -7,6 +7,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from eval.judging.agreement import RIGHT
 from eval.report.counted import counted
 from eval.report.html.cleaning import Cleaner, cleaner
 from eval.report.html.judge_prompts import loaded_prompts
-from eval.report.html.lives import grouped, lives
+from eval.report.html.lives import lives
 from eval.report.html.memories import COMPARED, memory_page, nodes_page
 from eval.report.html.scoring import Scorer, scorers, stale
 from eval.report.html.sets import write_set
@@ -241,8 +242,14 @@ def _write_trees(shards: Shards, name: str, run: ReportedRun, own: RunSet, most:
     return trees
 
 
+def _write_page(file: Path, clean: Cleaner, template: str, **values: Any) -> None:
+    """Write a page from a template, which escapes every text."""
+    text = _environment().get_template(template).render(**values)
+    file.write_text(clean.page(text), encoding="utf-8")
+
+
+@lru_cache(maxsize=1)
 def _environment() -> Any:
-    """The templates, which escape every text."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     return Environment(
@@ -260,12 +267,10 @@ def _write_lives(
     """Write a page for each set with a suite `change`; returns the file names and the sets' labels."""
     written: list[tuple[str, str]] = []
     for number, (own, label) in enumerate(zip(sources.sets, labels, strict=True)):
-        if every := lives(own):
-            written.append((f"lives-{number}.html", label))
-            text = (
-                _environment().get_template("lives.html.j2").render(label=label, families=grouped(every), report=title)
-            )
-            (draft / written[-1][0]).write_text(clean.page(text), encoding="utf-8")
+        if families := lives(own):
+            name = f"lives-{number}.html"
+            _write_page(draft / name, clean, "lives.html.j2", label=label, families=families, report=title)
+            written.append((name, label))
     return written
 
 
@@ -282,23 +287,15 @@ def _write_pages(
     Args:
         told: file names and labels of the pages with the histories of probes.
     """
-    environment = _environment()
     stems = [
         (f"table-{number}.html", table.content["title"], table.stem) for number, table in enumerate(sources.tables)
     ]
-    page = environment.get_template("index.html.j2")
+    tables = [*stems, *((name, "Lives of probes", label) for name, label in told)]
     scripts = [name for name in STATIC if name.endswith(".js")]
-    text = page.render(
-        title=wanted.title,
-        tables=[*stems, *((name, "Lives of probes", label) for name, label in told)],
-        scripts=scripts,
-        missing=missing,
-    )
-    (draft / "index.html").write_text(clean.page(text), encoding="utf-8")
-    template = environment.get_template("table.html.j2")
+    index = {"title": wanted.title, "tables": tables, "scripts": scripts, "missing": missing}
+    _write_page(draft / "index.html", clean, "index.html.j2", **index)
     for (name, _, stem), table in zip(stems, sources.tables, strict=True):
-        text = template.render(table=table.content, stem=stem, report=wanted.title)
-        (draft / name).write_text(clean.page(text), encoding="utf-8")
+        _write_page(draft / name, clean, "table.html.j2", table=table.content, stem=stem, report=wanted.title)
     for name in STATIC:
         content = (files("eval.report.html") / "static" / name).read_text(encoding="utf-8")
         (draft / name).write_text(content, encoding="utf-8")
@@ -316,15 +313,14 @@ def waterfalls(own: RunSet, every: Sequence[Scorer]) -> Iterator[TableFile]:
     if evidence is None or not own.cases:
         return
     for run in own.runs:
-        scorer = next((each for each in every if _file(run, each).is_file() and _file(evidence, each).is_file()), None)
+        scorer = next(
+            (each for each in every if run.scores(each.stem).is_file() and evidence.scores(each.stem).is_file()), None
+        )
         if scorer is None or run.record.imported:
             continue
-        losses = list(losses_of(run.folder, _file(run, scorer), _file(evidence, scorer), own.cases, run.record.reader))
+        stem = scorer.stem
+        losses = list(losses_of(run.folder, run.scores(stem), evidence.scores(stem), own.cases, run.record.reader))
         if losses:
             title = f"{run.title} on {own.name}, {scorer.title}"
-            files = " and ".join(f"runs/{each.key}/scores/{scorer.stem}.jsonl" for each in (run, evidence))
-            yield TableFile(f"{run.folder.name}-{scorer.stem}", {**as_json(title, waterfall(losses)), "from": files})
-
-
-def _file(run: ReportedRun, scorer: Scorer) -> Path:
-    return RunFolder(run.folder).scores(scorer.stem)
+            source = " and ".join(f"runs/{each.key}/scores/{stem}.jsonl" for each in (run, evidence))
+            yield TableFile(f"{run.folder.name}-{stem}", {**as_json(title, waterfall(losses)), "from": source})

@@ -12,7 +12,6 @@ from string import Template
 from typing import Any
 
 from data_loaders.schema import Gold, Question
-from eval.files.run_folder import RunFolder
 from eval.files.store import RunError, read_record
 from eval.judging.judge import Judge, judge_requests
 from eval.judging.score_files import hash_of
@@ -41,7 +40,7 @@ def judge_prompts(
     Raises:
         RunError: the request cannot be rendered again, or no request was sent; the message says why.
     """
-    file = RunFolder(run.folder).scores(stem).with_suffix(".json")
+    file = run.scores(stem).with_suffix(".json")
     try:
         settings = file.read_text(encoding="utf-8")
         prompts = loaded_prompts(run.record.prompts_dir)
@@ -111,7 +110,7 @@ def judge_templates(run: ReportedRun, stems: Sequence[str]) -> dict[str, str]:
     names: dict[str, str] = {}
     for stem in stems:
         try:
-            names |= dict(read_record(RunFolder(run.folder).scores(stem).with_suffix(".json")).get("prompts", {}))
+            names |= dict(read_record(run.scores(stem).with_suffix(".json")).get("prompts", {}))
         except (OSError, RunError):
             continue  # the verdicts are shown nevertheless, each with the note that its settings cannot be read
     return names

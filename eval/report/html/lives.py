@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -62,8 +62,8 @@ class Life:
     answer: str
 
 
-def lives(own: RunSet) -> list[Life]:
-    """For every family and memory of a set, the first probe of each pair of outcomes in two hosts; empty for data of another suite."""
+def lives(own: RunSet) -> dict[str, dict[str, list[Life]]]:
+    """By family and memory, the first probe of each pair of outcomes in two hosts; empty for data of another suite."""
     hosts = list(dict.fromkeys(case.cluster for case in own.cases if case.cluster))[:HOSTS]
     cases = {case.id: case for case in own.cases if case.cluster in hosts}
     scored = [
@@ -78,16 +78,10 @@ def lives(own: RunSet) -> list[Life]:
         for case, question, gold in scored:
             if (life := _life(run.title, case, question, gold, cases, files)) is not None:
                 found.setdefault((life.family, run.key, life.recall, life.answered), life)
-    order = list(WRONG)
-    return sorted(found.values(), key=lambda life: order.index(life.family))  # stable: memories as in the report
-
-
-def grouped(every: Sequence[Life]) -> dict[str, dict[str, list[Life]]]:
-    """Lives by family and memory."""
-    groups: dict[str, dict[str, list[Life]]] = {}
-    for life in every:
-        groups.setdefault(life.family, {}).setdefault(life.memory, []).append(life)
-    return groups
+    groups: dict[str, dict[str, list[Life]]] = {family: {} for family in WRONG}
+    for life in found.values():
+        groups[life.family].setdefault(life.memory, []).append(life)
+    return {family: memories for family, memories in groups.items() if memories}
 
 
 _Files = tuple[Mapping[str, Prediction], Mapping[str, Mapping[str, Any]]]

@@ -14,7 +14,7 @@ from typing import Any
 from data_loaders.schema import Case, Gold, Question
 from eval.files.fields import PER_QUESTION
 from eval.files.records import Prediction
-from eval.files.run_folder import RunFolder, read_efforts, read_items, read_predictions
+from eval.files.run_folder import read_efforts, read_items, read_predictions
 from eval.files.store import RunError
 from eval.judging.score_files import read_scores
 from eval.metrics.evidence import answer_words, coverage
@@ -206,7 +206,7 @@ def verdicts(run: ReportedRun, every: Sequence[Scorer]) -> Verdicts:
     """Every score of every answer of a run, repeats in order."""
     found: dict[tuple[str, str], list[tuple[int, Mapping[str, Any]]]] = {}
     for place, scorer in enumerate(every):
-        path = RunFolder(run.folder).scores(scorer.stem)
+        path = run.scores(scorer.stem)
         for key, lines in read_scores(path).items() if path.is_file() else ():
             found.setdefault(key, []).extend((place, line) for line in lines)
     return found
@@ -229,11 +229,11 @@ def judged_pages(
     texts: TextPool,
 ) -> dict[int, dict[str, Any]]:
     """By index of the judge, the requests for its first verdict, or the reason why they are not shown; repeats send the same requests."""
-    prediction = files.predictions[str(lines[0][1]["question_id"])] if lines else None
     pages: dict[int, dict[str, Any]] = {}
     for place, line in lines:
-        if place in pages or not every[place].is_judge or prediction is None:
+        if place in pages or not every[place].is_judge:
             continue
+        prediction = files.predictions[str(line["question_id"])]
         recalled = "\n".join(files.items[key]["text"] for key in prediction.items)
         judged = {"answer": prediction.answer, "recalled": recalled}
         try:

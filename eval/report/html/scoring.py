@@ -56,7 +56,7 @@ def _title(path: Path, names: Sequence[str]) -> str:
 def cells(runs: RunSet, scorer: Scorer, questions: tuple[Asked, ...]) -> dict[int, Cell]:
     """The cells of all runs that the scorer has scored, by the run's index in the set."""
     column = Column(runs.name, runs.name, scorer.title, questions, scorer.aggregate)
-    files = [RunFolder(run.folder).scores(scorer.stem) for run in runs.runs]
+    files = [run.scores(scorer.stem) for run in runs.runs]
     return {place: Cell.of(column, [file], scorer.repeats) for place, file in enumerate(files) if file.is_file()}
 
 

@@ -39,6 +39,10 @@ class ReportedRun:
     def case_folder(self, case_id: str) -> Path:
         return RunFolder(self.folder).case(case_id)
 
+    def scores(self, stem: str) -> Path:
+        """The score file of this stem, whether or not it exists."""
+        return RunFolder(self.folder).scores(stem)
+
 
 @dataclass(frozen=True)
 class RunSet:
