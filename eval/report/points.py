@@ -218,7 +218,7 @@ def _left_to_right(tree: Tree, own: Sequence[Sequence[int]], first: Sequence[int
     return ordered
 
 
-def _mean(values: Sequence[int]) -> float | None:
+def _mean(values: Sequence[float]) -> float | None:
     return fmean(values) if values else None
 
 
@@ -227,7 +227,7 @@ def _rooted(points: Sequence[Point], tree: Tree, panel: str) -> list[Point]:
     tops = [node for node, above in enumerate(tree.parents) if not above]
     shades = [shade for node in tops if (shade := points[node].shade) is not None]
     middle = fmean(float(points[node].x) for node in tops)
-    root = Point(panel, "inner", middle, 0.0, label="(root)", shade=fmean(shades) if shades else None)
+    root = Point(panel, "inner", middle, 0.0, label="(root)", shade=_mean(shades))
     linked = [replace(one, link=str(len(points))) if not one.link else one for one in points]
     return [*linked, root]
 

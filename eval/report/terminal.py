@@ -94,8 +94,8 @@ def terminal(table: Table, width: int = 100, *, wide: bool = False) -> Group:
     """
     parts: list[Text | Grid] = [Text(table.title, style="bold"), *usable(table)]
     rows = asked_rows(table)
-    for dataset in dict.fromkeys(column.dataset for column in table.columns):
-        parts += _block(table, rows, dataset, width, wide)
+    for places in table.datasets.values():
+        parts += _block(table, rows, places, width, wide)
     legend = [
         *_legend(table),
         *correction_lines(table),
@@ -143,12 +143,13 @@ def comparability(table: Table) -> list[str]:
     return [*verdict_lines(table), *lines]
 
 
-def _block(table: Table, rows: Sequence[Row], dataset: str, width: int, wide: bool) -> Iterator[Text | Grid]:
-    places = [place for place, column in enumerate(table.columns) if column.dataset == dataset]
+def _block(table: Table, rows: Sequence[Row], places: Sequence[int], width: int, wide: bool) -> Iterator[Text | Grid]:
+    """The columns of one data set, a section each."""
+    first = table.columns[places[0]]
     widest = max((table.columns[place] for place in places), key=lambda column: len(column.questions))
     questions, count = widest.questions, histories(widest)
     size = f" · {counted(len(questions), 'question')} in {counted(count, 'history')}" if questions else ""
-    heading = fitting(f"{table.columns[places[0]].title}{size}", width - 3)
+    heading = fitting(f"{first.title}{size}", width - 3)
     yield Text(f"\n{heading} {'─' * (width - 1 - cell_len(heading))}", style="bold")
     states = {row.cells[place] if isinstance(row.cells[place], str) else None for row in rows for place in places}
     if len(states) == 1 and (state := states.pop()) is not None:
@@ -156,10 +157,10 @@ def _block(table: Table, rows: Sequence[Row], dataset: str, width: int, wide: bo
         return
     spent: dict[str, tuple[Costs, str]] = {}
     for row in rows:
-        if dataset in row.runs:
-            sums = costs(row.runs[dataset])
-            parts = [] if sums.missing else [dollars(cost, table.prices) for cost in phases(row.runs[dataset])]
-            spent[row.name] = sums, money_text([part for own in parts for part in own])
+        if (folder := row.runs.get(first.dataset)) is not None:
+            sums = costs(folder)
+            money = [] if sums.missing else [part for cost in phases(folder) for part in dollars(cost, table.prices)]
+            spent[row.name] = sums, money_text(money)
     sections: dict[int, list[Entry]] = {place: [] for place in places}
     for place, entries in sections.items():
         for row in rows:
@@ -331,10 +332,9 @@ def _layout(rows: Sequence[Row], sections: Sequence[Sequence[Entry]], width: int
     entries = [entry for section in sections for entry in section]
     narrow = (*NARROW, TIGHT) if any(map(CORRECTED.text, entries)) else NARROW
     for level, (gap, candidates) in enumerate(((2, WIDE),) if wide else narrow):
-        fields = tuple(field for field in candidates if any(field.text(entry) for entry in entries))
-        widths = tuple(
-            max(cell_len(field.header), *(cell_len(field.text(each)) for each in entries)) for field in fields
-        )
+        texts = {field: [field.text(entry) for entry in entries] for field in candidates}
+        fields = tuple(field for field in candidates if any(texts[field]))
+        widths = tuple(max(map(cell_len, [field.header, *texts[field]])) for field in fields)
         room = longest if wide else width - sum(widths) - gap * len(widths)
         if room >= min(longest, LEAST_NAME + 2) or level == len(narrow) - 1:
             break

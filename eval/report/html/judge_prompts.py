@@ -84,11 +84,7 @@ def _pieces(prompts: Prompts, request: Request) -> Messages:
     """The messages of a request, cut where its template's fields begin and end."""
     prompt = prompts[request.purpose.replace(".", "/", 1)]
     templates = {"system": prompt.system, "user": prompt.user}
-    messages: Messages = []
-    for role, text in request.messages:
-        pieces = _cut(templates.get(role, ""), text)
-        messages.append((role, pieces))
-    return messages
+    return [(role, _cut(templates.get(role, ""), text)) for role, text in request.messages]
 
 
 def _cut(template: str, text: str) -> list[str]:
