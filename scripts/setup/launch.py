@@ -127,7 +127,7 @@ def composed(primary: Literal["sweep"], overrides: Sequence[str]) -> Sweeps: ...
 @overload
 def composed(primary: str, overrides: Sequence[str]) -> Settings: ...
 def composed(primary: str, overrides: Sequence[str]) -> Settings:
-    """The settings of a command as its command line would compose them, checked and typed.
+    """The settings of a command as its command line would compose them, checked and typed; also from the working folder's `conf`.
 
     Raises:
         RunError: a setting is unknown, missing, of another type or out of range.
@@ -137,9 +137,12 @@ def composed(primary: str, overrides: Sequence[str]) -> Settings:
 
     from eval.files.store import RunError
     from scripts.settings.checking import checked, composition_error
+    from scripts.setup.options import folders
 
+    own = [quoted(f"file://{folder}") for folder in folders() if str(folder) != CONF]
+    searched = [f"hydra.searchpath=[{','.join(own)}]"] if own else []
     try:
         with initialize_config_dir(CONF, version_base="1.3"):
-            return checked(compose(primary, readable(overrides, primary)), primary)
+            return checked(compose(primary, [*searched, *readable(overrides, primary)]), primary)
     except HydraException as error:
         raise RunError(composition_error(error)) from error

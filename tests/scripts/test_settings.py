@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -384,3 +385,15 @@ def test_arguments_have_ranges_too(module: str, arguments: list[str], said: str,
 def test_a_path_may_hold_any_character(setting: str, folder: str) -> None:
     cfg = composed("config", [f"{setting}=/tmp/{folder}", "data.source=real"])
     assert attrgetter(setting)(cfg) == f"/tmp/{folder}"
+
+
+@pytest.mark.parametrize("folder", ["here", "it's, 'a[b' {c}"])
+def test_files_of_the_working_folder_are_found_from_python_too(
+    folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for group, shipped in [("memory", "bm25"), ("table", "local")]:
+        (own := tmp_path / folder / "conf" / group).mkdir(parents=True)
+        shutil.copy(CONF / group / f"{shipped}.yaml", own / "mine.yaml")
+    monkeypatch.chdir(tmp_path / folder)
+    assert composed("config", ["memory=mine", "data.size=3"]).memory["name"] == "bm25"
+    assert composed("reproduce", ["table=mine"]).table["name"] == "local"
