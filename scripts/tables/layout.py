@@ -307,12 +307,16 @@ def table_unit(line: TableRow, column: Mapping[str, Any]) -> Mapping[str, Any] |
 def reference(
     backbone: Mapping[str, Any], line: TableRow, column: Mapping[str, Any], metric: Mapping[str, Any]
 ) -> dict[str, str] | None:
-    """Fields that identify the published number of a cell; None for a cell outside the paper."""
+    """Fields that identify the published number of a cell; None for a cell outside the paper.
+
+    The score of a category whose published name is not given is outside the paper: the number of all questions is not its number.
+    """
     if line.published is None or not belongs(line, column) or line.name not in metric.get("rows", [line.name]):
         return None
     parts = (backbone.get("published"), column.get("published"), metric.get("published"), line.published)
     wanted = {name: value for part in parts for name, value in (part or {}).items()}
-    return wanted if "metric" in wanted else None
+    named = metric.get("category", ALL) == ALL or "category" in wanted
+    return wanted if "metric" in wanted and named else None
 
 
 def references(table: Mapping[str, Any], backbone: str) -> Iterator[tuple[str, str, str, dict[str, str]]]:

@@ -99,6 +99,15 @@ def test_every_printed_number_has_exactly_one_cell_or_a_reason(subtests: pytest.
             assert [number for number in numbers if placed[number] + excused(read, number) != 1] == []
 
 
+def test_the_published_number_of_all_questions_is_not_that_of_a_category() -> None:
+    read = {**table("segtreemem_t4"), "rows": [{"memory": "bm25", "published": {"method": "BM25"}}]}
+    (locomo, *_) = read["columns"]
+    for printed, found in [(None, [{}]), ("Temporal", [{}, {"category": "Temporal"}])]:
+        metric = {"metric": "locomo_f1", "published": {"metric": "F1"}, "by": {"all": None, "temporal": printed}}
+        cells = references({**read, "columns": [{**locomo, "metrics": [metric]}]}, "default")
+        assert [{name: value for name, value in fields.items() if name == "category"} for *_, fields in cells] == found
+
+
 @pytest.mark.slow
 def test_every_reason_excuses_a_number(subtests: pytest.Subtests) -> None:
     for name in TABLES:
