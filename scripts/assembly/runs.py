@@ -296,7 +296,7 @@ def _built_once(recipe: Recipe, services: Services) -> MemorySystem:
     """Build the memory in the same way as a case does.
 
     Raises:
-        RunError: the memory refuses a setting.
+        RunError: the memory refuses a setting, or imports a package that is missing.
     """
     import numpy as np
 
@@ -304,6 +304,10 @@ def _built_once(recipe: Recipe, services: Services) -> MemorySystem:
         return built(recipe.build, services, np.random.default_rng(0))
     except (TypeError, ValueError) as error:
         raise RunError(f"memory {recipe.name}: {error}") from error
+    except ImportError as error:
+        if "pip install" in str(error):  # a service of ours, which names its extra
+            raise
+        raise RunError(f"memory {recipe.name}: {error}; install the package that its code imports") from error
 
 
 def _check_logprobs(memory: MemorySystem, recipe: Recipe, probe: Model) -> None:

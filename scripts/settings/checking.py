@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar, Union, get_args, get_
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
+from data_loaders.units import Rule
 from eval.files.store import RunError
 from memsys.llm.secrets import register
 from memsys.llm.written_keys import variables, written_key
@@ -125,8 +126,12 @@ def checked_unit(unit: Mapping[str, Any], where: str) -> Mapping[str, Any]:
     """Return a unit rule after checking that its settings fit.
 
     Raises:
-        RunError: `chunk` has no `tokens`, or another rule has `tokens`.
+        RunError: the rule is unknown, as the `UNIT` of a class may be; `chunk` has no `tokens`, or another rule has `tokens`.
     """
+    if not isinstance(unit, Mapping) or unit.get("rule") not in get_args(Rule):
+        raise RunError(
+            f"{where}: the unit rule must be one of {', '.join(get_args(Rule))}, such as {{rule: utterance}}; found {unit!r}"
+        )
     if (unit["rule"] == "chunk") != (unit.get("tokens") is not None):
         needs = "needs tokens, such as {rule: chunk, tokens: 512}" if unit["rule"] == "chunk" else "takes no tokens"
         raise RunError(f"{where}: the unit rule {unit['rule']} {needs}")

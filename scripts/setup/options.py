@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from copy import deepcopy
 from functools import cache
@@ -62,10 +63,24 @@ def profile_settings(profile: str) -> Mapping[str, Any]:
 
 
 def memory_classes(build: Mapping[str, Any]) -> tuple[type[MemorySystem], ...]:
-    """The class of a memory and, for a wrapper, then that of its `inner` memory, by the value `build` of its file."""
-    from hydra.utils import get_class
+    """The class of a memory and, for a wrapper, then that of its `inner` memory, by the value `build` of its file.
 
-    return (get_class(build["_target_"]), *(memory_classes(build["inner"]) if "inner" in build else ()))
+    Raises:
+        RunError: the target is no class of a memory, or one of its methods is a coroutine, which nothing would await.
+    """
+    from hydra.utils import get_object
+
+    from memsys.interface import MemorySystem
+
+    kind = get_object(build["_target_"])
+    if not (isinstance(kind, type) and issubclass(kind, MemorySystem)):
+        raise RunError(f"{build['_target_']} is no class of a memory; derive it from memsys.interface.MemorySystem")
+    for step in ("write", "end_session", "consolidate", "read"):
+        if inspect.iscoroutinefunction(getattr(kind, step)):
+            raise RunError(
+                f"{build['_target_']}: {step} is `async def`, and the run does not await it; write it as a plain method"
+            )
+    return (kind, *(memory_classes(build["inner"]) if "inner" in build else ()))
 
 
 def memories_here() -> list[str]:

@@ -126,6 +126,58 @@ def test_an_edited_memory_of_ones_own_is_another_run(tmp_path: Path, monkeypatch
         assert len({before, folder()}) == 2
 
 
+WRONG = """
+from memsys.interface import MemorySystem, Recall
+
+
+class Plain(MemorySystem):
+    def write(self, unit): ...
+    def read(self, question): return Recall(())
+
+
+class Missing(Plain):
+    def __init__(self): import package_of_nobody
+
+
+class Awaited(Plain):
+    async def read(self, question): return Recall(())
+
+
+class Unruly(Plain):
+    UNIT = {"rule": "paragraph"}
+
+
+class Free:
+    def write(self, unit): ...
+    def read(self, question): return Recall(())
+
+
+def made() -> Plain: return Plain()
+"""
+
+
+@pytest.mark.parametrize(
+    ("target", "said"),
+    [
+        ("Missing", "^memory mine: No module named 'package_of_nobody'; install the package that its code imports$"),
+        ("Awaited", "^wrong_memories.Awaited: read is `async def`, and the run does not await it"),
+        ("Unruly", "^memory mine on locomo: the unit rule must be one of utterance, .*; found {'rule': 'paragraph'}$"),
+        ("Free", "^wrong_memories.Free is no class of a memory; derive it from memsys.interface.MemorySystem$"),
+        ("made", "^wrong_memories.made is no class of a memory;"),
+    ],
+)
+def test_a_memory_of_ones_own_that_cannot_run_is_refused_in_one_sentence(
+    target: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "wrong_memories.py").write_text(WRONG)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    cfg = composed("config", [f"results={tmp_path}/results"])
+    built, dataset = build_models(cfg), data(cfg.data, load_option("dataset", "locomo"))
+    build = {"_target_": f"wrong_memories.{target}", "_partial_": True}
+    with pytest.raises(RunError, match=said):
+        memory_run(cfg, built, dataset, {"name": "mine", "title": "Mine", "build": build}, reader("segtree"))
+
+
 @pytest.mark.parametrize("name", ["../mine", "a/b", "/tmp/x", "a\\b", "", ".hidden", "a\nb"])
 def test_a_memory_whose_name_is_a_path_is_refused(name: str, tmp_path: Path) -> None:
     cfg = composed("config", [f"results={tmp_path}/results"])
