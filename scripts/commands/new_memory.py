@@ -10,6 +10,7 @@ import argparse
 import keyword
 import re
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from string import Template
 
@@ -18,6 +19,8 @@ from eval.files.store import RunError
 
 GROUP = "develop"
 
+NO_TEXT = {"true", "false", "yes", "no", "on", "off", "null", "nan", "inf"}
+"""Words that are no text in a file of `conf` or on the command line."""
 TEMPLATES = Path(__file__).parents[1] / "templates"
 
 
@@ -25,13 +28,16 @@ def files(name: str, folder: Path) -> dict[Path, str]:
     """Files to write below `folder`: content by path.
 
     Raises:
-        RunError: the name is no valid name of a Python module, or it is the name of a shipped memory.
+        RunError: the name is no valid name of a Python module, or a word that YAML or Hydra reads as another value; it is the name of a
+            shipped memory, or outside a checkout that of an installed module, which would be imported in its place.
     """
-    if not re.fullmatch(r"[a-z][a-z0-9_]*", name) or keyword.iskeyword(name):
+    if not re.fullmatch(r"[a-z][a-z0-9_]*", name) or keyword.iskeyword(name) or name in NO_TEXT:
         raise RunError(f"a memory's name is a lower-case Python name such as my_memory, found {name!r}")
     if (ROOT / "conf" / "memory" / f"{name}.yaml").is_file():
         raise RunError(f"there is a memory called {name} already; nothing was written")
     checkout = (folder / "memsys" / "systems").is_dir()
+    if not checkout and not (folder / f"{name}.py").exists() and find_spec(name) is not None:
+        raise RunError(f"there is a module called {name} already, which Python would import; choose another name")
     fields = {
         "name": name,
         "title": name.replace("_", " ").capitalize(),

@@ -89,7 +89,10 @@ def test_nothing_is_written_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert (tmp_path / "nobodys_name.py").read_text(encoding="utf-8") == "mine"
 
 
-@pytest.mark.parametrize("name", ["Mine", "1mine", "my-memory", "../mine", "", "class", "bm25"])
+@pytest.mark.parametrize(
+    "name",
+    ["Mine", "1mine", "my-memory", "../mine", "", "class", "bm25", "null", "on", "inf", "random", "numpy", "eval"],
+)
 def test_a_name_that_cannot_be_used_is_refused(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
