@@ -139,6 +139,8 @@ def remedy(error: BaseException) -> str:
         from scripts.settings.checking import composition_error
 
         return composition_error(error)
+    if isinstance(error, ValueError) and str(error).startswith("Config group override must be"):  # no HydraException
+        return "a memory, a data set or another file of conf is chosen by its name, not by a number, a switch or null"
     return ""
 
 

@@ -311,6 +311,10 @@ def command(folder: Path, *arguments: str, verb: str = "run") -> subprocess.Comp
         ("data.siez=3", "error: data.siez is not a setting of this command; did you mean data.size?\n"),
         ("table=local", "error: table is not a setting of this command; it is one of reproduce, change, budgets\n"),
         ("memory=bm26", "error: no memory called 'bm26'; did you mean bm25?\n"),
+        (
+            "memory=3",
+            "error: a memory, a data set or another file of conf is chosen by its name, not by a number, a switch or null\n",
+        ),
         ("memory=[bm25", "error: cannot read the setting 'memory=[bm25'; settings are written name=value\n"),
     ],
 )
