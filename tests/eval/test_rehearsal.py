@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar
 
+import numpy as np
 import pytest
 
 from data_loaders.schema import Question, Unit
@@ -15,7 +16,7 @@ from eval.files.store import read_lines
 from eval.running import rehearsal
 from eval.running.loop import run_all
 from eval.running.rehearsal import made_up, rehearse
-from memsys.interface import MemorySystem, Recall
+from memsys.interface import Item, MemorySystem, Recall
 from memsys.prompts import Prompts
 
 pytestmark = pytest.mark.slow
@@ -90,6 +91,37 @@ def test_a_memory_whose_writes_leave_the_process_is_not_rehearsed() -> None:
 def test_a_rehearsal_that_fails_is_said_and_stops_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     rehearse(partial(Compiling, breaks=True), UNIT, Prompts())
     assert "Compiling could not be rehearsed (ValueError: not over made-up words)" in capsys.readouterr().err
+
+
+class Returning(Compiling):
+    """Recalls what it is told."""
+
+    def __init__(self, what: Any) -> None:
+        super().__init__()
+        self.what = what
+
+    def read(self, question: Question) -> Recall:
+        recall: Recall = self.what
+        return recall
+
+
+def test_what_is_recalled_in_another_type_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    right = Item("1", "a text", 0.5, ("t1",))
+    for what, said in [
+        (["a text"], "read returned list, not a Recall"),
+        (None, "read returned NoneType, not a Recall"),
+        (Recall(("a text",)), "an item is str"),  # type: ignore[arg-type]
+        (Recall(item for item in [right]), "items is generator"),  # type: ignore[arg-type]
+        (Recall((replace(right, id=1),)), "id of an item is int"),  # type: ignore[arg-type]
+        (Recall((replace(right, text=None),)), "text of an item is NoneType"),  # type: ignore[arg-type]
+        (Recall((replace(right, sources="t1"),)), "sources of an item is str"),  # type: ignore[arg-type]
+        (Recall((), answer=5), "answer is int"),  # type: ignore[arg-type]
+        (Recall((right, replace(right, score=np.float32(0.5))), answer="yes"), ""),  # type: ignore[arg-type]
+    ]:
+        rehearsal._done.clear()
+        rehearse(partial(Returning, what), UNIT, Prompts())
+        noted = capsys.readouterr().err
+        assert noted.endswith(f"{said})\n") if said else noted == ""
 
 
 def test_the_made_up_history_is_the_same_every_time() -> None:
