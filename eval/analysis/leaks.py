@@ -22,6 +22,7 @@ import numpy as np
 
 from data_loaders.lazy import as_lazy
 from data_loaders.schema import Case, Gold, Question, Unit
+from eval.files.run_folder import RunFolder, read_predictions
 from eval.files.store import RunError
 from eval.running.loop import run_all
 from eval.running.run import Run, no_rehearsal
@@ -73,7 +74,8 @@ def check(run: Run, threads: int | None = None) -> Report:
     """Run a memory on marked data in the run's folder, which should be empty, and search everything.
 
     Raises:
-        RunError: the run is a control, which is given the answer key.
+        RunError: the run is a control, which is given the answer key; or no mark was found, but questions ended in an error, so that not
+            everything was searched.
     """
     if run.control is not None:
         raise RunError(f"{run.name} is a control: it is given the answer key on purpose")
@@ -92,6 +94,12 @@ def check(run: Run, threads: int | None = None) -> Report:
     )
     for path in sorted(each for each in run.folder.rglob("*") if each.is_file()):
         watch.look("files", path.read_bytes().decode("latin-1"))
+    answered = [each for case in RunFolder(run.folder).cases() for each in read_predictions(case).values()]
+    failed = [each.error for each in answered if each.outcome == "error"]
+    if failed and not watch.leaks:
+        raise RunError(
+            f"{len(failed)} of {len(answered)} questions ended in an error, so the search is incomplete: {min(failed)}"
+        )
     return Report(dict(watch.looked), tuple(sorted(watch.leaks)), sum(count for _, count in made))
 
 

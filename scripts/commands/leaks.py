@@ -2,7 +2,7 @@
 
 Builds and reads the memory on data whose gold is replaced by marks (`eval.analysis.leaks`), with offline engines for every model, and
 searches everything that the memory, the embedder and the models receive, and every file of the run, for marks. The exit code is 1 if a
-mark is found.
+mark is found, and 2 if none is found but questions ended in an error, so that not everything was searched.
 """
 
 from __future__ import annotations

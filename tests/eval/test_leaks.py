@@ -17,9 +17,11 @@ from eval.analysis.leaks import MARK, Watch, check, marked, watched
 from eval.files.store import RunError
 from eval.running.run import Run, Services
 from memsys.embed import HashingEmbedder
+from memsys.interface import Recall
 from memsys.llm.meter import Metered
 from memsys.llm.offline.extractive import ExtractiveLLM
 from memsys.prompts import Prompts
+from memsys.systems.bm25 import BM25
 from scripts.assembly.runs import builder, reader
 from scripts.command import verb
 from scripts.setup.options import load_option
@@ -97,6 +99,27 @@ def test_a_memory_is_handed_units_and_questions_and_nothing_that_could_carry_gol
 def test_a_control_that_is_given_the_answer_key_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="is a control"):
         check(replace(a_run(tmp_path), control=lambda case: pytest.fail("built")))
+
+
+class Unreadable(BM25):
+    """Its read fails."""
+
+    def read(self, question: Question) -> Recall:
+        raise LookupError("no index")
+
+
+def test_a_search_that_errors_cut_short_finds_no_run_clean(tmp_path: Path) -> None:
+    run = replace(a_run(tmp_path / "clean"), build=partial(Unreadable))
+    with pytest.raises(
+        RunError, match=r"^1 of 1 questions ended in an error, so the search is incomplete: read: LookupError"
+    ):
+        check(run, threads=1)
+    leaking = leak_into_the_question(marked(CASE)[0])
+    cases = as_lazy([leaking])
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(leaks, "marked", lambda case: (case, 1))
+        found = check(replace(run, folder=tmp_path / "leaking", cases=cases, sizes=cases.sizes), threads=1)
+    assert {each.partition(":")[0] for each in found.leaks} == {"read"}
 
 
 @pytest.mark.slow
