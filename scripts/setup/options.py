@@ -93,8 +93,9 @@ def memories_here() -> list[str]:
 
 
 def metric_options() -> dict[str, Any]:
-    """Settings of every lexical metric, by name (`conf/metrics.yaml`)."""
-    return deepcopy(_parsed(CONF / "metrics.yaml"))
+    """Settings of every lexical metric, by name (`conf/metrics.yaml`), also of the working folder's, which replaces a shipped one."""
+    files = [path for folder in reversed(folders()) for path in [folder / "metrics.yaml"] if path.is_file()]
+    return {name: option for path in files for name, option in deepcopy(_parsed(path)).items()}
 
 
 @cache

@@ -16,7 +16,7 @@ from scripts.assembly.models import build_models
 from scripts.assembly.runs import RUN_LOOP, memory_run, reader
 from scripts.assembly.scorers import judging, metric_title, metrics
 from scripts.setup.launch import composed
-from scripts.setup.options import CONF, load_option, options
+from scripts.setup.options import CONF, load_option, metric_options, options
 
 pytestmark = pytest.mark.slow
 
@@ -197,3 +197,7 @@ def test_files_of_a_conf_folder_in_the_working_folder_are_found_before_the_shipp
     assert load_option("reader", "mine")["name"] == "mine"
     assert {"mine", "mem0"} <= set(options("reader"))
     assert load_option("reader", "mem0")["name"] == "mem0"
+    line = "brief: {target: eval.metrics.lexical.squad_f1, title: brief}\n"
+    (tmp_path / "conf" / "metrics.yaml").write_text(line)
+    assert metric_options()["brief"]["title"] == "brief"
+    assert "squad_f1" in metric_options()
