@@ -252,8 +252,9 @@ def _spent(
         bought = own["embedding_tokens"]
         again = min(bought, later[case_id])
         by_phase["embed"]["embedding_tokens"] -= again
+        share: Any = again / bought if bought else 0  # a counter's values are typed as integers
         for name in ("provider_seconds", "provider_seconds_sum"):
-            by_phase["embed"][name] -= own[name] * again / bought if bought else 0
+            by_phase["embed"][name] -= own[name] * share
     return by_phase, seconds, summed_seconds, held
 
 

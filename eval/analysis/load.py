@@ -277,6 +277,7 @@ class User:
         over: threading.Event,
     ) -> None:
         self.name, self.told, self.plan, self.owners, self.over = name, told, plan, owners, over
+        self._units = [unit for unit, _, _ in told]
         self.memory: MemorySystem | None = None
         self.tally = LoadCounts()
         self._known: list[int] = []
@@ -337,7 +338,7 @@ class User:
     # --- steps -----------------------------------------------------------------------------------------------------------
 
     def _write(self, place: int) -> None:
-        write = partial(write_unit, self._memory, [unit for unit, _, _ in self.told], place)
+        write = partial(write_unit, self._memory, self._units, place)
         began = time.perf_counter()
         self._stale = True
         if self._timed("write" if place else "first", write):

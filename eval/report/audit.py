@@ -185,22 +185,24 @@ def reordered(lines: Sequence[AuditedRow]) -> tuple[list[AuditedRow], list[Findi
         lines, key=lambda line: (line.where, line.categories, line.counts)
     ):
         group = list(rows)
-        fitting = _agreeing(group)
-        if len(group) > 1 and 2 * fitting < len(group) and len(counts) <= MOST_ORDERED:
-            other = best_order(group)
-            moved = [replace(line, counts=other) for line in group]
-            if 2 * _agreeing(moved) > len(group):
+        # The mean of equal cells is the same in any order.
+        telling = [line for line in group if len({cell.exact for cell in line.cells}) > 1]
+        fitting = _agreeing(telling)
+        if len(telling) > 1 and 2 * fitting < len(telling) and len(counts) <= MOST_ORDERED:
+            other = best_order(telling)
+            moved = [replace(line, counts=other) for line in telling]
+            if 2 * _agreeing(moved) > len(telling):
                 findings.append(
                     Finding(
                         "heading",
                         where,
                         "",
-                        f"with the question counts of its headings ({_pairs(categories, counts)}) {fitting} of {len(group)} totals are the "
-                        f"mean of their cells, with {_pairs(categories, other)} {_agreeing(moved)}: the headings are wrong"
-                        + _fraction_gain(group, moved),
+                        f"with the question counts of its headings ({_pairs(categories, counts)}) {fitting} of {len(telling)} totals are "
+                        f"the mean of their cells, with {_pairs(categories, other)} {_agreeing(moved)}: the headings are wrong"
+                        + _fraction_gain(telling, moved),
                     )
                 )
-                group = moved
+                group = [replace(line, counts=other) for line in group]
         done += group
     return done, findings
 

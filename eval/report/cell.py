@@ -352,13 +352,22 @@ class Cell:
 
     def unscored_builds(self, category: str = ALL) -> str:
         """How many answers of several builds have no score, which `counts` does not see where another build has one; empty if none."""
-        builds, keys = len(self.score_files), [question.key for question in self.applicable(category)]
-        if builds < 2:
-            return ""
-        lost = builds * len(keys) - sum(
-            len({replicate for (replicate, _), _ in self.draws.get(key, ())}) for key in keys
-        )
-        return f"{lost} of {builds * len(keys)} answers of {builds} builds not scored" if lost else ""
+        lost, answers = self._lost(category)
+        builds = len(self.score_files)
+        return f"{lost} of {answers} answers of {builds} builds not scored" if builds > 1 and lost else ""
+
+    def missing_share(self, category: str = ALL) -> float:
+        """Share of the questions, or of the answers of several builds, without a score."""
+        lost, answers = self._lost(category)
+        return lost / answers if answers else 0.0
+
+    def _lost(self, category: str) -> tuple[int, int]:
+        """The answers of all builds that have no score, and all answers."""
+        builds, keys = max(1, len(self.score_files)), [question.key for question in self.applicable(category)]
+        if builds == 1:
+            return sum(key not in self.scores for key in keys), len(keys)
+        scored = sum(len({replicate for (replicate, _), _ in self.draws.get(key, ())}) for key in keys)
+        return builds * len(keys) - scored, builds * len(keys)
 
     def estimate(self, category: str = ALL) -> Estimate | None:
         """Mean and intervals over the scored questions of a category; None when no question is scored."""

@@ -288,7 +288,7 @@ def _outcomes(cells: Sequence[Cell]) -> str:
     builds = sum(bool(cell.unscored_builds()) for cell in cells)
     if not any(total.values()) and not builds:
         return "Every answer of every row was scored."
-    worst = max(count.missing_share for count in counts)
+    worst = max(cell.missing_share() for cell in cells)
     return (
         f"Over all cells {counted(total['errored'], 'error')}, {counted(total['unscored'], 'answer')} without a verdict, "
         f"{total['not_reached']} not reached, "

@@ -155,9 +155,9 @@ class Table:
 
     @property
     def missing_share(self) -> float:
-        """The largest share of unscored questions in a cell, over the rows that the user requested."""
+        """The largest share of unscored questions (of several builds: answers) in a cell, over the rows that the user requested."""
         cells = [cell for row in self.rows if self.requests(row) for cell in row.cells if isinstance(cell, Cell)]
-        return max((cell.counts().missing_share for cell in cells), default=0.0)
+        return max((cell.missing_share() for cell in cells), default=0.0)
 
     def requests(self, row: Row) -> bool:
         """Whether the user requested a row."""

@@ -50,10 +50,15 @@ def agreed(
         judges: names of the judges by data set.
 
     Raises:
-        RunError: a replay needs a service's run that is not finished.
+        RunError: a replay needs a service's run that is not finished, or no model uses the endpoint that the settings name.
     """
     for name in dict.fromkeys(name for names in judges.values() for name in names):
         judging(cfg, models, name)  # a judge's own model may have a price
+    if cfg.endpoint.base_url is not None and not models.endpoints:
+        raise RunError(
+            f"endpoint.base_url={cfg.endpoint.base_url} is not used, because no model is named and stand-ins would answer; "
+            "add models.reader=NAME (make … MODEL=NAME names the model of all roles), or leave it out"
+        )
     local = models.memory.endpoint if cfg.profile_name == "local" else None
     if cfg.replay or not (cfg.profile_name == "paper" or local is not None or models.paid):
         return True, None

@@ -145,7 +145,7 @@ class Models:
         """Names of the models of all roles, and of the further judges built so far, whose calls are known to cost money."""
         chat = (self.memory, self.reader, self.judge, self.probe, *self.by_name.values())
         every = [(model.name, model.prices) for model in chat] + [(self.embedder.name, self.embedder.prices)]
-        return list(dict.fromkeys(name for name, prices in every if prices is not None and _has_price(prices)))
+        return list(dict.fromkeys(name for name, prices in every if prices is not None and has_price(prices)))
 
     @property
     def prices(self) -> dict[str, Price]:
@@ -176,7 +176,7 @@ class Models:
         return [*names, "embedder"] if self.embedder.stand_in else names
 
 
-def _has_price(prices: ModelSettings) -> bool:
+def has_price(prices: ModelSettings) -> bool:
     """Whether calls of a model are known to cost money, also if only one of its prices is known."""
     return any((prices.usd_per_million_in, prices.usd_per_million_cached, prices.usd_per_million_out))
 

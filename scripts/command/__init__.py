@@ -116,7 +116,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return verb(name, sys.argv[1:])
     except SystemExit as end:
-        return end.code if isinstance(end.code, int) else int(end.code is not None)
+        if end.code is None or isinstance(end.code, int):
+            return end.code or 0
+        print(end.code, file=sys.stderr)
+        return 1
     except KeyboardInterrupt:  # while modules were imported, before `guarded` handles signals: nothing was begun
         print("stopped before anything was begun", file=sys.stderr)
         return 130

@@ -352,10 +352,11 @@ def _model(args: argparse.Namespace) -> LLM:
     from memsys.llm.network import is_local
     from memsys.llm.pricing import ModelSettings, Purse
     from memsys.llm.store import CacheStore
+    from scripts.assembly.models import has_price
     from scripts.setup.options import model_option
 
     settings = ModelSettings(**(model_option("llm", args.model).get("settings") or {"model": args.model}))
-    if args.max_usd is None and settings.cost(1, 1) and not is_local(args.base_url):
+    if args.max_usd is None and has_price(settings) and not is_local(args.base_url):
         raise RunError(f"{args.base_url} costs money: say how much may be spent, such as --max-usd 5")
     purse = Purse(args.max_usd)
     endpoint = Endpoint(args.base_url, EndpointLimits(in_flight=args.threads), key_env=args.key_env, purse=purse)

@@ -192,8 +192,10 @@ def _gc(args: argparse.Namespace) -> int:
         return 0
     if not agreed(len(found) + len(stale), args.yes):
         return 1
+    still = {run.path for run, _ in garbage(folders(args.results))}  # one may have begun during the question
     for run, _ in found:
-        _remove(run)
+        if run.path in still:
+            _remove(run)
     for path in stale:
         path.unlink(missing_ok=True)
     return 0

@@ -72,6 +72,9 @@ class Answers:
     capped: str = ""
     """The reason why not every question was asked (the spending cap); empty if all were."""
 
+    def __repr__(self) -> str:  # the fields hold the data set
+        return f"Answers({self.title!r}, {self.dataset.name!r}, {len(self.questions)} questions, {str(self.folder)!r})"
+
     @property
     def folder(self) -> Path:
         """The folder of the first replicate."""
@@ -87,6 +90,12 @@ class Scored:
     """Cells by metric, judges as `judge_<name>`: `cells["locomo_f1"].estimate().mean`."""
     files: tuple[Mapping[str, Path], ...]
     """Score files by metric, one mapping per replicate; also `evidence@<k>`."""
+
+    def __repr__(self) -> str:
+        means = {
+            name: round(made.mean, 3) for name, cell in self.cells.items() if (made := cell.estimate()) is not None
+        }
+        return f"Scored({self.answers!r}, {means})"
 
     def row(self, name: str) -> Row:
         """The row of a table under a name that no other row has."""

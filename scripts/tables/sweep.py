@@ -190,7 +190,7 @@ def _scores(cell: Cell, category: str) -> tuple[dict[str, Any], float]:
         "not_reached": counts.not_reached,
         "empty": counts.empty,
     }
-    return values, counts.missing_share
+    return values, cell.missing_share(category)
 
 
 def _ends(name: str, interval: Interval | None) -> dict[str, float | None]:

@@ -170,6 +170,19 @@ def test_ctrl_c_while_modules_are_imported_is_one_line(
     assert capsys.readouterr().err == "stopped before anything was begun\n"
 
 
+@pytest.mark.parametrize(("code", "said", "ended"), [("no such key", "no such key\n", 1), (None, "", 0), (3, "", 3)])
+def test_code_that_ends_the_process_ends_the_command_with_its_code_or_text(
+    code: str | int | None, said: str, ended: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def leave(*_: object) -> int:
+        raise SystemExit(code)
+
+    monkeypatch.setattr("sys.argv", [])
+    monkeypatch.setattr(command, "verb", leave)
+    assert main(["run", "bm25", "locomo"]) == ended
+    assert capsys.readouterr().err == said
+
+
 def test_every_file_of_commands_is_a_verb_of_a_known_group() -> None:
     files = {path.stem.replace("_", "-") for path in (ROOT / "scripts/commands").glob("[!_]*.py")}
     assert set(verbs("GROUP")) == files

@@ -120,6 +120,13 @@ def test_asking_again_answers_from_the_files(lab: Lab, bm25: Scored) -> None:
     assert {path: path.stat().st_mtime_ns for path in again.folder.rglob("predictions.jsonl")} == before
 
 
+def test_what_a_notebook_shows_of_scores_is_one_line(bm25: Scored) -> None:
+    mean = bm25.cells["locomo_f1"].estimate()
+    assert mean is not None
+    assert f"'locomo_f1': {round(mean.mean, 3)}" in repr(bm25)
+    assert len(repr(bm25)) < 400
+
+
 def test_a_comparison_is_paired_by_question(bm25: Scored, nothing: Scored) -> None:
     gap = compare(bm25, nothing, "locomo_f1")
     ours, theirs = bm25.cells["locomo_f1"].scores, nothing.cells["locomo_f1"].scores

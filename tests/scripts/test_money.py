@@ -161,6 +161,15 @@ def test_a_plan_is_agreed_to_in_every_profile_once_a_model_costs_something(
 
 
 @pytest.mark.slow
+def test_an_endpoint_that_no_model_uses_is_refused(
+    mock: tuple[Mock, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own = [f"results={tmp_path}", "network=true", f"endpoint.base_url={mock[1]}", "memory=recency", "data.size=2"]
+    assert run_single(composed("config", own)) == 2
+    assert f"endpoint.base_url={mock[1]} is not used, because no model is named" in capsys.readouterr().err
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("prices", "reader", "judge"),
     [

@@ -141,6 +141,25 @@ def test_without_a_yes_nothing_is_removed(
     assert folder.exists()
 
 
+def test_a_run_that_begins_during_the_question_is_kept(
+    results: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    never, folder = (folder_of(results, name) for name in ("bm25", "segtree_cosine"))
+    record = (folder / "run.json").read_text(encoding="utf-8")
+    for each in (never, folder):
+        (each / "run.json").unlink()
+
+    def begun(count: int, yes: bool) -> bool:
+        (folder / "run.json").write_text(record, encoding="utf-8")
+        return True
+
+    monkeypatch.setattr(runs, "agreed", begun)
+    assert verb("runs", ["gc", "--results", str(results)]) == 0
+    assert capsys.readouterr().out.count("never began") == 2
+    assert folder.exists()
+    assert not never.exists()
+
+
 @pytest.mark.parametrize("name", ["nonesuch", "..", "/", "../../..", "runs"])
 def test_what_is_no_run_is_never_removed(name: str, results: Path, capsys: Any) -> None:
     assert verb("runs", ["rm", name, "--results", str(results), "--yes"]) == 2

@@ -241,7 +241,9 @@ def shown(text: str) -> list[tuple[str, str]]:
 def test_empty_replies_that_score_0_are_counted_in_the_line_of_a_setting() -> None:
     column = SimpleNamespace(dataset="d", metric="m")
     counts = Counts(questions=5, scored=4, unscored=0, errored=1, not_reached=0, empty=2)
-    cell: Any = SimpleNamespace(column=column, counts=lambda _: counts, estimate=lambda _: None)
+    cell: Any = SimpleNamespace(
+        column=column, counts=lambda _: counts, estimate=lambda _: None, missing_share=lambda _: 0.2
+    )
     values, missing = _scores(cell, "all")
     assert (values["n"], values["errors"], values["empty"]) == (4, 1, 2)
     assert missing == pytest.approx(0.2)
@@ -352,7 +354,7 @@ def test_models_that_a_sweep_names_are_asked_for_where_there_is_an_endpoint(
     job: Any, mock: Any, tmp_path: Path
 ) -> None:
     _, url = mock
-    chosen = ["models.memory=Qwen/Qwen3-32B", "models.reader=gpt-4o-2024-11-20"]
+    chosen = ["models.memory=Qwen/Qwen3-32B", "models.reader=gpt-4o-2024-11-20", "yes=true"]
     cfg = job("timem_models", *SMALL, *online(url)[:3], "models.embedder=m", "models.judge=m", *chosen)
     assert sweep(cfg, ["models.memory", "models.reader"], []) == 0
     found = lines(tmp_path, "timem_models")

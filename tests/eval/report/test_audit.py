@@ -114,6 +114,18 @@ def test_counts_under_the_wrong_headings_are_put_in_order() -> None:
     assert "0 of 2 totals" in findings[0].text
 
 
+def test_a_row_of_equal_cells_says_nothing_about_the_order_of_the_headings() -> None:
+    rows = [
+        line("0.5 0.9", "0.6", (3, 1), "right"),
+        line("0.1 0.5", "0.4", (3, 1), "wrong"),
+        line("0 0", "0", (3, 1), "none"),
+    ]
+    assert reordered(rows) == (rows, [])
+    lines, (finding,) = reordered([*SWAPPED, *rows[2:]])
+    assert "0 of 2 totals" in finding.text
+    assert {one.counts for one in lines} == {(1, 3)}
+
+
 def test_headings_stand_when_most_totals_agree_with_them() -> None:
     agreeing = [line("0.5 0.9", "0.6", (3, 1), str(number)) for number in range(2)]
     lines, findings = reordered([*agreeing, *SWAPPED[:1]])

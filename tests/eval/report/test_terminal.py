@@ -134,6 +134,7 @@ def test_answers_that_one_of_several_builds_lacks_are_counted(tmp_path: Path) ->
     lines = lines_of(made, 160)
     assert "  BM25: 3 of 96 answers of 2 builds not scored" in lines
     assert "3 of 96 answers of 2 builds not scored" in markdown(made)
+    assert made.missing_share == 3 / 96, "what max_unscored is compared with"
     assert "Several builds: a score is their mean; tokens and $ are those of the first." in lines
     assert not [line for line in lines_of(table(tmp_path), 160) if "Several builds" in line]
 
