@@ -18,6 +18,8 @@ from eval.statistics.stats import Difference
 from scripts.door import Lab
 from tests.eval.report.pairs import two_data_sets
 
+pytestmark = pytest.mark.slow
+
 HOSTILE = r"\input{/etc/passwd} & 100% #1 $x_{2}^3~ <b>\"' | café 中文 ‮ \end{document}" + "\n\nnew paragraph \x00\x1b"
 
 
@@ -28,7 +30,6 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Table:
     return lab.table(*rows)
 
 
-@pytest.mark.slow
 def test_every_mean_of_the_paper_is_that_of_the_report(table: Table) -> None:
     text = paper_table(table)
     for row in table.rows:

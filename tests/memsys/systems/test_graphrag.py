@@ -28,6 +28,8 @@ from memsys.systems.graphrag.communities import Community, Tables, communities
 from memsys.systems.graphrag.graph import Entity, Relationship, finalised, merged, parse_records, text_units
 from memsys.tokens import count_tokens
 
+pytestmark = pytest.mark.slow
+
 CONF = Path(__file__).parents[3] / "conf" / "memory"
 GARBAGE = ("", "Sure, here it is.", '{"', "[]", "{}", '{"entities": 3, "relationships": "none", "points": [{}]}')
 NOTHING = '{"entities": [], "relationships": []}'
@@ -773,7 +775,6 @@ def test_texts_hang_on_entities_and_entities_on_their_finest_community() -> None
     }
 
 
-@pytest.mark.slow
 def test_four_times_the_history_costs_four_times_as_much() -> None:
     """Calls, texts embedded and sizes of the graph; names repeat within a neighbourhood, as in a real history."""
 

@@ -27,6 +27,8 @@ from memsys.systems.lattice.search import fitted, ratings
 from memsys.tokens import count_tokens
 from memsys.vectors import normalised
 
+pytestmark = pytest.mark.slow
+
 CONF = Path(__file__).parents[3] / "conf" / "memory"
 ASKED = Question("q", "Where is the key?", time_text="9 May 2023")
 GARBAGE = [
@@ -189,7 +191,6 @@ def test_path_relevance_of_a_grandchild() -> None:
         assert memory.search(ASKED).path["a"] == pytest.approx(path)
 
 
-@pytest.mark.slow
 def test_the_code_keeps_first_scores_for_branches_and_calibrates_leaves_only() -> None:
     sessions = rows(*[2] * 16)
     replies = {"lattice.navigate": lambda request: scores(*range(90, 90 - 7 * len(request.fields["options"]), -7))}
@@ -291,7 +292,6 @@ def test_the_draw_favours_what_scores_high() -> None:
     assert paper.tolist() == pytest.approx([0.348, 0.285, 0.211, 0.156], abs=1e-3)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("mode", "shares"), [("paper", [0.348, 0.285, 0.211, 0.156]), ("code", [0.517, 0.297, 0.129, 0.056])]
 )
@@ -313,7 +313,6 @@ def test_finds_are_drawn_with_the_weights_of_the_mode(
     assert [drawn.count(name) / 3000 for name in "abcd"] == pytest.approx(shares, abs=0.03)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("beam", "iterations", "calls"), [(2, 20, 39), (2, 5, 9), (1, 40, 40)])
 def test_a_search_costs_at_most_one_call_and_then_the_beam_at_each_step(beam: int, iterations: int, calls: int) -> None:
     memory, llm = lattice(rows(*[1] * 70), branching=8, beam=beam, iterations=iterations)
@@ -457,7 +456,6 @@ def test_the_small_fixture_copies_the_single_leaf() -> None:
     assert (len(search.expanded), len(search.leaves)) == (3, 3)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("settings", [{}, {"init": "scratch"}])
 @pytest.mark.parametrize("branching", [2, 3, 7])
 def test_every_leaf_is_in_the_tree_once_and_no_node_has_too_many_children(
@@ -470,7 +468,6 @@ def test_every_leaf_is_in_the_tree_once_and_no_node_has_too_many_children(
     assert len(llm.requests) == len(several)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("limit", [2, 5, 10])
 def test_clusters_are_small_enough_few_enough_and_the_same_every_time(limit: int) -> None:
     for seed in range(3):

@@ -25,6 +25,8 @@ from scripts.command import verb
 from scripts.commands import check_answers
 from scripts.door import Lab, Scored
 
+pytestmark = pytest.mark.slow
+
 main = partial(verb, "export")
 
 METRICS = ["mem0_f1", "locomo_f1", "bleu1_mem0"]
@@ -45,7 +47,6 @@ def exported(run: Scored, form: str, to: Path) -> Path:
     return to
 
 
-@pytest.mark.slow
 def test_an_import_of_the_mem0_form_gives_the_same_scores(lab: Lab, bm25: Scored, tmp_path: Path) -> None:
     (file,) = exported(bm25, "mem0", tmp_path).iterdir()
     again = lab.score(lab.imported(file, Origin("again"), "locomo"), METRICS, ["mem0"])
@@ -54,7 +55,6 @@ def test_an_import_of_the_mem0_form_gives_the_same_scores(lab: Lab, bm25: Scored
         assert again.cells[metric].scores == cell.scores, metric
 
 
-@pytest.mark.slow
 def test_the_mem0_form_leaves_out_what_failed_and_counts_it(
     lab: Lab, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -67,7 +67,6 @@ def test_the_mem0_form_leaves_out_what_failed_and_counts_it(
     assert sum(map(len, json.loads(file.read_text()).values())) == 47
 
 
-@pytest.mark.slow
 def test_an_exported_run_passes_check_answers_and_its_audit_gives_the_runs_own_scores(
     bm25: Scored, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -90,7 +89,6 @@ def test_an_exported_run_passes_check_answers_and_its_audit_gives_the_runs_own_s
         assert audited == pytest.approx({key: ours[key] for key in audited}, abs=1e-6), metric
 
 
-@pytest.mark.slow
 def test_the_hugging_face_folder_loads_offline_with_every_question(bm25: Scored, tmp_path: Path) -> None:
     datasets = pytest.importorskip("datasets")
     folder = exported(bm25, "hf", tmp_path / "set")
@@ -105,7 +103,6 @@ def test_the_hugging_face_folder_loads_offline_with_every_question(bm25: Scored,
     assert "no licence that is known" in readme
 
 
-@pytest.mark.slow
 def test_every_eval_ever_gets_our_means_intervals_and_answers(bm25: Scored, tmp_path: Path) -> None:
     folder = exported(bm25, "eee", tmp_path)
     (aggregate,) = folder.glob("data/locomo/memsys-bench/bm25/*-*.json")
