@@ -278,10 +278,12 @@ def test_replicates_and_repeats_print_their_spread(experiment: Any, capsys: Any)
     assert run_single(experiment("memory=nothing", "build.replicates=2", "judge.repeats=2", "data.size=4")) == 0
     said = capsys.readouterr().out
     assert "Judged 2x, built 2x" in said
+    assert "Costs are those of the first build." in said
     assert "± 0.000" in said
     assert run_single(experiment("memory=nothing", "data.size=4")) == 0  # the second judgements are still on disk
     said = capsys.readouterr().out
     assert "Judged 1x, built 1x" in said
+    assert "Costs are those" not in said
     assert "± 0.000" not in said
 
 

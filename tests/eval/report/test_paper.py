@@ -61,6 +61,21 @@ def test_the_caption_says_n_the_stand_in_the_errors_and_the_test(table: Table) -
     assert "5 not reached" in paper_table(replace(table, rows=(worse, *table.rows[1:])))
 
 
+def test_the_caption_says_when_one_of_several_builds_lacks_scores(table: Table, tmp_path: Path) -> None:
+    cell = table.rows[0].cells[0]
+    assert isinstance(cell, Cell)
+    path = tmp_path / "second.jsonl"
+    path.write_text(
+        "".join(cell.score_files[0].read_text(encoding="utf-8").splitlines(keepends=True)[1:]), encoding="utf-8"
+    )
+    twice = replace(cell, score_files=(*cell.score_files, path))
+    rows = (replace(table.rows[0], cells=(twice, *table.rows[0].cells[1:])), *table.rows[1:])
+    caption = paper_table(replace(table, rows=rows)).partition(r"\caption{")[2]
+    assert "Every answer of every row was scored." not in caption
+    assert r"at most 1.0\% of a cell is not scored" in caption
+    assert "Some builds lack scores that others have." in caption
+
+
 def test_the_caption_of_the_plain_tex_describes_its_own_cells(table: Table) -> None:
     text = latex(replace(table, caption=(f"{CELLS}{NO_INTERVAL} Judged 1x.", f"Imported. {CELLS}; more")))
     assert "95 \\% by question" not in text, "the cells have one interval, by case or Wilson's"
