@@ -81,7 +81,12 @@ def examine(make: Make, unit: Mapping[str, object], patience: float = 10.0) -> C
         verdict.faults["a step failed"] = described(error)
     finally:
         for memory in memories:
-            memory.close()
+            try:
+                memory.close()
+            except Exception as error:
+                if stops(error):
+                    raise
+                verdict.faults.setdefault("a step failed", f"close: {described(error)}")
     return verdict
 
 

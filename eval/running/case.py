@@ -209,7 +209,7 @@ class CaseRun:
                     self._write(memory, unit, position)
             for log, own in zip(self.logs, knobs, strict=True):
                 log.structure(_with_knobs(memory, own), None if log is self.logs[0] else self.logs[0])
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # `sys.exit` in a memory is an error of the case
             if stops(error):
                 wait(self.answers)
                 raise
@@ -217,8 +217,17 @@ class CaseRun:
             self._give_up(error)
         finally:
             if memory is not None:
-                with spans.operation("close", self.logs[0].store):
-                    memory.close()
+                self._close(memory)
+
+    def _close(self, memory: MemorySystem) -> None:
+        try:
+            with spans.operation("close", self.logs[0].store):
+                memory.close()
+        except Exception as error:
+            if stops(error):
+                raise
+            for log in self.logs:
+                log.failed("close", error)
 
     def _write(self, memory: MemorySystem, unit: Unit, position: int) -> None:
         following = self.units[position + 1] if position + 1 < len(self.units) else None
@@ -256,7 +265,7 @@ class CaseRun:
         self.answers += ask_all(readings, self.due[position])
         self.unasked = self.unasked[len(self.due[position]) :]
 
-    def _give_up(self, error: Exception) -> None:
+    def _give_up(self, error: BaseException) -> None:
         for log in self.logs:
             log.trouble(error)
             for question in self.unasked:

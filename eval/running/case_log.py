@@ -29,8 +29,10 @@ from eval.files.run_folder import (
     read_predictions,
 )
 from eval.files.store import Appender, item_key, item_record, item_score, linked, replace_file, write_lines
+from eval.running.failures import described, raise_if_stopped, stops
 from eval.running.run import OnAnswer, Run, ignore_answer
 from memsys.interface import Item, MemorySystem, NodeView
+from memsys.jsons import encoded
 from memsys.llm import spans, stopping
 from memsys.llm.meter import Ledger, metering
 from memsys.llm.secrets import redact
@@ -106,6 +108,11 @@ class CaseLog:
         with self._lock:
             self._trouble.append(redact("".join(traceback.format_exception(error))))
 
+    def failed(self, step: str, error: BaseException) -> None:
+        """Note the error of a step after the last read in the memory's report: the answers stand."""
+        self.trouble(error)
+        self._report = {**self._report, f"{step} failed": described(error)}
+
     def spent(self, effort: Effort) -> None:
         """Save the costs of a step."""
         self._efforts.add(effort)
@@ -119,7 +126,16 @@ class CaseLog:
             memory: the memory after its last question was read.
             first: a log of the same build that is saved already; equal vectors are linked to its file, not stored again.
         """
-        self._report, self._hidden_root = memory.report(), memory.HIDDEN_ROOT
+        self._hidden_root = memory.HIDDEN_ROOT
+        try:
+            report = dict(memory.report())
+            encoded(report)  # what is no JSON is found here
+            self._report = report
+        except Exception as error:
+            if stops(error):
+                raise
+            raise_if_stopped(error)
+            self.failed("report", error)
         place = self._folder / VECTORS
         place.unlink(missing_ok=True)
         nodes = list(memory.nodes())

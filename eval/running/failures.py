@@ -31,7 +31,7 @@ def described(error: BaseException) -> str:
     return redact(f"{type(error).__name__}: {error}")[:500]  # redacted before it is cut: no part of a key may remain
 
 
-def raise_if_stopped(error: Exception) -> None:
+def raise_if_stopped(error: BaseException) -> None:
     """Raise `Stopped` when the user has requested a stop: the stop caused the error, and the question stays open.
 
     Raises:

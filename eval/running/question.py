@@ -8,6 +8,7 @@ from collections.abc import Collection, Sequence
 from concurrent.futures import Future
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
+from numbers import Real
 from typing import Any
 
 from data_loaders.schema import Question, Unit
@@ -18,7 +19,7 @@ from eval.running.failures import described, raise_if_stopped, stops
 from eval.running.pool import UrgentPool
 from eval.running.reader import Rendered, render
 from eval.running.run import OnAnswer, OnProgress, Progress, Run, ignore_answer, needs
-from memsys.interface import MemorySystem, unit_item
+from memsys.interface import Item, MemorySystem, Recall, unit_item
 from memsys.llm import spans
 from memsys.llm.futures import waiting
 from memsys.llm.limits import urgent
@@ -100,6 +101,7 @@ class _Answer:
             ):
                 with waiting() if memory.WAITS_TO_READ else nullcontext():
                     recall = memory.read(question)
+                check_types(recall)
                 if not all(math.isfinite(item.score) for item in recall.items):
                     raise ValueError(f"{self.reading.run.name} recalled an item whose score is no finite number")
                 if self.reading.raw:
@@ -122,7 +124,7 @@ class _Answer:
                 recall,
                 sample=self.reading.run.replicate,
             )
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # `sys.exit` in a memory is an error of the question
             if stops(error):
                 raise
             raise_if_stopped(error)
@@ -165,6 +167,29 @@ class _Answer:
         self.reading.log.predicted(self.question.id, outcome, answer, error, self.recalled, cut)
         self.reading.on_progress(Progress(self.reading.run.name, self.reading.log.case_id, self.question.id, outcome))
         self.saved.set_result(None)
+
+
+ITEM = {"id": str, "text": str, "score": Real, "sources": tuple | list}
+"""Types of an item's fields; a text is no list of sources."""
+
+
+def check_types(recall: Any) -> None:
+    """Name what a memory of one's own returns in a wrong type; later errors would name an attribute or a line of a file.
+
+    Raises:
+        TypeError: the recall, one of its items, or a value in it is of another type.
+    """
+    if not isinstance(recall, Recall):
+        raise TypeError(f"read returned {type(recall).__name__}, not a Recall")
+    held: list[tuple[str, Any, Any]] = [("items", recall.items, tuple | list), ("answer", recall.answer or "", str)]
+    for item in recall.items if isinstance(recall.items, tuple | list) else ():
+        held.append(("an item", item, Item))
+        held += [
+            (f"{name} of an item", getattr(item, name), kind) for name, kind in ITEM.items() if isinstance(item, Item)
+        ]
+    for what, found, kind in held:
+        if not isinstance(found, kind):
+            raise TypeError(f"read returned a Recall in which {what} is {type(found).__name__}")
 
 
 def outcome_of(done: Future[Completion]) -> tuple[Outcome, str, str, bool]:

@@ -11,17 +11,18 @@ import threading
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from functools import partial
-from numbers import Real
 from typing import Any
 
 import numpy as np
 
 from data_loaders.schema import Case, Gold, Question, Session, Turn
 from data_loaders.units import make_units
+from eval.running.question import check_types
 from eval.running.run import innermost, needs
 from eval.running.work import write_unit
 from memsys.embed import HashingEmbedder
-from memsys.interface import Item, MemorySystem, Recall
+from memsys.interface import MemorySystem
+from memsys.jsons import encoded
 from memsys.llm.offline.extractive import ExtractiveLLM
 from memsys.prompts import Prompts
 from memsys.settings import Settings
@@ -52,7 +53,7 @@ def rehearse(build: Callable[..., MemorySystem], unit: Mapping[str, Any], prompt
             return
         try:
             _write_and_read(build, unit, prompts)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             name = _kind(build)[0]
             print(f"note: {name} could not be rehearsed ({type(error).__name__}: {error})"[:300], file=sys.stderr)
 
@@ -89,30 +90,9 @@ def _write_and_read(build: Callable[..., MemorySystem], unit: Mapping[str, Any],
     for place in range(len(units)):
         write_unit(memory, units, place)
     memory.consolidate()
-    _check_types(memory.read(case.questions[0][0]))
-
-
-ITEM = {"id": str, "text": str, "score": Real, "sources": tuple | list}
-"""Types of an item's fields; a text is no list of sources."""
-
-
-def _check_types(recall: Any) -> None:
-    """Name what a memory of one's own returns in a wrong type; an error of the run would name an attribute or a line of a file.
-
-    Raises:
-        TypeError: the recall, one of its items, or a value in it is of another type.
-    """
-    if not isinstance(recall, Recall):
-        raise TypeError(f"read returned {type(recall).__name__}, not a Recall")
-    held: list[tuple[str, Any, Any]] = [("items", recall.items, tuple | list), ("answer", recall.answer or "", str)]
-    for item in recall.items if isinstance(recall.items, tuple | list) else ():
-        held.append(("an item", item, Item))
-        held += [
-            (f"{name} of an item", getattr(item, name), kind) for name, kind in ITEM.items() if isinstance(item, Item)
-        ]
-    for what, found, kind in held:
-        if not isinstance(found, kind):
-            raise TypeError(f"read returned a Recall in which {what} is {type(found).__name__}")
+    check_types(memory.read(case.questions[0][0]))
+    encoded(dict(memory.report()))
+    memory.close()
 
 
 def _kind(build: Any) -> tuple[str, ...]:

@@ -176,6 +176,54 @@ def test_a_failing_read_is_an_error_line_and_the_others_go_on(make_run: Make) ->
     assert [answers(run, case)[f"q{i}"].outcome for i in range(3)] == ["answered", "error", "answered"]
 
 
+class Broken(Diary):
+    """Leaves the process, recalls wrong types, and fails after the last read."""
+
+    def read(self, question: Question) -> Recall:
+        if question.id == "q0":
+            sys.exit(3)
+        items = super().read(question).items
+        return Recall(tuple(replace(item, id=1) for item in items) if question.id == "q1" else items)  # type: ignore[arg-type]
+
+    def report(self) -> dict[str, Any]:
+        return {"names": {"a set"}}
+
+    def close(self) -> None:
+        raise RuntimeError("closed twice")
+
+
+def test_a_memory_that_exits_recalls_wrong_types_or_fails_at_its_end_costs_its_own_questions_alone(
+    make_run: Make,
+) -> None:
+    case = history(questions=3)
+    run = make_run([case], build=partial(Broken, []))
+    run_all([run])
+    found = answers(run, case)
+    assert [found[f"q{i}"].error for i in range(3)] == [
+        "read: SystemExit: 3",
+        "read: TypeError: read returned a Recall in which id of an item is int",
+        "",
+    ]
+    assert found["q2"].outcome == "answered"
+    (complete,) = read_lines(run.case_folder(case.id) / "case.json")
+    assert complete["memory"]["report failed"].startswith("TypeError: ")
+    assert complete["memory"]["close failed"] == "RuntimeError: closed twice"
+    assert "closed twice" in (run.case_folder(case.id) / "errors.log").read_text()
+    assert len(read_lines(run.case_folder(case.id) / "nodes.jsonl")) == 6, "the structure is saved nevertheless"
+
+
+class Exiting(Diary):
+    def write(self, unit: Unit) -> None:
+        sys.exit("no key")
+
+
+def test_a_memory_that_exits_while_it_is_built_is_an_error_of_its_case(make_run: Make) -> None:
+    cases = [history("a"), history("b")]
+    run = make_run(cases, build=partial(Exiting, []))
+    run_all([run])
+    assert {line.error for case in cases for line in answers(run, case).values()} == {"build: SystemExit: no key"}
+
+
 def test_a_failed_answer_is_retried_on_resume_and_the_others_are_kept(make_run: Make) -> None:
     case = history(questions=3)
     flaky = ScriptedLLM(

@@ -124,6 +124,16 @@ def test_what_is_recalled_in_another_type_is_named(capsys: pytest.CaptureFixture
         assert noted.endswith(f"{said})\n") if said else noted == ""
 
 
+class Ending(Compiling):
+    def report(self) -> dict[str, Any]:
+        return {"names": {"a set"}}
+
+
+def test_a_report_that_is_no_json_is_named_before_the_run(capsys: pytest.CaptureFixture[str]) -> None:
+    rehearse(Ending, UNIT, Prompts())
+    assert "Ending could not be rehearsed (TypeError: " in capsys.readouterr().err
+
+
 def test_the_made_up_history_is_the_same_every_time() -> None:
     assert made_up() == made_up()
     assert len(made_up().turns) == rehearsal.SESSIONS * rehearsal.TURNS

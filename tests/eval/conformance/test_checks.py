@@ -150,6 +150,14 @@ def test_a_step_that_raises_refuses_the_memory_and_what_was_made_is_closed() -> 
     assert len(closed) == 1
 
 
+def test_a_memory_that_cannot_be_closed_is_refused() -> None:
+    class Unclosable(FullHistory):
+        def close(self) -> None:
+            raise RuntimeError("no connection")
+
+    assert examine(lambda case: Unclosable(), PAIRS).faults["a step failed"] == "close: RuntimeError: no connection"
+
+
 def test_each_canary_is_said_once_and_its_question_does_not_tell_it() -> None:
     said = "\n".join(turn.text for session in HISTORY.sessions for turn in session.turns)
     for canary in CANARIES:
