@@ -67,7 +67,7 @@ class Cause:
     """The `errors.log` with its traceback; None if no case wrote one."""
 
     def __str__(self) -> str:
-        cure = remedy(self.text) if of_endpoint(self.text) else _in_code(self.log)
+        cure = remedy(self.text) if of_endpoint(self.text) else _in_code(self.log, self.text)
         return f"the most common cause, {self.count} of {self.total}: {self.text}\n  remedy: {cure}"
 
 
@@ -82,11 +82,14 @@ def of_endpoint(text: str) -> bool:
     return raised is None or raised[1] in ("ModelError", "ContextOverflow", "EndOfRun", "ReplyError")
 
 
-def _in_code(log: Path | None) -> str:
-    """The place of an error and the file with its traceback."""
+def _in_code(log: Path | None, text: str) -> str:
+    """The place of an error, by the last traceback that ends with it, and the file with its traceback."""
     if log is None:
         return "the error is not the endpoint's: read what its memory, product or service logs"
-    frames = re.findall(r'^  File "([^"]+)", line (\d+), in (\S+)', log.read_text("utf-8", "replace"), re.MULTILINE)
+    content = log.read_text("utf-8", "replace")
+    before, raised, _ = content.rpartition(text.partition(": ")[2].partition("\n")[0] or text)
+    tracebacks = before if raised else content
+    frames = re.findall(r'^  File "([^"]+)", line (\d+), in (\S+)', tracebacks, re.MULTILINE)
     written = [frame for frame in frames if not _installed(frame[0])]
     ours = [ROOT / name for name in (*PACKAGES, "scripts")]
     users = [frame for frame in written if not any(Path(frame[0]).is_relative_to(folder) for folder in ours)]

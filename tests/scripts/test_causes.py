@@ -73,6 +73,14 @@ def test_a_bug_of_a_memory_shows_its_line_and_its_log_and_no_doctor(tmp_path: Pa
     assert "doctor" not in text
 
 
+def test_of_several_tracebacks_that_of_the_cause_is_named(tmp_path: Path) -> None:
+    log = tmp_path / "errors.log"
+    entry = 'Traceback (most recent call last):\n  File "/home/ada/mine.py", line {}, in {}\n    …\n{}\n'
+    log.write_text(entry.format(7, "read", "KeyError: 'x'") + entry.format(9, "close", "RuntimeError: closed"))
+    assert "remedy: /home/ada/mine.py:7 in read; " in str(Cause("read: KeyError: 'x'", 3, 3, log))
+    assert "remedy: /home/ada/mine.py:9 in close; " in str(Cause("build: OSError: cut elsewhere", 3, 3, log))
+
+
 @pytest.mark.parametrize(
     ("memory", "place"),
     [("/home/ada/mine.py", "/home/ada/mine.py:39 in write"), (f"{ROOT}/memsys/systems/mine.py", "memsys/systems/mine.py:39 in write")],
