@@ -228,8 +228,9 @@ def _spent(
     by_phase = {phase: _Sums() for phase in ROLES}
     seconds: list[float] = []
     summed_seconds: list[float] = []
-    ahead: dict[str, _Sums] = {}
-    later: Counter[str] = Counter()
+    bought: dict[str, _Sums] = {}
+    ahead: Counter[str] = Counter()
+    again: Counter[str] = Counter()
     held = 0
     for line in efforts(run_folder):
         if (
@@ -240,22 +241,33 @@ def _spent(
             continue
         by_phase[line["phase"]].add(line)
         if line["phase"] == "embed":
-            ahead.setdefault(line["case_id"], _Sums()).add(line)
-        elif line["phase"] in BUILD:
-            later[line["case_id"]] += line["embedding_tokens"]
+            bought.setdefault(line["case_id"], _Sums()).add(line)
+        again[line["case_id"]] += embedded_again(ahead, line)
         held = max(held, line["held"])
         if line["phase"] == "read":
             seconds.append(line["own_cpu_seconds"] + line["provider_seconds"])
             summed_seconds.append(line["own_cpu_seconds"] + line["provider_seconds_sum"])
-    for case_id, own in ahead.items():
-        # Units are embedded before the first write; the steps that then get them from the cache count them, too.
-        bought = own["embedding_tokens"]
-        again = min(bought, later[case_id])
-        by_phase["embed"]["embedding_tokens"] -= again
-        share: Any = again / bought if bought else 0  # a counter's values are typed as integers
+    for case_id, own in bought.items():
+        by_phase["embed"]["embedding_tokens"] -= again[case_id]
+        share: Any = again[case_id] / max(1, own["embedding_tokens"])  # a counter's values are typed as integers
         for name in ("provider_seconds", "provider_seconds_sum"):
             by_phase["embed"][name] -= own[name] * share
     return by_phase, seconds, summed_seconds, held
+
+
+def embedded_again(ahead: Counter[str], line: Mapping[str, Any]) -> int:
+    """Embedding tokens of a build's step that the case has bought in advance: the step takes the vectors from the cache, and counts them.
+
+    Args:
+        ahead: by case, tokens of units that were embedded in advance and not yet used; updated with the line.
+    """
+    case_id, tokens = line["case_id"], int(line["embedding_tokens"])
+    if line["phase"] == "embed":
+        ahead[case_id] += tokens
+        return 0
+    again = min(ahead[case_id], tokens) if line["phase"] in BUILD else 0
+    ahead[case_id] -= again
+    return again
 
 
 def _stamp(run_folder: Path) -> tuple[tuple[str, int, int], ...]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from eval.analysis.costs import BUILD, PROBE, ROLES
+from eval.analysis.costs import PROBE, ROLES, embedded_again
 from eval.files.run_folder import COSTS, EFFORTS, PREDICTIONS, RunFolder, RunRecord, judge_metric
 from eval.files.store import RunError, read_record
 from memsys.jsons import decoded
@@ -56,8 +56,8 @@ class _File:
     """Outcome by question id; a later line replaces an earlier one."""
     lines: int = 0
     usage: dict[str, Counter[str]] = field(default_factory=dict)
-    ahead: int = 0
-    """Tokens of units that were embedded in advance and not yet used: the step that uses them counts them again."""
+    ahead: Counter[str] = field(default_factory=Counter)
+    """As for `embedded_again`."""
     failed_calls: int = 0
     damaged: int = 0
 
@@ -135,13 +135,7 @@ def _add_effort(file: _File, record: Mapping[str, Any], judge: str) -> None:
     tokens = Counter({name: record[name] for name in TOKENS})
     probe = Counter({name: record.get("roles", {}).get(PROBE, {}).get(name, 0) for name in TOKENS})
     role = f"judge {judge}" if judge else ROLES[record["phase"]]
-    again = 0
-    if record["phase"] == "embed":
-        file.ahead += record["embedding_tokens"]
-    elif record["phase"] in BUILD:
-        again = min(file.ahead, record["embedding_tokens"])
-        file.ahead -= again
-    embedded = Counter({"tokens_in": record["embedding_tokens"] - again})
+    embedded = Counter({"tokens_in": record["embedding_tokens"] - embedded_again(file.ahead, record)})
     for name, used in ((role, tokens - probe), (PROBE, probe), (EMBEDDER, embedded)):
         if used.total():
             file.usage.setdefault(name, Counter()).update(used)

@@ -181,15 +181,17 @@ def check_types(recall: Any) -> None:
     """
     if not isinstance(recall, Recall):
         raise TypeError(f"read returned {type(recall).__name__}, not a Recall")
-    held: list[tuple[str, Any, Any]] = [("items", recall.items, tuple | list), ("answer", recall.answer or "", str)]
-    for item in recall.items if isinstance(recall.items, tuple | list) else ():
-        held.append(("an item", item, Item))
-        held += [
-            (f"{name} of an item", getattr(item, name), kind) for name, kind in ITEM.items() if isinstance(item, Item)
-        ]
-    for what, found, kind in held:
-        if not isinstance(found, kind):
-            raise TypeError(f"read returned a Recall in which {what} is {type(found).__name__}")
+    _check_type("items", recall.items, tuple | list)
+    _check_type("answer", recall.answer or "", str)
+    for item in recall.items:
+        _check_type("an item", item, Item)
+        for name, kind in ITEM.items():
+            _check_type(f"{name} of an item", getattr(item, name), kind)
+
+
+def _check_type(what: str, found: Any, kind: Any) -> None:
+    if not isinstance(found, kind):
+        raise TypeError(f"read returned a Recall in which {what} is {type(found).__name__}")
 
 
 def outcome_of(done: Future[Completion]) -> tuple[Outcome, str, str, bool]:
