@@ -84,6 +84,8 @@ class CacheStore:
     """The cache file. One connection reads and another writes, so that a lookup never waits for a commit."""
 
     def __init__(self, path: Path) -> None:
+        if path.is_dir():
+            raise DamagedCache(f"{path} is a folder; name a file with cache=…")
         path.parent.mkdir(parents=True, exist_ok=True)
         self.path = path
         self._reading, self._writing = threading.Lock(), threading.Lock()

@@ -110,8 +110,8 @@ def prompts_line(prompts: Prompts, names: Iterable[str]) -> str:
 
 
 def waivers(runs: Iterable[Run]) -> tuple[str, ...]:
-    """Lines below a table: which memories are untested, which tests programs outside this process cannot pass, and why, and which products
-    ran without a sandbox."""
+    """Lines below a table: which memories are untested, which tests programs outside this process cannot pass, and why, which products
+    ran without a sandbox, and which memories failed after their last answer."""
     made = list(runs)
     records = {run.name: run.record for run in made}
     lines = [f"UNTESTED: {name}: {record.untested}." for name, record in records.items() if record.untested]
@@ -122,7 +122,15 @@ def waivers(runs: Iterable[Run]) -> tuple[str, ...]:
     if bare:
         rights = "they had the user's rights, could read the user's files and reach the network; only Python's own connections were refused"
         lines.append(f"NO SANDBOX: {', '.join(bare)}: {rights}.")
-    return tuple(lines)
+    return (*lines, *(line for run in made for line in _failed_steps(run)))
+
+
+def _failed_steps(run: Run) -> Iterator[str]:
+    reports = _memory_reports(run)
+    for step in ("report", "close"):
+        if errors := [str(report[f"{step} failed"]) for report in reports if f"{step} failed" in report]:
+            where = f"{step}() of {run.name} in {len(errors)} of {counted(len(reports), 'history')}"
+            yield f"FAILED after the answers, which stand: {where}: {errors[0]}; errors.log of the run has the place."
 
 
 def unfitted(lines: Iterable[TableRow], models: Models) -> tuple[str, ...]:
@@ -141,8 +149,12 @@ def unfitted(lines: Iterable[TableRow], models: Models) -> tuple[str, ...]:
 
 def _sandboxes(run: Run) -> set[str]:
     """The sandboxes in which the products of a run's finished cases ran."""
-    reports = [read_record(path).get("memory") or {} for path in RunFolder(run.folder).written(COMPLETE)]
-    return {str((report.get("abilities") or {}).get("sandbox", "")) for report in reports}
+    return {str((report.get("abilities") or {}).get("sandbox", "")) for report in _memory_reports(run)}
+
+
+def _memory_reports(run: Run) -> list[Mapping[str, Any]]:
+    """What the memory reported about each finished case."""
+    return [read_record(path).get("memory") or {} for path in RunFolder(run.folder).written(COMPLETE)]
 
 
 def imported_caption(

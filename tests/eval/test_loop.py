@@ -53,6 +53,7 @@ from memsys.llm.scripted import ScriptedLLM
 from memsys.llm.store import CacheStore, DamagedCache
 from memsys.settings import with_settings
 from memsys.systems.bm25 import BM25
+from scripts.tables.captions import waivers
 
 Make = Callable[..., Run]
 
@@ -209,6 +210,8 @@ def test_a_memory_that_exits_recalls_wrong_types_or_fails_at_its_end_costs_its_o
     assert complete["memory"]["report failed"].startswith("TypeError: ")
     assert complete["memory"]["close failed"] == "RuntimeError: closed twice"
     assert "closed twice" in (run.case_folder(case.id) / "errors.log").read_text()
+    said = "FAILED after the answers, which stand: close() of bm25 in 1 of 1 history: RuntimeError: closed twice; "
+    assert waivers([run])[-1].startswith(said)
     assert len(read_lines(run.case_folder(case.id) / "nodes.jsonl")) == 6, "the structure is saved nevertheless"
 
 
