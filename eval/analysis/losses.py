@@ -30,7 +30,7 @@ from eval.files.run_folder import NODES, RunFolder, read_items, read_predictions
 from eval.files.store import RunError, read_lines
 from eval.judging.score_files import mean_values
 from eval.running.reader import within
-from eval.statistics.stats import Estimate, estimate
+from eval.statistics.stats import ENOUGH_CLUSTERS, Estimate, estimate
 from memsys.interface import Item
 
 STEPS = (
@@ -206,14 +206,13 @@ def shown_texts(recalled: Sequence[Item], reader: Mapping[str, Any]) -> list[Tex
 
 
 def shown_estimate(mean: Estimate) -> str:
-    """A mean with its intervals by question and by case."""
+    """A mean with its intervals by question and by case, or the reason why there is none by case: `{3 cases}` or `{no spread}`."""
     interval = "" if mean.by_question is None else f" [{mean.by_question.low:.3f}, {mean.by_question.high:.3f}]"
-    by_case = (
-        f" {{{mean.clusters} cases}}"
-        if mean.by_case is None
-        else f" {{{mean.by_case.low:.3f}, {mean.by_case.high:.3f}}}"
-    )
-    return f"{mean.mean:.3f}{interval}{by_case}"
+    if mean.by_case is not None:
+        by_case = f"{mean.by_case.low:.3f}, {mean.by_case.high:.3f}"
+    else:
+        by_case = f"{mean.clusters} cases" if mean.clusters < ENOUGH_CLUSTERS else "no spread"
+    return f"{mean.mean:.3f}{interval} {{{by_case}}}"
 
 
 def as_json(title: str, fall: Waterfall) -> dict[str, Any]:

@@ -16,7 +16,8 @@ from data_loaders.source import Source, locate
 from data_loaders.units import lost_evidence, make_units
 from eval.report.counted import counted
 from scripts.setup.arguments import as_called, whole
-from scripts.setup.downloads import loader, read_set, set_names
+from scripts.setup.downloads import loader
+from scripts.setup.options import load_option, options
 
 GROUP = "data"
 
@@ -103,7 +104,7 @@ def report(source: Source, settings: Mapping[str, Any], seen: DatasetCounts, sho
 def main(arguments: Sequence[str]) -> int:
     """Print the report; return 2 with the reason on standard error if the data cannot be used."""
     parser = argparse.ArgumentParser(prog=as_called("python -m scripts data"), description=__doc__)
-    parser.add_argument("set", choices=set_names())
+    parser.add_argument("set", choices=options("dataset"))
     parser.add_argument("--data", type=Path, help="data root (default: MEMSYS_DATA, else the user's cache)")
     parser.add_argument("--sample", action="store_true", help="the small history shipped with the loaders")
     parser.add_argument("--unpinned", action="store_true", help="accept files whose sha256 is not known")
@@ -111,7 +112,7 @@ def main(arguments: Sequence[str]) -> int:
     args = parser.parse_args(arguments)
     from memsys.tokens import count_tokens
 
-    settings = read_set(args.set)
+    settings = load_option("dataset", args.set)
     located = locate(settings, real=not args.sample, root=args.data, unpinned=args.unpinned)
     cases = loader({"load": {**settings["load"], **located.choices}})(located.source.path)
     seen = survey(cases, settings["unit"], count_tokens)

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from data_loaders.schema import Gold
 from eval.analysis.held import Held
-from eval.analysis.losses import STEPS, Loss, Reached, loss_of, waterfall
+from eval.analysis.losses import STEPS, Loss, Reached, loss_of, shown_estimate, waterfall
+from eval.statistics.stats import estimate
 
 GOLD = Gold(("Oaxaca",), ("t1",), "single-hop")
 NO, UNKNOWN, YES = Held.NO, Held.UNKNOWN, Held.YES
@@ -87,3 +88,8 @@ def test_the_means_of_the_steps_and_of_the_score_add_up_to_one() -> None:
     assert fall.score.mean + sum(mean.mean for mean in fall.steps.values()) == pytest.approx(1.0)
     assert list(fall.steps) == ["reader", "not stored", "misread", "unknown"]
     assert fall.steps["misread"].by_case is not None
+
+
+@pytest.mark.parametrize(("cases", "why"), [(4, "{4 cases}"), (6, "{no spread}")])
+def test_a_mean_without_an_interval_by_case_says_why(cases: int, why: str) -> None:
+    assert shown_estimate(estimate([1.0] * cases, [str(case) for case in range(cases)])).endswith(f" {why}")
