@@ -156,6 +156,16 @@ class Prompts:
             self._read[name] = _parse(name, paths[0].read_text(encoding="utf-8"))
         return self._read[name]
 
+    def strangers(self) -> list[str]:
+        """Names of the user's prompts in folders of shipped prompts that replace none: new ones, or misspelt ones."""
+        own = self._folders[:-1]
+        names = [
+            path.relative_to(folder).with_suffix("").as_posix() for folder in own for path in folder.glob("*/*.md")
+        ]
+        return sorted(
+            name for name in names if (SHIPPED / name).parent.is_dir() and not (SHIPPED / f"{name}.md").is_file()
+        )
+
     def only(self, declared: Iterable[str]) -> Prompts:
         """A view of the same prompts in which only the declared folders and files can be read.
 

@@ -93,8 +93,10 @@ def prompts_line(prompts: Prompts, names: Iterable[str]) -> str:
     """
     used = [prompts[name] for name in sorted(set(names))]
     ours = [prompt for prompt in used if prompt.text != "theirs"]
+    strangers = prompts.strangers()
+    said = f" Of prompts_dir, {', '.join(strangers)} replaced no shipped prompt." if strangers else ""
     if not ours:
-        return f"Prompts: {', '.join(prompt.name for prompt in used)}, the sources' own texts." if used else ""
+        return f"Prompts: {', '.join(prompt.name for prompt in used)}, the sources' own texts.{said}" if used else ""
     unknown: dict[str, list[str]] = {}
     for prompt in ours:
         if prompt.text in UNKNOWN:
@@ -105,7 +107,7 @@ def prompts_line(prompts: Prompts, names: Iterable[str]) -> str:
     kept = ", ".join(prompt.name for prompt in used if prompt.text == "theirs")
     return (
         f"Prompts are ours, written from described duties and not the sources' texts"
-        f"{f', but {kept}' if kept else ''}{f'; unknown is the source text of {named}' if named else ''}."
+        f"{f', but {kept}' if kept else ''}{f'; unknown is the source text of {named}' if named else ''}.{said}"
     )
 
 

@@ -142,6 +142,14 @@ def test_a_prompt_of_the_users_folder_may_be_the_source_s_own(tmp_path: Any) -> 
     assert "but reader/segtree; unknown" in prompts_line(prompts, ["reader/segtree", "judge/segtree"])
 
 
+def test_a_prompt_of_the_users_folder_with_a_misspelt_name_is_named(tmp_path: Any) -> None:
+    for name in ("reader/segtree", "reader/segtre", "mine/new"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / f"{name}.md").write_text("---\nkind: answer\n---\n$shown $asked")
+    said = prompts_line(Prompts(tmp_path), ["reader/segtree"])
+    assert said.endswith(". Of prompts_dir, reader/segtre replaced no shipped prompt.")
+
+
 def test_a_cell_knows_the_prompts_that_made_it() -> None:
     run = SimpleNamespace(record=RunRecord(prompts={"segtree/batch": "", "reader/segtree": ""}))
     line = SimpleNamespace(name="segtree_td", option={})
