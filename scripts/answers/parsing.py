@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import gzip
 import hashlib
 import io
 import zlib
@@ -53,20 +54,19 @@ def parsed(path: Path) -> Parsed:
 
 
 def unpacked(raw: bytes, name: str) -> bytes:
-    """The content of a gzip file.
+    """The content of a gzip file; of all its members, if it was put together from several.
 
     Raises:
-        DataError: it is damaged, cut off, or unpacks to more than MAX_BYTES.
+        DataError: it is damaged, cut off, followed by other bytes than zeros, or unpacks to more than MAX_BYTES.
     """
-    worker = zlib.decompressobj(wbits=31)
     try:
-        data = worker.decompress(raw, MAX_BYTES)
-    except zlib.error as error:
+        data = gzip.GzipFile(fileobj=io.BytesIO(raw)).read(MAX_BYTES + 1)
+    except EOFError as error:
+        raise DataError(f"{name}: expected a whole gzip file, found one that is cut off") from error
+    except (OSError, zlib.error) as error:
         raise DataError(f"{name}: expected a whole gzip file, found: {error}") from error
-    if worker.unconsumed_tail:
+    if len(data) > MAX_BYTES:
         raise DataError(f"{name}: expected at most {MAX_BYTES:,} bytes unpacked, found more")
-    if not worker.eof:
-        raise DataError(f"{name}: expected a whole gzip file, found one that is cut off")
     return data
 
 
@@ -96,7 +96,11 @@ def _rows(data: bytes, name: str) -> list[dict[str, str]]:
         raise DataError(f"{name}: expected JSON, JSON Lines or CSV, found an error: {error}") from error
     if not rows or len(rows[0]) < 2 or None in rows[0]:
         raise DataError(f"{name}: expected JSON, JSON Lines or a CSV with a header, found another kind of text")
+    if longer := [number for number, row in enumerate(rows, 1) if None in row]:
+        raise DataError(
+            f"{name}: expected as many fields as the header has, found more in record {longer[0]}; a comma needs quotes"
+        )
     names = Counter(reader.fieldnames or ())
     if twice := [column for column, count in names.items() if count > 1]:
         raise DataError(f"{name}: expected columns of different names, found {names[twice[0]]} called {twice[0]!r}")
-    return [{key: value or "" for key, value in row.items() if isinstance(key, str)} for row in rows]
+    return [{key: value for key, value in row.items() if value is not None} for row in rows]

@@ -16,7 +16,8 @@ import pytest
 
 from data_loaders.schema import DataError
 from eval.files.store import RunError
-from scripts.answers.declared import forms, read_declared
+from scripts.answers.declared import Contents, forms, read_declared
+from scripts.answers.formats import best_reading
 from scripts.answers.manifest import claims
 from scripts.answers.matching import Asked, Questions, match
 from scripts.answers.parsing import Parsed, parse, parsed
@@ -201,6 +202,8 @@ def test_json_lines_csv_and_gzip_are_read(tmp_path: Path) -> None:
     plain = tmp_path / "a.json"
     plain.write_bytes(json.dumps([record]).encode())
     assert parsed(packed) == parsed(plain)
+    packed.write_bytes(gzip.compress(json.dumps(record).encode() + b"\n") * 2 + b"\0" * 9)
+    assert parsed(packed).content == [record, record], "members of a file that was put together are read, too"
     packed.write_bytes(gzip.compress(b"[1]")[:-4])
     with pytest.raises(DataError, match="cut off"):
         parsed(packed)
@@ -449,3 +452,56 @@ def test_the_manifest_holds_facts_only() -> None:
             url.startswith(f"https://raw.githubusercontent.com/{claim.repository}/") and " " not in url
             for url in claim.urls
         )
+
+
+def test_a_csv_record_with_a_comma_too_many_is_refused_and_a_short_one_has_no_answer() -> None:
+    head = b"question,gold,response,correct\n"
+    with pytest.raises(DataError, match="more in record 2; a comma needs quotes"):
+        parse(head + b"a,b,c,1\na,b,one, two,1\n", "f.csv")
+    short = Parsed("f.csv", parse(head + b"a,b,c,1\na,b\n", "f.csv"), "")
+    answers = read_declared([short], forms()["flat"]).answers
+    assert [(each.outcome, each.grade("judge")) for each in answers] == [("answered", 1.0), ("error", None)]
+
+
+def test_a_score_above_one_is_counted_and_left_out() -> None:
+    contents = read_declared(
+        [Parsed("f", [{"question": Q, "pred": A, "f1": 45.2}, {"question": Q, "pred": A, "f1": 1}], "")],
+        forms()["flat"],
+    )
+    assert [each.grade("f1") for each in contents.answers] == [None, 1.0]
+    assert contents.listed == ["f[0]: f1 above 1 (45.2)"]
+
+
+THREE = Questions(
+    "D", tuple(Asked("c", f"q{number}", f"text {number}", f"g{number}", "1") for number in range(3)), ("c",)
+)
+
+
+def three(gold: str, answer: str, /, **damaged: Any) -> Contents:
+    """The reading of three records by the form that fits best; `damaged` replaces fields of the first."""
+    records = [
+        {"question": f"text {number}", gold: f"g{number}", answer: f"r{number}", "correct": number % 2}
+        for number in range(3)
+    ]
+    records[0] |= damaged
+    return best_reading("f", [Parsed("f", records, "")], THREE, forms()).contents
+
+
+def test_a_missing_answer_is_not_the_gold_of_its_record() -> None:
+    contents = three("answer", "response", response=None)
+    assert [(each.outcome, each.answer) for each in contents.answers] == [
+        ("error", ""),
+        ("answered", "r1"),
+        ("answered", "r2"),
+    ]
+
+
+def test_one_mark_off_the_scale_does_not_turn_the_others_into_percentages() -> None:
+    assert [each.grade("judge") for each in three("gold", "answer", correct=2).answers] == [None, 1.0, 0.0]
+    assert [each.grade("judge") for each in three("gold", "answer", correct=100).answers] == [None, 1.0, 0.0]
+
+
+def test_a_damaged_text_does_not_turn_the_answers_of_a_file_into_golds() -> None:
+    contents = three("gold", "answer", answer="\ud800")
+    assert [each.answer for each in contents.answers] == ["r1", "r2"]
+    assert contents.listed == ["f[0]: record whose text is no text"]
