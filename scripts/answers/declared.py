@@ -311,8 +311,7 @@ def _read(contents: Contents, form: Form, chosen: Mapping[str, str], spot: _Spot
             question_id,
             _plain(stored["category"]),
             None if stored["gold"] is None else _plain(stored["gold"]),
-            _verdict(contents, form, spot, stored["verdict"])
-            | {name: (score,) for name in SCORES if (score := amount_of(stored[name])) is not None},
+            _verdict(contents, form, spot, stored["verdict"]) | _scores(contents, spot, stored),
             outcome,
             error,
             stored["cut"] is True,
@@ -360,6 +359,14 @@ def _verdict(contents: Contents, form: Form, spot: _Spot, stored: Any) -> dict[s
         return {}
     votes = verdict.votes or (verdict.value,)
     return {"judge": tuple(None if vote is None else vote / form.scale.scale for vote in votes)}
+
+
+def _scores(contents: Contents, spot: _Spot, stored: Mapping[str, Any]) -> dict[str, tuple[float | None, ...]]:
+    """The authors' scores from 0 to 1; one above 1, such as a percentage, is counted and left out."""
+    scores = {name: score for name in SCORES if (score := amount_of(stored[name])) is not None}
+    for name in (name for name, score in scores.items() if score > 1):
+        contents.note(f"{name} above 1", spot.place, f"{scores[name]:g}")
+    return {name: (score,) for name, score in scores.items() if score <= 1}
 
 
 def _conversation(form: Form, stored: Any) -> tuple[str, int | None]:

@@ -80,12 +80,20 @@ def best_reading(
     raise RunError(f"{name}: none of {len(known)} forms reads it; forms: {about}")
 
 
-def _worth(reading: Reading) -> tuple[int, int, int, int]:
-    """The quality of a form's reading: numbers of answers with a question, with text, with the data set's gold, with a verdict.
+def _worth(reading: Reading) -> tuple[bool, int, bool, int, int, int]:
+    """The quality of a form's reading.
 
-    Duplicates are a criterion, too: a form that mistakes the gold for the answer turns two different answers into equal ones.
+    In order: whether there is any text, number of answers with a question, whether most golds are the data set's, numbers of answers with
+    text, with the data set's gold, with a verdict. A form that mistakes the gold for the answer reads a text where an answer is missing, so
+    right golds come before texts. It also turns two different answers into equal ones: duplicates are a criterion, too.
     """
     answers, matched = reading.contents.answers, reading.matched
     texts = sum(bool(answer.answer.strip()) for answer in answers)
-    verdicts = sum(answer.grade("judge") is not None for answer in answers)
-    return len(answers) - len(matched.without_question), texts, matched.golds - len(matched.other_gold), verdicts
+    verdicts = sum(_is_verdict(answer.grade("judge")) for answer in answers)
+    joined, right = len(answers) - len(matched.without_question), matched.golds - len(matched.other_gold)
+    return texts > 0, joined, 2 * right > matched.golds, texts, right, verdicts
+
+
+def _is_verdict(grade: float | None) -> bool:
+    """Whether a grade counts as a verdict: 1 of 100 does not, because it is the full mark of a file from 0 to 1 that is read in percent."""
+    return grade is not None and not 0 < grade <= 0.01
