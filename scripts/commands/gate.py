@@ -179,12 +179,12 @@ def run(gate: Gate, home: Path, place: Path, stored: Measured | None, settings: 
         refuse_others(begun, stored, place)  # before anything is built
     if not lab.agreed([memory], dataset, judges):
         return 3
-    now, limit = measured(lab, gate.metrics, memory, dataset, judges, begun), lab.cfg.missing_limit * len(keys)
+    (now, missing), limit = measured(lab, gate.metrics, memory, dataset, judges, begun), lab.cfg.max_unscored
     if stored is None:
-        return write_baseline(now, place, limit)
+        return write_baseline(now, missing, place, limit)
     refuse_others(now, stored, place)
     gaps = {name: compared(name, now, stored, dataset) for name in gate.metrics}
-    failures = list(lost(now, stored, limit))
+    failures = list(lost(now, stored, limit * len(keys)))
     failed = bool(failures) or any(
         verdict(gap, gate.margin) in ("regression", "not scored") for *_, gap in gaps.values()
     )
@@ -205,6 +205,8 @@ def lab_of(gate: Gate, settings: Sequence[str], folder: Path) -> Lab:
     if len(depth) > 1 or not all(map(str.isdecimal, depth)):
         raise RunError(f"metrics: at most one evidence@K with a whole number K, found {', '.join(gate.metrics)}")
     named = {each.split("=")[0] for each in settings}
+    if "shard" in named:
+        raise RunError("shard is not a setting of a gate: it would judge a memory by a part of the questions")
     own = [] if "results" in named else [f"results={folder}"]
     own += [] if {"results", "cache"} & named else ["cache=results/cache.sqlite"]
     return Lab(*gate.cut, *own, *settings, *(f"k_evidence={k}" for k in depth), probe=False)
@@ -212,8 +214,11 @@ def lab_of(gate: Gate, settings: Sequence[str], folder: Path) -> Lab:
 
 def measured(
     lab: Lab, names: Sequence[str], memory: Mapping[str, Any], dataset: Data, judges: Sequence[str], begun: Measured
-) -> Measured:
-    """Run and score the memory; `begun` with scores and errors."""
+) -> tuple[Measured, dict[str, float]]:
+    """Run and score the memory; `begun` with scores and errors, and the unscored share of the questions by metric.
+
+    Evidence has no such share: a question without gold evidence has no score.
+    """
     answers = lab.ask(memory, dataset, judges=judges)
     scored = lab.score(answers, [name for name in names if not name.startswith((EVIDENCE, JUDGE))], judges)
     metrics = {}
@@ -224,21 +229,27 @@ def measured(
             values.setdefault(case, {})[question] = round(value, 6)
         metrics[name] = Values(version=version_of(files[0]), values=values)
     reached = outcomes((run.folder for run in answers.runs), answers.questions)
-    return begun.model_copy(update={"errors": sum("error" in each for each in reached.values()), "metrics": metrics})
+    now = begun.model_copy(update={"errors": sum("error" in each for each in reached.values()), "metrics": metrics})
+    return now, {name: cell.missing_share() for name, cell in scored.cells.items()}
 
 
-def write_baseline(now: Measured, place: Path, limit: float) -> int:
+def write_baseline(now: Measured, missing: Mapping[str, float], place: Path, limit: float) -> int:
     """Write the baseline; return 0.
 
     Raises:
-        RunError: too many questions ended in an error, or a metric has fewer than two scores, so that nothing could be compared.
+        RunError: too many questions ended in an error or have no score, or a metric has fewer than two scores, so that nothing could be
+            compared.
     """
-    if now.errors > limit:
+    if now.errors > limit * now.questions[0]:
         raise RunError(
             f"{now.errors} of {counted(now.questions[0], 'question')} ended in an error; no baseline is written"
         )
     if few := [name for name, own in now.metrics.items() if len(own.flat) < 2]:
         raise RunError(f"fewer than two questions have a score for {few[0]}; no baseline is written")
+    if many := [name for name, share in missing.items() if share > limit]:
+        raise RunError(
+            f"{missing[many[0]]:.1%} of the questions have no score for {many[0]} (limit {limit:.1%}, max_unscored); no baseline is written"
+        )
     replace_file(place, json.dumps(now.model_dump(), indent=1, sort_keys=True) + "\n")
     print(f"written: {place}: {', '.join(now.metrics)} of {counted(now.questions[0], 'question')}")
     return 0

@@ -122,6 +122,26 @@ def test_a_run_with_errors_is_no_baseline(gate: Gate, capsys: pytest.CaptureFixt
     assert not Path("gate.baseline.json").exists()
 
 
+def test_a_metric_that_scores_few_questions_is_no_baseline(gate: Gate, capsys: pytest.CaptureFixture[str]) -> None:
+    rare = "from eval.files.records import Score\n\n\ndef rare(question, gold, prediction):\n"
+    Path("rare_metric.py").write_text(f"{rare}    return Score(1.0 if question.id.endswith('_q0') else None)\n")
+    Path("conf").mkdir()
+    Path("conf/metrics.yaml").write_text("rare: {target: rare_metric.rare, title: rare}\n")
+    assert gate("--update", metrics=["rare"]) == 2
+    assert (
+        "93.8% of the questions have no score for rare (limit 1.0%, max_unscored); no base" in capsys.readouterr().err
+    )
+    assert not Path("gate.baseline.json").exists()
+    assert gate("--update", "max_unscored=1", metrics=["rare"]) == 0
+
+
+def test_a_part_of_the_questions_is_not_judged(gate: Gate, capsys: pytest.CaptureFixture[str]) -> None:
+    assert gate("--update") == 0
+    assert gate("shard=1/2") == 2
+    assert gate("shard=1/2", "--update") == 2
+    assert capsys.readouterr().err.count("shard is not a setting of a gate") == 2
+
+
 def test_another_baseline_is_refused_with_the_remedy(gate: Gate, capsys: pytest.CaptureFixture[str]) -> None:
     assert gate() == 2
     assert "run the gate once with --update" in capsys.readouterr().err
