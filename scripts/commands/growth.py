@@ -4,10 +4,13 @@ Builds one memory over the data set's cases in a row and measures the cost at ea
 `eval.analysis.growth` describes the method). With `questions`, at most this number of questions with written evidence are read at each
 size and answered by the reader (`score`); the questions of the first size are read at every size. Evidence recall, score, bytes, intervals
 and exponents are added. The CSV is printed and written to `results/growth/`.
+
+Exit codes: 0 measured, 1 too many questions of a size failed or have no score (`max_unscored`), 2 wrong input.
 """
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -34,7 +37,7 @@ SHOWN = (
 
 
 def main(cfg: Growth) -> int:
-    """Build, measure, print and write."""
+    """Build, measure, print and write; return the exit code."""
     from eval.analysis.growth import Schedule, growth_file, measure
     from eval.files.store import replace_file
     from scripts.assembly.scorers import answer_metric
@@ -60,7 +63,20 @@ def main(cfg: Growth) -> int:
     if metric:
         print(f"score: {metric.name} of the reader's answers")
     print(f"written: {path}")
-    return 0
+    lacking = [*missing(text, cfg.missing_limit)] if schedule.questions else []
+    for line in lacking:
+        print(f"error: {line}", file=sys.stderr)
+    return int(bool(lacking))
+
+
+def missing(text: str, limit: float) -> Iterator[str]:
+    """The sizes of the CSV at which more than the share `limit` of the questions failed or have no score."""
+    import csv
+
+    for row in csv.DictReader(text.splitlines()):
+        failed, unscored = int(row["failed"] or 0), int(row["unscored"] or 0)
+        if failed + unscored > limit * max(int(row["questions"] or 0), int(row["first_questions"] or 0)):
+            yield f"{row['n']} units: {failed} questions failed, {unscored} have no score (limit {limit:.1%})"
 
 
 def summary(text: str) -> Iterator[str]:

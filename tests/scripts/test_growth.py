@@ -90,6 +90,18 @@ def test_with_questions_recall_is_measured_and_summed_up(
     assert f"; exponent {power:.4g}\n" in said
 
 
+def test_a_memory_whose_reads_fail_is_an_error(
+    measured: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*_: object) -> None:
+        raise ValueError("planted")
+
+    monkeypatch.setattr("memsys.systems.bm25.BM25.read", fail)
+    assert measured("memory=bm25", "sizes=[40]", "questions=4")[0] == 1
+    assert "error: 40 units: 4 questions failed, 0 have no score (limit 1.0%)\n" in capsys.readouterr().err
+    assert measured("memory=bm25", "sizes=[40]", "questions=4", "max_unscored=1")[0] == 0
+
+
 def test_every_choice_of_questions_has_a_file_of_its_own(measured: Callable[..., Any], tmp_path: Path) -> None:
     for override in ("questions=0", "questions=3", "questions=4", "k_evidence=3"):
         assert measured("memory=bm25", "sizes=[20]", override)[0] == 0
