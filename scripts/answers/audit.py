@@ -2,7 +2,8 @@
 
 A printed score is *supported* if a reading of the file rounds to it; `readings` lists the readings, and the table names the agreeing one.
 It is a *subset* if that file covers only part of the questions, *another run* if the manifest says that it is the score of another file
-and this file's own mean differs, and *not supported by this file* otherwise. It *cannot be told* if the file has no such measure.
+and this file's own mean differs, and *not supported by this file* otherwise. It *cannot be told* if the file has no such measure,
+or is not the file that the manifest names: another file says nothing about the claim.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ def findings(scored: ScoredClaim) -> list[Finding]:
 
 def _finding(scored: ScoredClaim, printed: Printed) -> Finding:
     known = readings(scored, printed)
-    if not known:
+    if scored.changed or not known:
         return Finding(printed, "cannot be told", None, "")
     half = 0.5 * 10.0**-printed.digits + 1e-9
     agreeing = [(name, value) for name, value in known.items() if abs(value - printed.score) <= half]

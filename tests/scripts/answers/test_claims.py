@@ -306,7 +306,11 @@ def test_a_part_that_the_manifest_names_is_flagged_in_its_words(make: Make) -> N
 
 def test_a_file_that_the_manifest_does_not_name_is_flagged(make: Make) -> None:
     other = (AnswersFile("a.json", "one.json", "0" * 64, 1),)
-    assert flags(make(rows(), files=other)) == ["the file is not the one that the manifest names"]
+    changed = make(rows(), files=other, claimed=(printed(0.5),))
+    assert flags(changed) == ["the file is not the one that the manifest names"]
+    assert [found.status for found in findings(changed)] == ["cannot be told"], (
+        "another file is no evidence about the claim"
+    )
 
 
 def test_verdicts_that_a_form_leaves_out_are_zeros_and_flagged(make: Make) -> None:
