@@ -82,4 +82,8 @@ def report(reading: Reading, questions: Questions) -> tuple[list[str], list[str]
     lacking += [f"the text of {counted(empty, 'answer')}"] if empty else []
     errors = contents.counts["judge error"]
     lacking += [f"the verdict of {counted(errors, 'answer')}, which failed to be judged"] if errors else []
+    without = sum(each.answerable and "judge" not in answer.grades for each, answer in matched.pairs) if verdicts else 0
+    lacking += (
+        [f"the verdict of {counted(without, 'answer')} to answerable questions, which have none"] if without else []
+    )
     return told, lacking

@@ -477,6 +477,8 @@ def test_check_answers_accepts_what_export_writes_and_says_what_is_missing() -> 
     assert any("duplicates" in line for line in checked(PLANTED["duplicates"])[1])
     assert any("failed to be judged" in line for line in checked(PLANTED["1 judge error"])[1])
     assert any("the text of 1" in line for line in checked(PLANTED["1 blank answer"])[1])
+    unjudged = [{**record, "verdicts": []} if at == 0 else record for at, record in enumerate(rows())]
+    assert checked(unjudged)[1] == ["the verdict of 1 answer to answerable questions, which have none"]
 
 
 @pytest.mark.slow
