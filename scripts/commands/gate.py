@@ -143,7 +143,7 @@ def read_mapping(file: Path) -> dict[str, Any]:
         values = (
             json.loads(file.read_text(encoding="utf-8")) if file.suffix == ".json" else resolved(OmegaConf.load(file))
         )
-    except (yaml.YAMLError, ValueError, OSError) as error:
+    except (yaml.YAMLError, ValueError, OSError, RecursionError) as error:
         raise RunError(f"{file} cannot be read: {' '.join(str(error).split())[:200]}") from error
     if not isinstance(values, Mapping):
         raise RunError(f"{file} must be a mapping of names to values")

@@ -209,6 +209,12 @@ def test_a_wrong_file_is_one_line(
     assert message in capsys.readouterr().err
 
 
+def test_a_baseline_nested_too_deeply_is_one_line(gate: Gate, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("gate.baseline.json").write_text("[" * 100_000)
+    assert gate() == 2
+    assert "gate.baseline.json cannot be read" in capsys.readouterr().err
+
+
 def test_settings_without_a_file_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
     """The installed command adds the working folder's prompts to the settings."""
     with pytest.raises(SystemExit):
