@@ -146,8 +146,11 @@ def verb(name: str, arguments: Sequence[str]) -> int:
     """
     module = import_module(f"scripts.commands.{_file(name).stem}")
     if hasattr(module, "CONFIG"):
+        from scripts.setup.arguments import as_called
         from scripts.setup.launch import launch
 
+        if {"-h", "--help"} & {*arguments}:  # Hydra's help, which follows, lists the settings alone
+            _show(as_called(module.__doc__ or ""))
         return launch(module.main, module.CONFIG, keep_record=getattr(module, "KEEP_RECORD", False))
     from scripts.setup.exits import guarded
 

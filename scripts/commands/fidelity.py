@@ -15,10 +15,12 @@ GROUP = "science"
 def main(arguments: Sequence[str]) -> int:
     """Compare two memories; return 2 unless exactly two are named."""
     from scripts.lab.fidelity import fidelity
+    from scripts.setup.arguments import verb_parser
 
-    names = [word for word in arguments if "=" not in word and not word.startswith("-")]
-    settings = [word for word in arguments if "=" in word]
-    if len(names) != 2 or "--help" in arguments:
-        print(__doc__)
-        return 0 if "--help" in arguments else 2
-    return fidelity(names[0], names[1], settings)
+    parser = verb_parser("fidelity", __doc__)
+    parser.add_argument("words", nargs="+", metavar="MEMORY", help="two files of conf/memory; then settings, key=value")
+    words = parser.parse_args(arguments).words
+    names = [word for word in words if "=" not in word]
+    if len(names) != 2:
+        parser.error(f"give two memories, such as mem0_v3 released_mem0; found {len(names)}")
+    return fidelity(names[0], names[1], [word for word in words if "=" in word])

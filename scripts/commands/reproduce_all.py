@@ -14,6 +14,9 @@ GROUP = "run"
 
 def main(arguments: Sequence[str]) -> int:
     """Make all requested tables and figures."""
+    from scripts.setup.arguments import verb_parser
     from scripts.tables.everything import reproduce_all
 
-    return reproduce_all(list(arguments))
+    parser = verb_parser("reproduce-all", __doc__)
+    parser.add_argument("settings", nargs="*", metavar="key=value", help="of memsys-bench reproduce")
+    return reproduce_all(parser.parse_args(arguments).settings)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import resource
@@ -48,6 +49,16 @@ def test_an_entry_point_loads_nothing_heavy_before_its_command_line_is_read(name
     code = f"import sys, scripts.commands.{name}; print([name for name in {heavy} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("option", ["-h", "--help"])
+@pytest.mark.parametrize("name", ["load", "reproduce-all", "fidelity"])
+def test_help_of_a_verb_shows_its_manual(name: str, option: str) -> None:
+    manual = ast.get_docstring(ast.parse((ROOT / f"scripts/commands/{name.replace('-', '_')}.py").read_text())) or ""
+    command = [sys.executable, "-m", "scripts", name, option]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert manual.splitlines()[-1] in done.stdout
 
 
 @pytest.mark.slow
