@@ -33,12 +33,14 @@ BESIDES_MODELS = profile=$(PROFILE) $(call given,LOCAL,local.model) $(call given
   $(call given,MAX_USD,max_usd) $(foreach role,$(ROLES),$(call given,$(role)_BASE_URL,endpoints.$(call lower,$(role)).base_url) \
   $(call given,$(role)_KEY_ENV,endpoints.$(call lower,$(role)).key_env))
 OVERRIDES = $(BESIDES_MODELS) $(MODELS)
+# TABLE= is the number in the paper (4, a1) or a file of conf/table (segtreemem_t4).
+TABLE_FILE = $(if $(findstring _,$(TABLE)),$(TABLE),$(PAPER)_$(if $(filter a%,$(TABLE)),$(TABLE),t$(TABLE)))
 lower = $(subst MEMORY,memory,$(subst READER,reader,$(subst JUDGE,judge,$(subst PROBE,probe,$(subst EMBEDDER,embedder,$(1))))))
 
 .PHONY: help run local-model table-local table-ray conformance product gateway new-memory notebooks dist architecture coverage doctor test style suite integration quick reproduce-table4 reproduce reproduce-all report pareto paper-table card bench torture regress regress-update audit change growth load calibrate sweep judge-card order-test claims claims-site \
   fetch clean distclean
 
-help:
+help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "%-23s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 fits = $(1) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null
@@ -60,7 +62,7 @@ reproduce: $(VENV)/.installed ## any table or figure: PAPER=timem TABLE=3, PAPER
 ifdef FIGURE
 	$(PY) -m scripts figures figure=$(PAPER)_f$(FIGURE) $(OVERRIDES) $(ARGS)
 else
-	$(PY) -m scripts reproduce table=$(PAPER)_$(if $(filter a%,$(TABLE)),$(TABLE),t$(TABLE)) $(OVERRIDES) $(ARGS)
+	$(PY) -m scripts reproduce table=$(TABLE_FILE) $(OVERRIDES) $(ARGS)
 endif
 
 reproduce-all: $(VENV)/.installed ## every table and every figure of the four papers, and what each took
@@ -70,20 +72,20 @@ report: $(VENV)/.installed ## everything that has been run as pages to open in a
 	$(PY) -m scripts report $(call shell_quoted,$(or $(value RESULTS),results)) $(call option,DATA,--data) $(if $(TABLES),--tables $(TABLES)) $(ARGS)
 
 pareto: $(VENV)/.installed ## quality against cost of a table that has been run: PAPER= TABLE=
-	$(PY) -m scripts tables pareto $(PAPER)_t$(TABLE) $(OVERRIDES) $(ARGS)
+	$(PY) -m scripts tables pareto $(TABLE_FILE) $(OVERRIDES) $(ARGS)
 
 paper-table: $(VENV)/.installed ## LaTeX of a table that has been run: TABLE=segtreemem_t4
-	$(PY) -m scripts paper-table $(if $(findstring _,$(TABLE)),$(TABLE),$(PAPER)_t$(TABLE)) $(OVERRIDES) $(ARGS)
+	$(PY) -m scripts paper-table $(TABLE_FILE) $(OVERRIDES) $(ARGS)
 
 card: $(VENV)/.installed ## a results card, with all that a reviewer asks: RUN=results/runs/… or TABLE=segtreemem_t4
-	$(PY) -m scripts card $(if $(value RUN),$(call option,RUN),$(if $(findstring _,$(TABLE)),$(TABLE),$(PAPER)_t$(TABLE)) $(OVERRIDES) $(ARGS))
+	$(PY) -m scripts card $(if $(value RUN),$(call option,RUN),$(TABLE_FILE) $(OVERRIDES)) $(ARGS)
 
 run: $(VENV)/.installed ## one memory on one data set: MEMORY=bm25 DATASET=locomo QUESTIONS=20 (your own settings: ARGS="memory.build.k=5")
 	$(PY) -m scripts run memory=$(or $(MEMORY),bm25) dataset=$(or $(DATASET),locomo) $(OVERRIDES) $(ARGS)
 
 table-ray: $(VENV)/.installed ## a table on a Ray cluster: ADDRESS=ray://head:10001 (without: the cluster of this machine; local starts one here) PAPER= TABLE=
 	$(PY) -m pip install --quiet --disable-pip-version-check $(WHEELS) -c constraints.txt -e '.[ray]'
-	$(PY) -m scripts reproduce table=$(PAPER)_t$(TABLE) executor=ray $(or $(call given,ADDRESS,ray.address),ray.address=auto) $(OVERRIDES) $(ARGS)
+	$(PY) -m scripts reproduce table=$(TABLE_FILE) executor=ray $(or $(call given,ADDRESS,ray.address),ray.address=auto) $(OVERRIDES) $(ARGS)
 
 local-model: $(VENV)/.installed ## fetch a model that runs on this machine (NAME=smollm2-135m, 98 MB), and llama.cpp to run it
 	$(PY) -m pip install --quiet --disable-pip-version-check $(WHEELS) -c constraints.txt -e '.[local]'
@@ -96,10 +98,10 @@ new-memory: $(VENV)/.installed ## start a memory of your own: NAME=mine writes i
 	$(PY) -m scripts new-memory $(NAME)
 
 conformance: $(VENV)/.installed ## write test facts through a memory's own interface and name what it does wrong, before any score: MEMORY=mem0_http
-	$(PY) -m scripts conformance memory=$(or $(MEMORY),bm25) $(OVERRIDES) $(ARGS)
+	$(PY) -m scripts conformance memory=$(or $(MEMORY),bm25) $(call given,DATASET,dataset) $(OVERRIDES) $(ARGS)
 
 product: $(VENV)/.installed ## install a released memory product into an environment of its own: NAME=mem0ai (without NAME: list them; NAME=all says their sizes first)
-	$(PY) -m scripts product $(NAME)
+	$(PY) -m scripts product $(NAME) $(ARGS)
 
 gateway: $(VENV)/.installed ## an OpenAI-compatible server in front of our cache and meter: BASE_URL= MODEL= EMBEDDER= KEY_ENV= MAX_USD= PRICES= ARGS="--mode replay"
 	$(PY) -m scripts gateway $(call option,MODEL,--model) $(call option,BASE_URL,--base-url) $(call option,EMBEDDER,--embedder) $(call option,KEY_ENV,--key-env) \
@@ -111,12 +113,12 @@ doctor: $(VENV)/.installed ## what an endpoint takes, ignores and leaves out: BA
 
 test: style suite ## style, types, and the whole test suite (make -j 2 test: both at once)
 
-style: $(VENV)/.installed
+style: $(VENV)/.installed ## ruff and mypy
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
 
-suite: $(VENV)/.installed
+suite: $(VENV)/.installed ## the whole test suite without style and types
 	$(PY) -m pytest -n auto --dist worksteal -m "not integration"
 
 integration: $(VENV)/.installed ## the tests that need an optional program (a browser, Ray, LaTeX, a released product) or play whole experiments
@@ -127,7 +129,7 @@ quick: $(VENV)/.installed ## style and the fast half of the tests, in a minute: 
 	MEMSYS_MUTATIONS=10 $(PY) -m pytest -n auto --dist worksteal -m "not slow and not data and not integration"
 
 bench: $(VENV)/.installed ## speed against the shipped mock endpoint, as ratios
-	$(PY) -m scripts bench
+	$(PY) -m scripts bench $(ARGS)
 
 torture: $(VENV)/.installed ## kills, faults, bad replies, broken files, full disks, jumping clocks, attacks, Ray: SHARE=0.1 for a tenth of the 40 minutes
 	$(PY) -m scripts torture $(if $(SHARE),--share $(SHARE)) $(ARGS)
@@ -145,13 +147,13 @@ change: $(VENV)/.installed ## does a memory keep up when facts change: MEMORY=me
 	$(PY) -m scripts change $(if $(MEMORY),memory=$(MEMORY)) $(if $(DATASET),dataset=$(DATASET)) $(OVERRIDES) $(ARGS)
 
 growth: $(VENV)/.installed ## recall, cost and bytes as one history grows: MEMORY=memtree SIZES=100,200,400 ASKED=100 questions a size (0: costs only)
-	$(PY) -m scripts growth memory=$(or $(MEMORY),segtree) $(if $(SIZES),'sizes=[$(SIZES)]') questions=$(or $(ASKED),100) $(OVERRIDES) $(ARGS)
+	$(PY) -m scripts growth memory=$(or $(MEMORY),segtree) $(call given,DATASET,dataset) $(if $(SIZES),'sizes=[$(SIZES)]') questions=$(or $(ASKED),100) $(OVERRIDES) $(ARGS)
 
 load: $(VENV)/.installed ## many users of one memory at once, latency, lag, errors, isolation: MEMORY=bm25 USERS=1,10,100
-	$(PY) -m scripts load memory=$(or $(MEMORY),bm25) $(if $(USERS),'users=[$(USERS)]') $(OVERRIDES) $(ARGS)
+	$(PY) -m scripts load memory=$(or $(MEMORY),bm25) $(call given,DATASET,dataset) $(if $(USERS),'users=[$(USERS)]') $(OVERRIDES) $(ARGS)
 
 calibrate: $(VENV)/.installed ## fit SegTreeMem's cosine threshold to an embedder on one history: EMBEDDER=text-embedding-3-small
-	$(PY) -m scripts calibrate $(OVERRIDES) $(ARGS)
+	$(PY) -m scripts calibrate $(call given,MEMORY,memory) $(call given,DATASET,dataset) $(OVERRIDES) $(ARGS)
 
 judge-card: $(VENV)/.installed ## how often a judge is wrong, on answers made from the data: JUDGE=mem0 DATASET=locomo LIMIT=50
 	$(PY) -m scripts judge-card --judge $(or $(JUDGE),mem0) --dataset $(or $(DATASET),locomo) $(if $(LIMIT),--limit $(LIMIT)) $(BESIDES_MODELS) $(call given,EMBEDDER,models.embedder) $(call given,MODEL,models.judge) $(ARGS)
@@ -170,7 +172,7 @@ claims-site: $(VENV)/.installed ## the same audit as a static site, to open in a
 	$(PY) -m scripts claims-site --date "$$(date +%F)" $(call option,DATA,--data) $(call option,RESULTS,--results) $(ARGS)
 
 fetch: $(VENV)/.installed ## download data sets: SET=locomo, or all; into DATA=
-	$(PY) -m scripts fetch $(or $(SET),all) $(call option,DATA,--data)
+	$(PY) -m scripts fetch $(or $(SET),all) $(call option,DATA,--data) $(ARGS)
 
 # Without the times of its cells, which would be a change at every run; jupyter-execute always records them.
 define EXECUTE
@@ -187,7 +189,7 @@ notebooks: $(VENV)/.installed ## run the notebooks again, offline, and keep thei
 	MEMSYS_RESULTS=$$(mktemp -d) $(PY) -c "$$EXECUTE" notebooks/*.ipynb
 
 dist: $(VENV)/.installed ## wheel and sdist of the commit, the same bytes each time (RELEASING.md)
-	$(PY) -m scripts dist
+	$(PY) -m scripts dist $(ARGS)
 
 architecture: $(VENV)/.installed ## draw the packages in ARCHITECTURE.md from the imports
 	$(PY) -m scripts architecture

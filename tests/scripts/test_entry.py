@@ -239,6 +239,24 @@ def test_make_gives_the_cap_and_the_prices_to_commands_that_spend_without_a_prof
     assert given == ["claims", "--judge", "mem0", "max_usd=3", "prices=p q.yaml", "yes=1"]
 
 
+def test_make_drops_no_words_of_args_and_no_data_set() -> None:
+    assert words("fetch", "SET=halumem", "ARGS=--unpinned") == ["fetch", "halumem", "--unpinned"]
+    assert words("product", "NAME=mem0ai", "ARGS=--pip") == ["product", "mem0ai", "--pip"]
+    assert words("bench", "ARGS=--only kill") == ["bench", "--only", "kill"]
+    assert words("card", "RUN=results/runs/x", "ARGS=--to x.md") == ["card", "results/runs/x", "--to", "x.md"]
+    for verb in ("growth", "load", "conformance", "calibrate"):
+        assert "dataset=realmem" in words(verb, "DATASET=realmem")
+    assert "memory=segtree" in words("calibrate", "MEMORY=segtree")
+
+
+@pytest.mark.parametrize("table", ["TABLE=a1", "TABLE=memtree_a1"])
+def test_make_names_a_table_by_its_number_or_its_file(table: str) -> None:
+    for verb, given in (("reproduce", "table=memtree_a1"), ("pareto", "memtree_a1"), ("card", "memtree_a1")):
+        assert given in words(verb, "PAPER=memtree", table)
+    assert "memtree_a1" in words("paper-table", "PAPER=memtree", table)
+    assert "table=memtree_a1" in made("table-ray", "PAPER=memtree", table).stdout.split()
+
+
 def test_make_names_a_python_that_does_not_fit_before_pip_starts(tmp_path: Path) -> None:
     shutil.copy(ROOT / "Makefile", tmp_path)
     for name in ("pyproject.toml", "constraints.txt"):
