@@ -19,12 +19,12 @@ def fidelity(first: str, second: str, settings: Sequence[str]) -> int:
     """
     lab = Lab(*settings)
     dataset = lab.load()
-    answers = [lab.ask(name, dataset) for name in (first, second)]
-    units = [dict(each.runs[0].unit) for each in answers]
+    units = [dict(lab.run(lab.memory(name), dataset).unit) for name in (first, second)]
     if units[0] != units[1]:
         raise RunError(
             f"the memories take other units ({units[0]} and {units[1]}): give protocol.unit={{rule: …}} for both"
         )
+    answers = [lab.ask(name, dataset) for name in (first, second)]
     try:
         result = compared(answers[0].folder, answers[1].folder, lab.cfg.k_evidence)
     except ValueError as error:

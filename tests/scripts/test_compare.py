@@ -148,6 +148,16 @@ def test_an_unknown_name_raises_before_anything_is_built(tmp_path: Path) -> None
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(("second", "said"), [("recency", "take other units"), ("nobody", "no memory called")])
+def test_fidelity_refuses_a_second_memory_before_the_first_is_built(
+    second: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert verb("fidelity", ["mem0_v3", second, "dataset=locomo", *SETTINGS, f"results={tmp_path}"]) == 2
+    assert said in capsys.readouterr().err
+    assert not [*tmp_path.rglob("predictions.jsonl")]
+
+
+@pytest.mark.slow
 def test_counts_that_never_differ_have_no_interval_of_a_share(tmp_path: Path) -> None:
     names = ["bm25", "recency", "dataset=locomo", "data.size=12", *SETTINGS, f"results={tmp_path}"]
     assert verb("fidelity", names) == 0
