@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
+from hydra import compose, initialize_config_dir
 
 from memsys.jsons import decoded, encoded
 from scripts.commands.batch import main
 from scripts.door import Lab, Scored
 from scripts.mock.endpoint import Mock, application, serving
+from scripts.setup.launch import CONF
 
 pytestmark = pytest.mark.slow
 
@@ -34,12 +37,21 @@ def verdicts(scores: Scored) -> list[bytes]:
     return [path.read_bytes() for name, path in sorted(scores.files[0].items())]
 
 
-def test_a_run_in_batches_has_the_scores_of_a_live_run(tmp_path: Path) -> None:
+def test_a_run_in_batches_has_the_scores_of_a_live_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     mock = Mock()
     with serving(application(mock)) as url:
         live = verdicts(scored(url, tmp_path / "live"))
         assert verdicts(scored(url, tmp_path / "batch", "endpoint.mode=batch", *QUICK)) == live
     assert len(mock.batches.batches) >= 2  # answers, then judgements
+    assert main(["--cache", str(tmp_path / "batch" / "cache.sqlite"), "status"]) == 0
+    assert re.search(r"^replies not yet in the cache +0$", capsys.readouterr().out, re.MULTILINE)
+
+
+@pytest.mark.parametrize("primary", ["config", "reproduce", "sweep", "figures", "budgets"])
+def test_a_command_does_not_log_the_requests_of_an_http_library(primary: str) -> None:
+    with initialize_config_dir(CONF, version_base="1.3"):
+        settings = compose(primary, return_hydra_config=True)
+    assert settings.hydra.job_logging.root.level == "WARNING"
 
 
 def test_calls_carried_to_another_machine_and_back_give_the_scores_of_a_live_run(

@@ -64,6 +64,10 @@ class Batch:
     """Seconds since the epoch; None in journals of older versions."""
 
 
+ANSWERED = "name IN (SELECT lower(hex(key)) FROM answers)"
+"""Of replies: the cache holds the answer; the next command removes them."""
+
+
 class Journal:
     """The tables of one cache file. Thread-safe.
 
@@ -264,7 +268,7 @@ class Journal:
     def forget_answered(self) -> None:
         """Remove replies whose answer the cache holds."""
         with self._transaction():
-            self._file.execute("DELETE FROM batch_replies WHERE name IN (SELECT lower(hex(key)) FROM answers)")
+            self._file.execute(f"DELETE FROM batch_replies WHERE {ANSWERED}")
 
     def counts(self) -> dict[str, int]:
         """Content of the tables."""
@@ -273,7 +277,7 @@ class Journal:
             "calls in batches": "SELECT count(*) FROM batch_calls WHERE batch IS NOT NULL",
             "batches under way": "SELECT count(*) FROM batches WHERE state != 'ended'",
             "batches ended": "SELECT count(*) FROM batches WHERE state = 'ended'",
-            "replies not yet in the cache": "SELECT count(*) FROM batch_replies",
+            "replies not yet in the cache": f"SELECT count(*) FROM batch_replies WHERE NOT {ANSWERED}",
         }
         with self._guarded():
             return {name: int(self._file.execute(query).fetchone()[0]) for name, query in queries.items()}
