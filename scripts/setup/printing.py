@@ -7,7 +7,7 @@ import sys
 from typing import TYPE_CHECKING, Any, TextIO
 
 from eval.report.rendering import markdown
-from eval.report.tables import Table
+from eval.report.tables import Table, correction_lines
 from memsys.inert import terminal_of, visible
 
 if TYPE_CHECKING:
@@ -46,7 +46,8 @@ def print_table(table: Table, choice: str | None) -> None:
     wide = choice == "wide"
     drawn = console(sys.stdout, width=SPREAD if wide else width, height=PAGE, highlight=False, soft_wrap=wide)
     if choice in (None, "paper") and printed_places(table):
-        drawn.print(paper_grid(table, width, "Everything, with differences and costs: print=narrow."))
+        more = "corrected scores, " if correction_lines(table) else ""
+        drawn.print(paper_grid(table, width, f"Everything, with {more}differences and costs: print=narrow."))
     else:
         drawn.print(terminal(table, width, wide=wide))
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from eval.files.store import RunError, write_lines
+from eval.judging.judge_card import Correction
 from eval.report.cell import Asked, Cell, Column
 from eval.report.published import Published
 from eval.report.rendering import markdown
@@ -46,6 +47,10 @@ def test_a_table_with_published_numbers_is_first_shown_as_the_paper_prints_it(ta
     text = capsys.readouterr().out
     assert len([line for line in text.splitlines() if line.startswith("One")]) == 1
     assert "Not shown: 1 row" in text
+    assert "corrected" not in text
+    fixed = replace(rows[0], cells=(replace(rows[0].cells[0], correction=Correction(None, "make one")),))
+    print_table(replace(table, rows=(fixed, *rows[1:])), None)
+    assert "Everything, with corrected scores, differences and costs: print=narrow." in capsys.readouterr().out
     print_table(replace(table, rows=rows), "narrow")
     assert len([line for line in capsys.readouterr().out.splitlines() if line.startswith("One")]) == 2
 
