@@ -50,7 +50,8 @@ def test_a_table_with_published_numbers_is_first_shown_as_the_paper_prints_it(ta
     assert "corrected" not in text
     fixed = replace(rows[0], cells=(replace(rows[0].cells[0], correction=Correction(None, "make one")),))
     print_table(replace(table, rows=(fixed, *rows[1:])), None)
-    assert "Everything, with corrected scores, differences and costs: print=narrow." in capsys.readouterr().out
+    said = " ".join(capsys.readouterr().out.split())
+    assert "Everything, with corrected scores, differences and costs: print=narrow." in said
     print_table(replace(table, rows=rows), "narrow")
     assert len([line for line in capsys.readouterr().out.splitlines() if line.startswith("One")]) == 2
 
