@@ -2,9 +2,9 @@
 FILE`.
 
 `calls` measures calls per insertion and per query on the LoCoMo sample with the offline engines, and prints a paper's figure next to ours
-where there is one. `systems` writes one row for each memory into `memsys/README.md`. `pareto` compares the quality of every run row of a
-table (`segtreemem_t4` by default) with the tokens that it recalls for a question and the cost of writing a unit, marks the rows that no
-other row beats in both, and draws them; it calls no model, and its settings are those of `memsys-bench reproduce`.
+where there is one. `systems` writes one row for each shipped memory into `memsys/README.md`. `pareto` compares the quality of every run row
+of a table (`segtreemem_t4` by default) with the tokens that it recalls for a question and the cost of writing a unit, marks the rows that
+no other row beats in both, and draws them; it calls no model, and its settings are those of `memsys-bench reproduce`.
 `ratings` compares the verdicts that a person exported from the HTML report with those of the judges.
 """
 
@@ -22,7 +22,7 @@ from eval.files.provenance import ROOT
 from eval.report.published import find, read_published
 from eval.running.loop import run_all
 from eval.running.run import Run
-from scripts.setup.options import load_option
+from scripts.setup.options import CONF, load_option
 
 GROUP = "look"
 
@@ -58,7 +58,9 @@ def measure(names: Sequence[str], folder: Path) -> list[Calls]:
     """Build and read each memory once, on one history of the LoCoMo sample, offline."""
     from scripts.lab.lab import Lab
 
-    lab = Lab(f"results={folder}", "data.max_cases=1", "protocol.reader=segtree", probe=False)
+    prompts = Path.cwd() / "prompts"  # of the user's memories, as `memsys-bench run` takes them
+    own = [f"prompts_dir={prompts}"] if prompts.is_dir() else []
+    lab = Lab(f"results={folder}", "data.max_cases=1", "protocol.reader=segtree", *own, probe=False)
     dataset = lab.load("locomo")
     runs = [lab.run(lab.memory(name), dataset) for name in names]
     run_all(runs, threads=1)
@@ -114,9 +116,7 @@ def calls_table(rows: Sequence[Calls]) -> str:
 
 
 def systems_table() -> str:
-    """One row for each memory: description, module, length, tests and modes."""
-    from scripts.setup.options import options
-
+    """One row for each shipped memory: description, module, length, tests and modes."""
     lines = [
         "# Memory systems",
         "",
@@ -127,7 +127,7 @@ def systems_table() -> str:
         "| memory | title | module | lines | test functions | modes | built |",
         "|---|---|---|---|---|---|---|",
     ]
-    for name in options("memory"):
+    for name in sorted(path.stem for path in (CONF / "memory").glob("*.yaml")):
         option = load_option("memory", name)
         module = option["build"]["_target_"].rpartition(".")[0]
         source = _source(module)
@@ -171,8 +171,9 @@ def main(arguments: Sequence[str]) -> int:
     if options_.rest:
         parser.error(f"{options_.table} takes no {options_.rest[0]}")
     if options_.table == "systems":
-        (ROOT / "memsys" / "README.md").write_text(systems_table(), encoding="utf-8")
-        print("written: memsys/README.md")
+        file = ROOT / "memsys" / "README.md"
+        file.write_text(systems_table(), encoding="utf-8")
+        print(f"written: {file}")
         return 0
     from scripts.setup.options import memories_here
 

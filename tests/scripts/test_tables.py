@@ -14,7 +14,7 @@ from eval.report.points import Point
 from memsys.llm.pricing import ModelSettings
 from scripts.assembly.models import Model
 from scripts.command import verb
-from scripts.commands.tables import calls_table, measure, printed
+from scripts.commands.tables import calls_table, measure, printed, systems_table
 from scripts.setup.launch import composed
 from scripts.setup.options import load_option, options
 from scripts.tables.experiments import experiment
@@ -46,6 +46,15 @@ def test_every_memory_has_a_row_in_the_list_of_systems() -> None:
     text = (ROOT / "memsys" / "README.md").read_text(encoding="utf-8")
     rows = {line.split("|")[1].strip() for line in text.splitlines() if line.startswith("| ")} - {"memory"}
     assert rows == set(options("memory")), "run `python -m scripts tables systems`"
+
+
+def test_a_memory_of_the_working_folder_is_measured_and_is_no_shipped_system(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert verb("new-memory", ["tabled"]) == 0
+    (calls,) = measure(["tabled"], tmp_path / "results")
+    assert calls.per_insertion == 1.0
+    assert "| tabled |" not in systems_table()
 
 
 # --- quality against cost -----------------------------------------------------------------------------------------------
