@@ -24,13 +24,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from data_loaders.schema import Case, Gold
 from eval.analysis.held import Held, Target, Text, Texts, all_held, targets
 from eval.files.run_folder import NODES, RunFolder, read_items, read_predictions
 from eval.files.store import RunError, read_lines
 from eval.judging.score_files import mean_values
 from eval.running.reader import within
-from eval.statistics.stats import ENOUGH_CLUSTERS, Estimate, estimate
+from eval.statistics.intervals import Grouping
+from eval.statistics.stats import ENOUGH_CLUSTERS, Estimate, differences, estimate, numbered
 from memsys.interface import Item
 
 STEPS = (
@@ -43,6 +46,8 @@ STEPS = (
     "misread",
     "unknown",
 )
+SHARES = ("gold errors", "abstention", "reader")
+"""Steps whose losses are shares; those of the others are paired differences of two answers' scores, which gains make negative."""
 FINE = ("CORRECT", "WRONG_CITATION")
 """Labels of an audit that leave the gold answer right."""
 
@@ -130,12 +135,19 @@ def waterfall(losses: Sequence[Loss]) -> Waterfall:
         ValueError: there are no questions.
     """
     cases = [loss.case_id for loss in losses]
-    steps = {
-        step: estimate([loss.steps.get(step, 0.0) for loss in losses], cases)
-        for step in STEPS
-        if any(loss.steps.get(step) for loss in losses)
-    }
+    steps = {}
+    for step in STEPS:
+        values = [loss.steps.get(step, 0.0) for loss in losses]
+        if any(values):
+            steps[step] = (estimate if step in SHARES else _compared)(values, cases)
     return Waterfall(estimate([loss.score for loss in losses], cases), steps)
+
+
+def _compared(gaps: Sequence[float], cases: Sequence[str]) -> Estimate:
+    """The mean of paired differences with the intervals of one: those of a share would leave out 0 where no answer gained."""
+    grouping = Grouping(numbered(cases), np.zeros(len(gaps), dtype=int))
+    (gap,) = differences(np.array([gaps]), grouping, np.array([True]))
+    return Estimate(gap.mean, gap.n, gap.by_question, gap.by_case, gap.clusters)
 
 
 # --- of a finished run, from its files --------------------------------------------------------------------------------

@@ -26,14 +26,16 @@ def fall_points(fall: Waterfall) -> list[Point]:
 
 
 def _point(name: str, series: str, mean: Estimate) -> Point:
-    interval = preferred_interval(mean)
+    interval = (
+        preferred_interval(mean) or mean.by_question
+    )  # histories with equal mean differences have the latter alone
     low, high = (None, None) if interval is None else (POINTS * interval.low, POINTS * interval.high)
     return Point("", series, name, POINTS * mean.mean, low, high, mean.n)
 
 
 def fall_sheet(title: str, points: Sequence[Point], notes: tuple[str, ...]) -> Sheet:
     """The sheet of the waterfall, as high as its bars need."""
-    more = "Hatched: lost; dotted: gained. Lines: 95 % intervals of each step, by history where there are five."
+    more = "Hatched: lost; dotted: gained. Lines: 95 % intervals of each step, by history where there are five that differ."
     label = f"points of {POINTS:.0f}, mean of {counted(points[0].n, 'question')}"
     return Sheet(title, (more, *notes), "waterfall", x_label=label, height=0.5 + 0.16 * len(points))
 

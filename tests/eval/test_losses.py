@@ -93,3 +93,19 @@ def test_the_means_of_the_steps_and_of_the_score_add_up_to_one() -> None:
 @pytest.mark.parametrize(("cases", "why"), [(4, "{4 cases}"), (6, "{no spread}")])
 def test_a_mean_without_an_interval_by_case_says_why(cases: int, why: str) -> None:
     assert shown_estimate(estimate([1.0] * cases, [str(case) for case in range(cases)])).endswith(f" {why}")
+
+
+@pytest.mark.parametrize("histories", [3, 8])
+def test_one_answer_that_flips_is_no_step_that_its_intervals_tell_from_nothing(histories: int) -> None:
+    """The step is a difference of two runs: an interval of a share would begin above 0 wherever no answer gained."""
+    flips = [1.0, *[0.0] * 23]
+    fall = waterfall(
+        [
+            Loss(f"c{place % histories}", f"q{place}", "", 1.0 - flip, {"reader": 0.0, "misread": flip})
+            for place, flip in enumerate(flips)
+        ]
+    )
+    step = fall.steps["misread"]
+    intervals = [each for each in (step.by_question, step.by_case, step.cautious) if each is not None]
+    assert len(intervals) == (1 if histories < 5 else 2)
+    assert all(each.low < 0.0 < step.mean < each.high for each in intervals)
