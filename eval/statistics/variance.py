@@ -54,8 +54,8 @@ class Components:
     variances: Mapping[str, float | None]
     """Variance by part; None for a part that cannot be separated from the part above it in the nesting of `PARTS`."""
     intervals: Mapping[str, Interval | None]
-    """95 % intervals; None below five histories. For *history* a modified large-sample interval, which covers 95 to 97 % with ten; for the
-    others by leaving out one history at a time, which covers 90 to 95 %: variances are skewed."""
+    """95 % intervals; None below five histories. For *history* and *build* a modified large-sample interval, which covers 93 to 99 %; for
+    the others by leaving out one history at a time, which covers 90 to 95 %: variances are skewed."""
     upper: Mapping[str, float | None] = field(default_factory=dict)
     """One-sided upper limits by part (`ASSURANCE`), for plans; None below five histories."""
 
@@ -156,7 +156,7 @@ def _variances(blocks: Sequence[np.ndarray]) -> dict[str, float | None]:
 def _intervals(
     blocks: Sequence[np.ndarray], whole: Mapping[str, float | None], tails: Sequence[float]
 ) -> list[dict[str, Interval | None]]:
-    """Jackknife over histories with Student's t, but `_of_history` for histories; a variance's interval begins at 0 or above.
+    """Jackknife over histories with Student's t, but `_of_few` for histories and builds; a variance's interval begins at 0 or above.
 
     Args:
         whole: the variances.
@@ -175,18 +175,19 @@ def _intervals(
         for intervals, tail in zip(found, tails, strict=True):
             half = t_point(count - 1, 1 - tail) * error
             intervals[part] = Interval(max(0.0, value - half), max(0.0, value + half))
-    if whole["history"] is not None:
-        for intervals, tail in zip(found, tails, strict=True):
-            intervals["history"] = _of_history(blocks, whole["history"], tail)
+    for part in ("history", "build"):
+        if (value := whole[part]) is not None:
+            for intervals, tail in zip(found, tails, strict=True):
+                intervals[part] = _of_few(blocks, part, value, tail)
     return found
 
 
-def _of_history(blocks: Sequence[np.ndarray], value: float, tail: float) -> Interval:
-    """The modified large-sample interval of Ting et al. (1990), without its cross terms, of the variance between histories.
+def _of_few(blocks: Sequence[np.ndarray], part: str, value: float, tail: float) -> Interval:
+    """The modified large-sample interval of Ting et al. (1990), without its cross terms, of the variance of histories or of their builds.
 
     With few histories the estimate is skewed, and a symmetric interval has too little coverage. Each mean square is taken as a multiple of
-    chi-squared and gives its own distance up and down; the squares of the distances are added. Coverage is lower if the effects of
-    histories are far from normal.
+    chi-squared and gives its own distance up and down; the squares of the distances are added. Coverage is lower if the effects are far
+    from normal.
     """
     from scipy.special import chdtri  # imported here: it takes half a second
 
@@ -194,14 +195,18 @@ def _of_history(blocks: Sequence[np.ndarray], value: float, tail: float) -> Inte
     sizes = np.array([len(block) for block in blocks], dtype=float)
     squares, freedom = mean_squares(blocks), dict[str, float](_freedom(blocks))
     # If histories differ in size, large ones count more.
-    freedom["history"] = float(sizes.sum() ** 2 / (sizes**2).sum()) - 1.0
+    effective = float(sizes.sum() ** 2 / (sizes**2).sum())
+    freedom |= {"history": effective - 1.0, "build": effective * (builds - 1)}
     size = (sizes.sum() - (sizes**2).sum() / sizes.sum()) / (len(sizes) - 1)
-    within, between = 1.0 / (size * builds * repeats), 1.0 / (sizes.mean() * repeats * builds)
+    within, between = 1.0 / (size * builds * repeats), 1.0 / (sizes.mean() * repeats)
     known = squares["build"] is not None and squares["answer"] is not None
-    terms = {"history": within, "question": -within, **({"build": -between, "answer": between} if known else {})}
+    terms = {"build": between, "answer": -between}
+    if part == "history":
+        shares = {name: -factor / builds for name, factor in terms.items()} if known else {}
+        terms = {"history": within, "question": -within, **shares}
     below = above = 0.0
-    for part, factor in terms.items():
-        own, square = freedom[part], factor * (squares[part] or 0.0)
+    for name, factor in terms.items():
+        own, square = freedom[name], factor * (squares[name] or 0.0)
         down = square * (1.0 - own / float(chdtri(own, tail)))
         up = square * (own / float(chdtri(own, 1 - tail)) - 1.0)
         below += (down if factor > 0 else up) ** 2

@@ -139,6 +139,17 @@ def test_ten_histories_are_enough_for_an_interval_of_their_variance(sizes: list[
     assert covered / rounds >= 0.92
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("sizes", [[12] * 10, [40, *[8] * 9]])
+def test_two_builds_of_ten_histories_are_enough_for_an_interval_of_their_variance(sizes: list[int]) -> None:
+    rng, rounds, covered = np.random.default_rng(3), 200, 0
+    for _ in range(rounds):
+        interval = components(simulated(rng, sizes, 2, 1)).intervals["build"]
+        assert interval is not None
+        covered += interval.low <= TRUE["build"] ** 2 <= interval.high
+    assert covered / rounds >= 0.92
+
+
 def test_a_paired_difference_has_no_question_effect_that_both_memories_share() -> None:
     rng = np.random.default_rng(12)
     shared = {key: array[:, :1].mean() for key, array in simulated(rng, [20] * 10, 1, 1).items()}
