@@ -1,7 +1,8 @@
 """Agreement of graders beyond chance: Cohen's kappa of two, Krippendorff's alpha of any number, with intervals.
 
 Verdicts are right or wrong (nominal). Krippendorff, "Content Analysis" (2004), chapter 11: answers with a single grader are left out.
-The interval is a jackknife over histories (over questions below five histories) with Student's t on Fisher's z, which keeps it below 1.
+The interval is a jackknife over histories (over questions below five histories) with Student's t on Fisher's z, which keeps it below 1; its
+degrees of freedom are Kish's effective number of histories less one, as of a mean.
 Where the histories do not differ, as under perfect agreement, it is Wilson's interval of the disagreement on the effective number of
 answers.
 """
@@ -108,7 +109,8 @@ def _with_interval(
     if error < 1e-9 or abs(value) >= 1.0:
         share = on_effective_number(float(observed), Grouping(homes, np.zeros(len(homes), dtype=int)), None)
         return value, Interval(max(-1.0, 1.0 - share.high / float(chance)), 1.0 - share.low / float(chance))
-    half = t_point(len(groups) - 1) * error / (1.0 - value**2)
+    freedom = Grouping(homes, np.zeros(len(homes), dtype=int)).freedom
+    half = t_point(freedom) * error / (1.0 - value**2)
     return value, Interval(float(np.tanh(np.arctanh(value) - half)), float(np.tanh(np.arctanh(value) + half)))
 
 

@@ -115,7 +115,8 @@ def product_of_means(factors: Sequence[Factor]) -> tuple[Estimate | None, Runs]:
     """
     if not all(factor.questions for factor in factors):
         return None, NO_RUNS
-    clusters = sorted({question.cluster for factor in factors for question in factor.questions})
+    sizes = Counter(question.cluster for factor in factors for question in factor.questions)
+    clusters = sorted(sizes)
     without = [math.prod(factor.value(cluster) for factor in factors) for cluster in clusters]
     values = [factor.value() for factor in factors]
     slopes = [math.prod(values[:place] + values[place + 1 :]) for place in range(len(values))]
@@ -123,8 +124,8 @@ def product_of_means(factors: Sequence[Factor]) -> tuple[Estimate | None, Runs]:
         replace(factor.cell.runs, variance=factor.cell.runs.variance * slope**2)
         for factor, slope in zip(factors, slopes, strict=True)
     ]
-    n = sum(len(factor.questions) for factor in factors)
-    return jackknifed(math.prod(values), without, n), reduce(Runs.plus, runs)
+    counts = [sizes[cluster] for cluster in clusters]
+    return jackknifed(math.prod(values), without, counts), reduce(Runs.plus, runs)
 
 
 def report(folder: Path, name: str, *, over: str = "mean", per: str = "") -> Estimate | None:

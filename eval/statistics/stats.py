@@ -290,18 +290,19 @@ def _delete_one_errors(gaps: np.ndarray) -> np.ndarray:
     return np.where(errors < 1e-9, np.nan, errors)  # smaller deviations are rounding errors
 
 
-def jackknifed(value: float, without: Sequence[float], n: int) -> Estimate:
+def jackknifed(value: float, without: Sequence[float], sizes: Sequence[int]) -> Estimate:
     """Build the estimate of a statistic in [0, 1] that is no mean of questions, with its interval by case.
 
     Args:
         without: the statistic without each cluster.
-        n: number of questions behind it.
+        sizes: number of questions of each cluster behind it; degrees of freedom are those of a mean over them.
     """
-    size = len(without)
+    size, n = len(without), sum(sizes)
     error = float(_delete_one_errors(np.asarray(without)[None] - value)[0]) if size >= ENOUGH_CLUSTERS else np.nan
     if np.isnan(error):
         return Estimate(value, n, None, None, size)
-    half = t_point(size - 1, (1 + LEVEL) / 2) * error
+    freedom = max(1.0, n**2 / sum(own**2 for own in sizes) - 1)
+    half = t_point(freedom, (1 + LEVEL) / 2) * error
     return Estimate(value, n, None, Interval(max(0.0, value - half), min(1.0, value + half)), size)
 
 

@@ -196,14 +196,17 @@ def test_a_statistic_that_is_no_mean_has_the_interval_of_a_mean_where_it_is_one(
 
     shares = np.array([0.4, 0.5, 0.7, 0.3, 0.55, 0.6])
     without = [float(np.delete(shares, place).mean()) for place in range(6)]
-    found = jackknifed(float(shares.mean()), without, 60)
+    found = jackknifed(float(shares.mean()), without, [10] * 6)
     assert found.by_case is not None
     expected = stats.t.interval(0.95, 5, shares.mean(), stats.sem(shares))
     assert (found.by_case.low, found.by_case.high) == pytest.approx(expected)
     assert (found.n, found.clusters, found.by_question) == (60, 6, None)
-    assert jackknifed(0.5, [0.4, 0.5, 0.6, 0.5], 4).by_case is None  # four histories
-    assert jackknifed(0.0, [0.0] * 9, 9).by_case is None  # which are all alike
-    edge = jackknifed(0.02, [0.0, 0.05, 0.0, 0.02, 0.01, 0.03], 6).by_case
+    assert jackknifed(0.5, [0.4, 0.5, 0.6, 0.5], [1] * 4).by_case is None  # four histories
+    assert jackknifed(0.0, [0.0] * 9, [1] * 9).by_case is None  # which are all alike
+    one_large = jackknifed(float(shares.mean()), without, [300, *[10] * 5]).by_case
+    assert one_large is not None  # nearly one history: a single degree of freedom
+    assert one_large.high - one_large.low > 3 * (found.by_case.high - found.by_case.low)
+    edge = jackknifed(0.02, [0.0, 0.05, 0.0, 0.02, 0.01, 0.03], [1] * 6).by_case
     assert edge is not None
     assert edge.low == 0.0
 
