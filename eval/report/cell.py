@@ -321,9 +321,9 @@ class Cell:
         places = {name: place for place, name in enumerate(dict.fromkeys(each.cluster for each in complete))}
         parts = np.zeros((len(places), len(by_build)))
         rows = [[scores[question.key] for scores in by_build] for question in complete]
-        shares = weights(self.column.groups(complete))[:, None] / len(complete)
-        np.add.at(parts, [places[question.cluster] for question in complete], shares * np.array(rows))
-        return measured_runs(parts)
+        shares = weights(self.column.groups(complete))[:, None] / len(complete) * np.array(rows)
+        np.add.at(parts, [places[question.cluster] for question in complete], shares)
+        return measured_runs(parts, float(shares.var(axis=1, ddof=1).sum()))
 
     def scores_without(self, cluster: str) -> Scores:
         """The scores of all cases but one; the scores of a single memory do not depend on the left-out case."""

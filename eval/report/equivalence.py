@@ -4,7 +4,8 @@ The difficulty of the questions cancels, so the error of the gap comes from the 
 
     SE² = ours / builds + theirs + unit² / 12
 
-- *ours*: the variance of one run's mean. It is measured from several builds; for a single one `FLIPS` of the scores are assumed to change.
+- *ours*: the variance of one run's mean. It is measured from several builds (`between_builds`); for a single one `FLIPS` of the scores are
+  assumed to change.
 - *theirs*: the published standard deviation squared, else ours. A printed interval is about the sampling of questions, which cancels, so
   it is an upper bound of a run's error: it counts where it is narrower than ours.
 - *unit*: the unit of the last printed digit; a rounding error is uniform.
@@ -60,25 +61,28 @@ NO_RUNS = Runs(1, 0.0, inf, measured=False)
 """For a count or a cost: its run error is not known, so only the error of the printed digits counts."""
 
 
-def measured_runs(parts: np.ndarray) -> Runs:
+def measured_runs(parts: np.ndarray, least: float = 0.0) -> Runs:
     """Compute the run error of a mean from several builds.
 
     Args:
         parts: contribution of each history to the mean of each build, float64 [histories, builds].
+        least: variance of a build's mean if its answers are independent, as for `between_builds`.
     """
-    variance, freedom = between_builds(parts)
+    variance, freedom = between_builds(parts, least)
     return Runs(parts.shape[-1], float(variance), float(freedom), measured=True)
 
 
-def between_builds(parts: np.ndarray) -> tuple[Any, Any]:
+def between_builds(parts: np.ndarray, least: Any = 0.0) -> tuple[Any, Any]:
     """Compute the variance of one build's mean and its degrees of freedom, each [...].
 
     Histories are built one by one, so their variances add up; Satterthwaite's degrees of freedom in the form of Welch (1947), which small
     samples need. Where the builds' means vary more than their histories explain (F test at `SHIFTED`), the histories of a build are not
-    independent, and the variance is that of the few means.
+    independent, and the variance is that of the few means. It is never below that of independent answers: two builds may have the same mean
+    by chance, although their answers differ.
 
     Args:
         parts: contribution of each history to the mean of each build, float64 [..., histories, builds].
+        least: variance of a build's mean if its answers are independent, [...].
     """
     from scipy.special import fdtrc
 
@@ -89,7 +93,7 @@ def between_builds(parts: np.ndarray) -> tuple[Any, Any]:
     freedom = np.where(moved, total**2 * (few + 2) / np.where(moved, squares, 1.0) - 2, few)
     freedom = np.maximum(freedom, few)
     shifted = moved & (fdtrc(few, freedom, means / np.where(moved, total, 1.0)) < SHIFTED)
-    return np.where(shifted, means, total), np.where(shifted, few, freedom)
+    return np.maximum(np.where(shifted, means, total), least), np.where(shifted, few, freedom)
 
 
 def assumed_runs(scores: np.ndarray, weights: np.ndarray) -> Runs:

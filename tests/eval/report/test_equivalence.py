@@ -177,6 +177,18 @@ def test_repeats_of_the_judge_are_averaged_before_builds_are_compared(tmp_path: 
     assert own.runs.variance in (pytest.approx(parts.var(axis=1, ddof=1).sum()), pytest.approx(means.var(ddof=1)))
 
 
+def test_two_builds_with_one_mean_by_chance_are_not_without_error(tmp_path: Path) -> None:
+    """Two answers of the first history change places: all means are equal, the answers are not."""
+    first = np.array([1.0, 0.0, *[1.0] * 19, *[0.0] * 19])
+    second = np.array([0.0, 1.0, *first[2:]])
+    own = cell(tmp_path, np.array([[first], [second]]), published=published(0.51))
+    assert own.runs.variance == pytest.approx(2 * 0.5 / first.size**2)
+    assert own.verdict().startswith("cannot tell")
+    (tmp_path / "same").mkdir()
+    same = cell(tmp_path / "same", np.array([[first], [first]]), published=published(0.51))
+    assert same.runs.variance == 0.0
+
+
 def test_a_cell_of_one_build_assumes_its_error_and_prints_its_verdict(tmp_path: Path) -> None:
     own = cell(tmp_path, np.array([[[0.0, 1.0] * 400]]), published=published(0.56))
     assert not own.runs.measured

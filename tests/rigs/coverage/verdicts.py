@@ -45,6 +45,8 @@ SITUATIONS = (
     Situation("5 histories of 40, 2 builds", (40,) * 5, builds=2),
     Situation("5 histories of 40, 3 builds", (40,) * 5, builds=3),
     Situation("5 histories of 40, 3 builds, all ±.01 a run", (40,) * 5, builds=3, of_run=0.01),
+    Situation("1 history of 500, 2 builds", (500,), builds=2),
+    Situation("1 history of 500, 3 builds", (500,), builds=3),
     Situation("5 histories of 40, 3 builds, no answer changes", (40,) * 5, builds=3, flips=0.0),
 )
 
@@ -61,19 +63,23 @@ def rows(share: float = 1.0) -> list[Row]:
 
 def _situation(situation: Situation, times: int, seed: int) -> Iterator[Row]:
     rng = np.random.default_rng(seed)
-    parts = runs(situation, times, rng)
+    parts, least = runs(situation, times, rng)
     for shift in SHIFTS:
-        equivalent, differs = verdicts(parts, sum(situation.sizes), shift)
+        equivalent, differs = verdicts(parts, least, sum(situation.sizes), shift)
         name = f"{situation.name}, true gap {shift:+.2f}"
         yield Row("verdict", name, "equivalent", float(equivalent.mean()), times)
         yield Row("verdict", name, "differs", float(differs.mean()), times)
 
 
-def runs(situation: Situation, times: int, rng: np.random.Generator) -> np.ndarray:
-    """Contribution of each history to the mean of each run, float64 [times, histories, builds + 1]; the last run is theirs."""
+def runs(situation: Situation, times: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """Contribution of each history to the mean of each run, and the variance of our means if answers are independent.
+
+    Returns:
+        float64 [times, histories, builds + 1], the last run is theirs; float64 [times], 0 for one build.
+    """
     size = sum(situation.sizes)
     count = situation.builds + 1
-    parts = np.zeros((times, len(situation.sizes), count))
+    parts, least = np.zeros((times, len(situation.sizes), count)), np.zeros(times)
     whole = rng.normal(0.0, situation.of_run, (times, 1, count))
     parts += whole * np.array(situation.sizes)[:, None] / size
     # Two runs differ where one of them is right: 2 p (1 - p) on average, with p from a symmetric beta distribution of parameter a.
@@ -83,18 +89,22 @@ def runs(situation: Situation, times: int, rng: np.random.Generator) -> np.ndarr
             likely = rng.beta(spread, spread, (times, questions))
         else:
             likely = rng.integers(0, 2, (times, questions)).astype(float)
+        often = np.zeros((times, questions))
         for run in range(count):
-            right = (rng.random((times, questions)) < likely).sum(axis=1)
-            parts[:, history, run] += right / size
+            right = rng.random((times, questions)) < likely
+            often += right * (run < situation.builds)
+            parts[:, history, run] += right.sum(axis=1) / size
             parts[:, history, run] += rng.normal(0.0, situation.of_history, times) * questions / size
-    return parts
+        share = often / situation.builds
+        least += (share * (1 - share)).sum(axis=1) * situation.builds / max(1, situation.builds - 1) / size**2
+    return parts, least
 
 
-def verdicts(parts: np.ndarray, size: int, shift: float) -> tuple[np.ndarray, np.ndarray]:
+def verdicts(parts: np.ndarray, least: np.ndarray, size: int, shift: float) -> tuple[np.ndarray, np.ndarray]:
     """Whether our mean and the published one are equivalent, and whether they differ, by repetition.
 
     Args:
-        parts: from `runs`.
+        parts, least: from `runs`.
         size: number of questions.
         shift: our true mean minus theirs.
     """
@@ -102,7 +112,7 @@ def verdicts(parts: np.ndarray, size: int, shift: float) -> tuple[np.ndarray, np
     ours, builds = means[:, :-1], parts.shape[-1] - 1
     gap = ours.mean(axis=1) - (means[:, -1] - shift).round(3)
     if builds > 1:
-        variance, freedom = between_builds(parts[..., :-1])
+        variance, freedom = between_builds(parts[..., :-1], least)
     else:
         variance, freedom = np.full(len(gap), FLIPS / 2 / size), np.full(len(gap), inf)
     total = variance * (1 / builds + 1) + ROUNDED
