@@ -55,6 +55,8 @@ FIELDS = (
 """The parts of a cost; seconds, calls and tokens."""
 KINDS = ("one_more", "consolidation", "cumulative", "read")
 """Subjects of the lines of a size."""
+TOTALS = ("cumulative",)
+"""Lines whose exponents have no interval: a total contains those of smaller sizes, so deviations from a line are not independent."""
 HELD = ("object_bytes", "node_bytes", "recalled_bytes", "covered", "covered_first", "score")
 """Measures next to costs. Bytes held: all of them in `cumulative`, those of a unit since the size before in `one_more`. Bytes of
 recalled texts, coverage of the evidence, also of the questions of the first size alone, and scores: in `read`, means over questions."""
@@ -273,7 +275,7 @@ def as_csv(memory: str, dataset: str, rebuilds: bool, costs: Sequence[Cost], hol
     for kind, series in measured.items():
         fits = [_fitted(series, column) for column in range(len(FIELDS) + len(HELD))]
         powers = [None if fit is None else fit.value for fit in fits]
-        spans = [None if fit is None else fit.interval for fit in fits]
+        spans = [None if fit is None or kind in TOTALS else fit.interval for fit in fits]
         rows.append([*start, "", "", f"{kind}_exponent", *map(_printed, powers), *_ends(spans), *[""] * len(COUNTS)])
     return csv_text(rows)
 

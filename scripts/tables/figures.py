@@ -8,11 +8,12 @@ values (`show`, see `figure_points`) and the drawing settings (`eval.report.pane
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from eval.analysis.growth import TOTALS
 from eval.files.store import RunError, replace_file
 from eval.report.counted import counted
 from eval.report.figures import draw, save
@@ -61,27 +62,36 @@ def make_figure(cfg: Figures) -> Outcome:
     files = write_figure(
         models.results / "figures" / name, replace(sheet(options, notes), bare=cfg.bare), points, models
     )
-    for note in (*notes, *(exponents(points) if options["show"] == "growth" else ())):
+    grown = options["panels"] if options["show"] == "growth" else {}
+    totals = {panel for panel, (kind, *_) in grown.items() if kind in TOTALS}
+    for note in (*notes, *(exponents(points, totals) if grown else ())):
         print(note)
     print(f"written: {', '.join(str(file) for file in files)} ({counted(len(points), 'point')})")
     log_figure(cfg.plain, options["name"], files)
     return Outcome(0, files[0])
 
 
-def exponents(points: Sequence[Point]) -> Iterator[str]:
-    """A line for each panel: the exponent of every curve in the size, with its interval (`eval.statistics.power_law`)."""
+def exponents(points: Sequence[Point], totals: Collection[str] = ()) -> Iterator[str]:
+    """A line for each panel: the exponent of every curve in the size, with its interval (`eval.statistics.power_law`).
+
+    Args:
+        totals: panels whose values contain those of smaller sizes; their exponents have no interval.
+    """
     curves: dict[str, dict[str, list[tuple[float, float]]]] = {}
     for point in (each for each in points if each.origin != "published"):
         curves.setdefault(point.panel, {}).setdefault(point.series, []).append((float(point.x), point.y))
     for panel, by_series in curves.items():
-        fits = [f"{series} {_fit(exponent(*zip(*curve, strict=True)))}" for series, curve in by_series.items()]
+        fits = [
+            f"{series} {_fit(exponent(*zip(*curve, strict=True)), panel not in totals)}"
+            for series, curve in by_series.items()
+        ]
         yield f"exponent, {panel}: {', '.join(fits)}"
 
 
-def _fit(found: Exponent | None) -> str:
+def _fit(found: Exponent | None, bounded: bool) -> str:
     if found is None:  # a value is 0
         return "none"
-    span = found.interval
+    span = found.interval if bounded else None
     return f"{found.value:.3f}" + (f" [{span.low:.3f}, {span.high:.3f}]" if span else "")
 
 

@@ -187,6 +187,7 @@ def test_a_growth_figure_prints_how_each_curve_grows() -> None:
         "exponent, bytes: BM25 1.500 [1.500, 1.500]",
         "exponent, recall: BM25 none, Dense -1.000",
     ]
+    assert list(exponents(curve, {"bytes"})) == ["exponent, bytes: BM25 1.500"], "a total holds those before it"
 
 
 def test_a_growth_curve_that_only_leaves_out_is_drawn_from_its_file_and_not_measured(made: Any) -> None:
