@@ -22,7 +22,7 @@ def fidelity(first: str, second: str, settings: Sequence[str]) -> int:
     units = [dict(lab.run(lab.memory(name), dataset).unit) for name in (first, second)]
     if units[0] != units[1]:
         raise RunError(
-            f"the memories take other units ({units[0]} and {units[1]}): give protocol.unit={{rule: …}} for both"
+            f"the memories take other units ({units[0]} and {units[1]}): give 'protocol.unit={{rule: …}}' for both"
         )
     answers = [lab.ask(name, dataset) for name in (first, second)]
     try:
