@@ -18,7 +18,6 @@ WORDS = "table"
 
 
 def main(cfg: Budgets) -> int:
-    """Run the job of one configuration; return its exit code."""
     from scripts.tables.equal_budgets import equal_budgets
 
     return equal_budgets(cfg)

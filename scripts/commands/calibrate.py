@@ -17,7 +17,6 @@ WORDS = "memory dataset"
 
 
 def main(cfg: Calibrate) -> int:
-    """Run the job of one configuration; return its exit code."""
     from scripts.lab.calibration import calibrate
 
     return calibrate(cfg)

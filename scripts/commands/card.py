@@ -21,7 +21,6 @@ GROUP = "publish"
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Print and write the card; return 2 with one line on standard error for an error that the user can fix."""
     parser = verb_parser("card", __doc__)
     parser.add_argument(
         "what", nargs="+", metavar="RUN|TABLE key=value", help="run folders, or a table and its settings"

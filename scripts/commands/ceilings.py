@@ -36,7 +36,6 @@ GROUP = "science"
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the command line."""
     parser = verb_parser("ceilings", __doc__)
     parser.add_argument("runs", type=Path, nargs="+", help="run folders")
     parser.add_argument(

@@ -18,7 +18,6 @@ WORDS = "memory dataset"
 
 
 def main(cfg: Change) -> int:
-    """Make the table; return 1 if too much is not scored, 3 if the plan is declined."""
     from scripts.tables.table import make_table
 
     table = dict(cfg.table)

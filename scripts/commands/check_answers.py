@@ -28,7 +28,6 @@ SHOWN = 10
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Check one file; return 0 if it is complete, 1 if something is missing, 2 if it cannot be read."""
     parser = verb_parser("check-answers", __doc__)
     parser.add_argument("file", type=Path, nargs="+", help="the file, or the files of one set of answers")
     parser.add_argument("--dataset", choices=list(LOADERS), default="LoCoMo")

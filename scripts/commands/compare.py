@@ -121,7 +121,6 @@ def compare(names: Sequence[str], settings: Sequence[str], metric: str | None, c
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Print the comparison; return 2 with one line on standard error for an error that the user can fix."""
     parser = argparse.ArgumentParser(prog=as_called("python -m scripts compare"), description=__doc__)
     parser.add_argument("words", nargs="+", metavar="MEMORY", help="files of conf/memory; then settings, key=value")
     parser.add_argument("--dataset", default="locomo", help="a file of conf/dataset (default: locomo)")

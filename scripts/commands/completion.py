@@ -70,7 +70,6 @@ def script(shell: str) -> str:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Print the script."""
     parser = argparse.ArgumentParser(prog=as_called("python -m scripts completion"), description=__doc__)
     parser.add_argument("shell", choices=("bash", "zsh"))
     print(script(parser.parse_args(arguments).shell), end="")

@@ -19,7 +19,6 @@ WORDS = "memory dataset"
 
 
 def main(cfg: Single) -> int:
-    """Examine one memory; return 1 if it is refused."""
     from scripts.lab.conformance import examined
     from scripts.lab.lab import Lab
 

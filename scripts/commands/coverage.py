@@ -49,7 +49,6 @@ def table(rows: Sequence[Row]) -> str:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the command line."""
     parser = verb_parser("coverage", __doc__)
     parser.add_argument("--share", type=amount(0.001, 1.0), default=1.0, help="of the repetitions (default: 1)")
     share = parser.parse_args(arguments).share

@@ -102,7 +102,6 @@ def report(source: Source, settings: Mapping[str, Any], seen: DatasetCounts, sho
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Print the report; return 2 with the reason on standard error if the data cannot be used."""
     parser = argparse.ArgumentParser(prog=as_called("python -m scripts data"), description=__doc__)
     parser.add_argument("set", choices=options("dataset"))
     parser.add_argument("--data", type=Path, help="data root (default: MEMSYS_DATA, else the user's cache)")

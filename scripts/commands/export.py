@@ -136,7 +136,6 @@ WRITERS: Mapping[str, Callable[[FinishedRun, Path], list[str]]] = {
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Write the files and name them; return 2 with one line on standard error for an error that the user can fix."""
     parser = verb_parser("export", __doc__)
     parser.add_argument("run", type=Path, help="a folder below results/runs")
     parser.add_argument("--format", choices=list(WRITERS), required=True)

@@ -110,7 +110,6 @@ class Measured(Strict):
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Measure, then compare with the baseline or write it; return the exit code."""
     parser = verb_parser("gate", __doc__)
     parser.add_argument("file", type=Path, help="the gate's file, YAML")
     parser.add_argument("settings", nargs="*", metavar="key=value", help="laid over the settings of the file")

@@ -37,7 +37,6 @@ SHOWN = (
 
 
 def main(cfg: Growth) -> int:
-    """Build, measure, print and write; return the exit code."""
     from eval.analysis.growth import Schedule, growth_file, measure
     from eval.files.store import replace_file
     from scripts.assembly.scorers import answer_metric

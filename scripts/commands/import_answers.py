@@ -40,7 +40,6 @@ GENERAL = "eval.metrics.lexical."
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Import, score and print; return 1 if some answers could not be joined, 2 if the input is wrong."""
     parser = verb_parser("import-answers", __doc__)
     parser.add_argument("file", type=Path, help="a file of answers, or a run folder")
     parser.add_argument("settings", nargs="*", metavar="key=value", help="as=memobase dataset=locomo …")

@@ -276,7 +276,6 @@ SHOWN = ("Query", "Categ", "Gold ")
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Print the page; return 2 with one line on standard error for an error that the user can fix."""
     parser = argparse.ArgumentParser(prog=as_called("python -m scripts inspect"), description=__doc__)
     parser.add_argument("run", type=Path, help="a folder below results/runs")
     parser.add_argument("question", nargs="?", help="id of the question; left out with --wrong")

@@ -45,7 +45,6 @@ WORDS = "judge dataset"
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the command line."""
     parser = verb_parser("judge-card", __doc__)
     parser.add_argument("--judge", required=True, help="a file of conf/judge, or file@model")
     parser.add_argument("--dataset", default="locomo", help="a file of conf/dataset")

@@ -26,7 +26,6 @@ OFFLINE = ["profile=smoke", "network=false", "models.memory=null", "models.reade
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the command line; return 1 if gold was found, 2 with one line on standard error for an error that the user can fix."""
     parser = verb_parser("leaks", __doc__)
     parser.add_argument("settings", nargs="*", metavar="key=value", help="memory=bm25 dataset=locomo data.size=20 …")
     settings = parser.parse_args(arguments).settings

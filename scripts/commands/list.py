@@ -33,7 +33,6 @@ def every_name() -> dict[str, list[str]]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Print the list; return 2 with one line on standard error for an error that the user can fix."""
     parser = argparse.ArgumentParser(prog=as_called("python -m scripts list"), description=__doc__)
     parser.add_argument("kind", nargs="?", choices=(*GROUPS, "runs"), help="default: the names of all but the runs")
     parser.add_argument("--results", type=Path, default=Path("results"), help="of runs: the results folder")

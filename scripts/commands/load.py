@@ -25,7 +25,6 @@ CAUSES = 5
 
 
 def main(cfg: Load) -> int:
-    """Measure, print and write; return 1 if the memory leaks or too many operations fail."""
     from eval.analysis.load import Plan, as_csv, load_file, measure
     from eval.files.store import RunError, replace_file
     from eval.running.loop import clear_up

@@ -12,7 +12,6 @@ GROUP = "data"
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Fetch a model, or list the known models."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("name", nargs="?", help="a file of conf/local")
     name = parser.parse_args(arguments).name

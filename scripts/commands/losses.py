@@ -23,7 +23,6 @@ GROUP = "science"
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the command line."""
     parser = verb_parser("losses", __doc__)
     parser.add_argument("run", type=Path, help="a run folder")
     parser.add_argument("--evidence", type=Path, help="the run folder of gold_evidence on the same data (needed)")

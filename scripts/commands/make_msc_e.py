@@ -382,7 +382,6 @@ def settings_of(args: argparse.Namespace, prompts: Prompts, source: Source) -> d
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Make the set, or continue it; return 2 with the reason on standard error if it cannot be finished."""
     parser = _parser()
     args = parser.parse_args(arguments)
     if (args.model is None) != (args.base_url is None):

@@ -260,7 +260,6 @@ def _merge_cache(source: Path, into: Path, left_out: Counter[str]) -> int:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the command line; return 0 if everything was merged."""
     parser = verb_parser("merge", __doc__)
     parser.add_argument(
         "folders", nargs="+", type=Path, metavar="FOLDER", help="results folders; the last is merged into"

@@ -57,7 +57,6 @@ class OrderEffect:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the command line; return 2 with one line on standard error for an error that the user can fix."""
     parser = verb_parser("order-test", __doc__)
     parser.add_argument(
         "words", nargs="+", metavar="MEMORY", help="files of conf/memory, or all; a data set; key=value"

@@ -17,7 +17,6 @@ GROUP = "publish"
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Write the table; return 2 with one line on standard error for an error that the user can fix."""
     parser = verb_parser("paper-table", __doc__)
     parser.add_argument("table", help="a file of conf/table")
     parser.add_argument("settings", nargs="*", metavar="key=value", help="as memsys-bench reproduce takes them")

@@ -82,7 +82,6 @@ CANARY, TOLD = CANARIES[0], HISTORY.sessions[0].turns[0]
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Examine the memory, then print its retrieval table; return the exit code."""
     parser = verb_parser("probe", __doc__)
     door = parser.add_mutually_exclusive_group(required=True)
     door.add_argument("--mcp", metavar="COMMAND", help="starts an MCP server on stdio")

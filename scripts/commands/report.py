@@ -19,7 +19,6 @@ GROUP = "look"
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Build the report and print its path."""
     parser = argparse.ArgumentParser(prog=as_called("python -m scripts report"), description=__doc__)
     parser.add_argument(
         "results", type=Path, nargs="?", default=Path("results"), help="results folder (default: results)"

@@ -13,7 +13,6 @@ GROUP = "run"
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Make all requested tables and figures."""
     from scripts.setup.arguments import verb_parser
     from scripts.tables.everything import reproduce_all
 

@@ -202,7 +202,7 @@ def _gc(args: argparse.Namespace) -> int:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the command line; return 2 with one line on standard error for an error that the user can fix, 1 if the plan was declined."""
+    """Run the command line; return 1 if the plan was declined."""
     parser = verb_parser("runs", as_called(__doc__))
     commands = parser.add_subparsers(dest="command", required=True)
     for name, work, about in (

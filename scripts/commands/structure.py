@@ -89,7 +89,6 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Print the tables; return 2 with one line on standard error for an error that the user can fix."""
     args = parser().parse_args(arguments)
 
     import numpy as np

@@ -61,7 +61,6 @@ class Replicated:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the command line."""
     parser = verb_parser("variance", __doc__)
     parser.add_argument(
         "runs", type=Path, nargs="+", help="run folders of one data set; the first memory is the reference"

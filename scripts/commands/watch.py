@@ -139,7 +139,7 @@ def drawing(runs: Sequence[Seen], prices: PriceList, now: float, width: int = 80
 
 
 def watch(results: Path, prices: PriceList, *, once: bool, all_runs: bool, every: float) -> int:
-    """Print once, or draw until interrupted; return 2 for a folder without runs.
+    """Print once, or draw until interrupted.
 
     Raises:
         RunError: the folder holds no runs.
@@ -174,7 +174,6 @@ def watch(results: Path, prices: PriceList, *, once: bool, all_runs: bool, every
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the command line; return 2 with one line on standard error for an error that the user can fix."""
     parser = argparse.ArgumentParser(prog=as_called("python -m scripts watch"), description=__doc__)
     parser.add_argument("results", type=Path, nargs="?", default=Path("results"), help="default: results")
     parser.add_argument("--once", action="store_true", help="print once and end")
