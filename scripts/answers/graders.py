@@ -52,24 +52,17 @@ class Judged:
     """sha256 of the judged files."""
 
 
-@dataclass(frozen=True, slots=True)
-class Comparison:
-    """The comparison of graders, as texts."""
-
-    rows: tuple[tuple[str, ...], ...]
-    """One row per grader, in the order of `COLUMNS`."""
-    powered: tuple[str, ...]
-    """For each judge, a prediction-powered score or the reason why there is none, if people labelled answers."""
-
-
-def compared(claim: Claim, graders: Sequence[Grader], clusters: Mapping[Key, str]) -> Comparison:
-    """Compute the mean of every grader, kappa of every pair, and prediction-powered scores.
+def compared(
+    claim: Claim, graders: Sequence[Grader], clusters: Mapping[Key, str]
+) -> tuple[list[tuple[str, ...]], list[str]]:
+    """A row per grader in the order of `COLUMNS`, with its mean and its kappa with every other grader; then, if people labelled answers,
+    for each judge a prediction-powered score or the reason why there is none.
 
     Args:
         clusters: conversation of every graded answer.
     """
     titles = [title_of(claim, each) for each in graders]
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for at, grader in enumerate(graders):
         kappas = (
             f"{title} {_kappa(grader, other, clusters)}"
@@ -78,10 +71,8 @@ def compared(claim: Claim, graders: Sequence[Grader], clusters: Mapping[Key, str
         )
         counts = (str(len(grader.values)), str(grader.failed))
         rows.append((titles[at], *counts, _mean(grader, clusters), "; ".join(kappas) or "–"))
-    people = titles[:1] == [PEOPLE]
-    return Comparison(
-        tuple(rows), tuple(_powered(each, graders[0], clusters) for each in graders[1:]) if people else ()
-    )
+    judges = graders[1:] if titles[:1] == [PEOPLE] else ()
+    return rows, [_powered(each, graders[0], clusters) for each in judges]
 
 
 def title_of(claim: Claim, grader: Grader) -> str:

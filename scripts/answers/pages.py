@@ -188,33 +188,6 @@ def files_of(claim: Claim) -> list[File]:
 
 
 @dataclass(frozen=True, slots=True)
-class ClaimPage:
-    """The data of a claim's page, without its questions."""
-
-    line: ClaimLine
-    claim: Mapping[str, str]
-    repository: Link
-    files: Sequence[File]
-    extract: bool
-    says: Sequence[tuple[str, Link]]
-    """Every printed score in a sentence, with a link to the line that prints it."""
-    flags: Sequence[str]
-    same: Sequence[Link]
-    bars: Sequence[ClaimLine]
-    """Claims with full context on the same data set."""
-    counts: Sequence[tuple[str, int]]
-    listed: Sequence[str]
-    more: int
-    """Number of irregularities that are not listed."""
-    disagreements: Mapping[str, Disagreement]
-    answers: Terms
-    data: Terms
-    commands: Sequence[str]
-    changes: Sequence[Mapping[str, Any]]
-    again: Again | None
-
-
-@dataclass(frozen=True, slots=True)
 class Again:
     """The comparison of graders of a claim whose answers were judged again."""
 
@@ -241,7 +214,7 @@ def judged_again(scored: ScoredClaim, judged: Judged | None) -> Again | None:
         replace(each, values={key: value for key, value in each.values.items() if key in homes})
         for each in judged.graders
     ]
-    sides = compared(scored.claim, graders, homes)
+    rows, powered = compared(scored.claim, graders, homes)
     stand_in = any(each.name.endswith(STAND_IN) for each in graders)
     lost = sum(len(each.values) for each in judged.graders) - sum(len(each.values) for each in graders)
     notes = [
@@ -251,8 +224,8 @@ def judged_again(scored: ScoredClaim, judged: Judged | None) -> Again | None:
         f"Left out are {lost:,} of the verdicts, whose questions are not on this page." if lost else "",
     ]
     return Again(
-        [[shown(text, TEXT) for text in row] for row in sides.rows],
-        [shown(text, TEXT) for text in sides.powered],
+        [[shown(text, TEXT) for text in row] for row in rows],
+        [shown(text, TEXT) for text in powered],
         " ".join(note for note in notes if note),
         {each.name: each.values for each in graders if each.name != STORED},
     )
@@ -265,8 +238,8 @@ def claim_page(
     apart: Mapping[str, Disagreement],
     changes: Sequence[Mapping[str, Any]],
     again: Again | None = None,
-) -> ClaimPage:
-    """The page of a claim.
+) -> dict[str, Any]:
+    """The data of a claim's page, without its questions.
 
     Args:
         lines: every claim of the site by name.
@@ -275,25 +248,28 @@ def claim_page(
     scored, claim = row.scored, row.scored.claim
     own = lines[claim.name]
     quoted = [each for each in (claim.name, *(each.name for each in row.same)) if re.fullmatch(r"[\w.-]+", each)]
-    return ClaimPage(
-        own,
-        {name: shown(value, TEXT) for name, value in _facts(claim).items() if value},
-        repository_of(claim),
-        files_of(claim),
-        claim.extract,
-        [(shown(says(finding), TEXT), line_of_page(claim, finding.printed)) for finding in row.findings],
-        [shown(flag, TEXT) for flag in row.flags],
-        [Link(shown(str(each), TEXT), lines[each.name].page if each.name in lines else "") for each in row.same],
-        [line for line in lines.values() if line.is_bar and line.dataset == claim.dataset and line is not own],
-        [(shown(kind, TEXT), count) for kind, count in sorted(scored.counts.items())],
-        [shown(each, TEXT) for each in scored.listed[:LISTED]],
-        max(0, len(scored.listed) - LISTED),
-        apart,
-        *terms,
-        ["make fetch SET=answers DATA=~/data", f".venv/bin/python -m scripts claims {' '.join(quoted)} --data ~/data"],
-        [{**each, "summary": shown(str(each["summary"]), 2 * TEXT)} for each in reversed(changes)],
-        again,
-    )
+    command = f".venv/bin/python -m scripts claims {' '.join(quoted)} --data ~/data"
+    same = [Link(shown(str(each), TEXT), lines[each.name].page if each.name in lines else "") for each in row.same]
+    return {
+        "line": own,
+        "claim": {name: shown(value, TEXT) for name, value in _facts(claim).items() if value},
+        "repository": repository_of(claim),
+        "files": files_of(claim),
+        "extract": claim.extract,
+        "says": [(shown(says(each), TEXT), line_of_page(claim, each.printed)) for each in row.findings],
+        "flags": [shown(flag, TEXT) for flag in row.flags],
+        "same": same,
+        "bars": [each for each in lines.values() if each.is_bar and each.dataset == claim.dataset and each is not own],
+        "counts": [(shown(kind, TEXT), count) for kind, count in sorted(scored.counts.items())],
+        "listed": [shown(each, TEXT) for each in scored.listed[:LISTED]],
+        "more": max(0, len(scored.listed) - LISTED),  # irregularities that are not listed
+        "disagreements": apart,
+        "answers": terms[0],
+        "data": terms[1],
+        "commands": ["make fetch SET=answers DATA=~/data", command],
+        "changes": [{**each, "summary": shown(str(each["summary"]), 2 * TEXT)} for each in reversed(changes)],
+        "again": again,
+    }
 
 
 def _facts(claim: Claim) -> dict[str, str]:

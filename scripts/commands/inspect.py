@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -214,8 +213,7 @@ def wrong_lines(run_folder: Path, metric: str | None, root: Path | None, width: 
     scores = score_file(run_folder, metric)
     wrong = wrong_answers(run_folder, scores)
     lines = []
-    for answer in wrong:
-        prediction, score = answer.prediction, answer.score
+    for prediction, score in wrong:
         ended = "" if prediction.outcome == "answered" else f"  [{prediction.outcome}: {cut(prediction.error, width)}]"
         shown = "–" if score is None else f"{score:.2f}"
         lines.append(f"{shown:<5} {prediction.case_id}  {prediction.question_id}{ended}")
@@ -315,15 +313,6 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-@dataclass(frozen=True, slots=True)
-class WrongAnswer:
-    """A question without a score, or with a score below `RIGHT`."""
-
-    prediction: Prediction
-    score: float | None
-    """The mean over the judge's repeats; None where there is no verdict."""
-
-
 def score_file(run_folder: Path, metric: str | None) -> Path:
     """The newest score file of a metric; for None, of a judge, else of the first metric by name.
 
@@ -339,13 +328,13 @@ def score_file(run_folder: Path, metric: str | None) -> Path:
     return max(fitting, key=lambda path: path.stat().st_mtime)
 
 
-def wrong_answers(run_folder: Path, scores: Path) -> list[WrongAnswer]:
-    """The wrong and the unscored answers, in the order of the cases' folders and of the answers in them."""
+def wrong_answers(run_folder: Path, scores: Path) -> list[tuple[Prediction, float | None]]:
+    """The answers with a mean score below `RIGHT` or without a score, with that score; in the order of the cases' folders."""
     means = mean_values(scores)
     wrong = []
     for folder in RunFolder(run_folder).cases():
         for prediction in read_predictions(folder).values():
             score = means.get((prediction.case_id, prediction.question_id))
             if score is None or score < RIGHT:
-                wrong.append(WrongAnswer(prediction, score))
+                wrong.append((prediction, score))
     return wrong

@@ -53,7 +53,6 @@ class Replicated:
     """The builds of one memory with their scores."""
 
     title: str
-    folders: Sequence[Path]
     draws: Draws
     left_out: int
     """Number of questions that lack a score in some build or repeat."""
@@ -114,7 +113,7 @@ def replicated(records: Mapping[Path, RunRecord], questions: Sequence[Asked], me
         if len(arrays) < 2:
             raise RunError(f"{name}: fewer than two questions have a score by {metric} in every build and repeat")
         title = name if names.count(name) == 1 else folders[0].name
-        yield Replicated(title, folders, arrays, len(homes) - len(arrays), _tokens(folders[0], metric))
+        yield Replicated(title, arrays, len(homes) - len(arrays), _tokens(folders[0], metric))
 
 
 def _tokens(folder: Path, metric: str) -> Tokens:

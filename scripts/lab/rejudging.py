@@ -205,6 +205,6 @@ def graders_of(folder: Path) -> list[Grader]:
 
 def shown(claim: Claim, graders: Sequence[Grader], clusters: Mapping[Key, str]) -> list[str]:
     """The section of one claim, as Markdown."""
-    sides = compared(claim, graders, clusters)
-    lines = [f"## {visible(claim.name)}", "", grid(COLUMNS, sides.rows)]
-    return [*lines, *([""] if sides.powered else []), *(f"- {each}" for each in sides.powered)]
+    rows, powered = compared(claim, graders, clusters)
+    lines = [f"## {visible(claim.name)}", "", grid(COLUMNS, rows)]
+    return [*lines, *([""] if powered else []), *(f"- {each}" for each in powered)]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -27,14 +26,6 @@ SMALL = 256
 """Minimum dimension of a current embedding model's vectors."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Rows:
-    """The vectors of a reply, in the client's order and in the order of the reply."""
-
-    sorted: np.ndarray
-    as_sent: np.ndarray
-
-
 def examine_embedder(line: EndpointProbe, settings: ModelSettings) -> tuple[Checked, ...]:
     """Run all probes of an embedding model; one line if it does not answer."""
     batch = line.embed(_body(settings, list(TEXTS)))
@@ -43,23 +34,24 @@ def examine_embedder(line: EndpointProbe, settings: ModelSettings) -> tuple[Chec
     rows = _rows(batch)
     if isinstance(rows, str):
         return (Checked("embeddings", rows, "such vectors cannot be used", "stop"),)
+    ordered, as_sent = rows
     single = [_rows(line.embed(_body(settings, [text]))) for text in TEXTS]
-    alone = [one.sorted[0] for one in single if isinstance(one, _Rows)]
-    size = rows.sorted.shape[1]
+    alone = [one[0][0] for one in single if not isinstance(one, str)]
+    size = ordered.shape[1]
     sized = Checked("embedding size", f"{size} numbers", "compare it with the model's")
     if size < SMALL:
         sized = Checked("embedding size", f"{size} numbers", "SMALL: is this the model you mean, uncut?", "note")
     if len(alone) < len(TEXTS) or any(len(one) != size for one in alone):
         return sized, Checked("embedding order", "single texts come in another form than batches", "not usable", "stop")
-    return sized, _order(rows, np.stack(alone)), _usage(batch)
+    return sized, _order(ordered, as_sent, np.stack(alone)), _usage(batch)
 
 
 def _body(settings: ModelSettings, texts: list[str]) -> dict[str, Any]:
     return {"model": settings.model, "input": texts, **settings.extra_body}
 
 
-def _rows(heard: ProbeReply) -> _Rows | str:
-    """The vectors of a reply, unit length; or the reason why there are none."""
+def _rows(heard: ProbeReply) -> tuple[np.ndarray, np.ndarray] | str:
+    """The vectors of a reply, unit length, in the client's order and in that of the reply; or the reason why there are none."""
     data = heard.value.get("data")
     if not isinstance(data, list) or not all(isinstance(row, Mapping) for row in data):
         return heard.error[:150] or "the reply holds no list of vectors"
@@ -76,16 +68,16 @@ def _rows(heard: ProbeReply) -> _Rows | str:
     if not np.isfinite(matrix).all():
         return "vectors that hold NaN or infinity"
     matrix = normalised(matrix)
-    return _Rows(matrix[np.argsort(places)], matrix)
+    return matrix[np.argsort(places)], matrix
 
 
-def _order(rows: _Rows, alone: np.ndarray) -> Checked:
-    if _same(rows.sorted, alone):
+def _order(ordered: np.ndarray, as_sent: np.ndarray, alone: np.ndarray) -> Checked:
+    if _same(ordered, alone):
         return Checked("embedding order", "each text gets its own vector, alone and in a batch", "batches can be used")
-    if _same(rows.as_sent, alone):
+    if _same(as_sent, alone):
         found = "the field index contradicts the order of the reply"
         return Checked("embedding order", found, "texts would get each other's vectors: mend the server", "stop")
-    nearest = [int(place) for place in (rows.sorted @ alone.T).argmax(axis=1)]
+    nearest = [int(place) for place in (ordered @ alone.T).argmax(axis=1)]
     if sorted(nearest) == list(range(len(nearest))) and nearest != sorted(nearest):
         found = f"WRONG ORDER: the vectors of a batch of {len(nearest)} come as {nearest}"
         return Checked("embedding order", found, "texts would get each other's vectors: mend the server", "stop")
