@@ -33,6 +33,7 @@ from eval.judging.score_files import mean_values, read_scores
 from eval.report.cell import asked, refusals
 from eval.report.counted import counted
 from eval.report.ratings import rated_sample, ratings_of
+from eval.report.rendering import grid
 from eval.report.tables import corrected_text, shown_share
 from eval.statistics.stats import Interval, estimate
 from scripts.assembly.scorers import card_file
@@ -85,9 +86,8 @@ def card_lines(title: str, result: Card, *, stand_in: bool) -> list[str]:
     lines = [f"# {title}", ""]
     if stand_in:
         lines += ["STAND-IN: an engine without a model is the judge; its errors say nothing about models.", ""]
-    lines += ["| answer | should be | n | errors [95 %] | without a verdict |", "|---|---|---|---|---|"]
-    lines += [_row(line) for line in sorted(result.lines, key=lambda line: not line.right)]
-    lines += [""]
+    rows = map(_row, sorted(result.lines, key=lambda line: not line.right))
+    lines += [grid(["answer", "should be", "n", "errors [95 %]", "without a verdict"], rows), ""]
     if result.rejected is not None and result.accepted is not None:
         lines.append(
             f"Over probes: rejects {shown_share(result.rejected)} of right answers, "
@@ -112,9 +112,9 @@ def _over_kinds(result: Card) -> str:
     return f" (by kind: {', '.join(spans)})" if spans else ""
 
 
-def _row(line: KindErrors) -> str:
+def _row(line: KindErrors) -> list[str]:
     errors = f"{line.errors:.3f}{_span(line.interval)}" if line.n else "–"
-    return f"| {line.kind} | {'accepted' if line.right else 'rejected'} | {line.n} | {errors} | {line.unscored} |"
+    return [line.kind, "accepted" if line.right else "rejected", str(line.n), errors, str(line.unscored)]
 
 
 def _span(interval: Interval | None) -> str:
@@ -155,9 +155,8 @@ def prompt_lines(lab: Lab, chosen: str, made: Sequence[Probe], graded: Sequence[
                 theirs = verdicts(made, grading)
                 asked.append(ByPrompt(name, card(theirs), _accepted(theirs)))
     lines = ["## By judge prompt, the same model and answers", ""]
-    lines += [f"| judge | rejects right | accepts wrong | agreement with {own} |", "|---|---|---|---|"]
-    lines += [_prompt_row(each, asked[0]) for each in asked]
-    lines += ["", *_band(asked)]
+    header = ["judge", "rejects right", "accepts wrong", f"agreement with {own}"]
+    lines += [grid(header, [_prompt_row(each, asked[0]) for each in asked]), "", *_band(asked)]
     return [*lines, *(f"Not asked: {', '.join(names)}: {reason}." for reason, names in refused.items())]
 
 
@@ -165,10 +164,10 @@ def _accepted(graded: Sequence[ProbeVerdicts]) -> Verdicts:
     return {place: 2 * sum(own) > len(own) for place, verdict in enumerate(graded) if (own := verdict.accepts)}
 
 
-def _prompt_row(each: ByPrompt, chosen: ByPrompt) -> str:
+def _prompt_row(each: ByPrompt, chosen: ByPrompt) -> list[str]:
     shares = [("–" if share is None else shown_share(share)) for share in (each.card.rejected, each.card.accepted)]
     same = agreement([chosen.verdicts, each.verdicts]) if each is not chosen else None
-    return f"| {' | '.join([each.name, *shares])} | {'' if same is None else _agreement_text(same)} |"
+    return [each.name, *shares, "" if same is None else _agreement_text(same)]
 
 
 def _band(asked: Sequence[ByPrompt]) -> Iterator[str]:
@@ -246,10 +245,11 @@ def _agreements(
     if not sides:
         yield "No other grader of this run: no second judge, no imported grades, no --ratings."
         return
-    yield from ("", "| other grader | accepts | agreement |", "|---|---|---|")
+    rows = []
     for name, side in sides.items():
         found = agreement([ours, side], clusters)
         share = f"{fmean(side.values()):.3f} of {len(side)}" if side else "–"
-        yield f"| {name} | {share} | {'no common answer' if found is None else _agreement_text(found)} |"
+        rows.append([name, share, "no common answer" if found is None else _agreement_text(found)])
+    yield from ("", grid(["other grader", "accepts", "agreement"], rows))
     if len(sides) > 1 and (found := agreement([ours, *sides.values()], clusters)) is not None:
         yield from ("", f"All graders together: {_agreement_text(found)}.")

@@ -19,7 +19,7 @@ from typing import Any
 
 from eval.files.store import RunError, replace_file
 from eval.report.cell import Cell
-from eval.report.rendering import by_case, difference_text, number, span
+from eval.report.rendering import by_case, difference_text, grid, number, span
 from eval.report.tables import NO_SPREAD, Pair, only_about
 from eval.statistics.stats import ENOUGH_CLUSTERS, Difference, Estimate, difference, holm
 from scripts.assembly.datasets import Data
@@ -186,22 +186,19 @@ def _mean_cell(scored: Sequence[Scored], name: str) -> Cell:
 def effect_lines(effects: Sequence[OrderEffect]) -> list[str]:
     """The effects as a table, with p adjusted over all memories."""
     adjusted = holm([effect.gap.p_by_case for effect in effects])
-    lines = [
-        "| Memory | as it is | in another order | difference {by case} [by question] | scores changed | built again | beyond that | "
-        "not scored |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
+    header = ["Memory", "as it is", "in another order", "difference {by case} [by question]"]
+    header += ["scores changed", "built again", "beyond that", "not scored"]
+    rows = []
     for effect, p in zip(effects, adjusted, strict=True):
         few = only_about(effect.gap.clusters) if effect.gap.clusters < ENOUGH_CLUSTERS else NO_SPREAD
         pair = Pair(effect.gap, p, "" if p is not None else few)
         spread = "" if effect.spread is None else f" ± {effect.spread:.3f}"
-        lines.append(
-            f"| {effect.title} | {number(effect.usual.mean)} | {number(effect.other.mean)}{spread} | "
-            f"{difference_text(pair)} | {effect.changed} of {effect.beyond.n} | {effect.changed_alone} | "
-            f"{effect.beyond.mean:+.3f} {span(effect.beyond.by_question)} {by_case(effect.beyond)} | {effect.missing} |"
-        )
+        means = [number(effect.usual.mean), f"{number(effect.other.mean)}{spread}", difference_text(pair)]
+        changed = [f"{effect.changed} of {effect.beyond.n}", str(effect.changed_alone)]
+        beyond = f"{effect.beyond.mean:+.3f} {span(effect.beyond.by_question)} {by_case(effect.beyond)}"
+        rows.append([effect.title, *means, *changed, beyond, str(effect.missing)])
     tested = any(p is not None for p in adjusted)
     p_is = "t-test by case; adjusted: Holm over the memories" if tested else "sign flips over the questions"
     note = f"±: standard deviation from order to order. p: {p_is}."
     null = "built again: scores that change when the usual order is built as often; beyond that: share changed by the order minus that."
-    return [*lines, "", note, null]
+    return [grid(header, rows), "", note, null]

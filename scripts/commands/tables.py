@@ -20,6 +20,7 @@ from typing import Any
 from eval.analysis.costs import costs, efforts
 from eval.files.provenance import ROOT
 from eval.report.published import find, read_published
+from eval.report.rendering import grid
 from eval.running.loop import run_all
 from eval.running.run import Run
 from scripts.setup.options import CONF, load_option
@@ -44,7 +45,6 @@ class Calls:
     """Logical model calls of one memory on one history."""
 
     name: str
-    title: str
     per_insertion: float
     """Calls of writing and consolidating, divided by units: amortised for offline systems."""
     rebuild: int
@@ -74,7 +74,6 @@ def _calls(run: Run, memory: Mapping[str, Any]) -> Calls:
     offline = _class(memory["build"]["_target_"]).OFFLINE
     return Calls(
         run.name,
-        memory["title"],
         found.calls_per_insertion or 0.0,
         rebuild,
         found.calls_per_query or 0.0,
@@ -100,19 +99,16 @@ def printed(name: str) -> str:
 
 def calls_table(rows: Sequence[Calls]) -> str:
     """The calls of all systems as Markdown."""
-    lines = [
+    note = (
         "STAND-IN: measured on one history of the LoCoMo sample with the offline engines; "
-        "replies of a model change how often some systems call.",
-        "",
-        "| memory | calls / insertion | whole consolidation | calls / query | published |",
-        "|---|---|---|---|---|",
-    ]
+        "replies of a model change how often some systems call."
+    )
+    lines = []
     for row in rows:
         rebuild = f"{row.rebuild} (offline: every rebuild)" if row.offline else str(row.rebuild)
-        lines.append(
-            f"| {row.name} | {row.per_insertion:.2f} | {rebuild} | {row.per_query:.2f} | {row.printed or '–'} |"
-        )
-    return "\n".join(lines)
+        lines.append([row.name, f"{row.per_insertion:.2f}", rebuild, f"{row.per_query:.2f}", row.printed or "–"])
+    header = ["memory", "calls / insertion", "whole consolidation", "calls / query", "published"]
+    return f"{note}\n\n{grid(header, lines)}"
 
 
 def systems_table() -> str:

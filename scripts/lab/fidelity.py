@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from eval.analysis.fidelity import Compared, Fidelity, Overlap, compared
 from eval.files.store import RunError, replace_file
-from eval.report.rendering import number, span
+from eval.report.rendering import grid, number, span
 from scripts.lab.lab import Answers, Lab, Scored, compare, in_words
 from scripts.tables.captions import caption, waivers
 
@@ -47,29 +47,25 @@ def rendered(
     titles = [each.title for each in answers]
     lines = [f"## {titles[0]} and {titles[1]} on {answers[0].dataset.title}", "", *caption_lines, ""]
     lines += ["Differences are first minus second, paired, with 95 % intervals by unit or question.", ""]
-    lines += _gap_table("Per unit", titles, result.per_unit)
-    lines += _gap_table("Per question", titles, result.per_question)
-    lines += ["| Agreement | share | n |", "|---|---|---|", *map(_overlap_row, result.overlaps), ""]
-    lines += ["| Scores | difference |", "|---|---|"]
-    lines += [f"| {name} | {in_words(compare(scored[0], scored[1], name))} |" for name in scored[0].cells]
-    lines += [""]
+    for head, gaps in (("Per unit", result.per_unit), ("Per question", result.per_question)):
+        lines += [grid([head, *titles, "difference"], map(_gap_row, gaps)), ""]
+    lines += [grid(["Agreement", "share", "n"], map(_overlap_row, result.overlaps)), ""]
+    scores = [[name, in_words(compare(scored[0], scored[1], name))] for name in scored[0].cells]
+    lines += [grid(["Scores", "difference"], scores), ""]
     for title, purposes, notes in zip(titles, result.purposes, result.notes, strict=True):
         lines.append(f"{title}: calls per unit {_listed(purposes)}; events of the build {_listed(notes)}.")
     return "\n".join([*lines, ""])
 
 
-def _gap_table(head: str, titles: Sequence[str], rows: Sequence[Compared]) -> list[str]:
-    table = [f"| {head} | {titles[0]} | {titles[1]} | difference |", "|---|---|---|---|"]
-    for row in rows:
-        gap = f"{row.gap.mean:+.3f} {span(row.gap.by_question)}".strip()
-        table.append(f"| {row.what} | {number(row.first)} | {number(row.second)} | {gap} |")
-    return [*table, ""]
+def _gap_row(row: Compared) -> list[str]:
+    gap = f"{row.gap.mean:+.3f} {span(row.gap.by_question)}".strip()
+    return [row.what, number(row.first), number(row.second), gap]
 
 
-def _overlap_row(overlap: Overlap) -> str:
+def _overlap_row(overlap: Overlap) -> list[str]:
     if overlap.value is None:
-        return f"| {overlap.what} | – | 0 |"
-    return f"| {overlap.what} | {number(overlap.value.mean)} {span(overlap.value.by_question)} | {overlap.value.n} |"
+        return [overlap.what, "–", "0"]
+    return [overlap.what, f"{number(overlap.value.mean)} {span(overlap.value.by_question)}", str(overlap.value.n)]
 
 
 def _listed(counts: Mapping[str, float]) -> str:
