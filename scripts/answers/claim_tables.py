@@ -244,25 +244,17 @@ def as_csv(rows: Sequence[Row]) -> str:
 
 
 def _csv_lines(row: Row) -> list[dict[str, Any]]:
-    scored, claim, f1 = row.scored, row.scored.claim, row.measures["f1"]
+    known, f1 = record(row), row.measures["f1"]
     interval = preferred_interval(f1) if f1 else None
-    facts = {
-        name: getattr(claim, name) for name in ("name", "dataset", "product", "by", "repository", "commit", "licence")
-    }
+    facts = {name: known[name] for name in ("name", "dataset", "product", "by", "repository", "commit", "licence")}
     measured = {
-        "n": len(scored.asked),
-        "of": scored.whole,
-        "joined": scored.joined,
-        "file_mean": row.file_mean,
+        **{name: known[name] for name in ("n", "of", "joined", "file_mean")},
         "judge_answerable": _mean(row.answerable),
         "judge_unanswerable": _mean(row.unanswerable),
         **{name: _mean(row.measures[name]) for name in MEASURES},
         "f1_low": interval.low if interval else None,
         "f1_high": interval.high if interval else None,
-        "unknown": row.unknown,
-        "words": row.words,
-        "tokens": row.tokens,
-        "detectable": row.detectable,
+        **{name: known[name] for name in ("unknown", "words", "tokens", "detectable")},
         "flags": "; ".join(row.remarks),
     }
     return [

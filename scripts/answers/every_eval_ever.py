@@ -61,7 +61,13 @@ def write_every_eval_ever(run: FinishedRun, to: Path) -> list[str]:
         },
         "model_info": {"name": run.title, "id": model_id, "developer": developer, "additional_details": _model(run)},
         "evaluation_results": [_result(run, score) for score in run.scores if score.cell.estimate() is not None],
-        "detailed_evaluation_results": _samples_file((place / f"{name}_samples.jsonl").as_posix(), samples),
+        "detailed_evaluation_results": {
+            "format": "jsonl",
+            "file_path": (place / f"{name}_samples.jsonl").as_posix(),
+            "hash_algorithm": "sha256",
+            "checksum": hashlib.sha256(samples).hexdigest(),
+            "total_rows": samples.count(NEWLINE),
+        },
     }
     replace_file(to / place / f"{name}.json", json.dumps(aggregate, indent=1, ensure_ascii=False))
     replace_file(to / place / f"{name}_samples.jsonl", samples)
@@ -69,12 +75,6 @@ def write_every_eval_ever(run: FinishedRun, to: Path) -> list[str]:
         f"written: {to / place / name}.json",
         f"written: {to / place / name}_samples.jsonl ({counted(samples.count(NEWLINE), 'line')})",
     ]
-
-
-def _samples_file(place: str, samples: bytes) -> dict[str, Any]:
-    """The aggregate's reference to its file of samples."""
-    checksum, rows = hashlib.sha256(samples).hexdigest(), samples.count(NEWLINE)
-    return {"format": "jsonl", "file_path": place, "hash_algorithm": "sha256", "checksum": checksum, "total_rows": rows}
 
 
 def _result(run: FinishedRun, score: ScoreFile) -> dict[str, Any]:

@@ -140,9 +140,9 @@ def _write(run: Run, pairs: Sequence[tuple[Asked, Answer]]) -> list[tuple[Predic
     kept: list[tuple[Prediction, Answer]] = []
     for case in run.cases:
         own = [
-            (_prediction(case.id, question.id, answer), answer)
+            (Prediction(case.id, question.id, each.answer, (), (), each.outcome, each.error, each.cut), each)
             for question, _ in case.questions
-            if (answer := answers.get((case.id, question.id))) is not None
+            if (each := answers.get((case.id, question.id))) is not None
         ]
         folder = run.case_folder(case.id)
         write_lines(folder / PREDICTIONS, [prediction for prediction, _ in own])
@@ -153,10 +153,6 @@ def _write(run: Run, pairs: Sequence[tuple[Asked, Answer]]) -> list[tuple[Predic
         write_lines(folder / COMPLETE, [{**notes, "memory": {}, "hidden_root": False}])
         kept += own
     return kept
-
-
-def _prediction(case_id: str, question_id: str, answer: Answer) -> Prediction:
-    return Prediction(case_id, question_id, answer.answer, (), (), answer.outcome, answer.error, answer.cut)
 
 
 def _recorded(prediction: Prediction, answer: Answer) -> dict[str, Any]:

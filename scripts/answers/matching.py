@@ -65,13 +65,6 @@ class Questions:
         """Whether a question's text identifies it better than the conversation that a file names."""
         return len(self.by_text) == len(self.asked) and all(name.isdecimal() for name in self.cases)
 
-    def sizes(self, answerable: bool | None = None) -> list[int]:
-        """Number of questions of each conversation; with `answerable`, of the answerable or of the other questions only."""
-        counts = dict.fromkeys(self.cases, 0)
-        for each in self.asked:
-            counts[each.case_id] += answerable is None or each.answerable == answerable
-        return list(counts.values())
-
 
 @dataclass(slots=True)
 class Matched:

@@ -247,7 +247,10 @@ def plan(
         samples = [sample for sample in samples if sample.questions]
         played = [(run, sample.questions) for sample in samples for run in (sample.run, sample.half) if run is not None]
         execute([run for run, _ in played], sum(count for _, count in played), cfg.threads, "planning")
-        chains = {sample.planned.folder: _chain(sample) for sample in samples}
+        chains = {  # dependent calls of a build per unit of the run's sizes
+            sample.planned.folder: dependent_calls(sample.run.folder, BUILD) / max(sample.run.sizes[0], 1)
+            for sample in samples
+        }
         longest = max((_longest(sample, chains[sample.planned.folder]) for sample in samples), default=0.0)
         graders = {
             name: [replace(judging(cfg, models, each), llm=offline) for each in own] for name, own in judges.items()
@@ -305,11 +308,6 @@ def _shares(usage: Mapping[str, Usage], by_role: Mapping[str, Model], models: Mo
         for role, model in by_role.items()
     ]
     return [*shares, usage["embedder"].share("embedder", models.embedder.name, models.embedder.prices)]
-
-
-def _chain(sample: Sample) -> float:
-    """Dependent calls of a build per unit of the run's sizes."""
-    return dependent_calls(sample.run.folder, BUILD) / max(sample.run.sizes[0], 1)
 
 
 def _longest(sample: Sample, chain: float) -> float:

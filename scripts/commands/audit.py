@@ -236,14 +236,14 @@ def audit_units(numbers: Sequence[Published]) -> list[Finding]:
     """Printed leaves per conversation that differ from the turns of the released files."""
     findings = []
     for one in numbers:
-        known = UNITS.get(one.dataset, {}) if one.metric == "mean_leaves" else {}
-        if "turns" in known and abs(one.value - known["turns"]) > 0.5:
+        if one.metric != "mean_leaves" or one.dataset not in UNITS:
+            continue
+        known = UNITS[one.dataset]
+        unit, held = next(iter(known.items()))  # turns, where their number is known
+        if abs(one.value - held) > 0.5:
             fits = [name for name, count in known.items() if abs(one.value - count) <= 0.5]
-            text = f"{one.printed} leaves a conversation, which holds {known['turns']} turns"
+            text = f"{one.printed} leaves a conversation, which holds {held} {unit}"
             text += f"; {one.printed} is its number of {fits[0]} ({known[fits[0]]})" if fits else ""
-            findings.append(Finding("relation", where(one), one.dataset, text))
-        elif "turns" not in known and known and abs(one.value - known["exchanges"]) > 0.5:
-            text = f"{one.printed} leaves a conversation, which holds {known['exchanges']} exchanges"
             findings.append(Finding("relation", where(one), one.dataset, text))
     return findings
 

@@ -30,11 +30,8 @@ def main(arguments: Sequence[str]) -> int:
     if "/" in args.what[0] or Path(args.what[0]).is_dir():
         folders = [Path(name) for name in args.what]
         text = "\n".join(run_card(folder, RunFolder(folder).record()) for folder in folders)
-        file = (
-            RunFolder(folders[0]).results
-            / "cards"
-            / f"{folders[0].name}{f'-and-{len(folders) - 1}' if folders[1:] else ''}.md"
-        )
+        others = f"-and-{len(folders) - 1}" if folders[1:] else ""
+        file = RunFolder(folders[0]).results / "cards" / f"{folders[0].name}{others}.md"
     else:
         text, file = _of_table(args.what[0], args.what[1:])
     file = args.to or file

@@ -10,7 +10,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from data_loaders.counts import UNTESTED, compared
+from data_loaders.counts import UNTESTED, compared, counts_of
 from data_loaders.schema import Case
 from data_loaders.source import Source, locate
 from data_loaders.units import lost_evidence, make_units
@@ -26,9 +26,8 @@ GROUP = "data"
 class DatasetCounts:
     """Running counts over the cases of a data set."""
 
-    cases: int = 0
-    sessions: int = 0
-    turns: int = 0
+    content: Counter[str] = field(default_factory=Counter)
+    """The counts of `data_loaders.counts`."""
     tokens: int = 0
     units: int = 0
     dropped: int = 0
@@ -43,12 +42,6 @@ class DatasetCounts:
     last: datetime | None = None
     notes: list[str] = field(default_factory=list)
 
-    @property
-    def published(self) -> Mapping[str, int]:
-        """The counts by the names of `data_loaders.counts`."""
-        own = {"histories": self.cases, "sessions": self.sessions, "turns": self.turns}
-        return {**self.categories, **own, "questions": self.categories.total()}
-
 
 def survey(cases: Iterable[Case], unit: Mapping[str, Any], count: Callable[[str], int]) -> DatasetCounts:
     """Count over all cases, holding one case at a time; units by the rule `unit`, tokens by `count`."""
@@ -56,9 +49,7 @@ def survey(cases: Iterable[Case], unit: Mapping[str, Any], count: Callable[[str]
     for case in cases:
         made = make_units(case.sessions, count=count, **unit)
         times = [session.time for session in case.sessions if session.time is not None]
-        seen.cases += 1
-        seen.sessions += len(case.sessions)
-        seen.turns += len(case.turns)
+        seen.content += counts_of([case])
         seen.tokens += sum(count(turn.text) for turn in case.turns)
         seen.units += len(made.units)
         seen.dropped += len(made.dropped)
@@ -79,9 +70,9 @@ def report(source: Source, settings: Mapping[str, Any], seen: DatasetCounts, sho
     rule = ", ".join(str(value) for value in settings["unit"].values())
     rows = [
         ("file", f"{source.path}  sha256 {source.sha256}"),
-        ("cases", f"{seen.cases:,}"),
-        ("sessions", f"{seen.sessions:,} ({seen.undated:,} without a readable time)"),
-        ("turns", f"{seen.turns:,}"),
+        ("cases", f"{seen.content['histories']:,}"),
+        ("sessions", f"{seen.content['sessions']:,} ({seen.undated:,} without a readable time)"),
+        ("turns", f"{seen.content['turns']:,}"),
         ("tokens", f"{seen.tokens:,} (o200k)"),
         ("time span", f"{seen.first} to {seen.last}" if seen.first else "none"),
         ("units", f"{seen.units:,} by {rule}; {counted(seen.dropped, 'turn', ',')} in none"),
@@ -97,7 +88,7 @@ def report(source: Source, settings: Mapping[str, Any], seen: DatasetCounts, sho
     if settings.get("untested"):
         rows.insert(1, ("", UNTESTED))
         if source.status != "sample" and "published" in settings:
-            rows.insert(2, ("published", compared(settings["published"], seen.published)))
+            rows.insert(2, ("published", compared(settings["published"], seen.content)))
     return "\n".join([title, *(f"{name:<14} {value}" for name, value in rows)])
 
 

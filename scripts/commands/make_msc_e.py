@@ -32,7 +32,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import cycle, islice
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -112,14 +112,12 @@ def seeds(cases: Iterable[Case], conversations: int, most: int) -> list[Seed]:
     Raises:
         RunError: no case has a first session of two rounds.
     """
-    found = ((case.id, _opening(case, most)) for case in cases)
-    usable = list(islice(((origin, rounds) for origin, rounds in found if rounds), conversations))
+    openings = ((case.id, _opening(case, most)) for case in cases)
+    usable = list(islice((opening for opening in openings if opening[1]), conversations))
     if not usable:
         raise RunError("the seeds have no first session of at least two rounds")
-    return [
-        Seed(number, *usable[number % len(usable)][:1], number // len(usable), usable[number % len(usable)][1])
-        for number in range(conversations)
-    ]
+    again = enumerate(islice(cycle(usable), conversations))
+    return [Seed(number, origin, number // len(usable), rounds) for number, (origin, rounds) in again]
 
 
 def _opening(case: Case, most: int) -> tuple[Round, ...]:

@@ -13,7 +13,7 @@ from pathlib import Path
 from eval.files.run_folder import RunFolder
 from eval.structure.tree import Tree
 from scripts.assembly.run_folders import data_of, trees_of
-from scripts.setup.arguments import as_called, whole
+from scripts.setup.arguments import add_data_folder, as_called, whole
 
 GROUP = "look"
 
@@ -75,9 +75,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--trials", type=whole(1), default=400, help="random instances of that check")
     made.add_argument("--manifold", action="store_true", help="TiMem's manifold metrics by level (scikit-learn)")
     made.add_argument("--evidence", action="store_true", help="xMemory's evidence density (needs the data)")
-    made.add_argument(
-        "--data", type=Path, help="folder of the raw files (default: MEMSYS_DATA, else the download folder)"
-    )
+    add_data_folder(made)
     made.add_argument(
         "--triplets", type=whole(0), default=0, metavar="N", help="ask N easy and N hard triplets of the judge"
     )

@@ -84,7 +84,8 @@ def main(arguments: Sequence[str]) -> int:
         print("STAND-IN: engines without a model; these numbers test the machinery.\n")
     print("\n".join([*_components_text(subjects), "", *_designs_text(subjects)]))
     if options.detect is not None:
-        histories, most = _most(questions)
+        histories = len({question.cluster for question in questions})
+        most = max(1, len(questions) // max(1, histories))
         print("\n".join(["", *_proposals(subjects, options.detect, histories, most)]))
     return 0
 
@@ -201,12 +202,6 @@ def _largest(parts: Components) -> str:
     return f"{part} ({adds[part] / total:.0%})" if total else "none"
 
 
-def _most(questions: Sequence[Asked]) -> tuple[int, int]:
-    """Number of histories of the data, and of questions per history."""
-    histories = len({question.cluster for question in questions})
-    return histories, max(1, len(questions) // max(1, histories))
-
-
 def _proposals(subjects: Sequence[Subject], wished: float, histories: int, questions: int) -> Iterator[str]:
     """The cheapest design for each subject within the available data."""
     data = f"{counted(histories, 'history')} of {counted(questions, 'question')}"
@@ -224,8 +219,5 @@ def _proposals(subjects: Sequence[Subject], wished: float, histories: int, quest
 
 def _why_none(parts: Components) -> str:
     alone = contributions(parts, parts.design)
-    return (
-        "the data have too few histories"
-        if alone["history"] > 0.5 * sum(alone.values())
-        else "the data have too few questions"
-    )
+    lacking = "histories" if alone["history"] > 0.5 * sum(alone.values()) else "questions"
+    return f"the data have too few {lacking}"

@@ -85,11 +85,8 @@ def memory_classes(build: Mapping[str, Any]) -> tuple[type[MemorySystem], ...]:
 
 def memories_here() -> list[str]:
     """Names of the memories that run in this process; the others need a product, a service or a server."""
-
-    def lives_here(name: str) -> bool:
-        return all(each.REHEARSED for each in memory_classes(load_option("memory", name)["build"]))
-
-    return [name for name in options("memory") if lives_here(name)]
+    classes = {name: memory_classes(load_option("memory", name)["build"]) for name in options("memory")}
+    return [name for name, own in classes.items() if all(each.REHEARSED for each in own)]
 
 
 def metric_options() -> dict[str, Any]:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from data_loaders.lazy import as_lazy
 from eval.report.counted import counted
 from eval.running.run import Progress, Run
 from memsys.llm.protocol import EndOfRun
@@ -429,10 +430,5 @@ def expected_cells(runs: Sequence[Run], questions: int) -> list[Expected]:
     return [
         Expected(group[0].name, case_id, float(size), share * len(group), group[0].chain)
         for group in groups.values()
-        for case_id, size in zip(_ids(group[0]), group[0].sizes, strict=True)
+        for case_id, size in zip(as_lazy(group[0].cases).ids, group[0].sizes, strict=True)
     ]
-
-
-def _ids(run: Run) -> Sequence[str]:
-    ids = getattr(run.cases, "ids", None)
-    return [case.id for case in run.cases] if ids is None else list(ids)
