@@ -190,11 +190,7 @@ def _fewer(wanted: DataCut, cut: LazyCases) -> str:
 
 
 def _transformed(wanted: DataCut, cases: LazyCases) -> LazyCases:
-    """Apply `data.transform`.
-
-    Raises:
-        RunError: an unknown transform.
-    """
+    """Apply `data.transform`."""
     from data_loaders.transforms import oracle, permute_all, shuffle_sessions_all
 
     name, _, order = str(wanted.transform).partition(":")

@@ -264,11 +264,7 @@ def _build_model(
 
 
 def _option_or_any(group: str, name: str, cfg: Settings, role: str) -> dict[str, Any]:
-    """Read the model's file; a configured endpoint may serve models without a file.
-
-    Raises:
-        RunError: the model has no file and no endpoint is configured.
-    """
+    """Read the model's file; a configured endpoint may serve models without a file."""
     served = getattr(cfg.endpoints, role).base_url is not None or cfg.endpoint.base_url is not None
     if name not in options(group) and not served:
         raise RunError(

@@ -127,22 +127,14 @@ def _line(served: ServedModel, timeout: float) -> EndpointProbe:
 
 
 def _check_key(served: ServedModel) -> None:
-    """Refuse a remote endpoint whose key is not in the environment.
-
-    Raises:
-        RunError: the environment variable is not set.
-    """
+    """Refuse a remote endpoint whose key is not in the environment."""
     url, key_env = served.endpoint.base_url, served.endpoint.key_env
     if not os.environ.get(key_env) and urlsplit(url).hostname not in ("127.0.0.1", "localhost", "::1"):
         raise _refusal(served, f"no key for {url} in the environment variable {key_env}")
 
 
 def _check(served: ServedModel, timeout: float) -> None:
-    """Send one short request; repeat it while the server is busy.
-
-    Raises:
-        RunError: the endpoint does not answer.
-    """
+    """Send one short request; repeat it while the server is busy."""
     with _line(served, timeout) as line:
         for _ in range(ATTEMPTS):
             heard = _short_request(line, served)

@@ -293,11 +293,7 @@ def _innermost_settings(build: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _built_once(recipe: Recipe, services: Services) -> MemorySystem:
-    """Build the memory in the same way as a case does.
-
-    Raises:
-        RunError: the memory refuses a setting, or imports a package that is missing.
-    """
+    """Build the memory in the same way as a case does."""
     import numpy as np
 
     try:
@@ -311,11 +307,7 @@ def _built_once(recipe: Recipe, services: Services) -> MemorySystem:
 
 
 def _check_logprobs(memory: MemorySystem, recipe: Recipe, probe: Model) -> None:
-    """Refuse a memory that needs log-probabilities when the probe model is known to return none.
-
-    Raises:
-        RunError: the probe's settings, or the doctor, say that it returns no log-probabilities.
-    """
+    """Refuse a memory that needs log-probabilities when the probe model is known to return none."""
     innermost: MemorySystem = getattr(memory, "inner", memory)
     has_none = probe.prices is not None and probe.prices.logprobs is False
     if "probe" in recipe.services and innermost.asks_logprobs and has_none:

@@ -190,11 +190,7 @@ def repair(path: Path, without: int | None = None) -> int:
 
 @contextmanager
 def _for_itself(path: Path) -> Iterator[None]:
-    """Prevent other processes from opening a cache.
-
-    Raises:
-        RunError: another process uses it.
-    """
+    """Prevent other processes from opening a cache."""
     try:
         with locked_file(lock_of(path), fcntl.LOCK_EX | fcntl.LOCK_NB):
             yield
@@ -331,13 +327,10 @@ def _aside(path: Path) -> Path:
     return found
 
 
-COMMANDS = ("check", "repair", "stats", "pack")
-
-
 def main(arguments: Sequence[str]) -> int:
     """Run the command line; return 0 on success, 1 if `check` found a fault, 2 without a readable cache."""
     parser = verb_parser("cache", __doc__)
-    parser.add_argument("command", choices=COMMANDS)
+    parser.add_argument("command", choices=("check", "repair", "stats", "pack"))
     parser.add_argument(
         "--cache", type=Path, default=Path("results/cache.sqlite"), help="the file (default: %(default)s)"
     )

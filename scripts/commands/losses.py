@@ -37,7 +37,8 @@ def main(arguments: Sequence[str]) -> int:
     if not losses:
         raise RunError(f"{options.run}: no question has a score by {options.scores}")
     title = f"{record.name} on {record.dataset['name']}, {options.scores}"
-    note, fall = _stand_in_note(record), waterfall(losses)
+    filled, fall = record.stand_ins, waterfall(losses)
+    note = f"STAND-IN: {', '.join(filled)} filled by engines without a model." if filled else ""
     _print(title, losses, note)
     results, name = RunFolder(options.run).results, f"{options.run.name}-{safe_name(options.scores)}"
     place = results / "losses" / f"{name}.json"
@@ -50,11 +51,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _evidence_run(folder: Path | None, run: Path, record: RunRecord) -> Path:
-    """The run folder of `gold_evidence` to compare with.
-
-    Raises:
-        RunError: no run is given, or it is a run of another memory or on other data.
-    """
+    """The run folder of `gold_evidence` to compare with."""
     data = record.dataset
     remedy = (
         f"run memory={EVIDENCE} dataset={data['name']} with the same data settings, reader and metrics as {run.name}, "
@@ -85,12 +82,6 @@ def _drawn(stem: Path, title: str, fall: Waterfall, note: str) -> list[Path]:
     table = stem.with_name(f"{stem.name}.csv")
     replace_file(table, as_csv(points, note or "models"))
     return [*files, table]
-
-
-def _stand_in_note(record: RunRecord) -> str:
-    """A note on the roles of a run that an engine without a model filled; empty without such roles."""
-    replaced = record.stand_ins
-    return f"STAND-IN: {', '.join(replaced)} filled by engines without a model." if replaced else ""
 
 
 def _print(title: str, losses: Sequence[Loss], note: str) -> None:

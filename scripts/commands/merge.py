@@ -178,11 +178,7 @@ def _batches_under_way(folders: Sequence[Path]) -> Iterator[str]:
 
 
 def _count_under_way(cache: Path) -> int:
-    """Number of batches that have not ended.
-
-    Raises:
-        RunError: the file is no cache.
-    """
+    """Number of batches that have not ended."""
     try:
         with closing(connected(cache)) as connection:
             check_schema(connection)
@@ -194,11 +190,7 @@ def _count_under_way(cache: Path) -> int:
 
 
 def _attached(cache: Path, other: Path) -> sqlite3.Connection:
-    """Open a connection to a cache, with another cache attached as the schema `other`.
-
-    Raises:
-        RunError: one of the files is no cache.
-    """
+    """Open a connection to a cache, with another cache attached as the schema `other`."""
     connection = connected(cache)
     try:
         connection.execute("ATTACH ? AS other", (str(other),))

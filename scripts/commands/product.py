@@ -65,11 +65,7 @@ def _size(place: Place) -> str:
 
 
 def _install_all(places: Sequence[Place], uv: str | None) -> int:
-    """Install products one after another, after printing their sizes; return 1 if one could not be installed.
-
-    Raises:
-        RunError: the disk has too little space for them.
-    """
+    """Install products one after another, after printing their sizes; return 1 if one could not be installed."""
     if not places:
         print("all products are installed")
         return 0
@@ -97,11 +93,7 @@ def _install_all(places: Sequence[Place], uv: str | None) -> int:
 
 
 def _install(place: Place, pins: Path, uv: str | None) -> None:
-    """Make the environment of a product with uv or, for None, with pip.
-
-    Raises:
-        RunError: a package cannot be installed.
-    """
+    """Make the environment of a product with uv or, for None, with pip."""
     started = time.perf_counter()
     shutil.rmtree(place.folder, ignore_errors=True)  # left by an interrupted earlier attempt
     place.folder.parent.mkdir(parents=True, exist_ok=True)

@@ -62,11 +62,7 @@ def oldest_python(pins: Iterable[str]) -> tuple[int, int]:
 
 
 def _make_environment(folder: Path, uv: str | None, oldest: tuple[int, int]) -> None:
-    """Make an environment with our Python if it is new enough, else with a Python on PATH, or one that uv finds or downloads.
-
-    Raises:
-        RunError: there is no such Python.
-    """
+    """Make an environment with our Python if it is new enough, else with a Python on PATH, or one that uv finds or downloads."""
     if sys.version_info[:2] >= oldest:
         venv.create(folder, with_pip=uv is None, symlinks=True)
     elif python := _newer_python(oldest):
