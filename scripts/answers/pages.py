@@ -143,17 +143,6 @@ class Link:
     address: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class File:
-    """A file of a claim with the data that a reader needs to check it."""
-
-    path: Link
-    sha256: str
-    bytes: str
-    check: str
-    """A command that prints the sha256 of the owner's file; empty for an extract."""
-
-
 def repository_of(claim: Claim) -> Link:
     """The repository at the published commit."""
     text = f"{excerpt(claim.repository)} at {excerpt(claim.commit)}"
@@ -167,23 +156,19 @@ def line_of_page(claim: Claim, printed: Printed) -> Link:
     return Link(shown(printed.printed_at, TEXT), claim.line_url(printed) if safe else "")
 
 
-def files_of(claim: Claim) -> list[File]:
-    """The files of a claim; addresses are of GitHub alone, and every part of a path is quoted."""
+def files_of(claim: Claim) -> list[dict[str, Any]]:
+    """The files of a claim, each with a command that prints the sha256 of the owner's file, which is empty for an extract.
+
+    Addresses are of GitHub alone, and every part of a path is quoted.
+    """
     safe = SLUG.fullmatch(claim.repository) and COMMIT.fullmatch(claim.commit)
+    base = f"https://github.com/{claim.repository}/blob/{claim.commit}"
     made = []
     for file, raw in zip(claim.files, claim.urls, strict=True):
         unpack = " | gunzip" if file.path.endswith(".gz") else ""
-        made.append(
-            File(
-                Link(
-                    shown(file.path, TEXT),
-                    f"https://github.com/{claim.repository}/blob/{claim.commit}/{quote(file.path)}" if safe else "",
-                ),
-                excerpt(file.sha256),
-                f"{file.bytes:,}",
-                f"curl -sL '{raw}'{unpack} | sha256sum" if safe and not claim.extract else "",
-            )
-        )
+        check = f"curl -sL '{raw}'{unpack} | sha256sum" if safe and not claim.extract else ""
+        path = Link(shown(file.path, TEXT), f"{base}/{quote(file.path)}" if safe else "")
+        made.append({"path": path, "sha256": excerpt(file.sha256), "bytes": f"{file.bytes:,}", "check": check})
     return made
 
 

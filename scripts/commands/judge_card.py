@@ -33,9 +33,9 @@ from eval.judging.score_files import mean_values, read_scores
 from eval.report.cell import asked, refusals
 from eval.report.counted import counted
 from eval.report.ratings import rated_sample, ratings_of
-from eval.report.rendering import grid
+from eval.report.rendering import grid, span
 from eval.report.tables import corrected_text, shown_share
-from eval.statistics.stats import Interval, estimate
+from eval.statistics.stats import estimate
 from scripts.assembly.scorers import card_file
 from scripts.lab.lab import Lab
 from scripts.setup.arguments import verb_parser, whole
@@ -113,19 +113,15 @@ def _over_kinds(result: Card) -> str:
 
 
 def _row(line: KindErrors) -> list[str]:
-    errors = f"{line.errors:.3f}{_span(line.interval)}" if line.n else "–"
+    errors = f"{line.errors:.3f} {span(line.interval)}".strip() if line.n else "–"
     return [line.kind, "accepted" if line.right else "rejected", str(line.n), errors, str(line.unscored)]
-
-
-def _span(interval: Interval | None) -> str:
-    return "" if interval is None else f" [{interval.low:.3f}, {interval.high:.3f}]"
 
 
 def _agreement_text(found: Agreement) -> str:
     parts = [f"{found.agreeing:.3f} of the verdicts on {counted(found.n, 'answer')} agree"]
     if found.kappa is not None:
-        parts.append(f"kappa {found.kappa:.3f}{_span(found.kappa_interval)}")
-    parts.append("alpha –" if found.alpha is None else f"alpha {found.alpha:.3f}{_span(found.alpha_interval)}")
+        parts.append(f"kappa {found.kappa:.3f} {span(found.kappa_interval)}".strip())
+    parts.append("alpha –" if found.alpha is None else f"alpha {found.alpha:.3f} {span(found.alpha_interval)}".strip())
     return ", ".join(parts)
 
 

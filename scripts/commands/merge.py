@@ -36,8 +36,6 @@ GROUP = "data"
 NAMED = 3
 """Maximum number of contradictions that a message names; it counts the others."""
 SAME_DIRECTION = 0.999
-Place = tuple[str, str]
-"""Data set and run folder."""
 
 
 def merge(
@@ -96,27 +94,23 @@ def _no_plain_files(folder: Path) -> Iterator[Path]:
 # --- run folders ---------------------------------------------------------------------------------------------------------
 
 
-def _places(folder: Path) -> Iterator[Place]:
-    yield from ((run.dataset, run.path.name) for run in RunFolder.all(folder))
-
-
 def _run_faults(folders: Sequence[Path]) -> Iterator[str]:
     """Differences between two folders about one run or one of its cases."""
-    seen: dict[Place, Path] = {}
-    finished: dict[tuple[Place, str], Path] = {}
+    seen: dict[str, RunFolder] = {}
+    finished: dict[tuple[str, str], Path] = {}
     for folder in folders:
-        for place in _places(folder):
-            run = folder.joinpath("runs", *place)
-            if _settings(run) != _settings(seen.setdefault(place, run)):
-                yield f"{RunFolder(run).file} and {RunFolder(seen[place]).file} describe different runs"
-            for case in RunFolder(run).complete():
-                other = finished.setdefault((place, case.name), case)
+        for run in RunFolder.all(folder):
+            first = seen.setdefault(run.key, run)
+            if _settings(run) != _settings(first):
+                yield f"{run.file} and {first.file} describe different runs"
+            for case in run.complete():
+                other = finished.setdefault((run.key, case.name), case)
                 if name := next((name for name in TIMELESS if _content(case / name) != _content(other / name)), None):
                     yield f"{case / name} and {other / name} differ"
 
 
-def _settings(run: Path) -> dict[str, object]:
-    return {name: value for name, value in read_record(RunFolder(run).file).items() if name != "made_with"}
+def _settings(run: RunFolder) -> dict[str, object]:
+    return {name: value for name, value in read_record(run.file).items() if name != "made_with"}
 
 
 def _content(path: Path) -> bytes | None:
@@ -126,15 +120,15 @@ def _content(path: Path) -> bytes | None:
 def _merge_runs(source: Path, into: Path) -> int:
     """Copy the run folders' records and the finished cases that `into` has not finished; a copy appears whole or not at all."""
     copied = 0
-    for place in _places(source):
-        run, target = source.joinpath("runs", *place), into.joinpath("runs", *place)
+    for run in RunFolder.all(source):
+        target = RunFolder(into / "runs" / run.dataset / run.path.name)
         with ExitStack() as locks:
-            for folder in sorted({run, target}):
+            for folder in sorted({run.path, target.path}):
                 locks.enter_context(locked(folder))
-            if not RunFolder(target).file.is_file():
-                shutil.copyfile(RunFolder(run).file, RunFolder(target).file)
-            for case in RunFolder(run).complete():
-                copied += _copied(case, target / CASES / case.name)
+            if not target.file.is_file():
+                shutil.copyfile(run.file, target.file)
+            for case in run.complete():
+                copied += _copied(case, target.path / CASES / case.name)
     return copied
 
 

@@ -15,7 +15,6 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from eval.analysis.costs import costs, efforts
 from eval.files.provenance import ROOT
@@ -23,7 +22,7 @@ from eval.report.published import find, read_published
 from eval.report.rendering import grid
 from eval.running.loop import run_all
 from eval.running.run import Run
-from scripts.setup.options import CONF, load_option
+from scripts.setup.options import CONF, load_option, memories_here, memory_classes
 
 GROUP = "look"
 
@@ -64,14 +63,14 @@ def measure(names: Sequence[str], folder: Path) -> list[Calls]:
     dataset = lab.load("locomo")
     runs = [lab.run(lab.memory(name), dataset) for name in names]
     run_all(runs, threads=1)
-    return [_calls(run, load_option("memory", run.name)) for run in runs]
+    return [_calls(run) for run in runs]
 
 
-def _calls(run: Run, memory: Mapping[str, Any]) -> Calls:
+def _calls(run: Run) -> Calls:
     found = costs(run.folder)
     lines = list(efforts(run.folder))
     rebuild = sum(sum(line["calls"].values()) for line in lines if line["phase"] == "consolidate")
-    offline = _class(memory["build"]["_target_"]).OFFLINE
+    offline = memory_classes(load_option("memory", run.name)["build"])[0].OFFLINE
     return Calls(
         run.name,
         found.calls_per_insertion or 0.0,
@@ -80,12 +79,6 @@ def _calls(run: Run, memory: Mapping[str, Any]) -> Calls:
         offline,
         printed(run.name),
     )
-
-
-def _class(target: str) -> Any:
-    from hydra.utils import get_class
-
-    return get_class(target)
 
 
 def printed(name: str) -> str:
@@ -131,7 +124,7 @@ def systems_table() -> str:
         tests = ROOT / "tests" / "memsys" / room / f"test_{module.split('.')[-1]}.py"
         count = tests.read_text(encoding="utf-8").count("\ndef test_") if tests.is_file() else 0
         length = sum(len(path.read_text(encoding="utf-8").splitlines()) for path in source)
-        memory = _class(option["build"]["_target_"])
+        memory = memory_classes(option["build"])[0]
         modes, how = ", ".join(memory.MODES) or "–", "offline" if memory.OFFLINE else "online"
         lines.append(f"| {name} | {option['title']} | `{module}` | {length} | {count} | {modes} | {how} |")
     return "\n".join(lines) + "\n"
@@ -171,8 +164,6 @@ def main(arguments: Sequence[str]) -> int:
         file.write_text(systems_table(), encoding="utf-8")
         print(f"written: {file}")
         return 0
-    from scripts.setup.options import memories_here
-
     with tempfile.TemporaryDirectory() as folder:
         print(calls_table(measure(options_.memory or memories_here(), Path(folder))))
     return 0
