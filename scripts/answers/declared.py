@@ -160,14 +160,7 @@ def _form(file: str, name: object, given: object, usual: Mapping[str, Any]) -> F
     own = {key: value for key, value in given.items() if key not in parts}
     fields = {**dict.fromkeys(FIELDS, ()), **usual["fields"], **parts["fields"]}
     conversation = {**usual["conversation"], **parts["conversation"]}
-    made = {
-        "records": usual["records"],
-        **own,
-        **conversation,
-        "fields": fields,
-        "scale": scale,
-        "name": name,
-    }
+    made = {"records": usual["records"], **own, **conversation, "fields": fields, "scale": scale, "name": name}
     return typed(Form, made, f"{where}: ")
 
 

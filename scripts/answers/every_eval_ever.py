@@ -54,11 +54,7 @@ def write_every_eval_ever(run: FinishedRun, to: Path) -> list[str]:
             "source_organization_name": OURS,
             "evaluator_relationship": "third_party",
         },
-        "eval_library": {
-            "name": OURS,
-            "version": _version(),
-            "additional_details": _strings(run.record.made_with),
-        },
+        "eval_library": {"name": OURS, "version": _version(), "additional_details": _strings(run.record.made_with)},
         "model_info": {"name": run.title, "id": model_id, "developer": developer, "additional_details": _model(run)},
         "evaluation_results": [_result(run, score) for score in run.scores if score.cell.estimate() is not None],
         "detailed_evaluation_results": {

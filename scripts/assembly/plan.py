@@ -289,7 +289,10 @@ def _usage(
         _add_run(used, sample, counts_build=sample.run.shared not in builds)
         builds |= {sample.run.shared} - {""}
         for judge in judges.get(sample.run.dataset, ()):
-            _add_judge(used.setdefault(judge.model if judge.model in others else "judge", Usage()), sample, judge)
+            graded = used.setdefault(judge.model if judge.model in others else "judge", Usage())
+            for line in read_lines(score_judge(sample.run, judge).with_suffix(COSTS)):
+                tokens = int(line["tokens_in"]), int(line["tokens_out"])
+                graded.add(sample.question_factor, sum(line["calls"].values()), *tokens)
     return by_run
 
 
@@ -403,11 +406,6 @@ def _used(run: Run | None) -> dict[tuple[str, str], tuple[int, int, int]]:
             used[cost.phase, role] = (each.calls, each.tokens_in, each.tokens_out)
         used[cost.phase, "embedder"] = (cost.steps if cost.embedding_tokens else 0, cost.embedding_tokens, 0)
     return used
-
-
-def _add_judge(usage: Usage, sample: Sample, judge: Judging) -> None:
-    for line in read_lines(score_judge(sample.run, judge).with_suffix(COSTS)):
-        usage.add(sample.question_factor, sum(line["calls"].values()), int(line["tokens_in"]), int(line["tokens_out"]))
 
 
 def _detectable(dataset: str, sizes: Sequence[int]) -> Iterator[str]:

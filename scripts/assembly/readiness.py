@@ -8,9 +8,8 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from eval.files.store import RunError
@@ -195,7 +194,8 @@ def _examined(models: Models, every: list[ServedModel], timeout: float) -> Model
         _note_latency(served.endpoint, line.seconds / max(1, line.calls))
         print(f"{served.name} ({counted(line.calls, 'call')})\n{table(examination.findings)}", file=sys.stderr)
         if examination.stops:
-            fitting = _differences(served.settings, examination.settings)
+            known, better = served.settings, examination.settings
+            fitting = {name: getattr(better, name) for name in SENT if getattr(known, name) != getattr(better, name)}
             faults = "; ".join(f"{stop.asked}: {stop.found} ({stop.means})" for stop in examination.stops)
             advice = f"\n  settings that fit, for conf/llm: {fitting}" if fitting else ""
             raise RunError(f"{served.name} cannot be used: {faults}{advice}")
@@ -211,7 +211,3 @@ def _examined(models: Models, every: list[ServedModel], timeout: float) -> Model
     print(f"check-up: {counted(calls, 'call')}, {models.purse.spent - before:.4f} USD at known prices", file=sys.stderr)
     roles = {role: getattr(models, role) for role in learned if hasattr(models, role)}  # not a judge's own model
     return replace(models, **{role: replace(model, prices=learned[role]) for role, model in roles.items()})
-
-
-def _differences(before: ModelSettings, after: ModelSettings) -> Mapping[str, Any]:
-    return {name: getattr(after, name) for name in SENT if getattr(before, name) != getattr(after, name)}

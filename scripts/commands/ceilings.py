@@ -25,7 +25,6 @@ from eval.report.counted import counted
 from eval.report.errata import Key, Layer, Overlaid, overlaid
 from eval.report.rendering import by_case, grid, number, span
 from eval.report.table_file import estimated
-from eval.statistics.stats import Estimate
 from scripts.assembly.datasets import AUDITED, layer_of
 from scripts.assembly.run_folders import data_of
 from scripts.assembly.scorers import metrics
@@ -105,7 +104,10 @@ def _again(folder: Path, cases: Sequence[Case], metric: str, layer: Layer) -> di
 def cells(group: Overlaid) -> list[str]:
     """A group as the cells of a printed row."""
     counts = [group.category, str(group.released.n), str(group.faulty)]
-    means = [_mean_text(each) for each in (group.released, group.sound, group.corrected)]
+    means = [
+        "–" if each is None else f"{each.mean:.3f} {span(each.by_question)} {by_case(each)}"
+        for each in (group.released, group.sound, group.corrected)
+    ]
     return [*counts, *means, number(group.ceiling), ABOVE_CEILING if group.above else ""]
 
 
@@ -125,7 +127,3 @@ def as_json(title: str, groups: Sequence[Overlaid], stand_in: Sequence[str]) -> 
         for group in groups
     ]
     return {"title": title, "stand_ins": list(stand_in), "rows": rows}
-
-
-def _mean_text(mean: Estimate | None) -> str:
-    return "–" if mean is None else f"{mean.mean:.3f} {span(mean.by_question)} {by_case(mean)}"

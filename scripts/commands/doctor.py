@@ -21,7 +21,7 @@ from scripts.setup.doctor_report import chat_file, embedder_file, file_name, tab
 from scripts.setup.options import model_option
 from scripts.setup.probe_calls import EndpointProbe
 from scripts.setup.probe_embedding import examine_embedder
-from scripts.setup.probes import Checked, examine
+from scripts.setup.probes import examine
 
 GROUP = "develop"
 
@@ -50,7 +50,7 @@ def _visit_embedder(args: argparse.Namespace, base_url: str) -> int:
     _check_url(url)
     settings = ModelSettings(**known["settings"])
     with EndpointProbe(url, args.key_env, timeout=args.timeout, settings=settings) as line:
-        findings: tuple[Checked, ...] = examine_embedder(line, settings)
+        findings = examine_embedder(line, settings)
     print(f"\n{settings.model} at {url}: {counted(line.calls, 'call')}\n{table(findings)}")
     if any(one.level == "stop" for one in findings):
         return 1

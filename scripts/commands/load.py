@@ -34,10 +34,7 @@ def main(cfg: Load) -> int:
         raise RunError("replay=true: load measures the memory itself, not the cache; leave replay=true out")
     if cfg.memory.get("control"):
         raise RunError(f"{cfg.memory['name']} is made of the answer key; it is no memory for users")
-    plan = Plan(
-        tuple(cfg.users),
-        *(cfg.writes, cfg.reads, cfg.write_rate, cfg.read_rate, cfg.patience, cfg.seconds),
-    )
+    plan = Plan(tuple(cfg.users), cfg.writes, cfg.reads, cfg.write_rate, cfg.read_rate, cfg.patience, cfg.seconds)
     lab = Lab(cfg=cfg)
     dataset = lab.load()
     run = lab.run(lab.memory(), dataset)

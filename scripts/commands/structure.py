@@ -44,10 +44,7 @@ def lines_of(run_folder: Path, args: argparse.Namespace) -> list[str]:
     record = RunFolder(run_folder).record()
     trees = trees_of(run_folder, record, vectors=args.revenue or args.manifold)
     replaced = record.stand_ins
-    lines = [
-        f"## {record.name} on {record.dataset['name']} ({record.data_status} data, {len(trees)} trees)",
-        "",
-    ]
+    lines = [f"## {record.name} on {record.dataset['name']} ({record.data_status} data, {len(trees)} trees)", ""]
     if replaced:
         lines += [
             f"STAND-IN: {', '.join(replaced)} filled by engines without a model; not comparable with published values.",
