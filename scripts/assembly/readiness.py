@@ -10,10 +10,10 @@ import re
 import sys
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
 
 from eval.files.store import RunError
 from eval.report.counted import counted
+from memsys.llm import network
 from memsys.llm.endpoint import Endpoint
 from memsys.llm.pricing import ModelSettings, SpendingCapReached
 from scripts.assembly.models import Model, Models
@@ -128,7 +128,7 @@ def _line(served: ServedModel, timeout: float) -> EndpointProbe:
 def _check_key(served: ServedModel) -> None:
     """Refuse a remote endpoint whose key is not in the environment."""
     url, key_env = served.endpoint.base_url, served.endpoint.key_env
-    if not os.environ.get(key_env) and urlsplit(url).hostname not in ("127.0.0.1", "localhost", "::1"):
+    if not os.environ.get(key_env) and not network.is_local(url):
         raise _refusal(served, f"no key for {url} in the environment variable {key_env}")
 
 
