@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 
+from scripts.setup.arguments import verb_parser
 from tests.rigs.reporting.drawing import DRAWING, ROOT, drawing
 
 GROUP = "develop"
@@ -12,7 +12,7 @@ CHECKOUT = True
 
 
 def main(arguments: Sequence[str]) -> int:
-    argparse.ArgumentParser(description=__doc__).parse_args(arguments)
+    verb_parser("architecture", __doc__).parse_args(arguments)
     page = ROOT / "ARCHITECTURE.md"
     page.write_text(DRAWING.sub(lambda _: drawing(), page.read_text(encoding="utf-8")), encoding="utf-8")
     print(drawing(), end="")

@@ -12,7 +12,6 @@ The five history lengths of MemTree Table 2 are left out: the paper does not pri
 
 from __future__ import annotations
 
-import argparse
 import csv
 import re
 from collections.abc import Iterator, Sequence
@@ -44,7 +43,7 @@ from eval.report.audit_numbers import (
 )
 from eval.report.counted import counted
 from eval.report.published import FOLDER, Published, read_published
-from scripts.setup.arguments import whole
+from scripts.setup.arguments import verb_parser, whole
 
 GROUP = "science"
 
@@ -335,7 +334,7 @@ def _counts(text: str) -> tuple[int, ...]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = verb_parser("audit", __doc__)
     parser.add_argument(
         "table", nargs="?", type=Path, help="a CSV: name, one cell per count, total (default: the papers' tables)"
     )

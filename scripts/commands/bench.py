@@ -7,10 +7,10 @@ calls and memory.
 
 from __future__ import annotations
 
-import argparse
 import time
 from collections.abc import Callable, Sequence
 
+from scripts.setup.arguments import verb_parser
 from tests.rigs.benchmarks.client import client_cpu
 from tests.rigs.benchmarks.gateway import gateway
 from tests.rigs.benchmarks.insertion import insertion
@@ -57,7 +57,7 @@ def _loop_seconds() -> float:
 
 
 def main(arguments: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = verb_parser("bench", __doc__)
     parser.add_argument(
         "--only", nargs="*", choices=list(BENCHES), default=[name for name in BENCHES if name not in LONG]
     )

@@ -19,14 +19,14 @@ from scripts.answers.graders import kept
 from scripts.answers.manifest import chosen
 from scripts.answers.scoring import refuse_none, scored_claims
 from scripts.answers.site import Wanted, build
-from scripts.setup.arguments import add_data_folder, as_called, whole
+from scripts.setup.arguments import add_data_folder, verb_parser, whole
 
 GROUP = "publish"
 
 
 def main(arguments: Sequence[str]) -> int:
     """Build the site and print its path; return 1 if the files of a claim are missing, 2 if the input is wrong."""
-    parser = argparse.ArgumentParser(prog=as_called("python -m scripts claims-site"), description=__doc__)
+    parser = verb_parser("claims-site", __doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help="claims by name, or a data set (default: all)")
     add_data_folder(parser)
     parser.add_argument("--results", type=Path, default=Path("results"), help="claims_site/ is written into it")

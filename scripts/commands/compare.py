@@ -7,7 +7,6 @@ data.root=~/data`.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import fmean
@@ -23,7 +22,7 @@ from memsys.inert import visible
 from scripts.assembly.steps import complain
 from scripts.lab.lab import Lab, Scored
 from scripts.settings.schema import PRINTED
-from scripts.setup.arguments import as_called, whole
+from scripts.setup.arguments import verb_parser, whole
 from scripts.setup.printing import cut, print_table
 
 GROUP = "run"
@@ -121,7 +120,7 @@ def compare(names: Sequence[str], settings: Sequence[str], metric: str | None, c
 
 
 def main(arguments: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(prog=as_called("python -m scripts compare"), description=__doc__)
+    parser = verb_parser("compare", __doc__)
     parser.add_argument("words", nargs="+", metavar="MEMORY", help="files of conf/memory; then settings, key=value")
     parser.add_argument("--dataset", default="locomo", help="a file of conf/dataset (default: locomo)")
     parser.add_argument("--limit", type=whole(1), help="at most this many questions (data.size)")

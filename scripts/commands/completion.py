@@ -3,11 +3,10 @@ loads it."""
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 
 from scripts.command import verbs
-from scripts.setup.arguments import as_called
+from scripts.setup.arguments import verb_parser
 from scripts.setup.options import options
 
 GROUP = "develop"
@@ -70,7 +69,7 @@ def script(shell: str) -> str:
 
 
 def main(arguments: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(prog=as_called("python -m scripts completion"), description=__doc__)
+    parser = verb_parser("completion", __doc__)
     parser.add_argument("shell", choices=("bash", "zsh"))
     print(script(parser.parse_args(arguments).shell), end="")
     return 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,7 +14,7 @@ from data_loaders.schema import Case
 from data_loaders.source import Source, locate
 from data_loaders.units import lost_evidence, make_units
 from eval.report.counted import counted
-from scripts.setup.arguments import as_called, whole
+from scripts.setup.arguments import verb_parser, whole
 from scripts.setup.downloads import loader
 from scripts.setup.options import load_option, options
 
@@ -93,7 +92,7 @@ def report(source: Source, settings: Mapping[str, Any], seen: DatasetCounts, sho
 
 
 def main(arguments: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(prog=as_called("python -m scripts data"), description=__doc__)
+    parser = verb_parser("data", __doc__)
     parser.add_argument("set", choices=options("dataset"))
     parser.add_argument("--data", type=Path, help="data root (default: MEMSYS_DATA, else the user's cache)")
     parser.add_argument("--sample", action="store_true", help="the small history shipped with the loaders")

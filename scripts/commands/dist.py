@@ -5,7 +5,6 @@ Only files of the commit HEAD are built, so no untracked file is shipped. All ti
 
 from __future__ import annotations
 
-import argparse
 import gzip
 import io
 import os
@@ -21,6 +20,7 @@ from pathlib import Path
 from data_loaders.source import file_sha256
 from eval.files.provenance import ROOT
 from eval.files.store import RunError
+from scripts.setup.arguments import verb_parser
 
 GROUP = "develop"
 CHECKOUT = True
@@ -31,7 +31,7 @@ BUILD = "import os, sys; os.umask(0o022); from setuptools import build_meta; {st
 
 
 def main(arguments: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = verb_parser("dist", __doc__)
     parser.add_argument("--to", type=Path, default=Path("dist"), help="folder for both files (default: dist)")
     for path in build(ROOT, parser.parse_args(arguments).to):
         print(f"{path}\t{path.stat().st_size / 1e6:.2f} MB\tsha256 {file_sha256(path)}")

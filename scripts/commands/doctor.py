@@ -16,7 +16,7 @@ from eval.files.store import RunError
 from eval.report.counted import counted
 from memsys.llm.pricing import ModelSettings
 from scripts.assembly.models import OPENAI
-from scripts.setup.arguments import as_called
+from scripts.setup.arguments import verb_parser
 from scripts.setup.doctor_report import chat_file, embedder_file, file_name, table, write
 from scripts.setup.options import model_option
 from scripts.setup.probe_calls import EndpointProbe
@@ -80,7 +80,7 @@ def _check_url(url: str) -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog=as_called("python -m scripts doctor"), description=__doc__.split("\n\n")[0])
+    parser = verb_parser("doctor", __doc__)
     parser.add_argument("--base-url", help="OpenAI-compatible endpoint, usually ending in /v1 (default: OpenAI's own)")
     parser.add_argument("--model", required=True, help="a file of conf/llm, or any name that the endpoint serves")
     parser.add_argument("--embedder", help="a file of conf/embedder, or any name that the endpoint serves")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import sys
 from collections.abc import Callable, Sequence
@@ -17,7 +16,7 @@ from eval.report.counted import counted
 from scripts.answers.manifest import FOLDER, Claim, claims, located
 from scripts.answers.parsing import GZIP, unpacked
 from scripts.settings.checking import nearest
-from scripts.setup.arguments import as_called
+from scripts.setup.arguments import verb_parser
 from scripts.setup.downloads import download_names, entries_to_download, set_names
 
 GROUP = "data"
@@ -25,7 +24,7 @@ GROUP = "data"
 
 def main(arguments: Sequence[str]) -> int:
     """Download the missing files; return 1 if any failed, after trying the rest."""
-    parser = argparse.ArgumentParser(prog=as_called("python -m scripts fetch"), description=__doc__)
+    parser = verb_parser("fetch", __doc__)
     parser.add_argument("set", help=f"one of: all, {', '.join(download_names())}")
     parser.add_argument("--data", type=Path, help="data root (default: MEMSYS_DATA, else the user's cache)")
     parser.add_argument("--unpinned", action="store_true", help="accept downloads whose sha256 is not known")

@@ -34,7 +34,7 @@ from memsys.llm.pricing import ModelSettings, Purse
 from memsys.llm.protocol import ModelError
 from memsys.llm.store import CacheStore
 from scripts.settings.prices import given_prices, laid_over
-from scripts.setup.arguments import amount, whole
+from scripts.setup.arguments import amount, verb_parser, whole
 from scripts.setup.options import load_option, model_option
 
 GROUP = "develop"
@@ -161,7 +161,7 @@ def _settings(group: str, name: str, given: argparse.Namespace) -> ModelSettings
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = verb_parser("gateway", __doc__)
     parser.add_argument("--port", type=whole(0, 65535), default=8098, help="0 takes any free one")
     parser.add_argument(
         "--account", action="append", metavar="NAME", help="a client with figures of its own; may be repeated"

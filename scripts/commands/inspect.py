@@ -13,7 +13,6 @@ the data set that `run.json` names; if this fails, the reason is printed instead
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -33,7 +32,7 @@ from memsys.jsons import fields_of
 from scripts.assembly.run_folders import data_of
 from scripts.lab.designs import design_lines
 from scripts.settings.checking import nearest
-from scripts.setup.arguments import add_data_folder, as_called, whole
+from scripts.setup.arguments import add_data_folder, verb_parser, whole
 from scripts.setup.options import CONF
 from scripts.setup.printing import cut
 
@@ -274,7 +273,7 @@ SHOWN = ("Query", "Categ", "Gold ")
 
 
 def main(arguments: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(prog=as_called("python -m scripts inspect"), description=__doc__)
+    parser = verb_parser("inspect", __doc__)
     parser.add_argument("run", type=Path, help="a folder below results/runs")
     parser.add_argument("question", nargs="?", help="id of the question; left out with --wrong")
     parser.add_argument("--wrong", action="store_true", help="list the questions that were answered wrong")

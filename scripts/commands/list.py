@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
 from data_loaders.counts import UNTESTED
 from scripts.assembly.run_folders import folders
 from scripts.assembly.run_folders import listed as run_table
-from scripts.setup.arguments import as_called
+from scripts.setup.arguments import verb_parser
 from scripts.setup.options import load_option, options
 
 GROUP = "look"
@@ -33,7 +32,7 @@ def every_name() -> dict[str, list[str]]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(prog=as_called("python -m scripts list"), description=__doc__)
+    parser = verb_parser("list", __doc__)
     parser.add_argument("kind", nargs="?", choices=(*GROUPS, "runs"), help="default: the names of all but the runs")
     parser.add_argument("--results", type=Path, default=Path("results"), help="of runs: the results folder")
     args = parser.parse_args(arguments)

@@ -5,14 +5,15 @@ Then `make run LOCAL=NAME`, or `local.model=NAME` on any command; `LOCAL=` and `
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
+
+from scripts.setup.arguments import verb_parser
 
 GROUP = "data"
 
 
 def main(arguments: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = verb_parser("local-model", __doc__)
     parser.add_argument("name", nargs="?", help="a file of conf/local")
     name = parser.parse_args(arguments).name
     from scripts.setup.local_files import fetch

@@ -49,7 +49,7 @@ from memsys.llm.parsing import ParseFailure, parse
 from memsys.llm.protocol import LLM, Completion, ModelError, Request
 from memsys.prompts import Prompts
 from memsys.tokens import count_tokens
-from scripts.setup.arguments import amount, as_called, whole
+from scripts.setup.arguments import amount, verb_parser, whole
 from scripts.setup.downloads import loader, read_set
 
 GROUP = "data"
@@ -415,9 +415,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog=as_called("python -m scripts make-msc-e"), description=__doc__.split("\n\n")[0]
-    )
+    parser = verb_parser("make-msc-e", __doc__)
     parser.add_argument(
         "--out", type=Path, required=True, help="folder of the set; the same folder again goes on with it"
     )

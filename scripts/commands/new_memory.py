@@ -6,7 +6,6 @@ In a checkout the files go to the folders of the other memories. In any other fo
 
 from __future__ import annotations
 
-import argparse
 import keyword
 import re
 from collections.abc import Sequence
@@ -16,6 +15,7 @@ from string import Template
 
 from eval.files.provenance import ROOT
 from eval.files.store import RunError
+from scripts.setup.arguments import verb_parser
 
 GROUP = "develop"
 
@@ -58,7 +58,7 @@ def files(name: str, folder: Path) -> dict[Path, str]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = verb_parser("new-memory", __doc__)
     parser.add_argument("name", help="lower-case Python name, e.g. my_memory")
     name = parser.parse_args(arguments).name
     contents = files(name, Path.cwd())

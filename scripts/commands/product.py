@@ -7,7 +7,6 @@ installs them if it is available, otherwise pip; `--pip` forces pip, for an inde
 
 from __future__ import annotations
 
-import argparse
 import shutil
 import sys
 import time
@@ -20,13 +19,14 @@ import yaml
 from eval.files.store import RunError
 from memsys.products.places import INSTALLED, PINS, Place, place_of, products_folder
 from scripts.setup import wheels
+from scripts.setup.arguments import verb_parser
 
 GROUP = "data"
 SIZES = PINS / "megabytes.yaml"
 
 
 def main(arguments: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = verb_parser("product", __doc__)
     parser.add_argument("name", nargs="?", help="a file of conf/product, or all")
     parser.add_argument("--list", action="store_true")
     parser.add_argument("--pip", action="store_true", help="install with pip where uv is found, too")

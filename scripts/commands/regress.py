@@ -5,7 +5,6 @@ A change that moves a score is accepted with `--update` and named in CHANGELOG w
 
 from __future__ import annotations
 
-import argparse
 import difflib
 import shutil
 import subprocess
@@ -16,6 +15,7 @@ from pathlib import Path
 
 from eval.files.provenance import ROOT
 from eval.files.store import RunError
+from scripts.setup.arguments import verb_parser
 
 GROUP = "develop"
 CHECKOUT = True
@@ -44,7 +44,7 @@ def differences(reference: str, found: str) -> list[str]:
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command line; return 0 if everything is reproduced, else print the differing lines and return 1."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = verb_parser("regress", __doc__)
     parser.add_argument("--update", action="store_true", help="accept the present numbers as the reference")
     update = parser.parse_args(arguments).update
     with tempfile.TemporaryDirectory() as folder:

@@ -6,20 +6,19 @@ files alone and holds texts of the data sets: check their licences before you sh
 
 from __future__ import annotations
 
-import argparse
 import os
 from collections.abc import Sequence
 from pathlib import Path
 
 from eval.report.html.build import Wanted
-from scripts.setup.arguments import as_called, whole
+from scripts.setup.arguments import verb_parser, whole
 from scripts.tables.html_report import write_report
 
 GROUP = "look"
 
 
 def main(arguments: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(prog=as_called("python -m scripts report"), description=__doc__)
+    parser = verb_parser("report", __doc__)
     parser.add_argument(
         "results", type=Path, nargs="?", default=Path("results"), help="results folder (default: results)"
     )

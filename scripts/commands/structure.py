@@ -13,7 +13,7 @@ from pathlib import Path
 from eval.files.run_folder import RunFolder
 from eval.structure.tree import Tree
 from scripts.assembly.run_folders import data_of, trees_of
-from scripts.setup.arguments import add_data_folder, as_called, whole
+from scripts.setup.arguments import add_data_folder, verb_parser, whole
 
 GROUP = "look"
 
@@ -65,7 +65,7 @@ def lines_of(run_folder: Path, args: argparse.Namespace) -> list[str]:
 
 
 def parser() -> argparse.ArgumentParser:
-    made = argparse.ArgumentParser(prog=as_called("python -m scripts structure"), description=__doc__)
+    made = verb_parser("structure", __doc__)
     made.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="a folder below results/runs")
     made.add_argument("--tokens", action="store_true", help="tokens of node texts by depth")
     made.add_argument("--revenue", action="store_true", help="Moseley-Wang revenue, and OTD's guarantee checked")

@@ -10,7 +10,6 @@ no other row beats in both, and draws them; it calls no model, and its settings 
 
 from __future__ import annotations
 
-import argparse
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from eval.report.published import find, read_published
 from eval.report.rendering import grid
 from eval.running.loop import run_all
 from eval.running.run import Run
+from scripts.setup.arguments import verb_parser
 from scripts.setup.options import CONF, load_option, memories_here, memory_classes
 
 GROUP = "look"
@@ -136,7 +136,7 @@ def _source(module: str) -> list[Path]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = verb_parser("tables", __doc__)
     parser.add_argument("table", choices=["calls", "systems", "pareto", "ratings"])
     parser.add_argument("--memory", nargs="*", help="calls: names; all by default")
     parser.add_argument("--results", type=Path, default=Path("results"), help="ratings: the results folder")

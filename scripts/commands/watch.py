@@ -6,7 +6,6 @@ the last line. Runs whose last line is older than an hour are left out, unless `
 
 from __future__ import annotations
 
-import argparse
 import sys
 import time
 from collections.abc import Sequence
@@ -21,7 +20,7 @@ from memsys.inert import visible
 from memsys.llm.pricing import ModelSettings
 from scripts.assembly.run_folders import held
 from scripts.settings.prices import given_prices, laid_over
-from scripts.setup.arguments import amount, as_called
+from scripts.setup.arguments import amount, verb_parser
 from scripts.setup.options import load_option, options
 from scripts.setup.printing import console
 from scripts.setup.progress_screen import duration
@@ -174,7 +173,7 @@ def watch(results: Path, prices: PriceList, *, once: bool, all_runs: bool, every
 
 
 def main(arguments: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(prog=as_called("python -m scripts watch"), description=__doc__)
+    parser = verb_parser("watch", __doc__)
     parser.add_argument("results", type=Path, nargs="?", default=Path("results"), help="default: results")
     parser.add_argument("--once", action="store_true", help="print once and end")
     parser.add_argument("--all", action="store_true", help="runs that were last written more than an hour ago, too")

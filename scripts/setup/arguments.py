@@ -10,9 +10,9 @@ from pathlib import Path
 
 
 def verb_parser(verb: str, manual: str | None) -> argparse.ArgumentParser:
-    """The parser of a verb, with the name by which it was called; its help shows the manual unchanged."""
-    name = as_called(f"python -m scripts {verb}")
-    return argparse.ArgumentParser(prog=name, description=manual, formatter_class=argparse.RawDescriptionHelpFormatter)
+    """The parser of a verb, with the name by which it was called; its help shows the manual."""
+    name, text = as_called(f"python -m scripts {verb}"), as_called(manual or "")
+    return argparse.ArgumentParser(prog=name, description=text, formatter_class=argparse.RawDescriptionHelpFormatter)
 
 
 def add_data_folder(parser: argparse.ArgumentParser) -> None:
