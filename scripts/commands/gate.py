@@ -199,8 +199,8 @@ def lab_of(gate: Gate, settings: Sequence[str], folder: Path) -> Lab:
         RunError: a setting or a metric is refused.
     """
     depth = [name.removeprefix(EVIDENCE) for name in gate.metrics if name.startswith(EVIDENCE)]
-    if wrong := [each for each in settings if each.split("=")[0].split(".")[0] in ("memory", "dataset")]:
-        raise RunError(f"{wrong[0]} is not a setting of a gate: its file names the memory and the dataset")
+    if wrong := [each for each in settings if each.split("=")[0].split(".")[0] in Gate.model_fields]:
+        raise RunError(f"{wrong[0]} is not a setting of a gate: memory, dataset, metrics and margin stand in its file")
     if len(depth) > 1 or not all(map(str.isdecimal, depth)):
         raise RunError(f"metrics: at most one evidence@K with a whole number K, found {', '.join(gate.metrics)}")
     named = {each.split("=")[0] for each in settings}

@@ -199,6 +199,11 @@ def test_the_summary_is_inert_and_appended_to_the_runners_file(
         ({"metrics": ["locomo_f2"]}, (), "did you mean"),
         ({"memory": "bm52"}, (), "no memory called 'bm52'"),
         ({}, ("memory=bm25",), "is not a setting of a gate"),
+        (
+            {},
+            ("metrics=[locomo_f1]",),
+            "is not a setting of a gate: memory, dataset, metrics and margin stand in its file",
+        ),
         ({}, ("memory.build.kk=3",), "kk"),
     ],
 )
