@@ -20,6 +20,17 @@ UNKNOWN := $(filter-out $(KNOWN) MAKE% -%,$(GIVEN))
 ifneq ($(UNKNOWN),)
   $(error no variable called $(UNKNOWN); there are $(KNOWN). Settings of the command go into ARGS="name=value")
 endif
+# The words of the recipes that run, and for OVERRIDES those of its definition, name the variables that they read.
+ifneq ($(and $(GIVEN),$(MAKECMDGOALS)),)
+words_from = $(shell sed -n '/^$(subst /,\/,$(1))/,/^$$/p' $(firstword $(MAKEFILE_LIST)) | tr -cs 'A-Z_\n' ' ')
+RECIPES := $(foreach goal,$(MAKECMDGOALS),$(call words_from,$(goal):))
+READ := PYTHON VENV $(RECIPES) $(if $(filter TABLE_FILE,$(RECIPES)),PAPER TABLE) \
+  $(if $(filter OVERRIDES BESIDES_MODELS,$(RECIPES)),$(call words_from,MODELS = ) $(ROLES:=_BASE_URL) $(ROLES:=_KEY_ENV))
+UNREAD := $(filter-out $(READ) MAKE% -%,$(GIVEN))
+ifneq ($(UNREAD),)
+  $(error make $(MAKECMDGOALS) does not read $(UNREAD). Settings of the command go into ARGS="name=value")
+endif
+endif
 shell_quoted = '$(subst ','\'',$(1))'
 # A variable's text as it was typed: `value` leaves a $ in it alone. `given` makes a setting of it, `option` an option with its value.
 given = $(if $(value $(1)),$(call shell_quoted,$(2)=$(value $(1))))
@@ -33,6 +44,7 @@ BESIDES_MODELS = profile=$(PROFILE) $(call given,LOCAL,local.model) $(call given
   $(call given,MAX_USD,max_usd) $(foreach role,$(ROLES),$(call given,$(role)_BASE_URL,endpoints.$(call lower,$(role)).base_url) \
   $(call given,$(role)_KEY_ENV,endpoints.$(call lower,$(role)).key_env))
 OVERRIDES = $(BESIDES_MODELS) $(MODELS)
+
 # TABLE= is the number in the paper (4, a1) or a file of conf/table (segtreemem_t4).
 TABLE_FILE = $(if $(findstring _,$(TABLE)),$(TABLE),$(PAPER)_$(if $(filter a%,$(TABLE)),$(TABLE),t$(TABLE)))
 lower = $(subst MEMORY,memory,$(subst READER,reader,$(subst JUDGE,judge,$(subst PROBE,probe,$(subst EMBEDDER,embedder,$(1))))))

@@ -202,6 +202,31 @@ def test_make_refuses_a_variable_that_no_target_reads(variable: str) -> None:
     assert 'ARGS="name=value"' in done.stderr
 
 
+@pytest.mark.parametrize(
+    "command", ["run LIMIT=5", "regress PROFILE=paper", "doctor MAX_USD=3", "reproduce-table4 TABLE=5", "test ARGS=-x"]
+)
+def test_make_refuses_a_variable_that_its_target_does_not_read(command: str) -> None:
+    target, variable = command.split(" ")
+    done = made(target, variable)
+    assert done.returncode == 2
+    assert f"make {target} does not read {variable.partition('=')[0]}" in done.stderr
+
+
+def test_make_takes_every_variable_that_a_page_gives_to_a_target() -> None:
+    pages = [*(ROOT / name for name in ("README.md", "USAGE.md", "CONTRIBUTING.md")), *(ROOT / "docs").glob("*.md")]
+    given = {
+        (target, name)
+        for page in pages
+        for target, rest in re.findall(
+            r"\bmake ([a-z][a-z0-9-]*)((?: [A-Z_]+=(?:\"[^\"]*\"|[^\s`)]*))+)", page.read_text("utf-8")
+        )
+        for name in re.findall(r" ([A-Z_]+)=", rest)
+    }
+    assert len(given) > 20
+    refused = [f"{target} {name}" for target, name in sorted(given) if made(target, f"{name}=1").returncode]
+    assert not refused
+
+
 def words(verb: str, *arguments: str) -> list[str]:
     """The words of the command that a target of `make` starts."""
     printed = made(verb, *arguments).stdout.replace(".venv/bin/python -m scripts", "printf '%s\\n'")
