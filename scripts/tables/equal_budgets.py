@@ -14,6 +14,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from omegaconf import OmegaConf
+
 from eval.analysis.budgets import AtBudget, Expense, Key, curve
 from eval.analysis.costs import BUILD, Price, dollars, efforts, phases
 from eval.files.store import RunError, replace_file
@@ -25,7 +27,7 @@ from memsys.interface import MemorySystem
 from memsys.llm.pricing import ModelSettings
 from memsys.systems import controls
 from scripts.settings.prices import laid_over
-from scripts.setup.options import load_option
+from scripts.setup.options import CONF, load_option
 from scripts.tables.experiments import experiment
 from scripts.tables.figures import footnote, write_figure
 from scripts.tables.grid import Experiment
@@ -38,7 +40,9 @@ from scripts.tables.layout import (
     group_name,
     kind_of,
     read_lines_of,
+    restriction,
     title_of,
+    variation,
     wanted_columns,
 )
 
@@ -58,13 +62,13 @@ NOTES = (
 
 
 def equal_budgets(cfg: Budgets) -> int:
-    """Run what is missing, print, and write `<results>/budgets/<table>-<profile>.md`, `.csv` and drawings; 3 if the plan is declined.
+    """Run what is missing, print, and write `<results>/budgets/<table>-<profile>…md`, `.csv` and drawings; 3 if the plan is declined.
 
     Raises:
         RunError: no row has a result, or the table has no row with a memory.
     """
     table = {**cfg.table, "columns": wanted_columns(cfg.table, cfg.columns)}
-    budgets = sorted(set(cfg.budget))
+    budgets, stem = sorted(set(cfg.budget)), _stem(cfg)
     every_budget = cfg.changed(columns=None)  # the name of a column group is its budget
     assembled = experiment(every_budget, budgeted(table, cfg.backbone, budgets))
     if assembled is None:
@@ -83,19 +87,27 @@ def equal_budgets(cfg: Budgets) -> int:
     notes = tuple(note for note in notes if note)
     text = "\n".join([f"# {table['title']}", "", *notes, "", ""])
     text += "\n".join(part for panel in panels for part in (scores_text(panel), costs_text(panel)))
-    stem = assembled.models.results / "budgets" / "-".join([table["name"], cfg.profile_name])
-    replace_file(stem.with_name(f"{stem.name}.md"), text)
+    place = assembled.models.results / "budgets" / stem
+    replace_file(place.with_name(f"{stem}.md"), text)
     sheet = Sheet(
         table["title"], notes, "lines", "recalled tokens", "score", width=6.0, across=2, height=2.2, spacing="log"
     )
-    files = write_figure(stem, sheet, points, assembled.models, ("pdf", "png", "svg"))
+    files = write_figure(place, sheet, points, assembled.models, ("pdf", "png", "svg"))
     print(text)
     if assembled.capped:
         print(assembled.capped)
     if outcome := assembled.outcome():
         print(outcome)
-    print(f"written: {stem}.md, {', '.join(str(file) for file in files)}")
+    print(f"written: {place}.md, {', '.join(str(file) for file in files)}")
     return 0
+
+
+def _stem(cfg: Budgets) -> str:
+    """Name of the files: other data, models, rows, columns or budgets than the table's own replace no file of theirs."""
+    usual = list(OmegaConf.load(CONF / "budgets.yaml").budget)
+    name, budgets = cfg.table["name"], "" if cfg.budget == usual else f"-budget-{'+'.join(map(str, cfg.budget))}"
+    chosen = restriction(cfg.table, load_option("table", name), cfg.only, cfg.columns)
+    return f"{name}-{cfg.profile_name}{variation(cfg)}{chosen}{budgets}"
 
 
 def _group(assembled: Experiment[Budgets], name: str) -> ColumnGroup | None:
