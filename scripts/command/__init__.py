@@ -95,6 +95,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # A last garbage collection took a second at the exit of a large run; the system frees the memory at once anyway.
     atexit.register(gc.freeze)
     _import_from(home())
+    if given[:1] == ["help"] and given[1:]:
+        given = [given[1], "--help"]
     if not given or given[0] in ("-h", "--help", "help"):
         _show(usage())
         return 0 if given else 2

@@ -30,6 +30,7 @@ from eval.files.provenance import identity
 from eval.files.run_folder import RunFolder
 from eval.files.store import replace_file
 from eval.report.cell import ALL, Cell
+from eval.report.counted import counted
 from eval.report.measures import cost
 from eval.report.wandb_log import log_sweep
 from eval.statistics.stats import Interval
@@ -231,7 +232,9 @@ def best_lines(lines: Sequence[SweepLine]) -> list[str]:
         if len(own) > 1:
             best = max(own, key=lambda line: line.values["mean"])
             setting = " ".join(f"{name}={value}" for name, value in best.setting.items())
-            texts.append(f"best on {dataset} {metric}: {setting} ({mean_text(best)}), chosen on these questions")
+            equal = sum(line.values["mean"] == best.values["mean"] for line in own) - 1
+            also = f", {counted(equal, 'other setting')} with the same mean" if equal else ""
+            texts.append(f"best on {dataset} {metric}: {setting} ({mean_text(best)}){also}, chosen on these questions")
     return texts
 
 

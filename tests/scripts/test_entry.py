@@ -52,11 +52,13 @@ def test_an_entry_point_loads_nothing_heavy_before_its_command_line_is_read(name
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("option", ["-h", "--help"])
-@pytest.mark.parametrize("name", ["load", "reproduce-all", "fidelity"])
-def test_help_of_a_verb_shows_its_manual(name: str, option: str) -> None:
+@pytest.mark.parametrize(
+    "words", ["load --help", "load -h", "help load", "reproduce-all -h", "help fidelity", "doctor -h"]
+)
+def test_help_of_a_verb_shows_its_manual(words: str) -> None:
+    (name,) = {*words.split()} - {"help", "-h", "--help"}
     manual = ast.get_docstring(ast.parse((ROOT / f"scripts/commands/{name.replace('-', '_')}.py").read_text())) or ""
-    command = [sys.executable, "-m", "scripts", name, option]
+    command = [sys.executable, "-m", "scripts", *words.split()]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     assert manual.splitlines()[-1] in done.stdout
 
