@@ -430,11 +430,14 @@ def correction_lines(table: Table) -> list[str]:
     cards: dict[str, list[str]] = {}
     reasons: dict[str, list[str]] = {}
     for place, column in enumerate(table.columns):
-        cells = [row.cells[place] for row in table.rows]
-        judged = [cell for cell in cells if isinstance(cell, Cell) and cell.correction is not None]
-        for why in dict.fromkeys(fixed for cell in judged if isinstance(fixed := cell.corrected(), str)):
-            reasons.setdefault(why, []).append(column.heading)
-        card = next((cell.correction.card for cell in judged if cell.correction is not None), None)
+        cells = [(row.title, row.cells[place]) for row in table.rows]
+        judged = [(title, cell) for title, cell in cells if isinstance(cell, Cell) and cell.correction is not None]
+        without = [(title, why) for title, cell in judged if isinstance(why := cell.corrected(), str)]
+        for why in dict.fromkeys(why for _, why in without):
+            rows = [title for title, each in without if each == why]
+            some = "" if len(rows) == len(judged) else f": {', '.join(rows)}"
+            reasons.setdefault(why, []).append(f"{column.heading}{some}")
+        card = next((cell.correction.card for _, cell in judged if cell.correction is not None), None)
         if card is not None and card.rejected is not None and card.accepted is not None:
             errors = (
                 f"rejects {shown_share(card.rejected)} of right answers ({counted(card.rejected.n, 'probe')}), "
@@ -442,4 +445,4 @@ def correction_lines(table: Table) -> list[str]:
             )
             cards.setdefault(errors, []).append(column.heading)
     lines = [f"Judge card: {', '.join(names)}: {errors}. {CONDITION}" for errors, names in cards.items()]
-    return [*lines, *(f"Not corrected ({', '.join(names)}): {why}." for why, names in reasons.items())]
+    return [*lines, *(f"Not corrected ({'; '.join(names)}): {why}." for why, names in reasons.items())]

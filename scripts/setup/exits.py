@@ -99,7 +99,7 @@ REMEDIES = {
     errno.EPERM: "permission denied; name a folder of your own with results=",
     errno.EMFILE: f"too many open files; raise the limit (ulimit -n 4096) or lower threads=, and {AGAIN}",
     errno.ENFILE: f"too many open files on this machine; close some programs and {AGAIN}",
-    errno.ENOENT: "there is no such file, folder or program; if it is part of a results folder, run the same command again or copy it whole",
+    errno.ENOENT: "there is no such file, folder or program; if it is part of a results folder, run the command again or copy it whole",
     errno.ENOTDIR: "a part of this path is a file where a folder is needed; name another folder with results=",
     errno.EEXIST: "this is a file where a folder is needed; name another folder with results=",
     errno.EISDIR: "this is a folder where a file is needed; move it away",

@@ -20,7 +20,7 @@ from eval.judging.score_files import read_scores
 from eval.report.cell import Cell
 from eval.report.rendering import markdown
 from eval.report.table_file import as_csv
-from eval.report.tables import Table
+from eval.report.tables import Table, correction_lines
 from eval.report.terminal import terminal
 from scripts.assembly.scorers import card_file, judging
 from scripts.commands.judge_card import main
@@ -136,3 +136,12 @@ def test_a_card_belongs_to_one_judge_one_model_and_one_file_of_data(tmp_path: Pa
 def test_a_judge_of_recalled_texts_has_no_card(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="it grades recalled texts"):
         main(["--judge", "realmem_memory", "--dataset", "realmem", "profile=smoke", f"results={tmp_path}"])
+
+
+def test_a_row_that_is_not_corrected_where_others_are_is_named(made: Made) -> None:
+    row = made.after.rows[0]
+    other = replace(row, title="Other", cells=(row.cells[1], *row.cells[1:]))
+    (line,) = [line for line in correction_lines(replace(made.after, rows=(row, other))) if line.startswith("Not corr")]
+    assert line.startswith(
+        "Not corrected (LoCoMo · Mem0 judge (generous): Other; LoCoMo · SegTreeMem judge (0-3)): no judge card"
+    )
