@@ -35,7 +35,7 @@ from eval.report.counted import counted
 from eval.report.ratings import rated_sample, ratings_of
 from eval.report.rendering import grid, span
 from eval.report.tables import corrected_text, shown_share
-from eval.statistics.stats import estimate
+from eval.statistics.stats import ENOUGH_CLUSTERS, estimate
 from scripts.assembly.scorers import card_file
 from scripts.lab.lab import Lab
 from scripts.setup.arguments import verb_parser, whole
@@ -249,3 +249,5 @@ def _agreements(
     yield from ("", grid(["other grader", "accepts", "agreement"], rows))
     if len(sides) > 1 and (found := agreement([ours, *sides.values()], clusters)) is not None:
         yield from ("", f"All graders together: {_agreement_text(found)}.")
+    if len({*clusters.values()}) < ENOUGH_CLUSTERS:
+        yield "Below five histories, intervals of kappa and alpha are about other answers to these histories, not about other histories."

@@ -96,6 +96,7 @@ def test_the_other_judge_of_a_run_and_a_person_are_compared_and_stale_ratings_ar
     assert "| judge_segtree | " in made.printed
     assert "| a person | 1.000 of 9 | " in made.printed
     assert "All graders together: " in made.printed
+    assert "intervals of kappa and alpha are about other answers to these histories" in made.printed
 
 
 def test_a_rated_random_sample_gives_a_score_and_other_ratings_are_left_out(made: Made) -> None:
