@@ -48,11 +48,13 @@ def merge(
         left_out: counts the rows of the sources' caches that were not copied although `into` lacks them, by the reason.
 
     Raises:
-        RunError: a source is no results folder, or two folders contradict each other; nothing is written.
+        RunError: a source is no results folder or is `into`, or two folders contradict each other; nothing is written.
     """
     for source in sources:
         if not (source / "runs").is_dir():
             raise RunError(f"{source} is no results folder: it has no folder runs")
+    if into.resolve() in [source.resolve() for source in sources]:
+        raise RunError(f"{into} is also a source; name another folder to merge into")
     folders = [*([into] if (into / "runs").is_dir() else []), *sources]
     if odd := [place for folder in folders for place in _no_plain_files(folder)]:
         raise RunError(f"nothing was merged: {_listed([f'{place} is a link or no plain file' for place in odd])}")

@@ -212,6 +212,12 @@ def test_what_is_no_results_folder_is_refused(tmp_path: Path) -> None:
         merge([tmp_path / "typo"], tmp_path / "into")
 
 
+def test_a_target_that_is_also_a_source_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "runs").mkdir()
+    with pytest.raises(RunError, match="is also a source"):
+        merge([tmp_path / "runs" / "..", tmp_path], tmp_path)
+
+
 @pytest.mark.parametrize("shards", [1, 2, 3, 7])
 def test_every_case_is_in_one_shard_and_shards_are_about_equally_large(shards: int) -> None:
     sizes = [(7 * number) % 50 + 10 for number in range(40)]
