@@ -51,10 +51,11 @@ def single(value: float | None, n: int) -> Estimate | None:
 
 
 def mean(values: Sequence[float], clusters: Sequence[str]) -> Estimate | None:
-    """The mean of counts or quantities. Values that are all 0 or 1 get no interval by question: Wilson's is meant for shares."""
+    """The mean of counts or quantities, without Wilson's intervals, which are meant for shares: values that are all 0 or 1 have none by
+    question, and few histories no cautious one."""
     if not values:
         return None
-    ours = estimate(values, clusters)
+    ours = replace(estimate(values, clusters), cautious=None)
     return replace(ours, by_question=None) if set(values) <= {0, 1} else ours
 
 

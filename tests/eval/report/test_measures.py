@@ -131,6 +131,12 @@ def test_with_one_history_there_is_nothing_to_choose_on(tmp_path: Path) -> None:
         choose({"x": Cell(column, {}, ())}, held_out=True)
 
 
+def test_a_count_of_one_in_each_of_three_histories_is_no_share() -> None:
+    ours = gathered({"a": 1.0, "b": 1.0, "c": 1.0})
+    assert ours is not None
+    assert (ours.mean, ours.cautious, ours.by_question) == (1.0, None, None)
+
+
 def test_coverage_is_the_mean_over_covered_questions_best_scores_first(tmp_path: Path) -> None:
     texts = {"red": "A red kayak, in the May sun.", "oars": "The oars are long.", "none": "Something else."}
     items = {name: Item(name, text, 0.0, (), "leaf", 0) for name, text in texts.items()}
