@@ -17,11 +17,10 @@ from typing import TYPE_CHECKING, Any
 from eval.files.imported import described
 from eval.files.run_folder import read_predictions
 from eval.files.store import RunError, replace_file
-from eval.report.cell import Cell
 from eval.report.paper import latex
 from eval.report.rendering import markdown
 from eval.report.table_file import as_csv, as_json
-from eval.report.tables import Row, Table
+from eval.report.tables import Row, Table, estimate_of
 from eval.report.wandb_log import log_table
 from memsys.inert import csv_text
 from scripts.assembly.models import other_models
@@ -80,7 +79,7 @@ def finished_table(name: str, settings: Sequence[str]) -> tuple[Table, Path]:
         RunError: a setting is refused, all data sets are missing, or no row has a number.
     """
     cfg = composed("reproduce", [f"table={name}", *settings, "replay=true", "yes=true"])
-    wanted, option, varied = cfg.only, load_option("table", name), variation(cfg)
+    wanted, option, varied = cfg.only, cfg.table, variation(cfg)
     assembled = experiment(cfg.changed(only=[]), option, run=False)  # no row is scored
     assert assembled is not None, "nothing is run, so there is no plan to decline"
     cfg = assembled.cfg
@@ -89,7 +88,7 @@ def finished_table(name: str, settings: Sequence[str]) -> tuple[Table, Path]:
         chosen = wanted_rows(option, assembled.lines, wanted)
         table = replace(table, rows=tuple(row for row in table.rows if chosen is None or row.name in chosen))
     table = replace(table, wanted=None)  # all remaining rows were requested
-    if not any(isinstance(cell, Cell) and cell.estimate() is not None for row in table.rows for cell in row.cells):
+    if not any(estimate_of(cell) is not None for row in table.rows if row.runs for cell in row.cells):
         command = " ".join(["python -m scripts reproduce", f"table={name}", *settings])
         raise RunError(f"no row of {name} has been run with these settings: {command}")
     if any(group.dataset is not None and group.dataset.cut for group in assembled.groups):

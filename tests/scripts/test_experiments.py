@@ -18,12 +18,14 @@ import pytest
 from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig
 
-from eval.files.store import read_lines
+from eval.files.store import RunError, read_lines
+from eval.report.tables import estimate_of
 from scripts.assembly import local, runs
 from scripts.door import Lab
 from scripts.mock.endpoint import Mock, application, serving
 from scripts.tables.grid import other_data
 from scripts.tables.layout import variation
+from scripts.tables.table import finished_table
 from tests.scripts.commands import reproduce, run_single, typed
 
 pytestmark = pytest.mark.slow
@@ -480,6 +482,20 @@ def test_a_paper_table_leaves_nothing_out_and_never_compares_a_stand_in(experime
     assert "· OK" not in said
     for dataset in ("LoCoMo", "LongMemEval-MAB", "RealMem"):
         assert f"Costs on {dataset}" in said
+
+
+def test_a_finished_table_has_the_rows_and_numbers_of_reproduce(experiment: Any, tmp_path: Path) -> None:
+    small = ["columns=[locomo]", "data.size=2", "data.max_cases=1"]
+    own = [*small, "table.others=[gold_evidence]", "only=[gold_evidence]"]
+    assert reproduce(experiment("table=segtreemem_t4", *own, name="reproduce")) == 0
+    table, _ = finished_table("segtreemem_t4", [*own, f"results={tmp_path}"])
+    assert [row.name for row in table.rows] == ["gold_evidence"], "a row that only this command has"
+    counts = [*small, "only=[segtree_batch]"]
+    assert reproduce(experiment("table=segtreemem_t9", *counts, name="reproduce")) == 0
+    table, _ = finished_table("segtreemem_t9", [*counts, f"results={tmp_path}"])
+    assert all(map(estimate_of, table.rows[0].cells)), "counts are numbers, too"
+    with pytest.raises(RunError, match="no row of segtreemem_t9 has been run"):
+        finished_table("segtreemem_t9", [*counts, f"results={tmp_path / 'empty'}"])
 
 
 def test_a_data_set_that_is_not_there_prints_the_command_that_gets_it(
