@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import groupby
 
 from rich.cells import cell_len
@@ -75,13 +75,7 @@ def paper_grid(table: Table, width: int = 100, elsewhere: str = "") -> Group:
     states = dict.fromkeys(each.cell for own in entries.values() for each in own if isinstance(each.cell, str))
     lines = [fitting(state, width) for state in states if cell_len(state) > LONGEST_STATE]
     lines += _legend(table, form)
-    left = len(table.rows) - len(rows), len(table.columns) - len(places)
-    if any(left):
-        named = zip(left, ("row", "metric"), strict=True)
-        kinds = " and ".join(counted(count, name) for count, name in named if count)
-        lines.append(f"Not shown: {kinds} that the paper does not print. {elsewhere}".strip())
-    elif elsewhere:
-        lines.append(elsewhere)
+    lines += filter(None, [f"{_left_out(table, rows, places, above)} {elsewhere}".strip()])
     return Group(*parts, Text(""), *(Text(line, style="dim") for line in lines))
 
 
@@ -146,9 +140,24 @@ def _grid(
     return Text("\n").join(lines)
 
 
+def _left_out(table: Table, rows: Sequence[Row], places: Sequence[int], above: Collection[str]) -> str:
+    """The rows and columns that the grid leaves out, by reason; empty if it shows all.
+
+    Args:
+        above: names of the table's rows that the paper prints.
+    """
+    unasked = len(above) - sum(row.name in above for row in rows)
+    left = len(table.rows) - len(rows) - unasked, len(table.columns) - len(places)
+    kinds = " and ".join(counted(count, name) for count, name in zip(left, ("row", "metric"), strict=True) if count)
+    parts = [f"{counted(unasked, 'row')} that nobody asked for"] if unasked else []
+    parts += [f"{kinds} that the paper does not print"] if kinds else []
+    return f"Not shown: {'; '.join(parts)}." if parts else ""
+
+
 def _legend(table: Table, form: Sequence[Field]) -> list[str]:
     interval = (
-        " {95 % by case}, below five cases or where none differ [Wilson's on the effective number of questions]"
+        " {95 % by case}, below five cases or where none differ [Wilson's on the effective number of questions], "
+        "by question for a single one"
         if OURS in form
         else ""
     )

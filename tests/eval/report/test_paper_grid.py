@@ -33,6 +33,18 @@ def test_the_grid_has_one_line_a_row_and_fits(tmp_path: Path, width: int) -> Non
     assert "Not shown: 1 row and 1 metric that the paper does not print. Elsewhere." in lines
 
 
+def test_a_row_of_the_paper_that_nobody_asked_for_is_not_said_to_be_missing_in_the_paper(tmp_path: Path) -> None:
+    made = table(tmp_path, wanted=frozenset({"bm25"}))
+    rows = (made.rows[0], replace(made.rows[1], cells=("pending", "pending")), *made.rows[2:])
+    said = "Not shown: 1 row that nobody asked for; 1 row and 1 metric that the paper does not print. Elsewhere."
+    assert said in " ".join(lines_of(replace(made, rows=rows), 160))
+
+
+def test_the_legend_names_the_interval_of_a_single_history(tmp_path: Path) -> None:
+    said = "below five cases or where none differ [Wilson's on the effective number of questions], by question for a single one"
+    assert said in " ".join(lines_of(table(tmp_path), 100))
+
+
 def test_our_number_stands_beside_the_published_one_with_its_interval_and_verdict(tmp_path: Path) -> None:
     line = next(line for line in lines_of(table(tmp_path), 100) if line.startswith("BM25"))
     assert "0.250 [.121, .447]" in line
