@@ -69,8 +69,8 @@ ESCAPES: Mapping[str, str] = {
     "‡": r"\textdaggerdbl{}",
 }
 SHORT_CELLS = (
-    "Cells: mean [95 % by case; below five cases, or where none differ, Wilson's on the effective number of questions] "
-    "(published number)"
+    "Cells: mean [95 % by case; below five cases, or where none differ, Wilson's on the effective number of questions; by question for a "
+    "single one] (published number)"
 )
 """What a cell of `latex` holds, in place of `CELLS`."""
 KEPT = ("SUBSET", "STAND-IN", "OTHER MODEL", "Models:", "Stopped")
@@ -103,7 +103,9 @@ def escaped(text: str) -> str:
 
 
 def latex(table: Table) -> str:
-    """The scores as one table: our mean, its interval by case or the cautious one, published number and verdict in small print."""
+    """The scores as one table: our mean, its interval by case or the cautious one, published number and verdict in small print. The
+    caption counts the unscored answers.
+    """
     lines = [
         r"\begin{table}",
         r"\centering",
@@ -127,7 +129,10 @@ def latex(table: Table) -> str:
             small += [rf"{{\tiny ({printed(cell)}{said})}}"] if printed(cell) else []
             cells.append(" ".join([f"{ours.mean:.3f}", *small]))
         lines.append(" & ".join(cells) + r" \\")
-    said = " ".join([f"{table.title}.", *table.caption, *verdict_lines(table)])
+    scored = [cell for row in table.rows for cell in row.cells if isinstance(cell, Cell) and cell.estimate()]
+    said = " ".join(
+        [f"{table.title}.", *table.caption, *([_outcomes(scored)] if scored else []), *verdict_lines(table)]
+    )
     caption = escaped(said.replace(f"{CELLS}{NO_INTERVAL}", f"{SHORT_CELLS}.").replace(CELLS, SHORT_CELLS))
     lines += [r"\bottomrule", r"\end{tabular}", rf"\caption{{{caption}}}", r"\end{table}"]
     return "\n".join(lines) + "\n"
@@ -227,7 +232,7 @@ def _too_high(cell: AnyCell) -> bool:
 def _caption(table: Table, rows: Sequence[Row], places: Sequence[int], title: str) -> str:
     cells = [cell for row in rows for place in places if isinstance(cell := row.cells[place], Cell) and cell.estimate()]
     questions = sorted({len(table.columns[place].questions) for place in places} - {0})
-    sizes = " and ".join(map(str, questions)) or "no"
+    sizes = " and ".join(map(str, questions))
     cases = len({asked.cluster for place in places for asked in table.columns[place].questions})
     lines = [
         f"{table.title}: {title}.",
@@ -238,9 +243,11 @@ def _caption(table: Table, rows: Sequence[Row], places: Sequence[int], title: st
     lines.append(
         f"n = {sizes} question{'' if questions == [1] else 's'} in {counted(cases, 'history')}; means with 95 % intervals, "
         "by history; below five histories, or where none differ, Wilson's on the effective number of questions (one history: by question)."
+        if questions
+        else "Counts and costs; their means have 95 % intervals, by history, below five histories by value."
     )
     lines += _tested(table, places)
-    lines.append(_outcomes(cells))
+    lines += [_outcomes(cells)] if questions else []
     if silent := len(table.rows) - len(rows):
         lines.append(f"Left out: {counted(silent, 'row')} without a number.")
     reasons = sorted({cell.why_not for cell in cells if cell.published is not None and cell.why_not})

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from eval.report.cell import Cell
+from eval.report.cell import Cell, Column
 from eval.report.paper import escaped, latex, paper_table, standalone, stars
 from eval.report.rendering import shown
-from eval.report.tables import CELLS, NO_INTERVAL, Pair, Table
-from eval.statistics.stats import Difference
+from eval.report.tables import CELLS, NO_INTERVAL, Measure, Pair, Row, Table
+from eval.statistics.stats import Difference, Estimate
 from scripts.door import Lab
 from tests.eval.report.pairs import two_data_sets
 
@@ -81,6 +81,25 @@ def test_the_caption_of_the_plain_tex_describes_its_own_cells(table: Table) -> N
     assert "95 \\% by question" not in text, "the cells have one interval, by case or Wilson's"
     assert text.count("Cells: mean [95 \\% by case; below five cases") == 2
     assert "(published number). Judged 1x." in text
+
+
+def test_the_caption_of_the_plain_tex_counts_the_answers_without_a_score(table: Table) -> None:
+    assert "Every answer of every row was scored." in latex(table)
+    cell = table.rows[0].cells[0]
+    assert isinstance(cell, Cell)
+    partly = replace(cell, outcomes={key: frozenset({"error"}) for key in cell.outcomes})
+    partly.__dict__["scores"] = dict(list(cell.scores.items())[5:])
+    rows = (replace(table.rows[0], cells=(partly, *table.rows[0].cells[1:])), *table.rows[1:])
+    assert "Over all cells 5 errors" in latex(replace(table, rows=rows))
+
+
+def test_the_caption_of_counts_and_costs_says_nothing_about_questions() -> None:
+    column = Column("toy", "Toy", "nodes", ())
+    row = Row("a", "A", (Measure(column, Estimate(57.0, 3, None, None, 3)),))
+    text = paper_table(Table("toy", "Toy", (), (column,), (row,)))
+    assert "Counts and costs" in text
+    assert "no questions" not in text
+    assert "No cell has a number" not in text
 
 
 def with_errata(table: Table, row: int, share: float) -> Table:
