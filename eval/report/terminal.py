@@ -124,6 +124,8 @@ def _legend(table: Table) -> list[str]:
     ]
     if any(isinstance(cell, Cell) and len(cell.score_files) > 1 for row in table.rows for cell in row.cells):
         lines.append("Several builds: a score is their mean; tokens and $ are those of the first.")
+    if any(isinstance(cell, Cell) and cell.counts().errored for row in table.rows for cell in row.cells):
+        lines.append("errored: without a score, but in the tokens a question, often with few or none.")
     if (reference := table.reference_row) is not None and table.pairs:
         lines.append(
             f"Δ: paired difference from {reference.title} (p by case, p adjusted over the family); *: adjusted p < .05."

@@ -139,6 +139,17 @@ def test_answers_that_one_of_several_builds_lacks_are_counted(tmp_path: Path) ->
     assert not [line for line in lines_of(table(tmp_path), 160) if "Several builds" in line]
 
 
+def test_the_legend_says_that_errored_questions_are_in_the_mean_tokens(tmp_path: Path) -> None:
+    whole = cell(tmp_path, JUDGE, 0.25)
+    failed = next(iter(whole.outcomes))
+    partly = replace(whole, outcomes={**whole.outcomes, failed: frozenset({"error"})})
+    partly.__dict__["scores"] = {key: score for key, score in whole.scores.items() if key != failed}
+    made = replace(table(tmp_path), columns=(JUDGE,), rows=(Row("bm25", "BM25", (partly,)),))
+    said = "errored: without a score, but in the tokens a question, often with few or none."
+    assert said in lines_of(made, 160)
+    assert said not in lines_of(table(tmp_path), 160)
+
+
 def test_the_legend_says_when_an_interval_is_wilsons(tmp_path: Path) -> None:
     alike = replace(table(tmp_path), columns=(JUDGE,), rows=(Row("none", "None", (cell(tmp_path, JUDGE, 0.0),)),))
     text = " ".join(lines_of(alike, 160))
