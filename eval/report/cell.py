@@ -21,7 +21,7 @@ from eval.judging.answer_forms import is_refusal
 from eval.judging.judge_card import Corrected, Correction
 from eval.judging.score_files import read_scores
 from eval.report.equivalence import NO_RUNS, Runs, assumed_runs, measured_runs
-from eval.report.published import ROUNDING, Published, qualified, verdict
+from eval.report.published import ROUNDING, Published, verdict
 from eval.statistics.intervals import Grouping, are_scores
 from eval.statistics.stats import (
     Difference,
@@ -436,8 +436,14 @@ class Cell:
         if ours is None:  # no number to compare
             return verdict(None, self.published, why_not=self.why_not)
         span = self.bounds() if self.counts().missing_share else None
-        plain = verdict(ours.mean, self.published, scale=self.column.scale, runs=self.runs, span=span)
-        return qualified(plain, self.qualifier)
+        return verdict(
+            ours.mean,
+            self.published,
+            scale=self.column.scale,
+            runs=self.runs,
+            span=span,
+            qualifier=self.qualifier,
+        )
 
     def minus(self, other: Cell, category: str = ALL, *, test: bool = True) -> Difference | None:
         """Paired difference over the questions that both memories have a score for; None when there are none.

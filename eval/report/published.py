@@ -92,6 +92,7 @@ def verdict(
     runs: Runs = NO_RUNS,
     span: Interval | None = None,
     why_not: str = "",
+    qualifier: str = "",
 ) -> str:
     """Meaning of the gap between our number and the published one (`eval.report.equivalence`).
 
@@ -105,6 +106,7 @@ def verdict(
         runs: change of our mean from run to run.
         span: range of our mean over all questions, whatever the missing scores are; None where each question has a score.
         why_not: the reason why the numbers are not comparable, such as other questions; empty when they are.
+        qualifier: further differences between the two numbers, such as `prompts ours`; they follow a comparison.
     """
     if published is None:
         return "not published"
@@ -125,17 +127,8 @@ def verdict(
         float(digit**2 / 12),
         near + ROUNDING,
     )
-    return _worded(settled, unit, " %" if margin is None else "")
-
-
-def qualified(verdict: str, qualifier: str) -> str:
-    """The verdict, followed by further differences between the two numbers; a verdict without a comparison is not changed.
-
-    Args:
-        qualifier: a further difference, such as `prompts ours`; empty if there is none.
-    """
-    compares = verdict not in ("missing", "not published") and not verdict.startswith(NOT_COMPARABLE)
-    return f"{verdict}, {qualifier}" if qualifier and compares else verdict
+    compared = _worded(settled, unit, " %" if margin is None else "")
+    return f"{compared}, {qualifier}" if qualifier else compared
 
 
 NOT_COMPARABLE = "not comparable: "

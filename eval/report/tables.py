@@ -20,7 +20,7 @@ from eval.report.best_of import BestOf
 from eval.report.cell import ALL, Cell, Column
 from eval.report.counted import counted
 from eval.report.equivalence import COST_MARGIN, FLIPS, MARGIN, NO_RUNS, Runs
-from eval.report.published import Published, brief, qualified, verdict
+from eval.report.published import Published, brief, verdict
 from eval.statistics.families import EXACT, Gaps, Tested, level_of, single_step
 from eval.statistics.intervals import Sampling
 from eval.statistics.power import POWER, detectable, planned, shown
@@ -50,15 +50,15 @@ class Measure:
 
     def verdict(self) -> str:
         """The verdict on our number against the published number."""
-        plain = verdict(
+        return verdict(
             None if self.ours is None else self.ours.mean,
             self.published,
             scale=self.column.scale,
             margin=self.margin,
             runs=self.runs,
             why_not=self.why_not,
+            qualifier=self.qualifier,
         )
-        return qualified(plain, self.qualifier)
 
 
 AnyCell = Cell | Measure | str

@@ -17,7 +17,7 @@ from eval.files.store import Appender, write_lines
 from eval.report import table_file
 from eval.report.cell import ANSWERABLE, Asked, Cell, Column, Counts, categories, outcomes
 from eval.report.paper import latex
-from eval.report.published import Published, find, qualified, read_published, verdict
+from eval.report.published import Published, find, read_published, verdict
 from eval.report.rendering import markdown, shown
 from eval.report.table_file import as_csv
 from eval.report.tables import Measure, Row, Table
@@ -198,15 +198,12 @@ def published(value: float, low: float | None = None, high: float | None = None)
 
 
 def test_a_qualifier_follows_a_verdict_that_compares_two_numbers(tmp_path: Path) -> None:
-    for compared in (
-        "equivalent",
-        "differs by +5.0 [+3.0, +7.0]",
-        "cannot tell: +1.0 [-1.0, +3.0], would need 4 builds",
-    ):
-        assert qualified(compared, "prompts ours") == f"{compared}, prompts ours"
-        assert qualified(compared, "") == compared
-    for plain in ("missing", "not published", "not comparable: other model"):
-        assert qualified(plain, "prompts ours") == plain
+    known = published(0.5)
+    for ours in (0.5, 0.55, 0.9):
+        assert verdict(ours, known, qualifier="prompts ours") == f"{verdict(ours, known)}, prompts ours"
+    assert verdict(0.5, known, why_not="other model", qualifier="prompts ours") == "not comparable: other model"
+    assert verdict(None, known, qualifier="prompts ours") == "missing"
+    assert verdict(0.5, None, qualifier="prompts ours") == "not published"
     scored = replace(cell(tmp_path, {0: 1.0, 1: 1.0}), published=published(1.0), qualifier="prompts ours")
     assert scored.verdict().endswith(", prompts ours")
     assert scored.verdict() in shown(scored)
