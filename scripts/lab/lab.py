@@ -45,7 +45,6 @@ from scripts.tables.captions import (
     caption,
     evidence_line,
     imported_caption,
-    lost_by_row,
     prompts_line,
     stand_ins_in_use,
     usage_note,
@@ -398,7 +397,7 @@ class Lab:
         first = next(iter(ours.values()))
         return [
             *caption(self.cfg, self.models, [(dataset, first.reader, first.unit)], filled),
-            evidence_line(dataset.title, units, lost_by_row(dataset.cases, units)),
+            evidence_line(dataset.title, dataset.cases, units),
             *(f"Imported: {fact['title']}: {described(fact)}." for fact in facts),
         ]
 

@@ -120,7 +120,12 @@ def waivers(runs: Iterable[Run]) -> tuple[str, ...]:
     for name, record in records.items():
         reasons = "; ".join(f"{promise} ({reason})" for promise, reason in record.waived.items())
         lines += [f"Waived for {name}: {reasons}."] if reasons else []
-    bare = dict.fromkeys(run.name for run in made if run.record.waived and "none" in _sandboxes(run))
+    bare = dict.fromkeys(
+        run.name
+        for run in made
+        if run.record.waived
+        and any((report.get("abilities") or {}).get("sandbox") == "none" for report in _memory_reports(run))
+    )
     if bare:
         rights = "they had the user's rights, could read the user's files and reach the network; only Python's own connections were refused"
         lines.append(f"NO SANDBOX: {', '.join(bare)}: {rights}.")
@@ -149,11 +154,6 @@ def unfitted(lines: Iterable[TableRow], models: Models) -> tuple[str, ...]:
     )
 
 
-def _sandboxes(run: Run) -> set[str]:
-    """The sandboxes in which the products of a run's finished cases ran."""
-    return {str((report.get("abilities") or {}).get("sandbox", "")) for report in _memory_reports(run)}
-
-
 def _memory_reports(run: Run) -> list[Mapping[str, Any]]:
     """What the memory reported about each finished case."""
     return [read_record(path).get("memory") or {} for path in RunFolder(run.folder).written(COMPLETE)]
@@ -175,7 +175,7 @@ def imported_caption(
         )
     elif judged:
         lines.append(f"Judge: {models.judge.name}, {cfg.judge.repeats}x.")
-    questions = sum(len(dataset.cases[index].questions) for index in range(len(dataset.cases)))
+    questions = sum(len(case.questions) for case in dataset.cases)
     lines.append(f"{_data(dataset, questions)}. {CELLS}; a question that the file does not answer is not reached.")
     return tuple(lines)
 
@@ -335,18 +335,19 @@ def evidence_lines(groups: Sequence[ColumnGroup], lines: Sequence[TableRow]) -> 
     for group in groups:
         if group.dataset is not None:
             units = row_units(group.option, lines, group.dataset.config)
-            said.append(evidence_line(group.title, units, lost_by_row(group.dataset.cases, units)))
+            said.append(evidence_line(group.title, group.dataset.cases, units))
     return [line for line in said if line]
 
 
-def evidence_line(title: str, units: Mapping[str, Mapping[str, Any]], losses: Mapping[str, Lost]) -> str:
+def evidence_line(title: str, cases: Iterable[Case], units: Mapping[str, Mapping[str, Any]]) -> str:
     """The caption line of a column group: rows that lose evidence, with numbers of questions; empty if no row does.
 
     Args:
         title: title of the column group.
+        cases: the histories of its data set; they can be read repeatedly.
         units: unit rule by row.
-        losses: lost turns by row.
     """
+    losses = lost_by_row(cases, units)
     losing: dict[tuple[str, str], list[str]] = {}
     for row, each in losses.items():
         if each.some:
@@ -382,8 +383,4 @@ def evidence_of_tables(cfg: Settings) -> Iterator[tuple[str, str, str]]:
                 yield name, group_name(option), group.missing
             else:
                 units = row_units(option, lines, group.dataset.config)
-                yield (
-                    name,
-                    group_name(option),
-                    evidence_line(group.title, units, lost_by_row(group.dataset.cases, units)),
-                )
+                yield name, group_name(option), evidence_line(group.title, group.dataset.cases, units)

@@ -216,7 +216,7 @@ def _guessable_lines(assembled: Experiment[Any]) -> Iterator[list[str]]:
             if name == group.name
             and any(line.name == row and (line.memory or {}).get("name") == NO_MEMORY for line in assembled.lines)
         )
-        for case in (group.dataset.cases[index] for index in range(len(group.dataset.cases))):
+        for case in group.dataset.cases:
             predictions = read_predictions(run.case_folder(case.id))
             for question, gold in case.questions:
                 if (score := guessed.get((case.id, question.id))) is not None:

@@ -40,8 +40,8 @@ def places(cfg: Reproduce) -> Iterator[Place]:
             group = loaded[key]
             if group.dataset is not None:
                 units = row_units(option, lines, group.dataset.config)
-                line = evidence_line(group_name(option), units, losses := lost_by_row(group.dataset.cases, units))
-                yield f"{name}, {line or group_name(option)}", lines, losses
+                line = evidence_line(group_name(option), group.dataset.cases, units)
+                yield f"{name}, {line or group_name(option)}", lines, lost_by_row(group.dataset.cases, units)
 
 
 def check_captions(tables: Sequence[Place]) -> None:
