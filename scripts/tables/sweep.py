@@ -85,7 +85,7 @@ def sweep(cfg: Sweeps, swept: Sequence[str], spent: list[float]) -> int:
     given = {role: model for role, model in cfg.sweep["models"].items() if model is not None}
     backbone: dict[str, Any] = {"models": {**STAND_IN, **given}, "file": []}
     local = with_local_models(cfg)
-    if _offline(local):
+    if local.profile_name != "paper" and local.endpoint.base_url is None:
         local = local.changed(models={role: engine for role, engine in STAND_IN.items() if f"models.{role}" in swept})
     left = None if cfg.max_usd is None else max(0.0, cfg.max_usd - sum(spent))
     filled = with_papers(local, backbone["models"], cfg.sweep.get("repeats", 1)).changed(max_usd=left)
@@ -95,7 +95,8 @@ def sweep(cfg: Sweeps, swept: Sequence[str], spent: list[float]) -> int:
     if experiment is None:
         return 3
     groups = _with_data(experiment.groups)
-    protocol = _protocol(filled.changed(endpoint=cfg.endpoint, endpoints=cfg.endpoints).plain, swept)
+    plain = filled.changed(endpoint=cfg.endpoint, endpoints=cfg.endpoints).plain
+    protocol = identity(_without(plain, (*RUNTIME, "hydra", *swept)))
     lines = [
         SweepLine({**job_settings, **read}, {**values, "protocol": protocol}, missing_share)
         for group in groups
@@ -118,15 +119,6 @@ def _value(plain: Mapping[str, Any], name: str) -> Any:
     return (
         plain["memory"]["name"] if name == "memory" else reduce(lambda level, part: level[part], name.split("."), plain)
     )
-
-
-def _offline(cfg: Sweeps) -> bool:
-    return bool(cfg.profile_name != "paper" and cfg.endpoint.base_url is None)
-
-
-def _protocol(plain: Mapping[str, Any], swept: Sequence[str]) -> str:
-    """Hash of everything that must be equal for two lines of one file."""
-    return identity(_without({name: value for name, value in plain.items() if name not in (*RUNTIME, "hydra")}, swept))
 
 
 def _without(tree: Mapping[str, Any], names: Sequence[str], above: str = "") -> dict[str, Any]:
@@ -201,13 +193,10 @@ def _ends(name: str, interval: Interval | None) -> dict[str, float | None]:
 
 def _engine(models: Models) -> str:
     """Models by role; `stand-in` if an offline engine fills the role."""
-    names = {
-        "memory": models.memory.name,
-        "reader": models.reader.name,
-        "judge": models.judge.name,
-        "embedder": models.embedder.name,
-    }
-    return "; ".join(f"{role} {'stand-in' if role in models.stand_ins else name}" for role, name in names.items())
+    roles = ("memory", "reader", "judge", "embedder")
+    return "; ".join(
+        f"{role} {'stand-in' if role in models.stand_ins else getattr(models, role).name}" for role in roles
+    )
 
 
 def mean_text(line: SweepLine) -> str:
