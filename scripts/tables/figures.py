@@ -19,7 +19,7 @@ from eval.report.counted import counted
 from eval.report.figures import draw, save
 from eval.report.panels import Sheet
 from eval.report.points import Point, as_csv, published
-from eval.report.published import find, read_published
+from eval.report.published import Published, find, read_published
 from eval.report.wandb_log import log_figure
 from eval.statistics.power_law import Exponent, exponent
 from scripts.assembly.models import Models
@@ -136,16 +136,22 @@ def _cut(column: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any
 
 
 def _published_points(options: Mapping[str, Any]) -> Iterator[Point]:
-    """Points whose values the paper states in a sentence.
+    """Points whose values the paper states in a sentence."""
+    for entry in options.get("published", ()):
+        number = _stated(options, entry)
+        yield published(Point(entry["panel"], entry["series"], entry["x"], 0.0), number, entry.get("scale", 1.0))
+
+
+def _stated(options: Mapping[str, Any], entry: Mapping[str, Any]) -> Published:
+    """The number that the paper states in a sentence.
 
     Raises:
         RunError: no published number matches.
     """
-    for entry in options.get("published", ()):
-        number = find(read_published("in_text_numbers"), entry["find"])
-        if number is None:
-            raise RunError(f"{options['name']}: no published number matches {entry['find']}")
-        yield published(Point(entry["panel"], entry["series"], entry["x"], 0.0), number, entry.get("scale", 1.0))
+    number = find(read_published("in_text_numbers"), entry["find"])
+    if number is None:
+        raise RunError(f"{options['name']}: no published number matches {entry['find']}")
+    return number
 
 
 def footnote(
@@ -182,15 +188,9 @@ def footnote(
 
 
 def _ratios(options: Mapping[str, Any], points: Sequence[Point]) -> Iterator[str]:
-    """A line for each ratio that the paper states: ours is the ratio of the sums over all points of both series.
-
-    Raises:
-        RunError: no published number matches.
-    """
+    """A line for each ratio that the paper states: ours is the ratio of the sums over all points of both series."""
     for entry in options.get("ratios", ()):
-        number = find(read_published("in_text_numbers"), entry["find"])
-        if number is None:
-            raise RunError(f"{options['name']}: no published number matches {entry['find']}")
+        number = _stated(options, entry)
         panel = [point for point in points if point.panel == entry["panel"] and point.origin != "published"]
         over, under = (sum(point.y for point in panel if point.series == entry[side]) for side in ("over", "under"))
         if under:
