@@ -10,13 +10,13 @@ import io
 import multiprocessing
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from eval.files.store import RunError, replace_file
 from memsys.llm import stopping
@@ -144,8 +144,10 @@ def _pooled(pool: ProcessPoolExecutor, left: list[str], overrides: Sequence[str]
 
 def make(name: str, overrides: Sequence[str]) -> Attempt:
     """Make one table or figure with its output captured; an error becomes the attempt's `failure`."""
+    from scripts.tables import figures, table
+
     stopping.check()
-    primary, make_it = _maker(name)
+    primary, make_it = ("reproduce", table.make_table) if _is_table(name) else ("figures", figures.make_figure)
     settings = composed(primary, [_choice(name), *overrides])
     output, started = io.StringIO(), time.perf_counter()
     outcome = Outcome(2)
@@ -166,13 +168,6 @@ def make(name: str, overrides: Sequence[str]) -> Attempt:
     last = (output.getvalue().strip().splitlines() or [""])[-1]
     seconds = time.perf_counter() - started
     return Attempt(name, command_of(name, overrides), seconds, outcome.file, last if code else "")
-
-
-def _maker(name: str) -> tuple[str, Callable[[Any], Outcome]]:
-    """The primary file of `conf`, and the function that makes a table or a figure from its configuration."""
-    from scripts.tables import figures, table
-
-    return ("reproduce", table.make_table) if _is_table(name) else ("figures", figures.make_figure)
 
 
 def command_of(name: str, overrides: Sequence[str]) -> str:
