@@ -18,7 +18,7 @@ from eval.files.store import read_record
 from eval.judging.score_files import graded_files
 from eval.report.cell import Column, answered, cells
 from eval.report.counted import counted
-from eval.report.rendering import cell_text, cost_texts, shown
+from eval.report.rendering import cell_text, cost_texts, grid, shown
 from eval.report.tables import Table
 from eval.statistics.power import planned
 from eval.statistics.power import shown as difference_shown
@@ -37,14 +37,15 @@ def table_card(table: Table, runs: Mapping[Path, RunRecord]) -> str:
         "",
         *(f"- {_line(each)}" for each in table.lines),
     ]
-    lines += ["", "| row | column | score | adjusted p against the reference |", "|---|---|---|---|"]
+    rows = []
     for row in table.rows:
         for place, (column, cell) in enumerate(zip(table.columns, row.cells, strict=True)):
             if isinstance(cell, str):
                 continue
             pair = table.pairs.get((row.name, place))
             tested = "–" if pair is None else pair.untested if pair.p is None else f"{pair.p:.3f}"
-            lines.append(f"| {_line(row.title)} | {_line(column.heading)} | {_line(shown(cell))} | {tested} |")
+            rows.append([*map(_plain, (row.title, column.heading, shown(cell))), tested])
+    lines += ["", grid(["row", "column", "score", "adjusted p against the reference"], rows)]
     return "\n".join(
         [*map(visible, lines), "", *(run_card(folder, record, level=2) for folder, record in runs.items())]
     )
@@ -74,8 +75,12 @@ def run_card(folder: Path, record: RunRecord, *, level: int = 1) -> str:
     return visible(redact("\n".join(lines) + "\n"))
 
 
+def _plain(text: str) -> str:
+    return " ".join(text.split())
+
+
 def _line(text: str) -> str:
-    return cell_text(" ".join(text.split()))
+    return cell_text(_plain(text))
 
 
 def _origin(folder: Path, record: RunRecord) -> list[str]:
@@ -122,15 +127,16 @@ def _seeds(record: RunRecord) -> list[str]:
 def _scores(folder: Path, record: RunRecord) -> list[str]:
     questions = answered([folder])
     column = Column(record.dataset["name"], record.dataset["name"], "", questions)
-    lines = ["| score file | score | judge's model | judge's prompts |", "|---|---|---|---|"]
+    rows = []
     for path, cell in cells(column, folder, graded_files(folder), lambda path: path.stem).items():
         settings = read_record(path.with_suffix(".json")) if path.with_suffix(".json").is_file() else {}
         prompts = _compact(settings["prompts"]) if settings.get("prompts") else "–"
         model = str(settings.get("model_name") or settings.get("model", "–"))
-        lines.append(f"| {_line(path.stem)} | {_line(shown(cell))} | {_line(model)} | {_line(prompts)} |")
-    if len(lines) == 2:
+        rows.append(list(map(_plain, (path.stem, shown(cell), model, prompts))))
+    if not rows:
         return ["not scored"]
-    lines += [
+    lines = [
+        grid(["score file", "score", "judge's model", "judge's prompts"], rows),
         "",
         "mean {95 % by case} [95 % by question] · scored/unscored/errored/not reached, over the questions that the run has a line for.",
     ]
@@ -165,23 +171,21 @@ def _outcomes(folder: Path) -> list[str]:
 
 
 def _costs(folder: Path) -> list[str]:
-    lines = ["| cost | value |", "|---|---|"]
-    lines += [
-        f"| {each.title} | {value} |" for each, value in zip(COST_COLUMNS, cost_texts(costs(folder)), strict=True)
-    ]
+    titles = (each.title for each in COST_COLUMNS)
+    totals = grid(["cost", "value"], zip(titles, cost_texts(costs(folder)), strict=True))
     spent = [
-        f"| {cost.phase} | {cost.calls} | {cost.sent} | {cost.tokens_in} | {cost.tokens_out} | {cost.provider_seconds:.2f} |"
+        [
+            cost.phase,
+            *map(str, (cost.calls, cost.sent, cost.tokens_in, cost.tokens_out)),
+            f"{cost.provider_seconds:.2f}",
+        ]
         for cost in phases(folder)
     ]
     missing = effort_missing(folder)
     if not spent:
-        return [*lines, "", f"By phase: {missing or NOT_RECORDED}."]
-    head = [
-        "",
-        "| phase | calls | not from the cache | tokens in | tokens out | provider s |",
-        "|---|---|---|---|---|---|",
-    ]
-    return [*lines, *head, *spent, *([f"By phase: {missing}."] if missing else [])]
+        return [totals, "", f"By phase: {missing or NOT_RECORDED}."]
+    header = ["phase", "calls", "not from the cache", "tokens in", "tokens out", "provider s"]
+    return [totals, "", grid(header, spent), *([f"By phase: {missing}."] if missing else [])]
 
 
 def _prompts(record: RunRecord) -> list[str]:
