@@ -30,10 +30,9 @@ from scripts.tables.layout import cells_of, title_of
 class Tradeoff:
     """Quality and costs of a row on one data set."""
 
-    dataset: str
     metric: str
     quality: Point
-    """The quality; its series is the row's title, and `x` is set for each cost in turn."""
+    """The quality; its panel is the data set, its series the row's title, and `x` is set for each cost in turn."""
     costs: Mapping[str, float | None]
     """Costs by axis label."""
 
@@ -79,7 +78,7 @@ def tradeoffs(assembled: Experiment[Any]) -> tuple[list[Tradeoff], list[str]]:
             for quality in scored(mark, [assembled.cell(line, group, metric)]):
                 if quality.origin == "ours":
                     spent = row_costs(run, assembled.models.memory)
-                    finished.append(Tradeoff(group.title, title_of(metric), quality, spent))
+                    finished.append(Tradeoff(title_of(metric), quality, spent))
     return finished, unfinished
 
 
@@ -99,7 +98,9 @@ def cost_points(rows: Sequence[Tradeoff]) -> list[Point]:
     """One point per row and cost, in a panel for each data set and cost; `label` is the row's number in the printed table."""
     titles = list(dict.fromkeys(row.quality.series for row in rows))
     return [
-        replace(row.quality, panel=f"{row.dataset}: {name}", x=cost, label=str(titles.index(row.quality.series) + 1))
+        replace(
+            row.quality, panel=f"{row.quality.panel}: {name}", x=cost, label=str(titles.index(row.quality.series) + 1)
+        )
         for row in rows
         for name, cost in row.costs.items()
         if cost is not None
@@ -125,7 +126,7 @@ def pareto_table(points: Sequence[Point]) -> str:
 
 
 def _drawing(name: str, assembled: Experiment[Any], rows: Sequence[Tradeoff]) -> Sheet:
-    metrics = dict.fromkeys(f"{row.dataset} by {row.metric}" for row in rows)
+    metrics = dict.fromkeys(f"{row.quality.panel} by {row.metric}" for row in rows)
     footnote = (
         f"{models_line(assembled.models)}.",
         f"Quality: {'; '.join(metrics)}. {INTERVALS}",
