@@ -30,8 +30,7 @@ class Shards:
         self.folder, self.clean = folder, clean
         folder.mkdir(parents=True, exist_ok=True)
 
-    def write(self, name: str, value: Any) -> int:
-        """Write one data file without keys and paths of this machine; returns its size in bytes."""
+    def write(self, name: str, value: Any) -> None:
+        """Write one data file without keys and paths of this machine."""
         text = as_script(name, self.clean.encoded(value))
         (self.folder / f"{name}.js").write_text(text, encoding="ascii")
-        return len(text)
