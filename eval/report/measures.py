@@ -181,7 +181,7 @@ def coverage(folder: Path, cases: Iterable[Case], name: str) -> Estimate | None:
     clusters: list[str] = []
     for case, _, recall in recalled(folder, cases):
         if recall is not None and recall.coverage is not None:
-            values.append({"blocks": recall.coverage.blocks, "tokens": recall.coverage.tokens}[name])
+            values.append(getattr(recall.coverage, name))
             clusters.append(case.cluster or case.id)
     return mean(values, clusters)
 

@@ -237,11 +237,9 @@ def cost_texts(found: Costs) -> list[str]:
     if found.missing == NOT_RECORDED:
         known = [cost_text(each, found) if each.name in RECORDED_COSTS else "–" for each in COST_COLUMNS]
         return [NOT_RECORDED if text == "–" else text for text in known]
-    return (
-        [found.missing, *["–"] * (len(COST_COLUMNS) - 1)]
-        if found.missing
-        else [cost_text(each, found) for each in COST_COLUMNS]
-    )
+    if found.missing:
+        return [found.missing, *["–"] * (len(COST_COLUMNS) - 1)]
+    return [cost_text(each, found) for each in COST_COLUMNS]
 
 
 PHASES: tuple[tuple[str, Callable[[PhaseCost], str]], ...] = (

@@ -144,9 +144,7 @@ def as_csv(table: Table) -> str:
     """One CSV line per cell and category, with every number that the Markdown prints of scores."""
     cells = [cell for row in table.rows for cell in row.cells if isinstance(cell, Cell)]
     more = CORRECTED if any(cell.correction is not None for cell in cells) else []
-    fields = [*FIELDS]
-    if any(isinstance(cell, OutcomeCell) for cell in cells):
-        fields += OUTCOMES
+    fields = [*FIELDS, *(OUTCOMES if any(isinstance(cell, OutcomeCell) for cell in cells) else [])]
     lines = [[*fields, *more]]
     for row in table.rows:
         for column, cell in zip(table.columns, row.cells, strict=True):

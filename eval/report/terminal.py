@@ -169,7 +169,9 @@ def _block(table: Table, rows: Sequence[Row], places: Sequence[int], width: int,
             own = spent.get(row.name, ()) if place == places[0] else ()
             entries.append(Entry.of(table, row, place, *own))
     layout = _layout(rows, list(sections.values()), width, wide)
-    yield _header(layout)
+    header = _grid(layout)
+    header.add_row(*map(Text, (MEMORY, *(field.header for field in layout.fields))), style="bold")
+    yield header
     for place, entries in sections.items():
         yield _title(table, place, width)
         if all(isinstance(entry.cell, str) for entry in entries):  # facts in words, or nothing at all
@@ -342,12 +344,6 @@ def _layout(rows: Sequence[Row], sections: Sequence[Sequence[Entry]], width: int
             break
     names = shortened(titles, max(8, min(longest, room)))
     return Layout(gap, fields, widths, dict(zip((row.name for row in rows), names, strict=True)))
-
-
-def _header(layout: Layout) -> Grid:
-    grid = _grid(layout)
-    grid.add_row(*(Text(header) for header in (MEMORY, *(field.header for field in layout.fields))), style="bold")
-    return grid
 
 
 def _section(entries: Sequence[Entry], layout: Layout) -> Grid:

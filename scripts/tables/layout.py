@@ -24,7 +24,7 @@ from data_loaders.schema import DataError
 from eval.files.imported import THEIRS
 from eval.files.run_folder import judge_metric
 from eval.files.store import RunError
-from eval.report.cell import ALL, Asked, Column, asked
+from eval.report.cell import ALL, ANSWERABLE, Asked, Column, asked
 from eval.report.published import Published, read_published
 from eval.running.reader import Reader
 from scripts.assembly.datasets import Data, data
@@ -415,5 +415,5 @@ def column_group(cfg: Settings, option: Mapping[str, Any]) -> ColumnGroup:
         shown_by,
         asked(dataset.cases) if dataset is not None else (),
         option.get("aggregate") or config["aggregate"][0],
-        config.get("answerable", "answerable") if dataset is not None else "answerable",
+        config.get("answerable", ANSWERABLE),
     )
