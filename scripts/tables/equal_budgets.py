@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from omegaconf import OmegaConf
+import yaml
 
 from eval.analysis.budgets import AtBudget, Expense, Key, curve
 from eval.analysis.costs import BUILD, Price, dollars, efforts, phases
@@ -104,7 +104,7 @@ def equal_budgets(cfg: Budgets) -> int:
 
 def _stem(cfg: Budgets) -> str:
     """Name of the files: other data, models, rows, columns or budgets than the table's own replace no file of theirs."""
-    usual = list(OmegaConf.load(CONF / "budgets.yaml").budget)
+    usual = yaml.safe_load((CONF / "budgets.yaml").read_text(encoding="utf-8"))["budget"]
     name, budgets = cfg.table["name"], "" if cfg.budget == usual else f"-budget-{'+'.join(map(str, cfg.budget))}"
     chosen = restriction(cfg.table, load_option("table", name), cfg.only, cfg.columns)
     return f"{name}-{cfg.profile_name}{variation(cfg)}{chosen}{budgets}"
