@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import sys
 import threading
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -138,9 +140,9 @@ class Purse:
     its reservation.
     """
 
-    def __init__(self, max_usd: float | None = None) -> None:
+    def __init__(self, max_usd: float | None = None, spent: float = 0.0) -> None:
         self.max_usd = max_usd
-        self.spent = 0.0
+        self.spent = spent
         self.reached = False
         """Whether a call was refused because of the cap."""
         self._reserved = self._held = 0.0
@@ -302,6 +304,33 @@ class Purse:
                 file=sys.stderr,
                 flush=True,
             )
+
+
+_purses: ContextVar[list[Purse] | None] = ContextVar("purses", default=None)
+
+
+@contextmanager
+def one_cap(purses: list[Purse] | None = None) -> Iterator[None]:
+    """Let all purses that `next_purse` makes inside the `with` block share one cap, with those of an outer block.
+
+    Args:
+        purses: the purses of earlier blocks of the same command; new ones are appended.
+    """
+    outer = _purses.get()
+    token = _purses.set(outer if outer is not None else [] if purses is None else purses)
+    try:
+        yield
+    finally:
+        _purses.reset(token)
+
+
+def next_purse(max_usd: float | None) -> Purse:
+    """A purse that begins with the amount that the earlier purses under the same cap (`one_cap`) have spent."""
+    purses = _purses.get()
+    purse = Purse(max_usd, purses[-1].spent if purses else 0.0)
+    if purses is not None:
+        purses.append(purse)
+    return purse
 
 
 def _resolve(turn: asyncio.Future[None], error: SpendingCapReached | None) -> None:

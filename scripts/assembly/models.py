@@ -28,7 +28,7 @@ from memsys.llm.endpoint import Endpoint, EndpointLimits
 from memsys.llm.meter import Metered
 from memsys.llm.network import forbid_network
 from memsys.llm.offline.extractive import ExtractiveLLM
-from memsys.llm.pricing import KNOWLEDGE, ModelSettings, Purse
+from memsys.llm.pricing import KNOWLEDGE, ModelSettings, Purse, next_purse
 from memsys.llm.spans import record_to
 from memsys.llm.store import CacheStore
 from memsys.llm.traffic import Traffic
@@ -200,7 +200,7 @@ def build_models(cfg: Settings) -> Models:
     prepare_for_many_calls()
     results = Path(cfg.results)
     store = CacheStore(Path(cfg.cache) if cfg.cache else results / "cache.sqlite")
-    places = Endpoints(cfg, Purse(cfg.max_usd), store.path)
+    places = Endpoints(cfg, next_purse(cfg.max_usd), store.path)
     by_name: dict[str, Model] = {}
 
     def model(name: str, role: str = "judge") -> Model:

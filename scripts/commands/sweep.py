@@ -7,7 +7,7 @@ lines to `results/sweeps/<name>-<profile>.csv`; the same command run again resum
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from scripts.settings.schema import Sweeps
@@ -16,15 +16,15 @@ GROUP = "run"
 CONFIG = "sweep"
 WORDS = "sweep"
 KEEP_RECORD = True
-SPENT: list[float] = []
-"""Dollars of each job of this process, which is one command; `max_usd` caps the sum over its jobs."""
+PURSES: list[Any] = []
+"""The purse of each job of this process, which is one command; `max_usd` caps the sum over its jobs."""
 
 
 def main(cfg: Sweeps) -> int:
     """Run one job of the sweep; return its exit code. A code above 1 ends the command: later jobs would fail for the same reason."""
     from scripts.tables.sweep import sweep, swept_settings
 
-    code = sweep(cfg, swept_settings(), SPENT)
+    code = sweep(cfg, swept_settings(), PURSES)
     if code > 1:
         sys.exit(code)
     return code

@@ -94,8 +94,8 @@ def equal_budgets(cfg: Budgets) -> int:
     )
     files = write_figure(place, sheet, points, assembled.models, ("pdf", "png", "svg"))
     print(text)
-    if assembled.capped:
-        print(assembled.capped)
+    if assembled.stopped:
+        print(assembled.stopped)
     if outcome := assembled.outcome():
         print(outcome)
     print(f"written: {place}.md, {', '.join(str(file) for file in files)}")

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 from eval.files.store import RunError, replace_file
 from memsys.llm import stopping
+from memsys.llm.pricing import Purse, one_cap
 from memsys.processes import quiet_tracker
 from scripts.settings.checking import nearest
 from scripts.setup.exits import guarded
@@ -94,7 +95,7 @@ def everything() -> Iterator[str]:
 def _processes(arguments: Sequence[str], cfg: Reproduce) -> int:
     given = [argument.removeprefix("processes=") for argument in arguments if argument.startswith("processes=")]
     if not given:
-        return 1 if cfg.network else min(4, os.cpu_count() or 1)
+        return 1 if cfg.network or cfg.max_usd is not None else min(4, os.cpu_count() or 1)
     if not given[-1].isdecimal() or int(given[-1]) < 1:
         raise RunError(f"processes must be a whole number of at least 1, found {given[-1]!r}")
     if cfg.max_usd is not None and given[-1] != "1":
@@ -105,7 +106,11 @@ def _processes(arguments: Sequence[str], cfg: Reproduce) -> int:
 def _attempts(names: Sequence[str], overrides: Sequence[str], processes: int) -> Iterator[Attempt]:
     """Make each, the largest first, and yield it when it is done; if a process is killed, a new pool makes the rest."""
     if processes == 1:
-        yield from (make(name, overrides) for name in names)
+        purses: list[Purse] = []  # the cap holds for all of them together
+        for name in names:
+            with one_cap(purses):
+                attempt = make(name, overrides)
+            yield attempt
         return
     left = sorted(names, key=_size, reverse=True)
     quiet_tracker()

@@ -22,6 +22,7 @@ from eval.report.points import Point, as_csv, published
 from eval.report.published import Published, find, read_published
 from eval.report.wandb_log import log_figure
 from eval.statistics.power_law import Exponent, exponent
+from memsys.llm.pricing import Purse, one_cap
 from scripts.assembly.models import Models
 from scripts.setup.options import load_option
 from scripts.tables.captions import evidence_lines, models_line, prompts_line, unfitted
@@ -45,12 +46,14 @@ def make_figure(cfg: Figures) -> Outcome:
     options = cfg.figure
     points: list[Point] = []
     experiments: list[Experiment[Figures]] = []
+    purses: list[Purse] = []
     for backbone in _backbones(cfg, options):
-        assembled = _experiment(cfg, options, backbone)
+        with one_cap(purses):
+            assembled = _experiment(cfg, options, backbone)
         if assembled is None:
             return Outcome(3)
-        if assembled.capped:
-            print(f"note: {assembled.capped}", file=sys.stderr)
+        if assembled.stopped:
+            print(f"note: {assembled.stopped}", file=sys.stderr)
         experiments.append(assembled)
         points += SHOWS[options["show"]](options, assembled)
     if not points:

@@ -95,6 +95,11 @@ class Experiment(Generic[S]):
     _files: dict[tuple[str, str], list[dict[str, Path]]] = field(default_factory=dict)
     _guessable: dict[str, dict[tuple[str, str], float]] = field(default_factory=dict)
 
+    @property
+    def stopped(self) -> str:
+        """The reason why the work stopped early, with the amount spent by now; empty if it did not."""
+        return self.models.purse.stop or self.capped
+
     def outcome(self) -> str:
         """The plan next to the usage so far; empty if nothing was planned."""
         return "" if self.planned is None else side_by_side(self.planned, meter(self.models).since(self.before))

@@ -35,6 +35,7 @@ from eval.report.measures import cost
 from eval.report.wandb_log import log_sweep
 from eval.statistics.stats import Interval
 from memsys.inert import csv_text, plain_cell
+from memsys.llm.pricing import Purse, one_cap
 from scripts.assembly.local import with_local_models
 from scripts.assembly.models import STAND_IN, Models
 from scripts.assembly.steps import print_missing
@@ -73,13 +74,13 @@ def swept_settings() -> tuple[str, ...]:
     return tuple(dict.fromkeys([*(job.sweeper.params or ()), *built_with]))
 
 
-def sweep(cfg: Sweeps, swept: Sequence[str], spent: list[float]) -> int:
+def sweep(cfg: Sweeps, swept: Sequence[str], purses: list[Purse]) -> int:
     """Run, score and write the settings of one job; return 1 if too much is not scored, 3 if the plan is declined.
 
     Args:
         cfg: the settings of this job.
         swept: dotted names of the settings that differ between jobs.
-        spent: USD that each earlier job of the command spent; this job's sum is appended.
+        purses: the purses of the command's earlier jobs; this job's is appended.
     """
     job_settings = {name.removeprefix("memory.build."): _value(cfg.plain, name) for name in swept}
     given = {role: model for role, model in cfg.sweep["models"].items() if model is not None}
@@ -87,11 +88,11 @@ def sweep(cfg: Sweeps, swept: Sequence[str], spent: list[float]) -> int:
     local = with_local_models(cfg)
     if local.profile_name != "paper" and local.endpoint.base_url is None:
         local = local.changed(models={role: engine for role, engine in STAND_IN.items() if f"models.{role}" in swept})
-    left = None if cfg.max_usd is None else max(0.0, cfg.max_usd - sum(spent))
-    filled = with_papers(local, backbone["models"], cfg.sweep.get("repeats", 1)).changed(max_usd=left)
+    filled = with_papers(local, backbone["models"], cfg.sweep.get("repeats", 1))
     grid = settings(cfg.sweep["read"])
     rows = [_row(cfg.memory, number, read) for number, read in enumerate(grid)]
-    experiment = assembled(filled, backbone, cfg.sweep["columns"], rows, frozenset(row.name for row in rows))
+    with one_cap(purses):
+        experiment = assembled(filled, backbone, cfg.sweep["columns"], rows, frozenset(row.name for row in rows))
     if experiment is None:
         return 3
     groups = _with_data(experiment.groups)
@@ -103,7 +104,6 @@ def sweep(cfg: Sweeps, swept: Sequence[str], spent: list[float]) -> int:
         for row, read in zip(rows, grid, strict=True)
         for values, missing_share in _lines(experiment, group, row)
     ]
-    spent.append(experiment.models.purse.spent)
     path = experiment.models.results / "sweeps" / f"{cfg.sweep['name']}-{cfg.profile_name}.csv"
     replace_file(path, merged(path.read_text(encoding="utf-8") if path.is_file() else "", lines))
     if outcome := experiment.outcome():
@@ -242,7 +242,7 @@ def _report(experiment: Experiment[Sweeps], path: Path, lines: Sequence[SweepLin
         print(f"{setting} · {line.values['dataset']} {line.values['metric']}: {mean_text(line)}, {values}")
     for text in [*best_lines(lines), *dict.fromkeys(line.values["prompts"] for line in lines)]:
         print(text)
-    print(experiment.capped or f"written: {path}")
+    print(experiment.stopped or f"written: {path}")
     worst = max(line.missing_share for line in lines)
     if worst > limit:
         folders = [models.results / "runs" / line.values["run"] for line in lines]

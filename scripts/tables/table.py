@@ -168,8 +168,7 @@ def _notes(option: Mapping[str, Any], assembled: Experiment[Reproduce]) -> list[
         notes.append(
             f"Errata {cfg.errata}: {len(wrong)} gold answers are known to be wrong. A score above the share of sound ones is marked."
         )
-    stopped = assembled.models.purse.stop or assembled.capped
-    return [*notes, *assembled.choices(), *([stopped] if stopped else [])]
+    return [*notes, *assembled.choices(), *([assembled.stopped] if assembled.stopped else [])]
 
 
 def _row(assembled: Experiment[Reproduce], line: TableRow) -> Row:

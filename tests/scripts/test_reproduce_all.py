@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from eval.files.store import RunError
+from memsys.llm.pricing import next_purse
 from scripts.command import verb
 from scripts.tables import figures, table
 from scripts.tables.everything import everything, make
@@ -110,6 +111,22 @@ def test_a_spending_cap_is_never_shared_out_among_processes(tmp_path: Path, caps
     chosen = ["only=memtree_t5", "processes=2", "profile=smoke", "max_usd=1", f"results={tmp_path}"]
     assert verb("reproduce-all", chosen) == 2
     assert "max_usd holds for one process" in capsys.readouterr().err
+
+
+def test_all_tables_together_spend_no_more_than_the_cap(tmp_path: Path, monkeypatch: Any) -> None:
+    left = []
+
+    def spend(cfg: Any) -> Outcome:
+        purse = next_purse(cfg.max_usd)
+        left.append(round(cfg.max_usd - purse.spent, 2))
+        purse.settle(purse.reserve(0.25), 0.25)
+        return Outcome(0, tmp_path)
+
+    monkeypatch.setattr(table, "make_table", spend)
+    chosen = ["only=memtree_t4", "only=memtree_t5", "profile=smoke", "max_usd=1", f"results={tmp_path}"]
+    assert verb("reproduce-all", chosen) == 0
+    assert left == [1.0, 0.75]
+    assert next_purse(1.0).spent == 0.0
 
 
 @pytest.mark.integration

@@ -22,6 +22,7 @@ from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig, OmegaConf
 
 from eval.report.cell import Counts
+from memsys.llm.pricing import Purse
 from memsys.systems.memtree import MemTree
 from scripts.assembly.datasets import data
 from scripts.assembly.models import build_models
@@ -296,7 +297,7 @@ def test_grids_follow_one_another_and_an_empty_one_is_the_memory_as_it_is() -> N
 # --- money, faults -----------------------------------------------------------------------------------------------------
 
 
-def test_the_cap_is_that_of_all_jobs_together(job: Any, mock: Any) -> None:
+def test_the_cap_is_that_of_all_jobs_together(job: Any, mock: Any, capsys: Any) -> None:
     server, url = mock
     models = [f"models.{role}=gpt-4o-mini" for role in ("memory", "reader", "judge")]
     overrides = [
@@ -309,21 +310,23 @@ def test_the_cap_is_that_of_all_jobs_together(job: Any, mock: Any) -> None:
         "memory=recency",
         "~memory.build.dates",
     ]
-    spent: list[float] = []
+    purses: list[Purse] = []
 
     def run() -> int:
         cfg = job("memtree_threshold", *overrides)
         cfg.sweep.columns = ON_LOCOMO
-        return sweep(cfg, [], spent)
+        return sweep(cfg, [], purses)
 
     assert run() == 0
     assert arrived(server) == 4
-    assert sum(spent) > 0
-    spent.append(5.0)
+    assert purses[-1].spent > 0
+    purses[-1].spent = 5.0
     overrides.append("build.seed=1")
     overrides.append("endpoint.label=elsewhere")
+    capsys.readouterr()
     assert run() == 1
     assert arrived(server) == 4
+    assert "Stopped at max_usd=5: 5.0000 USD spent" in capsys.readouterr().out
 
 
 def test_an_unknown_setting_is_one_line_and_exit_code_2(job: Any, capsys: Any) -> None:
