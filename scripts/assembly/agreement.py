@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from eval.files.store import RunError
@@ -68,7 +68,7 @@ def agreed(
         speed = pace(local.base_url, models.memory.name)
         planned = at_pace(planned, speed, cfg.endpoint.max_output_tokens or 512)
     if cfg.profile_name == "paper" or (models.paid and planned.usd != 0.0):  # None: a price of another model is unknown
-        return confirmed(cfg, planned, models.purse.spent), planned
+        return confirmed(cfg, replace(planned, spent=models.purse.spent)), planned
     print("\n".join([planned.duration.text, *planned.failures]), file=sys.stderr)
     return True, planned
 
@@ -146,18 +146,14 @@ def plan_text(plan: Plan) -> str:
     return "\n".join([*lines, *plan.failures, *plan.detectable, *plan.open])
 
 
-def confirmed(cfg: Settings, plan: Plan, spent: float = 0.0) -> bool:
-    """Print the plan and ask whether to spend it. `yes=true` agrees; without a terminal the answer is no.
-
-    Args:
-        spent: USD that the command has spent already.
-    """
+def confirmed(cfg: Settings, plan: Plan) -> bool:
+    """Print the plan and ask whether to spend it. `yes=true` agrees; without a terminal the answer is no."""
     print(plan_text(plan), flush=True)  # before the line on standard error that mentions it
     if cfg.max_usd is not None and plan.usd is None:
         print("error: max_usd is set, but a price is unknown; the plan above says how to give it", file=sys.stderr)
         return False
-    if cfg.max_usd is not None and plan.usd is not None and plan.usd > cfg.max_usd - spent:
-        already = f", of which {spent:.4f} are spent" if spent else ""
+    if cfg.max_usd is not None and plan.usd is not None and plan.usd > cfg.max_usd - plan.spent:
+        already = f", of which {plan.spent:.4f} are spent" if plan.spent else ""
         print(f"note: the estimate exceeds max_usd={cfg.max_usd}{already}; the run will stop there")
     if cfg.yes:
         return True

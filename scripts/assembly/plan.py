@@ -148,6 +148,8 @@ class Plan:
     """For each data set whose rows are built several times, a line about the gaps that fewer builds could not settle."""
     costs: Mapping[Path, float] = field(default_factory=dict)
     """US dollars of a run, by its folder, without calls of unknown price. Of runs that share a build, the first bears its cost."""
+    spent: float = 0.0
+    """US dollars that the command spent before, under the same cap."""
 
     @property
     def usd(self) -> float | None:
