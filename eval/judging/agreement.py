@@ -106,11 +106,11 @@ def _with_interval(
         return value, None
     gaps = (1.0 - left / by_chance) - value
     error = float(((len(groups) - 1) / len(groups) * (gaps**2).sum()) ** 0.5)
+    grouping = Grouping(homes, np.zeros(len(homes), dtype=int))
     if error < 1e-9 or abs(value) >= 1.0:
-        share = on_effective_number(float(observed), Grouping(homes, np.zeros(len(homes), dtype=int)), None)
+        share = on_effective_number(float(observed), grouping, None)
         return value, Interval(max(-1.0, 1.0 - share.high / float(chance)), 1.0 - share.low / float(chance))
-    freedom = Grouping(homes, np.zeros(len(homes), dtype=int)).freedom
-    half = t_point(freedom) * error / (1.0 - value**2)
+    half = t_point(grouping.freedom) * error / (1.0 - value**2)
     return value, Interval(float(np.tanh(np.arctanh(value) - half)), float(np.tanh(np.arctanh(value) + half)))
 
 

@@ -50,6 +50,11 @@ class Sampling:
         return None if np.isnan(errors[0]) else cls(float(errors[0]), float(freedoms[0]))
 
 
+def effective_number(sizes: np.ndarray) -> float:
+    """Kish's effective number of histories of these sizes; their number where all are equal."""
+    return float(sizes.sum() ** 2 / (sizes**2).sum())
+
+
 @dataclass(frozen=True, eq=False)
 class Grouping:
     """The histories and groups of n questions, and values that depend on them alone."""

@@ -33,6 +33,7 @@ from eval.statistics.intervals import (
     are_scores,
     by_question,
     by_question_in_groups,
+    effective_number,
     independent,
     matched,
     mean_interval,
@@ -301,7 +302,7 @@ def jackknifed(value: float, without: Sequence[float], sizes: Sequence[int]) -> 
     error = float(_delete_one_errors(np.asarray(without)[None] - value)[0]) if size >= ENOUGH_CLUSTERS else np.nan
     if np.isnan(error):
         return Estimate(value, n, None, None, size)
-    freedom = max(1.0, n**2 / sum(own**2 for own in sizes) - 1)
+    freedom = max(1.0, effective_number(np.array(sizes, dtype=float)) - 1)
     half = t_point(freedom, (1 + LEVEL) / 2) * error
     return Estimate(value, n, None, Interval(max(0.0, value - half), min(1.0, value + half)), size)
 

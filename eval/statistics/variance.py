@@ -24,6 +24,7 @@ from itertools import product
 
 import numpy as np
 
+from eval.statistics.intervals import effective_number
 from eval.statistics.power import detectable
 from eval.statistics.stats import ENOUGH_CLUSTERS, Interval, Sampling, t_point
 
@@ -166,23 +167,28 @@ def _intervals(
     count = len(blocks)
     if count < ENOUGH_CLUSTERS:
         return found
+    squares = mean_squares(blocks)
     left = [_variances([*blocks[:place], *blocks[place + 1 :]]) for place in range(count)]
     for part, value in whole.items():
+        if value is None:
+            continue
+        if part in ("history", "build"):
+            for intervals, tail in zip(found, tails, strict=True):
+                intervals[part] = _of_few(blocks, squares, part, value, tail)
+            continue
         others = [other for each in left if (other := each[part]) is not None]
-        if value is None or len(others) < count:
+        if len(others) < count:
             continue
         error = float(((count - 1) / count * ((np.array(others) - value) ** 2).sum()) ** 0.5)
         for intervals, tail in zip(found, tails, strict=True):
             half = t_point(count - 1, 1 - tail) * error
             intervals[part] = Interval(max(0.0, value - half), max(0.0, value + half))
-    for part in ("history", "build"):
-        if (value := whole[part]) is not None:
-            for intervals, tail in zip(found, tails, strict=True):
-                intervals[part] = _of_few(blocks, part, value, tail)
     return found
 
 
-def _of_few(blocks: Sequence[np.ndarray], part: str, value: float, tail: float) -> Interval:
+def _of_few(
+    blocks: Sequence[np.ndarray], squares: Mapping[str, float | None], part: str, value: float, tail: float
+) -> Interval:
     """The modified large-sample interval of Ting et al. (1990), without its cross terms, of the variance of histories or of their builds.
 
     With few histories the estimate is skewed, and a symmetric interval has too little coverage. Each mean square is taken as a multiple of
@@ -193,9 +199,9 @@ def _of_few(blocks: Sequence[np.ndarray], part: str, value: float, tail: float) 
 
     builds, repeats = blocks[0].shape[1:]
     sizes = np.array([len(block) for block in blocks], dtype=float)
-    squares, freedom = mean_squares(blocks), dict[str, float](_freedom(blocks))
+    freedom = dict[str, float](_freedom(blocks))
     # If histories differ in size, large ones count more.
-    effective = float(sizes.sum() ** 2 / (sizes**2).sum())
+    effective = effective_number(sizes)
     freedom |= {"history": effective - 1.0, "build": effective * (builds - 1)}
     size = (sizes.sum() - (sizes**2).sum() / sizes.sum()) / (len(sizes) - 1)
     within, between = 1.0 / (size * builds * repeats), 1.0 / (sizes.mean() * repeats)

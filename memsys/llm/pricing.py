@@ -310,14 +310,14 @@ _purses: ContextVar[list[Purse] | None] = ContextVar("purses", default=None)
 
 
 @contextmanager
-def one_cap(purses: list[Purse] | None = None) -> Iterator[None]:
+def one_cap(purses: list[Purse]) -> Iterator[None]:
     """Let all purses that `next_purse` makes inside the `with` block share one cap, with those of an outer block.
 
     Args:
         purses: the purses of earlier blocks of the same command; new ones are appended.
     """
     outer = _purses.get()
-    token = _purses.set(outer if outer is not None else [] if purses is None else purses)
+    token = _purses.set(purses if outer is None else outer)
     try:
         yield
     finally:

@@ -120,23 +120,22 @@ def waivers(runs: Iterable[Run]) -> tuple[str, ...]:
     for name, record in records.items():
         reasons = "; ".join(f"{promise} ({reason})" for promise, reason in record.waived.items())
         lines += [f"Waived for {name}: {reasons}."] if reasons else []
+    reports = [(run, _memory_reports(run)) for run in made]
     bare = dict.fromkeys(
         run.name
-        for run in made
-        if run.record.waived
-        and any((report.get("abilities") or {}).get("sandbox") == "none" for report in _memory_reports(run))
+        for run, own in reports
+        if run.record.waived and any((report.get("abilities") or {}).get("sandbox") == "none" for report in own)
     )
     if bare:
         rights = "they had the user's rights, could read the user's files and reach the network; only Python's own connections were refused"
         lines.append(f"NO SANDBOX: {', '.join(bare)}: {rights}.")
-    return (*lines, *(line for run in made for line in _failed_steps(run)))
+    return (*lines, *(line for run, own in reports for line in _failed_steps(run.name, own)))
 
 
-def _failed_steps(run: Run) -> Iterator[str]:
-    reports = _memory_reports(run)
+def _failed_steps(name: str, reports: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     for step in ("report", "close"):
         if errors := [str(report[f"{step} failed"]) for report in reports if f"{step} failed" in report]:
-            where = f"{step}() of {run.name} in {len(errors)} of {counted(len(reports), 'history')}"
+            where = f"{step}() of {name} in {len(errors)} of {counted(len(reports), 'history')}"
             yield f"FAILED after the answers, which stand: {where}: {errors[0]}; errors.log of the run has the place."
 
 
