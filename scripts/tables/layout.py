@@ -168,7 +168,7 @@ def restriction(
         parts.append(("rows", [line.name for line in read_lines_of(table, None)]))
     if "columns" in changed:
         parts.append(("groups", [group_name(column) for column in table["columns"]]))
-    return "".join(f"-{part}-{_brief(names)}" for part, names in parts if names is not None)
+    return "".join(f"-{part}-{joined(names)}" for part, names in parts if names is not None)
 
 
 def variation(cfg: Chosen) -> str:
@@ -182,10 +182,10 @@ def variation(cfg: Chosen) -> str:
     chosen = [*dict(cfg.models).values(), cfg.local.model]
     named = [str(name).rpartition("/")[2] for name in chosen if name is not None]
     models = [name for name in dict.fromkeys(named) if name != usual["local"]["model"]]
-    return "".join(f"-{part}-{_brief(values)}" for part, values in [*parts, *([("models", models)] if models else [])])
+    return "".join(f"-{part}-{joined(values)}" for part, values in [*parts, *([("models", models)] if models else [])])
 
 
-def _brief(names: Sequence[str]) -> str:
+def joined(names: Sequence[str]) -> str:
     """Names joined for a file name; a long list becomes its length and a hash."""
     text = "+".join(sub(r"[^\w.=-]+", "_", name) for name in names)
     return text if len(text) <= 60 else f"{len(names)}_{sha256(text.encode()).hexdigest()[:8]}"

@@ -33,7 +33,19 @@ from scripts.setup.progress import progress_line
 from scripts.tables.captions import caption, evidence_lines, prompts_line, unfitted, usage_note, waivers
 from scripts.tables.experiments import Outcome, experiment
 from scripts.tables.grid import NO_MEMORY, Experiment, all_prompts, other_data, why_not_comparable, with_our_judge
-from scripts.tables.layout import TableRow, cells_of, primary_of, published_files, restriction, variation, wanted_rows
+from scripts.tables.layout import (
+    TableRow,
+    cells_of,
+    group_name,
+    joined,
+    primary_of,
+    published_files,
+    read_lines_of,
+    restriction,
+    variation,
+    wanted_columns,
+    wanted_rows,
+)
 
 if TYPE_CHECKING:
     from scripts.settings.schema import Reproduce
@@ -41,16 +53,12 @@ if TYPE_CHECKING:
 
 def make_table(cfg: Reproduce) -> Outcome:
     """Run what is missing, score, print, and write `<results>/tables/<name>-<profile>.md`, `.csv`, `.tex` and `.json`."""
-    option, varied = cfg.table, variation(cfg)
+    option = cfg.table
     assembled = experiment(cfg, option)
     if assembled is None:
         return Outcome(3)
-    cfg = assembled.cfg
+    stem, cfg = _stem(cfg), assembled.cfg
     table = _table(option, assembled)
-    name = "-".join([option["name"], *([cfg.backbone] if cfg.backbone else []), cfg.profile_name]) + varied
-    columns = None if cfg.columns is None else [group.name for group in assembled.groups]
-    stem = f"{name}{restriction(option, load_option('table', option['name']), cfg.only, columns)}"
-    stem += "-unguessable" if cfg.guessable == "exclude" else ""
     file = assembled.models.results / "tables" / f"{stem}.md"
     if cfg.guessable != "keep":
         replace_file(file.with_suffix(".guessable.csv"), csv_text([FIELDS, *_guessable_lines(assembled)]))
@@ -79,7 +87,7 @@ def finished_table(name: str, settings: Sequence[str]) -> tuple[Table, Path]:
         RunError: a setting is refused, all data sets are missing, or no row has a number.
     """
     cfg = composed("reproduce", [f"table={name}", *settings, "replay=true", "yes=true"])
-    wanted, option, varied = cfg.only, cfg.table, variation(cfg)
+    wanted, option, stem = cfg.only, cfg.table, _stem(cfg)
     assembled = experiment(cfg.changed(only=[]), option, run=False)  # no row is scored
     assert assembled is not None, "nothing is run, so there is no plan to decline"
     cfg = assembled.cfg
@@ -94,8 +102,24 @@ def finished_table(name: str, settings: Sequence[str]) -> tuple[Table, Path]:
     if any(group.dataset is not None and group.dataset.cut for group in assembled.groups):
         cut = f"SUBSET: data.size={cfg.data.size}, data.max_cases={cfg.data.max_cases}, seed {cfg.data.seed}; not the whole data set."
         table = replace(table, caption=(cut, *table.caption))
-    stem = "-".join([name, *([cfg.backbone] if cfg.backbone else []), cfg.profile_name]) + varied
     return table, assembled.models.results / "tables" / stem
+
+
+def _stem(cfg: Reproduce) -> str:
+    """Name of a table's files: other data, models, rows, columns, questions or corrections than the table's own replace no file of theirs.
+
+    Args:
+        cfg: the settings of the command, before models are filled in.
+    """
+    option = cfg.table
+    name = "-".join([option["name"], *([cfg.backbone] if cfg.backbone else []), cfg.profile_name]) + variation(cfg)
+    only = wanted_rows(option, read_lines_of(option, cfg.backbone), cfg.only)
+    columns = None if cfg.columns is None else [group_name(group) for group in wanted_columns(option, cfg.columns)]
+    full = load_option("table", option["name"])
+    name += restriction(option, full, None if only is None else sorted(only), columns)
+    name += "-unguessable" if cfg.guessable == "exclude" else ""
+    name += f"-errata-{joined([Path(cfg.errata).stem])}" if cfg.errata else ""
+    return name + ("-corrected" if cfg.judge.corrected else "")
 
 
 def _table(option: Mapping[str, Any], assembled: Experiment[Reproduce]) -> Table:

@@ -79,6 +79,8 @@ def test_a_table_marks_the_cells_above_their_ceiling_and_no_other(
     )
     assert f"ABOVE ITS CEILING {1 - len(wrong) / len(values):.3f}" in bm25
     assert "CEILING" not in nothing
+    plain, marked = sorted((tmp_path / "tables").glob("*.md"), key=lambda file: len(file.name))
+    assert marked.stem == f"{plain.stem}-errata-mine", "the table without errata is kept"
     errata.write_text("case,question,gold\nnone,none,\n")
     assert reproduce(composed("reproduce", [*settings, f"errata={errata}"])) == 2
     assert "names no question of this table" in capsys.readouterr().err

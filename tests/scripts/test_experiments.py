@@ -488,8 +488,9 @@ def test_a_finished_table_has_the_rows_and_numbers_of_reproduce(experiment: Any,
     small = ["columns=[locomo]", "data.size=2", "data.max_cases=1"]
     own = [*small, "table.others=[gold_evidence]", "only=[gold_evidence]"]
     assert reproduce(experiment("table=segtreemem_t4", *own, name="reproduce")) == 0
-    table, _ = finished_table("segtreemem_t4", [*own, f"results={tmp_path}"])
+    table, stem = finished_table("segtreemem_t4", [*own, f"results={tmp_path}"])
     assert [row.name for row in table.rows] == ["gold_evidence"], "a row that only this command has"
+    assert Path(f"{stem}.md").is_file(), "the table of these rows and columns, and not the whole one, gives its name"
     counts = [*small, "only=[segtree_batch]"]
     assert reproduce(experiment("table=segtreemem_t9", *counts, name="reproduce")) == 0
     table, _ = finished_table("segtreemem_t9", [*counts, f"results={tmp_path}"])
