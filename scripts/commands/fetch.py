@@ -17,7 +17,8 @@ from scripts.answers.manifest import FOLDER, Claim, claims, located
 from scripts.answers.parsing import GZIP, unpacked
 from scripts.settings.checking import nearest
 from scripts.setup.arguments import verb_parser
-from scripts.setup.downloads import download_names, entries_to_download, set_names
+from scripts.setup.downloads import NoDownload, download_names, entries_to_download
+from scripts.setup.options import options
 
 GROUP = "data"
 
@@ -33,7 +34,7 @@ def main(arguments: Sequence[str]) -> int:
         known = ", ".join(download_names())
         raise RunError(f"no data set called {args.set!r}{nearest(args.set, download_names())}; there are: {known}")
     failed, unreachable = 0, dict[str, None]()
-    for name in set_names() if args.set == "all" else [args.set]:
+    for name in options("dataset") if args.set == "all" else [args.set]:
         try:
             for entry in entries_to_download(name):
                 print(download(entry, data_root(args.data), unpinned=args.unpinned))
@@ -41,7 +42,7 @@ def main(arguments: Sequence[str]) -> int:
             unreachable[str(error)] = None
         except DataError as error:
             print(error, file=sys.stderr)
-            failed = 1
+            failed |= args.set != "all" or not isinstance(error, NoDownload)
         if name == "answers":
             lines, gone = fetch_claims(data_root(args.data))
             said = [line for line in gone if line not in unreachable]

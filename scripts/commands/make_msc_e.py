@@ -50,7 +50,8 @@ from memsys.llm.protocol import LLM, Completion, ModelError, Request
 from memsys.prompts import Prompts
 from memsys.tokens import count_tokens
 from scripts.setup.arguments import amount, verb_parser, whole
-from scripts.setup.downloads import loader, read_set
+from scripts.setup.downloads import loader
+from scripts.setup.options import load_option
 
 GROUP = "data"
 
@@ -388,7 +389,7 @@ def main(arguments: Sequence[str]) -> int:
         )
     from scripts.setup.progress import progress_line
 
-    msc = read_set("msc")
+    msc = load_option("dataset", "msc")
     located = locate(msc, real=args.data is not None, root=args.data, unpinned=args.unpinned)
     cases = loader(msc)(located.source.path)
     prompts = Prompts(args.prompts_dir)

@@ -7,44 +7,29 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from data_loaders.schema import Case, DataError
 from data_loaders.source import Entry, entries_for, manifest
-
-DATASETS = Path(__file__).resolve().parents[2] / "conf" / "dataset"
-
-
-def set_names() -> list[str]:
-    """Names of the data sets that have a configuration, sorted."""
-    return sorted(path.stem for path in DATASETS.glob("*.yaml"))
+from scripts.setup.options import load_option, options
 
 
-def read_set(name: str) -> dict[str, Any]:
-    """Read the configuration of a data set.
-
-    Raises:
-        DataError: there is no data set of this name.
-    """
-    if name not in set_names():
-        raise DataError(f"data set: expected one of {', '.join(set_names())}, found {name!r}")
-    settings: dict[str, Any] = yaml.safe_load((DATASETS / f"{name}.yaml").read_text(encoding="utf-8"))
-    return settings
+class NoDownload(DataError):
+    """The files of a data set have no public address."""
 
 
 def download_names() -> list[str]:
     """Every name that `entries_to_download` accepts: data sets and the manifest's own names, sorted."""
-    return sorted({*set_names(), *(entry.dataset for entry in manifest().values())})
+    return sorted({*options("dataset"), *(entry.dataset for entry in manifest().values())})
 
 
 def entries_to_download(name: str) -> tuple[Entry, ...]:
     """Manifest entries to download for a data set, named by its configuration or by the manifest.
 
     Raises:
-        DataError: the name is unknown, or none of its files can be downloaded.
+        NoDownload: none of its files can be downloaded.
+        DataError: the name is unknown.
     """
-    if name in set_names():
-        settings = read_set(name)
+    if name in options("dataset"):
+        settings = load_option("dataset", name)
         files = [settings["file"], *settings.get("also", [])]
     else:
         files = [file for file, entry in manifest().items() if entry.dataset == name]
@@ -52,7 +37,7 @@ def entries_to_download(name: str) -> tuple[Entry, ...]:
             raise DataError(f"data set: expected one of {', '.join(download_names())}, found {name!r}")
     entries = dict.fromkeys(entry for file in files for entry in entries_for(file))
     if not entries:
-        raise DataError(
+        raise NoDownload(
             f"{name}: no public download is known for {', '.join(files)}; put them below the data root yourself"
         )
     return tuple(entries)

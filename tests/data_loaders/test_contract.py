@@ -42,13 +42,12 @@ from memsys.tokens import count_tokens
 from scripts.assembly.runs import builder, reader
 from scripts.assembly.scorers import metrics
 from scripts.commands.data import loader
-from scripts.setup.downloads import read_set, set_names
-from scripts.setup.options import load_option
+from scripts.setup.options import load_option, options
 from tests.scripts.commands import run_single
 
 ROOT = Path(__file__).resolve().parents[2]
 SAMPLES = ROOT / "data_loaders" / "samples"
-SETS: Mapping[str, dict[str, Any]] = {name: read_set(name) for name in set_names()}
+SETS: Mapping[str, dict[str, Any]] = {name: load_option("dataset", name) for name in options("dataset")}
 ASKING = [name for name in SETS if name != "msc"]
 """The sets that have questions."""
 LARGE = 40_000_000

@@ -14,8 +14,8 @@ from data_loaders.source import sample
 from scripts.assembly import datasets
 from scripts.assembly.datasets import data
 from scripts.command import verb
-from scripts.setup.downloads import read_set, set_names
 from scripts.setup.launch import composed
+from scripts.setup.options import load_option, options
 
 SAMPLE = sample("halumem.jsonl").path
 NEW = {
@@ -34,7 +34,7 @@ def held(root: Path, sessions: int = 2) -> Path:
 def note(published: dict[str, int], *settings: str, root: Path | None = None) -> str:
     where = ["data.source=real", f"data.root={root}", "data.unpinned=true"] if root else []
     cfg = composed("config", ["dataset=halumem", "memory=bm25", *where, *settings])
-    return data(cfg.data, {**read_set("halumem"), "published": published}).note()
+    return data(cfg.data, {**load_option("dataset", "halumem"), "published": published}).note()
 
 
 def test_counts_are_named_and_those_that_differ_are_printed_with_both_numbers() -> None:
@@ -63,7 +63,7 @@ def test_the_whole_file_is_counted_only_for_a_caption(tmp_path: Path, monkeypatc
     cfg = composed(
         "config", ["dataset=halumem", "memory=bm25", "data.source=real", f"data.root={root}", "data.unpinned=true"]
     )
-    loaded = data(cfg.data, read_set("halumem"))
+    loaded = data(cfg.data, load_option("dataset", "halumem"))
     assert counted == []
     assert loaded.note() == loaded.note()
     assert counted == [2]  # histories of the file, counted once
@@ -78,7 +78,7 @@ def test_the_data_command_says_what_differs(tmp_path: Path, capsys: pytest.Captu
 
 @pytest.mark.slow
 def test_every_untested_set_is_marked_in_the_list_and_no_other(capsys: pytest.CaptureFixture[str]) -> None:
-    assert {name for name in set_names() if read_set(name).get("untested")} == NEW
+    assert {name for name in options("dataset") if load_option("dataset", name).get("untested")} == NEW
     assert verb("list", ["datasets"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert {line.split()[0] for line in lines if UNTESTED in line} == NEW
@@ -86,7 +86,7 @@ def test_every_untested_set_is_marked_in_the_list_and_no_other(capsys: pytest.Ca
 
 def test_published_counts_of_a_set_add_up() -> None:
     for name in NEW:
-        published: dict[str, Any] = read_set(name)["published"]
+        published: dict[str, Any] = load_option("dataset", name)["published"]
         kinds = [
             count for key, count in published.items() if key not in ("histories", "sessions", "turns", "questions")
         ]

@@ -25,7 +25,7 @@ from data_loaders.schema import DataError
 from data_loaders.source import Archive, Entry, Hub, entries_for, file_sha256, find, locate, manifest, sample
 from scripts.command import verb
 from scripts.setup import downloads
-from scripts.setup.downloads import read_set
+from scripts.setup.options import load_option
 
 CONTENT = bytes(range(256)) * 4000
 SUM = hashlib.sha256(CONTENT).hexdigest()
@@ -251,7 +251,7 @@ def test_a_server_that_cannot_be_reached_is_one_sentence_at_the_end_for_all_its_
     tmp_path: Path, known: dict[str, Entry], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(downloads, "manifest", lambda: known)
-    monkeypatch.setattr("scripts.commands.fetch.set_names", lambda: ["one", "two"])
+    monkeypatch.setattr("scripts.commands.fetch.options", lambda group: ["one", "two"])
     for name in ("one", "two"):
         known[f"set/{name}"] = entry(f"set/{name}", dataset=name, url="http://127.0.0.1:9/a")
     monkeypatch.setattr("scripts.commands.fetch.entries_to_download", lambda name: [known[f"set/{name}"]])
@@ -259,6 +259,15 @@ def test_a_server_that_cannot_be_reached_is_one_sentence_at_the_end_for_all_its_
     *licences, last = capsys.readouterr().err.strip().splitlines()
     assert all("licence" in line for line in licences)
     assert re.fullmatch(r"error: 127\.0\.0\.1 cannot be reached \(.*\); once it can, run the same command again", last)
+
+
+def test_a_set_without_a_public_address_fails_by_name_and_not_among_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("scripts.commands.fetch.options", lambda group: ["jsonl"])
+    for name, code in (("all", 0), ("jsonl", 1)):
+        assert verb("fetch", [name, "--data", str(tmp_path)]) == code
+        assert capsys.readouterr().err.startswith("jsonl: no public download is known for own.jsonl")
 
 
 def test_a_broken_download_is_resumed_where_it_broke_off(
@@ -577,7 +586,7 @@ def written(path: Path) -> Path:
 
 
 def test_what_a_data_set_takes_instead_is_taken_only_while_the_official_file_is_missing(tmp_path: Path) -> None:
-    settings = read_set("longmemeval_mab")
+    settings = load_option("dataset", "longmemeval_mab")
     with pytest.raises(DataError, match=re.escape(settings["file"])):
         locate(settings, root=tmp_path, unpinned=True)
     part = written(tmp_path / settings["instead"]["file"])
@@ -588,7 +597,7 @@ def test_what_a_data_set_takes_instead_is_taken_only_while_the_official_file_is_
 
 
 def test_what_is_taken_instead_may_need_other_choices_of_the_loader(tmp_path: Path) -> None:
-    settings = read_set("multihop_rag")
+    settings = load_option("dataset", "multihop_rag")
     written(tmp_path / "multihop_rag" / "corpus.surrogate.json")
     assert locate(settings, root=tmp_path, unpinned=True).choices["corpus"] == "corpus.surrogate.json"
     written(tmp_path / "multihop_rag" / "corpus.json")
@@ -606,7 +615,7 @@ def test_a_missing_file_beside_the_data_is_an_error(tmp_path: Path) -> None:
 
 def test_the_data_report_counts_what_is_taken_instead(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """It used to ask for the official file, although every experiment took what stands in for it."""
-    settings = read_set("quality_open")
+    settings = load_option("dataset", "quality_open")
     part = tmp_path / settings["instead"]["file"]
     part.parent.mkdir(parents=True)
     shutil.copy(sample(settings["sample"]).path, part)
@@ -617,7 +626,7 @@ def test_the_data_report_counts_what_is_taken_instead(tmp_path: Path, capsys: py
 def test_the_data_report_ends_with_one_line_on_a_damaged_file(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    settings = read_set("locomo_sound")
+    settings = load_option("dataset", "locomo_sound")
     shipped = sample(settings["sample"]).path
     target = tmp_path / settings["file"]
     shutil.copytree(shipped.parent / "audit", target.parent / "audit")

@@ -19,7 +19,7 @@ from eval.judging.answer_forms import (
 )
 from eval.judging.judge_probes import ORDER, REFUSAL, Probe, probes
 from scripts.commands.data import loader
-from scripts.setup.downloads import read_set, set_names
+from scripts.setup.options import load_option, options
 
 CASE = Case(
     "c1",
@@ -125,9 +125,9 @@ def test_a_gold_that_describes_a_reply_gives_wrong_probes_only() -> None:
     assert not [probe for probe in of("q7").values() if probe.right]
 
 
-@pytest.mark.parametrize("name", [name for name in set_names() if name != "msc"])
+@pytest.mark.parametrize("name", [name for name in options("dataset") if name != "msc"])
 def test_every_data_set_gives_right_and_near_wrong_probes_and_no_wrong_one_is_the_gold(name: str) -> None:
-    option = read_set(name)
+    option = load_option("dataset", name)
     made = list(probes(list(loader(option)(sample(option["sample"]).path))))
     kinds = {probe.kind for probe in made}
     assert {
