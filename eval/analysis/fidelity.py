@@ -113,6 +113,8 @@ def _read(folder: Path) -> _Run:
     for case in RunFolder(folder).cases():
         items = read_items(case)
         for prediction in read_predictions(case).values():
+            if prediction.outcome == "error":  # what a failed read would have recalled is unknown
+                continue
             place = prediction.case_id, prediction.question_id
             shown = [items[key] for key in prediction.items]
             recalls[place] = {"items": shown, "answer": prediction.answer}

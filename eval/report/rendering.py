@@ -44,7 +44,7 @@ _TAG = re.compile(r"(?<!\\)<(?=[A-Za-z/!?])")
 
 def number(value: float | None, digits: int = 3) -> str:
     """A number as text; `–` for None."""
-    return "–" if value is None else f"{value:.{digits}f}"
+    return "–" if value is None else f"{value:z.{digits}f}"
 
 
 def span(interval: Interval | None, brackets: Sequence[str] = "[]", digits: int = 3) -> str:

@@ -48,7 +48,7 @@ def rendered(
     lines = [f"## {titles[0]} and {titles[1]} on {answers[0].dataset.title}", "", *caption_lines, ""]
     lines += ["Differences are first minus second, paired, with 95 % intervals by unit or question.", ""]
     for head, gaps in (("Per unit", result.per_unit), ("Per question", result.per_question)):
-        lines += [grid([head, *titles, "difference"], map(_gap_row, gaps)), ""]
+        lines += [grid([head, *titles, "difference", "n"], map(_gap_row, gaps)), ""]
     lines += [grid(["Agreement", "share", "n"], map(_overlap_row, result.overlaps)), ""]
     scores = [[name, in_words(compare(scored[0], scored[1], name))] for name in scored[0].cells]
     lines += [grid(["Scores", "difference"], scores), ""]
@@ -59,7 +59,7 @@ def rendered(
 
 def _gap_row(row: Compared) -> list[str]:
     gap = f"{row.gap.mean:+.3f} {span(row.gap.by_question)}".strip()
-    return [row.what, number(row.first), number(row.second), gap]
+    return [row.what, number(row.first), number(row.second), gap, str(row.gap.n)]
 
 
 def _overlap_row(overlap: Overlap) -> list[str]:

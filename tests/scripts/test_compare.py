@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from eval.analysis.fidelity import compared
 from eval.files.store import RunError
 from scripts.command import verb
 from scripts.commands import compare, completion
@@ -163,5 +165,13 @@ def test_counts_that_never_differ_have_no_interval_of_a_share(tmp_path: Path) ->
     assert verb("fidelity", names) == 0
     (page,) = (tmp_path / "fidelity").glob("*.md")
     said = page.read_text(encoding="utf-8")
-    assert "| embedding tokens | 0.000 | 0.000 | +0.000 |" in said
+    assert "| embedding tokens | 0.000 | 0.000 | +0.000 | 12 |" in said
     assert re.search(r"\| tokens recalled \| .* \[", said)
+    folders = [next((tmp_path / "runs" / "locomo").glob(f"{name}-*")) for name in names[:2]]
+    (failed, *_) = sorted(folders[0].glob("cases/*/predictions.jsonl"))
+    first, *others = failed.read_text(encoding="utf-8").splitlines()
+    broken = {**json.loads(first), "outcome": "error", "items": [], "scores": [], "answer": ""}
+    failed.write_text("\n".join([json.dumps(broken), *others, ""]), encoding="utf-8")
+    assert {row.gap.n for row in compared(*folders, 10).per_question} == {11}, (
+        "a failed read recalled nothing that is known"
+    )
