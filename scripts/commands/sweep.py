@@ -21,10 +21,10 @@ PURSES: list[Any] = []
 
 
 def main(cfg: Sweeps) -> int:
-    """Run one job of the sweep; return its exit code. A code above 1 ends the command: later jobs would fail for the same reason."""
+    """Run one job of the sweep; return its exit code. A code above 1, or a reached cap, ends the command: no later job could do more."""
     from scripts.tables.sweep import sweep, swept_settings
 
     code = sweep(cfg, swept_settings(), PURSES)
-    if code > 1:
+    if code > 1 or PURSES[-1].stop:
         sys.exit(code)
     return code

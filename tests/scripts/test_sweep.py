@@ -27,6 +27,7 @@ from memsys.systems.memtree import MemTree
 from scripts.assembly.datasets import data
 from scripts.assembly.models import build_models
 from scripts.assembly.runs import memory_run, reader
+from scripts.commands import sweep as command_of_sweep
 from scripts.mock.endpoint import Mock, application
 from scripts.settings.checking import checked
 from scripts.setup.options import load_option, options
@@ -297,7 +298,9 @@ def test_grids_follow_one_another_and_an_empty_one_is_the_memory_as_it_is() -> N
 # --- money, faults -----------------------------------------------------------------------------------------------------
 
 
-def test_the_cap_is_that_of_all_jobs_together(job: Any, mock: Any, capsys: Any) -> None:
+def test_the_cap_is_that_of_all_jobs_together(
+    job: Any, mock: Any, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     server, url = mock
     models = [f"models.{role}=gpt-4o-mini" for role in ("memory", "reader", "judge")]
     overrides = [
@@ -327,6 +330,12 @@ def test_the_cap_is_that_of_all_jobs_together(job: Any, mock: Any, capsys: Any) 
     assert run() == 1
     assert arrived(server) == 4
     assert "Stopped at max_usd=5: 5.0000 USD spent" in capsys.readouterr().out
+    monkeypatch.setattr("scripts.commands.sweep.PURSES", purses)
+    monkeypatch.setattr("scripts.tables.sweep.swept_settings", tuple)
+    cfg = job("memtree_threshold", *overrides)
+    cfg.sweep.columns = ON_LOCOMO
+    with pytest.raises(SystemExit, match="1"):  # Hydra starts no further job
+        command_of_sweep.main(checked(cfg, "sweep"))
 
 
 def test_an_unknown_setting_is_one_line_and_exit_code_2(job: Any, capsys: Any) -> None:
