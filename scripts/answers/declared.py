@@ -102,6 +102,8 @@ class Contents:
     """Irregularities by kind."""
     listed: list[str] = field(default_factory=list)
     """The first of each kind, with their places."""
+    fields_of_answers: int = 0
+    """Number of records with a field for the answer, empty or not."""
 
     def note(self, kind: str, place: str, said: str = "") -> None:
         """Count an irregularity, and list it unless there are many of its kind."""
@@ -283,6 +285,7 @@ def _read(contents: Contents, form: Form, chosen: Mapping[str, str], spot: _Spot
         contents.note("record whose text is no text", spot.place)
         return
     missing = stored["answer"] is None or isinstance(stored["answer"], dict)
+    contents.fields_of_answers += any(place.partition(".")[0] in spot.record for place in form.fields["answer"])
     outcome, error = _outcome(stored, text, missing)
     if outcome == "answered" and not text.strip():
         contents.note("blank answer", spot.place)

@@ -25,6 +25,11 @@ class Reading:
     contents: Contents
     matched: Matched
 
+    @property
+    def golds_are_right(self) -> bool:
+        """Whether most of the golds that the form reads are the data set's."""
+        return 2 * len(self.matched.other_gold) < self.matched.golds
+
 
 def read_answers(questions: Questions, path: Path, wanted: str | None = None) -> Reading:
     """Read a file, a folder of files that belong together, or a run folder.
@@ -73,11 +78,25 @@ def best_reading(
             continue
         readings.append(Reading(name, digest(files), form, contents, match(contents.answers, questions)))
     if readings:
-        return max(readings, key=_worth)
+        return max([each for each in readings if not _reads_golds(each, readings)] or readings, key=_worth)
     if wanted:
         raise DataError(refused[0])
     about = "; ".join(f"{form.name}: {form.about}" for form in known.values())
     raise RunError(f"{name}: none of {len(known)} forms reads it; forms: {about}")
+
+
+def _reads_golds(reading: Reading, others: Sequence[Reading]) -> bool:
+    """Whether another form reads these answers as the data set's golds, from records with a field for the answer, empty or not.
+
+    A form that reads the golds elsewhere is right: its system answers in the words of the golds.
+    """
+    texts = [answer.answer for answer in reading.contents.answers]
+    return not reading.golds_are_right and any(
+        other.contents.fields_of_answers
+        and other.golds_are_right
+        and [answer.gold for answer in other.contents.answers] == texts
+        for other in others
+    )
 
 
 def _worth(reading: Reading) -> tuple[bool, int, bool, int, int, int]:
@@ -91,7 +110,7 @@ def _worth(reading: Reading) -> tuple[bool, int, bool, int, int, int]:
     texts = sum(bool(answer.answer.strip()) for answer in answers)
     verdicts = sum(_is_verdict(answer.grade("judge")) for answer in answers)
     joined, right = len(answers) - len(matched.without_question), matched.golds - len(matched.other_gold)
-    return texts > 0, joined, 2 * right > matched.golds, texts, right, verdicts
+    return texts > 0, joined, reading.golds_are_right, texts, right, verdicts
 
 
 def _is_verdict(grade: float | None) -> bool:

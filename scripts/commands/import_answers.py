@@ -2,7 +2,8 @@
 
 Reads every form of conf/claims/forms.yaml, our own predictions and run folders among them, and folders of files that belong together.
 The answers are joined with the data set by conversation and question, and become a run like any other, with every lexical metric, their
-own grades next to ours, intervals, and the verbs `runs` and `inspect`. Answers that cannot be joined are listed; the exit code is then 1.
+own grades next to ours, intervals, and the verbs `runs` and `inspect`. Answers that cannot be joined are listed. The exit code is then 1,
+and also when no answer could be scored.
 
 `as=` names the run. `format=` names the form, with options as in `format=cutoffs:cutoff=top_50`; the default is the form that reads most.
 `title=`, `by=`, `licence=` and `source=` give facts that the file lacks. Real data are the default;
@@ -61,7 +62,8 @@ def main(arguments: Sequence[str]) -> int:
     print("\n".join([*_score_lines(table), "", *_joined_lines(facts)]))
     print(f"run folder: {answers.folder}")
     print(f"written: {file} (with categories and costs)")
-    return 1 if facts["mismatches"] else 0
+    answered = any(cell.scores for cell in table.rows[0].cells if isinstance(cell, Cell))
+    return 0 if answered and not facts["mismatches"] else 1
 
 
 def _score_lines(table: Table) -> list[str]:

@@ -288,6 +288,9 @@ def test_the_command_lists_mismatches_and_says_so_by_its_exit_code(
     assert re.search(r"F1 \(Mem0 sets\), categories 1-4 +0\.333", printed)
     assert main([str(mem0_file(tmp_path, mem0_record("Who?", "x"))), *settings]) == 1
     assert "not joined: mem0.json[0][0] 'Who?': no question of this text" in capsys.readouterr().out
+    unanswered = [{**mem0_record(question, ""), "response": None} for question in QUESTIONS]
+    assert main([str(saved(tmp_path / "none.json", {"0": unanswered})), *settings]) == 1
+    assert "none.json[0][0]: missing answer" in capsys.readouterr().out
     assert main([str(mem0_file(tmp_path)), "dataset=locomo"]) == 2
     assert "as= is missing" in capsys.readouterr().err
 
