@@ -84,6 +84,16 @@ class Matched:
     golds: int = 0
     """Number of joined answers that have a gold."""
 
+    @property
+    def only_golds(self) -> list[str]:
+        """A warning if no gold was read and every answer is its question's gold: the field that was read may hold the golds; else empty."""
+        same = [asked.is_gold(answer.answer) for asked, answer in self.pairs if asked.answerable]
+        if self.golds or len(same) < 2 or not all(same):
+            return []
+        return [
+            f"each of {len(same)} answers is the data set's gold, word for word; the system's may be in another field"
+        ]
+
 
 def own_questions(answers: Sequence[Answer]) -> list[tuple[Asked, Answer]]:
     """Each answer with the question, gold and category of its own file, for data sets whose questions are not available."""

@@ -77,6 +77,7 @@ def report(reading: Reading, questions: Questions) -> tuple[list[str], list[str]
         lacking.append(f"one answer a question: {len(matched.duplicates)} are duplicates")
     if matched.golds and len(matched.other_gold) > matched.golds / 100:
         lacking.append(f"the data set's gold: {len(matched.other_gold)} of {matched.golds} differ")
+    lacking += [f"the system's answers: {warning}" for warning in matched.only_golds]
     empty = contents.counts["missing answer"] + contents.counts["blank answer"]
     lacking += [f"the text of {counted(empty, 'answer')}"] if empty else []
     errors = contents.counts["judge error"]

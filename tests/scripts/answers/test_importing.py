@@ -291,6 +291,11 @@ def test_the_command_lists_mismatches_and_says_so_by_its_exit_code(
     unanswered = [{**mem0_record(question, ""), "response": None} for question in QUESTIONS]
     assert main([str(saved(tmp_path / "none.json", {"0": unanswered})), *settings]) == 1
     assert "none.json[0][0]: missing answer" in capsys.readouterr().out
+    golds = [
+        {"question": question, "answer": str(gold), "said": "Brioche"} for question, (gold, _) in QUESTIONS.items()
+    ]
+    assert main([str(saved(tmp_path / "golds.json", {"0": golds})), *settings]) == 0
+    assert "joined, but: each of 3 answers is the data set's gold, word for word" in capsys.readouterr().out
     assert main([str(mem0_file(tmp_path)), "dataset=locomo"]) == 2
     assert "as= is missing" in capsys.readouterr().err
 
