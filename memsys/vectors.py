@@ -38,13 +38,22 @@ class Vectors:
         self.matrix[index] = vector
 
     def similarities(self, query: np.ndarray) -> np.ndarray:
-        """Cosine similarity of the query, float32 [d], with every row; float32 [n]."""
-        return self.matrix @ query if self._count else np.empty(0, dtype=np.float32)
+        """Cosine similarity of the query, float32 [d], with every row; float32 [n]. Equal rows have equal similarities."""
+        return similarities(self.matrix, query) if self._count else np.empty(0, dtype=np.float32)
 
     def top(self, query: np.ndarray, k: int) -> list[tuple[int, float]]:
         """The `k` rows most similar to the query, float32 [d], as (index, cosine), best first."""
         similarities = self.similarities(query)
         return [(index, float(similarities[index])) for index in best(similarities, k)]
+
+
+def similarities(rows: np.ndarray, query: np.ndarray) -> np.ndarray:
+    """Cosine similarity of a unit vector [d] with unit vectors [n, d]; [n].
+
+    Equal rows have equal similarities; those of a matrix product may differ in the last digit, because it adds up in blocks of rows.
+    """
+    products: np.ndarray = np.vecdot(rows, query)
+    return products
 
 
 def best(scores: np.ndarray | Sequence[float], k: int) -> list[int]:

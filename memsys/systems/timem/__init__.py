@@ -65,7 +65,7 @@ from memsys.settings import NotNegative, Positive, Settings
 from memsys.systems.timem.scores import fused, lexical, words
 from memsys.systems.timem.tree import STEPS, Node, Span, Tree, View, calendar, ends, midnight, period
 from memsys.tokens import truncate
-from memsys.vectors import best
+from memsys.vectors import best, similarities
 
 SCOPES = ("simple", "hybrid", "complex")
 BUDGETS: Mapping[str, Mapping[str, Sequence[int]]] = {
@@ -287,8 +287,8 @@ class TiMem(MemorySystem):
             return Recall(())
         plan = self._plan(question.text)
         query = self.embedder.embed([question.text], query=True)[0]
-        # Rounded, so that equal texts tie, independent of the order of floating-point additions.
-        cosines = np.round((view.matrix @ query).astype(np.float64), 6)
+        # Rounded, so that the order of floating-point additions decides no comparison.
+        cosines = np.round(similarities(view.matrix, query).astype(np.float64), 6)
         keywords = lexical([view.nodes[index].words for index in pool], words(plan.keywords))
         channel_k = _CHANNEL_K[self.settings.mode] if self.settings.channel_k is None else self.settings.channel_k
         scores = fused(cosines[pool], keywords, self.settings.semantic_weight, channel_k)

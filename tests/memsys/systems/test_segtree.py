@@ -256,6 +256,16 @@ def test_cosine_ties_go_to_the_lower_level() -> None:
     assert shape(built)["1:t3,t4"] == ["0:t3", "0:t4"]
 
 
+@pytest.mark.parametrize("seed", range(8))
+def test_a_tie_with_the_copies_in_a_long_chain_goes_to_the_lowest(seed: int) -> None:
+    """Seven unrelated units give a chain of five copies above the last; a matrix product scores these differently in the last digit."""
+    vectors = dict(zip("abcdefgS", np.random.default_rng(seed).normal(size=(8, 384)).tolist(), strict=True))
+    built = table_memory({**vectors, "h": vectors["g"]}, compatibility="cosine", tau_c=0.5, notes=lambda _: "S")
+    for number, text in enumerate("abcdefgh", 1):
+        built.write(unit(number, text))
+    assert shape(built)["1:t7,t8"] == ["0:t7", "0:t8"]
+
+
 def pointwise(reply: Any, step: str = "pointwise", **settings: Any) -> SegTree:
     llm = ScriptedLLM({f"segtree.{step}": reply, "segtree.annotate": note})
     return memory(llm=llm, compatibility="pointwise", pointwise="score" if step == "score" else "labels", **settings)
