@@ -594,6 +594,15 @@ def test_the_weight_decides_between_meaning_and_words() -> None:
     }  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("step", "duty"),
+    [("planner", "a long-term trend: 2"), ("week", "no quotation supports it"), ("month", "choices and decisions")],
+)
+def test_prompts_have_the_duties_of_the_printed_ones(step: str, duty: str) -> None:
+    """TiMem E.3.7: behaviour over time is complex; E.3.4: a preference needs a quotation; E.3.5: events with a choice come first."""
+    assert duty in Prompts()[f"timem/{step}"].system
+
+
 def test_without_a_planner_the_words_of_the_question_are_the_keywords() -> None:
     memory, llm = timem(scope="simple", k=1, levels="segments", semantic_weight=0.0)
     noon = datetime(2023, 5, 1, 12)
