@@ -8,7 +8,8 @@ irrelevant candidates.
 `mode="code"` reproduces the released code (May 2026) where it differs from the paper:
 
 - The prompt of a segment shows earlier segments of its session only (paper, Eq. 3: the last three of the level, across sessions), and
-  the prompt of a session shows no earlier sessions.
+  the prompt of a session shows no earlier sessions. The session prompt that the paper prints (E.3.2) has no place for them either;
+  mode `paper` follows Eq. 3 and §3.2.1, which give every level its history.
 - A segment is scored by a channel only when it is among the channel's best 40 (paper, Eq. 7: both channels score all segments).
 - Complex questions get 4 sessions and 2 days (paper, Table 7: 8 and 4).
 - The budget keeps the earliest ancestors (paper, Table 7: those most similar to the question).

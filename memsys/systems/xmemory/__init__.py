@@ -37,7 +37,9 @@ Deviations and decisions:
   say which theme is tiny, nor by how much messages must lower the uncertainty "further": a theme of a single statement, and 0.25 nats,
   as released.
 - If no statement was selected, there are no statements at all; the most similar episodes are then the candidates (our choice).
-- Items are the episodes in order of priority, then the statements in order of selection; themes are not recalled (the code).
+- Items are the episodes in order of priority, then the statements in order of selection; themes are not recalled (the code). The score of
+  an episode is its priority, that of a statement its cosine. Coverage (Tables 3 and 5) ranks both kinds of blocks by these scores; the
+  paper does not say how it ranks them.
 - Table 4: without Stage I, the statements are the `max_statements` most similar, and their themes serve as context. Without Stage II,
   the best `max_episodes` episodes are recalled, the best `originals` of them with their messages, as in Nemori (the paper gives no
   numbers). Without both, episodes are ranked by similarity alone.
