@@ -72,8 +72,8 @@ class CachedLLM:
     def _store_then_end(self, key: bytes, done: Future[Completion], future: Future[Completion]) -> None:
         def on_written(error: Exception | None) -> None:
             release(done)
-            result = done.result if error is None else _raising(unwritable(self._store.path, error))
-            self._end(key, future, result)
+            failed = None if error is None else _raising(unwritable(self._store.path, error))
+            self._end(key, future, failed or (lambda: self._store.first(key, done.result())))
 
         try:
             self._store.keep_answer(key, done.result(), on_written)
@@ -171,8 +171,7 @@ class CachedEmbedder:
             # Also when other texts failed, because these vectors are paid for.
             came = {keys[start + at]: each for at, each in enumerate(outcomes) if isinstance(each, Embedded)}
             self._check_dimension(came.values(), "the server gave")
-            self._store.keep_vectors(list(came.items()))
-            for key, vector in came.items():
+            for key, vector in self._store.keep_vectors(list(came.items())).items():
                 futures[key].set_result(vector)
 
         try:

@@ -92,6 +92,7 @@ class CacheStore:
         self._prefixes: set[bytes] | None = None  # first eight bytes of the keys; read when first needed
         self._prefixes_written: set[bytes] = set()
         self._unsound: set[bytes] = set()  # keys of invalid rows, which the next valid answer replaces
+        self._theirs: set[bytes] = set()  # keys of rows that another process committed first
         self._only_writer, self._next_check = True, 0.0
         self._closing, self._closed = threading.Lock(), False
         self._arrived: SimpleQueue[Entry | threading.Event | None] = SimpleQueue()
@@ -193,6 +194,14 @@ class CacheStore:
         if closed:
             _notify(on_written, ModelError("the cache was closed before this answer came"))
 
+    def first(self, key: bytes, completion: Completion) -> Completion:
+        """What the file keeps of a committed completion: another process's answer where that came first, so that a replay is the same.
+
+        Raises:
+            DamagedCache: the file cannot be read.
+        """
+        return (self.answer(key) if key in self._theirs else None) or completion
+
     def _write(self) -> None:
         closing = False
         while not closing:
@@ -223,10 +232,7 @@ class CacheStore:
                 _notify(on_written, None)
 
     def _commit(self, rows: Sequence[tuple[bytes, str]]) -> None:
-        with self._writing, self._out:
-            self._out.execute("BEGIN")
-            for verb, selected in self._verbs(rows):
-                self._out.executemany(f"INSERT OR {verb} INTO answers VALUES (?, ?)", selected)
+        self._insert("answers", rows)
         self._prefixes_written.update(key[:8] for key, _ in rows)
 
     def _commit_outcomes(self, rows: Sequence[tuple[bytes, str]]) -> None:
@@ -234,13 +240,14 @@ class CacheStore:
             with self._writing, self._out:
                 self._out.executemany("INSERT OR REPLACE INTO outcomes VALUES (?, ?)", rows)
 
-    def _verbs(self, rows: Sequence[Row]) -> Iterator[tuple[str, Sequence[Row]]]:
-        """The rows by SQLite's conflict verb: a stored row is kept, unless it is known to be invalid."""
-        if not self._unsound:
-            yield "IGNORE", rows
-            return
-        yield "IGNORE", [row for row in rows if row[0] not in self._unsound]
-        yield "REPLACE", [row for row in rows if row[0] in self._unsound]
+    def _insert(self, table: str, rows: Sequence[Row]) -> None:
+        """Insert rows in one transaction; a stored row is kept, unless it is known to be invalid."""
+        with self._writing, self._out:
+            self._out.execute("BEGIN")
+            for row in rows:
+                verb, marks = "REPLACE" if row[0] in self._unsound else "IGNORE", ", ".join("?" * len(row))
+                if not self._out.execute(f"INSERT OR {verb} INTO {table} VALUES ({marks})", row).rowcount:
+                    self._theirs.add(row[0])
 
     def flush(self, seconds: float) -> None:
         """Wait up to `seconds` until all answers that have arrived are in the single file and their callers notified."""
@@ -275,8 +282,8 @@ class CacheStore:
                         vectors[key] = Embedded(vector, tokens, seconds)
         return vectors
 
-    def keep_vectors(self, rows: Sequence[tuple[bytes, Embedded]]) -> None:
-        """Commit vectors in one transaction.
+    def keep_vectors(self, rows: Sequence[tuple[bytes, Embedded]]) -> dict[bytes, Embedded]:
+        """Commit vectors in one transaction; returns what the file keeps, as `first` does.
 
         Raises:
             DamagedCache: the file cannot be written.
@@ -286,12 +293,10 @@ class CacheStore:
             for key, embedded in rows
         ]
         try:
-            with self._writing, self._out:
-                self._out.execute("BEGIN")
-                for verb, selected in self._verbs(values):
-                    self._out.executemany(f"INSERT OR {verb} INTO vectors VALUES (?, ?, ?, ?)", selected)
+            self._insert("vectors", values)
         except sqlite3.DatabaseError as error:
             raise unwritable(self.path, error) from error
+        return dict(rows) | self.vectors([key for key, _ in rows if key in self._theirs])
 
     def close(self) -> None:
         """Commit all answers that have arrived, move them into the single file, and close it."""

@@ -127,7 +127,7 @@ class ChatReplies:
             raise
         completion = _completion(value, call, seconds, attempts, self._upstream.label)
         await self._kept(call, completion)
-        return completion
+        return completion if self._store is None else self._store.first(call.key, completion)
 
     async def _kept(self, call: ChatCall, completion: Completion) -> None:
         if self._store is not None:

@@ -124,6 +124,17 @@ def test_what_another_process_writes_is_found_too(store: CacheStore, monkeypatch
     assert found.text == "theirs"
 
 
+def test_what_two_processes_asked_for_at_once_is_the_first_answer_for_both_as_in_a_replay(store: CacheStore) -> None:
+    slow, other = Slow(), CacheStore(store.path)
+    futures = [cached(slow, each).submit(REQUEST) for each in (store, other)]
+    for future, inner, text in zip(futures, slow.futures, ("first", "second"), strict=True):
+        inner.set_result(Completion(text, 3, 2))
+        assert future.result(timeout=10).text == "first"
+    vectors = [Embedded(np.asarray([number, 1.0], dtype=np.float32), 1, 0.5) for number in (1.0, 2.0)]
+    kept = [each.keep_vectors([(b"v" * 32, vector)]) for each, vector in zip((store, other), vectors, strict=True)]
+    assert [each[b"v" * 32].vector[0] for each in kept] == [1.0, 1.0]
+
+
 def test_the_keys_of_a_large_file_are_not_read_at_the_first_lookup(
     store: CacheStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -356,7 +367,7 @@ def test_a_call_that_was_cancelled_is_told_to_everyone_who_shares_it(store: Cach
     assert llm._in_flight == {}
 
 
-@pytest.mark.parametrize("where", ["_verbs", "_commit"])
+@pytest.mark.parametrize("where", ["_insert", "_commit"])
 def test_an_exception_in_the_thread_that_writes_fails_the_call_and_not_the_next(
     store: CacheStore, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
@@ -449,12 +460,12 @@ def test_a_batch_of_texts_keeps_its_place_in_flight_until_its_vectors_are_commit
         endpoint = Endpoint(url, EndpointLimits(in_flight=2))
         answered: list[int] = []
 
-        def commit_slowly(rows: Any) -> None:
+        def commit_slowly(rows: Any) -> dict[bytes, Embedded]:
             deadline = time.monotonic() + (0.0 if answered else 1.0)
             while time.monotonic() < deadline and sum(mock.arrivals.values()) <= 2:  # nothing more is sent
                 time.sleep(0.01)
             answered.append(sum(mock.arrivals.values()))
-            commit(rows)
+            return commit(rows)
 
         monkeypatch.setattr(store, "keep_vectors", commit_slowly)
         texts = [f"text {number}" for number in range(12)]
@@ -469,9 +480,9 @@ def test_a_batch_of_texts_keeps_its_place_in_flight_until_its_vectors_are_commit
 def test_a_stop_waits_until_replies_are_committed(store: CacheStore, monkeypatch: pytest.MonkeyPatch) -> None:
     held_back, commit = threading.Event(), store.keep_vectors
 
-    def commit_later(rows: Any) -> None:
+    def commit_later(rows: Any) -> dict[bytes, Embedded]:
         assert held_back.wait(20)
-        commit(rows)
+        return commit(rows)
 
     monkeypatch.setattr(store, "keep_vectors", commit_later)
     mock = Mock()
