@@ -21,8 +21,10 @@ ROLES = {**dict.fromkeys((*BUILD, "read"), "memory"), "answer": "reader"}
 """The role whose model works in a phase, apart from the calls that a memory makes to the probe."""
 PROBE = "probe"
 """The role whose calls effort lines count separately (`Effort.roles`): its model may differ from the memory's."""
+BATCHED = "batch"
+"""The note of a reply that came in a batch (`memsys.llm.client`); after a role or a judge's model, the name of what its batches save."""
 
-Price = Callable[[int, int, int], float | None]
+Price = Callable[[float, float, float], float | None]
 """US dollars for tokens in, out and cached; None when the price is unknown."""
 
 PREFIX_AGAIN = ".prefix_again"
@@ -133,8 +135,13 @@ class _Sums(Counter[str]):
             count for name, count in line["notes"].items() if name.endswith((": cut", ": cut in thought"))
         )
         self["prefix_again"] += sum(count for name, count in line["notes"].items() if name.endswith(PREFIX_AGAIN))
-        for name, count in line.get("roles", {}).get(PROBE, {}).items():  # lines of earlier versions have no roles
+        probe = line.get("roles", {}).get(PROBE, {})  # lines of earlier versions have no roles
+        for name, count in probe.items():
             self[f"{PROBE}.{name}"] += count
+        if batched := line["notes"].get(BATCHED, 0):
+            came = sum(line["calls"].values()) - sum(line["failures"].values()) - probe.get("calls", 0)
+            for name in ("tokens_in", "tokens_out", "tokens_cached"):
+                self[f"{BATCHED}.{name}"] += (line[name] - probe.get(name, 0)) * batched / max(batched, came)
 
     @property
     def tokens(self) -> int:
@@ -301,6 +308,8 @@ class PhaseCost:
     """memory or reader; of a judge, the identity of its model."""
     probe: Usage
     """The part of the sums that the memory asked of the probe."""
+    batched: tuple[float, float, float]
+    """Tokens in, out and cached of `role` in batches."""
     steps: int
     calls: int
     sent: int
@@ -340,15 +349,16 @@ def phases(run_folder: Path) -> list[PhaseCost]:
 
 
 def _phase(phase: str, role: str, sums: _Sums) -> PhaseCost:
-    names = (field.name for field in fields(PhaseCost) if field.name not in ("phase", "role", "probe"))
+    names = (field.name for field in fields(PhaseCost) if field.name not in ("phase", "role", "probe", "batched"))
     probe = Usage(**{field.name: sums[f"{PROBE}.{field.name}"] for field in fields(Usage)})
-    return PhaseCost(phase, role, probe, **{name: sums[name] for name in names})
+    batched = (sums[f"{BATCHED}.tokens_in"], sums[f"{BATCHED}.tokens_out"], sums[f"{BATCHED}.tokens_cached"])
+    return PhaseCost(phase, role, probe, batched, **{name: sums[name] for name in names})
 
 
 def dollars(cost: PhaseCost, prices: Mapping[str, Price]) -> list[float | None]:
-    """Cost of each priced model of a phase; None where the price is unknown. Offline engines have no price and are left out."""
-    tokens = {role: (usage.tokens_in, usage.tokens_out, usage.tokens_cached) for role, usage in cost.by_role.items()}
-    tokens["embedder"] = (cost.embedding_tokens, 0, 0)
+    """Cost of each priced model of a phase, and what batches saved; None where the price is unknown. Offline engines have no price."""
+    used = {role: (usage.tokens_in, usage.tokens_out, usage.tokens_cached) for role, usage in cost.by_role.items()}
+    tokens = {**used, f"{cost.role} {BATCHED}": cost.batched, "embedder": (cost.embedding_tokens, 0, 0)}
     return [prices[role](*amounts) for role, amounts in tokens.items() if role in prices and any(amounts)]
 
 

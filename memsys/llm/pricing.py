@@ -55,7 +55,7 @@ class ModelSettings:
         allowed = max_tokens + self.thought_tokens
         return allowed if self.max_output_tokens is None else min(allowed, self.max_output_tokens)
 
-    def cost(self, tokens_in: int, tokens_out: int, tokens_cached: int = 0) -> float | None:
+    def cost(self, tokens_in: float, tokens_out: float, tokens_cached: float = 0) -> float | None:
         """Cost of a call in US dollars; None when a price is unknown.
 
         Cached tokens are part of `tokens_in`, as in OpenAI's protocol. Where they are more than that, the server counts them apart

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from data_loaders.source import file_sha256
-from eval.analysis.costs import Price
+from eval.analysis.costs import BATCHED, Price
 from eval.files.provenance import identity, source_digest
 from eval.files.store import RunError
 from eval.judging.judging_ahead import JudgingAhead
@@ -149,14 +149,14 @@ class Models:
 
     @property
     def prices(self) -> dict[str, Price]:
-        """Cost functions by role, and by model identity for judges; offline engines have none."""
+        """Cost functions by role, and by model identity for judges, each with what its batches save; offline engines have none."""
         chat_models = {"memory": self.memory, "reader": self.reader, "probe": self.probe}
         chat_models |= {model.identity: model for model in self.by_name.values()}
         prices = {name: model.prices for name, model in chat_models.items()} | {"embedder": self.embedder.prices}
         costs: dict[str, Price] = {name: price.cost for name, price in prices.items() if price is not None}
         for name, model in chat_models.items():
-            if model.batched is not None and name not in ("memory", "probe"):
-                costs[name] = _discounted(costs[name], model.discount)
+            if model.prices is not None:
+                costs[f"{name} {BATCHED}"] = _scaled(costs[name], model.discount - 1.0)
         return costs
 
     @property
@@ -181,12 +181,12 @@ def has_price(prices: ModelSettings) -> bool:
     return any((prices.usd_per_million_in, prices.usd_per_million_cached, prices.usd_per_million_out))
 
 
-def _discounted(cost: Price, discount: float) -> Price:
-    def discounted(tokens_in: int, tokens_out: int, tokens_cached: int = 0) -> float | None:
-        dollars = cost(tokens_in, tokens_out, tokens_cached)
-        return None if dollars is None else dollars * discount
+def _scaled(cost: Price, factor: float) -> Price:
+    def scaled(*tokens: float) -> float | None:
+        dollars = cost(*tokens)
+        return None if dollars is None else dollars * factor
 
-    return discounted
+    return scaled
 
 
 def build_models(cfg: Settings) -> Models:
@@ -260,7 +260,7 @@ def _build_model(
     batches = None if cfg.replay else places.batches(endpoint)
     slow = None if batches is None else CachedLLM(Client(batches, known), store, known, endpoint.label)
     batched = None if slow is None else Metered(slow, model=known.model)
-    return Model(known.model, llm, settings, known, endpoint, batched, cfg.endpoint.batch.discount if batched else 1.0)
+    return Model(known.model, llm, settings, known, endpoint, batched, cfg.endpoint.batch.discount)
 
 
 def _option_or_any(group: str, name: str, cfg: Settings, role: str) -> dict[str, Any]:

@@ -66,7 +66,7 @@ def caption(
     lines.append(f"Models: {names}; embedder {models.embedder.name}.")
     if models.batches:
         lines.append(
-            "Answers and judgements came through the batch API: their prices are discounted, and their seconds were not measured (0)."
+            "Replies that came through the batch API: their prices are discounted, and their seconds were not measured (0)."
         )
     if cfg.build.rebuild_every > 1:
         lines.append(

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from hydra import compose, initialize_config_dir
 
+from eval.analysis.costs import dollars, phases
 from memsys.jsons import decoded, encoded
 from scripts.commands.batch import main
 from scripts.door import Lab, Scored
@@ -19,9 +20,9 @@ pytestmark = pytest.mark.slow
 QUICK = ("endpoint.batch.idle=0.1", "endpoint.batch.poll=0.05")
 
 
-def scored(url: str, results: Path, *settings: str) -> Scored:
+def lab_of(url: str, results: Path, *settings: str) -> Lab:
     models = [f"models.{role}=m" for role in ("memory", "reader", "judge")]
-    lab = Lab(
+    return Lab(
         "profile=smoke",
         "data.size=12",
         f"results={results}",
@@ -30,6 +31,10 @@ def scored(url: str, results: Path, *settings: str) -> Scored:
         *models,
         *settings,
     )
+
+
+def scored(url: str, results: Path, *settings: str) -> Scored:
+    lab = lab_of(url, results, *settings)
     return lab.score(lab.ask("bm25", "locomo"))
 
 
@@ -45,6 +50,22 @@ def test_a_run_in_batches_has_the_scores_of_a_live_run(tmp_path: Path, capsys: p
     assert len(mock.batches.batches) >= 2  # answers, then judgements
     assert main(["--cache", str(tmp_path / "batch" / "cache.sqlite"), "status"]) == 0
     assert re.search(r"^replies not yet in the cache +0$", capsys.readouterr().out, re.MULTILINE)
+
+
+def test_a_reply_costs_what_was_paid_for_it_whatever_the_mode_of_the_command_that_prints(tmp_path: Path) -> None:
+    def printed(results: str, *settings: str) -> float:
+        lab = lab_of(url, tmp_path / results, "prices={m: {in: 1000, out: 1000}}", "max_usd=1e6", "yes=true", *settings)
+        parts = [
+            dollars(cost, lab.models.prices) for cost in phases(lab.score(lab.ask("bm25", "locomo")).answers.folder)
+        ]
+        return sum(part or 0.0 for phase in parts for part in phase)
+
+    batches = ("endpoint.mode=batch", *QUICK)
+    with serving(application(Mock())) as url:
+        live = printed("live")
+        assert printed("live", *batches) == live
+        assert printed("batch", *batches) == pytest.approx(live / 2)
+        assert printed("batch") == pytest.approx(live / 2)
 
 
 @pytest.mark.parametrize("primary", ["config", "reproduce", "sweep", "figures", "budgets"])
