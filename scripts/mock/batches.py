@@ -150,6 +150,7 @@ class Batches:
             if self.quirks.doubled:
                 errors.append(json.dumps({**answer, "response": None, "error": {"code": "batch_expired"}}))
         batch["status"] = "expired" if lost else "completed"
+        batch["request_counts"] = {"total": len(replies), "completed": len(replies), "failed": len(errors)}
         for name, lines in (("output_file_id", replies), ("error_file_id", errors)):
             if lines:
                 batch[name] = f"file-{len(self.files)}"

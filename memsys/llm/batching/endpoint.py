@@ -314,8 +314,10 @@ class BatchEndpoint:
         came = best(reply for file in files for reply in self._provider.replies(file))
         calls = self.journal.calls_of(batch)
         there = {call.name: came[call.name] for call in calls if call.name in came}
-        if status.state == "completed" and len(there) < len(calls):
-            self._fetch_again(batch, there, len(calls) - len(there))
+        responses = sum(code != 0 for code, _ in came.values())  # the other lines say that a call has none
+        missing = len(calls) - len(there) if status.state == "completed" else status.answered - responses
+        if missing > 0:
+            self._fetch_again(batch, there, missing)
             return
         full = status.code == "token_limit_exceeded"
         if full:
@@ -360,7 +362,7 @@ class BatchEndpoint:
         self._fetches[batch.id] = self._fetches.get(batch.id, 0) + 1
         if self._fetches[batch.id] > self.live.limits.retries:
             raise EndOfRun(
-                f"{self.base_url}: the files of completed batch {batch.at_provider} lack {missing} replies each time they are fetched; "
+                f"{self.base_url}: the files of {batch.at_provider} lack {missing} replies each time they are fetched; "
                 f"run the same command to try again, or {FORGET.format(batch.at_provider)}"
             )
 

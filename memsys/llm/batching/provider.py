@@ -35,6 +35,8 @@ class Status:
     code: str
     """Code of the first error of a batch that failed as a whole, such as `token_limit_exceeded`."""
     why: str
+    answered: int
+    """Number of calls that have a response; 0 where the provider does not count them."""
 
     @property
     def ended(self) -> bool:
@@ -174,6 +176,7 @@ def _code(value: Any) -> int:
 
 def _status(batch: Mapping[str, Any]) -> Status:
     errors = (batch.get("errors") or {}).get("data") or [{}]
+    answered = (batch.get("request_counts") or {}).get("completed")
     return Status(
         id=str(batch["id"]),
         state=str(batch.get("status")),
@@ -181,4 +184,5 @@ def _status(batch: Mapping[str, Any]) -> Status:
         errors=batch.get("error_file_id") or "",
         code=str(errors[0].get("code") or ""),
         why=str(errors[0].get("message") or ""),
+        answered=answered if type(answered) is int else 0,
     )

@@ -338,11 +338,14 @@ def test_an_error_line_never_takes_the_place_of_a_good_reply(cache: Path, store:
     assert len(mock.batches.batches) == 1
 
 
-def test_a_torn_output_file_is_fetched_again_and_its_calls_are_not_sent_again(cache: Path, store: CacheStore) -> None:
-    mock = Mock(batches=BatchQuirks(torn=2))
+@pytest.mark.parametrize("expired", [0.0, 0.3])
+def test_a_torn_output_file_is_fetched_again_and_its_calls_are_not_sent_again(
+    cache: Path, store: CacheStore, expired: float
+) -> None:
+    mock = Mock(batches=BatchQuirks(torn=2, expired=expired))
     with serving(application(mock)) as url, batching(url, cache) as endpoint:
         assert len(answers(endpoint, store)) == 20
-    assert len(mock.batches.batches) == 1
+    assert len(mock.batches.batches) == (2 if expired else 1)
     assert set(mock.answered.values()) == {1}
 
 
@@ -351,7 +354,7 @@ def test_a_file_that_stays_torn_ends_the_command_with_its_name(cache: Path, stor
     with (
         serving(application(mock)) as url,
         batching(url, cache, retries=2) as endpoint,
-        pytest.raises(EndOfRun, match=r"files of completed batch batch-0 lack .* forget batch-0"),
+        pytest.raises(EndOfRun, match=r"files of batch-0 lack .* forget batch-0"),
     ):
         answers(endpoint, store)
     assert len(mock.batches.batches) == 1
