@@ -23,7 +23,7 @@ from memsys.llm.futures import keeping, release, settle, waiting
 from memsys.llm.keys import request_key
 from memsys.llm.pricing import ModelSettings
 from memsys.llm.protocol import LLM, Completion, EndOfRun, ModelError, Request
-from memsys.llm.store import CacheStore, unwritable
+from memsys.llm.store import CacheStore
 
 
 class CachedLLM:
@@ -48,6 +48,8 @@ class CachedLLM:
                 stored = self._store.answer(key)
                 if stored is None and self._inner is None:
                     stored = self._store.outcome(key)
+                elif stored is None:
+                    self._store.check()
             except ModelError as error:
                 future.set_exception(error)
                 return future
@@ -72,8 +74,7 @@ class CachedLLM:
     def _store_then_end(self, key: bytes, done: Future[Completion], future: Future[Completion]) -> None:
         def on_written(error: Exception | None) -> None:
             release(done)
-            failed = None if error is None else _raising(unwritable(self._store.path, error))
-            self._end(key, future, failed or (lambda: self._store.first(key, done.result())))
+            self._end(key, future, _raising(error) if error else lambda: self._store.first(key, done.result()))
 
         try:
             self._store.keep_answer(key, done.result(), on_written)
@@ -146,6 +147,7 @@ class CachedEmbedder:
         """
         if self._inner is None:
             raise ModelError(f"replay: the cache {self._store.path} lacks {len(missing)} vectors of {self._model}")
+        self._store.check()
         with self._lock:
             shared = {key: self._in_flight[key] for key in missing if key in self._in_flight}
             own: dict[bytes, Future[Embedded]] = {key: Future() for key in missing if key not in shared}

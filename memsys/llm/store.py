@@ -93,6 +93,7 @@ class CacheStore:
         self._prefixes_written: set[bytes] = set()
         self._unsound: set[bytes] = set()  # keys of invalid rows, which the next valid answer replaces
         self._theirs: set[bytes] = set()  # keys of rows that another process committed first
+        self._broken: DamagedCache | None = None
         self._only_writer, self._next_check = True, 0.0
         self._closing, self._closed = threading.Lock(), False
         self._arrived: SimpleQueue[Entry | threading.Event | None] = SimpleQueue()
@@ -223,7 +224,7 @@ class CacheStore:
             self._commit_outcomes([(key, _json_text(reply)) for key, reply in kept if not keepable(reply)])
         except Exception as error:
             if len(batch) == 1:
-                _notify(batch[0][1], error)
+                _notify(batch[0][1], self._unwritable(error))
             else:  # one by one, so that only those that cannot be written fail
                 for entry in batch:
                     self._commit_batch([entry])
@@ -295,8 +296,27 @@ class CacheStore:
         try:
             self._insert("vectors", values)
         except sqlite3.DatabaseError as error:
-            raise unwritable(self.path, error) from error
+            raise self._unwritable(error) from error
         return dict(rows) | self.vectors([key for key, _ in rows if key in self._theirs])
+
+    def _unwritable(self, error: Exception) -> ModelError:
+        """The error for rows that could not be written; `DamagedCache`, which ends the run, when the file takes no rows at all."""
+        if not isinstance(error, sqlite3.DatabaseError) or isinstance(
+            error, sqlite3.IntegrityError | sqlite3.DataError
+        ):
+            return ModelError(f"{self.path}: cannot be written ({error})")
+        remedy = "; free some space and run again" if "full" in str(error) else f"; {REMEDY}"
+        self._broken = DamagedCache(f"{self.path}: cannot be written ({error}){remedy}")
+        return self._broken
+
+    def check(self) -> None:
+        """Check that the file took the last rows, before a call is sent whose answer would be lost.
+
+        Raises:
+            DamagedCache: it took none; a new store tries again.
+        """
+        if self._broken is not None:
+            raise self._broken
 
     def close(self) -> None:
         """Commit all answers that have arrived, move them into the single file, and close it."""
@@ -362,14 +382,6 @@ def unusable(path: Path, error: sqlite3.DatabaseError) -> DamagedCache:
     """The error for a file that cannot be opened as a cache; `cache repair` copies nothing from a file with another schema."""
     remedy = "move it away" if isinstance(error, ForeignSchema) else REMEDY
     return DamagedCache(f"{path} is not a usable cache ({error}); {remedy}, or name another with cache=…")
-
-
-def unwritable(path: Path, error: Exception) -> ModelError:
-    """The error for an answer that could not be written; `DamagedCache`, which ends the run, when the file takes no rows at all."""
-    if isinstance(error, sqlite3.DatabaseError) and not isinstance(error, sqlite3.IntegrityError | sqlite3.DataError):
-        remedy = "; free some space and run again" if "full" in str(error) else f"; {REMEDY}"
-        return DamagedCache(f"{path}: cannot be written ({error}){remedy}")
-    return ModelError(f"{path}: cannot be written ({error})")
 
 
 def completion_of(text: str) -> Completion | None:

@@ -18,7 +18,7 @@ from memsys.llm.gateway.upstream import Upstream
 from memsys.llm.meter import Ledger
 from memsys.llm.protocol import Completion, ContextOverflow, EndOfRun, ModelError
 from memsys.llm.replies import usage_of
-from memsys.llm.store import CacheStore, Kept, unwritable
+from memsys.llm.store import CacheStore, Kept
 from memsys.tokens import count_tokens
 
 
@@ -118,6 +118,8 @@ class ChatReplies:
         return self._store.outcome(key) if stored is None and self._replay else stored
 
     async def _sent(self, call: ChatCall) -> Completion:
+        if self._store is not None:
+            self._store.check()
         try:
             value, seconds, attempts = await self._upstream.reply(call.body, call.purpose, call.declared)
         except EndOfRun:
@@ -139,15 +141,14 @@ class ChatReplies:
         assert self._store is not None
         loop = asyncio.get_running_loop()
         written: asyncio.Future[None] = loop.create_future()
-        store = self._store
 
         def on_written(error: Exception | None) -> None:
             if error is None:
                 loop.call_soon_threadsafe(written.set_result, None)
             else:
-                loop.call_soon_threadsafe(written.set_exception, unwritable(store.path, error))
+                loop.call_soon_threadsafe(written.set_exception, error)
 
-        store.keep_answer(*reply, on_written, journal)
+        self._store.keep_answer(*reply, on_written, journal)
         await written
 
     def _miss(self, call: ChatCall) -> str:

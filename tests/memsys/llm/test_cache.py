@@ -634,11 +634,13 @@ def _ask_everything(store: CacheStore) -> None:
         store.answer(hashlib.sha256(str(number).encode()).digest())
 
 
-def test_a_file_that_takes_no_more_rows_ends_the_run(store: CacheStore) -> None:
+def test_a_file_that_takes_no_more_rows_ends_the_run_and_nothing_more_is_sent(store: CacheStore) -> None:
     store._out.execute("PRAGMA max_page_count=1")  # as a full disk does
-    big = Completion("x" * 1_000_000)
-    with pytest.raises(DamagedCache, match=r"cannot be written .*free some space"):
-        cached(ScriptedLLM(big), store).submit(REQUEST).result(timeout=10)
+    inner = ScriptedLLM(Completion("x" * 1_000_000))
+    for _ in range(2):
+        with pytest.raises(DamagedCache, match=r"cannot be written .*free some space"):
+            cached(inner, store).submit(REQUEST).result(timeout=10)
+    assert len(inner.requests) == 1
 
 
 def test_a_text_that_is_being_embedded_already_is_not_sent_a_second_time(store: CacheStore) -> None:

@@ -96,6 +96,17 @@ def client_of(account: Account) -> Any:
 # --- what a client gets -----------------------------------------------------------------------------------------------
 
 
+def test_a_full_disk_ends_buying(mock: tuple[Mock, str], tmp_path: Path) -> None:
+    mock[0].said = lambda body, key: "x" * 1_000_000
+    with in_front_of(mock[1], tmp_path / "c.sqlite") as gateway:
+        assert gateway._store is not None
+        gateway._store._out.execute("PRAGMA max_page_count=1")
+        account = gateway.open("one", Account("one"))
+        replies = [chat(account, "first"), chat(account, "second"), post(account, "embeddings", {"input": "third"})]
+    assert all(status == 400 and b"free some space" in body for status, body in replies)
+    assert sum(mock[0].arrivals.values()) == 1
+
+
 @pytest.mark.slow
 def test_the_openai_package_gets_text_streams_schemas_vectors_and_the_list_of_models(
     mock: tuple[Mock, str], tmp_path: Path
