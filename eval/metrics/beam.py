@@ -11,15 +11,17 @@ There are two readings. `official` is that of the repository's `compute_metrics.
 events, leaves out items that name no event, reads verdicts strictly, and multiplies tau_norm by F1, as the repository's unpublished
 `final_score` does.
 
-Deviation: this project's parser reads the first JSON value of every reply; a reply that makes the official script stop has no verdict.
+Of several JSON values in a reply the official reading takes the first, the corrected one none if their scores differ. Deviation: a reply
+that makes the official script stop has no verdict.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from data_loaders.schema import Gold, Question
 from eval.files.records import Prediction, Score
@@ -33,6 +35,8 @@ REFUSAL = "I do not have that information."
 
 _PREFIX = re.compile(r"\s*LLM response should [^:]{1,80}:\s*", re.IGNORECASE)
 _NO_EVENT = re.compile(r"\s*LLM response should [^:]*\border\b", re.IGNORECASE)
+_SCORE = re.compile(r"""["']score["']\s*:\s*([^\s,}\]]+)""")
+_FIRST_VALUE = re.compile(r"\{.*?\}|\[.*?\]", re.DOTALL)
 _BULLET = re.compile(r"^\s*(?:[-*•–]+|\(?\d{1,3}[.):]|#+)\s*")
 
 
@@ -56,12 +60,22 @@ class Ordered:
 
 def item_score(text: str, *, official: bool) -> float | None:
     """The score in a judge's reply on one rubric item, halves kept; None without a verdict."""
-    value = read_json(text)
-    score = value.get("score") if isinstance(value, dict) else None
+    score = _first_score(text)
     if official:
         return _as_number(score)
     fits = isinstance(score, int | float) and not isinstance(score, bool) and score in (0, 0.5, 1)
-    return float(score) if fits and score is not None else None
+    return float(score) if fits and score is not None and len(set(_SCORE.findall(text))) < 2 else None
+
+
+def _first_score(text: str) -> Any:
+    """The score in the first JSON value of a reply."""
+    first = _FIRST_VALUE.search(text)
+    try:
+        json.loads(first[0] if first else "")
+    except (ValueError, RecursionError):
+        first = None
+    value = read_json(first[0] if first else text)
+    return value.get("score") if isinstance(value, dict) else None
 
 
 def _as_number(score: object) -> float | None:
@@ -74,8 +88,7 @@ def _as_number(score: object) -> float | None:
 
 def truncated(score: float | None, text: str) -> float | None:
     """An item's score after the official `int()`; None for a fraction given as text, which makes the official script stop."""
-    value = read_json(text)
-    raw = value.get("score") if isinstance(value, dict) else None
+    raw = _first_score(text)
     if score is None or (isinstance(raw, str) and not re.fullmatch(r"\s*[+-]?\d+\s*", raw)):
         return None
     return float(int(score))

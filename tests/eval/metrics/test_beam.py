@@ -71,6 +71,18 @@ def test_a_strict_item_score_is_one_of_three_numbers(reply: str, corrected: floa
     assert beam.item_score(reply, official=False) == corrected
 
 
+@pytest.mark.parametrize("first", [0, 1])
+@pytest.mark.parametrize(
+    "form",
+    ['{{"score": {}}}\n{{"score": {}}}', '{{"score": {}, "reason": "a"}} Rather: {{"score": {}, "reason": "b"}}'],
+)
+def test_of_two_scores_the_official_reading_takes_the_first_and_the_strict_one_none(form: str, first: int) -> None:
+    reply = form.format(first, 1 - first)
+    assert beam.item_score(reply, official=True) == beam.truncated(float(first), reply) == first
+    assert beam.item_score(reply, official=False) is None
+    assert beam.item_score(form.format(first, first), official=False) == first
+
+
 def test_the_refusal_bar_is_the_official_score_of_one_line_whatever_the_reply() -> None:
     question, prediction = Question("q", "In which order?"), Prediction("c", "q", "all of it", (), (), "answered")
     gold = Gold(("",), category="event_ordering", detail={"rubric": EVENTS})
