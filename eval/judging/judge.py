@@ -25,7 +25,8 @@ the detail keeps the replies of all parts.
 A rubric needs no code: its text is in the judge's file and says when an answer is CORRECT, PARTIAL or WRONG (conf/judge/rubric.yaml).
 
 A judge's reasoning is never read (`memsys.llm.replies`). A reply that was cut counts only if its verdict is complete before the cut: a
-closed field of a JSON reply, or the word or digit that the reply begins with, followed by more text.
+closed field of a JSON reply, or the word or digit that the reply begins with, followed by more text. What follows is read as in a whole
+reply: a cut "0 or 1" or "No, yes it" states none.
 
 Labels, digits, yes and no must stand alone (`eval.metrics.labels`): "NOT CORRECT" is no verdict.
 
@@ -285,9 +286,9 @@ def _field(pattern: str) -> Callable[[str], str]:
 
 
 def _beginning(pattern: str) -> Callable[[str], str]:
-    """A parser that returns the beginning of the text if it matches, else the empty text."""
-    start = re.compile(rf"[\s\"'`*(]*({pattern})", re.IGNORECASE)
-    return lambda text: match[1] if (match := start.match(text)) else ""
+    """A parser that returns the text if its beginning matches, else the empty text."""
+    start = re.compile(rf"[\s\"'`*(]*{pattern}", re.IGNORECASE)
+    return lambda text: text if start.match(text) else ""
 
 
 # --- several questions about one answer -----------------------------------------------------------------------------------
