@@ -111,6 +111,7 @@ def load(path: Path, *, sessions: Sessions = "episode") -> Sequence[Case]:
     if not episodes:
         raise DataError(f"{path}: expected folders {', '.join(DOMAINS)} with {_EPISODES}, found none with an episode")
     ids = [get_text(raw.episode, "episode_id", raw.place) for raw in episodes]
+    check_unique(ids, f"{path.name}: {_EPISODES}: episode_id")
     sizes = [len(get(raw.episode, "turns", list, raw.place)) for raw in episodes]
     return LazyCases(ids, sizes, lambda index: _case(episodes[index], sessions))
 

@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any
 
 from data_loaders.lazy import LazyCases
-from data_loaders.raw import expect, get, get_text, line_at, scan_lines
+from data_loaders.raw import check_unique, expect, get, get_text, line_at, scan_lines
 from data_loaders.schema import Case, DataError, Gold, Question, Role, Session, Turn
 
 UNANSWERABLE = "memory-boundary"
@@ -54,8 +54,7 @@ def load(path: Path) -> LazyCases:
         ids.append(get_text(record, "uuid", where))
         places.append((where, position))
         sizes.append(sum(len(get(session, "dialogue", list, place)) for place, session in _sessions(record, where)))
-    if not ids:
-        raise DataError(f"{path.name}: expected a user on each line, found none")
+    check_unique(ids, f"{path.name}: uuid")
 
     def parse(index: int) -> Case:
         where, position = places[index]

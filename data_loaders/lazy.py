@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import overload
 
-from data_loaders.schema import Case, DataError
+from data_loaders.raw import check_unique
+from data_loaders.schema import Case
 
 
 class LazyCases(Sequence[Case]):
@@ -25,11 +26,7 @@ class LazyCases(Sequence[Case]):
         """
         if len(ids) != len(sizes):
             raise ValueError(f"{len(ids)} ids but {len(sizes)} sizes")
-        seen: set[str] = set()
-        for case_id in ids:
-            if case_id in seen:
-                raise DataError(f"case id {case_id!r}: expected once, found twice")
-            seen.add(case_id)
+        check_unique(ids, "case ids")
         self.ids = tuple(ids)
         self.sizes = tuple(sizes)
         self._parse = parse

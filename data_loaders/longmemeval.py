@@ -21,7 +21,7 @@ from datetime import datetime
 from pathlib import Path
 
 from data_loaders.lazy import LazyCases
-from data_loaders.raw import MAX_TEXT, check_text, expect, get, get_text, parse_json, read_json
+from data_loaders.raw import MAX_TEXT, check_text, check_unique, expect, get, get_text, parse_json, read_json
 from data_loaders.schema import Case, DataError, Gold, Question, Role, Session, Turn
 
 CATEGORIES = (
@@ -47,6 +47,7 @@ def load(path: Path) -> LazyCases:
     Raises DataError if the file is not a list of such records.
     """
     places = tuple(_places(path))
+    check_unique((place.id for place in places), f"{path.name}: question_id")
     return LazyCases(
         [place.id for place in places],
         [place.end - place.start for place in places],
@@ -61,6 +62,7 @@ def load_questions(path: Path) -> LazyCases:
     """
     records = [(f"{path.name}[{at}]", each) for at, each in enumerate(expect(read_json(path), list, path.name))]
     ids = [get_text(record, "question_id", where) for where, record in records]
+    check_unique(ids, f"{path.name}: question_id")
 
     def parse(index: int) -> Case:
         where, record = records[index]

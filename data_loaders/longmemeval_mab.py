@@ -49,6 +49,7 @@ def load(path: Path, *, source: str = "longmemeval_s*") -> LazyCases:
     if not rows:
         raise DataError(f"{path.name}: expected rows with metadata.source {source!r}, found none")
     ids = [_case_id(row, source, number, f"{path.name}: row {number}") for number, row in enumerate(rows)]
+    check_unique(ids, f"{path.name}: qa_pair_ids")
     return LazyCases(
         ids,
         [len(_context(row, f"{path.name}: {case_id}")) for case_id, row in zip(ids, rows, strict=True)],

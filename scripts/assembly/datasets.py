@@ -88,6 +88,8 @@ def data(wanted: DataCut, config: Mapping[str, Any]) -> Data:
     loading = checked_call(f"dataset {config['name']}: load", {**config["load"], **located.choices})
     source, load = located.source, {name: value for name, value in loading.items() if name != "_partial_"}
     cases = as_lazy(instantiate({**load, "_partial_": True})(source.path))
+    if not cases:
+        raise DataError(f"{source.path}: expected at least one history, found none")
     settings = {
         "load": {name: str(value) for name, value in load.items()},
         "sha256": [source.sha256, *(file.sha256 for file in located.beside)],

@@ -107,7 +107,9 @@ def test_rows_that_share_no_name_but_the_source_are_numbered(tmp_path: Path) -> 
 
 
 def test_two_rows_of_one_name_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"longmemeval_s_star_7.*found twice"):
+    with pytest.raises(
+        DataError, match=r"\.json: qa_pair_ids: expected unique ids, found 'longmemeval_s_star_7' twice"
+    ):
         load(write_json(tmp_path / "rows.json", [row(), row()]))
 
 

@@ -65,7 +65,7 @@ def test_an_index_error_while_parsing_is_not_taken_for_the_end_of_the_data() -> 
 
 
 def test_a_case_id_that_occurs_twice_is_refused() -> None:
-    with pytest.raises(DataError, match="'a': expected once, found twice"):
+    with pytest.raises(DataError, match="case ids: expected unique ids, found 'a' twice"):
         LazyCases(["a", "a"], [1, 1], lambda index: Case("a", (), (), ()))
 
 

@@ -44,6 +44,7 @@ MISTAKES: Mapping[str, str] = {
     "run data.root={here}": "is not read while data.source=sample takes the shipped samples; add data.source=real",
     "run data.root={here} data.source=real": "locomo/locomo10.json: no such file. Get it with: python -m scripts fetch",
     "run dataset=jsonl data.root={here} data.source=real data.unpinned=true": "own.jsonl: line 1.id: expected string",
+    "run dataset=msc_e dataset.file=none data.root={here} data.source=real data.unpinned=true": "none: expected at least one history",
     "run results=a_file": "a_file: this is a file where a folder is needed; name another folder with results=",
     "card /no/run": "/no/run is not a run folder (no run.json); run folders are results/runs/",
     "report /no/folder": "no folder /no/folder; name the results folder, such as: python -m scripts report results",
@@ -83,6 +84,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "conf" / "memory" / "broken.yaml").write_text("name: broken\ntitle: [\nbuild: x: y\n")
     (tmp_path / "a_file").write_text("x")
     (tmp_path / "odd.yaml").write_text("m: cheap\n")
+    (tmp_path / "none").write_text("")
     (tmp_path / "own.jsonl").write_text(json.dumps({"id": 3}))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.argv", ["memsys-bench"])
