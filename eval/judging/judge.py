@@ -46,7 +46,7 @@ from data_loaders.schema import Gold, Question
 from eval.files.records import Score
 from eval.files.store import RunError
 from eval.metrics import beam, gatemem, halumem, locomo, locomo_plus, longmemeval, longmemeval_v2, msc, realmem
-from eval.metrics.labels import stated
+from eval.metrics.labels import FIELD, label_of
 from memsys.llm.protocol import Completion, Request
 from memsys.llm.replies import why_none
 from memsys.prompts import Prompts
@@ -264,11 +264,8 @@ def _of_three(judge: Judge, text: str, gold: Gold) -> Score | None:
 
 
 def _by_rubric(judge: Judge, text: str, gold: Gold) -> Score | None:
-    """The JSON field decides if there is one, else a phrase that consists of the label alone; two labels are no verdict."""
-    labels = set(re.findall(r'"label"\s*:\s*"([^"]*)"', text))
-    if not labels and len(set(re.findall(r"\b(?:CORRECT|PARTIAL|WRONG)\b", text))) == 1:
-        labels = {stated(text, tuple(RUBRIC), capitals=True)}
-    return _valued(RUBRIC.get(labels.pop()) if len(labels) == 1 else None)
+    label = label_of(text, tuple(RUBRIC))
+    return None if label is None else Score(RUBRIC[label])
 
 
 def _binary(right: bool | None) -> Score | None:
@@ -368,7 +365,7 @@ class GradingRule:
     """The reason why they cannot grade data without this field."""
 
 
-_STATED_LABEL = _field(r'"label"\s*:\s*"[^"]*"')
+_STATED_LABEL = _field(FIELD)
 _LABEL = GradingRule(lambda judge, text, gold: _binary(locomo.label_verdict(text)), _STATED_LABEL)
 RULES: Mapping[Rule, GradingRule] = {
     "beam": GradingRule(

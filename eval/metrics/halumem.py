@@ -9,10 +9,9 @@ out of the mean and prints how many there are, as "(valid)" does. With a verdict
 
 from __future__ import annotations
 
-import re
 from typing import Literal, get_args
 
-from eval.metrics.labels import stated
+from eval.metrics.labels import in_fields, stated
 
 Label = Literal["Correct", "Hallucination", "Omission"]
 LABELS: tuple[Label, ...] = get_args(Label)
@@ -20,5 +19,5 @@ LABELS: tuple[Label, ...] = get_args(Label)
 
 def verdict(reply: str) -> Label | None:
     """The label in a judge's reply; None when it states no label or several. The JSON field decides if there is one."""
-    found = set(re.findall(r'"label"\s*:\s*"([^"]*)"', reply)) or {stated(reply, LABELS)}
+    found: set[str | None] = {*in_fields(reply)} or {stated(reply, LABELS)}
     return next((label for label in LABELS if found == {label}), None)

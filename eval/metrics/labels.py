@@ -9,9 +9,25 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+FIELD = r'(?i:"label")\s*:\s*"[^"]*"(?!\s*(?:or\b|[|/]))'
+"""The JSON field `label`, but not one that repeats the prompt's choice: `"label": "CORRECT" or "WRONG"`."""
 _PIECES = re.compile(r"[,;:\n]|[.!](?=\s|$)|\s[-–—]+\s")
 """Separators of phrases. A question mark does not separate, so "CORRECT? No" states no label."""
 _EDGES = " \t\r\n.,:;!\"'`*_()[]{}<>#"
+
+
+def in_fields(reply: str) -> set[str]:
+    """The values of the JSON fields `label` of a reply."""
+    return {field.split('"')[3] for field in re.findall(FIELD, reply)}
+
+
+def label_of(reply: str, labels: Sequence[str]) -> str | None:
+    """The label in the JSON field, in any case, else the one that is a phrase of the reply, in capitals; None for none, and for several."""
+    found: set[str | None] = {value.strip().upper() for value in in_fields(reply)}
+    if not found and len(set(re.findall(rf"\b(?:{'|'.join(labels)})\b", reply))) == 1:
+        found = {stated(reply, labels, capitals=True)}
+    label = found.pop() if len(found) == 1 else None
+    return label if label in labels else None
 
 
 def stated(reply: str, labels: Sequence[str], *, capitals: bool = False) -> str | None:

@@ -11,19 +11,13 @@ that we reproduce uses them.
 
 from __future__ import annotations
 
-import re
-
 from data_loaders.schema import Gold, Question
 from eval.files.records import Prediction, Score
-from eval.metrics.labels import stated
+from eval.metrics.labels import label_of
 from eval.metrics.lexical import locomo_multi_answer_f1, locomo_token_f1, unanswered
 
 ABSTENTIONS = ("no information available", "not mentioned")
 """The lower-cased reply to a category 5 question must contain one of these phrases."""
-
-_LABELS = ("CORRECT", "WRONG")
-_JSON_LABEL = re.compile(r'"label"\s*:\s*"([^"]*)"', re.IGNORECASE)
-_BARE_LABEL = re.compile(r"\b(?:CORRECT|WRONG)\b")
 
 
 def question_score(prediction: str, answer: object, category_id: int) -> float:
@@ -111,10 +105,5 @@ def label_verdict(reply: str) -> bool | None:
     The JSON field `label` decides if there is one; otherwise a phrase that consists of the label in capitals (`eval.metrics.labels`).
     "NOT CORRECT" is not a verdict in either place, nor is a reply with both labels.
     """
-    if fields := _JSON_LABEL.findall(reply):
-        labels = {field.strip().upper() for field in fields}
-        label = labels.pop() if len(labels) == 1 else ""
-    else:
-        both = len(set(_BARE_LABEL.findall(reply))) > 1
-        label = "" if both else stated(reply, _LABELS, capitals=True) or ""
-    return label == "CORRECT" if label in _LABELS else None
+    label = label_of(reply, ("CORRECT", "WRONG"))
+    return label == "CORRECT" if label else None

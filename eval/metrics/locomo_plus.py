@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 
-from eval.metrics.labels import stated
+from eval.metrics.labels import in_fields, stated
 
 _VALUES = {"correct": 1.0, "partial": 0.5}
 _LABELS = {"correct": 1.0, "wrong": 0.0}
@@ -38,7 +38,7 @@ def official_score(text: str) -> float:
 
 def verdict(text: str) -> float | None:
     """1 for correct and 0 for wrong; None for a reply that states neither or both."""
-    labels = {label.lower() for label in re.findall(r'"label"\s*:\s*"([^"]*)"', text)}
+    labels = {label.lower() for label in in_fields(text)}
     if not labels and (label := stated(text, tuple(_LABELS))):
         labels = {label}
     return _LABELS.get(labels.pop()) if len(labels) == 1 else None
