@@ -31,9 +31,13 @@ def read_lines(path: Path) -> list[tuple[str, Any]]:
 
     Raises DataError that names the line.
     """
+    return parse_lines(_read_bytes(path), path.name)
+
+
+def parse_lines(data: bytes, name: str) -> list[tuple[str, Any]]:
+    """The places and values of `read_lines` for the content of the file `name`. Raises DataError that names the line."""
     # Split at newlines only: str.splitlines would also cut at U+2028, which JSON allows inside strings.
-    lines = _read_bytes(path).split(b"\n")
-    places = {f"{path.name}: line {number}": line for number, line in enumerate(lines, 1) if line.strip()}
+    places = {f"{name}: line {number}": line for number, line in enumerate(data.split(b"\n"), 1) if line.strip()}
     return [(place, parse_json(line, place)) for place, line in places.items()]
 
 

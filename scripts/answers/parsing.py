@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from data_loaders.raw import parse_json
+from data_loaders.raw import parse_json, parse_lines
 from data_loaders.schema import DataError
 
 GZIP = b"\x1f\x8b"
@@ -82,7 +82,7 @@ def parse(data: bytes, name: str) -> Any:
     if lines[0].lstrip()[:1] not in (b"{", b"["):
         return _rows(data, name)
     if len(lines) > 1 and lines[0].strip().endswith(b"}") and lines[1].lstrip().startswith(b"{"):
-        return [parse_json(line, f"{name}: line {number}") for number, line in enumerate(lines, 1)]
+        return [value for _, value in parse_lines(data, name)]
     value = parse_json(data, name)
     return [value] if name.endswith(".jsonl") and isinstance(value, dict) else value
 

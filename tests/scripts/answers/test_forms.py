@@ -196,6 +196,8 @@ def test_json_lines_csv_and_gzip_are_read(tmp_path: Path) -> None:
     record = {"question": Q, "pred": A}
     assert parse(json.dumps([record]).encode(), "a.json") == [record]
     assert parse(f"{json.dumps(record)}\n\n{json.dumps(record)}\n".encode(), "a.txt") == [record, record]
+    with pytest.raises(DataError, match=r"a\.jsonl: line 4: "):
+        parse(f"{json.dumps(record)}\n\n{json.dumps(record)}\n{{\n".encode(), "a.jsonl")
     assert parse(f'question,pred\n"{Q}","{A}"\n'.encode(), "a.csv") == [record]
     packed = tmp_path / "a.json.gz"
     packed.write_bytes(gzip.compress(json.dumps([record]).encode()))
