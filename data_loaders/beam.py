@@ -20,12 +20,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import datetime
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from data_loaders.lazy import LazyCases
-from data_loaders.raw import check_text, check_unique, expect, get, get_text, read_json
+from data_loaders.raw import check_choice, check_text, check_unique, expect, get, get_text, parsed_time, read_json
 from data_loaders.schema import Case, DataError, Gold, Question, Role, Session, Turn
 
 ABSTENTION, CONTRADICTION, EVENT_ORDERING = "abstention", "contradiction_resolution", "event_ordering"
@@ -75,10 +74,8 @@ def load(path: Path, *, chats: Chats = "truncated", markers: Markers = "cut") ->
 
     Raises DataError if a file is malformed, and ValueError for an unknown choice.
     """
-    if chats not in get_args(Chats) or markers not in get_args(Markers):
-        raise ValueError(
-            f"expected chats of {get_args(Chats)} and markers of {get_args(Markers)}: {chats!r}, {markers!r}"
-        )
+    check_choice("chats", chats, Chats)
+    check_choice("markers", markers, Markers)
     needed = _needed(chats)
     folders = _folders(path, needed)
     if not folders:
@@ -180,7 +177,7 @@ def _sessions(batches: Sequence[Any], markers: Markers, name: str, notes: list[s
         turns = tuple(_turn(message, markers, f"{where}: message {place}") for place, message in enumerate(raw))
         said = raw[0].get("time_anchor") if raw else None
         time_text = "" if said is None else check_text(said, f"{where}: time_anchor")
-        time = _day(time_text)
+        time = parsed_time(time_text.strip(), "%B-%d-%Y")
         if time is None:
             notes.append(f"Batch {number} has no readable date: {time_text!r}.")
         sessions.append(Session(f"S{number}", turns, time, time_text))
@@ -208,14 +205,6 @@ def without_marker(text: str) -> str:
 
 def _has_lines_after_marker(text: str) -> bool:
     return "\n" in text.partition(MARKER)[2].strip()
-
-
-def _day(text: str) -> datetime | None:
-    """Midnight of a day written as `March-15-2024`."""
-    try:
-        return datetime.strptime(text.strip(), "%B-%d-%Y")
-    except ValueError:
-        return None
 
 
 def _questions(

@@ -37,7 +37,7 @@ from pathlib import Path
 from typing import Any
 
 from data_loaders.lazy import LazyCases
-from data_loaders.longmemeval_mab import read_rows
+from data_loaders.longmemeval_mab import context_of, expect_length, read_rows
 from data_loaders.raw import check_text, expect, get, get_text
 from data_loaders.schema import Case, DataError, Gold, Question, Session, Turn
 
@@ -98,12 +98,10 @@ PATTERNS: tuple[tuple[str, str], ...] = (
 _SOURCE = re.compile(r"factconsolidation_(sh|mh)_(\w+)")
 _HEADING = "Here is a list of facts:"
 _FACT = re.compile(r"(\d{1,9})\. (.*\S)")
-_MAX_CONTEXT = 16_000_000
 _MOST_HOPS = 4
 """Number of facts in the chain of MQuAKE's longest questions."""
 _MOST_CHAINS = 10_000
 """Maximum number of chains that are followed."""
-"""Maximum number of characters of a context; the longest released one has 1.1 million."""
 
 Key = tuple[int, str]
 """Number of a pattern, and the subject."""
@@ -186,11 +184,8 @@ def _context(parts: Mapping[str, tuple[Any, str]]) -> str:
     """The context that the rows of a size share."""
     contexts = []
     for row, where in parts.values():
-        context: str = get(row, "context", str, where)
-        if len(context) > _MAX_CONTEXT:
-            raise DataError(f"{where}.context: expected at most {_MAX_CONTEXT:,} characters, found {len(context):,}")
-        contexts.append(context)
-        if context != contexts[0]:
+        contexts.append(context_of(row, where))
+        if contexts[-1] != contexts[0]:
             raise DataError(f"{where}.context: expected the context of the size's other row, found another one")
     return contexts[0]
 
@@ -241,8 +236,7 @@ def _questions(hops: str, size: str, row: Any, where: str, pool: _Pool) -> Itera
     answers = get(row, "answers", list, where)
     pairs = get(get(row, "metadata", dict, where), "qa_pair_ids", list, f"{where}.metadata")
     for name, values in (("answers", answers), ("metadata.qa_pair_ids", pairs)):
-        if len(values) != len(texts):
-            raise DataError(f"{where}.{name}: expected one for each of the {len(texts)} questions, found {len(values)}")
+        expect_length(values, len(texts), f"{where}.{name}")
     for number, text in enumerate(texts):
         place = f"{where}.answers[{number}]"
         golds = tuple(check_text(answer, place) for answer in expect(answers[number], list, place))

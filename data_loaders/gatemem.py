@@ -24,11 +24,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from data_loaders.lazy import LazyCases
 from data_loaders.patterns import official_hit, strict_hit, strict_patterns
-from data_loaders.raw import check_text, check_unique, expect, get, get_text, read_lines
+from data_loaders.raw import check_choice, check_text, check_unique, expect, get, get_text, parsed_time, read_lines
 from data_loaders.schema import Asker, Case, DataError, Gold, Question, Session, Turn
 
 DOMAINS = ("medical", "office", "education", "household")
@@ -105,8 +105,7 @@ def load(path: Path, *, sessions: Sessions = "episode") -> Sequence[Case]:
 
     Raises DataError if a file is malformed, and ValueError for an unknown choice.
     """
-    if sessions not in get_args(Sessions):
-        raise ValueError(f"expected sessions of {get_args(Sessions)}: {sessions!r}")
+    check_choice("sessions", sessions, Sessions)
     episodes = [episode for domain in DOMAINS if (path / domain).is_dir() for episode in _episodes(path, domain)]
     if not episodes:
         raise DataError(f"{path}: expected folders {', '.join(DOMAINS)} with {_EPISODES}, found none with an episode")
@@ -216,13 +215,9 @@ def _sessions(turns: Sequence[tuple[Turn, str]], sessions: Sessions, where: str,
 
 def _time(text: str, where: str) -> datetime | None:
     """A time written as `2026-03-03T08:00`, with seconds or without."""
-    if not text:
-        return None
-    for form in ("%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M:%S"):
-        try:
-            return datetime.strptime(text, form)
-        except ValueError:
-            continue
+    time = parsed_time(text, "%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M:%S")
+    if time or not text:
+        return time
     raise DataError(f"{where}.timestamp: expected a time such as 2026-03-03T08:00, found {text[:40]!r}")
 
 

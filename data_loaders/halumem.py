@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any
 
 from data_loaders.lazy import LazyCases
-from data_loaders.raw import check_unique, expect, get, get_text, line_at, scan_lines
+from data_loaders.raw import check_unique, expect, get, get_text, line_at, parsed_time, scan_lines
 from data_loaders.schema import Case, DataError, Gold, Question, Role, Session, Turn
 
 UNANSWERABLE = "memory-boundary"
@@ -98,10 +98,9 @@ def _turns(session: Any, session_id: str, name: str, where: str) -> Iterator[Tur
 
 def _time(text: str, where: str) -> datetime:
     """The time written as `Sep 04, 2025, 09:05:32`. Raises DataError for other texts."""
-    try:
-        return datetime.strptime(text, _TIME)
-    except ValueError as error:
-        raise DataError(f"{where}: expected a time such as Sep 04, 2025, 09:05:32, found {text[:60]!r}") from error
+    if (time := parsed_time(text, _TIME)) is None:
+        raise DataError(f"{where}: expected a time such as Sep 04, 2025, 09:05:32, found {text[:60]!r}")
+    return time
 
 
 def _questions(

@@ -21,10 +21,10 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from data_loaders.lazy import LazyCases
-from data_loaders.raw import check_text, check_unique, expect, get, get_text, read_json
+from data_loaders.raw import check_choice, check_text, check_unique, expect, get, get_text, parsed_time, read_json
 from data_loaders.schema import Case, DataError, Gold, Question, Role, Session, Turn
 
 CATEGORIES: Mapping[int, str] = {
@@ -74,8 +74,7 @@ def load(path: Path, *, overlay: Path | str | None = None, overlay_mode: Overlay
 
     Raises DataError if a file does not have the official schema, and ValueError for a wrong `overlay_mode`.
     """
-    if overlay_mode not in get_args(OverlayMode):
-        raise ValueError(f"overlay_mode: expected one of {get_args(OverlayMode)}, found {overlay_mode!r}")
+    check_choice("overlay_mode", overlay_mode, OverlayMode)
     if overlay is None and overlay_mode != "raw":
         raise ValueError(f"overlay_mode={overlay_mode!r} needs an overlay file")
     name = path.name
@@ -137,10 +136,7 @@ def evidence_ids(text: str) -> tuple[str, ...]:
 
 def session_time(text: str) -> datetime | None:
     """The time in "1:56 pm on 8 May, 2023"; None when it is not written like this."""
-    try:
-        return datetime.strptime(text.strip(), "%I:%M %p on %d %B, %Y")
-    except ValueError:
-        return None
+    return parsed_time(text.strip(), "%I:%M %p on %d %B, %Y")
 
 
 def _case(record: dict[str, Any], where: str) -> Case:

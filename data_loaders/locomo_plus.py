@@ -23,11 +23,11 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from data_loaders import locomo
 from data_loaders.lazy import LazyCases, as_lazy
-from data_loaders.raw import expect, get, get_text, read_json
+from data_loaders.raw import check_choice, expect, get, get_text, read_json
 from data_loaders.schema import Case, DataError, Gold, Question, Role, Session, Turn
 
 RELATIONS = ("causal", "state", "goal", "value")
@@ -62,8 +62,7 @@ def load(
         DataError: a file is damaged.
         ValueError: `gaps` is unknown.
     """
-    if gaps not in get_args(Gaps):
-        raise ValueError(f"gaps: expected one of {get_args(Gaps)}, found {gaps!r}")
+    check_choice("gaps", gaps, Gaps)
     records = expect(read_json(path), list, path.name)
     hosts = as_lazy(locomo.load(path.parent / conversations))
     host = cache(hosts.__getitem__)  # forty entries share each

@@ -12,7 +12,6 @@ Deviations from the raw rows:
 
 from __future__ import annotations
 
-import ast
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -20,7 +19,7 @@ from typing import Any
 
 from data_loaders.lazy import LazyCases
 from data_loaders.longmemeval import parse_category, parse_time, parse_turn
-from data_loaders.raw import check_text, check_unique, expect, get, read_json, read_jsonl
+from data_loaders.raw import check_text, check_unique, expect, get, python_literal, read_json, read_jsonl
 from data_loaders.schema import Case, DataError, Gold, Question, Session, Turn
 
 _TIME_LABEL = "Chat Time: "
@@ -52,7 +51,7 @@ def load(path: Path, *, source: str = "longmemeval_s*") -> LazyCases:
     check_unique(ids, f"{path.name}: qa_pair_ids")
     return LazyCases(
         ids,
-        [len(_context(row, f"{path.name}: {case_id}")) for case_id, row in zip(ids, rows, strict=True)],
+        [len(context_of(row, f"{path.name}: {case_id}")) for case_id, row in zip(ids, rows, strict=True)],
         lambda index: _case(rows[index], ids[index], f"{path.name}: {ids[index]}"),
     )
 
@@ -82,7 +81,8 @@ def _case_id(row: object, source: str, number: int, where: str) -> str:
     return (name if name != source else f"{source}_{number}").replace("*", "_star")
 
 
-def _context(row: object, where: str) -> str:
+def context_of(row: object, where: str) -> str:
+    """The context of a row. Raises DataError if it is longer than any that is published."""
     context: str = get(row, "context", str, where)
     if len(context) > _MAX_CONTEXT:
         raise DataError(f"{where}.context: expected at most {_MAX_CONTEXT:,} characters, found {len(context):,}")
@@ -90,11 +90,11 @@ def _context(row: object, where: str) -> str:
 
 
 def _case(row: object, case_id: str, where: str) -> Case:
-    sessions, notes = _sessions(_context(row, where), f"{where}.context")
+    sessions, notes = _sessions(context_of(row, where), f"{where}.context")
     metadata = get(row, "metadata", dict, where)
     questions = _questions(row, metadata, where)
     labels = get(metadata, "haystack_sessions", list, f"{where}.metadata")
-    _expect_length(labels, len(questions), f"{where}.metadata.haystack_sessions")
+    expect_length(labels, len(questions), f"{where}.metadata.haystack_sessions")
     held: dict[_Words, Session] = {}
     for session in sessions:
         held.setdefault(_words(session.turns), session)
@@ -118,7 +118,7 @@ def _case(row: object, case_id: str, where: str) -> Case:
 
 def _sessions(context: str, where: str) -> tuple[tuple[Session, ...], list[str]]:
     """The sessions of a context that have turns, in order, and a note on each session without turns."""
-    parts = _literal(context, where)
+    parts = expect(python_literal(context, where), list, where)
     if len(parts) % 2:
         raise DataError(f"{where}: expected a session for each time, found {len(parts)} list members")
     sessions: list[Session] = []
@@ -140,16 +140,6 @@ def _sessions(context: str, where: str) -> tuple[tuple[Session, ...], list[str]]
         else:
             notes.append(f"session s{number} ({time_text}) has no turns")
     return tuple(sessions), notes
-
-
-def _literal(context: str, where: str) -> list[Any]:
-    """The list that a Python literal describes; nothing in it is executed. Raises DataError for other texts."""
-    try:
-        value = ast.literal_eval(context)
-    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError) as error:
-        problem = f"{type(error).__name__}: {error}"
-        raise DataError(f"{where}: expected the literal of a Python list, found {problem[:200]}") from error
-    return expect(value, list, where)
 
 
 # --- Questions and the answer key ------------------------------------------------------------------------------------
@@ -176,7 +166,7 @@ def _questions(row: object, metadata: object, where: str) -> list[Question]:
 def _gold(row: object, metadata: object, index: int, question_id: str, evidence: Sequence[Turn], where: str) -> Gold:
     count = len(get(row, "questions", list, where))
     answers = get(row, "answers", list, where)
-    _expect_length(answers, count, f"{where}.answers")
+    expect_length(answers, count, f"{where}.answers")
     question_type = _texts(metadata, "question_types", f"{where}.metadata", count)[index]
     place = f"{where}.answers[{index}]"
     return Gold(
@@ -217,10 +207,11 @@ def _words(turns: Sequence[Turn]) -> _Words:
 def _texts(record: object, key: str, where: str, count: int | None = None) -> list[str]:
     values = get(record, key, list, where)
     if count is not None:
-        _expect_length(values, count, f"{where}.{key}")
+        expect_length(values, count, f"{where}.{key}")
     return [check_text(value, f"{where}.{key}[{index}]") for index, value in enumerate(values)]
 
 
-def _expect_length(values: Sequence[object], count: int, where: str) -> None:
+def expect_length(values: Sequence[object], count: int, where: str) -> None:
+    """Raise DataError unless there is a value for each question."""
     if len(values) != count:
         raise DataError(f"{where}: expected one for each of the {count} questions, found {len(values)}")

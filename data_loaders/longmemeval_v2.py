@@ -29,10 +29,21 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from data_loaders.lazy import LazyCases
-from data_loaders.raw import check_text, check_unique, expect, get, get_text, line_at, read_json, read_lines, scan_lines
+from data_loaders.raw import (
+    check_choice,
+    check_text,
+    check_unique,
+    expect,
+    get,
+    get_text,
+    line_at,
+    read_json,
+    read_lines,
+    scan_lines,
+)
 from data_loaders.schema import Case, DataError, Gold, Question, Session, Turn
 
 CATEGORIES: Mapping[str, str] = {
@@ -84,13 +95,9 @@ def load(
     `Gold.detail` has `eval_function` (the scorer and its options, as released), `question_type`, `domain` and `environment`.
     Raises DataError for malformed files, and ValueError for an unknown choice.
     """
-    for name, value, choices in (
-        ("tier", tier, get_args(Tier)),
-        ("observations", observations, get_args(Observations)),
-        ("judged", judged, get_args(Judged)),
-    ):
-        if value not in choices:
-            raise ValueError(f"{name}: expected one of {choices}, found {value!r}")
+    check_choice("tier", tier, Tier)
+    check_choice("observations", observations, Observations)
+    check_choice("judged", judged, Judged)
     asked = list(_questions(path / _QUESTIONS))
     check_unique((each.id for each in asked), f"{_QUESTIONS}: id")
     groups = _groups(asked, path / "haystacks" / f"lme_v2_{tier}.json")

@@ -18,15 +18,13 @@ Deviations from the raw files:
 
 from __future__ import annotations
 
-import ast
 import html
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from data_loaders.lazy import LazyCases
-from data_loaders.raw import check_text, check_unique, expect, get, get_text, read_json
+from data_loaders.raw import check_text, check_unique, expect, get, get_text, parsed_time, python_literal, read_json
 from data_loaders.schema import Case, DataError, Gold, Question, Role, Session, Turn
 
 CATEGORIES: Mapping[str, str] = {
@@ -87,10 +85,7 @@ def _section(record: Mapping[str, Any], key: str, where: str) -> Any:
 def _literal(text: str, where: str) -> Any:
     if len(text) > MAX_LITERAL:
         raise DataError(f"{where}: expected a literal of at most {MAX_LITERAL:,} characters, found {len(text):,}")
-    try:
-        return ast.literal_eval(text)
-    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError) as error:
-        raise DataError(f"{where}: expected a Python literal, found {text[:60]!r} ({type(error).__name__})") from error
+    return python_literal(text, where)
 
 
 def _text(record: Any, key: str, where: str) -> str:
@@ -172,7 +167,7 @@ def _event(key: str, raw: Any, where: str) -> Session:
     heading = " — ".join(text for text in (_optional(raw, "summary", where), _optional(raw, "Theme", where)) if text)
     time_text = _optional(raw, "Creation Time", where)
     turn = Turn(key, "", f"{heading}\n{content}" if heading else content)
-    return Session(key, (turn,), _time(time_text), time_text)
+    return Session(key, (turn,), parsed_time(time_text, *_TIME_FORMATS), time_text)
 
 
 def _dialogue(name: str, key: str, raw: Any, where: str) -> Iterator[Session]:
@@ -187,7 +182,7 @@ def _dialogue(name: str, key: str, raw: Any, where: str) -> Iterator[Session]:
             turns.append(_turn(f"{key}:{line}", html.unescape(check_text(each, f"{place}[{len(turns)}]")), name))
         if turns:
             session_id = key if len(contents) == 1 else f"{key}@{check_text(time_text, place)}"
-            yield Session(session_id, tuple(turns), _time(time_text), time_text)
+            yield Session(session_id, tuple(turns), parsed_time(time_text.strip(), *_TIME_FORMATS), time_text)
 
 
 def _turn(turn_id: str, line: str, name: str) -> Turn:
@@ -196,15 +191,6 @@ def _turn(turn_id: str, line: str, name: str) -> Turn:
         return Turn(turn_id, "", line.strip())
     role: Role = "user" if speaker.strip() == name else "assistant"
     return Turn(turn_id, speaker.strip(), text.strip(), role)
-
-
-def _time(text: str) -> datetime | None:
-    for pattern in _TIME_FORMATS:
-        try:
-            return datetime.strptime(text.strip(), pattern)
-        except ValueError:
-            continue
-    return None
 
 
 def _turns_by_memory(sessions: Sequence[Session]) -> dict[str, list[str]]:

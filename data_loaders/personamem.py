@@ -29,17 +29,16 @@ here the reader shows recalled turns in one prompt. A question whose call fails 
 
 from __future__ import annotations
 
-import ast
 import csv
 import io
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from data_loaders.lazy import LazyCases
-from data_loaders.raw import check_text, check_unique, expect, get_text, read_lines
+from data_loaders.raw import check_choice, check_text, check_unique, expect, get_text, python_literal, read_lines
 from data_loaders.schema import Case, DataError, Gold, Question, Role, Session, Turn
 
 CATEGORIES: Mapping[str, str] = {
@@ -65,7 +64,6 @@ COLUMNS = (
 """The columns that are read; other releases have more."""
 _SPEAKERS: Mapping[str, str] = {"user": "User", "assistant": "Assistant", "system": ""}
 _ROLES: Mapping[str, Role] = {"user": "user", "assistant": "assistant", "system": "user"}
-_LITERAL_ERRORS = (ValueError, SyntaxError, TypeError, MemoryError, RecursionError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +88,7 @@ def load(
     many sessions back the reference is) and `longest` (the score of choosing the longest option).
     Raises DataError for malformed records, and ValueError for a wrong `persona`.
     """
-    if persona not in get_args(Persona):
-        raise ValueError(f"persona: expected one of {get_args(Persona)}, found {persona!r}")
+    check_choice("persona", persona, Persona)
     asked: dict[str, list[Record]] = {}
     records = read_records(path / questions)
     check_unique((record.fields["question_id"] for record in records), f"{questions}: question_id")
@@ -278,19 +275,10 @@ def _right(record: Record) -> int:
     return LETTERS.index(match[1])
 
 
-def literal(text: str, where: str) -> Any:
-    """The value that a Python literal writes; it is parsed, never evaluated. Raises DataError."""
-    try:
-        return ast.literal_eval(text)
-    except _LITERAL_ERRORS as error:
-        problem = f"{type(error).__name__}: {error}"
-        raise DataError(f"{where}: expected the literal of a Python list, found {problem[:200]}") from error
-
-
 def _options(record: Record) -> tuple[str, ...]:
     """The four options without their letters."""
     where = f"{record.where}.all_options"
-    listed = expect(literal(record.fields["all_options"], where), list, where)
+    listed = expect(python_literal(record.fields["all_options"], where), list, where)
     texts = [check_text(option, f"{where}[{number}]") for number, option in enumerate(listed)]
     if len(texts) != len(LETTERS):
         raise DataError(f"{where}: expected {len(LETTERS)} options, found {len(texts)}")

@@ -30,19 +30,18 @@ import json
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from data_loaders.lazy import LazyCases
 from data_loaders.personamem import (
     Persona,
     Record,
-    literal,
     longest_text,
     options_detail,
     read_records,
     sessions_of,
 )
-from data_loaders.raw import check_text, expect, get, get_text, read_json
+from data_loaders.raw import check_choice, check_text, expect, get, get_text, python_literal, read_json
 from data_loaders.schema import Case, DataError, Gold, Question
 
 BENCHMARK = "benchmark/text/benchmark.csv"
@@ -60,9 +59,8 @@ def load(path: Path, *, history: History = "32k", persona: Persona = "keep") -> 
     `updated`, `who` and `conversation_scenario`.
     Raises DataError for malformed files and links that lead out of the folder, and ValueError for an unknown choice.
     """
-    if history not in get_args(History) or persona not in get_args(Persona):
-        choices = f"history of {get_args(History)} and persona of {get_args(Persona)}"
-        raise ValueError(f"expected {choices}, found {history!r} and {persona!r}")
+    check_choice("history", history, History)
+    check_choice("persona", persona, Persona)
     link = f"chat_history_{history}_link"
     asked: dict[str, list[tuple[int, Record]]] = {}
     columns = ("persona_id", link, "user_query", *_ANSWERS, "pref_type", *_LABELS)
@@ -139,7 +137,7 @@ def _values(text: str, where: str) -> Iterator[Any]:
     with suppress(ValueError, RecursionError):
         yield json.loads(text)
     with suppress(DataError):
-        yield literal(text, where)
+        yield python_literal(text, where)
 
 
 def _options(record: Record, number: int) -> tuple[tuple[str, ...], int]:

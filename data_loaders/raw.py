@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from datetime import datetime
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar, overload
+from typing import Any, NoReturn, TypeVar, get_args, overload
 
 from data_loaders.schema import DataError
 
@@ -134,6 +137,30 @@ def check_text(value: object, where: str) -> str:
     except UnicodeEncodeError as error:
         raise DataError(f"{where}: expected Unicode text, found a lone surrogate at character {error.start}") from error
     return text
+
+
+def parsed_time(text: str, *forms: str) -> datetime | None:
+    """The time that a text writes in one of the forms of `datetime.strptime`, without a time zone; None for other texts."""
+    for form in forms:
+        with suppress(ValueError):
+            return datetime.strptime(text, form)
+    return None
+
+
+def python_literal(text: str, where: str) -> Any:
+    """The value that a Python literal writes; it is parsed, never evaluated. Raises DataError for other texts."""
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError) as error:
+        raise DataError(
+            f"{where}: expected a Python literal, found {f'{type(error).__name__}: {error}'[:200]}"
+        ) from error
+
+
+def check_choice(name: str, value: object, choices: Any) -> None:
+    """Raise ValueError if a loader's setting has none of the values of a Literal."""
+    if value not in get_args(choices):
+        raise ValueError(f"{name}: expected one of {get_args(choices)}, found {value!r}")
 
 
 def check_unique(ids: Iterable[str], where: str) -> None:

@@ -17,12 +17,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
 
 from data_loaders.lazy import LazyCases
-from data_loaders.raw import check_text, check_unique, get, get_text, read_json
+from data_loaders.raw import check_text, check_unique, get, get_text, parsed_time, read_json
 from data_loaders.schema import Case, DataError, Gold, Question, Role, Session, Turn
 
 CATEGORIES: Mapping[str, str] = {
@@ -136,15 +135,7 @@ def _session(record: Any, session_id: str, where: str, notes: list[str]) -> Sess
             notes.append(f"{turn.id}: the turn does not say whether it is a query; taken as none.")
         turns.append(turn)
     time_text = get_text(record, "current_time", where)
-    return Session(session_id, tuple(turns), _day(time_text), time_text)
-
-
-def _day(text: str) -> datetime | None:
-    """Midnight of a day written as `2025-12-15 (Monday)`."""
-    try:
-        return datetime.strptime(text.partition(" ")[0], "%Y-%m-%d")
-    except ValueError:
-        return None
+    return Session(session_id, tuple(turns), parsed_time(time_text.partition(" ")[0], "%Y-%m-%d"), time_text)
 
 
 def _sources(record: Any, session: Session, where: str) -> Iterator[tuple[str, str]]:

@@ -22,9 +22,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, get_args
+from typing import Literal
 
-from data_loaders.raw import check_unique
+from data_loaders.raw import check_choice, check_unique
 from data_loaders.schema import Case, Session, Turn, Unit
 
 Rule = Literal["utterance", "floor_pair", "ab_pair", "page", "chunk"]
@@ -63,18 +63,16 @@ def make_units(
     Raises ValueError for an unknown rule or missing settings, and DataError if two units get the same id.
     """
     history = tuple(sessions)
-    if on_unpaired not in get_args(OnUnpaired):
-        raise ValueError(f"on_unpaired: expected one of {get_args(OnUnpaired)}, found {on_unpaired!r}")
+    check_choice("on_unpaired", on_unpaired, OnUnpaired)
+    check_choice("rule", rule, Rule)
     if rule == "chunk":
         if tokens is None or tokens < 1 or count is None:
             raise ValueError(
                 f"rule chunk needs tokens of at least 1 and a count function, found {tokens!r} and {count!r}"
             )
         made = Units(tuple(unit for session in history for unit in _chunks(session, tokens, count)))
-    elif rule in _GROUPS:
-        made = _from_groups(history, _GROUPS[rule](history), on_unpaired)
     else:
-        raise ValueError(f"rule: expected one of {get_args(Rule)}, found {rule!r}")
+        made = _from_groups(history, _GROUPS[rule](history), on_unpaired)
     check_unique((unit.id for unit in made.units), f"units by {rule}")
     return made
 

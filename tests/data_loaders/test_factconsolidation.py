@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from mutations import BROKEN_BYTES, broken_copies, check_only_data_errors, mutated_json, write_json, write_jsonl
 
-from data_loaders import factconsolidation
+from data_loaders import longmemeval_mab
 from data_loaders.factconsolidation import PATTERNS, load, question_keys, read_fact
 from data_loaders.schema import Case, DataError, Gold, Question
 from data_loaders.units import make_units
@@ -210,7 +210,7 @@ def test_rows_of_one_size_with_different_contexts_or_the_same_source_are_refused
 
 
 def test_a_context_beyond_all_measure_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(factconsolidation, "_MAX_CONTEXT", 50)
+    monkeypatch.setattr(longmemeval_mab, "_MAX_CONTEXT", 50)
     with pytest.raises(DataError, match="context: expected at most 50 characters"):
         only(tmp_path, row())
 

@@ -207,7 +207,7 @@ def test_a_file_that_is_no_parquet_is_refused(tmp_path: Path) -> None:
 def test_a_context_is_never_executed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, context: str) -> None:
     monkeypatch.chdir(tmp_path)
     path = write_json(tmp_path / "rows.json", [{**row(), "context": context}])
-    with pytest.raises(DataError, match=r"context: expected the literal of a Python list"):
+    with pytest.raises(DataError, match=r"context: expected a Python literal"):
         load(path)[0]
     assert not (tmp_path / "MARK").exists()
 
