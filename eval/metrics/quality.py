@@ -18,7 +18,9 @@ from eval.metrics.lexical import unanswered
 
 _LETTERS = "ABCD"
 _ONLY_LABEL = re.compile(r"\W*([a-d1-4])\W*", re.IGNORECASE)
-_MARKED_LABEL = re.compile(r"\(([A-Da-d1-4])\)|^\s*([A-D1-4])(?:[.):](?!\d)|,?\s+(?:because|since)\b)", re.MULTILINE)
+_MARKED_LABEL = re.compile(
+    r"\(([A-Da-d1-4])\)|^\s*([A-D1-4])(?:[.):](?!\d)|,?\s+(?:because|since)\b|[ \t]*$)", re.MULTILINE
+)
 # Rejects "the answer is a dog" and "answer: 3 years": after a label only a reason may follow.
 _NAMED_LABEL = re.compile(
     r"\b(?:[Aa]nswer|[Oo]ption|[Cc]hoice|(?:[Cc]hoose|[Pp]ick|[Ss]elect)(?:\s+option)?)(?:\s+is)?\s*:?\s*([A-D1-4])\b(?!['.]\w|\s+(?!because\b|since\b|as\b)[a-z])"
@@ -29,7 +31,7 @@ def chosen_option(reply: str, options: Sequence[str]) -> int | None:
     """The number (from 1) of the option that a reply chooses; None when it names no option, or several.
 
     The first rule that applies decides: the reply is the text of an option; it is a label alone; it has labels in brackets or at the
-    start of a line, before a mark or a reason; it has a label after "answer", "option", "choice", "choose", "pick" or "select"; it
+    start of a line, before its end, a mark or a reason; it has a label after "answer", "option", "choice", "choose", "pick" or "select"; it
     contains the text of exactly one option. Labels are A to D or 1 to 4; emphasis by asterisks is ignored.
     """
     reply = reply.replace("**", "")
