@@ -69,11 +69,10 @@ RUBRIC = {"CORRECT": 1.0, "PARTIAL": 0.5, "WRONG": 0.0}
 NO_MEMORY = "(no memory is needed for this message)"
 UNANSWERABLE = "This is not mentioned in the conversation."
 
-_FILES = {"knowledge-update": "update"}
 _EVENT = "judge/beam_event"
 ORDERING = "event_ordering"
 """Category of BEAM whose parts are pairs of a line and an event."""
-_LONGMEMEVAL = ("standard", "temporal", "update", "preference", "abstention")
+_LONGMEMEVAL = (*dict.fromkeys(longmemeval.RULE_OF_TYPE.values()), longmemeval.ABSTENTION)
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +200,7 @@ def _prompt(judge: Judge, question: Question, gold: Gold) -> str:
     except ValueError as error:
         why = f"judge {judge.name} cannot grade these data, its prompts go by LongMemEval's types of questions"
         raise RunError(f"{why}; {error}") from error
-    return f"{judge.prompt}_{_FILES.get(rule.name, rule.name)}"
+    return f"{judge.prompt}_{rule}"
 
 
 def _gold(judge: Judge, gold: Gold) -> str | tuple[str, ...]:

@@ -10,69 +10,36 @@ not implemented: no published table that we reproduce prints them. Our tables co
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
 
 from eval.metrics.labels import stated
 
-QUESTION_TYPES = (
-    "single-session-user",
-    "single-session-preference",
-    "single-session-assistant",
-    "multi-session",
-    "temporal-reasoning",
-    "knowledge-update",
-)
-
-
-@dataclass(frozen=True, slots=True)
-class JudgeRule:
-    """A rule of the five judge prompts; the judge always replies yes or no."""
-
-    name: str
-    rejects_subset: bool = False
-    """An answer with only a part of what is required is wrong."""
-    forgives_off_by_one: bool = False
-    """Numbers of days, weeks or months may be off by one."""
-    allows_superseded: bool = False
-    """The answer may name outdated information in addition to the updated information."""
-    gold_is_rubric: bool = False
-    """The gold answer describes a good answer; not every point of it is needed."""
-    gold_is_explanation: bool = False
-    """The question cannot be answered, and the gold answer explains why. A reply that recognises this is right."""
-
-
-STANDARD = JudgeRule("standard", rejects_subset=True)
-TEMPORAL = JudgeRule("temporal", rejects_subset=True, forgives_off_by_one=True)
-KNOWLEDGE_UPDATE = JudgeRule("knowledge-update", allows_superseded=True)
-PREFERENCE = JudgeRule("preference", gold_is_rubric=True)
-ABSTENTION = JudgeRule("abstention", gold_is_explanation=True)
-
-_RULE_OF_TYPE = {
-    "single-session-user": STANDARD,
-    "single-session-assistant": STANDARD,
-    "multi-session": STANDARD,
-    "temporal-reasoning": TEMPORAL,
-    "knowledge-update": KNOWLEDGE_UPDATE,
-    "single-session-preference": PREFERENCE,
+RULE_OF_TYPE: Mapping[str, str] = {
+    "single-session-user": "standard",
+    "single-session-assistant": "standard",
+    "multi-session": "standard",
+    "temporal-reasoning": "temporal",
+    "knowledge-update": "update",
+    "single-session-preference": "preference",
 }
+"""The judge rule of each question type. `standard` and `temporal` reject a part of what is required, and `temporal` allows numbers of
+days, weeks or months that are off by one; `update` allows outdated information beside the updated one; for `preference` the gold answer
+describes a good answer, and not every point of it is needed."""
+ABSTENTION = "abstention"
+"""The rule of a question that cannot be answered: the gold answer explains why, and a reply that recognises this is right."""
 
 
-def is_abstention(question_id: str) -> bool:
-    """Whether the history does not answer the question: its id contains `_abs`."""
-    return "_abs" in question_id
-
-
-def judge_rule(question_id: str, question_type: str) -> JudgeRule:
-    """The judge rule of a question: abstention when its id says so, otherwise the rule of its type.
+def judge_rule(question_id: str, question_type: str) -> str:
+    """The judge rule of a question: abstention when its id contains `_abs`, otherwise the rule of its type.
 
     Raises:
-        ValueError: an answerable question whose type is not one of `QUESTION_TYPES`.
+        ValueError: an answerable question of an unknown type.
     """
-    if is_abstention(question_id):
+    if "_abs" in question_id:
         return ABSTENTION
-    if question_type not in _RULE_OF_TYPE:
-        raise ValueError(f"question {question_id}: expected a type of {QUESTION_TYPES}, found {question_type!r}")
-    return _RULE_OF_TYPE[question_type]
+    if question_type not in RULE_OF_TYPE:
+        raise ValueError(f"question {question_id}: expected a type of {tuple(RULE_OF_TYPE)}, found {question_type!r}")
+    return RULE_OF_TYPE[question_type]
 
 
 def official_verdict(reply: str) -> bool:

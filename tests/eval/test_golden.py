@@ -126,11 +126,11 @@ def test_longmemeval_selects_the_official_judge_rule(subtests: pytest.Subtests) 
             question_id = "q1_abs" if case["abstention"] else "q1"
             rule = longmemeval.judge_rule(question_id, case["question_type"])
             assert {
-                "off_by_one": rule.forgives_off_by_one,
-                "subset": rule.rejects_subset,
-                "updated": rule.allows_superseded,
-                "rubric": rule.gold_is_rubric,
-                "unanswerable": rule.gold_is_explanation,
+                "off_by_one": rule == "temporal",
+                "subset": rule in ("standard", "temporal"),
+                "updated": rule == "update",
+                "rubric": rule == "preference",
+                "unanswerable": rule == "abstention",
             } == case["mentions"]
 
 
