@@ -25,6 +25,8 @@ Deviations and decisions:
 - Where a sub-community's report replaces tables, relationships that touch the sub-community leave the table.
 - A graph without relationships is searched as it is; the release stops. Where a description cannot be read, its parts are joined and
   cut. Where a report cannot be read, it is missing, as released.
+- A global search without points has a fixed answer, as released: an abstention. It is aborted if its answer could not be read, or if it
+  has no points and a batch could not be read; the release takes such a batch for one without points.
 - Points of a global search name their reports in a field of their own, so that they have sources; a point that names none of the shown
   reports has the sources of the whole batch. The prompt asks for a short answer.
 - Left out: claims, drift and basic search, dynamic choice of communities, graph embeddings, incremental update.
@@ -270,33 +272,34 @@ class GraphRag(MemorySystem):
     def _global(self, question: Question) -> Recall:
         """The points that batches of reports give for the question, and an answer from the best of them."""
         fields = _question_fields(question)
-        points = self._fitting(
-            sorted(self._all_points(fields), key=lambda point: -point.score), self.reading.max_tokens
-        )
+        found, unread = self._all_points(fields)
+        points = self._fitting(sorted(found, key=lambda point: -point.score), self.reading.max_tokens)
         if not points:
-            return Recall((), NO_ANSWER)
+            return Recall((), aborted="a batch of reports could not be read") if unread else Recall((), NO_ANSWER)
         lines = [f"(analyst {point.id.split('-')[1]}, importance {point.score:.0f}) {point.text}" for point in points]
         answer = ask(self.llm, self.prompts["graphrag/reduce"], memories=lines, **fields)
         if isinstance(answer, ParseFailure):
             meter.note("graphrag.no_answer")
-            answer = NO_ANSWER
+            return Recall(tuple(points), aborted="the answer could not be read")
         return Recall(tuple(points), answer)
 
-    def _all_points(self, fields: Mapping[str, Any]) -> list[Item]:
-        """The points of all batches of reports, one call per batch."""
+    def _all_points(self, fields: Mapping[str, Any]) -> tuple[list[Item], int]:
+        """The points of all batches of reports, one call per batch; and the number of batches whose reply could not be read."""
         batches = self._batches()
         prompt, reports = self.prompts["graphrag/map"], self._graph.reports
         memories = [
             [Option(str(community.id), reports[community.id].content) for community in batch] for batch in batches
         ]
         replies = ask_all(self.llm, [(prompt, {**fields, "memories": options}) for options in memories])
-        points: list[Item] = []
-        for number, (batch, reply) in enumerate(zip(batches, replies, strict=True), start=1):
-            if isinstance(reply, ParseFailure):
-                meter.note("graphrag.no_points")
-            else:
-                points += self._points(number, batch, reply["points"])
-        return points
+        if unread := sum(isinstance(reply, ParseFailure) for reply in replies):
+            meter.note("graphrag.no_points", unread)
+        points = [
+            point
+            for number, (batch, reply) in enumerate(zip(batches, replies, strict=True), start=1)
+            if not isinstance(reply, ParseFailure)
+            for point in self._points(number, batch, reply["points"])
+        ]
+        return points, unread
 
     def _batches(self) -> list[list[Community]]:
         """Communities whose reports are used, shuffled and packed by tokens; in each batch those with most text units come first."""
