@@ -277,22 +277,20 @@ class LightMem(MemorySystem):
         later = later_duplicates(vectors, np.array([fact.place for fact in facts]), self.settings.update_threshold)
         cases = {old: (facts[old].text, *(facts[new].text for new in later[old])) for old in sorted(later)}
         self._decide([texts for texts in cases.values() if texts not in self._decided])
-        kept, rewritten = list[int](), list[int]()
-        facts = list(facts)
-        for index in range(len(facts)):
-            action, text = self._decided[cases[index]] if index in cases else ("ignore", "")
+        decided = {old: self._decided[texts] for old, texts in cases.items()}
+        revised = dict(enumerate(facts))
+        for old, (action, text) in decided.items():
             if action == "delete":
-                continue
-            kept.append(index)
-            if action == "update":
-                sources = union([facts[index].sources, *(facts[new].sources for new in later[index])])
-                facts[index] = replace(facts[index], text=text, sources=sources)
-                rewritten.append(index)
+                del revised[old]
+            elif action == "update":
+                sources = union(facts[place].sources for place in (old, *later[old]))
+                revised[old] = replace(facts[old], text=text, sources=sources)
+        rewritten = [old for old, (action, _) in decided.items() if action == "update"]
         if rewritten and self.settings.mode == "paper":
             vectors = vectors.copy()
-            vectors[rewritten] = self.embedder.embed([facts[index].text for index in rewritten])
-        decisions = tuple(self._decided[texts][0] for texts in cases.values())
-        return FactTable(tuple(facts[index] for index in kept), vectors[kept], decisions)
+            vectors[rewritten] = self.embedder.embed([revised[old].text for old in rewritten])
+        decisions = tuple(action for action, _ in decided.values())
+        return FactTable(tuple(revised.values()), vectors[list(revised)], decisions)
 
     def _decide(self, cases: Sequence[tuple[str, ...]]) -> None:
         """Ask for a decision on each different case: a fact's text, followed by its later near-duplicates."""

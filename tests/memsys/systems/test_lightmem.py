@@ -395,6 +395,18 @@ def test_a_rewritten_fact_is_embedded_again_except_in_the_released_code(mode: An
     assert len(items) == 3
 
 
+def test_a_rewritten_fact_has_the_evidence_of_the_facts_as_they_were_extracted() -> None:
+    vectors = {"A": (1, 0), "B": (0.94, 0.34), "C": (0.94, -0.34), "new A": (1, 0), "new B": (1, 0), "What?": (1, 0)}
+
+    def rewrite(request: Request) -> str:
+        return decide("update", f"new {request.fields['query']}")
+
+    script = {EXTRACT: facts((0, "A"), (0, "B"), (1, "C")), UPDATE: rewrite}
+    memory, llm = fed(["a", "b"], script, embedder=TableEmbedder(vectors, HashingEmbedder(2)))
+    assert [len(request.fields["options"]) for request in llm.requests[1:]] == [2, 1], "B is shown A, and not C"
+    assert [fact.sources for fact in memory._table.facts] == [("t0", "t1"), ("t0",), ("t1",)]
+
+
 def test_below_the_threshold_nothing_is_asked() -> None:
     assert asleep(decide("delete"), update_threshold=0.93)[1].purposes == [EXTRACT]
     assert asleep(decide("delete"), update=False)[1].purposes == [EXTRACT]
