@@ -39,7 +39,7 @@ class Vectors:
 
     def similarities(self, query: np.ndarray) -> np.ndarray:
         """Cosine similarity of the query, float32 [d], with every row; float32 [n]. Equal rows have equal similarities."""
-        return similarities(self.matrix, query) if self._count else np.empty(0, dtype=np.float32)
+        return cosines(self.matrix, query) if self._count else np.empty(0, dtype=np.float32)
 
     def top(self, query: np.ndarray, k: int) -> list[tuple[int, float]]:
         """The `k` rows most similar to the query, float32 [d], as (index, cosine), best first."""
@@ -47,10 +47,10 @@ class Vectors:
         return [(index, float(similarities[index])) for index in best(similarities, k)]
 
 
-def similarities(rows: np.ndarray, query: np.ndarray) -> np.ndarray:
-    """Cosine similarity of a unit vector [d] with unit vectors [n, d]; [n].
+def cosines(rows: np.ndarray, query: np.ndarray) -> np.ndarray:
+    """Cosine of unit vectors, float32 [n, d], with a query, float32 [d]; float32 [n].
 
-    Equal rows have equal similarities; those of a matrix product may differ in the last digit, because it adds up in blocks of rows.
+    Equal rows have equal cosines. In a matrix product they may differ in the last bit, by their places and by the processor.
     """
     products: np.ndarray = np.vecdot(rows, query)
     return products

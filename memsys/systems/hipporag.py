@@ -58,7 +58,7 @@ from memsys.llm.parsing import ParseFailure
 from memsys.llm.protocol import LLM
 from memsys.prompts import Option, Prompts
 from memsys.settings import Positive, Settings
-from memsys.vectors import Vectors, best
+from memsys.vectors import Vectors, best, cosines
 
 Mode = Literal["paper", "code"]
 Triple = tuple[str, str, str]
@@ -277,10 +277,10 @@ class HippoRag(MemorySystem):
     def _by_facts(self, graph: _Graph, question: Question) -> np.ndarray:
         """The score of each passage in version 2, float [passages]."""
         query = self.embedder.embed([question.text], query=True)[0]
-        dense = scaled(graph.passages @ query)
+        dense = scaled(cosines(graph.passages, query))
         if not graph.facts:
             return dense
-        relevance = scaled(graph.fact_vectors @ query)
+        relevance = scaled(cosines(graph.fact_vectors, query))
         candidates = best(relevance, self.settings.linking_top_k)
         places = self._kept_facts(question, [graph.facts[fact] for fact in candidates])
         kept = [candidates[place] for place in places]

@@ -57,7 +57,7 @@ from memsys.llm.parsing import ParseFailure
 from memsys.llm.protocol import LLM
 from memsys.prompts import Prompts
 from memsys.settings import Positive, Settings
-from memsys.vectors import Vectors, best
+from memsys.vectors import Vectors, best, cosines
 
 KINDS = ("events", "portrait")
 """The two texts that are written about a day and about all days."""
@@ -296,7 +296,7 @@ class MemoryBank(MemorySystem):
     def _searchable(self, query: np.ndarray, now: int) -> tuple[list[_Piece], np.ndarray]:
         """All pieces, and their cosines with the query, float [pieces]; minus infinity for forgotten ones."""
         pieces = [*self._pieces, *(piece for day in self._days for piece in day.pieces)]
-        summary_scores = [day.vectors @ query for day in self._days if day.vectors is not None]
+        summary_scores = [cosines(day.vectors, query) for day in self._days if day.vectors is not None]
         scores = np.concatenate([self._vectors.similarities(query), *summary_scores])
         if self.settings.forgetting != "off":
             kept = self._kept(now)

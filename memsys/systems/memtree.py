@@ -42,7 +42,7 @@ from memsys.llm.protocol import LLM
 from memsys.prompts import Prompts
 from memsys.settings import Positive, Settings
 from memsys.tokens import count_tokens, truncate
-from memsys.vectors import Vectors, best, similarities
+from memsys.vectors import Vectors, best, cosines
 
 
 @dataclass(slots=True)
@@ -221,7 +221,7 @@ class MemTree(MemorySystem):
         # Selecting rows copies them, which costs more than comparing all rows when the children are the majority of the nodes.
         if 2 * len(children) > len(self._nodes):
             return self._vectors.similarities(vector)[children]
-        return similarities(self._vectors.matrix[children], vector)
+        return cosines(self._vectors.matrix[children], vector)
 
     def _summaries(self, route: _Route, new: str) -> list[Any]:
         """The new summary, or a `ParseFailure`, of each parent of the new leaf from the top down, chains included."""

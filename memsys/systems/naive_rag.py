@@ -10,7 +10,7 @@ from data_loaders.schema import Question, Unit
 from memsys.embed import Embedder
 from memsys.interface import Item, MemorySystem, Recall, dated, positive, union
 from memsys.tokens import count_tokens
-from memsys.vectors import Vectors, best
+from memsys.vectors import Vectors, best, cosines
 
 
 class NaiveRag(MemorySystem):
@@ -50,8 +50,7 @@ class NaiveRag(MemorySystem):
         query = self.embedder.embed([question.text], query=True)[0]
         scores = self._vectors.similarities(query)
         if self._open:
-            open_score = self.embedder.embed([_text(self._blocks[-1])])[0] @ query
-            scores = np.append(scores, open_score)
+            scores = np.append(scores, cosines(self.embedder.embed([_text(self._blocks[-1])]), query))
         return Recall(tuple(self._block_item(index, float(scores[index])) for index in best(scores, self.k)))
 
     @property

@@ -64,7 +64,7 @@ from memsys.settings import Positive, Settings
 from memsys.systems.graphrag.communities import Community
 from memsys.systems.graphrag.index import Graph, Index, Indexing, Report
 from memsys.tokens import count_tokens
-from memsys.vectors import best
+from memsys.vectors import best, cosines
 
 NO_ANSWER = "No information available: the memory holds nothing that answers this question."
 SHUFFLE_SEED = 86
@@ -199,7 +199,7 @@ class GraphRag(MemorySystem):
         """Reports, entities, relationships and text units around the entities nearest to the question."""
         if self._graph.vectors is None:
             return ()
-        similarities = self._graph.vectors @ self.embedder.embed([question.text], query=True)[0]
+        similarities = cosines(self._graph.vectors, self.embedder.embed([question.text], query=True)[0])
         chosen = best(similarities, self.reading.top_entities * OVERSAMPLED)
         report_budget, text_budget = (
             int(self.reading.max_tokens * self.reading.community_share),

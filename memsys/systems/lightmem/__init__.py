@@ -56,7 +56,7 @@ from memsys.systems.lightmem.facts import (
 )
 from memsys.systems.pruned import Scorer, prune, scorer_for
 from memsys.tokens import count_tokens
-from memsys.vectors import best
+from memsys.vectors import best, cosines
 
 LONG = 512
 """A message of at least this many tokens is pruned again."""
@@ -305,7 +305,7 @@ class LightMem(MemorySystem):
         """The nearest facts as of the last `consolidate`."""
         if self._table.vectors is None or not self._table.facts:
             return Recall(())
-        scores = self._table.vectors @ self.embedder.embed([question.text], query=True)[0]
+        scores = cosines(self._table.vectors, self.embedder.embed([question.text], query=True)[0])
         return Recall(tuple(self._fact_item(index, float(scores[index])) for index in best(scores, self.settings.k)))
 
     def _fact_item(self, index: int, score: float) -> Item:

@@ -17,7 +17,7 @@ from memsys.llm.parsing import ParseFailure
 from memsys.llm.protocol import LLM
 from memsys.prompts import Option, Prompts
 from memsys.systems.memos.store import Memory, MemoryStore
-from memsys.vectors import best
+from memsys.vectors import best, cosines
 
 _NEIGHBOURS, _LEAST_COSINE = 5, 0.8
 """Maximum number of memories that a new memory is compared with, and the minimum cosine of each."""
@@ -37,8 +37,8 @@ class Reorganiser:
         others = [other for other in store.memories.values() if other.id != memory.id]
         if not others:
             return
-        cosines = np.stack([other.vector for other in others]) @ memory.vector
-        similar = [others[place] for place in best(cosines, _NEIGHBOURS) if cosines[place] >= _LEAST_COSINE]
+        nearness = cosines(np.stack([other.vector for other in others]), memory.vector)
+        similar = [others[place] for place in best(nearness, _NEIGHBOURS) if nearness[place] >= _LEAST_COSINE]
         prompt = self._prompts["memos/relation"]
         asks = [(prompt, {"history": other.text, "new": memory.text}) for other in similar]
         for other, relation in zip(similar, ask_all(self._llm, asks), strict=True):

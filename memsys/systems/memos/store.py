@@ -11,7 +11,7 @@ import numpy as np
 
 from data_loaders.schema import Role, Turn, Unit
 from memsys.interface import dated, period_text
-from memsys.vectors import best
+from memsys.vectors import best, cosines
 
 CAPACITY = {"long_term": 1500, "user": 480}
 """Maximum number of memories of the long-term and the user store."""
@@ -110,18 +110,19 @@ class MemoryStore:
         memories = list(self.all().values())
         if not memories or k < 1:
             return []
-        cosines = (np.stack([memory.vector for memory in memories]) @ vectors.T).max(axis=1)
+        rows = np.stack([memory.vector for memory in memories])
+        nearness = np.max([cosines(rows, vector) for vector in vectors], axis=0)
         working = {memory.id for memory in self.working}
-        candidates = set(_top([place for place, memory in enumerate(memories) if memory.id in working], cosines, k))
+        candidates = set(_top([place for place, memory in enumerate(memories) if memory.id in working], nearness, k))
         for kind in CAPACITY:
             stored = [
                 place for place, memory in enumerate(memories) if memory.kind == kind and memory.id in self.memories
             ]
-            candidates.update(_top(stored, cosines, 2 * k))
+            candidates.update(_top(stored, nearness, 2 * k))
         by_text: dict[str, int] = {}
-        for place in sorted(candidates, key=lambda place: (-cosines[place], place)):
+        for place in sorted(candidates, key=lambda place: (-nearness[place], place)):
             by_text.setdefault(memories[place].text, place)
-        return [(memories[place], float(cosines[place])) for place in list(by_text.values())[:k]]
+        return [(memories[place], float(nearness[place])) for place in list(by_text.values())[:k]]
 
 
 def _top(places: Sequence[int], scores: np.ndarray, k: int) -> list[int]:

@@ -48,7 +48,7 @@ from memsys.prompts import Prompts
 from memsys.settings import Positive, Settings
 from memsys.systems.raptor.clustering import Clustering, clusters
 from memsys.tokens import count_tokens, truncate
-from memsys.vectors import best
+from memsys.vectors import best, cosines
 
 Mode = Literal["paper", "code"]
 _count: Callable[[str], int] = partial(count_tokens, encoding="cl100k_base")
@@ -163,7 +163,7 @@ class Raptor(MemorySystem):
     def read(self, question: Question) -> Recall:
         if self._tree.vectors is None:
             return Recall(())
-        similarities = self._tree.vectors @ self.embedder.embed([question.text], query=True)[0]
+        similarities = cosines(self._tree.vectors, self.embedder.embed([question.text], query=True)[0])
         chosen = {"collapsed": self._collapsed, "traversal": self._traversal}[self.settings.retrieval](similarities)
         items = (self._node_item(index, float(similarities[index])) for index in chosen)
         return Recall(

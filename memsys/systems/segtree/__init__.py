@@ -54,7 +54,7 @@ from memsys.llm.protocol import LLM
 from memsys.prompts import Option, Prompts
 from memsys.settings import Positive
 from memsys.systems.segtree.reading import SegTreeReading, TreeBuild, TreeMemory
-from memsys.vectors import similarities
+from memsys.vectors import cosines
 
 
 @dataclass(frozen=True)
@@ -141,9 +141,9 @@ class SegTree(TreeMemory):
 
     def _cosine(self, unit: Unit, vector: np.ndarray, candidates: Sequence[int]) -> int | None:
         """Index of the candidate most similar to the unit; None below `tau_c`."""
-        cosines = similarities(self._tree.vectors.matrix[list(candidates)], vector)
-        chosen = int(np.argmax(cosines))
-        return chosen if cosines[chosen] >= self.build.tau_c else None
+        similarities = cosines(self._tree.vectors.matrix[list(candidates)], vector)
+        chosen = int(np.argmax(similarities))
+        return chosen if similarities[chosen] >= self.build.tau_c else None
 
     def _pointwise(self, unit: Unit, vector: np.ndarray, candidates: Sequence[int]) -> int | None:
         """Index of the candidate that a model accepts, asked about one candidate at a time; None when it accepts none."""

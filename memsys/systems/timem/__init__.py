@@ -66,7 +66,7 @@ from memsys.settings import NotNegative, Positive, Settings
 from memsys.systems.timem.scores import fused, lexical, words
 from memsys.systems.timem.tree import STEPS, Node, Span, Tree, View, calendar, ends, midnight, period
 from memsys.tokens import truncate
-from memsys.vectors import best, similarities
+from memsys.vectors import best, cosines
 
 SCOPES = ("simple", "hybrid", "complex")
 BUDGETS: Mapping[str, Mapping[str, Sequence[int]]] = {
@@ -289,13 +289,13 @@ class TiMem(MemorySystem):
         plan = self._plan(question.text)
         query = self.embedder.embed([question.text], query=True)[0]
         # Rounded, so that the order of floating-point additions decides no comparison.
-        cosines = np.round(similarities(view.matrix, query).astype(np.float64), 6)
+        similarities = np.round(cosines(view.matrix, query).astype(np.float64), 6)
         keywords = lexical([view.nodes[index].words for index in pool], words(plan.keywords))
         channel_k = _CHANNEL_K[self.settings.mode] if self.settings.channel_k is None else self.settings.channel_k
-        scores = fused(cosines[pool], keywords, self.settings.semantic_weight, channel_k)
+        scores = fused(similarities[pool], keywords, self.settings.semantic_weight, channel_k)
         score_of = {int(pool[at]): float(scores[at]) for at in best(scores, self.settings.k) if scores[at] > -math.inf}
         if hierarchical:
-            score_of = self._with_ancestors(view, score_of, plan.scope, cosines)
+            score_of = self._with_ancestors(view, score_of, plan.scope, similarities)
         candidates = sorted(score_of, key=lambda index: _by_time(view, index))
         kept = self._gated(view, candidates, question.text, plan.scope)
         if self.settings.mode == "paper":
@@ -317,7 +317,7 @@ class TiMem(MemorySystem):
         return Plan(SCOPES[int(digit.group())] if digit else "simple", "")
 
     def _with_ancestors(
-        self, view: View, segments: Mapping[int, float], scope: str, cosines: np.ndarray
+        self, view: View, segments: Mapping[int, float], scope: str, similarities: np.ndarray
     ) -> dict[int, float]:
         """The scores of the segments and of the ancestors within the budget, on the levels that are recalled."""
         activated: dict[int, list[float]] = {}
@@ -327,7 +327,7 @@ class TiMem(MemorySystem):
         order = list(activated)  # chronological
         pick = self.settings.ancestor_pick or ("query" if self.settings.mode == "paper" else "chronological")
         if pick == "query":
-            order.sort(key=lambda index: (-cosines[index], index))
+            order.sort(key=lambda index: (-similarities[index], index))
         elif pick == "activation":
             order.sort(key=lambda index: (-math.fsum(activated[index]), -max(activated[index]), index))
         score_of = dict(segments)
