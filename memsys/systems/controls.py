@@ -48,6 +48,8 @@ class RefuseAll(MemorySystem):
 class FullHistory(MemorySystem):
     """Recalls the whole history in order; where it is longer than `max_tokens`, the earliest units are left out.
 
+    A unit's score is its place, so that a reader's budget leaves out the earliest units, too.
+
     Args:
         max_tokens: maximum number of o200k tokens of a recall; None for no limit.
     """
@@ -59,7 +61,7 @@ class FullHistory(MemorySystem):
         self._items: list[Item] = []
 
     def write(self, unit: Unit) -> None:
-        self._items.append(unit_item(unit))
+        self._items.append(unit_item(unit, float(len(self._items))))
 
     def read(self, question: Question) -> Recall:
         return Recall(tuple(self._items if self.max_tokens is None else self._tail(self.max_tokens)))
@@ -79,8 +81,8 @@ class FullHistory(MemorySystem):
         return kept[::-1]
 
 
-class Recency(MemorySystem):
-    """Recalls the last `k` units, in order.
+class Recency(FullHistory):
+    """Recalls the last `k` units, in order, with their places as scores.
 
     Raises:
         ValueError: `k` is below 1.
@@ -89,15 +91,8 @@ class Recency(MemorySystem):
     READ_KNOBS: ClassVar = ("k",)
 
     def __init__(self, k: int = 10) -> None:
+        super().__init__()
         self.k = positive("k", k)
-        self._items: list[Item] = []
-
-    def write(self, unit: Unit) -> None:
-        self._items.append(unit_item(unit))
 
     def read(self, question: Question) -> Recall:
         return Recall(tuple(self._items[max(0, len(self._items) - self.k) :]))
-
-    @property
-    def held(self) -> int:
-        return len(self._items)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from data_loaders.schema import Question, Unit
+from eval.running.reader import within
 from memsys.interface import Item, MemorySystem, dated, positive, union, unit_item
 from memsys.systems.controls import FullHistory, Nothing, Recency
 from memsys.tokens import count_tokens
@@ -49,6 +50,12 @@ def test_a_budget_drops_the_earliest(units: list[Unit]) -> None:
         other = copy.copy(memory)
         other.max_tokens = budget  # type: ignore[attr-defined]
         assert len(ids(other)) == kept
+
+
+@pytest.mark.parametrize("memory", [FullHistory(), Recency(k=4)])
+def test_the_budget_of_a_reader_drops_the_earliest_too(memory: MemorySystem, units: list[Unit]) -> None:
+    recalled = filled(memory, units).read(QUESTION).items
+    assert [item.id for item in within(recalled, 3 * count_tokens(recalled[0].text))] == ["u2", "u3", "u4"]
 
 
 def test_a_budget_keeps_an_unbroken_tail(unit: MakeUnit) -> None:
