@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 from eval.files.imported import described
+from eval.files.provenance import source_digest
 from eval.files.run_folder import judge_metric, judged_by, judges_of
 from eval.files.store import RunError
 from eval.judging.score import Judging
@@ -18,7 +20,7 @@ from eval.report.rendering import intervals, p_text
 from eval.report.tables import Row, Table, only_about
 from eval.running.run import Run
 from eval.statistics.stats import ENOUGH_CLUSTERS, Difference
-from memsys.interface import MemorySystem
+from memsys.interface import MemorySystem, positive
 from memsys.llm import stopping
 from scripts.assembly.agreement import agreed, ask_without_plan, confirmed
 from scripts.assembly.datasets import Data, data
@@ -38,9 +40,8 @@ from scripts.assembly.scorers import (
     unmeasured,
 )
 from scripts.assembly.steps import answer_all, score
-from scripts.settings.checking import resolved
 from scripts.setup.launch import composed
-from scripts.setup.options import load_option
+from scripts.setup.options import load_option, memory_classes, option_file
 from scripts.tables.captions import (
     caption,
     evidence_line,
@@ -57,6 +58,8 @@ if TYPE_CHECKING:
 
     from scripts.answers.importing import Origin
     from scripts.settings.schema import Single
+
+AnyMemory = str | Path | type[MemorySystem] | Mapping[str, Any] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,19 +167,27 @@ class Lab:
         wanted = self.cfg.data if transform is None else self.cfg.data.changed(transform=transform)
         return data(wanted, self.cfg.dataset if name is None else load_option("dataset", name))
 
-    def memory(self, what: str | type[MemorySystem] | None = None, **settings: Any) -> dict[str, Any]:
+    def memory(self, what: AnyMemory = None, **settings: Any) -> dict[str, Any]:
         """A memory's configuration, with `settings` overriding those of its file.
 
         Args:
-            what: the name of a file in conf/memory, a path to the user's YAML file (`….yaml`), or a class; None takes `memory=`.
+            what: the name of a file in conf/memory, a path to the user's YAML file (`….yaml`), a class, or a result of this method; None
+                takes `memory=`.
 
         Raises:
             RunError: there is no such file, or the class is defined in a notebook's cell, so that its source cannot be recorded.
         """
-        option = self._of_class(what) if isinstance(what, type) else self._of_file(what)
-        if settings:
-            option["title"] += f" ({', '.join(f'{name}={value}' for name, value in settings.items())})"
-        return {**option, "build": {**option["build"], **settings}}
+        option = (
+            {**what}
+            if isinstance(what, Mapping)
+            else self._of_class(what)
+            if isinstance(what, type)
+            else self._of_file(what)
+        )
+        if not settings:
+            return option
+        title = f"{option['title']} ({', '.join(f'{name}={value}' for name, value in settings.items())})"
+        return {**option, "title": title, "build": {**option["build"], **settings}}
 
     def agreed(self, memories: Sequence[Mapping[str, Any]], dataset: Data, judges: Sequence[str]) -> bool:
         """Print the estimated costs of these memories and ask whether to spend them; True at once if no model has a price.
@@ -209,19 +220,21 @@ class Lab:
         """Describe the run of a memory, as `memory` returns it; nothing is built.
 
         Raises:
-            RunError: a setting of the memory is refused.
+            RunError: a setting of the memory is refused, or the file of its class has changed since it was imported.
         """
         reading = reader(self.cfg.protocol.reader or dataset.config["reader"])
         unit = self.cfg.protocol.unit
-        return memory_run(self.cfg, self.models, dataset, memory, reading, unit=unit, replicate=replicate)
+        made = memory_run(self.cfg, self.models, dataset, memory, reading, unit=unit, replicate=replicate)
+        _check_loaded(memory_classes(memory["build"]))
+        return made
 
     def _runs(self, memory: Mapping[str, Any], dataset: Data, builds: int | None = None) -> list[Run]:
-        number = self.cfg.build.replicates if builds is None else builds
+        number = self.cfg.build.replicates if builds is None else positive("builds", builds)
         return [self.run(memory, dataset, replicate) for replicate in range(number)]
 
     def ask(
         self,
-        memory: str | type[MemorySystem] | Mapping[str, Any] | None = None,
+        memory: AnyMemory = None,
         dataset: Data | str | None = None,
         *,
         judges: Sequence[str] = (),
@@ -231,7 +244,7 @@ class Lab:
         """Build a memory on every history of a data set and answer the questions that have no answer yet.
 
         Args:
-            memory, settings: as for `memory`, or its result.
+            memory, settings: as for `memory`.
             dataset: a result or an argument of `load`.
             judges: files of conf/judge; these judges grade each answer as soon as it is saved, and `score` takes their verdicts.
             builds: number of replicates, instead of `build.replicates`.
@@ -241,9 +254,9 @@ class Lab:
         """
         self.ask_to_spend()
         own = dataset if isinstance(dataset, Data) else self.load(dataset)
-        option = {**memory} if isinstance(memory, Mapping) else self.memory(memory, **settings)
+        option = self.memory(memory, **settings)
         runs, questions = self._runs(option, own, builds), asked(own.cases)
-        capped = answer_all(self.cfg, self.models, runs, len(questions) * len(runs), {own.name: judges})
+        capped = answer_all(self.cfg, self.models, runs, len(questions) * len(runs), {own.name: _several(judges)})
         return Answers(option["title"], own, questions, tuple(runs), capped)
 
     def judging(self, name: str) -> Judging:
@@ -289,9 +302,8 @@ class Lab:
             RunError: an unknown metric or judge.
         """
         config, cfg = answers.dataset.config, self.cfg
-        if judges is None:
-            judges = self.judges(answers.dataset)
-        chosen = metrics(config["metrics"] if names is None else names)
+        judges = self.judges(answers.dataset) if judges is None else _several(judges)
+        chosen = metrics(config["metrics"] if names is None else _several(names))
         grading = {name: self.judging(name) for name in judges}
         count, traffic, ahead = len(answers.questions), self.models.traffic, self.models.ahead
         files = tuple(score(run, chosen, grading, cfg.k_evidence, count, traffic, ahead) for run in answers.runs)
@@ -401,16 +413,16 @@ class Lab:
             *(f"Imported: {fact['title']}: {described(fact)}." for fact in facts),
         ]
 
-    def _of_file(self, name: str | None) -> dict[str, Any]:
-        from omegaconf import OmegaConf
-
+    def _of_file(self, name: str | Path | None) -> dict[str, Any]:
         if name is None:
             return {**self.cfg.memory}
-        if not name.endswith(".yaml"):
-            return load_option("memory", name)
+        if not isinstance(name, str | Path):
+            raise RunError(f"a memory is the name or path of a YAML file, or a class; found {name!r}")
+        if Path(name).suffix != ".yaml":
+            return load_option("memory", str(name))
         if not Path(name).is_file():
             raise RunError(f"no file {name}")
-        return dict(resolved(OmegaConf.load(name)))
+        return option_file("memory", Path(name))
 
     def _of_class(self, target: type[MemorySystem]) -> dict[str, Any]:
         if target.__module__ == "__main__":
@@ -424,6 +436,26 @@ class Lab:
             "title": target.__name__,
             "build": {"_target_": path, "_partial_": True},
         }
+
+
+_IMPORTED: WeakKeyDictionary[type[MemorySystem], str] = WeakKeyDictionary()
+"""The code of each class when this process first described a run of it."""
+
+
+def _check_loaded(kinds: Sequence[type[MemorySystem]]) -> None:
+    """Refuse an edited file whose old code is still loaded: the answers of the old code would be saved as those of the new."""
+    for kind in kinds:
+        code = source_digest([kind.__module__])
+        if _IMPORTED.setdefault(kind, code) != code:
+            raise RunError(
+                f"the code of {kind.__module__} has changed since it was imported: restart the kernel, or call importlib.reload on the "
+                f"changed modules and import {kind.__name__} again"
+            )
+
+
+def _several(names: Sequence[str]) -> Sequence[str]:
+    """The names; a single name is a list of one."""
+    return [names] if isinstance(names, str) else names
 
 
 def compare(first: Scored, second: Scored, metric: str, category: str = ALL) -> Difference:

@@ -43,7 +43,16 @@ def load_option(group: str, name: str) -> dict[str, Any]:
     if "/" in name or path is None:
         known = options(group)
         raise RunError(f"no {group} called {name!r}{nearest(name, known)}; there are: {', '.join(known)}")
-    return deepcopy(_checked_file(group, path))
+    return option_file(group, path)
+
+
+def option_file(group: str, path: Path) -> dict[str, Any]:
+    """Read a file that has the form of a configuration group; the caller may change the returned copy.
+
+    Raises:
+        RunError: the file holds no mapping, or its schema refuses a value.
+    """
+    return deepcopy(_checked_file(group, path, path.stat().st_mtime_ns))
 
 
 def model_option(group: str, name: str) -> dict[str, Any]:
@@ -92,15 +101,22 @@ def memories_here() -> list[str]:
 def metric_options() -> dict[str, Any]:
     """Settings of every lexical metric, by name (`conf/metrics.yaml`), also of the working folder's, which replaces a shipped one."""
     files = [path for folder in reversed(folders()) for path in [folder / "metrics.yaml"] if path.is_file()]
-    return {name: option for path in files for name, option in deepcopy(_parsed(path)).items()}
+    return {name: option for path in files for name, option in deepcopy(_parsed(path, path.stat().st_mtime_ns)).items()}
 
 
 @cache
-def _checked_file(group: str, path: Path) -> dict[str, Any]:
-    return checked_option(group, _parsed(path), Path(*path.parts[-3:]))
+def _checked_file(group: str, path: Path, written: int) -> dict[str, Any]:
+    return checked_option(group, _parsed(path, written), Path(*path.parts[-3:]))
 
 
 @cache
-def _parsed(path: Path) -> dict[str, Any]:
-    """Parse a file once: a table with sweeps asks for the same few files hundreds of times."""
-    return dict(resolved(OmegaConf.load(path)))
+def _parsed(path: Path, written: int) -> dict[str, Any]:
+    """Parse a file once, and again after a change: a table with sweeps asks for the same few files hundreds of times.
+
+    Args:
+        written: when the file was last changed.
+    """
+    values = resolved(OmegaConf.load(path))
+    if not isinstance(values, Mapping):
+        raise RunError(f"{path} must be a mapping, found {values!r}")
+    return dict(values)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import math
 import sys
 from collections.abc import Iterator
@@ -168,8 +169,59 @@ def test_a_yaml_file_of_ones_own_is_a_memory(lab: Lab, own: type[MemorySystem], 
         "name: mine\ntitle: Mine\nbuild: {_target_: newest_of_mine.Newest, _partial_: true, k: 2}\n", encoding="utf-8"
     )
     assert lab.ask(str(file), "locomo").title == "Mine"
+    assert lab.memory(file)["build"]["k"] == 2
+    file.write_text(file.read_text().replace("k: 2", "k: 31"), encoding="utf-8")
+    assert lab.memory(file)["build"]["k"] == 31, "a changed file is read again"
     with pytest.raises(RunError, match="no file"):
         lab.memory(str(tmp_path / "other.yaml"))
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [("- a\n", "must be a mapping, found"), ("", "title is missing"), ("name: x\n", "build is missing")],
+)
+def test_a_yaml_file_that_is_no_memory_is_refused_in_one_line(
+    lab: Lab, tmp_path: Path, content: str, said: str
+) -> None:
+    (tmp_path / "mine.yaml").write_text(content, encoding="utf-8")
+    with pytest.raises(RunError, match=said):
+        lab.memory(tmp_path / "mine.yaml", k=3)
+
+
+@pytest.mark.slow
+def test_settings_given_with_a_result_of_memory_count(lab: Lab, bm25: Scored) -> None:
+    option = lab.memory("bm25", k=3)
+    assert lab.ask(option, "locomo", k=10).folder == bm25.answers.folder
+    assert option["build"]["k"] == 3
+
+
+@pytest.mark.slow
+def test_one_metric_and_one_judge_may_be_given_as_plain_names(lab: Lab, bm25: Scored) -> None:
+    assert list(lab.score(bm25.answers, "locomo_f1", "mem0").cells) == ["judge_mem0", "locomo_f1"]
+
+
+def test_wrong_arguments_are_refused_in_one_line(lab: Lab) -> None:
+    with pytest.raises(RunError, match="name or path of a YAML file, or a class; found 5"):
+        lab.memory(5)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="builds must be at least 1, found 0"):
+        lab.ask("bm25", "locomo", builds=0)
+
+
+@pytest.mark.slow
+def test_an_edited_class_that_was_not_loaded_again_is_refused(
+    lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "edited_memory.py"
+    file.write_text(OWN, encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    module = importlib.import_module("edited_memory")
+    before = lab.ask(module.Newest, "locomo").folder
+    file.write_text(f"# A comment is no code.\n{OWN}", encoding="utf-8")
+    assert lab.ask(module.Newest, "locomo").folder == before
+    file.write_text(OWN.replace("k: int = 1", "k: int = 200"), encoding="utf-8")
+    with pytest.raises(RunError, match=r"importlib\.reload"):
+        lab.ask(module.Newest, "locomo")
+    assert lab.ask(importlib.reload(module).Newest, "locomo").folder != before
 
 
 def test_a_class_in_a_cell_is_refused_because_its_source_is_nowhere(lab: Lab) -> None:
