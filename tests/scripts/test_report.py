@@ -151,6 +151,23 @@ def test_no_key_and_no_path_of_this_machine_is_in_a_report(results: Path, monkey
 
 
 @pytest.mark.slow
+def test_titles_on_pages_tell_tables_apart_and_turn_no_text_around(results: Path) -> None:
+    path = results / "tables" / "invented-test.json"
+    table = json.loads(path.read_text())
+    table["rows"][0]["title"] = "turned \u202e around"
+    for name in ("invented-one", "invented-two"):
+        path.with_stem(name).write_text(json.dumps(table))
+    report = made(results)
+    assert "turned \\u202e around" in [run["title"] for run in data(report, "index")["runs"]]
+    pages = [(report / f"table-{number}.html").read_text(encoding="utf-8") for number in range(3)]
+    assert len({page.partition("<title>")[2].partition("</title>")[0] for page in pages}) == 3
+    for page in pages:
+        assert "Content-Security-Policy" in page
+        assert "\u202e" not in page
+        assert "<th>" not in page
+
+
+@pytest.mark.slow
 def test_an_interrupted_build_leaves_the_old_report(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made(results)
     before = {file.name: file.read_bytes() for file in (results / "report").rglob("*.*")}

@@ -73,6 +73,34 @@ def test_every_page_opens_from_the_disk_at_both_widths(browser: Browser, page: P
             assert browser.run("document.documentElement.scrollWidth") <= width, f"{name} is wider than {width}"
 
 
+def test_a_title_of_one_long_word_and_the_links_of_the_pages_fit_a_phone(browser: Browser, page: Path) -> None:
+    browser.resize(390, 844)
+    browser.open(page, "#/question")
+    browser.run("document.querySelectorAll('h2, h3 a').forEach((each) => { each.textContent = 'Very'.repeat(99); })")
+    assert browser.run("document.documentElement.scrollWidth") <= 390
+    ends = browser.run("[...document.querySelectorAll('#nav a')].map((each) => each.getBoundingClientRect().right)")
+    assert max(ends) <= 390
+
+
+def test_pale_rows_can_be_read(browser: Browser, page: Path) -> None:
+    browser.colours("light")
+    browser.open(page)
+    shades = browser.run(
+        """(() => { const row = document.querySelector('.leaderboard tbody tr');
+        row.className = 'dim';
+        return [getComputedStyle(row).color, getComputedStyle(row.closest('.card')).backgroundColor]; })()"""
+    )
+    light, dark = sorted((luminance(shade) for shade in shades), reverse=True)
+    assert (light + 0.05) / (dark + 0.05) >= 4.5
+
+
+def luminance(shade: str) -> float:
+    """The relative luminance of `rgb(…)`, as WCAG defines it."""
+    parts = [int(part) / 255 for part in re.findall(r"\d+", shade)]
+    red, green, blue = (part / 12.92 if part <= 0.03928 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
 def test_what_the_numbers_are_worth_is_in_sight_and_the_leaderboard_sorts(browser: Browser, page: Path) -> None:
     browser.open(page)
     assert "STAND-IN" in browser.run("document.querySelector('.worth').innerText")

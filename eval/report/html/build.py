@@ -122,13 +122,14 @@ def _fill(draft: Path, sources: Sources, wanted: Wanted, on_progress: Callable[[
             shards.write(name, memory_page(run, own, _write_trees(shards, name, run, own, wanted.trees), judges))
             runs.append(_run_line(run, own, number, place, written.answered[place]))
         sets.append(_set_line(own, every, written.blocks))
-        losses += waterfalls(own, every)
+        losses += waterfalls(own, labels[number], every)
     more = (*sources.tables, *losses, *sources.ceilings)
     for number, table in enumerate(more):
         shards.write(f"table{number}", table.content)
+    titles = table_titles(sources.tables)
     tables = [
         {"stem": table.stem, "title": title, "caption": table.content["caption"]}
-        for table, title in zip(sources.tables, table_titles(sources.tables), strict=True)
+        for table, title in zip(sources.tables, titles, strict=True)
     ]
     index = {
         "title": wanted.title,
@@ -143,7 +144,7 @@ def _fill(draft: Path, sources: Sources, wanted: Wanted, on_progress: Callable[[
         "right": RIGHT,
     }
     shards.write("index", index)
-    _write_pages(draft, sources, wanted, clean, clean.value(index["missing"]), told)
+    _write_pages(draft, sources, titles, wanted, clean, clean.value(index["missing"]), told)
 
 
 def _places(every: Sequence[TableFile], own: Sequence[TableFile]) -> list[list[Any]]:
@@ -269,7 +270,8 @@ def _write_lives(
     for number, (own, label) in enumerate(zip(sources.sets, labels, strict=True)):
         if families := lives(own):
             name = f"lives-{number}.html"
-            _write_page(draft / name, clean, "lives.html.j2", label=label, families=families, report=title)
+            values = {"title": f"Lives of probes: {label}", "label": label, "families": families, "report": title}
+            _write_page(draft / name, clean, "lives.html.j2", **values)
             written.append((name, label))
     return written
 
@@ -277,6 +279,7 @@ def _write_lives(
 def _write_pages(
     draft: Path,
     sources: Sources,
+    titles: Sequence[str],
     wanted: Wanted,
     clean: Cleaner,
     missing: Sequence[str],
@@ -285,17 +288,20 @@ def _write_pages(
     """Write the first page, one page per table for readers without JavaScript, styles and scripts.
 
     Args:
+        titles: titles of the tables.
         told: file names and labels of the pages with the histories of probes.
     """
     stems = [
-        (f"table-{number}.html", table.content["title"], table.stem) for number, table in enumerate(sources.tables)
+        (f"table-{number}.html", title, table.stem)
+        for number, (title, table) in enumerate(zip(titles, sources.tables, strict=True))
     ]
     tables = [*stems, *((name, "Lives of probes", label) for name, label in told)]
     scripts = [name for name in STATIC if name.endswith(".js")]
     index = {"title": wanted.title, "tables": tables, "scripts": scripts, "missing": missing}
     _write_page(draft / "index.html", clean, "index.html.j2", **index)
-    for (name, _, stem), table in zip(stems, sources.tables, strict=True):
-        _write_page(draft / name, clean, "table.html.j2", table=table.content, stem=stem, report=wanted.title)
+    for (name, title, stem), table in zip(stems, sources.tables, strict=True):
+        values = {"title": title, "table": table.content, "stem": stem, "report": wanted.title}
+        _write_page(draft / name, clean, "table.html.j2", **values)
     for name in STATIC:
         content = (files("eval.report.html") / "static" / name).read_text(encoding="utf-8")
         (draft / name).write_text(content, encoding="utf-8")
@@ -304,10 +310,13 @@ def _write_pages(
     )
 
 
-def waterfalls(own: RunSet, every: Sequence[Scorer]) -> Iterator[TableFile]:
+def waterfalls(own: RunSet, label: str, every: Sequence[Scorer]) -> Iterator[TableFile]:
     """Loss waterfalls of the runs of a set, by the first metric that has scored both the run and the run of `gold_evidence`.
 
     Computed while the report is built, from the scores that its tables show.
+
+    Args:
+        label: the set's name in the report.
     """
     evidence = next((run for run in own.runs if run.record.name == EVIDENCE), None)
     if evidence is None or not own.cases:
@@ -321,6 +330,6 @@ def waterfalls(own: RunSet, every: Sequence[Scorer]) -> Iterator[TableFile]:
         stem = scorer.stem
         losses = list(losses_of(run.folder, run.scores(stem), evidence.scores(stem), own.cases, run.record.reader))
         if losses:
-            title = f"{run.title} on {own.name}, {scorer.title}"
+            title = f"{run.title} on {label}, {scorer.title}"
             source = " and ".join(f"runs/{each.key}/scores/{stem}.jsonl" for each in (run, evidence))
             yield TableFile(f"{run.folder.name}-{stem}", {**as_json(title, waterfall(losses)), "from": source})

@@ -9,7 +9,7 @@ import json
 import re
 import sys
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -38,11 +38,7 @@ class Cleaner:
 
     def value(self, value: Any) -> Any:
         """A nested value with every text and key in it cleaned."""
-        if isinstance(value, str):
-            return self.text(value)
-        if isinstance(value, dict):
-            return {self.text(str(name)): self.value(inner) for name, inner in value.items()}
-        return [self.value(inner) for inner in value] if isinstance(value, list | tuple) else value
+        return changed(value, self.text)
 
     def encoded(self, value: Any) -> str:
         """The value as JSON in ASCII, cleaned. Most values hold no folder name and no secret; they are not traversed."""
@@ -50,6 +46,15 @@ class Cleaner:
         if any(json.dumps(name)[1:-1] in text for name in self.names):
             text = json.dumps(self.value(value), separators=(",", ":"))
         return redact(text)
+
+
+def changed(value: Any, change: Callable[[str], str]) -> Any:
+    """A nested value with every text and key in it changed."""
+    if isinstance(value, str):
+        return change(value)
+    if isinstance(value, dict):
+        return {change(str(name)): changed(inner, change) for name, inner in value.items()}
+    return [changed(inner, change) for inner in value] if isinstance(value, list | tuple) else value
 
 
 def cleaner(results: Path, more: Iterable[Path | str | None] = ()) -> Cleaner:

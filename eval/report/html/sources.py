@@ -20,6 +20,8 @@ from eval.files.provenance import identity
 from eval.files.run_folder import RunFolder, RunRecord
 from eval.files.store import RunError, read_record
 from eval.report.cell import ALL, Asked, answered, asked
+from eval.report.html.cleaning import changed
+from memsys.inert import visible
 from memsys.jsons import encoded
 
 CasesOf = Callable[[RunRecord], Sequence[Case]]
@@ -200,7 +202,7 @@ def _table_files(folder: Path, missing: list[str]) -> tuple[TableFile, ...]:
             missing.append(f"{path} is left out: it is no plain file")
             continue
         try:
-            files.append(TableFile(path.stem, read_record(path)))
+            files.append(TableFile(path.stem, changed(read_record(path), visible)))
         except RunError as error:
             missing.append(str(error))
     return tuple(files)
