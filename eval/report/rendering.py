@@ -110,10 +110,16 @@ def markdown(table: Table) -> str:
     for row in table.rows:
         rows += [["—"] * len(header)] if row.ruled else []
         rows.append([row.title, *(shown(cell) for cell in row.cells)])
-    parts = [f"# {table.title}", "", *(f"- {line}" for line in table.lines), "", grid(header, rows)]
-    parts += [line for text in correction_lines(table) for line in ("", text)]
+    parts = [
+        f"# {cell_text(table.title)}",
+        "",
+        *(f"- {cell_text(line)}" for line in table.lines),
+        "",
+        grid(header, rows),
+    ]
+    parts += [line for text in correction_lines(table) for line in ("", cell_text(text))]
     parts += [*_categories(table), *_differences(table), *_evidence(table), *_costs(table), *_phases(table)]
-    return visible("\n".join(parts) + "\n")
+    return "\n".join(parts) + "\n"
 
 
 def grid(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -123,7 +129,7 @@ def grid(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def cell_text(text: str) -> str:
-    """Text of a cell of a Markdown table: on one line, with no mark that ends the cell, begins HTML or acts on a terminal."""
+    """Text of a heading, a line or a cell in Markdown: on one line, with no mark that ends a cell, begins HTML or acts on a terminal."""
     return _TAG.sub("&lt;", visible(text).replace("|", "\\|").replace("\n", " "))
 
 
@@ -140,7 +146,7 @@ def _categories(table: Table) -> list[str]:
             if isinstance(row.cells[place], Cell)
         ]
         if rows:
-            parts += ["", f"## {column.heading}, by category", "", grid(["Memory", *titles], rows)]
+            parts += ["", f"## {cell_text(column.heading)}, by category", "", grid(["Memory", *titles], rows)]
     return parts
 
 
@@ -155,13 +161,13 @@ def _differences(table: Table) -> list[str]:
     header = ["Memory", *(column.heading for column in table.columns)]
     assert table.reference_row is not None, "a row is compared with it"
     notes = [
-        f"- {column.heading}: {' '.join(lines)}"
+        f"- {cell_text(column.heading)}: {cell_text(' '.join(lines))}"
         for place, column in enumerate(table.columns)
         if (lines := how_tested(table, place))
     ]
     return [
         "",
-        f"## Paired difference from {table.reference_row.title}: mean {{by case}} [by question]",
+        f"## Paired difference from {cell_text(table.reference_row.title)}: mean {{by case}} [by question]",
         "",
         "p: t-test by case, for the pair alone. could be: with the missing answers, whatever they are worth. n: pairs of answers.",
         "",
@@ -200,7 +206,12 @@ def _evidence(table: Table) -> list[str]:
         if any(row[-1] != "0" for row in rows):
             depth = metric_of(next(iter(files.values())))
             header = ["Memory", "covered", "verbatim", "nDCG", "turns per item", "questions"]
-            parts += ["", f"## {depth} on {title} (means over questions that name evidence)", "", grid(header, rows)]
+            parts += [
+                "",
+                f"## {depth} on {cell_text(title)} (means over questions that name evidence)",
+                "",
+                grid(header, rows),
+            ]
     return parts
 
 
@@ -220,7 +231,7 @@ def _costs(table: Table) -> list[str]:
     parts: list[str] = []
     for dataset, title in table.datasets:
         rows = [[row.title, *cost_texts(costs(row.runs[dataset]))] for row in table.rows if dataset in row.runs]
-        heading = f"## Costs on {title} (per question or per unit, means; recall seconds = own CPU + provider time)"
+        heading = f"## Costs on {cell_text(title)} (per question or per unit, means; recall seconds = own CPU + provider time)"
         parts += ["", heading, "", grid(["Memory", *(each.title for each in COST_COLUMNS)], rows)] if rows else []
     return parts
 
@@ -268,7 +279,7 @@ def _phases(table: Table) -> list[str]:
                     own = (show(cost) for _, show in PHASES)
                     rows.append([row.title, cost.phase, *own, money_text(dollars(cost, table.prices))])
         heading = (
-            f"## Costs on {title} by phase (sums over the run; what came from the cache is counted as when it was bought, "
+            f"## Costs on {cell_text(title)} by phase (sums over the run; what came from the cache is counted as when it was bought, "
             "and what was embedded in advance where it is used)"
         )
         header = ["Memory", "phase", *(name for name, _ in PHASES), "USD"]

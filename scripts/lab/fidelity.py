@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from eval.analysis.fidelity import Compared, Fidelity, Overlap, compared
 from eval.files.store import RunError, replace_file
-from eval.report.rendering import grid, number, span
+from eval.report.rendering import cell_text, grid, number, span
 from scripts.lab.lab import Answers, Lab, Scored, compare, in_words
 from scripts.tables.captions import caption, waivers
 
@@ -45,7 +45,8 @@ def rendered(
 ) -> str:
     """The comparison as Markdown."""
     titles = [each.title for each in answers]
-    lines = [f"## {titles[0]} and {titles[1]} on {answers[0].dataset.title}", "", *caption_lines, ""]
+    heading = cell_text(f"{titles[0]} and {titles[1]} on {answers[0].dataset.title}")
+    lines = [f"## {heading}", "", *map(cell_text, caption_lines), ""]
     lines += ["Differences are first minus second, paired, with 95 % intervals by unit or question.", ""]
     for head, gaps in (("Per unit", result.per_unit), ("Per question", result.per_question)):
         lines += [grid([head, *titles, "difference", "n"], map(_gap_row, gaps)), ""]
@@ -53,7 +54,7 @@ def rendered(
     scores = [[name, in_words(compare(scored[0], scored[1], name))] for name in scored[0].cells]
     lines += [grid(["Scores", "difference"], scores), ""]
     for title, purposes, notes in zip(titles, result.purposes, result.notes, strict=True):
-        lines.append(f"{title}: calls per unit {_listed(purposes)}; events of the build {_listed(notes)}.")
+        lines.append(f"{cell_text(title)}: calls per unit {_listed(purposes)}; events of the build {_listed(notes)}.")
     return "\n".join([*lines, ""])
 
 

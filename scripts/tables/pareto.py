@@ -15,6 +15,7 @@ from eval.files.store import RunError
 from eval.report.cell import outcomes
 from eval.report.panels import Sheet
 from eval.report.points import Point, front, scored
+from eval.report.rendering import cell_text, grid
 from eval.running.run import Run
 from scripts.assembly.models import Model
 from scripts.setup.launch import composed
@@ -114,14 +115,12 @@ def pareto_table(points: Sequence[Point]) -> str:
         in_panel = [point for point in points if point.panel == panel]
         in_panel.sort(key=lambda point: (float(point.x), -point.y))
         best = front(in_panel)
-        lines += [f"## {panel}", "", "| | no. | memory | quality | 95 % | cost |", "|---|---|---|---|---|---|"]
+        rows = []
         for point in in_panel:
             span = "–" if point.low is None or point.high is None else f"[{point.low:.3f}, {point.high:.3f}]"
             star = "*" if point in best else ""
-            lines.append(
-                f"| {star} | {point.label} | {point.series} | {point.y:.3f} | {span} | {float(point.x):,.4g} |"
-            )
-        lines.append("")
+            rows.append([star, point.label, point.series, f"{point.y:.3f}", span, f"{float(point.x):,.4g}"])
+        lines += [f"## {cell_text(panel)}", "", grid(["", "no.", "memory", "quality", "95 %", "cost"], rows), ""]
     return "\n".join(lines)
 
 

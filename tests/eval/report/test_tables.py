@@ -306,6 +306,18 @@ def test_latex_escapes_what_it_prints(tmp_path: Path) -> None:
     assert text.count(r"\\") >= 5
 
 
+def test_no_title_or_line_of_the_markdown_begins_html_or_another_line(tmp_path: Path) -> None:
+    made, evil = table(tmp_path), "<img src=x onerror=alert(1)>\n# second"
+    (first, *others), (column, *columns) = made.rows, made.columns
+    rows = (replace(first, title=evil), *others)
+    text = markdown(
+        replace(made, title=evil, caption=(evil,), columns=(replace(column, title=evil), *columns), rows=rows)
+    )
+    assert "&lt;img src=x onerror=alert(1)> # second" in text
+    assert "<img" not in text
+    assert "\n# second" not in text
+
+
 def test_outcomes_are_read_from_every_replicate(tmp_path: Path) -> None:
     for name, outcome in (("one", "error"), ("two", "answered")):
         record = {
