@@ -190,6 +190,14 @@ def test_all_begin_alike() -> None:
     assert len(starts) == 1
 
 
+def test_a_notebook_begins_in_a_folder_outside_the_checkout(tmp_path: Path) -> None:
+    start = code(read(NOTEBOOKS[0]))[0].source.partition("lab = Lab")[0]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "MEMSYS_RESULTS": ""}
+    made = [sys.executable, "-c", f"{start}\nprint(results)"]
+    said = subprocess.run(made, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
+    assert said.stdout.strip() == str(tmp_path / "results")
+
+
 @pytest.mark.parametrize("folder", [ROOT, FOLDER], ids=["root", "notebooks"])
 @pytest.mark.parametrize("given", ["", "elsewhere"])
 def test_results_go_where_those_of_the_command_go_unless_told_otherwise(folder: Path, given: str) -> None:
