@@ -218,6 +218,25 @@ def test_the_keys_reach_pages_search_and_questions(browser: Browser, page: Path)
     browser.wait(f"document.querySelector('.card .meta').textContent !== {json.dumps(asked)}")
 
 
+def test_a_choice_keeps_its_focus_and_its_place_on_the_page(browser: Browser, page: Path) -> None:
+    browser.open(page, "#/memory")
+    place = browser.run(
+        """(() => {
+        const select = [...document.querySelectorAll("main label")].find((each) => each.textContent.startsWith("History")).lastChild;
+        select.scrollIntoView(); select.focus(); select.selectedIndex = 1; select.dispatchEvent(new Event("change"));
+        return scrollY;
+    })()"""
+    )
+    assert place > 0
+    browser.wait("document.getElementById('page').dataset.ready.includes('case=')")
+    assert browser.run("document.activeElement.labels[0].firstChild.textContent") == "History"
+    assert browser.run("scrollY") == place
+    browser.open(page, "#/compare")
+    browser.run("document.querySelectorAll('.quad button')[1].focus()")
+    click(browser, ".quad button:nth-child(2)")
+    assert browser.run("document.activeElement.getAttribute('aria-pressed')") == "true"
+
+
 def test_the_tabs_open_on_the_data_that_overview_showed(browser: Browser, page: Path) -> None:
     browser.open(page)
     key = browser.run("report.index.sets[0].key")

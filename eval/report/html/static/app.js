@@ -13,6 +13,9 @@ function setTheme(theme) {
 }
 const nextTheme = () => { const theme = THEMES[(THEMES.indexOf(report.theme) + 1) % 3]; report.store("memsys-theme", theme); setTheme(theme); };
 
+// What a control says, by which it is found again on a page that was drawn anew.
+const named = (control) => control.matches("main select, main .controls > button:not(.export)") ? (control.closest("label") || control).firstChild.textContent : null;
+
 let drawing = 0;
 async function show() {
   const { page, query } = report.address(), own = Object.hasOwn(report.pages, page) ? report.pages[page] : report.pages.overview;
@@ -26,11 +29,12 @@ async function show() {
   }
   if (turn !== drawing) return;
   remember(query);
-  const moved = report.shown !== undefined && report.shown !== page;
+  const moved = report.shown !== undefined && report.shown !== page, used = moved ? null : named(document.activeElement);
   main.replaceChildren(fresh);
   document.title = `${own.title} · ${report.index.title}`;
-  if (report.shown !== location.hash) scrollTo(0, 0);
-  if (moved) main.focus({ preventScroll: true });
+  const again = used && [...main.querySelectorAll("select, button")].find((control) => named(control) === used);
+  if (!again) scrollTo(0, 0);
+  if (again || moved) (again || main).focus({ preventScroll: true });
   report.shown = page;
   main.dataset.ready = location.hash || "#/overview";
 }

@@ -98,7 +98,9 @@ function questionList({ set, a, b, scorer }, shared, first, second, x, y, query)
     try { rows = matching(); search.removeAttribute("aria-invalid"); } catch (error) { search.setAttribute("aria-invalid", "true"); count.textContent = `Not a regular expression: ${error.message}`; return; }
     const counts = [0, 0, 0, 0, 0];
     for (const place of rows) counts[sides[place]] += 1;
+    const at = [...quad.children].indexOf(document.activeElement);
     quad.replaceChildren(...SIDES.map((side, place) => el("button", { type: "button", "aria-pressed": String(state.side === String(place)), onclick: () => { limit = SHOWN; change({ side: state.side === String(place) ? "" : String(place) }); } }, el("strong", null, counts[place].toLocaleString("en")), side)));
+    if (at >= 0) quad.children[at].focus();
     const kept = state.side === "" ? rows : rows.filter((place) => String(sides[place]) === state.side);
     count.textContent = `${plural(kept.length, "question")}${kept.length > limit ? `, the first ${limit} shown` : ""}`;
     list.replaceChildren(...kept.slice(0, limit).map(line));
