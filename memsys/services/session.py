@@ -101,7 +101,7 @@ class Session:
             raise
 
     def call(self, tool: str, arguments: Mapping[str, Any], seconds: float, *, stoppable: bool = True) -> Any:
-        """Call a tool and return its result: its structured content, else the JSON or the text of its first text.
+        """Call a tool and return its result (`_value`).
 
         Args:
             stoppable: whether a requested stop ends the wait.
@@ -116,7 +116,7 @@ class Session:
         texts = [block.text for block in result.content if getattr(block, "type", "") == "text"]
         if result.is_error:
             raise SessionError(redact(f"{tool}: {' '.join(texts) or 'the tool reports an error without a text'}")[:500])
-        return _value(texts) if result.structured_content is None else received(encoded(result.structured_content))
+        return _value(texts, result.structured_content)
 
     def tools(self, seconds: float) -> dict[str, dict[str, Any]]:
         """The JSON schema of the arguments of each tool, by the tool's name.
@@ -230,13 +230,19 @@ def _with(text: str, values: Mapping[str, str]) -> str:
     return text
 
 
-def _value(texts: list[str]) -> Any:
-    if not texts:
-        return None
+def _value(texts: list[str], structured: Mapping[str, Any] | None = None) -> Any:
+    """The structured content of a tool's result, else the JSON of its first text, else that text.
+
+    The package `mcp` wraps what a tool returns as text into `{"result": text}`; if that text is a JSON object or list, it comes first.
+    """
     try:
-        return received(texts[0].encode(errors="replace"))
+        value = received(texts[0].encode(errors="replace")) if texts else None
     except ValueError:
-        return texts[0]
+        value = texts[0]
+    wrapped = structured is not None and structured.keys() == {"result"} and isinstance(structured["result"], str)
+    if structured is None or (wrapped and isinstance(value, dict | list)):
+        return value
+    return received(encoded(structured))
 
 
 def _innermost(error: BaseException) -> BaseException:

@@ -287,3 +287,14 @@ def test_what_a_server_said_is_read_although_it_put_a_pipe_or_a_link_to_a_file_o
 
 def test_half_an_emoji_in_a_servers_text_becomes_a_mark_that_files_can_hold() -> None:
     assert _value(['{"text": "cut \\ud83d here"}']) == {"text": "cut \ufffd here"}
+
+
+def test_json_that_a_tool_returns_as_a_text_is_read_as_json() -> None:
+    """The package wraps the text of a tool that is declared to return one; as a single text the hits would be one item."""
+    text = '{"memories": [{"content": "bees"}, {"content": "a shed"}]}'
+    assert _value([text], {"result": text}) == {"memories": [{"content": "bees"}, {"content": "a shed"}]}
+    assert _value(["stored"], {"result": "stored"}) == {"result": "stored"}
+    assert _value(["7"], {"result": "7"}) == {"result": "7"}
+    assert _value(['{"a": 1}'], {"result": [1]}) == {"result": [1]}
+    assert _value([], {"n": 1}) == {"n": 1}
+    assert _value([]) is None
