@@ -104,7 +104,7 @@ class LoadCounts:
     lost: int = 0
     """Values whose write returned and which no read recalled."""
     unsent: Counter[str] = field(default_factory=Counter)
-    """Planned operations that were not started: the time was over, or the user had no memory."""
+    """Planned operations that were not started: the time was over, the user had no memory, or a read had nothing written to ask for."""
     calls: Counter[str] = field(default_factory=Counter)
     """Model calls that failed for good or gave a reply that could not be parsed, by purpose; a memory may have survived them."""
 
@@ -318,6 +318,9 @@ class User:
                 if not self._slept_until(min(due, end)) or time.perf_counter() >= end:
                     self.tally.unsent.update(kind for _, kind, _ in steps[number:])
                     break
+                if kind == "read" and not self._known:
+                    self.tally.unsent[kind] += 1
+                    continue
                 self.tally.seconds["behind"].append(max(0.0, time.perf_counter() - due))
                 if kind == "write":
                     self._write(place)
@@ -376,7 +379,7 @@ class User:
     def _asked_for(self, number: int) -> int:
         """The index of the value that a read at the rate asks for: the one that waits longest, else all in turn."""
         waited = self._awaited()
-        return waited[0] if waited else self._known[number % len(self._known)] if self._known else 0
+        return waited[0] if waited else self._known[number % len(self._known)]
 
     def _awaited(self) -> list[int]:
         """Indexes of the values that are still asked for, the oldest first."""

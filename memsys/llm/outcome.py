@@ -71,7 +71,9 @@ def outcome_of(url: str, reply: HttpReply) -> Outcome:
     """The outcome of an attempt that got an HTTP response."""
     if 300 <= reply.status < 400:
         target = origin(urljoin(url, reply.location)) if reply.location else "nowhere"
-        why = f"HTTP {reply.status}: redirects to {target}, which is not followed; set endpoint.base_url to the server's final URL"
+        why = (
+            f"HTTP {reply.status}: redirects to {target}, which is not followed; set base_url to the server's final URL"
+        )
         return Outcome(why=redact(f"{url}: {why}"), refused=True)
     if reply.status >= 400:
         why = f"{url}: HTTP {reply.status}: {_excerpt(reply.body, 500)}"

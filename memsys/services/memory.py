@@ -400,7 +400,13 @@ class ServiceMemory(MemorySystem):
         shown = "" if blank else dated(str(text), str(first("time") or ""))
         score, distance = first("score"), first("distance")
         ranked = score if _is_number(score) else -distance if _is_number(distance) else -rank
-        return Item(str(first("id") or f"hit-{rank}"), shown, round(float(ranked), 6), self._evidence(hit, shown))
+        name = first("id")
+        return Item(
+            f"hit-{rank}" if name in (None, "") else str(name),
+            shown,
+            round(float(ranked), 6),
+            self._evidence(hit, shown),
+        )
 
     def _evidence(self, hit: Any, text: str) -> tuple[str, ...]:
         """Ids of the turns that an item comes from."""

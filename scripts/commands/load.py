@@ -57,6 +57,7 @@ def main(cfg: Load) -> int:
 def lines(title: str, plan: Plan, levels: Sequence[Level]) -> Iterator[str]:
     """The table as Markdown, with its subject, failures and leaks."""
     from eval.analysis.load import PHASES, writes
+    from eval.report.counted import counted
     from eval.report.rendering import grid
     from memsys.inert import visible
 
@@ -77,17 +78,18 @@ def lines(title: str, plan: Plan, levels: Sequence[Level]) -> Iterator[str]:
         f"and those that ask again for up to {plan.patience:g} s."
     )
     yield "- ms are p50 / p95 / p99 of what returned; lag is from the start of a write until a read recalls its value, with consolidation."
+    yield "- behind: how late an operation began because the one before it took long; it is in no other column."
     yield "- first: the first write of each user, before the rates begin; it starts processes and clients, and is in no other column."
     yield "- CPU and bytes (growth) are of this process and those that it started for memories; a service elsewhere is not in them."
     for level in levels:
         for cause, count in level.tally.causes.most_common(CAUSES):
-            yield f"- {level.users} users: {count} × {visible(cause)}"
+            yield f"- {counted(level.users, 'user')}: {count} × {visible(cause)}"
         if (further := len(level.tally.causes) - CAUSES) > 0:
-            yield f"- {level.users} users: and failures of {further} other kinds"
+            yield f"- {counted(level.users, 'user')}: and failures of {further} other kinds"
         if level.tally.calls:
-            yield f"- {level.users} users: {level.tally.calls.total()} model calls failed or could not be parsed"
+            yield f"- {counted(level.users, 'user')}: {level.tally.calls.total()} model calls failed or could not be parsed"
         for leaked in level.tally.leaked[:CAUSES]:
-            yield f"- LEAK at {level.users} users: {visible(leaked)}"
+            yield f"- LEAK at {counted(level.users, 'user')}: {visible(leaked)}"
 
 
 def _milliseconds(level: Level, phase: str) -> str:

@@ -153,15 +153,29 @@ def test_failures_are_counted_and_everything_adds_up(levels: Any) -> None:
     tally = level.tally
     assert (writes(tally.sent), writes(tally.errors)) == (12, 4)
     assert store.calls["tried"] == 12
-    assert tally.sent["read"] == store.calls["read"] == 8 + 18, "nobody asks for what was not written"
-    assert tally.errors["read"] == 26 // 5
+    assert tally.sent["read"] == store.calls["read"] == 8 + 18 - tally.unsent["read"], (
+        "nobody asks for what was not written"
+    )
+    assert tally.unsent["read"], "nothing is written at the first read of the user whose first write failed"
+    assert tally.errors["read"] == tally.sent["read"] // 5
     assert tally.errors["close"] == 3
     for phase in ("first", "write", "consolidate", "read"):
         assert tally.sent[phase] == returned(tally, phase) + tally.errors[phase]
     assert writes(tally.sent) == tally.recalled + tally.lost + writes(tally.errors)
     assert tally.causes["write: ValueError: the disk is shy"] == 4
-    assert tally.causes["read: RunError: the search was aborted: too deep"] == 5
+    assert tally.causes["read: RunError: the search was aborted: too deep"] == tally.errors["read"]
     assert tally.causes["close: OSError: still busy"] == 3
+
+
+def test_where_nothing_was_written_no_read_is_sent_and_no_operation_is_counted(levels: Any) -> None:
+    class Refusing(Own):
+        def write(self, unit: Unit) -> None:
+            raise ValueError("no key")
+
+    ((level,), store) = levels(Refusing)
+    tally = level.tally
+    assert (writes(tally.errors), tally.sent["read"], tally.unsent["read"], store.calls["read"]) == (12, 0, 18, 0)
+    assert (level.done, level.rate, level.percentile("read", 50)) == (0, 0.0, None)
 
 
 def test_a_user_without_a_memory_sends_nothing_and_the_others_go_on(levels: Any) -> None:

@@ -205,6 +205,14 @@ def test_a_reply_without_the_list_that_was_promised_is_an_error_and_not_an_empty
         own.read(ASKED)
 
 
+def test_an_item_whose_id_is_the_number_0_keeps_it(
+    memory: Callable[..., HttpMemory], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hits = [{"id": number, "text": f"text {number}"} for number in (1, 0, 0)]
+    monkeypatch.setattr(Store, "search", lambda *_: hits)
+    assert [item.id for item in written(memory()).read(ASKED).items] == ["1", "0"]
+
+
 def test_more_than_k_blank_and_repeated_items_are_left_out_and_counted(
     memory: Callable[..., HttpMemory], service: Service
 ) -> None:
