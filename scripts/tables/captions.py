@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
+from data_loaders.lazy import LazyCases
 from data_loaders.schema import Case
 from data_loaders.units import lost_evidence, make_units
 from eval.files.imported import described
@@ -280,19 +281,31 @@ class Lost:
         return f"{self.dropped:,} of {counted(self.turns, 'turn', ',')}; {self.losing} evidence, {len(self.wholly):,} of them all of it"
 
 
-def lost(cases: Iterable[Case], unit: Mapping[str, Any]) -> Lost:
-    """The evidence that a unit rule leaves out; only one case is held at a time."""
-    dropped = turns = 0
-    some: set[Key] = set()
-    wholly: set[Key] = set()
-    for case in cases:
-        out = make_units(case.sessions, count=count_tokens, **unit).dropped
-        missing = lost_evidence(case, out)
-        dropped, turns = dropped + len(out), turns + len(case.turns)
-        some |= {(case.id, question) for question in missing}
-        evidence = {question.id: gold.evidence for question, gold in case.questions}
-        wholly |= {(case.id, question) for question, gone in missing.items() if len(gone) == len(evidence[question])}
-    return Lost(dropped, turns, frozenset(some), frozenset(wholly))
+def lost(cases: LazyCases, unit: Mapping[str, Any]) -> Lost:
+    """The evidence that a unit rule leaves out of a data set."""
+    return lost_by_row(cases, {"": unit})[""]
+
+
+def _lost(case: Case, unit: Mapping[str, Any]) -> Lost:
+    out = make_units(case.sessions, count=count_tokens, **unit).dropped
+    missing = lost_evidence(case, out)
+    evidence = {question.id: gold.evidence for question, gold in case.questions}
+    wholly = [question for question, gone in missing.items() if len(gone) == len(evidence[question])]
+    return Lost(
+        len(out),
+        len(case.turns),
+        frozenset((case.id, question) for question in missing),
+        frozenset((case.id, question) for question in wholly),
+    )
+
+
+def _together(parts: Sequence[Lost]) -> Lost:
+    return Lost(
+        sum(part.dropped for part in parts),
+        sum(part.turns for part in parts),
+        frozenset[Key]().union(*(part.some for part in parts)),
+        frozenset[Key]().union(*(part.wholly for part in parts)),
+    )
 
 
 def row_units(
@@ -312,15 +325,23 @@ def row_units(
     }
 
 
-def lost_by_row(cases: Iterable[Case], units: Mapping[str, Mapping[str, Any]]) -> dict[str, Lost]:
-    """Lost turns of each row, by title; a rule that several rows share is evaluated once.
+_KNOWN: WeakKeyDictionary[LazyCases, dict[tuple[tuple[str, Any], ...], Lost]] = WeakKeyDictionary()
+"""What each unit rule leaves out of a data set in use: lines of one caption, and the tables of an audit, ask for the same rules."""
+
+
+def lost_by_row(cases: LazyCases, units: Mapping[str, Mapping[str, Any]]) -> dict[str, Lost]:
+    """Lost turns of each row, by title; every rule is evaluated once, and only one case is held at a time.
 
     Args:
-        cases: the histories of a data set; they can be read repeatedly.
+        cases: the histories of a data set.
         units: unit rule by row.
     """
-    tried = cache(lambda rule: lost(cases, dict(rule)))
-    return {row: tried(tuple(sorted(unit.items()))) for row, unit in units.items()}
+    rules = {row: tuple(sorted(unit.items())) for row, unit in units.items()}
+    known = _KNOWN.setdefault(cases, {})
+    wanted = [rule for rule in dict.fromkeys(rules.values()) if rule not in known]
+    by_case = [[_lost(case, dict(rule)) for rule in wanted] for case in cases] if wanted else []
+    known |= {rule: _together([own[at] for own in by_case]) for at, rule in enumerate(wanted)}
+    return {row: known[rule] for row, rule in rules.items()}
 
 
 def differ(losses: Mapping[str, Lost]) -> bool:
@@ -338,12 +359,12 @@ def evidence_lines(groups: Sequence[ColumnGroup], lines: Sequence[TableRow]) -> 
     return [line for line in said if line]
 
 
-def evidence_line(title: str, cases: Iterable[Case], units: Mapping[str, Mapping[str, Any]]) -> str:
+def evidence_line(title: str, cases: LazyCases, units: Mapping[str, Mapping[str, Any]]) -> str:
     """The caption line of a column group: rows that lose evidence, with numbers of questions; empty if no row does.
 
     Args:
         title: title of the column group.
-        cases: the histories of its data set; they can be read repeatedly.
+        cases: the histories of its data set.
         units: unit rule by row.
     """
     losses = lost_by_row(cases, units)

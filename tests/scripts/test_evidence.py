@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from data_loaders.lazy import as_lazy
 from data_loaders.schema import Case, Gold, Question, Session, Turn
 from scripts.command import verb
 from scripts.settings.schema import Reproduce
@@ -150,12 +151,12 @@ def test_losing_all_evidence_is_told_apart_from_losing_a_part() -> None:
     turns = (Turn("t0", "A", "Hello.", "user"), Turn("t1", "B", "Hello.", "assistant"), Turn("t2", "A", "Bye.", "user"))
     asked = [("part", ("t0", "t2")), ("all", ("t2",)), ("none", ("t1",)), ("without", ())]
     questions = tuple((Question(name, "What?"), Gold(("x",), at, "c", True)) for name, at in asked)
-    case = Case("c", ("A", "B"), (Session("s", turns),), questions, cluster="c")
-    gone = lost([case], {"rule": "ab_pair"})
+    cases = as_lazy([Case("c", ("A", "B"), (Session("s", turns),), questions, cluster="c")])
+    gone = lost(cases, {"rule": "ab_pair"})
     assert (gone.dropped, gone.turns) == (1, 3)
     assert gone.some == {("c", "part"), ("c", "all")}
     assert gone.wholly == {("c", "all")}
-    assert lost([case], {"rule": "ab_pair", "on_unpaired": "keep_single"}).some == set()
+    assert lost(cases, {"rule": "ab_pair", "on_unpaired": "keep_single"}).some == set()
 
 
 @pytest.mark.slow
