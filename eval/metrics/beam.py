@@ -36,7 +36,6 @@ REFUSAL = "I do not have that information."
 _PREFIX = re.compile(r"\s*LLM response should [^:]{1,80}:\s*", re.IGNORECASE)
 _NO_EVENT = re.compile(r"\s*LLM response should [^:]*\border\b", re.IGNORECASE)
 _SCORE = re.compile(r"""["']score["']\s*:\s*([^\s,}\]]+)""")
-_FIRST_VALUE = re.compile(r"\{.*?\}|\[.*?\]", re.DOTALL)
 _BULLET = re.compile(r"^\s*(?:[-*•–]+|\(?\d{1,3}[.):]|#+)\s*")
 
 
@@ -69,12 +68,15 @@ def item_score(text: str, *, official: bool) -> float | None:
 
 def _first_score(text: str) -> Any:
     """The score in the first JSON value of a reply."""
-    first = _FIRST_VALUE.search(text)
+    starts = [
+        (start, text.find(closing, start)) for opening, closing in ("{}", "[]") if (start := text.find(opening)) >= 0
+    ]
+    start, end = min((span for span in starts if span[1] >= 0), default=(0, len(text)))
     try:
-        json.loads(first[0] if first else "")
+        json.loads(text[start : end + 1])
     except (ValueError, RecursionError):
-        first = None
-    value = read_json(first[0] if first else text)
+        start, end = 0, len(text)
+    value = read_json(text[start : end + 1])
     return value.get("score") if isinstance(value, dict) else None
 
 
