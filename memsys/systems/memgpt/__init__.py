@@ -379,12 +379,12 @@ class MemGPT(MemorySystem):
         state = self._state.copy()
         view = list(state.queue)
         self._event(state, "user", self._question_text(question), reading=True)
-        self._run(state, self.settings.max_calls, reading=True, question=question.text)
+        calls = self._run(state, self.settings.max_calls, reading=True, question=question.text)
         items = self._recalled_items(state, view)
         if not self.settings.own_answer:
             return Recall(items)
         if state.sent is None:
-            return Recall(items, aborted=f"no message was sent within {self.settings.max_calls} calls")
+            return Recall(items, aborted=f"no message was sent in {calls} of {self.settings.max_calls} calls")
         return Recall(items, answer=state.sent)
 
     @property

@@ -148,7 +148,7 @@ def test_a_read_never_makes_more_calls_than_allowed(most: int) -> None:
     with meter.metering() as ledger:
         recall = memory.read(QUESTION)
     assert len(llm.requests) == most
-    assert str(most) in recall.aborted
+    assert recall.aborted == f"no message was sent in {most} of {most} calls"
     assert ledger.notes["memgpt.cap"] == 1
     assert recall.items
 
@@ -428,12 +428,13 @@ def test_a_chain_of_calls_is_bounded() -> None:
 
 @pytest.mark.parametrize("reply", GARBAGE)
 def test_a_failed_call_is_told_to_the_model_and_a_mere_thought_ends_the_run(reply: str) -> None:
-    memory, llm = fed(TALK, [reply, answer("x")])
+    memory, llm = fed(TALK, [reply, answer("x")], own_answer=True)
     with meter.metering() as ledger:
-        memory.read(QUESTION)
+        recall = memory.read(QUESTION)
     thought = "{" not in reply and "[" not in reply
     assert len(llm.requests) == (1 if thought else 2)
     assert ledger.notes == {"memgpt.thought_only" if thought else "memgpt.failed_call": 1}
+    assert recall.aborted == ("no message was sent in 1 of 8 calls" if thought else "")
     if not thought:
         assert queue(llm.requests[1])[-1].startswith("(tool) failed:")
 
