@@ -39,7 +39,7 @@ import numpy as np
 
 from data_loaders.schema import Question, Unit
 from memsys.embed import Embedder
-from memsys.interface import Item, MemorySystem, NodeView, Recall, dated, union
+from memsys.interface import Item, MemorySystem, NodeView, Recall, dated, period_text, spoken, union
 from memsys.llm import meter
 from memsys.llm.ask import ask_all
 from memsys.llm.parsing import ParseFailure
@@ -232,11 +232,7 @@ class Raptor(MemorySystem):
         leaves: list[_Node] = []
         for _, session in itertools.groupby(self._units, key=lambda unit: unit.session_id):
             units = list(session)
-            lines = [
-                RaptorSentence(f"{turn.speaker}: {turn.text}" if turn.speaker else turn.text, turn.id)
-                for unit in units
-                for turn in unit.turns
-            ]
+            lines = [RaptorSentence(spoken(turn), turn.id) for unit in units for turn in unit.turns]
             for chunk in chunks(lines, self.settings.chunk_tokens, self.settings.mode):
                 text = " ".join(sentence.text for sentence in chunk)
                 sources = union((sentence.turn_id,) for sentence in chunk)
@@ -290,9 +286,8 @@ class Raptor(MemorySystem):
 
     def _node_item(self, index: int, score: float) -> Item:
         node = self._tree.nodes[index]
-        span = " – ".join(dict.fromkeys(text for text in (node.first.time_text, node.last.time_text) if text))
-        kind = "summary" if node.layer else "leaf"
-        return Item(node.id, dated(node.text, span), score, node.sources, kind, node.layer)
+        text, kind = dated(node.text, period_text(node.first, node.last)), "summary" if node.layer else "leaf"
+        return Item(node.id, text, score, node.sources, kind, node.layer)
 
 
 def _time(unit: Unit) -> float:
