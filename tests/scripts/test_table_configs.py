@@ -516,6 +516,12 @@ def test_no_interval_of_segtreemem_s_f1_on_locomo_can_be_by_question() -> None:
         assert "neither F1" in note
 
 
+def test_the_share_of_reassigned_statements_is_over_those_of_all_histories() -> None:
+    """xMemory §5.3: the fraction of semantic nodes, of which Table 7 counts those of the whole data set."""
+    metrics = table("xmemory_t6")["columns"][0]["metrics"]
+    assert [metric["per"] for metric in metrics if metric.get("report") == "reassigned"] == ["semantics"]
+
+
 def test_memtree_table_a2_has_the_spread_of_calls_beside_the_printed_one() -> None:
     metrics = table("memtree_a2")["columns"][0]["metrics"]
     spread = next(metric for metric in metrics if metric.get("cost") == "calls_per_insertion_std")

@@ -156,7 +156,7 @@ class XMemory(MemorySystem):
         return self._builder.held + len(self._hierarchy.summaries)
 
     def report(self) -> dict[str, Any]:
-        """Counts as in the paper's Tables 6-8; `reassigned` is the share of statements whose theme changed."""
+        """Counts as in the paper's Tables 6-8; `reassigned` is the number of statements whose theme changed."""
         store, themes = self._hierarchy.store, self._hierarchy.partition
         sizes = [len(members) for members in themes.themes]
         replies = [self._summaries[_texts(store, members)] for members in themes.summarised]
@@ -168,7 +168,7 @@ class XMemory(MemorySystem):
             "largest_theme": max(sizes, default=0),
             "themes_of_one": sizes.count(1),
             "themes_not_summarised": sum(isinstance(reply, ParseFailure) for reply in replies),
-            "reassigned": themes.reassigned / max(1, sum(sizes)),
+            "reassigned": themes.reassigned,
         }
 
     # --- construction of the themes ---
