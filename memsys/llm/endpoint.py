@@ -160,15 +160,20 @@ class Endpoint:
         return future
 
     async def reply(self, path: str, body: Mapping[str, Any], worst: float | None, price: Price) -> Sent:
-        """As `start`, for a caller in the event loop's thread: the call then wakes no other thread."""
+        """As `start`, for a task of the event loop's thread: the call then wakes no other thread. It keeps its place until the task ends,
+        so that a task which writes the reply to the cache and ends loses no more replies than are in flight. One call a task.
+        """
         stopping.check()
         if self._transport is None:
             self._connect()
         future: asyncio.Future[Sent] = asyncio.get_running_loop().create_future()
+        caller = asyncio.current_task()
+        assert caller is not None
 
         async def hand_over(sent: Sent) -> None:
             if not future.done():  # the caller is gone
                 future.set_result(sent)
+            await asyncio.wait([caller])
 
         self._begin(future, self._send(path, body, worst, price, hand_over, urgency()))
         return await future
@@ -278,13 +283,8 @@ class Endpoint:
 
     async def _hand_over(self, future: Reply[Result], parse: Parse[Result], sent: Sent) -> None:
         """Settle a call's future, then wait until its place may be given away."""
-        task = asyncio.current_task()
-        self._answered.add(task)
-        try:
-            settle(future, lambda: self._parsed(parse, sent))
-            await future.released()
-        finally:
-            self._answered.discard(task)
+        settle(future, lambda: self._parsed(parse, sent))
+        await future.released()
 
     def _parsed(self, parse: Parse[Result], sent: Sent) -> Result:
         try:
@@ -306,6 +306,7 @@ class Endpoint:
     ) -> None:
         """Make attempts until one succeeds; the call keeps its place in flight until its reply was handed over and is on disk."""
         attempts = failures = refusals = pauses = 0
+        task = asyncio.current_task()
         spent_seconds, model, tokens = 0.0, str(body.get("model", "")), estimated_tokens(body)
         while True:
             await self._wait_for_outage()
@@ -318,8 +319,10 @@ class Endpoint:
                 outcome, seconds = await self._attempt(path, body, worst, price, tokens)
                 spent_seconds += seconds
                 if outcome.value is not None:
+                    self._answered.add(task)
                     return await hand_over((outcome.value, seconds, attempts))
             finally:
+                self._answered.discard(task)
                 self.places.release(urgency)
             if outcome.unreachable:
                 refusals += 1

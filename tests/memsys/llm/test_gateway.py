@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import shutil
 import socket
+import sqlite3
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -94,6 +96,19 @@ def client_of(account: Account) -> Any:
 
 
 # --- what a client gets -----------------------------------------------------------------------------------------------
+
+
+def test_a_call_keeps_its_place_in_flight_until_its_reply_is_on_disk(mock: tuple[Mock, str], tmp_path: Path) -> None:
+    server, cache = mock[0], tmp_path / "c.sqlite"
+    with in_front_of(mock[1], cache, in_flight=2) as gateway, ThreadPoolExecutor(8) as clients:
+        account, other = gateway.open("one", Account("one")), sqlite3.connect(cache)
+        other.execute("BEGIN IMMEDIATE")  # another command writes
+        replies = [clients.submit(chat, account, f"text {number}") for number in range(8)]
+        time.sleep(0.5)
+        answered = server.answered.total()
+        other.rollback()
+        assert all(reply.result()[0] == 200 for reply in replies)
+    assert answered == 2
 
 
 def test_a_full_disk_ends_buying(mock: tuple[Mock, str], tmp_path: Path) -> None:
