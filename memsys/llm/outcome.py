@@ -23,6 +23,8 @@ from memsys.llm.transport import HttpReply
 
 RETRIED = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 520, 522, 524, 529})
 """HTTP statuses after which a call is tried again."""
+UNANSWERED = frozenset({504, 524})
+"""HTTP statuses with which a proxy gives up waiting for a server that works on the call, and may bill it."""
 OVERLOADED = frozenset({429, 503, 529})
 """HTTP statuses with which a server says that it gets too many calls."""
 NO_QUOTA = frozenset(
@@ -86,7 +88,7 @@ def outcome_of(url: str, reply: HttpReply) -> Outcome:
         return Outcome(
             why=redact(why),
             retry=reply.status in RETRIED,
-            refused=True,
+            refused=reply.status not in UNANSWERED,
             retry_after=_seconds_of(reply.retry_after),
             overloaded=reply.status in OVERLOADED,
             limits=reply.limits,

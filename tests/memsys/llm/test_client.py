@@ -278,9 +278,10 @@ def test_a_cap_with_an_unknown_price_refuses_to_start() -> None:
         complete(Client(endpoint(url, purse=Purse(1.0)), ModelSettings("m")), request())
 
 
-def test_a_call_that_was_cut_off_is_booked_at_its_worst() -> None:
+@pytest.mark.parametrize("first", [(200, {}, b"{torn"), (504, {}, b"Gateway Time-out")])
+def test_a_call_that_was_cut_off_is_booked_at_its_worst(first: tuple[int, dict[str, str], bytes]) -> None:
     purse = Purse(max_usd=1.0)
-    with served(replies((200, {}, b"{torn"), (200, {}, GOOD))) as url:
+    with served(replies(first, (200, {}, GOOD))) as url:
         complete(Client(endpoint(url, purse=purse), SETTINGS), request(max_tokens=100))
     assert purse.spent > 100 * 2.0 / 1e6
 
