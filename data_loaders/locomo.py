@@ -18,7 +18,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Literal
@@ -134,11 +133,6 @@ def evidence_ids(text: str) -> tuple[str, ...]:
     return tuple(f"D{int(session)}:{int(turn)}" for session, turn in re.findall(r"D?:?(\d{1,9}):(\d{1,9})", text))
 
 
-def session_time(text: str) -> datetime | None:
-    """The time in "1:56 pm on 8 May, 2023"; None when it is not written like this."""
-    return parsed_time(text.strip(), "%I:%M %p on %d %B, %Y")
-
-
 def _case(record: dict[str, Any], where: str) -> Case:
     case_id = record["sample_id"]
     conversation = get(record, "conversation", dict, where)
@@ -166,7 +160,7 @@ def _sessions(
         raw_turns = get(conversation, name, list, where)
         turns = tuple(_turn(raw, speakers, f"{where}.{name}[{i}]") for i, raw in enumerate(raw_turns))
         time_text = check_text(conversation.get(f"{name}_date_time", ""), f"{where}.{name}_date_time")
-        time = session_time(time_text)
+        time = parsed_time(time_text.strip(), "%I:%M %p on %d %B, %Y")
         if time is None:
             notes.append(f"{name} has no readable time: {time_text!r}.")
         if turns:

@@ -238,9 +238,7 @@ def _uses_cue(judge: Judge, text: str, gold: Gold) -> Score | None:
 
 def _grade(judge: Judge, text: str, gold: Gold) -> Score | None:
     grade = realmem.qa_score(text)
-    return (
-        None if grade is None else Score(float(locomo.graded_correct(grade, judge.threshold)), detail={"grade": grade})
-    )
+    return None if grade is None else Score(float(grade >= judge.threshold), detail={"grade": grade})
 
 
 def _yes_or_no(judge: Judge, text: str, gold: Gold) -> Score | None:

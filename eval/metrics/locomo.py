@@ -88,17 +88,6 @@ def judge_gold(gold: Gold) -> str:
             return gold.answers[0]
 
 
-def graded_correct(grade: int, threshold: int = 2) -> bool:
-    """Whether a grade of 0 to 3 counts as right. The default threshold of 2 is ours; the published one is unknown.
-
-    Raises:
-        ValueError: the grade is outside the scale.
-    """
-    if grade not in range(4):
-        raise ValueError(f"a grade is a whole number from 0 to 3, found {grade!r}")
-    return grade >= threshold
-
-
 def label_verdict(reply: str) -> bool | None:
     """True for CORRECT and False for WRONG in the reply of a Mem0 or MemGPT style judge; None when it is unclear.
 

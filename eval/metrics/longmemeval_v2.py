@@ -46,11 +46,6 @@ def boxed(reply: str) -> str:
     return (content.strip() if found else "") or reply.strip()
 
 
-def is_unknown(answer: str) -> bool:
-    """Whether an answer says that it does not know; such an answer is wrong under every scorer."""
-    return answer.strip().lower() == "unknown"
-
-
 def normalised(text: str, *, lower: bool = True, normalize_hyphen: bool = True, strip_punct: bool = True) -> str:
     """The normal form of phrases; the settings have the release's names."""
     text = text.lower() if lower else text
@@ -87,7 +82,7 @@ def official(spec: str, answer: str, gold: str) -> bool | None:
     Raises ValueError for an unknown scorer or option.
     """
     name, options = parse(spec)
-    if is_unknown(answer):
+    if answer.strip().lower() == "unknown":
         return False
     if name == JUDGED:
         return None

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mutations import BROKEN_BYTES, broken_copies, check_only_data_errors, mutated_json, write_json
 
-from data_loaders.locomo import CATEGORIES, UNANSWERABLE, audit_caption, ceilings, evidence_ids, load, session_time
+from data_loaders.locomo import CATEGORIES, UNANSWERABLE, audit_caption, ceilings, evidence_ids, load
 from data_loaders.schema import Case, DataError
 from data_loaders.source import data_root, find, sample
 from data_loaders.units import lost_evidence, make_units
@@ -65,8 +65,6 @@ def test_sessions_come_in_the_order_of_their_numbers(tmp_path: Path) -> None:
 def test_the_time_is_parsed_and_kept_verbatim(cases: Sequence[Case]) -> None:
     session = cases[0].sessions[0]
     assert (session.time, session.time_text) == (datetime(2022, 3, 3, 19, 42), "7:42 pm on 3 March, 2022")
-    assert session_time("12:06 am on 11 November, 2022") == datetime(2022, 11, 11, 0, 6)
-    assert session_time("yesterday") is None
 
 
 def test_a_session_without_a_readable_time_is_kept_and_noted(tmp_path: Path) -> None:

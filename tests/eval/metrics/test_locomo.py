@@ -95,10 +95,3 @@ def test_a_label_is_read_or_there_is_no_verdict(subtests: pytest.Subtests) -> No
     ]:
         with subtests.test(reply=reply, expected=expected):
             assert locomo.label_verdict(reply) is expected
-
-
-def test_grades_become_right_or_wrong_at_the_threshold() -> None:
-    assert [locomo.graded_correct(grade) for grade in range(4)] == [False, False, True, True]
-    assert [locomo.graded_correct(grade, threshold=3) for grade in range(4)] == [False, False, False, True]
-    with pytest.raises(ValueError, match="from 0 to 3"):
-        locomo.graded_correct(4)
