@@ -244,8 +244,10 @@ class _Spot:
 
     def first(self, places: Sequence[str], chosen: Mapping[str, str]) -> Any:
         """The value at the first place that has one; None where none has."""
-        values = (self.get(_filled(place, chosen) if "{" in place else place) for place in places)
-        return next((value for value in values if value is not None), None)
+        for place in places:
+            if (value := self.get(_filled(place, chosen) if "{" in place else place)) is not None:
+                return value
+        return None
 
 
 def _first_with_answers(file: Parsed, places: Sequence[str], form: Form) -> list[_Spot]:

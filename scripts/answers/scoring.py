@@ -34,10 +34,10 @@ from scripts.answers.questions import questions_of
 from scripts.answers.records import Answer
 
 UNKNOWN = re.compile(
-    r"\bnot (?:mentioned|specified|stated|provided|available|known|enough information)\b|\bno (?:specific )?information\b"
-    r"|\b(?:do not|don't|doesn't|does not) (?:know|have (?:any |enough )?information|mention|specify)\b|\binsufficient information\b"
-    r"|\b(?:did not|didn't|never) (?:mention|specify|say|state|provide|share)|\bno (?:mention|record)\b"
-    r"|\b(?:cannot|can't|unable to) (?:be )?(?:determine|answer|find)|^\W*(?:unknown|n/?a|i don't know)\W*$"
+    r"\b(?:not (?:mentioned|specified|stated|provided|available|known|enough information)\b|no (?:specific )?information\b"
+    r"|(?:do not|don't|doesn't|does not) (?:know|have (?:any |enough )?information|mention|specify)\b|insufficient information\b"
+    r"|(?:did not|didn't|never) (?:mention|specify|say|state|provide|share)|no (?:mention|record)\b"
+    r"|(?:cannot|can't|unable to) (?:be )?(?:determine|answer|find))|^\W*(?:unknown|n/?a|i don't know)\W*$"
 )
 """Phrases for "I do not know" in addition to the official ones; lower case."""
 MEASURES = ("f1", "plain_f1", "bleu1", "rouge_l")
