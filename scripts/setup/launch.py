@@ -46,6 +46,9 @@ def launch(job: Callable[[Any], int], primary: str, *, keep_record: bool = False
         codes.append(guarded(lambda: perform(job, checked(cfg, primary), primary), traceback=traceback))
 
     def work() -> int:
+        if (cfg := _of_one_job(primary, sys.argv[1:])) is not None:
+            run(cfg)
+            return codes[0]
         import hydra
 
         with TemporaryDirectory() as folder:
@@ -55,6 +58,30 @@ def launch(job: Callable[[Any], int], primary: str, *, keep_record: bool = False
         return max(codes, default=0)
 
     return guarded(work, traceback=traceback)
+
+
+def _of_one_job(primary: str, arguments: Sequence[str]) -> DictConfig | None:
+    """The configuration of a command line of settings alone, composed once: `hydra.main` composes first for its mode, then for the job.
+
+    None for an option or a setting of Hydra, for a sweep, and for a command line that cannot be composed: Hydra names its fault.
+    """
+    if primary == "sweep" or any(each.startswith("-") or "hydra" in each.partition("=")[0] for each in arguments):
+        return None
+    from hydra.core.utils import configure_log
+
+    try:
+        cfg = _compose(primary, arguments)
+    except Exception:
+        return None
+    configure_log(cfg.hydra.job_logging, cfg.hydra.verbose)
+    return cfg
+
+
+def _compose(primary: str, arguments: Sequence[str]) -> DictConfig:
+    from hydra import compose, initialize_config_dir
+
+    with initialize_config_dir(CONF, version_base="1.3"):
+        return compose(primary, [*arguments], return_hydra_config=True)
 
 
 def perform(job: Callable[[Any], Done], settings: Settings, primary: str) -> Done:
@@ -132,7 +159,6 @@ def composed(primary: str, overrides: Sequence[str]) -> Settings:
     Raises:
         RunError: a setting is unknown, missing, of another type or out of range.
     """
-    from hydra import compose, initialize_config_dir
     from hydra.errors import HydraException
 
     from eval.files.store import RunError
@@ -142,7 +168,6 @@ def composed(primary: str, overrides: Sequence[str]) -> Settings:
     own = [quoted(f"file://{folder}") for folder in folders() if str(folder) != CONF]
     searched = [f"hydra.searchpath=[{','.join(own)}]"] if own else []
     try:
-        with initialize_config_dir(CONF, version_base="1.3"):
-            return checked(compose(primary, [*searched, *readable(overrides, primary)]), primary)
+        return checked(_compose(primary, [*searched, *readable(overrides, primary)]), primary)
     except HydraException as error:
         raise RunError(composition_error(error)) from error

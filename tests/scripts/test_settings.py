@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import logging
 import os
 import shutil
 import subprocess
@@ -15,6 +16,7 @@ from typing import Any, get_args
 
 import pytest
 from hydra import compose, initialize_config_dir
+from hydra._internal.hydra import Hydra
 from omegaconf import DictConfig, OmegaConf
 from pydantic import ValidationError
 
@@ -24,7 +26,7 @@ from scripts.assembly.plan import Duration, Plan
 from scripts.command import verb
 from scripts.settings.checking import checked, checked_call, checked_option, checked_unit
 from scripts.settings.schema import COMMANDS, GROUPS, Settings
-from scripts.setup.launch import composed
+from scripts.setup.launch import composed, launch
 from scripts.setup.options import CONF, load_option, options
 from tests.scripts.commands import budgets, calibrate, change, figure, growth, load, reproduce, run_single, sweep
 
@@ -347,6 +349,20 @@ def test_a_multirun_runs_all_its_jobs_and_leaves_no_file_behind(tmp_path: Path) 
         "cache.sqlite-shm",
     }
     assert len(list((tmp_path / "results" / "runs" / "locomo").iterdir())) == 2
+
+
+@pytest.mark.parametrize(("more", "times"), [([], 1), (["hydra.mode=RUN"], 2), (["-m"], 2)])
+def test_settings_alone_are_composed_once(more: list[str], times: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hydra composes a second time, for its mode; what it composes is the same."""
+    made: list[Any] = []
+    jobs: list[Any] = []
+    composing = Hydra.compose_config
+    monkeypatch.setattr(Hydra, "compose_config", lambda *args, **named: made.append(1) or composing(*args, **named))
+    monkeypatch.setattr(sys, "argv", ["run", "memory=recency", "memory.build.k=3", "data.size=2", *more])
+    assert launch(lambda settings: jobs.append((settings, logging.root.level)) or 0, "config") == 0
+    assert len(made) == times
+    wanted = composed("config", ["memory=recency", "memory.build.k=3", "data.size=2"])
+    assert jobs == [(wanted, logging.WARNING)]
 
 
 def test_a_multirun_ends_with_the_worst_of_its_jobs(tmp_path: Path) -> None:
