@@ -74,6 +74,11 @@ def suite() -> list[Case]:
     return list(change(locomo.load(source.sample("locomo.json").path), seed=1, size=12))
 
 
+@pytest.fixture(scope="module")
+def of_locomo(data_root: Path) -> list[Case]:
+    return list(change(locomo.load(data_root / "locomo" / "locomo10.json"), seed=1, size=16))
+
+
 def verdicts(
     make_run: Make, cases: Sequence[Case], build: Any, metric: Metric = RECALL, **more: Any
 ) -> dict[str, Counter[str]]:
@@ -238,11 +243,10 @@ def test_scores_are_kept_until_one_of_their_reads_changes(make_run: Make, suite:
     ("build", "right"), [(FullHistory, "010110"), (BM25, "010110"), (SpeakersDropped, "000010"), ("oracle", "111111")]
 )
 def test_on_locomo_the_controls_are_where_the_trial_had_them(
-    make_run: Make, data_root: Path, build: Any, right: str
+    make_run: Make, of_locomo: list[Case], build: Any, right: str
 ) -> None:
-    cases = list(change(locomo.load(data_root / "locomo" / "locomo10.json"), seed=1, size=16))
     more: dict[str, Any] = {"control": oracle_editor} if build == "oracle" else {}
-    found = verdicts(make_run, cases, Nothing if more else build, **more)
+    found = verdicts(make_run, of_locomo, Nothing if more else build, **more)
     shares = [
         (counts["right"] + counts["resolved"]) / counts.total()
         for family, counts in found.items()

@@ -349,6 +349,13 @@ def test_the_fast_scores_are_those_of_the_packages(pair: tuple[str, str]) -> Non
 
 def test_replies_that_say_that_they_do_not_know_are_recognised() -> None:
     unknown = ["Not mentioned.", "I don't know", "There is no information on it.", "You did not mention it", "unknown"]
+    unknown += [
+        "It doesn't specify a day",
+        "Insufficient information",
+        "no record of it",
+        "It cannot be determined",
+        "N/A.",
+    ]
     assert all(map(says_unknown, unknown))
     assert not any(map(says_unknown, ["in Lund", "She is known for it", "He noted it"]))
 
