@@ -45,8 +45,6 @@ function gapOf(pairs, a, b, category) {
   return { mean: turn * found[3], n: found[4], question: ends(found[5]), case: ends(found[6]), clusters: found[7], p: found[8] };
 }
 
-const probability = (p) => (p === null || p === undefined ? "–" : p < 0.001 ? "< 0.001" : p.toFixed(3));
-
 function differenceCard({ a, b }, shared, pairs, x, y) {
   const names = [...new Set(pairs.map((pair) => pair[2]))];
   const inside = (name) => shared.questions.map((question, place) => [question, place]).filter(([question]) => name === "all" || (name === "answerable" ? question[5] : question[4].includes(name)));

@@ -18,7 +18,7 @@ report.pages.cost = {
     const picked = await tableChoice(page, query, "cost");
     if (!picked) return;
     const { table, stem, select } = picked, { costs } = report.index;
-    const columns = table.columns.map((column, at) => [at, `${column.title} · ${column.metric}`]).filter(([at]) => table.rows.some((row) => row.cells[at].kind === "score" && row.cells[at].estimates.all));
+    const columns = table.columns.map((column, at) => [at, heading(column)]).filter(([at]) => table.rows.some((row) => row.cells[at].kind === "score" && row.cells[at].estimates.all));
     if (!columns.length) { page.append(select, el("p", null, "This table has no scores.")); return; }
     const at = columns.some(([each]) => String(each) === query.get("column")) ? Number(query.get("column")) : columns[0][0];
     const by = costs.some(([name]) => name === query.get("by")) ? query.get("by") : "recalled_tokens";
@@ -49,18 +49,18 @@ report.pages.published = {
     if (!picked) return;
     const { table, select } = picked;
     page.append(el("div", { class: "controls" }, select), standIn(table));
-    const rows = table.rows.flatMap((row) => row.cells.map((cell, at) => ({ row, cell, column: table.columns[at], ours: cell.estimates ? cell.estimates.all : null }))).filter(({ cell }) => cell.published);
+    const rows = table.rows.flatMap((row) => row.cells.map((cell, at) => ({ row, cell, column: table.columns[at], ours: oursIn(cell) }))).filter(({ cell }) => cell.published);
     if (!rows.length) { page.append(el("p", null, "This table has no published numbers.")); return; }
     const points = rows.filter(({ ours, cell }) => ours && cell.kind === "score").map(({ row, cell, column, ours }) => {
       const ends = preferred(ours) || [null, null], run = report.runOf(row, column);
-      return { x: cell.published.value, y: ours.mean, low: ends[0], high: ends[1], name: row.title, title: `${row.title}, ${column.title} · ${column.metric}: ours ${number(ours.mean)}, published ${cell.published.text}, ${cell.verdict}`, href: run ? report.link("memory", { run: run.key }) : report.link("published") };
+      return { x: cell.published.value, y: ours.mean, low: ends[0], high: ends[1], name: row.title, title: `${row.title}, ${heading(column)}: ours ${number(ours.mean)}, published ${cell.published.text}, ${cell.verdict}`, href: run ? report.link("memory", { run: run.key }) : report.link("published") };
     });
     const tally = new Map();
     rows.forEach(({ cell }) => { const word = verdictWord(cell.verdict); tally.set(word, (tally.get(word) || 0) + 1); });
     page.append(el("ul", { class: "worth" }, [...tally].map(([verdict, count]) => el("li", null, `${verdict}: ${count}`))));
     if (points.length) page.append(el("section", { class: "card" }, scatter(points, { xTitle: "published", yTitle: "ours", diagonal: true, width: 620, height: 430 }), el("p", { class: "note" }, "On the line the two are equal. Bars: our 95 % intervals.")));
     page.append(el("section", { class: "card" }, sortable([
-      { title: "Memory", cell: ({ row }) => row.title, value: ({ row }) => row.title, down: false }, { title: "Column", cell: ({ column }) => `${column.title} · ${column.metric}`, value: ({ column }) => `${column.title} ${column.metric}`, down: false },
+      { title: "Memory", cell: ({ row }) => row.title, value: ({ row }) => row.title, down: false }, { title: "Column", cell: ({ column }) => heading(column), value: ({ column }) => `${column.title} ${column.metric}`, down: false },
       { title: "Ours", number: true, cell: ({ ours }) => number(ours ? ours.mean : null), value: ({ ours }) => ours ? ours.mean : null }, { title: "95 %", cell: ({ ours }) => between(preferred(ours)) },
       { title: "Published", number: true, cell: ({ cell }) => cell.published.text, value: ({ cell }) => cell.published.value }, { title: "Difference", number: true, cell: ({ ours, cell }) => ours ? signed(ours.mean - cell.published.value) : "–", value: ({ ours, cell }) => ours ? ours.mean - cell.published.value : null },
       { title: "Verdict", cell: ({ cell }) => verdictBadge(cell.verdict), value: ({ cell }) => cell.verdict, down: false }, { title: "Source", cell: ({ cell }) => cell.published.source },

@@ -49,6 +49,7 @@ const amount = (value) => {
 };
 const between = (ends, digits = 3) => (ends ? `[${ends[0].toFixed(digits)}, ${ends[1].toFixed(digits)}]` : "");
 const byCase = (ends, clusters) => (ends ? `{${ends[0].toFixed(3)}, ${ends[1].toFixed(3)}}` : clusters > 0 && clusters < 5 ? `{${clusters} case${clusters > 1 ? "s" : ""}}` : clusters ? "{no spread}" : "");
+const probability = (p) => (p === null || p === undefined ? "–" : p < 0.001 ? "<0.001" : p.toFixed(3));
 const plural = (count, word) => `${count.toLocaleString("en")} ${count === 1 ? word : `${word.replace(/([^aeiou])y$/, "$1ie")}s`}`;
 
 const CLIP = 1500;

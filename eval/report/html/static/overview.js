@@ -7,6 +7,11 @@ report.runOf = (row, column) => {
   return folder ? report.index.runs.find((run) => `runs/${run.key}` === folder) : null;
 };
 
+const heading = (column) => `${column.title} · ${column.metric}`;
+
+// Our number in a cell; null in a text.
+const oursIn = (cell) => (cell.estimates ? cell.estimates.all : null);
+
 // As `eval.statistics.stats.preferred_interval`.
 const preferred = (ours) => (ours ? (ours.clusters >= 5 && ours.case) || ours.cautious || (ours.clusters < 5 ? ours.question : null) : null);
 
@@ -21,14 +26,14 @@ report.pages.overview = {
     }
     const stem = query.get("table") || tables[0].stem, place = Math.max(0, tables.findIndex((table) => table.stem === stem));
     const table = await report.load(`table${place}`);
-    const scores = table.columns.map((column, at) => [at, column]).filter(([at]) => table.rows.some((row) => row.cells[at].estimates && row.cells[at].estimates.all));
+    const scores = table.columns.map((column, at) => [at, heading(column)]).filter(([at]) => table.rows.some((row) => oursIn(row.cells[at])));
     const at = scores.some(([each]) => String(each) === query.get("column")) ? Number(query.get("column")) : scores.length ? scores[0][0] : null;
     const dataset = at === null ? null : table.columns[at].dataset, first = at === null ? null : table.rows.map((row) => report.runOf(row, table.columns[at])).find(Boolean);
     if (first) report.context = { ...report.context, set: sets[first.set].key, run: first.key };
     report.context = { ...report.context, table: tables[place].stem, column: at };
     page.append(el("div", { class: "controls" },
       choice("Table", tables.map((each) => [each.stem, each.title]), tables[place].stem, (value) => { location.hash = report.link("overview", { table: value }); }),
-      at === null ? "" : choice("Column", scores.map(([each, column]) => [each, `${column.title} · ${column.metric}`]), at, (value) => { location.hash = report.link("overview", { ...Object.fromEntries(query), table: stem, column: value }); })),
+      at === null ? "" : choice("Column", scores, at, (value) => { location.hash = report.link("overview", { ...Object.fromEntries(query), table: stem, column: value }); })),
       worth(table, dataset), at === null ? "" : leaderboard(table, at, query), tableWorth(table, at), pairsCard(table, at), fullTable(table, tables[place], place), livesCard(), missing.length ? missingCard(missing) : "", runsCard());
     if (sets.length === 0) page.append(el("p", null, "No run folder is below this results folder."));
   },
@@ -58,7 +63,7 @@ function tableWorth(table, at) {
 const missingCard = (missing) => el("details", { class: "card", open: missing.length <= 4 }, el("summary", null, `What is missing (${missing.length})`), el("ul", null, missing.map((line) => el("li", { class: "text" }, line))));
 
 function leaderboard(table, at, query) {
-  const every = table.rows.map((row) => ({ row, cell: row.cells[at], ours: row.cells[at].estimates ? row.cells[at].estimates.all : null, run: report.runOf(row, table.columns[at]) }));
+  const every = table.rows.map((row) => ({ row, cell: row.cells[at], ours: oursIn(row.cells[at]), run: report.runOf(row, table.columns[at]) }));
   const rows = every.filter(({ ours }) => ours), without = every.filter(({ ours }) => !ours);
   const reference = every.find(({ row }) => row.name === table.reference);
   const ends = rows.flatMap(({ ours, cell }) => [...(ours ? [ours.mean, ...(preferred(ours) || [])] : []), ...(cell.published ? [cell.published.value] : [])]);
@@ -78,7 +83,7 @@ function leaderboard(table, at, query) {
     { title: "", cell: ({ row, run }) => run && reference && reference.run && row !== reference.row && run.set === reference.run.set ? el("a", { href: report.link("compare", { a: run.key, b: reference.run.key }), title: `question by question against ${reference.row.title}` }, "compare") : "" },
   ];
   const sort = query.has("sort") ? Number(query.get("sort")) : null;
-  return el("section", { class: "card" }, el("h3", null, `${table.columns[at].title} · ${table.columns[at].metric}`),
+  return el("section", { class: "card" }, el("h3", null, heading(table.columns[at])),
     el("p", { class: "note" }, "Dot and bar: our mean and its 95 % interval, by case from five cases on, with fewer the cautious one. Diamond: published. Pale rows: the difference from the reference row is not significant (5 % for the table's family). Headings sort."),
     sortable(columns, rows, { sort, down: query.get("down") !== "0", class: "full leaderboard", rowClass: (row, plain) => [row.row.ruled && plain ? "ruled" : "", detectable(row) ? "" : "dim"].join(" ").trim() || null,
       onsort: (place, down) => report.remember({ sort: place, down: down ? "1" : "0" }) }),
@@ -93,20 +98,19 @@ function pairsCard(table, at) {
   const own = table.pairs.filter((pair) => pair.column === at);
   if (!own.length) return "";
   const titles = new Map(table.rows.map((row) => [row.name, row.title]));
-  const p = (value) => (value == null ? "–" : value < 0.001 ? "<0.001" : value.toFixed(3));
   return el("details", { class: "card" }, el("summary", null, `Paired differences from ${titles.get(table.reference)}`),
     sortable([
       { title: "Memory", cell: (pair) => titles.get(pair.row), value: (pair) => titles.get(pair.row), down: false },
       { title: "Difference", number: true, cell: (pair) => signed(pair.mean), value: (pair) => pair.mean },
       { title: "by case", cell: (pair) => pair.case ? byCase(pair.case) : "–" }, { title: "by question", cell: (pair) => between(pair.question) },
-      { title: "p by case", number: true, cell: (pair) => p(pair.untested ? null : pair.p_case), value: (pair) => pair.p_case, down: false }, { title: "adjusted p", number: true, cell: (pair) => pair.untested || p(pair.adjusted), value: (pair) => pair.adjusted, down: false },
+      { title: "p by case", number: true, cell: (pair) => probability(pair.untested ? null : pair.p_case), value: (pair) => pair.p_case, down: false }, { title: "adjusted p", number: true, cell: (pair) => pair.untested || probability(pair.adjusted), value: (pair) => pair.adjusted, down: false },
       { title: "n", number: true, cell: (pair) => pair.n },
     ], own));
 }
 
 function fullTable(table, entry, place) {
   const heads = [{ title: "Memory", cell: (row) => row.title }, ...table.columns.map((column, at) => ({
-    title: `${column.title} · ${column.metric}`, cell: (row) => row.cells[at].text }))];
+    title: heading(column), cell: (row) => row.cells[at].text }))];
   return el("details", { class: "card" }, el("summary", null, "The whole table, as printed"), sortable(heads, table.rows, { rowClass: (row) => row.ruled ? "ruled" : null }),
     el("p", { class: "note" }, `File: tables/${entry.stem}.json, .csv, .md · `, el("a", { href: `table-${place}.html` }, "page to print")));
 }
