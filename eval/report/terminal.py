@@ -42,7 +42,7 @@ from eval.report.tables import (
     printed,
     verdict_lines,
 )
-from eval.statistics.stats import ENOUGH_CLUSTERS, Interval, preferred_interval
+from eval.statistics.stats import ENOUGH_CLUSTERS, Estimate, Interval, preferred_interval
 
 SIGNIFICANT = 0.05
 LEAST_NAME, LONGEST_STATE = 12, 14
@@ -253,14 +253,9 @@ def _corrected_span(entry: Entry) -> str:
     return "" if fixed is None else corrected_text(fixed).removeprefix("corrected ")
 
 
-def _by_question(entry: Entry) -> str:
+def _ends(entry: Entry, text: Callable[[Estimate, int], str]) -> str:
     ours = estimate_of(entry.cell)
-    return "" if ours is None or isinstance(entry.cell, str) else span(ours.by_question, digits=entry.cell.digits)
-
-
-def _by_case(entry: Entry) -> str:
-    ours = estimate_of(entry.cell)
-    return "" if ours is None or isinstance(entry.cell, str) else by_case(ours, entry.cell.digits)
+    return "" if ours is None or isinstance(entry.cell, str) else text(ours, entry.cell.digits)
 
 
 def _counts(entry: Entry) -> str:
@@ -300,8 +295,8 @@ TIGHT = (1, (SCORE, OUTCOMES, CORRECTED, ADJUSTED, PAPER, BRIEF))
 WIDE = (
     SCORE,
     Field("corrected [95 %]", _corrected_span),
-    Field("{by case}", _by_case),
-    Field("[by question]", _by_question),
+    Field("{by case}", lambda entry: _ends(entry, by_case)),
+    Field("[by question]", lambda entry: _ends(entry, lambda ours, digits: span(ours.by_question, digits=digits))),
     Field("scored/un/err/left", _counts),
     OUTCOMES,
     PS,
