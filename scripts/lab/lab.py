@@ -220,12 +220,14 @@ class Lab:
         """Describe the run of a memory, as `memory` returns it; nothing is built.
 
         Raises:
-            RunError: a setting of the memory is refused, or the file of its class has changed since it was imported.
+            RunError: a setting of the memory is refused, or the code of its class or of the loader has changed since it was imported.
         """
+        from hydra.utils import get_object
+
         reading = reader(self.cfg.protocol.reader or dataset.config["reader"])
         unit = self.cfg.protocol.unit
         made = memory_run(self.cfg, self.models, dataset, memory, reading, unit=unit, replicate=replicate)
-        _check_loaded(memory_classes(memory["build"]))
+        _check_loaded([*memory_classes(memory["build"]), get_object(dataset.config["load"]["_target_"])])
         return made
 
     def _runs(self, memory: Mapping[str, Any], dataset: Data, builds: int | None = None) -> list[Run]:
@@ -299,11 +301,12 @@ class Lab:
             judges: files of conf/judge, `mem0@gpt-4o-mini` for another model; None takes `protocol.judges=`, else the data set's.
 
         Raises:
-            RunError: an unknown metric or judge.
+            RunError: an unknown metric or judge, or a metric whose code has changed since it was imported.
         """
         config, cfg = answers.dataset.config, self.cfg
         judges = self.judges(answers.dataset) if judges is None else _several(judges)
         chosen = metrics(config["metrics"] if names is None else _several(names))
+        _check_loaded([getattr(each.score, "func", each.score) for each in chosen])
         grading = {name: self.judging(name) for name in judges}
         count, traffic, ahead = len(answers.questions), self.models.traffic, self.models.ahead
         files = tuple(score(run, chosen, grading, cfg.k_evidence, count, traffic, ahead) for run in answers.runs)
@@ -438,18 +441,18 @@ class Lab:
         }
 
 
-_IMPORTED: WeakKeyDictionary[type[MemorySystem], str] = WeakKeyDictionary()
-"""The code of each class when this process first described a run of it."""
+_IMPORTED: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
+"""The code of each memory's class, loader and metric when a Lab of this process first used it."""
 
 
-def _check_loaded(kinds: Sequence[type[MemorySystem]]) -> None:
-    """Refuse an edited file whose old code is still loaded: the answers of the old code would be saved as those of the new."""
-    for kind in kinds:
-        code = source_digest([kind.__module__])
-        if _IMPORTED.setdefault(kind, code) != code:
+def _check_loaded(used: Sequence[Any]) -> None:
+    """Refuse an edited file whose old code is still loaded: the numbers of the old code would be saved as those of the new."""
+    for each in used:
+        code = source_digest([each.__module__])
+        if _IMPORTED.setdefault(each, code) != code:
             raise RunError(
-                f"the code of {kind.__module__} has changed since it was imported: restart the kernel, or call importlib.reload on the "
-                f"changed modules and import {kind.__name__} again"
+                f"the code of {each.__module__} has changed since it was imported: restart the kernel, or call importlib.reload on the "
+                f"changed modules and import {each.__name__} again"
             )
 
 
