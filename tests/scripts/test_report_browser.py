@@ -199,6 +199,9 @@ def test_the_nodes_of_a_memory_open_level_by_level(browser: Browser, page: Path)
     assert len(texts(browser, ".tree .node")) == 5
     click(browser, ".tree li li button[aria-expanded=false]")
     assert len(texts(browser, ".tree .node")) == 15
+    browser.run("document.querySelector('.tree').replaceChildren(longText('word '.repeat(99), null, 160))")
+    click(browser, ".tree button")
+    assert len(texts(browser, ".tree .text")[0]) == 5 * 99
     assert browser.run("document.querySelectorAll('polyline').length") == 18  # three panels of six histories
 
 

@@ -1,7 +1,7 @@
 // Which page is shown, the keys, light and dark.
 "use strict";
 
-const KEYS = [["1 – 6", "the pages"], ["/", "search"], ["j, k", "next and previous question, or line of a list"], ["u", "back to the list"], ["t", "light, dark, as the system"], ["?", "these keys"]];
+const KEYS = [["1 – 7", "the pages"], ["/", "search"], ["j, k", "next and previous question, or line of a list"], ["u", "back to the list"], ["t", "light, dark, as the system"], ["?", "these keys"]];
 const THEMES = ["system", "light", "dark"];
 const SIGNS = { system: "◐ auto", light: "☀ light", dark: "☾ dark" };
 

@@ -54,11 +54,11 @@ const plural = (count, word) => `${count.toLocaleString("en")} ${count === 1 ? w
 
 const CLIP = 1500;
 // A long text shows its beginning and a button for the rest; words of the gold answer may be marked.
-function longText(text, words) {
+function longText(text, words, clip = CLIP) {
   const box = el("div", { class: "text", dir: "auto" });
   const show = (part) => box.replaceChildren(...(words && words.size ? marked(part, words) : [part]));
-  if (text.length <= CLIP) { show(text); return box; }
-  show(text.slice(0, CLIP) + "… ");
+  if (text.length <= clip) { show(text); return box; }
+  show(text.slice(0, clip) + "… ");
   box.append(el("button", { type: "button", onclick: () => show(text) }, `show all ${text.length.toLocaleString("en")} characters`));
   return box;
 }

@@ -66,7 +66,6 @@ function treeView(tree) {
   tree.levels.forEach((level) => levels.set(level, (levels.get(level) || 0) + 1));
   const holder = el("div", { class: "tree" });
   const row = (node, depth) => {
-    const whole = tree.texts[node], short = whole.slice(0, 160) + (whole.length > 160 ? "…" : ""), text = el("div", { class: "text", dir: "auto" }, short);
     const children = below[node], list = el("ul"), line = el("li");
     let open = false;
     const toggle = (to) => {
@@ -76,8 +75,7 @@ function treeView(tree) {
       list.replaceChildren(...(open ? many(children, depth + 1) : []));
     };
     const button = children.length ? el("button", { type: "button", "aria-label": `Children of ${tree.ids[node]}`, onclick: () => toggle(!open) }) : el("span");
-    text.addEventListener("click", () => { if (!getSelection().toString()) text.textContent = text.textContent === short ? whole : short; });
-    line.append(el("div", { class: "node" }, button, el("span", { class: "level" }, `${tree.kinds[node]}, level ${tree.levels[node]} · ${tree.ids[node]} · ${plural(tree.sources[node], "turn")}${children.length ? ` · ${children.length} below` : ""}`), text), list);
+    line.append(el("div", { class: "node" }, button, el("span", { class: "level" }, `${tree.kinds[node]}, level ${tree.levels[node]} · ${tree.ids[node]} · ${plural(tree.sources[node], "turn")}${children.length ? ` · ${children.length} below` : ""}`), longText(tree.texts[node], null, 160)), list);
     if (children.length) toggle(depth < shownDepth);
     return line;
   };
