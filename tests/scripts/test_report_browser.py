@@ -112,6 +112,14 @@ def test_what_the_numbers_are_worth_is_in_sight_and_the_leaderboard_sorts(browse
     assert "sort=1" in browser.run("location.hash")
 
 
+def test_numbers_are_rounded_as_python_rounds_them(browser: Browser, page: Path) -> None:
+    browser.open(page)
+    values = [place / 16 for place in range(-17, 18)] + [0.0005, 0.0015, 1e-9, 2 / 3, 0.1235, 720.5, 721.5]
+    for digits in (0, 1, 2, 3, 4):
+        rounded = browser.run(f"{json.dumps(values)}.map((value) => fixed(value, {digits}))")
+        assert rounded == [f"{value:.{digits}f}" for value in values]
+
+
 def test_the_search_finds_what_python_finds_and_its_link_stays_valid(browser: Browser, page: Path) -> None:
     browser.open(page, "#/compare")
     rows = browser.run("report.load('set0').then((set) => set.questions)")

@@ -12,7 +12,7 @@ function intervalBar(mean, low, high, published, from, to) {
   if (low !== null && mean !== null) parts.push(svg("line", { x1: at(low), x2: at(high), y1: 11, y2: 11, stroke: "var(--accent)", "stroke-width": 3, "stroke-linecap": "round" }));
   if (mean !== null) parts.push(svg("circle", { cx: at(mean), cy: 11, r: 4.5, fill: "var(--accent)" }));
   if (published !== null) parts.push(svg("path", { d: `M${at(published)} 4l5 7l-5 7l-5-7z`, fill: "var(--card)", stroke: "var(--s1)", "stroke-width": 1.5 }));
-  const label = mean === null ? "no number" : `${mean.toFixed(3)}${low === null ? "" : `, 95 % ${low.toFixed(3)} to ${high.toFixed(3)}`}`;
+  const label = mean === null ? "no number" : `${fixed(mean)}${low === null ? "" : `, 95 % ${fixed(low)} to ${fixed(high)}`}`;
   return svg("svg", { class: "bar", viewBox: "0 0 200 22", preserveAspectRatio: "none", role: "img", "aria-label": label }, svg("title", null, label), parts);
 }
 

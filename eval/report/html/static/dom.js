@@ -40,16 +40,22 @@ function fill(node, attributes, children) {
 const el = (tag, attributes, ...children) => fill(document.createElement(tag), attributes, children);
 const svg = (tag, attributes, ...children) => fill(document.createElementNS("http://www.w3.org/2000/svg", tag), attributes, children);
 
-const number = (value, digits = 3) => (value === null || value === undefined ? "–" : value.toFixed(digits));
-const signed = (value) => (value > 0 ? "+" : "") + value.toFixed(3).replace("-", "−");
+// As Python and the terminal round: a value exactly between two goes to the even digit, which toFixed takes away from zero.
+function fixed(value, digits = 3) {
+  const text = value.toFixed(digits), last = Number(text.at(-1)), exact = value.toFixed(100);
+  const between = /^50*$/.test(exact.slice(exact.indexOf(".") + 1 + digits));
+  return between && last % 2 ? `${text.slice(0, -1)}${last - 1}` : text;
+}
+const number = (value, digits = 3) => (value === null || value === undefined ? "–" : fixed(value, digits));
+const signed = (value) => (value > 0 ? "+" : "") + fixed(value).replace("-", "−");
 const amount = (value) => {
   if (value === null || value === undefined) return "–";
-  if (value >= 1000) return Math.round(value).toLocaleString("en");
-  return value >= 100 ? value.toFixed(0) : value >= 10 ? value.toFixed(1) : value >= 0.01 || value === 0 ? value.toFixed(2) : value.toPrecision(2);
+  if (value >= 1000) return Number(fixed(value, 0)).toLocaleString("en");
+  return value >= 100 ? fixed(value, 0) : value >= 10 ? fixed(value, 1) : value >= 0.01 || value === 0 ? fixed(value, 2) : value.toPrecision(2);
 };
-const between = (ends, digits = 3) => (ends ? `[${ends[0].toFixed(digits)}, ${ends[1].toFixed(digits)}]` : "");
-const byCase = (ends, clusters) => (ends ? `{${ends[0].toFixed(3)}, ${ends[1].toFixed(3)}}` : clusters > 0 && clusters < 5 ? `{${clusters} case${clusters > 1 ? "s" : ""}}` : clusters ? "{no spread}" : "");
-const probability = (p) => (p === null || p === undefined ? "–" : p < 0.001 ? "<0.001" : p.toFixed(3));
+const between = (ends) => (ends ? `[${fixed(ends[0])}, ${fixed(ends[1])}]` : "");
+const byCase = (ends, clusters) => (ends ? `{${fixed(ends[0])}, ${fixed(ends[1])}}` : clusters > 0 && clusters < 5 ? `{${clusters} case${clusters > 1 ? "s" : ""}}` : clusters ? "{no spread}" : "");
+const probability = (p) => (p === null || p === undefined ? "–" : p < 0.001 ? "<0.001" : fixed(p));
 const plural = (count, word) => `${count.toLocaleString("en")} ${count === 1 ? word : `${word.replace(/([^aeiou])y$/, "$1ie")}s`}`;
 
 const CLIP = 1500;

@@ -80,7 +80,7 @@ function answerCard(set, question, answer, run, texts, words, shared) {
   const held = answer.items.filter((item) => item[5].length).length;
   const covered = answer.covered_by === undefined ? "" : answer.covered_by === null ? "; the words of the gold answer are not all in it" : `; all words of the gold answer within the first ${answer.covered_by}`;
   card.append(lazy(`Recalled ${plural(answer.items.length, "item")}${question.text === null ? "" : `, ${held} with evidence${covered}`}`, () => answer.items.map(([place, id, score, level, kind, turns], number) =>
-    el("div", { class: turns.length ? "item evidence" : "item" }, el("div", { class: "head" }, `${number + 1} · ${score.toFixed(4)} · ${kind}, level ${level} · ${id}`, turns.length ? el("strong", { class: "good" }, ` · evidence ${turns.join(", ")}`) : ""), longText(texts[place], words)))));
+    el("div", { class: turns.length ? "item evidence" : "item" }, el("div", { class: "head" }, `${number + 1} · ${fixed(score, 4)} · ${kind}, level ${level} · ${id}`, turns.length ? el("strong", { class: "good" }, ` · evidence ${turns.join(", ")}`) : ""), longText(texts[place], words)))));
   card.append(answer.prompt ? promptBox("The reader's prompt as it was sent", set, question, run, "reader", [answer.prompt], 1, texts) : el("p", { class: "meta" }, `Prompt not shown: ${answer.no_prompt}`));
   for (const [place, judged] of Object.entries(answer.judged || {})) {
     const { title, stem } = set.scorers[place];
@@ -122,7 +122,7 @@ const spent = (phase, cost) => cost === null || cost === undefined ? `${phase}: 
 function verdictLine(set, answer, [scorer, repeat, value, why, detail]) {
   const right = value !== null && value >= report.index.right, own = set.scorers[scorer];
   const repeats = answer.verdicts.filter((verdict) => verdict[0] === scorer).length;
-  const details = Object.entries(detail).map(([name, found]) => `${name} ${typeof found === "number" ? +found.toFixed(4) : typeof found === "string" ? found : JSON.stringify(found)}`).join(", ");
+  const details = Object.entries(detail).map(([name, found]) => `${name} ${typeof found === "number" ? +fixed(found, 4) : typeof found === "string" ? found : JSON.stringify(found)}`).join(", ");
   return el("li", null, el("span", { class: `badge ${value === null ? "" : right ? "good" : "bad"}` }, value === null ? "no verdict" : number(value, Number.isInteger(value) ? 0 : 3)), ` ${own.title}${repeats > 1 ? `, repeat ${repeat + 1}` : ""}`,
     why ? el("span", { class: "text meta", dir: "auto" }, ` ${why}`) : "", details ? el("span", { class: "meta" }, ` ${details}`) : "");
 }
