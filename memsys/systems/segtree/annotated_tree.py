@@ -23,7 +23,7 @@ from memsys.llm.parsing import ParseFailure
 from memsys.llm.protocol import LLM
 from memsys.prompts import Option, Prompts
 from memsys.tokens import count_tokens, truncate
-from memsys.vectors import Vectors
+from memsys.vectors import Vectors, cosines
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,10 +154,11 @@ class AnnotatedTree:
 
     def similarities(self, query: np.ndarray) -> np.ndarray:
         """Cosine of the query with the current annotation of every node, float64 [n], rounded to six decimals."""
-        cosines = self.vectors.similarities(query).astype(np.float64)
+        similarities = self.vectors.similarities(query).astype(np.float64)
         if self._current:
-            cosines[list(self._current)] = np.stack([current.vector for current in self._current.values()]) @ query
-        return np.round(cosines, 6)
+            rows = np.stack([current.vector for current in self._current.values()])
+            similarities[list(self._current)] = cosines(rows, query)
+        return np.round(similarities, 6)
 
     def described(self, node: int) -> str:
         """Format a node for a compatibility prompt: level, number of units, time and annotation."""

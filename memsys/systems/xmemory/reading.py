@@ -14,7 +14,7 @@ import numpy as np
 from memsys.settings import NotNegative, Positive, Settings, filled
 from memsys.systems.nemori import Mode, NemoriStore
 from memsys.systems.xmemory.themes import Neighbours, Partition
-from memsys.vectors import best
+from memsys.vectors import best, cosines
 
 _PATIENCE = ((3, 1), (10, 2))
 """(n, m): among the first n probed episodes, the search ends after m that are not admitted."""
@@ -97,7 +97,7 @@ def select_backbone(hierarchy: Hierarchy, query: np.ndarray, settings: XMemoryRe
     """
     pool = hierarchy.store.statement_vectors.top(query, settings.pool)
     candidates = sorted({int(hierarchy.theme_of[index]) for index, _ in pool})
-    similarities = hierarchy.vectors[candidates] @ query if candidates else np.empty(0)
+    similarities = cosines(hierarchy.vectors[candidates], query) if candidates else np.empty(0)
     if not settings.representatives:
         statements = tuple(pool[: settings.max_statements])
         occupied = {int(hierarchy.theme_of[index]) for index, _ in statements}
@@ -108,8 +108,8 @@ def select_backbone(hierarchy: Hierarchy, query: np.ndarray, settings: XMemoryRe
     themes = [candidates[at] for at in selected]
     members = [(index, cosine) for index, cosine in pool if hierarchy.theme_of[index] in themes]
     weights = hierarchy.statement_graph.weights([index for index, _ in members])
-    cosines = np.array([cosine for _, cosine in members])
-    selected = representatives(cosines, weights, settings.alpha, settings.max_statements)
+    similarities = np.array([cosine for _, cosine in members])
+    selected = representatives(similarities, weights, settings.alpha, settings.max_statements)
     return Backbone(tuple(members[at] for at in selected), tuple(themes))
 
 
@@ -131,8 +131,8 @@ def rank_episodes(
         episode = store.statements[index].episode
         support[episode] = max(support.get(episode, 0.0), float(score))
     pool = sorted({*support, *(index for index, _ in similar)})
-    cosines = minmax(store.episode_vectors.matrix[pool] @ query)
-    priorities = cosines + settings.beta * np.array([support.get(index, 0.0) for index in pool])
+    similarities = minmax(cosines(store.episode_vectors.matrix[pool], query))
+    priorities = similarities + settings.beta * np.array([support.get(index, 0.0) for index in pool])
     return [(pool[at], float(priorities[at])) for at in best(priorities, len(pool))]
 
 
