@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
@@ -84,7 +84,7 @@ class ProductSession:
         """End the worker for good."""
         with self._lock:
             self._closed = True
-            self._end(lambda process: process.close())
+            self._end()
             self._gateway.dismiss(self._token)
 
     def _living(self) -> WorkerProcess:
@@ -158,7 +158,7 @@ class ProductSession:
             except WorkerError as error:
                 self.counts[type(error).__name__.lower()] += 1
                 if isinstance(error, Crashed | Hung):
-                    self._end(lambda process: process.close())
+                    self._end()
                 self._raise_failures(step, error)
                 raise
             finally:
@@ -179,11 +179,11 @@ class ProductSession:
         if not failures:
             return
         if step != "read":
-            self._end(lambda process: process.close())
+            self._end()
         failure: ModelError = next((each for each in failures if isinstance(each, EndOfRun)), failures[0])
         raise failure from cause
 
-    def _end(self, how: Callable[[WorkerProcess], None]) -> None:
+    def _end(self) -> None:
         process, self._process = self._process, None
         if process is not None:
-            how(process)
+            process.close()

@@ -18,14 +18,12 @@ from memsys.llm.outcome import Outcome, outcome_of
 from memsys.llm.protocol import EndOfRun, ModelError
 from memsys.llm.secrets import redact, redact_bytes
 from memsys.llm.transport import HttpReply, LeanTransport, Transport, event_loop
+from memsys.services.memory import LAST_WORDS
 
 if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
 
     import aiohttp
-
-LAST_WORDS = 5.0
-"""Seconds that one call may take after a stop was requested."""
 
 
 @dataclass(frozen=True, slots=True)

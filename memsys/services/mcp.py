@@ -28,14 +28,12 @@ import numpy as np
 from memsys.llm.outcome import check_base_url
 from memsys.llm.protocol import ModelError
 from memsys.services.leftovers import Namespaces, namespaces_at
-from memsys.services.memory import ServiceError, ServiceMemory, ServiceSettings
+from memsys.services.memory import LAST_WORDS, ServiceError, ServiceMemory, ServiceSettings
 from memsys.services.session import Program, Session
 from memsys.services.templates import filled, mapping
 
 ROOT = Path(__file__).resolve().parents[2]
 FIELDS = {"tool", "arguments", "ok", "id"}
-LAST_WORDS = 5.0
-"""Seconds that one call may take after a stop was requested."""
 
 
 @dataclass(frozen=True)

@@ -43,6 +43,8 @@ from memsys.settings import Positive, Settings
 RESULTS = {"items": "", "text": "", "id": "", "score": "", "distance": "", "sources": "", "time": ""}
 SHORTEST = 12
 """Minimum number of characters of a turn's text that is recognised in an item; shorter texts occur in every dialogue."""
+LAST_WORDS = 5.0
+"""Seconds that one call may take after a stop was requested."""
 FEW = 3
 """Number of deletions that may fail before the others are left to the next run: the service is down, or refuses all of them."""
 STEPS = ("open", "add", "end", "search", "reset", "delete")
@@ -316,9 +318,8 @@ class ServiceMemory(MemorySystem):
         try:
             reply = self._send(step, self._steps[step], {**values, "namespace": namespace or self.namespace})
             if (ok := self._oks[step]) is not None and not ok.holds(reply):
-                raise ServiceError(
-                    f"{step}: expected {ok.path or 'the reply'} to be {_either(ok)}, the reply is {_excerpt(reply)}"
-                )
+                wanted = f"{ok.path or 'the reply'} to be {' or '.join(map(repr, ok.equals))}"
+                raise ServiceError(f"{step}: expected {wanted}, the reply is {_excerpt(reply)}")
         except ModelError:
             self._count(f"{step}.failed")
             raise
@@ -472,10 +473,6 @@ def _is_number(value: Any) -> bool:
 
 def _listed(value: Any) -> list[str]:
     return [str(entry) for entry in value] if isinstance(value, list) else str(value).split(",")
-
-
-def _either(ok: Condition) -> str:
-    return " or ".join(repr(value) for value in ok.equals)
 
 
 def _excerpt(reply: Any) -> str:
