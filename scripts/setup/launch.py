@@ -40,10 +40,8 @@ def launch(job: Callable[[Any], int], primary: str, *, keep_record: bool = False
 
     @wraps(job)  # Hydra names the command after the file of `job`
     def run(cfg: DictConfig) -> None:
-        from scripts.settings.checking import checked
-
         # Each job is guarded by itself, because the jobs after a failed one in a multirun must still run.
-        codes.append(guarded(lambda: perform(job, checked(cfg, primary), primary), traceback=traceback))
+        codes.append(guarded(lambda: perform(job, _typed(cfg, primary), primary), traceback=traceback))
 
     def work() -> int:
         if (cfg := _of_one_job(primary, sys.argv[1:])) is not None:
@@ -82,6 +80,25 @@ def _compose(primary: str, arguments: Sequence[str]) -> DictConfig:
 
     with initialize_config_dir(CONF, version_base="1.3"):
         return compose(primary, [*arguments], return_hydra_config=True)
+
+
+def _typed(cfg: DictConfig, primary: str) -> Settings:
+    """A composed configuration, checked and typed.
+
+    Raises:
+        RunError: see `checked`; or a chosen file is in the working folder's `conf`, too, and Hydra has taken the shipped one.
+    """
+    from hydra.core.hydra_config import HydraConfig
+
+    from eval.files.store import RunError
+    from scripts.settings.checking import checked
+    from scripts.setup.options import folders
+
+    chosen = (cfg.hydra if "hydra" in cfg else HydraConfig.get()).runtime.choices
+    for group, name in chosen.items():
+        if sum((folder / group / f"{name}.yaml").is_file() for folder in folders()) > 1:
+            raise RunError(f"conf/{group}/{name}.yaml has the name of a shipped file; give it another name")
+    return checked(cfg, primary)
 
 
 def perform(job: Callable[[Any], Done], settings: Settings, primary: str) -> Done:
@@ -162,12 +179,12 @@ def composed(primary: str, overrides: Sequence[str]) -> Settings:
     from hydra.errors import HydraException
 
     from eval.files.store import RunError
-    from scripts.settings.checking import checked, composition_error
+    from scripts.settings.checking import composition_error
     from scripts.setup.options import folders
 
     own = [quoted(f"file://{folder}") for folder in folders() if str(folder) != CONF]
     searched = [f"hydra.searchpath=[{','.join(own)}]"] if own else []
     try:
-        return checked(_compose(primary, [*searched, *readable(overrides, primary)]), primary)
+        return _typed(_compose(primary, [*searched, *readable(overrides, primary)]), primary)
     except HydraException as error:
         raise RunError(composition_error(error)) from error

@@ -177,7 +177,7 @@ def test_settings_are_changed_in_a_copy_alone() -> None:
 
 def test_only_what_composes_settings_knows_omegaconf() -> None:
     texts = {path.relative_to(CONF.parent): path.read_text() for path in (CONF.parent / "scripts").rglob("*.py")}
-    reading = {"gate", "lab"}  # a YAML file of the user
+    reading = {"gate"}  # a YAML file of the user
     assert {path.stem for path, text in texts.items() if "omegaconf" in text} == {
         "checking",
         "launch",
@@ -417,3 +417,6 @@ def test_files_of_the_working_folder_are_found_from_python_too(
     monkeypatch.chdir(tmp_path / folder)
     assert composed("config", ["memory=mine", "data.size=3"]).memory["name"] == "bm25"
     assert composed("reproduce", ["table=mine"]).table["name"] == "local"
+    shutil.copy(CONF / "memory" / "bm25.yaml", tmp_path / folder / "conf" / "memory")
+    with pytest.raises(RunError, match=r"conf/memory/bm25\.yaml has the name of a shipped file"):
+        composed("config", ["memory=bm25"])
