@@ -92,7 +92,7 @@ class CacheStore:
         self._prefixes: set[bytes] | None = None  # first eight bytes of the keys; read when first needed
         self._prefixes_written: set[bytes] = set()
         self._unsound: set[bytes] = set()  # keys of invalid rows, which the next valid answer replaces
-        self._theirs: set[bytes] = set()  # keys of rows that another process committed first
+        self._theirs: set[bytes] = set()  # keys of rows of which another process may have committed some first
         self._broken: DamagedCache | None = None
         self._only_writer, self._next_check = True, 0.0
         self._closing, self._closed = threading.Lock(), False
@@ -245,10 +245,13 @@ class CacheStore:
         """Insert rows in one transaction; a stored row is kept, unless it is known to be invalid."""
         with self._writing, self._out:
             self._out.execute("BEGIN")
-            for row in rows:
-                verb, marks = "REPLACE" if row[0] in self._unsound else "IGNORE", ", ".join("?" * len(row))
-                if not self._out.execute(f"INSERT OR {verb} INTO {table} VALUES ({marks})", row).rowcount:
-                    self._theirs.add(row[0])
+            for verb, invalid in (("IGNORE", False), ("REPLACE", True)):
+                own = [row for row in rows if (row[0] in self._unsound) is invalid]
+                if not own:
+                    continue
+                query = f"INSERT OR {verb} INTO {table} VALUES ({', '.join('?' * len(own[0]))})"
+                if self._out.executemany(query, own).rowcount < len(own):
+                    self._theirs.update(row[0] for row in own)
 
     def flush(self, seconds: float) -> None:
         """Wait up to `seconds` until all answers that have arrived are in the single file and their callers notified."""
