@@ -69,7 +69,7 @@ def _of_one_job(primary: str, arguments: Sequence[str]) -> DictConfig | None:
 
     try:
         cfg = _compose(primary, arguments)
-    except Exception:
+    except Exception:  # nothing is lost: Hydra composes again and raises it
         return None
     configure_log(cfg.hydra.job_logging, cfg.hydra.verbose)
     return cfg
