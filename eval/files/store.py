@@ -160,7 +160,7 @@ _opening = threading.Lock()
 
 
 class Appender:
-    """A file that several threads append lines to; each line is flushed at once.
+    """A file that several threads append lines to; each line is flushed at once, or at the next `flush`.
 
     Hundreds of cells have appenders at the same time, so a file is closed when the limit is reached, and opened again for the next line.
     """
@@ -172,12 +172,19 @@ class Appender:
         with self._lock:
             self._writable()
 
-    def add(self, record: Any) -> None:
+    def add(self, record: Any, *, flush: bool = True) -> None:
         text = line(record)
         with self._lock:
             file = self._writable()
             file.write(text)
-            file.flush()
+            if flush:
+                file.flush()
+
+    def flush(self) -> None:
+        """Write out the lines that were added without a flush."""
+        with self._lock:
+            if self._file is not None:
+                self._file.flush()
 
     def close(self) -> None:
         with self._lock:

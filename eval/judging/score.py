@@ -423,6 +423,10 @@ def _save_next(
 ) -> None:
     """Wait for the first verdict; save it and its cost, or request it again after the others: with batches, all retries share a batch."""
     call = outstanding.popleft()
+    # Thousands of verdicts that were sent ahead are there at once: a flush for each would take seconds.
+    if not all(reply.done() for reply in call.sent[1]):
+        scores.flush()
+        costs.flush()
     score, succeeded = replied(judging.judge, call.gold, call.judged, call.sent)
     if score.value is None and succeeded and call.retry < judging.judge.retries:
         own = call.question, call.gold, call.judged, call.repeat
@@ -430,10 +434,12 @@ def _save_next(
         outstanding.append(replace(call, sent=sent, retry=call.retry + 1))
         return
     line = scored_line(call.prediction, replace(score, repeat=call.repeat), call.judged)
-    scores.add(line)
+    scores.add(line, flush=False)
     spent = effort(line.case_id, "judge", line.question_id, 0, call.sent[0], 0.0)
     # The cost carries the verdict's repeat and hash, so that both are kept or dropped together.
-    costs.add({**fields_of(spent), "question_id": line.question_id, "repeat": line.repeat, "answer": line.answer})
+    costs.add(
+        {**fields_of(spent), "question_id": line.question_id, "repeat": line.repeat, "answer": line.answer}, flush=False
+    )
     on_progress()
 
 

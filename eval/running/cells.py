@@ -1,15 +1,17 @@
 """Open cells: enough to keep the endpoint busy, those with the longest chain of dependent calls first.
 
-The build of a cell waits for one call after the other, so only many concurrent cells keep the endpoint busy. The next cell is opened when
-the builds leave room at the endpoint, unless several open cells are not waiting for a call: those compete for a core, and another cell
-would only join them. Answers and verdicts take no room: they can wait for builds, but the table waits for the longest build.
-Without an endpoint, a few cells are open. A cell is a thread; a waiting thread costs about 0.3 MB.
+One cell of each memory is opened first and goes first: how many calls a unit takes is known only then, and the plan's estimate from a
+short history can be wrong by a factor of four. The build of a cell waits for one call after the other, so only many concurrent cells keep
+the endpoint busy. The next cell is opened when the builds leave room at the endpoint, unless several open cells are not waiting for a
+call: those compete for a core, and another cell would only join them. Answers and verdicts take no room: they can wait for builds, but
+the table waits for the longest build. Without an endpoint, a few cells are open. A cell is a thread; a waiting thread costs about 0.3 MB.
 """
 
 from __future__ import annotations
 
 import math
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 
 from eval.running.run import Run, needs
@@ -21,12 +23,14 @@ READING, ANSWERING, JUDGING = 2.0, 1.0, 0.0
 """Urgency of reads after the history, answers and verdicts; that of a build is `BUILDS` and more."""
 LOOK = 1.0
 """Seconds after which the room is checked again if no gauge has reported a change."""
-SPACING = 0.01
-"""Seconds between the starts of two reads after the history, while memories are built with models behind an endpoint."""
+SPACING = (0.002, 0.02)
+"""Least and most seconds between the starts of two reads after the history, while memories are built with models behind an endpoint."""
 WORKING = 8
 """Maximum number of cells that build without waiting for a call; without an endpoint, maximum number of cells that build."""
-PRIOR = 0.5
-"""Weight of the first estimate, as a share of the smallest history."""
+PRIOR = 0.1
+"""Weight of the first estimate, as a share of the smallest history. Until so much is measured, a memory's cells are the most urgent."""
+UNKNOWN = 1e6
+"""Estimated calls of a cell of a memory that is not measured yet: more than those of any measured one."""
 
 
 class Pace:
@@ -38,9 +42,14 @@ class Pace:
     """
 
     def __init__(self, first: float, smallest: float) -> None:
-        self._weight = max(PRIOR * smallest, 1e-9)
-        self._calls, self._size = first * self._weight, self._weight
+        weight = max(PRIOR * smallest, 1e-9)
+        self._calls, self._size, self._measured = first * weight, weight, 2 * weight
         self._lock = threading.Lock()
+
+    @property
+    def measured(self) -> bool:
+        """Whether the steps count at least as much as the first estimate."""
+        return self._size >= self._measured
 
     def add(self, calls: float, size: float) -> None:
         """Count a step: its dependent calls, and the share of its history's size that it covers."""
@@ -64,37 +73,44 @@ class CellQueue:
         calls_a_model = bool(needs(run.build) & {"llm", "probe"})
         self.pace = Pace(run.chain or float(calls_a_model), float(min(run.sizes, default=1)))
 
-    def longest(self) -> tuple[float, float]:
-        """Dependent calls of the longest cell that is not open yet, and its size."""
+    def longest(self) -> tuple[bool, float, float]:
+        """Whether no cell is open yet, dependent calls of the longest cell that is not open yet, and its size."""
         size = float(self.group[0].sizes[self.indices[-1]])
-        return self.pace.calls(size), size
+        return len(self.indices) == len(self.group[0].sizes), self.pace.calls(size), size
 
 
 class OpenCell:
     """One open cell: a memory that is being built on one history, or that waits for its last answers."""
 
-    def __init__(self, cells: CellQueue, index: int, on_built: Callable[[], None], on_end: Callable[[], None]) -> None:
+    def __init__(
+        self, cells: CellQueue, index: int, on_built: Callable[[OpenCell], None], on_end: Callable[[], None]
+    ) -> None:
         self.group, self.index = cells.group, index
         self._pace, self._left = cells.pace, float(cells.group[0].sizes[index])
+        self._began, self._done = time.monotonic(), 0.0
         self._on_built, self._on_end = on_built, on_end
         self._built = False
 
     @property
     def remaining(self) -> float:
-        """Estimated dependent calls that its build still needs: the urgency of its next call."""
-        return BUILDS + self._pace.calls(self._left)
+        """The urgency of its next call: estimated dependent calls that its build still needs; `UNKNOWN` until its memory is measured."""
+        return BUILDS + (self._pace.calls(self._left) if self._pace.measured else UNKNOWN)
 
     def step(self, calls: int, share: float) -> None:
         """Count a step of the build: its dependent calls, and the share of the history that it covers."""
         size = share * float(self.group[0].sizes[self.index])
-        self._left = max(0.0, self._left - size)
+        self._left, self._done = max(0.0, self._left - size), self._done + size
         self._pace.add(calls, size)
+
+    def seconds_left(self, now: float) -> float:
+        """Estimated seconds that its build still needs at the speed of its steps until now."""
+        return (now - self._began) * self._left / self._done if self._done else 0.0
 
     def built(self) -> None:
         """Mark the memory as built; another cell may be built in its place."""
         if not self._built:
             self._built = True
-            self._on_built()
+            self._on_built(self)
 
     def end(self) -> None:
         """Mark all work of the cell as done."""
@@ -117,7 +133,14 @@ class Opening:
         self._changed, self._lock = threading.Event(), threading.Lock()
         self._stopped = False
         self.gauges = list({id(each.gauge): each.gauge for each in self._cells if each.gauge is not None}.values())
-        self.open = self.building = self.most_open = 0
+        self.open = self.most_open = 0
+        self._builds: set[OpenCell] = set()
+        self._looked = self._ending = -math.inf
+
+    @property
+    def building(self) -> int:
+        """Number of open cells whose memory is not built yet."""
+        return len(self._builds)
 
     def __iter__(self) -> Iterator[OpenCell]:
         """Yield each cell when it may be opened; from then on it counts as open and as being built."""
@@ -133,29 +156,40 @@ class Opening:
                 index = cells.indices.pop()
                 if not cells.indices:
                     self._cells.remove(cells)
+                cell = OpenCell(cells, index, self._on_built, self._on_end)
                 with self._lock:
-                    self.open, self.building = self.open + 1, self.building + 1
+                    self._builds.add(cell)
+                    self.open += 1
                     self.most_open = max(self.most_open, self.open)
-                yield OpenCell(cells, index, self._on_built, self._on_end)
+                yield cell
         finally:
             for gauge in self.gauges:
                 gauge.unwatch(self._changed.set)
 
-    def spacing(self) -> float:
-        """Seconds between the starts of two reads that no build waits for.
+    def spacing(self, waiting: int) -> float:
+        """Seconds between the starts of two reads that no build waits for, of which so many wait.
 
-        A history's questions come all at once, and would take the interpreter away from the builds, for which the table waits.
+        A history's questions come all at once, and would take the interpreter away from the builds, for which the table waits. They are
+        spread over the time that the open builds still need, so that they neither disturb them nor are left for the end.
         """
-        return SPACING if self.gauges and self.building else 0.0
+        if not (self.gauges and self.building):
+            return 0.0
+        now = time.monotonic()
+        if now >= self._looked + LOOK:
+            with self._lock:
+                self._ending = now + max((cell.seconds_left(now) for cell in self._builds), default=0.0)
+            self._looked = now
+        least, most = SPACING
+        return min(most, max(least, (self._ending - now) / max(waiting, 1)))
 
     def stop(self) -> None:
         """Open no further cell."""
         self._stopped = True
         self._changed.set()
 
-    def _on_built(self) -> None:
+    def _on_built(self, cell: OpenCell) -> None:
         with self._lock:
-            self.building -= 1
+            self._builds.discard(cell)
         self._changed.set()
 
     def _on_end(self) -> None:
@@ -164,7 +198,7 @@ class Opening:
         self._changed.set()
 
     def _next(self) -> CellQueue | None:
-        """The queue whose next cell is opened now: the one with the longest chain; None when no cell may be opened."""
+        """The queue whose next cell is opened now: a memory without a cell, then the longest chain; None when no cell may be opened."""
         if self.open >= self._most or (self._threads is not None and self.building >= self._threads):
             return None
         room = []

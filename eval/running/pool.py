@@ -32,11 +32,11 @@ class UrgentPool:
     Args:
         threads: maximum number of threads.
         computing: maximum number of threads that take new work. A thread that has waited for a call continues at once, whatever the limit.
-        spacing: seconds between the starts of two pieces of work that no build waits for; asked before each.
+        spacing: seconds between the starts of two pieces of work that no build waits for, given how many wait; asked before each.
     """
 
     def __init__(
-        self, threads: int, name: str, computing: int = COMPUTING, spacing: Callable[[], float] = lambda: 0.0
+        self, threads: int, name: str, computing: int = COMPUTING, spacing: Callable[[int], float] = lambda waiting: 0.0
     ) -> None:
         self._most, self._name, self._limit, self._spacing = threads, name, computing, spacing
         self._work: list[Work] = []
@@ -100,7 +100,7 @@ class UrgentPool:
                 rest = None  # seconds until the next work may begin
                 if self._has_turn:
                     waits = -self._work[0][0] < BUILDS
-                    rest = self._began + self._spacing() - time.monotonic() if waits else 0.0
+                    rest = self._began + self._spacing(len(self._work)) - time.monotonic() if waits else 0.0
                     if rest <= 0.0:
                         break
                 if self._closed and not self._work:

@@ -58,22 +58,36 @@ def run_of(make_run: Make, gauge: FakeGauge, sizes: list[int], **more: object) -
     return gauged(run, gauge, sizes=sizes, build=more.pop("build", Calling), **more)
 
 
-def test_the_longest_chain_is_opened_first_and_not_the_longest_history(make_run: Make) -> None:
+def test_after_one_cell_of_each_memory_the_longest_chain_is_opened_and_not_the_longest_history(make_run: Make) -> None:
     gauge = FakeGauge(0, 64)
     short = run_of(make_run, gauge, [10, 20], chain=5.0, folder="short")
     long = run_of(make_run, gauge, [30, 40], chain=1.0, folder="long")
     opened = [(cell.group[0].folder.name, cell.index) for cell in Opening([[short], [long]])]
-    assert opened == [("short", 1), ("short", 0), ("long", 1), ("long", 0)]
+    assert opened == [("short", 1), ("long", 1), ("short", 0), ("long", 0)]
+
+
+def test_a_memory_whose_first_estimate_is_too_low_is_known_before_the_others_are_built(make_run: Make) -> None:
+    gauge = FakeGauge(0, 64)
+    low = run_of(make_run, gauge, [10] * 3, chain=0.1, folder="low")
+    high = run_of(make_run, gauge, [10] * 3, chain=50.0, folder="high")
+    opening = iter(Opening([[low], [high]]))
+    of_high, of_low = next(opening), next(opening)
+    assert (of_high.group[0], of_low.group[0]) == (high, low)
+    of_high.step(calls=100, share=0.2)
+    assert of_low.remaining > of_high.remaining, "nothing is known of it yet, so it goes first"
+    of_low.step(calls=200, share=0.2)
+    assert of_low.remaining > of_high.remaining, "its chain is the longer one"
+    assert [next(opening).group[0] for _ in range(4)] == [low, low, high, high]
 
 
 def test_what_open_cells_take_corrects_the_order_of_the_others(make_run: Make) -> None:
     gauge = FakeGauge(0, 64)
     one, other = (run_of(make_run, gauge, [10, 10], chain=1.0, folder=name) for name in ("one", "other"))
     opening = iter(Opening([[one], [other]]))
-    first = next(opening)
-    assert first.group[0] is one
-    first.step(calls=100, share=0.5)
-    assert next(opening).group[0] is one, "its chain is the longer one, as is known by now"
+    first, second = next(opening), next(opening)
+    assert (first.group[0], second.group[0]) == (one, other)
+    second.step(calls=100, share=0.5)
+    assert next(opening).group[0] is other, "its chain is the longer one, as is known by now"
 
 
 def test_no_cell_is_opened_while_the_endpoint_is_full_and_one_is_when_it_has_room(make_run: Make) -> None:
@@ -113,21 +127,33 @@ def test_cells_that_do_not_wait_for_a_call_keep_others_from_being_opened(make_ru
     assert opening._next() is not None
 
 
-def test_reads_are_spaced_while_memories_are_built_behind_an_endpoint(make_run: Make) -> None:
+def test_reads_are_spread_over_the_time_that_the_builds_still_need(
+    make_run: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [0.0]
+    monkeypatch.setattr("eval.running.cells.time.monotonic", lambda: now[0])
     opening = Opening([[run_of(make_run, FakeGauge(5, 64), [1] * 2)]])
-    assert opening.spacing() == 0.0
+    assert opening.spacing(8) == 0.0
     first, second = opening
+    first.step(calls=1, share=0.5)
+    second.step(calls=1, share=0.25)
+    now[0] = 2.0  # the second needs six more seconds at its speed
+    assert opening.spacing(600) == pytest.approx(0.01)
+    assert opening.spacing(1) == SPACING[1]
+    assert opening.spacing(10**6) == SPACING[0]
+    now[0] = 5.0
+    second.step(calls=1, share=0.7)
     first.built()
-    assert opening.spacing() == SPACING
+    assert opening.spacing(100) < 0.01, "nearly all is built"
     second.built()
-    assert opening.spacing() == 0.0
+    assert opening.spacing(600) == 0.0
 
 
 def test_reads_are_not_spaced_where_there_is_no_endpoint(make_run: Make) -> None:
     opening = Opening([[make_run([history("one")])]])
     next(iter(opening))
     assert opening.building == 1
-    assert opening.spacing() == 0.0
+    assert opening.spacing(1) == 0.0
 
 
 def test_threads_bounds_the_builds_and_not_the_cells_that_wait_for_answers(make_run: Make) -> None:

@@ -192,7 +192,7 @@ def test_an_error_and_a_wait_that_fails_give_the_turn_back() -> None:
 
 def test_work_that_no_build_waits_for_begins_after_a_rest_and_other_work_at_once() -> None:
     rests, done = [3600.0], []
-    pool = UrgentPool(8, "test", computing=8, spacing=lambda: rests[0])  # no `with`: a rest of an hour
+    pool = UrgentPool(8, "test", computing=8, spacing=lambda waiting: rests[0])  # no `with`: a rest of an hour
     pool.submit(BUILDS - 1, done.append, "read").result(PATIENCE)
     second = pool.submit(BUILDS - 1, done.append, "second read")
     for number in range(3):
@@ -204,7 +204,7 @@ def test_work_that_no_build_waits_for_begins_after_a_rest_and_other_work_at_once
 
 
 def test_a_rest_ends_by_itself() -> None:
-    with UrgentPool(8, "test", computing=2, spacing=lambda: 0.001) as pool:
+    with UrgentPool(8, "test", computing=2, spacing=lambda waiting: 0.001) as pool:
         together = [pool.submit(BUILDS - 1, int) for _ in range(50)]
         assert [future.result(PATIENCE) for future in together] == [0] * 50
 
@@ -212,7 +212,7 @@ def test_a_rest_ends_by_itself() -> None:
 def test_one_thread_alone_waits_for_the_end_of_a_rest(monkeypatch: pytest.MonkeyPatch) -> None:
     meeting = threading.Barrier(9, timeout=PATIENCE)
     rests, timed, most = [3600.0], 0, 0
-    pool = UrgentPool(8, "test", computing=8, spacing=lambda: rests[0])
+    pool = UrgentPool(8, "test", computing=8, spacing=lambda waiting: rests[0])
     wait = pool._changed.wait
 
     def counted(timeout: float | None = None) -> bool:  # called with the lock held

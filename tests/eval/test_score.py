@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,7 +23,7 @@ from eval.running.run import Run
 from memsys.llm.cache import CachedLLM
 from memsys.llm.meter import Metered
 from memsys.llm.pricing import ModelSettings
-from memsys.llm.protocol import Completion, ModelError
+from memsys.llm.protocol import Completion, ModelError, Request
 from memsys.llm.replies import POLICY
 from memsys.llm.scripted import ScriptedLLM
 from memsys.llm.store import CacheStore
@@ -98,6 +99,31 @@ def test_other_settings_are_another_file(make_run: Make) -> None:
     run_all([run])
     files = {score_lexical(run, [Metric("f1", squad_f1, {"stem": stem})])["f1"] for stem in (True, False)}
     assert len(files) == 2
+
+
+def test_verdicts_are_on_disk_before_a_reply_is_waited_for(make_run: Make) -> None:
+    run = make_run([history()])
+    run_all([run])
+    on_disk: list[int] = []
+
+    class Outstanding(Future[Completion]):
+        def exception(self, timeout: float | None = None) -> BaseException | None:
+            on_disk.append(sum(path.read_bytes().count(b"\n") for path in run.folder.glob("scores/**/*.jsonl")))
+            self.set_result(Completion(YES))
+            return super().exception(timeout)
+
+    class Endpoint:
+        sent = 0
+
+        def submit(self, request: Request) -> Future[Completion]:
+            reply: Future[Completion] = Outstanding() if self.sent == 3 else Future()
+            if self.sent != 3:
+                reply.set_result(Completion(YES))
+            self.sent += 1
+            return reply
+
+    score_judge(run, replace(judging(ScriptedLLM([])), llm=Endpoint()))
+    assert on_disk == [6], "three verdicts and their costs"
 
 
 def test_a_judge_is_asked_once_for_each_answer_and_repeat(make_run: Make) -> None:
