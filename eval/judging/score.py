@@ -322,12 +322,13 @@ def score_judge(
     if path.is_file() and _given(path).keys() == wanted:
         return path
     with locked(path.parent):
-        kept = {verdict: line for verdict, line in _given(path).items() if verdict in wanted}
-        write_lines(path, kept.values())
         effort_path = path.with_suffix(COSTS)
         efforts = read_lines(effort_path, fields=("case_id", "question_id", "answer", "repeat"))
         last = {_verdict(line): line for line in efforts}
-        write_lines(effort_path, [line for verdict, line in last.items() if verdict in kept])
+        # A process that was killed may have written a verdict without its cost: the judge is asked again, and the cache replies.
+        kept = {verdict: line for verdict, line in _given(path).items() if verdict in wanted and verdict in last}
+        write_lines(path, kept.values())
+        write_lines(effort_path, [last[verdict] for verdict in kept])
         scores, costs = Appender(path), Appender(effort_path)
         outstanding: deque[_Call] = deque()
         try:
@@ -434,11 +435,11 @@ def _save_next(
         outstanding.append(replace(call, sent=sent, retry=call.retry + 1))
         return
     line = scored_line(call.prediction, replace(score, repeat=call.repeat), call.judged)
-    scores.add(line, flush=False)
+    scores.add(line, waits=True)
     spent = effort(line.case_id, "judge", line.question_id, 0, call.sent[0], 0.0)
     # The cost carries the verdict's repeat and hash, so that both are kept or dropped together.
     costs.add(
-        {**fields_of(spent), "question_id": line.question_id, "repeat": line.repeat, "answer": line.answer}, flush=False
+        {**fields_of(spent), "question_id": line.question_id, "repeat": line.repeat, "answer": line.answer}, waits=True
     )
     on_progress()
 

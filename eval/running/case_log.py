@@ -83,10 +83,10 @@ class CaseLog:
         """Save the items that are not saved yet; returns hashes and scores of all items for the prediction."""
         keys = tuple(map(item_key, items))
         for key, item in zip(keys, items, strict=True):
-            with self._lock:  # held until the line is written: another thread may name the item next
+            with self._lock:  # held until the line is added: another thread may name the item next
                 if key not in self._items:
                     self._items[key] = item_record(key, item)
-                    self._item_lines.add(self._items[key])
+                    self._item_lines.add(self._items[key], waits=True)
         return keys, tuple(map(item_score, items))
 
     def predicted(
@@ -98,8 +98,10 @@ class CaseLog:
         recalled: Recalled = NOTHING,
         cut: bool = False,
     ) -> None:
-        """Save the line of a question."""
+        """Save the line of a question, after the lines of its items and costs."""
         prediction = Prediction(self.case_id, question_id, answer, *recalled, outcome, error, cut)
+        self._item_lines.flush()
+        self._efforts.flush()
         self._predictions.add(prediction)
         self._on_answer(self.run, self._case, prediction)
 
@@ -114,8 +116,8 @@ class CaseLog:
         self._report = {**self._report, f"{step} failed": described(error)}
 
     def spent(self, effort: Effort) -> None:
-        """Save the costs of a step."""
-        self._efforts.add(effort)
+        """Save the costs of a step; a build that is interrupted is repeated, and its costs are counted again."""
+        self._efforts.add(effort, waits=True)
 
     def structure(self, memory: MemorySystem, first: CaseLog | None = None) -> None:
         """Save the memory's nodes: `nodes.jsonl`, and `vectors.npy` with one row per node (zeros for a node without a vector).

@@ -9,9 +9,10 @@ from typing import Any
 from data_loaders.schema import Case
 from eval.files.store import read_lines
 from eval.judging.score_files import hash_of
-from eval.running.case_log import CaseLog
+from eval.running.case_log import CaseLog, effort
 from eval.running.run import Run
 from memsys.interface import Item
+from memsys.llm.meter import Ledger
 
 
 def test_a_recalled_text_is_written_once_however_often_it_comes_back(
@@ -34,6 +35,20 @@ def test_a_recalled_text_is_written_once_however_often_it_comes_back(
     assert again.recalled([said])[0] == keys[:1]
     again.close()
     assert len(read_lines(folder / "items.jsonl")) == 2
+
+
+def test_a_prediction_is_on_disk_after_its_items_and_the_costs_before_it(
+    make_run: Callable[..., Run], tmp_path: Path
+) -> None:
+    """A killed process leaves no prediction whose items or costs are missing."""
+    case = Case("c", ("A", "B"), (), ())
+    log = CaseLog(make_run([case]), case, tmp_path / "case", {}, {"q1"})
+    recalled = log.recalled([Item("u1", "We met.", 0.5, ("t1",))])
+    log.spent(effort("c", "answer", "q1", 0, Ledger(), 0.0))
+    log.predicted("q1", "answered", "yes", recalled=recalled)
+    written = {path.name: len(read_lines(path)) for path in (tmp_path / "case").iterdir()}
+    assert written == {"predictions.jsonl": 1, "items.jsonl": 1, "effort.jsonl": 1}
+    log.close()
 
 
 def test_half_an_emoji_in_an_error_or_an_answer_is_written_as_a_mark(

@@ -243,6 +243,19 @@ def test_judging_costs_are_written_beside_the_scores(make_run: Make) -> None:
     assert all(line["calls"] == {"judge.mem0": 1} for line in efforts)
 
 
+def test_a_verdict_whose_cost_was_lost_at_a_kill_is_asked_again(make_run: Make) -> None:
+    run = make_run([history("a", questions=3)])
+    run_all([run])
+    path = score_judge(run, judging(ScriptedLLM(YES)))
+    costs = path.with_suffix(".effort.jsonl")
+    write_lines(path, read_lines(path)[:2])
+    write_lines(costs, read_lines(costs)[:1])
+    llm = ScriptedLLM(YES)
+    score_judge(run, judging(llm))
+    assert len(llm.requests) == 2
+    assert len(read_lines(path)) == len(read_lines(costs)) == 3
+
+
 def answer_anew(run: Run, question_id: str, answer: str) -> None:
     """What retrying a question does: a later line with another answer."""
     path = run.case_folder("a") / "predictions.jsonl"

@@ -111,11 +111,11 @@ def test_a_full_disk_stops_the_run_and_the_next_start_finishes_it(
     left = [room]
     add = store.Appender.add
 
-    def full(self: store.Appender, record: Any) -> None:
+    def full(self: store.Appender, record: Any, **how: bool) -> None:
         left[0] -= 1
         if left[0] < 0:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "predictions.jsonl")
-        add(self, record)
+        add(self, record, **how)
 
     with monkeypatch.context() as patched:
         patched.setattr(store.Appender, "add", full)
