@@ -145,6 +145,8 @@ class Purse:
         self.spent = spent
         self.reached = False
         """Whether a call was refused because of the cap."""
+        self.unbilled, self.unbilled_usd = 0, 0.0
+        """Calls whose bill is unknown (no usable usage, no reply in time), and their highest costs, which are part of `spent`."""
         self._reserved = self._held = 0.0
         self._bills: dict[Hashable, Bills] = {}
         self._turns: list[tuple[Reservation, asyncio.Future[None]]] = []
@@ -278,7 +280,9 @@ class Purse:
         """If the cap refused a call: the amount spent and how to continue; else empty."""
         if not self.reached:
             return ""
-        return f"Stopped at max_usd={self.max_usd:g}: {self.spent:.4f} USD spent; {AGAIN}."
+        unbilled = f" ({self.unbilled_usd:.4f} of it the highest cost of calls without a known bill: {self.unbilled})"
+        said = unbilled if self.unbilled else ""
+        return f"Stopped at max_usd={self.max_usd:g}: {self.spent:.4f} USD spent{said}; {AGAIN}."
 
     def settle(self, made: Reservation, actual: float | None) -> None:
         """Replace a reservation by the call's actual cost; None means unknown, and the reserved amount is taken."""
@@ -286,6 +290,8 @@ class Purse:
             bills = made.bills
             self._reserved -= made.usd
             self.spent += made.usd if actual is None else actual
+            if actual is None and made.usd:
+                self.unbilled, self.unbilled_usd = self.unbilled + 1, self.unbilled_usd + made.usd
             if made.sent:
                 self._held -= made.held
                 setattr(bills, made.sent, getattr(bills, made.sent) - 1)

@@ -62,6 +62,18 @@ def test_a_server_that_bills_five_times_the_limit_passes_the_cap_by_its_first_ca
     assert purse.stop.startswith("Stopped at max_usd=0.3: 0.2900 USD spent; the same command with a higher max_usd")
 
 
+def test_the_last_line_says_what_part_of_the_money_is_a_guess() -> None:
+    purse = Purse(0.30)
+    purse.settle(purse.reserve(0.10), 0.02)
+    purse.settle(purse.reserve(0.10), None)
+    purse.settle(purse.reserve(0.10), None)
+    with pytest.raises(SpendingCapReached):
+        purse.reserve(0.10)
+    assert purse.stop.startswith(
+        "Stopped at max_usd=0.3: 0.2200 USD spent (0.2000 of it the highest cost of calls without a known bill: 2); "
+    )
+
+
 def test_a_model_may_be_free_and_a_cached_token_costs_no_more_than_another() -> None:
     assert given_prices({"m": "free"}) == {
         "m": {"usd_per_million_in": 0.0, "usd_per_million_cached": 0.0, "usd_per_million_out": 0.0}
