@@ -14,16 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from eval.report.panels import (
-    COLOURS,
-    KINDS,
-    MARKERS,
-    PUBLISHED,
-    Sheet,
-    Style,
-    labels_of_pareto,
-    stack_colour,
-)
+from eval.report.panels import COLOURS, KINDS, MARKERS, PUBLISHED, Sheet, Style, labels_of_pareto, stack_colour
 from eval.report.points import Point, front, grouped
 
 if TYPE_CHECKING:
