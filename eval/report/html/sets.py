@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,13 +13,12 @@ from eval.files.records import Prediction
 from eval.files.run_folder import read_efforts, read_items, read_predictions
 from eval.files.store import RunError
 from eval.judging.prediction_powered import sample_order
-from eval.judging.score_files import read_scores
+from eval.judging.score_files import hash_of, read_scores
 from eval.metrics.evidence import answer_words, coverage
 from eval.report.cell import Asked
-from eval.report.html.cleaning import LONGEST, clipped
+from eval.report.html.cleaning import LONGEST, Shards, clipped
 from eval.report.html.judge_prompts import judge_prompts, loaded_prompts
 from eval.report.html.scoring import Scorer, cells, disputed, pairs, vector
-from eval.report.html.shards import Shards
 from eval.report.html.sources import ReportedRun, RunSet
 from eval.report.sent_prompt import rendered_again
 from memsys.prompts import PromptError
@@ -121,7 +119,7 @@ def answer_page(
         "run": place,
         "outcome": prediction.outcome,
         "answer": clipped(prediction.answer),
-        "hash": hashlib.sha256(prediction.answer.encode(errors="replace")).hexdigest()[:12],
+        "hash": hash_of(prediction.answer),
         "error": prediction.error,
         "cut": prediction.cut,
         "items": [
@@ -252,15 +250,6 @@ SEARCHED = 1_000
 """Number of characters of a question, a gold answer or an answer that can be searched."""
 
 
-@dataclass(frozen=True, slots=True)
-class Written:
-    """The index's entry for a set."""
-
-    blocks: int
-    answered: tuple[int, ...]
-    """Number of questions with a line, by run."""
-
-
 class _Block:
     """The questions of one data file, with the texts that they share."""
 
@@ -274,8 +263,12 @@ class _Block:
         self.size += len(json.dumps(page))
 
 
-def write_set(shards: Shards, number: int, runs: RunSet, every: Sequence[Scorer]) -> Written:
-    """Write all data files of a set; their names begin with `set<number>`."""
+def write_set(shards: Shards, number: int, runs: RunSet, every: Sequence[Scorer]) -> tuple[int, list[int]]:
+    """Write all data files of a set; their names begin with `set<number>`.
+
+    Returns:
+        The number of blocks, and for each run the number of questions with a line.
+    """
     name = f"set{number}"
     by_scorer = [cells(runs, scorer, runs.asked) for scorer in every]
     for place, found in enumerate(by_scorer):
@@ -302,8 +295,7 @@ def write_set(shards: Shards, number: int, runs: RunSet, every: Sequence[Scorer]
     places = {question.key: place for place, question in enumerate(runs.asked)}
     sample = [places[key] for key in sample_order(places)]  # ratings in this order are a random sample
     shards.write(name, {"questions": rows, "sample": sample})
-    counts = tuple(sum(outcome != "not reached" for _, outcome in own) for own in answers)
-    return Written(block + 1 if rows else 0, counts)
+    return block + 1 if rows else 0, [sum(outcome != "not reached" for _, outcome in own) for own in answers]
 
 
 def _write_blocks(
