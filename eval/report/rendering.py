@@ -21,9 +21,8 @@ from eval.analysis.costs import (
 from eval.files.imported import NOT_RECORDED
 from eval.files.run_folder import metric_of
 from eval.judging.score_files import read_evidence
-from eval.report.cell import ABOVE_CEILING, ALL, ANSWERABLE, Cell, categories
+from eval.report.cell import ABOVE_CEILING, ALL, ANSWERABLE, Cell, OutcomeCell, categories
 from eval.report.counted import counted
-from eval.report.outcome_cell import OutcomeCell
 from eval.report.tables import (
     AnyCell,
     Measure,

@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from eval.analysis.costs import Price, dollars, effort_missing, phases
-from eval.report.cell import ALL, Cell, categories
-from eval.report.outcome_cell import OutcomeCell
+from eval.report.cell import ALL, Cell, OutcomeCell, categories
 from eval.report.rendering import money_text, shown
 from eval.report.tables import CORRECTED, AnyCell, Measure, Table, corrected_fields, estimate_of, printed
 from eval.statistics.stats import Estimate, Interval
@@ -26,7 +25,7 @@ FIELDS = (
 ).split(",")
 """Columns of the CSV."""
 OUTCOMES = ["not_applicable", "wrong_outcomes"]
-"""Further columns for named outcomes (`eval.report.outcome_cell`): number of inapplicable questions, and wrong outcomes by name."""
+"""Further columns for named outcomes (`OutcomeCell`): number of inapplicable questions, and wrong outcomes by name."""
 
 
 def as_json(table: Table, results: Path) -> str:

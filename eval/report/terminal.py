@@ -19,9 +19,8 @@ from rich.text import Text
 
 from eval.analysis.costs import COST_COLUMNS, Costs, costs, dollars, phases
 from eval.judging.judge_card import MISFIT
-from eval.report.cell import ABOVE_CEILING, Cell
+from eval.report.cell import ABOVE_CEILING, Cell, OutcomeCell
 from eval.report.counted import counted
-from eval.report.outcome_cell import OutcomeCell
 from eval.report.published import NOT_COMPARABLE, brief
 from eval.report.rendering import by_case, intervals, money_text, number, span
 from eval.report.tables import (

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from eval.files.store import write_lines
-from eval.report.cell import Asked, Cell, Column
-from eval.report.outcome_cell import OutcomeCell
+from eval.report.cell import Asked, Cell, Column, OutcomeCell
 from eval.report.rendering import markdown, shown
 from eval.report.table_file import as_csv
 from eval.report.tables import Row, Table, gap_bounds
