@@ -22,8 +22,7 @@ from eval.judging.answer_forms import is_refusal
 from eval.judging.judge_card import Corrected, Correction
 from eval.judging.score_files import read_scores
 from eval.metrics.change import RIGHT, WRONG
-from eval.report.equivalence import NO_RUNS, Runs, assumed_runs, measured_runs
-from eval.report.published import ROUNDING, Published, verdict
+from eval.report.published import NO_RUNS, ROUNDING, Published, Runs, assumed_runs, measured_runs, verdict
 from eval.statistics.intervals import Grouping, are_scores
 from eval.statistics.stats import (
     Difference,

@@ -19,8 +19,7 @@ from eval.judging.judge_card import MISFIT, Corrected, Share
 from eval.report.best_of import BestOf
 from eval.report.cell import ALL, Cell, Column
 from eval.report.counted import counted
-from eval.report.equivalence import COST_MARGIN, FLIPS, MARGIN, NO_RUNS, Runs
-from eval.report.published import Published, brief, verdict
+from eval.report.published import COST_MARGIN, FLIPS, MARGIN, NO_RUNS, Published, Runs, brief, verdict
 from eval.statistics.families import EXACT, Gaps, Tested, level_of, single_step
 from eval.statistics.intervals import Sampling
 from eval.statistics.power import POWER, detectable, planned, shown
