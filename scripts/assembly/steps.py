@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from data_loaders.lazy import as_lazy
+from eval.executors.channel import runs_anywhere
 from eval.executors.cluster import in_ray
 from eval.executors.processes import in_processes
-from eval.executors.service_host import runs_anywhere
 from eval.files.run_folder import is_complete, judge_metric, read_predictions
 from eval.files.store import RunError
 from eval.judging.judging_ahead import JudgingAhead
