@@ -35,7 +35,7 @@ from eval.judging.score import Scorer
 from eval.running.case_log import effort
 from eval.running.run import Run, build_memory
 from eval.running.work import write_unit
-from eval.statistics.intervals import Grouping, Interval, Sampling, around, independent
+from eval.statistics.stats import Grouping, Interval, Sampling, around, independent
 from memsys.inert import csv_text
 from memsys.interface import MemorySystem
 from memsys.llm.meter import metering

@@ -32,8 +32,7 @@ from eval.files.run_folder import NODES, RunFolder, read_items, read_predictions
 from eval.files.store import RunError, read_lines
 from eval.judging.score_files import mean_values
 from eval.running.reader import within
-from eval.statistics.intervals import Grouping
-from eval.statistics.stats import ENOUGH_CLUSTERS, Estimate, differences, estimate, numbered
+from eval.statistics.stats import ENOUGH_CLUSTERS, Estimate, Grouping, differences, estimate, numbered
 from memsys.interface import Item
 
 STEPS = (

@@ -21,7 +21,7 @@ from typing import Literal
 
 from eval.report.counted import counted
 from eval.report.published import Published
-from eval.statistics.intervals import NORMAL, Interval, wilson
+from eval.statistics.stats import NORMAL, Interval, wilson
 
 OVERALL = ("Overall", "Average", "All")
 """Papers' names for the column of totals."""

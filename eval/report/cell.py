@@ -23,11 +23,12 @@ from eval.judging.judge_card import Corrected, Correction
 from eval.judging.score_files import read_scores
 from eval.metrics.change import RIGHT, WRONG
 from eval.report.published import NO_RUNS, ROUNDING, Published, Runs, assumed_runs, measured_runs, verdict
-from eval.statistics.intervals import Grouping, are_scores
 from eval.statistics.stats import (
     Difference,
     Estimate,
+    Grouping,
     Interval,
+    are_scores,
     difference,
     differences,
     estimate,

@@ -30,8 +30,7 @@ import numpy as np
 
 from eval.files.provenance import ROOT
 from eval.report.counted import counted
-from eval.statistics.intervals import NORMAL
-from eval.statistics.stats import Interval, t_point
+from eval.statistics.stats import NORMAL, Interval, t_point
 
 MARGIN = 0.02
 """Margin of equivalence of scores: two points."""

@@ -21,9 +21,8 @@ from eval.report.cell import ALL, Cell, Column
 from eval.report.counted import counted
 from eval.report.published import COST_MARGIN, FLIPS, MARGIN, NO_RUNS, Published, Runs, brief, verdict
 from eval.statistics.families import EXACT, Gaps, Tested, level_of, single_step
-from eval.statistics.intervals import Sampling
 from eval.statistics.power import POWER, detectable, planned, shown
-from eval.statistics.stats import ENOUGH_CLUSTERS, Difference, Estimate, Interval
+from eval.statistics.stats import ENOUGH_CLUSTERS, Difference, Estimate, Interval, Sampling
 
 
 @dataclass(frozen=True, slots=True)
