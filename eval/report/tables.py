@@ -1,6 +1,6 @@
 """A table as data, memory x data set x metric, with its tests and caption lines: the input of every writer.
 
-`eval.report.rendering` makes Markdown of it, `terminal` and `paper_grid` terminal output, `paper` LaTeX, `table_file` CSV and JSON.
+`eval.report.rendering` makes Markdown, CSV and JSON of it, `terminal` terminal output, `paper` LaTeX.
 
 No cell is left out: the cell of a memory that was not run is `pending`, that of a missing data set is `no data` with the command that gets
 it, and scored + unscored + errored + not reached = questions in every cell.

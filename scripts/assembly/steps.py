@@ -18,8 +18,7 @@ from eval.executors.cluster import in_ray
 from eval.executors.processes import in_processes
 from eval.files.run_folder import is_complete, judge_metric, read_predictions
 from eval.files.store import RunError
-from eval.judging.judging_ahead import JudgingAhead
-from eval.judging.score import Judging, Metric, score_evidence, score_judge, score_lexical, score_paths
+from eval.judging.score import Judging, JudgingAhead, Metric, score_evidence, score_judge, score_lexical, score_paths
 from eval.report.cell import Cell
 from eval.report.counted import counted
 from eval.report.tables import Table
