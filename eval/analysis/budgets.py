@@ -20,8 +20,7 @@ from math import ceil, log2
 
 import numpy as np
 
-from eval.statistics.intervals import LEVEL
-from eval.statistics.stats import Difference, Estimate, Interval, difference, estimate, preferred_interval
+from eval.statistics.stats import LEVEL, Difference, Estimate, Interval, difference, estimate, preferred_interval
 
 TOLERANCE = 0.02
 """A budget is filled when the recalled tokens are at most this share below it."""

@@ -3,7 +3,8 @@
 Each worker is an actor with one core. This process keeps everything that must be in one place: the run folders, the cache, the endpoints
 with their limits and spending cap. So no folder is shared, and an answer is committed before a worker gets it: a worker that dies costs
 the calls that it had in flight, and its cells are worked on elsewhere. What runs have in common (settings, prompts) is stored in the
-cluster once; the source of this project, and of a user's own memories, is sent there when the driver connects.
+cluster once; the source of this project, and of a user's own memories, is sent there when the driver connects. Messages are packed as for
+a worker process, not by Ray: arrays that Ray unpacks cannot be written to.
 """
 
 from __future__ import annotations
@@ -19,14 +20,13 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
+from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import Any
 
-from eval.executors.cluster_worker import ClusterWorker, drained, packed, unpacked
 from eval.executors.driver import Died, Worker, work_on
-from eval.executors.environment import Environment, package_folder, this_home
-from eval.executors.worker import Ready, Template
+from eval.executors.worker import Cells, Environment, Ready, Template, package_folder, prepare, this_home
 from eval.files.provenance import PACKAGES, own_modules
 from eval.files.store import RunError
 from eval.running.failures import FATAL_ERRNOS
@@ -34,6 +34,52 @@ from eval.running.run import OnAnswer, OnProgress
 from eval.running.work import Build, Executor
 from memsys.llm import network, stopping
 from memsys.llm.secrets import redact
+
+
+def packed(messages: Any) -> bytes:
+    """Messages as bytes."""
+    return bytes(ForkingPickler.dumps(messages))
+
+
+def unpacked(content: bytes) -> Any:
+    """Messages from the bytes of a process of this run."""
+    return ForkingPickler.loads(content)
+
+
+def drained(queue: SimpleQueue[Any]) -> list[Any]:
+    """The messages of a queue; waits until there is one."""
+    messages = [queue.get()]
+    try:
+        while True:
+            messages.append(queue.get_nowait())
+    except Empty:
+        return messages
+
+
+class ClusterWorker:
+    """The actor. It has two threads; the driver has at most one open call of `take` and one of `hear`, so neither waits for the other."""
+
+    def __init__(self, slots: int, files: int, network_forbidden: bool) -> None:
+        import ray
+
+        import eval.executors.preloaded  # noqa: F401
+
+        prepare(files, network_forbidden)
+        self._outgoing: SimpleQueue[Any] = SimpleQueue()
+        self._cells = Cells(self._outgoing.put, slots)
+        self._outgoing.put(Ready(this_home(ray.util.get_node_ip_address())))
+
+    def take(self, messages: bytes, *templates: bytes) -> None:
+        """Handle messages of the driver, templates first."""
+        for content in templates:
+            self._cells.take(unpacked(content))
+        for message in unpacked(messages):
+            self._cells.take(message)
+
+    def hear(self) -> bytes:
+        """The messages for the driver since the last call; waits until there are some."""
+        return packed(drained(self._outgoing))
+
 
 REACH = 5.0
 """Seconds in which the machine of an address must take a connection."""

@@ -1,6 +1,6 @@
 """The driver of a pool of workers: it hands out cells, answers the workers' calls and reports their progress.
 
-The driver keeps the run folders locked, reads the cases, and owns the services (`eval.executors.service_host`). The transport starts the
+The driver keeps the run folders locked, reads the cases, and owns the services (`eval.executors.channel`). The transport starts the
 workers and carries messages: `eval.executors.processes` on this machine, `eval.executors.cluster` on a Ray cluster.
 
 A dead worker is replaced. Each of its cells is tried again, in a worker without other cells; a cell that loses
@@ -11,16 +11,15 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from multiprocessing.reduction import ForkingPickler
 from typing import Any, Protocol
 
 from eval.executors.case_files import collected, commit
-from eval.executors.cells import Job, Jobs, order_of, template
-from eval.executors.channel import Ask
-from eval.executors.service_host import ServiceHost, runs_anywhere
-from eval.executors.worker import Done, Ready, Steps, Template
+from eval.executors.channel import Ask, ServiceHost, runs_anywhere
+from eval.executors.worker import Done, Order, Ready, Steps, Template, template
+from eval.files.records import Prediction
 from eval.files.run_folder import read_predictions
 from eval.files.store import RunError
 from eval.running.case import fail_case, is_answered, report_kept
@@ -39,6 +38,62 @@ MOST_RESIDENT = 1 << 30
 """Maximum resident bytes of a worker after a cell; a larger worker is replaced."""
 FAREWELL_SECONDS = 5.0
 """Seconds in which idle workers may end by themselves."""
+
+
+@dataclass(slots=True)
+class Job:
+    """A cell that is waiting or being worked on."""
+
+    number: int
+    cell: Build
+    deaths: int = 0
+    """Number of workers that died while they worked on it."""
+    started: float = 0.0
+    case_id: str = ""
+    """Set when the job is handed out: reading it may parse the case again."""
+    looked_at: bool = False
+    """Whether the case was checked and is not answered yet."""
+    before: tuple[Mapping[str, Prediction], ...] = ()
+    """Content of the case in each run's folder when the job was handed out."""
+
+
+@dataclass(slots=True)
+class Jobs:
+    """The cells that wait, longest first. A build's seconds per unit of size are learned from its finished cells.
+
+    A build without a finished cell comes first, with its largest case: it may be the most expensive.
+    """
+
+    waiting: list[Job]
+    rates: dict[int, float] = field(default_factory=dict)
+    """Greatest seconds per unit of size so far, by build."""
+    begun: set[int] = field(default_factory=set)
+
+    def next(self) -> Job:
+        """The job with the most work; a job that lost its worker comes before all others. It stays in the queue until `take`."""
+        return max(self.waiting, key=self._priority)
+
+    def take(self, job: Job) -> None:
+        """Remove a job from the queue."""
+        self.waiting.remove(job)
+        self.begun.add(job.cell.group)
+
+    def took(self, job: Job, seconds: float) -> None:
+        """Record the seconds of a finished job."""
+        rate = seconds / max(1, job.cell.size)
+        self.rates[job.cell.group] = max(rate, self.rates.get(job.cell.group, 0.0))
+
+    def _priority(self, job: Job) -> tuple[bool, bool, float]:
+        build, size = job.cell.group, job.cell.size
+        guess = self.rates.get(build, max(self.rates.values(), default=1.0))
+        return job.deaths > 0, build not in self.begun, guess * size
+
+
+def order_of(job: Job, runs: tuple[int, ...]) -> Order:
+    """The order for a job; `runs` are the numbers of its templates."""
+    case, run = job.cell.case(), job.cell.runs[0]
+    asked = frozenset(question.id for question, _ in case.questions if run.questions(case.id, question.id))
+    return Order(job.number, runs, case, asked)
 
 
 @dataclass(frozen=True, slots=True)

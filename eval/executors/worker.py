@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
+import platform
 import signal
+import socket
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
+from importlib import import_module
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
+from data_loaders.schema import Case
 from eval.executors.case_files import Files, collected, placed
-from eval.executors.cells import Order, runs_of
-from eval.executors.channel import CallClient, Reply, open_post
-from eval.executors.environment import Environment
-from eval.executors.service_host import sendable
+from eval.executors.channel import CallClient, Reply, open_post, sendable
+from eval.files.provenance import PACKAGES, versions
+from eval.files.run_folder import RunRecord
 from eval.running.case import run_case
 from eval.running.cells import CellQueue, OpenCell
 from eval.running.loop import allow_files
@@ -30,6 +36,49 @@ from memsys.llm.network import forbid_network
 from memsys.llm.secrets import register_environment
 from memsys.processes import resident_bytes
 
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """The machine and software of a worker."""
+
+    machine: str
+    versions: Mapping[str, str]
+    """Versions of Python and of packages, by name."""
+    source: str
+    """sha256 of this project's modules."""
+
+    def difference(self, other: Environment) -> str:
+        """Differences between another machine and this one, in words; empty if there is no difference that can change a number."""
+        names = sorted({*self.versions, *other.versions})
+        pairs = [(name, self.versions.get(name, "unknown"), other.versions.get(name, "unknown")) for name in names]
+        parts = [f"{name} {theirs} instead of {ours}" for name, ours, theirs in pairs if ours != theirs]
+        return ", ".join(parts + ["other source code of this project"] * (self.source != other.source))
+
+
+def this_home(address: str = "") -> Environment:
+    """The environment of this process.
+
+    Args:
+        address: address of the machine, where it is known.
+    """
+    name = socket.gethostname()
+    python = ".".join(platform.python_version_tuple()[:2])
+    return Environment(f"{name} ({address})" if address else name, {"Python": python, **versions("ray")}, _source())
+
+
+def _source() -> str:
+    hashed = hashlib.sha256()
+    for folder in (package_folder(name) for name in PACKAGES):
+        for path in sorted(folder.rglob("*.py")):
+            hashed.update(path.relative_to(folder.parent).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
+    return hashed.hexdigest()
+
+
+def package_folder(name: str) -> Path:
+    """The folder of a package of this project."""
+    return Path(str(import_module(name).__file__)).parent
+
+
 PROGRESS_PAUSE = 0.2
 """Seconds between two messages about written units, which come too often for one message each."""
 
@@ -40,6 +89,35 @@ class Template:
 
     number: int
     run: Run
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """A cell as it is sent to a worker; the worker has the templates of its runs already."""
+
+    number: int
+    runs: tuple[int, ...]
+    """Numbers of the templates."""
+    case: Case
+    asked: frozenset[str]
+    """Ids of the questions that are asked."""
+    files: tuple[Files, ...] | None = None
+    """The case's files so far, for each run; None where the worker writes into the run folders."""
+
+
+def template(run: Run) -> Run:
+    """A run without its cases, questions and record: a worker does not need them, and they may not be sendable."""
+    return replace(run, cases=(), sizes=(), questions=partial(_is_asked, frozenset()), record=RunRecord())
+
+
+def runs_of(order: Order, templates: Sequence[Run]) -> list[Run]:
+    """The runs of an order, on its one case."""
+    asks = partial(_is_asked, order.asked)
+    return [replace(run, cases=(order.case,), sizes=(1,), questions=asks) for run in templates]
+
+
+def _is_asked(asked: frozenset[str], case_id: str, question_id: str) -> bool:
+    return question_id in asked
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from eval.statistics.intervals import Grouping, Interval, on_effective_number, t_point
-from eval.statistics.stats import ENOUGH_CLUSTERS, numbered
+from eval.statistics.stats import ENOUGH_CLUSTERS, Grouping, Interval, numbered, on_effective_number, t_point
 
 RIGHT = 0.5
 """Lowest score of a right answer, wherever answers are sorted into right and wrong."""

@@ -19,8 +19,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from eval.statistics.intervals import Interval, t_point, wilson_of_share
-from eval.statistics.stats import ENOUGH_CLUSTERS, Estimate, numbered
+from eval.statistics.stats import ENOUGH_CLUSTERS, Estimate, Interval, numbered, t_point, wilson_of_share
 
 Key = tuple[str, str]
 """Case and question."""

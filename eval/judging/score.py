@@ -2,12 +2,17 @@
 
 A line stays valid as long as the answer that it scored is the same. Lexical metrics need no model; judges go through the cache.
 
+A verdict may be requested as soon as its answer is saved, while other memories are still being built (`JudgingAhead`). Such a call is sent
+with the lowest urgency, so it takes only places that no other call waits for. `score_judge` uses it instead of its own, with the ledger
+that it was charged to, so score files and costs do not change. If the process is killed, no received verdict is lost: the cache has it.
+
 Some metrics use several reads: the recall for a question before and after a change, for its twin question, or in another build.
 `Gold.detail["reads"]` of a scored question names them, each by its case and question id; `end` is the question itself.
 """
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
@@ -39,10 +44,12 @@ from eval.judging.score_files import (
 from eval.metrics.lexical import EMPTY
 from eval.metrics.retrieval import covered_at_k, ndcg_at_k, sources_per_item, verbatim_at_k
 from eval.running.case_log import effort
-from eval.running.run import Run
+from eval.running.cells import JUDGING
+from eval.running.run import OUTSTANDING, Run
 from memsys.jsons import fields_of
+from memsys.llm.limits import urgent
 from memsys.llm.meter import Ledger, metering
-from memsys.llm.protocol import LLM, Completion, ContextOverflow, EndOfRun
+from memsys.llm.protocol import LLM, Completion, ContextOverflow, EndOfRun, Request
 from memsys.llm.replies import POLICY
 from memsys.llm.secrets import redact
 from memsys.prompts import Prompts
@@ -311,7 +318,7 @@ def score_judge(
 
     Args:
         on_progress: called after every verdict.
-        sent_ahead: the calls for a verdict that were sent while the run was answering, or None (`eval.judging.judging_ahead`); they are
+        sent_ahead: the calls for a verdict that were sent while the run was answering, or None (`JudgingAhead`); they are
             taken in place of new ones.
 
     Raises:
@@ -464,3 +471,91 @@ def _judged_text(run: Run, judge: Judge) -> Callable[[Prediction], str]:
         return "\n".join(items[place]["text"] for place in shown)
 
     return text
+
+
+# --- judging as soon as an answer is saved ----------------------------------------------------------------------------
+
+
+class JudgingAhead:
+    """Requests verdicts while a run is still answering. Safe to use from several threads."""
+
+    def __init__(self) -> None:
+        self._judges: dict[Path, list[Judging]] = {}
+        self._waiting: dict[VerdictKey, tuple[Judging, tuple[Request, ...]]] = {}
+        """Verdicts that were not requested yet."""
+        self._sent: dict[VerdictKey, Sent] = {}
+        """Sent requests whose replies have not been taken."""
+        self._ended: EndOfRun | None = None
+        self._changed = threading.Condition()
+        self._outstanding, self._most = 0, OUTSTANDING
+        self._thread: threading.Thread | None = None
+
+    def expect(self, run: Run, judges: Sequence[Judging]) -> None:
+        """Register the judges of a run's answers. Judges that grade recalled texts are left to `score_judge`."""
+        self._most = max(self._most, run.outstanding)
+        self._judges[run.folder] = [judging for judging in judges if judging.judge.rule != "memory"]
+
+    def on_answer(self, run: Run, case: Case, prediction: Prediction) -> None:
+        """Request the verdicts on an answer that was saved.
+
+        Raises:
+            EndOfRun: the call for an earlier verdict has shown that no further call can be made.
+        """
+        judges = self._judges.get(run.folder)
+        if not judges or prediction.outcome != "answered" or prediction.empty:
+            return
+        question, gold = next(each for each in case.questions if each[0].id == prediction.question_id)
+        with self._changed:
+            if self._ended is not None:
+                raise self._ended
+            for judging in judges:
+                for repeat in range(judging.repeats):
+                    answer = prediction.answer
+                    key = verdict_key(run, judging, prediction, answer, repeat)
+                    requests = judge_requests(judging.judge, judging.prompts, question, gold, answer, sample=repeat)
+                    self._waiting[key] = judging, requests
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._send_on, name="judging", daemon=True)
+                self._thread.start()
+            self._changed.notify()
+
+    def take(self, key: VerdictKey) -> Sent | None:
+        """The calls that were sent for a verdict, with their ledger; None when the caller must send them."""
+        with self._changed:
+            self._waiting.pop(key, None)
+            return self._sent.pop(key, None)
+
+    def _send_on(self) -> None:
+        while True:
+            with self._changed:
+                while not self._waiting or self._outstanding >= self._most:
+                    self._changed.wait()
+                key = next(iter(self._waiting))
+                judging, requests = self._waiting.pop(key)
+                if self._ended is not None:
+                    continue
+                self._outstanding += len(requests)
+                # Submitted with the lock held, so that `take` always sees it as either waiting or sent.
+                with metering() as ledger:
+                    calls = tuple(_submitted(judging.llm, request) for request in requests)
+                self._sent[key] = (ledger, calls)
+            for call in calls:
+                call.add_done_callback(self._on_reply)
+
+    def _on_reply(self, call: Future[Completion]) -> None:
+        error = call.exception()
+        with self._changed:
+            self._outstanding -= 1
+            if isinstance(error, EndOfRun) and self._ended is None:
+                self._ended = error
+            self._changed.notify()
+
+
+def _submitted(llm: LLM, request: Request) -> Future[Completion]:
+    try:
+        with urgent(JUDGING):
+            return llm.submit(request)
+    except BaseException as error:
+        refused: Future[Completion] = Future()
+        refused.set_exception(error)
+        return refused

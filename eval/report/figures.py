@@ -14,15 +14,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from eval.report.fall import drawn_fall
 from eval.report.panels import COLOURS, KINDS, MARKERS, PUBLISHED, Sheet, Style, labels_of_pareto, stack_colour
 from eval.report.points import Point, front, grouped
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-DRAWN = {**KINDS, "waterfall": drawn_fall}
-"""The function that draws each kind of panel."""
 DPI = 300
 RC: Any = {
     "font.family": "DejaVu Sans", "font.size": 6.5, "axes.titlesize": 6.5, "axes.labelsize": 6.5, "xtick.labelsize": 6,
@@ -69,8 +66,8 @@ def draw(sheet: Sheet, points: Sequence[Point]) -> Figure:
 
     if not points:
         raise ValueError(f"{sheet.title}: nothing to draw")
-    if sheet.draw not in DRAWN:
-        raise ValueError(f"draw must be one of {', '.join(DRAWN)}, found {sheet.draw!r}")
+    if sheet.draw not in KINDS:
+        raise ValueError(f"draw must be one of {', '.join(KINDS)}, found {sheet.draw!r}")
     points, silent = without_silent_panels(sheet, points)
     if silent:
         sheet = replace(sheet, footnote=(*sheet.footnote, f"0 throughout, and not drawn: {'; '.join(silent)}."))
@@ -124,7 +121,7 @@ def _draw_panels(
     grid = figure.add_gridspec(len(layout.heights), across, height_ratios=layout.heights)
     for place, (panel, own) in enumerate(panels.items()):
         axes = figure.add_subplot(grid[place // across, place % across])
-        DRAWN[sheet.draw](axes, sheet, own, style)
+        KINDS[sheet.draw](axes, sheet, own, style)
         if panel:
             lines = textwrap.wrap(panel, int(sheet.width / across * 16), break_on_hyphens=False)
             axes.set_title("\n".join(lines), loc="left")

@@ -31,7 +31,7 @@ from eval.files.run_folder import COMPLETE, EFFORTS, RunFolder
 from eval.files.store import read_record
 from eval.metrics.evidence import recalled
 from eval.report.cell import Asked, Cell
-from eval.report.equivalence import NO_RUNS, Runs
+from eval.report.published import NO_RUNS, Runs
 from eval.statistics.stats import Estimate, estimate, jackknifed
 from eval.structure.manifold import MEASURES, cloud
 from eval.structure.tree import build_calls, read_tree, shape, without_chains

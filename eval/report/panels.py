@@ -1,4 +1,4 @@
-"""Draws one panel of a figure: lines, bars, stacked bars, a heat map, a tree, a map or a Pareto front.
+"""Draws one panel of a figure: lines, bars, stacked bars, a heat map, a tree, a map, a Pareto front or the waterfall of losses.
 
 Colours are those of Okabe and Ito (2008), which colour-blind readers can tell apart; series also differ in their markers. Lines are named
 at their ends where there is room. Open diamonds are published numbers.
@@ -12,7 +12,10 @@ from dataclasses import dataclass, field
 from math import ceil, floor, log10
 from typing import Any
 
+from eval.analysis.losses import Waterfall
+from eval.report.counted import counted
 from eval.report.points import Point, front, grouped
+from eval.statistics.stats import Estimate, preferred_interval
 
 COLOURS = (
     *("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#B8A800"),
@@ -38,7 +41,7 @@ class Sheet:
     footnote: tuple[str, ...]
     """Lines below the panels: models and data behind the numbers, and the meaning of the marks."""
     draw: str
-    """lines, bars, stacked, heatmap, tree, map, pareto or waterfall (`eval.report.fall`)."""
+    """One of `KINDS`."""
     x_label: str = ""
     y_label: str = ""
     across: int = 1
@@ -250,11 +253,11 @@ def _bars(axes: Axis, sheet: Sheet, points: Sequence[Point], style: Style) -> No
     for point in points:
         if point.origin != PUBLISHED:
             text = f"{point.y:.3f}" if abs(point.y) < 10 else f"{point.y:,.0f}"
-            write_at_edge(axes, text, levels[point.x, point.series])
+            _write_at_edge(axes, text, levels[point.x, point.series])
     axes.xaxis.get_major_locator().set_params(nbins=4)
 
 
-def write_at_edge(axes: Axis, text: str, level: float) -> None:
+def _write_at_edge(axes: Axis, text: str, level: float) -> None:
     """Write the value of a bar at the right edge of the panel, where no bar hides it."""
     axes.annotate(
         text, (1.0, level), (2, 0), ("axes fraction", "data"), textcoords="offset points", va="center", fontsize=5.2
@@ -441,6 +444,64 @@ def labels_of_pareto(axes: Axis, points: Sequence[Point]) -> None:
         )  # fmt: skip
 
 
+# --- the waterfall of losses ------------------------------------------------------------------------------------------
+
+
+WHOLE, LOST = "whole", "lost"
+"""Names of the series: bars that start at 0 (perfect, the score), and the steps between them."""
+PERFECT, SCORE = "perfect", "score"
+POINTS = 100.0
+"""Points of a perfect score."""
+DARK, LIGHT = "#444444", "#FFFFFF"
+LOSS_HATCH, GAIN_HATCH = "////", "...."
+
+
+def fall_points(fall: Waterfall) -> list[Point]:
+    """The bars from top to bottom, in points: perfect, the loss of each step (negative: a gain), the score."""
+    steps = [_point(step, LOST, mean) for step, mean in fall.steps.items()]
+    return [Point("", WHOLE, PERFECT, POINTS, n=fall.score.n), *steps, _point(SCORE, WHOLE, fall.score)]
+
+
+def _point(name: str, series: str, mean: Estimate) -> Point:
+    # Histories with equal mean differences have the interval by question alone.
+    interval = preferred_interval(mean) or mean.by_question
+    low, high = (None, None) if interval is None else (POINTS * interval.low, POINTS * interval.high)
+    return Point("", series, name, POINTS * mean.mean, low, high, mean.n)
+
+
+def fall_sheet(title: str, points: Sequence[Point], notes: tuple[str, ...]) -> Sheet:
+    """The sheet of the waterfall, as high as its bars need."""
+    more = "Hatched: lost; dotted: gained. Lines: 95 % intervals of each step, by history where there are five that differ."
+    label = f"points of {POINTS:.0f}, mean of {counted(points[0].n, 'question')}"
+    return Sheet(title, (more, *notes), "waterfall", x_label=label, height=0.5 + 0.16 * len(points))
+
+
+def _waterfall(axes: Axis, sheet: Sheet, points: Sequence[Point], style: Style) -> None:
+    """Draw horizontal bars, the first on top; every step begins where the step above it ended."""
+    level = POINTS
+    for place, point in enumerate(points):
+        whole = point.series == WHOLE
+        start, end = (0.0, point.y) if whole else (level, level - point.y)
+        hatch = "" if whole else LOSS_HATCH if point.y >= 0 else GAIN_HATCH
+        axes.barh(
+            place, abs(end - start), 0.7, left=min(start, end), color=DARK if whole else LIGHT, edgecolor="#000000",
+            linewidth=0.5, hatch=hatch, zorder=2,
+        )  # fmt: skip
+        if point.low is not None and point.high is not None:
+            ends = [start + (value if whole else -value) for value in (point.low, point.high)]
+            axes.plot(ends, [place, place], color="#FFFFFF", linewidth=2.0, zorder=3)  # so that no hatch hides the line
+            axes.plot(ends, [place, place], color="#000000", linewidth=0.9, marker="|", markersize=3, zorder=4)
+        if place + 1 < len(points):
+            axes.plot([end, end], [place, place + 1], color="#000000", linewidth=0.4, linestyle=(0, (2, 2)), zorder=1)
+        level = end
+        text = f"{point.y:.1f}" if whole else f"{-point.y:+.1f}"
+        _write_at_edge(axes, text, place)
+    axes.set_yticks(range(len(points)), [str(point.x) for point in points])
+    axes.tick_params(axis="y", length=0)
+    axes.set_ylim(len(points) - 0.4, -0.6)
+    axes.set_xlim(min(0.0, axes.get_xlim()[0]), max(POINTS, axes.get_xlim()[1]))
+
+
 KINDS: Mapping[str, Callable[[Axis, Sheet, Sequence[Point], Style], None]] = {
     "lines": _lines,
     "bars": _bars,
@@ -449,4 +510,6 @@ KINDS: Mapping[str, Callable[[Axis, Sheet, Sequence[Point], Style], None]] = {
     "tree": _tree,
     "map": _map,
     "pareto": _pareto,
+    "waterfall": _waterfall,
 }
+"""The function that draws each kind of panel."""

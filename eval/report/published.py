@@ -1,6 +1,20 @@
-"""The numbers that papers print, and the verdict on our numbers against them.
+"""The numbers that papers print, and the verdict on ours: a test of whether both means over the same questions agree.
 
 `results/published/*.csv` holds one line per published number: its table, its metric and setting, its value and its interval.
+
+The difficulty of the questions cancels, so the error of the gap comes from the runs (build, answer, judge) and from the printed digits:
+
+    SE² = ours / builds + theirs + unit² / 12
+
+- *ours*: the variance of one run's mean. It is measured from several builds (`between_builds`); for a single one `FLIPS` of the scores are
+  assumed to change.
+- *theirs*: the published standard deviation squared, else ours. A printed interval is about the sampling of questions, which cancels, so
+  it is an upper bound of a run's error: it counts where it is narrower than ours.
+- *unit*: the unit of the last printed digit; a rounding error is uniform.
+
+The gap is *equivalent* when both one-sided t-tests at 5 % reject that it is as large as the margin (Schuirmann 1987, "A comparison of the
+two one-sided tests procedure and the power approach"), and it *differs* when its 95 % interval excludes 0. Both may hold. A shift that all
+of our builds share, such as another version of the model, is not part of the error.
 """
 
 from __future__ import annotations
@@ -8,13 +22,185 @@ from __future__ import annotations
 import csv
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import log10
+from math import inf, log10
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from eval.files.provenance import ROOT
-from eval.report.equivalence import COST_MARGIN, MARGIN, NO_RUNS, Runs, Settled, settle
-from eval.statistics.intervals import NORMAL
-from eval.statistics.stats import Interval
+from eval.report.counted import counted
+from eval.statistics.stats import NORMAL, Interval, t_point
+
+MARGIN = 0.02
+"""Margin of equivalence of scores: two points."""
+COST_MARGIN = 0.05
+"""Margin of equivalence of costs, as a share of the published cost."""
+FLIPS = 0.08
+"""Share of 0/1 scores that differ between two runs of one memory; assumed for a single build, which cannot measure it."""
+SHIFTED = 0.1
+"""Level of the F test above which the histories of a build are treated as independent."""
+MOST_BUILDS = 50
+"""Maximum number of builds that is advised: beyond it, the published number's own error dominates."""
+
+
+@dataclass(frozen=True, slots=True)
+class Runs:
+    """The variance of a mean from run to run on the same questions."""
+
+    builds: int
+    variance: float
+    """Variance of the mean of one run, in the unit of the mean squared."""
+    freedom: float
+    """Degrees of freedom of the variance; infinite where it is assumed."""
+    measured: bool
+
+    def plus(self, other: Runs) -> Runs:
+        """The runs of a sum or difference of two means from independent runs."""
+        variance = self.variance + other.variance
+        known = self.variance**2 / self.freedom + other.variance**2 / other.freedom
+        freedom = variance**2 / known if known else min(self.freedom, other.freedom)
+        return Runs(min(self.builds, other.builds), variance, freedom, self.measured and other.measured)
+
+
+NO_RUNS = Runs(1, 0.0, inf, measured=False)
+"""For a count or a cost: its run error is not known, so only the error of the printed digits counts."""
+
+
+def measured_runs(parts: np.ndarray, least: float = 0.0) -> Runs:
+    """Compute the run error of a mean from several builds.
+
+    Args:
+        parts: contribution of each history to the mean of each build, float64 [histories, builds].
+        least: variance of a build's mean if its answers are independent, as for `between_builds`.
+    """
+    variance, freedom = between_builds(parts, least)
+    return Runs(parts.shape[-1], float(variance), float(freedom), measured=True)
+
+
+def between_builds(parts: np.ndarray, least: Any = 0.0) -> tuple[Any, Any]:
+    """Compute the variance of one build's mean and its degrees of freedom, each [...].
+
+    Histories are built one by one, so their variances add up; Satterthwaite's degrees of freedom in the form of Welch (1947), which small
+    samples need. Where the builds' means vary more than their histories explain (F test at `SHIFTED`), the histories of a build are not
+    independent, and the variance is that of the few means. It is never below that of independent answers: two builds may have the same mean
+    by chance, although their answers differ.
+
+    Args:
+        parts: contribution of each history to the mean of each build, float64 [..., histories, builds].
+        least: variance of a build's mean if its answers are independent, [...].
+    """
+    from scipy.special import fdtrc
+
+    few = parts.shape[-1] - 1
+    own = parts.var(axis=-1, ddof=1)
+    total, squares, means = own.sum(axis=-1), (own**2).sum(axis=-1), parts.sum(axis=-2).var(axis=-1, ddof=1)
+    moved = total > 0
+    freedom = np.where(moved, total**2 * (few + 2) / np.where(moved, squares, 1.0) - 2, few)
+    freedom = np.maximum(freedom, few)
+    shifted = moved & (fdtrc(few, freedom, means / np.where(moved, total, 1.0)) < SHIFTED)
+    return np.maximum(np.where(shifted, means, total), least), np.where(shifted, few, freedom)
+
+
+def assumed_runs(scores: np.ndarray, weights: np.ndarray) -> Runs:
+    """Compute the run error of a mean when `FLIPS` of the answers change.
+
+    The variance of a 0/1 score from run to run is half of `FLIPS`, since the variance of the difference of two runs is twice as large. For
+    other scores it is reduced in proportion to their variance, compared with 0/1 scores of the same mean.
+
+    Args:
+        scores: of the questions, [n].
+        weights: of the questions in the mean, [n], with mean 1 (`eval.statistics.stats.weights`).
+    """
+    mean = float(scores.mean())
+    ratio = float(scores.var()) / (mean * (1 - mean)) if 0.0 < mean < 1.0 else 1.0
+    variance = FLIPS / 2 * min(1.0, ratio) * float((weights**2).sum()) / scores.size**2
+    return Runs(1, variance, inf, measured=False)
+
+
+def decided(low: Any, high: Any, error: Any, freedom: Any, margin: float) -> tuple[Any, Any]:
+    """Decide whether gaps are equivalent, and whether they differ; arguments are numbers or arrays that broadcast.
+
+    Args:
+        low, high: the smallest and the largest gap that the missing answers allow; equal where none is missing.
+        error: standard error of the gap.
+    """
+    from scipy.special import stdtrit
+
+    once, twice = stdtrit(freedom, 0.95) * error, stdtrit(freedom, 0.975) * error
+    return (low - once > -margin) & (high + once < margin), (low - twice > 0) | (high + twice < 0)
+
+
+def gap_error(runs: Runs, theirs: float | None, rounding: float, builds: int = 0) -> tuple[float, float]:
+    """Compute the standard error of a gap, and its degrees of freedom.
+
+    Args:
+        theirs: variance of the published mean; None takes ours.
+        rounding: variance of the printed digits.
+        builds: number of our builds; 0 takes the number of `runs`, another value is a planned number.
+    """
+    share = runs.variance * (1 / (builds or runs.builds) + (theirs is None))
+    total = share + (theirs or 0.0) + rounding
+    freedom = runs.freedom * (max(1.0, (builds - 1) / max(1, runs.builds - 1)) if builds else 1.0)
+    return total**0.5, freedom * (total / share) ** 2 if share else inf
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """The gap between our mean and a published one."""
+
+    gap: float
+    interval: Interval
+    """The 95 % interval, widened by the possible scores of the missing answers."""
+    equivalent: bool
+    differs: bool
+    builds: int | None
+    """Number of builds that would settle an open gap of this size; 0 if the missing answers would settle it, None if nothing would."""
+
+
+def settle(gap: float, span: Interval, runs: Runs, theirs: float | None, rounding: float, margin: float) -> Settled:
+    """Compare a gap with 0 and with the margin.
+
+    Args:
+        gap: our mean minus the published one.
+        span: the gaps that the missing answers allow; both ends are the gap where none is missing.
+    """
+    error, freedom = gap_error(runs, theirs, rounding)
+    half = t_point(freedom) * error if error else 0.0
+    equivalent, differs = map(bool, decided(span.low, span.high, error, freedom, margin))
+    interval = Interval(span.low - half, span.high + half)
+    needed = None if equivalent or differs else _needed(gap, span, runs, theirs, rounding, margin)
+    return Settled(gap, interval, equivalent, differs, needed)
+
+
+def _needed(gap: float, span: Interval, runs: Runs, theirs: float | None, rounding: float, margin: float) -> int | None:
+    if any(decided(gap, gap, *gap_error(runs, theirs, rounding), margin)):
+        return 0
+    for builds in range(runs.builds + 1, MOST_BUILDS + 1):
+        if any(decided(span.low, span.high, *gap_error(runs, theirs, rounding, builds), margin)):
+            return builds
+    return None
+
+
+def open_gaps(runs: Runs, builds: int) -> tuple[float, float] | None:
+    """The range of gaps that would stay open with this number of builds; None where there is none."""
+    error, freedom = gap_error(runs, None, 0.0, builds)
+    low, high = MARGIN - t_point(freedom, 0.95) * error, t_point(freedom) * error
+    return (max(0.0, low), high) if low < high else None
+
+
+def left_open(questions: int, most: int) -> str:
+    """For a plan: the gaps between 0/1 scores and published numbers that would stay open with one build, two, up to `most`."""
+    runs = Runs(1, FLIPS / 2 / questions, inf, measured=False)
+    parts = []
+    for builds in range(1, most + 1):
+        gaps = open_gaps(runs, builds)
+        text = "none" if gaps is None else f"{100 * gaps[0]:.1f} to {100 * gaps[1]:.1f} points"
+        parts.append(f"{text} with {counted(builds, 'build')}")
+    return f"gaps from published numbers that stay open if {FLIPS:.0%} of scores change from run to run: {', '.join(parts)}"
+
+
+# --- numbers and verdicts -----------------------------------------------------------------------------------------------
 
 ROUNDING = 1e-9
 """Tolerance for binary fractions: 0.55 - 0.50 must count as 0.05."""
@@ -94,7 +280,7 @@ def verdict(
     why_not: str = "",
     qualifier: str = "",
 ) -> str:
-    """Meaning of the gap between our number and the published one (`eval.report.equivalence`).
+    """Meaning of the gap between our number and the published one.
 
     `equivalent`: the gap is significantly smaller than the margin. `differs by -3.1 [-4.2, -2.0]`: it is significantly different from 0
     (in points; costs in %). Both are given if both hold. `cannot tell: …`: neither holds; the text says what would settle it.

@@ -1,6 +1,6 @@
 """A table as data, memory x data set x metric, with its tests and caption lines: the input of every writer.
 
-`eval.report.rendering` makes Markdown of it, `terminal` and `paper_grid` terminal output, `paper` LaTeX, `table_file` CSV and JSON.
+`eval.report.rendering` makes Markdown, CSV and JSON of it, `terminal` terminal output, `paper` LaTeX.
 
 No cell is left out: the cell of a memory that was not run is `pending`, that of a missing data set is `no data` with the command that gets
 it, and scored + unscored + errored + not reached = questions in every cell.
@@ -19,12 +19,10 @@ from eval.judging.judge_card import MISFIT, Corrected, Share
 from eval.report.best_of import BestOf
 from eval.report.cell import ALL, Cell, Column
 from eval.report.counted import counted
-from eval.report.equivalence import COST_MARGIN, FLIPS, MARGIN, NO_RUNS, Runs
-from eval.report.published import Published, brief, verdict
+from eval.report.published import COST_MARGIN, FLIPS, MARGIN, NO_RUNS, Published, Runs, brief, verdict
 from eval.statistics.families import EXACT, Gaps, Tested, level_of, single_step
-from eval.statistics.intervals import Sampling
 from eval.statistics.power import POWER, detectable, planned, shown
-from eval.statistics.stats import ENOUGH_CLUSTERS, Difference, Estimate, Interval
+from eval.statistics.stats import ENOUGH_CLUSTERS, Difference, Estimate, Interval, Sampling
 
 
 @dataclass(frozen=True, slots=True)

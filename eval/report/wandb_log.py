@@ -17,7 +17,7 @@ from typing import Any
 
 from eval.analysis.watching import Seen, Watcher
 from eval.files.store import RunError
-from eval.report.table_file import as_csv
+from eval.report.rendering import as_csv
 from eval.report.tables import Table, estimate_of
 from memsys.llm.secrets import redact_values
 

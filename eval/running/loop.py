@@ -44,7 +44,7 @@ def run_all(
 
     Args:
         threads: maximum number of memories that are built at once; None: as many as keep the endpoint busy, or a few without an endpoint.
-        on_answer: called when an answer is saved (`eval.judging.judging_ahead`); with an executor, when the answer's cell is finished.
+        on_answer: called when an answer is saved (`eval.judging.score`); with an executor, when the answer's cell is finished.
         executor: works on the cells instead of the threads of this process (`eval.executors`).
 
     Raises:

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import isnan
 
-from eval.statistics.intervals import ALIKE
-from eval.statistics.stats import ENOUGH_CLUSTERS, Sampling, t_point
+from eval.statistics.stats import ALIKE, ENOUGH_CLUSTERS, Sampling, t_point
 
 POWER = 0.8
 STEPS = 6

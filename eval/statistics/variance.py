@@ -24,9 +24,8 @@ from itertools import product
 
 import numpy as np
 
-from eval.statistics.intervals import effective_number
 from eval.statistics.power import detectable
-from eval.statistics.stats import ENOUGH_CLUSTERS, Interval, Sampling, t_point
+from eval.statistics.stats import ENOUGH_CLUSTERS, Interval, Sampling, effective_number, t_point
 
 PARTS = ("history", "question", "build", "answer", "judge")
 ASSURANCE = 0.8

@@ -11,8 +11,7 @@ from typing import Any
 
 from eval.files.store import safe_name
 from eval.report.html.build import write_whole
-from eval.report.html.cleaning import Cleaner, cleaner
-from eval.report.html.shards import Shards
+from eval.report.html.cleaning import Cleaner, Shards, cleaner
 from memsys.inert import visible
 from memsys.llm.secrets import redact
 from scripts.answers.claim_tables import LENIENCY, Row, as_csv, record

@@ -15,7 +15,7 @@ from data_loaders.source import file_sha256
 from eval.analysis.costs import BATCHED, Price
 from eval.files.provenance import identity, source_digest
 from eval.files.store import RunError
-from eval.judging.judging_ahead import JudgingAhead
+from eval.judging.score import JudgingAhead
 from eval.report.otel_log import otel_spans
 from eval.running.run import Services
 from memsys.embed import Embedder, HashingEmbedder

@@ -25,7 +25,7 @@ from eval.files.run_folder import COSTS, EFFORTS, RunFolder, read_efforts, read_
 from eval.files.store import read_lines
 from eval.judging.score import Judging, score_judge
 from eval.report.counted import counted
-from eval.report.equivalence import left_open
+from eval.report.published import left_open
 from eval.running.run import Run, build_memory, innermost, no_rehearsal
 from eval.statistics.power import POWER, planned
 from eval.statistics.power import shown as detectable

@@ -15,8 +15,7 @@ from eval.judging.judge import Judge, judge_requests
 from eval.judging.judge_card import Correction, read_card
 from eval.judging.score import Judging, Metric, is_judged
 from eval.metrics.lexical import splitter
-from eval.report.cell import Cell
-from eval.report.outcome_cell import OutcomeCell
+from eval.report.cell import Cell, OutcomeCell
 from eval.running.case import is_answered
 from eval.running.run import Run
 from scripts.assembly.datasets import Data

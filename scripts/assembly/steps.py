@@ -13,13 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from data_loaders.lazy import as_lazy
+from eval.executors.channel import runs_anywhere
 from eval.executors.cluster import in_ray
 from eval.executors.processes import in_processes
-from eval.executors.service_host import runs_anywhere
 from eval.files.run_folder import is_complete, judge_metric, read_predictions
 from eval.files.store import RunError
-from eval.judging.judging_ahead import JudgingAhead
-from eval.judging.score import Judging, Metric, score_evidence, score_judge, score_lexical, score_paths
+from eval.judging.score import Judging, JudgingAhead, Metric, score_evidence, score_judge, score_lexical, score_paths
 from eval.report.cell import Cell
 from eval.report.counted import counted
 from eval.report.tables import Table

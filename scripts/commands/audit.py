@@ -25,21 +25,19 @@ from eval.report.audit import (
     OVERALL,
     AuditedRow,
     Finding,
+    Relation,
+    Setting,
     Value,
+    audit_differences,
+    audit_intervals,
     audit_lines,
+    audit_relations,
+    audit_repetitions,
     lines_of,
     reordered,
     row_name,
     weighted_mean,
     where,
-)
-from eval.report.audit_numbers import (
-    Relation,
-    Setting,
-    audit_differences,
-    audit_intervals,
-    audit_relations,
-    audit_repetitions,
 )
 from eval.report.counted import counted
 from eval.report.published import FOLDER, Published, read_published

@@ -23,8 +23,7 @@ from eval.judging.score_files import only_score_file
 from eval.report.cell import ABOVE_CEILING, asked, mean_scores, read_draws
 from eval.report.counted import counted
 from eval.report.errata import Key, Layer, Overlaid, overlaid
-from eval.report.rendering import by_case, grid, number, span
-from eval.report.table_file import estimated
+from eval.report.rendering import by_case, estimated, grid, number, span
 from scripts.assembly.datasets import AUDITED, layer_of
 from scripts.assembly.run_folders import data_of
 from scripts.assembly.scorers import metrics

@@ -72,8 +72,8 @@ def _evidence_run(folder: Path | None, run: Path, record: RunRecord) -> Path:
 
 
 def _drawn(stem: Path, title: str, fall: Waterfall, note: str) -> list[Path]:
-    from eval.report.fall import fall_points, fall_sheet
     from eval.report.figures import draw, save
+    from eval.report.panels import fall_points, fall_sheet
     from eval.report.points import as_csv
 
     points = fall_points(fall)

@@ -39,8 +39,7 @@ def print_table(table: Table, choice: str | None) -> None:
     if choice == "plain":
         print(markdown(table))
         return
-    from eval.report.paper_grid import paper_grid, printed_places
-    from eval.report.terminal import terminal
+    from eval.report.terminal import paper_grid, printed_places, terminal
 
     width = max(LEAST, min(MOST, shutil.get_terminal_size().columns)) if sys.stdout.isatty() else PIPED
     wide = choice == "wide"

@@ -15,7 +15,7 @@ from eval.analysis.costs import Price, costs
 from eval.files.provenance import identity
 from eval.files.run_folder import RunFolder
 from eval.files.store import read_record, replace_file
-from eval.report.table_file import run_money
+from eval.report.rendering import run_money
 from eval.running.loop import clear_up
 from eval.running.run import Run, build_memory
 from scripts.assembly.runs import knobs_of

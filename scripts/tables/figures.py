@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from eval.analysis.growth import TOTALS
+from eval.analysis.growth import TOTALS, Exponent, exponent
 from eval.files.store import RunError, replace_file
 from eval.report.counted import counted
 from eval.report.figures import draw, save
@@ -21,7 +21,6 @@ from eval.report.panels import Sheet
 from eval.report.points import Point, as_csv, published
 from eval.report.published import Published, find, read_published
 from eval.report.wandb_log import log_figure
-from eval.statistics.power_law import Exponent, exponent
 from memsys.llm.pricing import Purse, one_cap
 from scripts.assembly.models import Models
 from scripts.setup.options import load_option
@@ -75,7 +74,7 @@ def make_figure(cfg: Figures) -> Outcome:
 
 
 def exponents(points: Sequence[Point], totals: Collection[str] = ()) -> Iterator[str]:
-    """A line for each panel: the exponent of every curve in the size, with its interval (`eval.statistics.power_law`).
+    """A line for each panel: the exponent of every curve in the size, with its interval (`eval.analysis.growth`).
 
     Args:
         totals: panels whose values contain those of smaller sizes; their exponents have no interval.

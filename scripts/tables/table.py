@@ -18,8 +18,7 @@ from eval.files.imported import described
 from eval.files.run_folder import read_predictions
 from eval.files.store import RunError, replace_file
 from eval.report.paper import latex
-from eval.report.rendering import markdown
-from eval.report.table_file import as_csv, as_json
+from eval.report.rendering import as_csv, as_json, markdown
 from eval.report.tables import Row, Table, estimate_of
 from eval.report.wandb_log import log_table
 from memsys.inert import csv_text

@@ -12,8 +12,17 @@ import pytest
 
 from data_loaders.schema import Case, Gold, Question, Session, Turn, Unit
 from data_loaders.units import make_units
-from eval.analysis.growth import FIELDS, Schedule, as_csv, build, costs_at, long_history
-from eval.analysis.growth_recall import RecallWatch, node_bytes, object_bytes
+from eval.analysis.growth import (
+    FIELDS,
+    RecallWatch,
+    Schedule,
+    as_csv,
+    build,
+    costs_at,
+    long_history,
+    node_bytes,
+    object_bytes,
+)
 from eval.files.records import Prediction, Score
 from eval.files.store import RunError
 from eval.running.run import Run

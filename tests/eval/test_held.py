@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from data_loaders.schema import Case, Gold, Question, Session, Turn
-from eval.analysis.held import Held, Text, Texts, all_held, targets
+from eval.analysis.losses import Held, Text, Texts, all_held, targets
 
 TURN = "Ines learned weaving with backstrap looms in Oaxaca last spring."
 OTHERS = (

@@ -12,8 +12,7 @@ from small_history import history
 from test_score import JUDGE, NO, YES
 
 from eval.files.records import Prediction
-from eval.judging.judging_ahead import JudgingAhead
-from eval.judging.score import Judging, score_judge
+from eval.judging.score import Judging, JudgingAhead, score_judge
 from eval.running.loop import run_all
 from eval.running.run import Run
 from memsys.llm.meter import Metered

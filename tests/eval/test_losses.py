@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from data_loaders.schema import Gold
-from eval.analysis.held import Held
-from eval.analysis.losses import STEPS, Loss, Reached, loss_of, shown_estimate, waterfall
+from eval.analysis.losses import STEPS, Held, Loss, Reached, loss_of, shown_estimate, waterfall
 from eval.statistics.stats import estimate
 
 GOLD = Gold(("Oaxaca",), ("t1",), "single-hop")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from eval.statistics.power_law import exponent
+from eval.analysis.growth import exponent
 
 
 @pytest.mark.parametrize("power", [-0.5, 0.0, 1.0, 2.0])

@@ -11,7 +11,7 @@ import pytest
 
 from data_loaders.change import VARIANTS
 from eval.files.store import RunError
-from eval.report.outcome_cell import OutcomeCell
+from eval.report.cell import OutcomeCell
 from scripts.assembly.scorers import cell_of, metrics
 from scripts.door import Lab
 from scripts.settings.schema import Reproduce

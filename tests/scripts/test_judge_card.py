@@ -18,8 +18,7 @@ from eval.files.store import RunError
 from eval.judging.prediction_powered import sample_order
 from eval.judging.score_files import read_scores
 from eval.report.cell import Cell
-from eval.report.rendering import markdown
-from eval.report.table_file import as_csv
+from eval.report.rendering import as_csv, markdown
 from eval.report.tables import Table, correction_lines
 from eval.report.terminal import terminal
 from scripts.assembly.scorers import card_file, judging

@@ -11,7 +11,7 @@ import pytest
 
 from data_loaders.schema import Case
 from eval.analysis.costs import BUILD, phases
-from eval.report.equivalence import left_open
+from eval.report.published import left_open
 from eval.running.loop import run_all
 from eval.running.run import Run
 from memsys.embed import HashingEmbedder
@@ -20,17 +20,7 @@ from memsys.llm.offline.extractive import ExtractiveLLM
 from scripts.assembly.agreement import plan_text
 from scripts.assembly.datasets import data
 from scripts.assembly.models import Models, build_models
-from scripts.assembly.plan import (
-    BUILT,
-    SAMPLED,
-    ChosenQuestions,
-    Duration,
-    Plan,
-    Share,
-    Usage,
-    _samples,
-    plan,
-)
+from scripts.assembly.plan import BUILT, SAMPLED, ChosenQuestions, Duration, Plan, Share, Usage, _samples, plan
 from scripts.assembly.runs import memory_run, reader
 from scripts.setup.launch import composed
 from scripts.setup.options import load_option

@@ -19,10 +19,9 @@ from eval.files.store import RunError, read_lines, write_lines
 from eval.report import ratings
 from eval.report.html import build as building
 from eval.report.html.build import Wanted, build
-from eval.report.html.cleaning import cleaner
-from eval.report.html.shards import as_script
+from eval.report.html.cleaning import as_script, cleaner
 from eval.report.html.sources import read_sources
-from eval.report.table_file import as_csv
+from eval.report.rendering import as_csv
 from eval.report.tables import Table
 from scripts.commands.report import write_report
 from tests.rigs.reporting import invented

@@ -18,13 +18,11 @@ from eval.files.run_folder import RunFolder
 from eval.files.store import RunError
 from eval.judging.agreement import RIGHT
 from eval.report.counted import counted
-from eval.report.html.cleaning import Cleaner, cleaner
-from eval.report.html.judge_prompts import loaded_prompts
+from eval.report.html.cleaning import Cleaner, Shards, cleaner
 from eval.report.html.lives import lives
 from eval.report.html.memories import COMPARED, memory_page, nodes_page
 from eval.report.html.scoring import Scorer, scorers, stale
-from eval.report.html.sets import write_set
-from eval.report.html.shards import Shards
+from eval.report.html.sets import loaded_prompts, write_set
 from eval.report.html.sources import ReportedRun, RunSet, Sources, TableFile
 
 MARK = "memsys-report.txt"
@@ -115,13 +113,13 @@ def _fill(draft: Path, sources: Sources, wanted: Wanted, on_progress: Callable[[
             f"{number + 1}/{len(sources.sets)} {own.name}: {counted(len(own.runs), 'run')}, {counted(len(own.asked), 'question')}"
         )
         every = scorers(own.runs, sources.tables)
-        written = write_set(shards, number, own, every)
+        blocks, answered = write_set(shards, number, own, every)
         for place, run in enumerate(own.runs):
             name = f"run{len(runs)}"
             judges = [each.stem for each in every if each.is_judge]
             shards.write(name, memory_page(run, own, _write_trees(shards, name, run, own, wanted.trees), judges))
-            runs.append(_run_line(run, own, number, place, written.answered[place]))
-        sets.append(_set_line(own, every, written.blocks))
+            runs.append(_run_line(run, own, number, place, answered[place]))
+        sets.append(_set_line(own, every, blocks))
         losses += waterfalls(own, labels[number], every)
     more = (*sources.tables, *losses, *sources.ceilings)
     for number, table in enumerate(more):

@@ -14,7 +14,7 @@ from eval.files.records import Prediction
 from eval.files.run_folder import is_complete, read_efforts, read_predictions
 from eval.files.store import RunError
 from eval.report.html.cleaning import clipped
-from eval.report.html.judge_prompts import judge_templates, loaded_prompts
+from eval.report.html.sets import judge_templates, loaded_prompts
 from eval.report.html.sources import ReportedRun, RunSet
 from eval.report.rendering import PHASES
 from eval.structure.tree import read_tree

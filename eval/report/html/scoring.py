@@ -11,7 +11,7 @@ from eval.files.run_folder import RunFolder, judged_by, metric_of, run_of, versi
 from eval.judging.agreement import RIGHT
 from eval.report.cell import ALL, Asked, Cell, Column, categories
 from eval.report.html.sources import ReportedRun, RunSet, TableFile
-from eval.report.table_file import ends
+from eval.report.rendering import ends
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,44 +1,354 @@
-"""The data files of a set of runs: its questions, each run's scores and answers, all pairs, and blocks with the details of questions."""
+"""The data files of a set of runs: its questions, each run's scores and answers, all pairs, and blocks with the details of questions.
+
+The prompt sent to a judge is rendered again from the settings next to the scores, and shown only if it was really sent: if the prompt
+files have the recorded hashes, and if the judged text has the hash in the verdict's line. A prompt is a list of texts: the pieces of its
+template, which all questions share, and the filled-in values.
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from string import Template
 from typing import Any
 
 from data_loaders.schema import Case, Gold, Question
+from eval.files.fields import PER_QUESTION
+from eval.files.records import Prediction
+from eval.files.run_folder import read_efforts, read_items, read_predictions
+from eval.files.store import RunError, read_record
+from eval.judging.judge import Judge, judge_requests
 from eval.judging.prediction_powered import sample_order
+from eval.judging.score_files import hash_of, read_scores
+from eval.metrics.evidence import answer_words, coverage
 from eval.report.cell import Asked
-from eval.report.html.cleaning import clipped
-from eval.report.html.questions import (
-    CaseFiles,
-    TextPool,
-    Verdicts,
-    answer_page,
-    case_files,
-    gold_page,
-    judged_pages,
-    verdict_lines,
-    verdicts,
-)
+from eval.report.html.cleaning import LONGEST, Shards, clipped
 from eval.report.html.scoring import Scorer, cells, disputed, pairs, vector
-from eval.report.html.shards import Shards
-from eval.report.html.sources import RunSet
+from eval.report.html.sources import ReportedRun, RunSet
+from eval.report.sent_prompt import rendered_again
+from memsys.jsons import decoded
+from memsys.llm.protocol import Request
+from memsys.prompts import PromptError, Prompts
+
+MOST = 12
+"""Maximum number of requests shown for a judge that makes several about one answer."""
+
+Messages = list[tuple[str, list[str]]]
+"""Role and pieces of each message."""
+
+
+def judge_prompts(
+    run: ReportedRun, stem: str, line: Mapping[str, Any], judged: Mapping[str, str], question: Question, gold: Gold
+) -> tuple[list[Messages], int]:
+    """The first requests for the verdict of a line, and the number of all.
+
+    Args:
+        stem: name of the judge's score file without its ending.
+        line: a line of the score file.
+        judged: the texts that a judge may have seen: the `answer`, and the `recalled` texts.
+
+    Raises:
+        RunError: the request cannot be rendered again, or no request was sent; the message says why.
+    """
+    file = run.scores(stem).with_suffix(".json")
+    try:
+        settings = file.read_text(encoding="utf-8")
+        prompts = loaded_prompts(run.record.prompts_dir)
+    except (OSError, UnicodeDecodeError) as error:
+        raise RunError("the folder of the scores has no file with the judge's settings") from error
+    except PromptError as error:
+        raise RunError(f"the judge's prompt cannot be rendered again: {error}") from error
+    judge = _judge(settings, prompts)
+    text = judged["recalled" if judge.rule == "memory" else "answer"]
+    if str(line.get("why", "")).startswith("aborted: "):
+        raise RunError("no judge was asked: the memory gave up its search")
+    try:
+        if hash_of(text) != line.get("answer"):
+            raise RunError("the verdict was given on another answer")
+        requests = judge_requests(judge, prompts, question, gold, text, sample=int(line["repeat"]))
+        return [_pieces(prompts, request) for request in requests[:MOST]], len(requests)
+    except (PromptError, ValueError, KeyError) as error:
+        raise RunError(f"the judge's prompt cannot be rendered again: {error}") from error
+
+
+@lru_cache(maxsize=8)
+def loaded_prompts(folder: str | None) -> Prompts:
+    """The prompts of a folder, read once for all runs of a report (`eval.report.html.build` clears it)."""
+    return Prompts(folder)
+
+
+@lru_cache(maxsize=256)
+def _judge(settings_text: str, prompts: Prompts) -> Judge:
+    try:
+        settings = decoded(settings_text)
+        judge = Judge(**settings["judge"])
+        recorded, now = settings["prompts"], prompts.digest(judge.prompt_names)
+    except (KeyError, TypeError, ValueError, PromptError) as error:
+        raise RunError(f"the judge's settings cannot be read again: {error}") from error
+    if changed := sorted(name for name in now if recorded.get(name) != now[name]):
+        raise RunError(f"the prompt file {changed[0]}.md has changed since the verdict")
+    return judge
+
+
+def _pieces(prompts: Prompts, request: Request) -> Messages:
+    """The messages of a request, cut where its template's fields begin and end."""
+    prompt = prompts[request.purpose.replace(".", "/", 1)]
+    templates = {"system": prompt.system, "user": prompt.user}
+    return [(role, _cut_at_fields(templates.get(role, ""), text)) for role, text in request.messages]
+
+
+def _cut_at_fields(template: str, text: str) -> list[str]:
+    """The text as pieces of its template and the values between them; one piece if they cannot be separated."""
+    literals = Template.pattern.split(template)[:: Template.pattern.groups + 1]
+    pieces, rest = [], text
+    for number, literal in enumerate(literals):
+        last = number == len(literals) - 1
+        at = len(rest) - len(literal) if last else rest.find(literal)
+        if at < 0 or not rest.startswith(literal, at):
+            return [text]
+        pieces += [rest[:at], literal]
+        rest = rest[at + len(literal) :]
+    return [piece for piece in pieces if piece] if not rest else [text]
+
+
+def judge_templates(run: ReportedRun, stems: Sequence[str]) -> dict[str, str]:
+    """Names and hashes of the prompts of the judges that have scored a run."""
+    names: dict[str, str] = {}
+    for stem in stems:
+        try:
+            names |= dict(read_record(run.scores(stem).with_suffix(".json")).get("prompts", {}))
+        except (OSError, RunError):
+            continue  # the verdicts are shown nevertheless, each with the note that its settings cannot be read
+    return names
+
+
+AROUND = 2
+"""Number of turns shown before and after a turn of the evidence."""
+
+
+class TextPool:
+    """The texts of one data file, each stored once and referenced by its number."""
+
+    def __init__(self) -> None:
+        self._places: dict[str, int] = {}
+        self.size = 0
+        """Number of characters stored."""
+
+    def place(self, text: str) -> int:
+        """The number of a text; a new text is added."""
+        if text not in self._places:
+            self._places[text] = len(self._places)
+            self.size += min(len(text), LONGEST)
+        return self._places[text]
+
+    @property
+    def all(self) -> list[str]:
+        return [clipped(text) for text in self._places]
+
+
+@dataclass(frozen=True, slots=True)
+class CaseFiles:
+    """The files of one run about one case."""
+
+    run: ReportedRun
+    predictions: Mapping[str, Prediction]
+    items: Mapping[str, Mapping[str, Any]]
+    efforts: Mapping[tuple[str, str], Mapping[str, Any]]
+    """Effort lines of reading and answering, by phase and question."""
+
+
+def case_files(run: ReportedRun, case_id: str) -> CaseFiles:
+    """Read the files of a case; all empty where the run has not reached it."""
+    folder = run.case_folder(case_id)
+    lines = read_efforts(folder, "subject")
+    efforts = {(line["phase"], line["subject"]): line for line in lines if line["phase"] in PER_QUESTION}
+    return CaseFiles(run, read_predictions(folder), read_items(folder), efforts)
+
+
+def gold_page(case: Case | None, question: Question | None, gold: Gold | None) -> dict[str, Any]:
+    """The question, its gold, and the turns of its evidence with their neighbours, session by session."""
+    if case is None or question is None or gold is None:
+        return {"text": None, "gold": [], "evidence": [], "words": [], "options": []}
+    words = answer_words(gold)
+    return {
+        "text": clipped(question.text),
+        "options": [clipped(option) for option in question.options],
+        "asked": question.time_text,
+        "instruction": clipped("\n".join(line for line in (question.asked_by, question.instruction) if line)),
+        "gold": [clipped(answer) for answer in gold.answers],
+        "answerable": gold.answerable,
+        "trap": gold.trap,
+        "evidence": _evidence(case, gold.evidence),
+        "turns": list(gold.evidence),
+        "words": sorted(words),
+    }
+
+
+def _evidence(case: Case, evidence: Sequence[str]) -> list[dict[str, Any]]:
+    wanted = set(evidence)
+    sessions = []
+    for session in case.sessions:
+        hits = [place for place, turn in enumerate(session.turns) if turn.id in wanted]
+        shown = sorted({near for hit in hits for near in range(max(0, hit - AROUND), hit + AROUND + 1)})
+        turns = [
+            [turn.id, turn.speaker, clipped(turn.text), turn.id in wanted]
+            for place, turn in enumerate(session.turns)
+            if place in shown
+        ]
+        if turns:
+            sessions.append({"id": session.id, "time": session.time_text, "heading": session.heading, "turns": turns})
+    return sessions
+
+
+def answer_page(
+    files: CaseFiles, place: int, question_id: str, question: Question | None, gold: Gold | None, texts: TextPool
+) -> dict[str, Any]:
+    """Recall and answer of one memory.
+
+    Args:
+        place: the run's place in its set.
+        texts: collects the texts that the page names by number.
+    """
+    prediction = files.predictions.get(question_id)
+    if prediction is None:
+        return {"run": place, "outcome": "not reached"}
+    items = [(files.items[key], score) for key, score in zip(prediction.items, prediction.scores, strict=True)]
+    evidence = gold.evidence if gold is not None else ()
+    page = {
+        "run": place,
+        "outcome": prediction.outcome,
+        "answer": clipped(prediction.answer),
+        "hash": hash_of(prediction.answer),
+        "error": prediction.error,
+        "cut": prediction.cut,
+        "items": [
+            [
+                *(texts.place(item["text"]), item["id"], score, item["level"], item["kind"]),
+                [turn for turn in evidence if turn in item["sources"]],
+            ]
+            for item, score in items
+        ],
+        "read": _spent(files.efforts.get(("read", question_id))),
+        "answered": _spent(files.efforts.get(("answer", question_id))),
+    }
+    return {**page, **_covered(prediction, items, gold), **_prompt(files, prediction, question, texts)}
+
+
+def _spent(line: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    if line is None:
+        return None
+    names = ("tokens_in", "tokens_out", "sent", "context_tokens", "dropped_items")
+    counts = {name: sum(line[name].values()) for name in ("calls", "failures", "parse_failures")}
+    return {
+        **counts,
+        **{name: line[name] for name in names},
+        "seconds": line["own_cpu_seconds"] + line["provider_seconds"],
+    }
+
+
+def _covered(
+    prediction: Prediction, items: Sequence[tuple[Mapping[str, Any], float]], gold: Gold | None
+) -> dict[str, Any]:
+    """Number of items, best first, until every content word of the gold answer has occurred."""
+    words = answer_words(gold) if gold is not None else frozenset()
+    if not words or prediction.outcome == "error":
+        return {}
+    ranking = sorted(range(len(items)), key=lambda place: -items[place][1])
+    covered = coverage(words, [items[place][0]["text"] for place in ranking])
+    return {"covered_by": None if covered is None else covered.blocks}
+
+
+def _prompt(files: CaseFiles, prediction: Prediction, question: Question | None, texts: TextPool) -> dict[str, Any]:
+    """The prompt as parts (numbers refer to texts), or the reason why it is not shown."""
+    line = files.efforts.get(("answer", prediction.question_id))
+    if files.run.record.imported:
+        return {"no_prompt": "the answer was imported without its prompt"}
+    if line is None:
+        return {"no_prompt": "no reader was asked: the memory failed, gave up, or answered itself"}
+    if question is None:
+        return {"no_prompt": "the question's text could not be read again"}
+    try:
+        prompts = loaded_prompts(files.run.record.prompts_dir)
+        messages = rendered_again(files.run.record, prompts, files.items, prediction, line, question)
+    except (PromptError, RunError) as error:
+        return {"no_prompt": str(error)}
+    shown = [files.items[key]["text"] for key in prediction.items]
+    return {"prompt": [[role, _parts(text, shown, texts)] for role, text in messages]}
+
+
+def _parts(text: str, shown: Sequence[str], texts: TextPool) -> list[str | int]:
+    """The text cut at the recalled items; an item is referenced by number, because it is in the data file already."""
+    parts: list[str | int] = [text]
+    for item in sorted(dict.fromkeys(shown), key=len, reverse=True):
+        if len(item) > 40:
+            parts = [piece for part in parts for piece in _cut(part, item, texts)]
+    return [clipped(part) if isinstance(part, str) else part for part in parts if part != ""]
+
+
+def _cut(part: str | int, item: str, texts: TextPool) -> list[str | int]:
+    if isinstance(part, int):
+        return [part]
+    pieces: list[str | int] = []
+    for number, piece in enumerate(part.split(item)):
+        pieces += [texts.place(item)] if number else []
+        pieces.append(piece)
+    return pieces
+
+
+Verdicts = Mapping[tuple[str, str], Sequence[tuple[int, Mapping[str, Any]]]]
+"""Lines of score files with the scorer's index, by case and question."""
+
+
+def verdicts(run: ReportedRun, every: Sequence[Scorer]) -> Verdicts:
+    """Every score of every answer of a run, repeats in order."""
+    found: dict[tuple[str, str], list[tuple[int, Mapping[str, Any]]]] = {}
+    for place, scorer in enumerate(every):
+        path = run.scores(scorer.stem)
+        for key, lines in read_scores(path).items() if path.is_file() else ():
+            found.setdefault(key, []).extend((place, line) for line in lines)
+    return found
+
+
+def verdict_lines(lines: Sequence[tuple[int, Mapping[str, Any]]]) -> list[list[Any]]:
+    """Scorer, repeat, value, reason, details of each verdict."""
+    return [
+        [place, line["repeat"], line["value"], clipped(line.get("why", "")), line.get("detail", {})]
+        for place, line in lines
+    ]
+
+
+def judged_pages(
+    files: CaseFiles,
+    every: Sequence[Scorer],
+    lines: Sequence[tuple[int, Mapping[str, Any]]],
+    question: Question,
+    gold: Gold,
+    texts: TextPool,
+) -> dict[int, dict[str, Any]]:
+    """By index of the judge, the requests for its first verdict, or the reason why they are not shown; repeats send the same requests."""
+    pages: dict[int, dict[str, Any]] = {}
+    for place, line in lines:
+        if place in pages or not every[place].is_judge:
+            continue
+        prediction = files.predictions[str(line["question_id"])]
+        recalled = "\n".join(files.items[key]["text"] for key in prediction.items)
+        judged = {"answer": prediction.answer, "recalled": recalled}
+        try:
+            asked, count = judge_prompts(files.run, every[place].stem, line, judged, question, gold)
+        except RunError as error:
+            pages[place] = {"why": str(error)}
+            continue
+        requests = [[[role, [texts.place(piece) for piece in pieces]] for role, pieces in each] for each in asked]
+        pages[place] = {"requests": requests, "count": count}
+    return pages
+
 
 BLOCK = 400_000
 """Bytes after which a new block of questions begins."""
 SEARCHED = 1_000
 """Number of characters of a question, a gold answer or an answer that can be searched."""
-
-
-@dataclass(frozen=True, slots=True)
-class Written:
-    """The index's entry for a set."""
-
-    blocks: int
-    answered: tuple[int, ...]
-    """Number of questions with a line, by run."""
 
 
 class _Block:
@@ -54,8 +364,12 @@ class _Block:
         self.size += len(json.dumps(page))
 
 
-def write_set(shards: Shards, number: int, runs: RunSet, every: Sequence[Scorer]) -> Written:
-    """Write all data files of a set; their names begin with `set<number>`."""
+def write_set(shards: Shards, number: int, runs: RunSet, every: Sequence[Scorer]) -> tuple[int, list[int]]:
+    """Write all data files of a set; their names begin with `set<number>`.
+
+    Returns:
+        The number of blocks, and for each run the number of questions with a line.
+    """
     name = f"set{number}"
     by_scorer = [cells(runs, scorer, runs.asked) for scorer in every]
     for place, found in enumerate(by_scorer):
@@ -82,8 +396,7 @@ def write_set(shards: Shards, number: int, runs: RunSet, every: Sequence[Scorer]
     places = {question.key: place for place, question in enumerate(runs.asked)}
     sample = [places[key] for key in sample_order(places)]  # ratings in this order are a random sample
     shards.write(name, {"questions": rows, "sample": sample})
-    counts = tuple(sum(outcome != "not reached" for _, outcome in own) for own in answers)
-    return Written(block + 1 if rows else 0, counts)
+    return block + 1 if rows else 0, [sum(outcome != "not reached" for _, outcome in own) for own in answers]
 
 
 def _write_blocks(

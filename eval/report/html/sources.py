@@ -72,7 +72,7 @@ class RunSet:
 
 @dataclass(frozen=True, slots=True)
 class TableFile:
-    """One table, as `eval.report.table_file` wrote it."""
+    """One table, as `eval.report.rendering` wrote it."""
 
     stem: str
     content: Mapping[str, Any]

@@ -20,7 +20,7 @@ from mortal_memories import Counted
 
 from eval.executors import case_files
 from eval.executors.case_files import commit, files_of
-from eval.executors.cluster_worker import drained, packed, unpacked
+from eval.executors.cluster import drained, packed, unpacked
 from eval.executors.driver import Died, Worker, work_on
 from eval.executors.worker import Cells, Done, Ready
 from eval.files.store import RunError

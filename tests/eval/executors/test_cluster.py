@@ -24,7 +24,7 @@ from omegaconf import OmegaConf
 
 from eval.executors import cluster
 from eval.executors.cluster import check_reachable, connect, in_ray
-from eval.executors.environment import Environment, this_home
+from eval.executors.worker import Environment, this_home
 from eval.files.provenance import own_modules
 from eval.files.store import RunError
 from eval.running.loop import run_all

@@ -22,9 +22,9 @@ from mortal_memories import Counted, CountedEmbedder, Mortal
 
 from data_loaders.schema import Case
 from eval.executors import driver, processes
-from eval.executors.cells import Job, Jobs
+from eval.executors.channel import WorkerFailure, runs_anywhere, sendable
+from eval.executors.driver import Job, Jobs
 from eval.executors.processes import in_processes
-from eval.executors.service_host import WorkerFailure, runs_anywhere, sendable
 from eval.files.records import Prediction
 from eval.files.run_folder import read_predictions
 from eval.files.store import RunError, read_lines

@@ -9,25 +9,23 @@ import pytest
 
 from eval.report.audit import (
     AuditedRow,
+    Relation,
     Value,
+    audit_differences,
+    audit_intervals,
     audit_lines,
+    audit_relations,
+    audit_repetitions,
     average_verdict,
     best_order,
     feasible,
     fewest_runs,
     infeasible_cells,
+    interval_methods,
     one_question_less,
     reordered,
     repairs,
     weighted_mean,
-)
-from eval.report.audit_numbers import (
-    Relation,
-    audit_differences,
-    audit_intervals,
-    audit_relations,
-    audit_repetitions,
-    interval_methods,
 )
 from eval.report.published import Published
 

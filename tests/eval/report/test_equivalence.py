@@ -11,17 +11,19 @@ import pytest
 
 from eval.files.store import write_lines
 from eval.report.cell import Asked, Cell, Column
-from eval.report.equivalence import (
+from eval.report.paper import latex
+from eval.report.published import (
     FLIPS,
+    Published,
     Runs,
     assumed_runs,
     between_builds,
+    brief,
     measured_runs,
     open_gaps,
     settle,
+    verdict,
 )
-from eval.report.paper import latex
-from eval.report.published import Published, brief, verdict
 from eval.report.rendering import shown
 from eval.report.tables import Row, Table, verdict_lines
 from eval.statistics.stats import Interval

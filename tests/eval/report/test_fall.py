@@ -6,8 +6,8 @@ import pytest
 from matplotlib.colors import to_rgb
 
 from eval.analysis.losses import STEPS, Loss, waterfall
-from eval.report.fall import fall_points, fall_sheet
 from eval.report.figures import draw
+from eval.report.panels import fall_points, fall_sheet
 
 OF_FOUR: list[tuple[float, dict[str, float]]] = [
     (0.5, {"reader": 0.5}),

@@ -16,8 +16,7 @@ from eval.report.best_of import choose, choose_again, composed
 from eval.report.cell import Asked, Cell, Column
 from eval.report.measures import Factor, cost, coverage, gathered, product_of_means, report, spread
 from eval.report.published import Published
-from eval.report.rendering import markdown, shown
-from eval.report.table_file import as_csv
+from eval.report.rendering import as_csv, markdown, shown
 from eval.report.tables import Measure, Row, Table
 from eval.statistics.stats import Estimate, difference
 from memsys.interface import Item

@@ -8,10 +8,8 @@ from pathlib import Path
 import pytest
 
 from eval.files.store import write_lines
-from eval.report.cell import Asked, Cell, Column
-from eval.report.outcome_cell import OutcomeCell
-from eval.report.rendering import markdown, shown
-from eval.report.table_file import as_csv
+from eval.report.cell import Asked, Cell, Column, OutcomeCell
+from eval.report.rendering import as_csv, markdown, shown
 from eval.report.tables import Row, Table, gap_bounds
 
 QUESTIONS = tuple(Asked(f"h{n % 6}", f"q{n}", "supersede", f"h{n % 6}", True, False) for n in range(12))

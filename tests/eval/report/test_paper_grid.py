@@ -12,9 +12,8 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from eval.report.cell import Cell, Column
-from eval.report.paper_grid import paper_grid
 from eval.report.tables import Row, Table
-from eval.report.terminal import headings
+from eval.report.terminal import headings, paper_grid
 from tests.eval.report.test_terminal import table
 
 

@@ -14,12 +14,11 @@ import pytest
 
 from eval.files.records import Prediction
 from eval.files.store import Appender, write_lines
-from eval.report import table_file
+from eval.report import rendering
 from eval.report.cell import ANSWERABLE, Asked, Cell, Column, Counts, categories, outcomes
 from eval.report.paper import latex
 from eval.report.published import Published, find, read_published, verdict
-from eval.report.rendering import markdown, shown
-from eval.report.table_file import as_csv
+from eval.report.rendering import as_csv, markdown, shown
 from eval.report.tables import Measure, Row, Table
 from eval.statistics.stats import Estimate, Interval, Sampling
 
@@ -368,11 +367,11 @@ def test_answers_that_were_cut_are_counted_in_the_cell_and_in_the_csv(tmp_path: 
 
 def test_dollars_of_a_run_are_added_up_before_they_are_rounded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The table's JSON and the terminal print the same sum."""
-    monkeypatch.setattr(table_file, "effort_missing", lambda folder: "")
-    monkeypatch.setattr(table_file, "phases", lambda folder: [[0.00004], [0.00004, 0.00003], []])
-    monkeypatch.setattr(table_file, "dollars", lambda phase, prices: phase)
-    assert table_file.run_money(tmp_path, {}) == "0.0001"
-    monkeypatch.setattr(table_file, "phases", lambda folder: [[0.5], [None]])
-    assert table_file.run_money(tmp_path, {}) == "unknown"
-    monkeypatch.setattr(table_file, "phases", lambda folder: [[], []])
-    assert table_file.run_money(tmp_path, {}) == "–"
+    monkeypatch.setattr(rendering, "effort_missing", lambda folder: "")
+    monkeypatch.setattr(rendering, "phases", lambda folder: [[0.00004], [0.00004, 0.00003], []])
+    monkeypatch.setattr(rendering, "dollars", lambda phase, prices: phase)
+    assert rendering.run_money(tmp_path, {}) == "0.0001"
+    monkeypatch.setattr(rendering, "phases", lambda folder: [[0.5], [None]])
+    assert rendering.run_money(tmp_path, {}) == "unknown"
+    monkeypatch.setattr(rendering, "phases", lambda folder: [[], []])
+    assert rendering.run_money(tmp_path, {}) == "–"

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from eval.structure.otd import binarised, check_guarantee, otd
+from eval.structure.otd import average_linkage, binarised, check_guarantee, otd, random_binary, report
 from eval.structure.revenue import (
     Hierarchy,
     Weights,
@@ -20,7 +20,6 @@ from eval.structure.revenue import (
     sizes,
     upper_bound,
 )
-from eval.structure.revenue_report import average_linkage, random_binary, report
 from eval.structure.tree import Tree
 
 Nested = int | tuple[Any, ...]

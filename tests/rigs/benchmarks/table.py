@@ -166,8 +166,7 @@ def _chains(memories: Sequence[str], folder: Path) -> dict[str, float]:
 
 def run_and_judge(runs: Sequence[Any], judging: Any) -> None:
     """Answer and judge in the same way as the commands."""
-    from eval.judging.judging_ahead import JudgingAhead
-    from eval.judging.score import score_judge
+    from eval.judging.score import JudgingAhead, score_judge
     from eval.running.loop import run_all
 
     ahead = JudgingAhead()

@@ -13,8 +13,7 @@ import numpy as np
 
 from eval.judging.judge_card import Card, Corrected, KindErrors, Share, corrected
 from eval.judging.prediction_powered import prediction_powered
-from eval.statistics.intervals import Interval
-from eval.statistics.stats import estimate, preferred_interval
+from eval.statistics.stats import Interval, estimate, preferred_interval
 from tests.rigs.coverage.rows import Row
 
 SIZES = (154, 82, 154, 201, 182, 124, 150, 192, 156, 145)

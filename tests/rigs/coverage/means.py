@@ -6,9 +6,16 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from eval.statistics.intervals import Sampling, by_question
 from eval.statistics.power import detectable
-from eval.statistics.stats import difference, estimate, permutation_p, preferred_interval, stratified
+from eval.statistics.stats import (
+    Sampling,
+    by_question,
+    difference,
+    estimate,
+    permutation_p,
+    preferred_interval,
+    stratified,
+)
 from tests.rigs.coverage.rows import LOCOMO, Row, covered, homes_of, repeated, shares_by_history
 
 REPETITIONS = 1000

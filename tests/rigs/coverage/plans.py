@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from eval.statistics.intervals import t_point
+from eval.statistics.stats import t_point
 from eval.statistics.variance import PARTS, Components, Design, Draws, Tokens, cheapest, components, contributions
 from tests.rigs.coverage.rows import Row, covered, repeated
 

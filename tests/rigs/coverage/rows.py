@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from eval.statistics.intervals import Interval
+from eval.statistics.stats import Interval
 
 LOCOMO = (199, 105, 193, 260, 242, 158, 190, 239, 196, 204)
 """Questions of LoCoMo's histories."""

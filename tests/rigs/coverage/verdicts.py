@@ -12,7 +12,7 @@ from math import inf
 
 import numpy as np
 
-from eval.report.equivalence import FLIPS, MARGIN, between_builds, decided
+from eval.report.published import FLIPS, MARGIN, between_builds, decided
 from tests.rigs.coverage.rows import LOCOMO, Row, repeated
 
 REPETITIONS = 2000

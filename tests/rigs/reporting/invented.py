@@ -21,7 +21,7 @@ from eval.files.store import item_key, item_record, replace_file, write_lines
 from eval.judging.judge import Judge
 from eval.report.cell import Cell, Column, asked, outcomes
 from eval.report.published import Published
-from eval.report.table_file import as_json
+from eval.report.rendering import as_json
 from eval.report.tables import Row, Table
 from eval.running.case_log import effort
 from eval.running.reader import Reader
