@@ -7,12 +7,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from scripted import ScriptedLLM
 
 from data_loaders.schema import Turn, Unit
 from eval.report.points import projected
 from memsys.embed import HashingEmbedder
 from memsys.lean import umap
-from memsys.llm.scripted import ScriptedLLM
 from memsys.prompts import Prompts
 from memsys.settings import with_settings
 from memsys.systems.raptor import Raptor

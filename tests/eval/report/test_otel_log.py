@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from scripted import ScriptedLLM
 
 from eval.files.store import RunError
 from eval.report.otel_log import OtelSpans, otel_spans
 from memsys.llm import network, secrets, spans
 from memsys.llm.meter import Metered, metering
 from memsys.llm.protocol import ModelError, Request
-from memsys.llm.scripted import ScriptedLLM
 from scripts.assembly.steps import executor_of
 from scripts.lab.lab import Lab
 

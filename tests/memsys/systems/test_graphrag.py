@@ -12,6 +12,7 @@ import graspologic_native
 import numpy as np
 import pytest
 import yaml
+from scripted import Script, ScriptedLLM
 
 import memsys.systems.graphrag
 from data_loaders.schema import Question, Turn, Unit
@@ -19,7 +20,6 @@ from memsys.embed import HashingEmbedder
 from memsys.interface import Item, Recall
 from memsys.llm import meter
 from memsys.llm.protocol import ModelError, Request
-from memsys.llm.scripted import Script, ScriptedLLM
 from memsys.prompts import Prompts
 from memsys.settings import tuned, with_settings
 from memsys.systems.dense import Dense

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
+from scripted import ScriptedLLM
 
 from data_loaders.schema import Question, Turn, Unit
 from memsys.embed import HashingEmbedder
@@ -16,7 +17,6 @@ from memsys.llm import meter
 from memsys.llm.meter import metering
 from memsys.llm.offline.extractive import ExtractiveLLM
 from memsys.llm.protocol import Completion, ModelError, Request
-from memsys.llm.scripted import ScriptedLLM
 from memsys.prompts import Prompts
 from memsys.settings import tuned, with_settings
 from memsys.systems.dense import Dense

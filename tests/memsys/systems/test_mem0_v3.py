@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scripted import ScriptedLLM
 
 from data_loaders.schema import Question, Turn, Unit
 from memsys.embed import HashingEmbedder
 from memsys.llm import meter
 from memsys.llm.protocol import ModelError
-from memsys.llm.scripted import ScriptedLLM
 from memsys.prompts import Prompts
 from memsys.settings import tuned, with_settings
 from memsys.systems.bm25 import bm25_index, bm25_scores, words

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 import yaml
+from scripted import ScriptedLLM
 
 from data_loaders.schema import Question, Turn, Unit
 from memsys.embed import HashingEmbedder
 from memsys.llm import meter
 from memsys.llm.offline.extractive import ExtractiveLLM
 from memsys.llm.protocol import Completion, ModelError, Request
-from memsys.llm.scripted import ScriptedLLM
 from memsys.prompts import Prompts
 from memsys.settings import tuned, with_settings
 from memsys.systems.dense import Dense

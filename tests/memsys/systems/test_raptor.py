@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
+from scripted import Script, ScriptedLLM, TableEmbedder
 
 import memsys.systems.raptor
 import memsys.systems.raptor.clustering
 from data_loaders.schema import Question, Turn, Unit
-from memsys.embed import HashingEmbedder, TableEmbedder
+from memsys.embed import HashingEmbedder
 from memsys.llm import meter
 from memsys.llm.protocol import ModelError, Request
-from memsys.llm.scripted import Script, ScriptedLLM
 from memsys.prompts import Prompts
 from memsys.settings import tuned, with_settings
 from memsys.systems.dense import Dense
