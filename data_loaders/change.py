@@ -46,7 +46,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 
 from data_loaders.change_words import CODAS, HELD_OUT, MAIN, ONSETS, SUBJECTS, VOWELS, Wordings
-from data_loaders.lazy import LazyCases, as_lazy
+from data_loaders.raw import LazyCases, as_lazy
 from data_loaders.schema import Asker, Case, DataError, Gold, Question, Role, Session, Supports, Turn
 from data_loaders.transforms import by_hash
 

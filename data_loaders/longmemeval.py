@@ -20,8 +20,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from data_loaders.lazy import LazyCases
-from data_loaders.raw import MAX_TEXT, check_text, check_unique, expect, get, get_text, parse_json, read_json
+from data_loaders.raw import MAX_TEXT, LazyCases, check_text, check_unique, expect, get, get_text, parse_json, read_json
 from data_loaders.schema import Case, DataError, Gold, Question, Role, Session, Turn
 
 CATEGORIES = (

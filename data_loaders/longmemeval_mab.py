@@ -17,9 +17,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from data_loaders.lazy import LazyCases
 from data_loaders.longmemeval import parse_category, parse_time, parse_turn
-from data_loaders.raw import check_text, check_unique, expect, get, python_literal, read_json, read_jsonl
+from data_loaders.raw import LazyCases, check_text, check_unique, expect, get, python_literal, read_json, read_jsonl
 from data_loaders.schema import Case, DataError, Gold, Question, Session, Turn
 
 _TIME_LABEL = "Chat Time: "

@@ -31,8 +31,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from data_loaders.lazy import LazyCases
 from data_loaders.raw import (
+    LazyCases,
     check_choice,
     check_text,
     check_unique,

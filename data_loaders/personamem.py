@@ -37,8 +37,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from data_loaders.lazy import LazyCases
-from data_loaders.raw import check_choice, check_text, check_unique, expect, get_text, python_literal, read_lines
+from data_loaders.raw import (
+    LazyCases,
+    check_choice,
+    check_text,
+    check_unique,
+    expect,
+    get_text,
+    python_literal,
+    read_lines,
+)
 from data_loaders.schema import Case, DataError, Gold, Question, Role, Session, Turn
 
 CATEGORIES: Mapping[str, str] = {

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 
-from data_loaders.lazy import LazyCases, as_lazy
+from data_loaders.raw import LazyCases, as_lazy
 from data_loaders.schema import Case, Gold, Question, Session, Turn
 
 

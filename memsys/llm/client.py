@@ -15,7 +15,6 @@ from memsys.jsons import canonical, encoded
 from memsys.llm import meter
 from memsys.llm.endpoint import Endpoint
 from memsys.llm.futures import keeping, release
-from memsys.llm.keys import request_key
 from memsys.llm.pricing import ModelSettings
 from memsys.llm.protocol import Completion, ModelError, Request
 from memsys.llm.replies import LEAST_SHARE, LONG_PROMPT, Usage, check_window, completion_of, usage_of
@@ -23,6 +22,25 @@ from memsys.llm.secrets import redact
 from memsys.llm.server import Sent, Server
 from memsys.tokens import count_tokens, truncate
 from memsys.vectors import normalised
+
+
+def request_key(settings: ModelSettings, endpoint: str, request: Request) -> bytes:
+    """The sha256 of everything that can change the completion: 32 bytes."""
+    parts = {
+        "model": settings.model,
+        "endpoint": endpoint,
+        "reasoning_effort": settings.reasoning_effort,
+        "extra_body": dict(settings.extra_body),
+        "json_output": settings.json_output,
+        "temperature": request.temperature if settings.send_temperature else None,
+        "messages": request.messages,
+        "max_tokens": settings.output_limit(request.max_tokens),
+        "schema": request.schema,
+        "logprobs": request.logprobs,
+        "sample": request.sample,
+        "retry": request.retry,
+    }
+    return hashlib.sha256(canonical(parts)).digest()
 
 
 def chat_body(settings: ModelSettings, request: Request) -> dict[str, Any]:

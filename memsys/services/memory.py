@@ -34,8 +34,7 @@ from data_loaders.schema import Asker, Question, Turn, Unit
 from memsys.interface import Item, MemorySystem, Recall, dated, union
 from memsys.llm import meter, stopping
 from memsys.llm.protocol import ModelError
-from memsys.llm.secrets import redact
-from memsys.llm.written_keys import written_key
+from memsys.llm.secrets import redact, written_key
 from memsys.services.leftovers import Namespaces, new_namespace
 from memsys.services.templates import Condition, condition, mapping, placeholders, reached
 from memsys.settings import Positive, Settings

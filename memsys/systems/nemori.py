@@ -44,8 +44,7 @@ from memsys.dates import parse_time
 from memsys.embed import Embedder
 from memsys.interface import Item, MemorySystem, NodeView, Recall, dated, union
 from memsys.llm import meter
-from memsys.llm.ask import ask
-from memsys.llm.parsing import ParseFailure
+from memsys.llm.ask import ParseFailure, ask
 from memsys.llm.protocol import LLM
 from memsys.prompts import Prompts
 from memsys.settings import Positive, Settings

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from data_loaders.counts import UNTESTED, compared, counts_of
-from data_loaders.lazy import LazyCases, as_lazy
+from data_loaders.raw import LazyCases, as_lazy
 from data_loaders.schema import DataError
 from data_loaders.source import Source, locate
 from eval.files.store import RunError

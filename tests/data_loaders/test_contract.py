@@ -24,8 +24,8 @@ import pytest
 from hydra import compose, initialize_config_dir
 from scripted import ScriptedLLM
 
-from data_loaders.lazy import as_lazy
 from data_loaders.patterns import official_hit
+from data_loaders.raw import as_lazy
 from data_loaders.schema import Case, DataError, Gold
 from data_loaders.source import sample
 from data_loaders.units import Units, make_units

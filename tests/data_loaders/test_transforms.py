@@ -7,7 +7,7 @@ from itertools import pairwise
 import pytest
 
 from data_loaders import locomo, source
-from data_loaders.lazy import LazyCases
+from data_loaders.raw import LazyCases
 from data_loaders.schema import Case, DataError, Gold, Question, Session, Turn
 from data_loaders.transforms import (
     join,

@@ -36,8 +36,8 @@ from memsys.interface import Item, MemorySystem, NodeView, Recall, unit_item
 from memsys.llm import secrets, stopping
 from memsys.llm.ask import complete
 from memsys.llm.cache import CachedLLM
+from memsys.llm.endpoint import Unreachable
 from memsys.llm.meter import Metered
-from memsys.llm.outage import Unreachable
 from memsys.llm.pricing import ModelSettings, SpendingCapReached
 from memsys.llm.protocol import (
     LLM,

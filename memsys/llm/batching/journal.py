@@ -25,8 +25,18 @@ from typing import Any
 
 from memsys.folders import Held, hold_file, is_alive, open_lock
 from memsys.jsons import decoded, encoded
-from memsys.llm.schema import JOURNAL, SCHEMA, UNSOUND, add_columns, check_schema, checkpointed, lock_of
-from memsys.llm.store import PATIENCE, in_wal_mode, unusable
+from memsys.llm.store import (
+    JOURNAL,
+    PATIENCE,
+    SCHEMA,
+    UNSOUND,
+    add_columns,
+    check_schema,
+    checkpointed,
+    in_wal_mode,
+    lock_of,
+    unusable,
+)
 
 Reply = tuple[int, bytes]
 """HTTP status and body of a reply."""

@@ -13,8 +13,7 @@ import numpy as np
 from data_loaders.schema import Unit
 from memsys.embed import Embedder
 from memsys.llm import meter
-from memsys.llm.ask import ask_all
-from memsys.llm.parsing import ParseFailure
+from memsys.llm.ask import ParseFailure, ask_all
 from memsys.llm.protocol import LLM
 from memsys.prompts import Prompts
 from memsys.settings import Positive, Settings

@@ -2,7 +2,7 @@
 
 Leaves are units; inner nodes have generated descriptions (`lattice.tree`). A step of the search shows the model a slate: the children of a
 promising node and some nodes rated before (`lattice.search`). The nodes rated before let the ratings of different slates be calibrated
-(`lattice.calibration`). The path relevance of a node mixes its calibrated score with its parent's path relevance. After a number of
+(`lattice.search.calibrated`). The path relevance of a node mixes its calibrated score with its parent's path relevance. After a number of
 steps the leaves with the highest path relevance are recalled.
 
 `mode="code"` follows the search released in October 2025 where it differs from the paper:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from memsys.llm import meter
-from memsys.llm.parsing import ParseFailure
+from memsys.llm.ask import ParseFailure
 from memsys.prompts import Option
 from memsys.systems.bm25 import words
 from memsys.systems.lightmem.exchanges import Exchange

@@ -44,14 +44,24 @@ from data_loaders.schema import Question, Turn, Unit
 from memsys.embed import Embedder
 from memsys.interface import Item, MemorySystem, Recall, dated, spoken, union
 from memsys.llm import meter
-from memsys.llm.ask import ask
-from memsys.llm.parsing import ParseFailure
+from memsys.llm.ask import ParseFailure, ask
 from memsys.llm.protocol import LLM
 from memsys.prompts import Prompts
 from memsys.settings import Positive, Settings
 from memsys.systems.bm25 import bm25_index, bm25_scores, words
-from memsys.systems.memgpt.calls import CallError, argument_of, block_name, day_of
-from memsys.systems.memgpt.state import Message, State, Written, evicted, is_searchable, message_item, origin
+from memsys.systems.memgpt.state import (
+    CallError,
+    Message,
+    State,
+    Written,
+    argument_of,
+    block_name,
+    day_of,
+    evicted,
+    is_searchable,
+    message_item,
+    origin,
+)
 from memsys.tokens import count_tokens, split_tokens, truncate
 from memsys.vectors import Vectors, best
 

@@ -5,7 +5,7 @@ subject in a segment (`memoryos.midterm`), with a line about the pages before it
 pages and its recency. When the hottest segment reaches a threshold, its new pages are read for a profile of the user and for facts about
 both sides (`memoryos.longterm`). A recall holds the short term, the best pages of the best segments, the profile and the best facts.
 
-`mode` chooses one of the three published sets of settings (`memoryos.release`):
+`mode` chooses one of the three published sets of settings (`memoryos.midterm.RELEASES`):
 
 - `paper`: a page is filed in the segment with the highest cosine + Jaccard of the keywords (Eq. 3); a question chooses its segments by
   the same sum, and its keywords cost a call. The coldest segment is evicted. An analysis resets L only.
@@ -45,14 +45,12 @@ from data_loaders.schema import Question, Unit
 from memsys.embed import Embedder
 from memsys.interface import Item, MemorySystem, NodeView, Recall, dated, unit_item
 from memsys.llm import meter
-from memsys.llm.ask import ask, ask_all
-from memsys.llm.parsing import ParseFailure
+from memsys.llm.ask import ParseFailure, ask, ask_all
 from memsys.llm.protocol import LLM
 from memsys.prompts import Prompts
 from memsys.settings import Positive, Settings
 from memsys.systems.memoryos.longterm import LongTerm, dialogue, knowledge
-from memsys.systems.memoryos.midterm import MidTerm, Page, Segment, Theme, mean_overlap
-from memsys.systems.memoryos.release import RELEASES
+from memsys.systems.memoryos.midterm import RELEASES, MidTerm, Page, Segment, Theme, mean_overlap
 from memsys.vectors import Vectors, best
 
 _THEMES, _KEYWORDS = 2, 3

@@ -12,8 +12,7 @@ from data_loaders.schema import Role, Unit
 from memsys.embed import Embedder
 from memsys.interface import Item, NodeView, dated, period, period_text, spoken, union
 from memsys.llm import meter
-from memsys.llm.ask import ask, ask_all
-from memsys.llm.parsing import ParseFailure
+from memsys.llm.ask import ParseFailure, ask, ask_all
 from memsys.llm.protocol import LLM
 from memsys.prompts import Prompts
 from memsys.systems.memoryos.midterm import Page

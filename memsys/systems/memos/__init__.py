@@ -38,14 +38,12 @@ import numpy as np
 
 from data_loaders.schema import Question, Role, Turn, Unit
 from memsys.embed import Embedder
-from memsys.interface import Item, MemorySystem, NodeView, Recall, dated, period, spoken
+from memsys.interface import SIDES, Item, MemorySystem, NodeView, Recall, dated, period, shares, spoken
 from memsys.llm import meter
-from memsys.llm.ask import ask_all
-from memsys.llm.parsing import ParseFailure
+from memsys.llm.ask import ParseFailure, ask_all
 from memsys.llm.protocol import LLM
 from memsys.prompts import Prompts
 from memsys.settings import Positive, Settings
-from memsys.sides import SIDES, shares
 from memsys.systems.memos.reorganise import Reorganiser
 from memsys.systems.memos.store import CAPACITY, Line, Memory, MemoryStore
 

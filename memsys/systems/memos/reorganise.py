@@ -12,8 +12,7 @@ from data_loaders.schema import Unit
 from memsys.embed import Embedder
 from memsys.interface import union
 from memsys.llm import meter
-from memsys.llm.ask import ask, ask_all
-from memsys.llm.parsing import ParseFailure
+from memsys.llm.ask import ParseFailure, ask, ask_all
 from memsys.llm.protocol import LLM
 from memsys.prompts import Option, Prompts
 from memsys.systems.memos.store import Memory, MemoryStore

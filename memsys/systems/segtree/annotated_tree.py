@@ -18,8 +18,7 @@ from data_loaders.schema import Unit
 from memsys.embed import Embedder
 from memsys.interface import Item, NodeView, dated, union
 from memsys.llm import meter
-from memsys.llm.ask import ask_all
-from memsys.llm.parsing import ParseFailure
+from memsys.llm.ask import ParseFailure, ask_all
 from memsys.llm.protocol import LLM
 from memsys.prompts import Option, Prompts
 from memsys.tokens import count_tokens, truncate

@@ -58,13 +58,24 @@ from memsys.dates import written
 from memsys.embed import Embedder
 from memsys.interface import Item, MemorySystem, NodeView, Recall, dated, union
 from memsys.llm import meter
-from memsys.llm.ask import ask, complete
-from memsys.llm.parsing import ParseFailure
+from memsys.llm.ask import ParseFailure, ask, complete
 from memsys.llm.protocol import LLM
 from memsys.prompts import Option, Prompts
 from memsys.settings import NotNegative, Positive, Settings
-from memsys.systems.timem.scores import fused, lexical, words
-from memsys.systems.timem.tree import STEPS, Node, Span, Tree, View, calendar, ends, midnight, period
+from memsys.systems.timem.tree import (
+    STEPS,
+    Node,
+    Span,
+    Tree,
+    View,
+    calendar,
+    ends,
+    fused,
+    lexical,
+    midnight,
+    period,
+    words,
+)
 from memsys.tokens import truncate
 from memsys.vectors import best, cosines
 

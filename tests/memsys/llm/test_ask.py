@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 from scripted import ScriptedLLM
 
-from memsys.llm.ask import ask, ask_all, complete
+from memsys.llm.ask import ParseFailure, ask, ask_all, complete
 from memsys.llm.meter import Metered, metering
-from memsys.llm.parsing import ParseFailure
 from memsys.llm.protocol import Completion, ModelError, Request
 from memsys.prompts import Prompt, PromptError, Prompts
 

@@ -19,8 +19,18 @@ from memsys.prompts import Prompts
 from memsys.settings import tuned, with_settings
 from memsys.systems.bm25 import bm25_index, bm25_scores, words
 from memsys.systems.dense import Dense
-from memsys.systems.mem0_v3 import Mem0V3, boost, entities, entity_key, fused, pool_size, text_hash
-from memsys.systems.mem0_v3.keywords import KeywordIndex, content_terms, squashed
+from memsys.systems.mem0_v3 import (
+    KeywordIndex,
+    Mem0V3,
+    boost,
+    content_terms,
+    entities,
+    entity_key,
+    fused,
+    pool_size,
+    squashed,
+    text_hash,
+)
 
 EXTRACT = "mem0_v3.extract"
 

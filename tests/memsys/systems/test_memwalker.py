@@ -18,8 +18,7 @@ from memsys.llm.protocol import Completion, ModelError, Request
 from memsys.prompts import Prompts
 from memsys.settings import tuned, with_settings
 from memsys.systems.dense import Dense
-from memsys.systems.memwalker import MemWalker
-from memsys.systems.memwalker.walk import action_of
+from memsys.systems.memwalker import MemWalker, action_of
 from memsys.tokens import count_tokens, truncate
 
 CONF = Path(__file__).parents[3] / "conf" / "memory"
