@@ -104,9 +104,6 @@ def parse_category(text: str, where: str) -> str:
     return text
 
 
-# --- From a record to a case -----------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class _Sitting:
     """A session with its time and the labels of its turns."""
@@ -212,9 +209,6 @@ def _gold(record: object, question_id: str, sittings: list[_Sitting], where: str
         },
     )
     return gold, notes
-
-
-# --- The place of each record in the file ----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

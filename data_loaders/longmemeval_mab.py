@@ -112,9 +112,6 @@ def _case(row: object, case_id: str, where: str) -> Case:
     )
 
 
-# --- The history -----------------------------------------------------------------------------------------------------
-
-
 def _sessions(context: str, where: str) -> tuple[tuple[Session, ...], list[str]]:
     """The sessions of a context that have turns, in order, and a note on each session without turns."""
     parts = expect(python_literal(context, where), list, where)
@@ -139,9 +136,6 @@ def _sessions(context: str, where: str) -> tuple[tuple[Session, ...], list[str]]
         else:
             notes.append(f"session s{number} ({time_text}) has no turns")
     return tuple(sessions), notes
-
-
-# --- Questions and the answer key ------------------------------------------------------------------------------------
 
 
 def _questions(row: object, metadata: object, where: str) -> list[Question]:

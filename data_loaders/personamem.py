@@ -186,9 +186,6 @@ def longest_text(pairs: Sequence[tuple[Sequence[str], int]]) -> str:
     return f"without any memory, always the longest option scores {100 * sum(scores) / len(scores):.1f} %"
 
 
-# --- The history -----------------------------------------------------------------------------------------------------
-
-
 def _histories(path: Path) -> dict[str, list[Any]]:
     """Messages by id of the history. Raises DataError."""
     histories: dict[str, list[Any]] = {}
@@ -233,9 +230,6 @@ def _case(case_id: str, messages: Sequence[Any], where: str, records: Sequence[R
 def _turn(number: int, role: str, text: str) -> Turn:
     speaker = _SPEAKERS[role]
     return Turn(str(number), speaker, text.removeprefix(f"{speaker}: ") if speaker else text, _ROLES[role])
-
-
-# --- Questions and the answer key ------------------------------------------------------------------------------------
 
 
 def _question(record: Record, messages: int, turn_ids: Sequence[int]) -> tuple[Question, Gold]:

@@ -1,6 +1,6 @@
 """Embedders: the protocol, and an offline embedder based on feature hashing.
 
-The embedder for OpenAI-compatible servers is in `memsys.llm.client`, the embedder for sentence-transformers in `memsys.local_embedder`.
+The embedder for OpenAI-compatible servers is in `memsys.llm.client`, the embedder for sentence-transformers in `memsys.llm.client`.
 """
 
 from __future__ import annotations

@@ -15,9 +15,8 @@ from memsys.embed import HashingEmbedder
 from memsys.lean import umap
 from memsys.prompts import Prompts
 from memsys.settings import with_settings
-from memsys.systems.raptor import Raptor
-from memsys.systems.raptor.clustering import Clustering, clusters
-from memsys.systems.raptor.clustering import _reduced as reduced_to
+from memsys.systems.raptor import Clustering, Raptor, clusters
+from memsys.systems.raptor import _reduced as reduced_to
 from memsys.vectors import normalised
 
 WORDS = "garden beans soil rake seed harbour boat sail rope tide oven bread flour yeast crust".split()

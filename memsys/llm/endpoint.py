@@ -28,7 +28,7 @@ from memsys.llm.protocol import EndOfRun, ModelError
 from memsys.llm.replies import usage_of
 from memsys.llm.secrets import redact
 from memsys.llm.server import Parse, Price, Result, Sent, Traffic
-from memsys.llm.transport import LeanTransport, TooLarge, Transport, Unconnected, event_loop
+from memsys.llm.transport import LeanTransport, TooLarge, Unconnected, event_loop
 
 REDIRECTS = 3
 """Maximum number of redirects of a call; all must stay on the server of the base URL."""
@@ -91,7 +91,7 @@ class Endpoint:
         self.limits, self.purse = limits, purse or Purse()
         self._jitter = random.Random(base_url)
         self._lock = threading.Lock()
-        self._transport: Transport | None = None
+        self._transport: LeanTransport | None = None
         self.places = CallQueue(limits.in_flight)
         self.latency: float | None = None
         """Seconds of a short request, measured before the run; None when none was sent."""
@@ -237,7 +237,7 @@ class Endpoint:
                 self._transport = self._new_transport(key)
                 atexit.register(self.close)
 
-    def _new_transport(self, key: str) -> Transport:
+    def _new_transport(self, key: str) -> LeanTransport:
         limits = self.limits
         return LeanTransport(self.base_url, key or "none", limits.in_flight, limits.timeout, limits.most_bytes)
 

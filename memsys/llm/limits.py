@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 SHARE = 0.98
 """Share of a rate that is used: calls do not take equally long to reach the server."""
@@ -200,19 +200,6 @@ def urgency() -> float:
     return _urgency.get()
 
 
-class Gauge(Protocol):
-    """The load that builds put on an endpoint."""
-
-    def load(self) -> tuple[int, int]:
-        """Number of builds' calls in flight or waiting, and the number of calls of any kind that may be in flight."""
-
-    def watch(self, on_room: Callable[[], None]) -> None:
-        """Call a function, in the event loop's thread, whenever the number of these calls changes and is below the limit."""
-
-    def unwatch(self, on_room: Callable[[], None]) -> None:
-        """Stop calling it."""
-
-
 class Adaptive:
     """An in-flight limit that follows the capacity of the server: additive increase, multiplicative decrease.
 
@@ -311,7 +298,7 @@ class CallQueue:
         return self._of_builds, self.adaptive.present
 
     def watch(self, on_room: Callable[[], None]) -> None:
-        """Call a function whenever the number of the builds' calls changes and is below the limit."""
+        """Call a function, in the event loop's thread, whenever the number of the builds' calls changes and is below the limit."""
         self._watchers = [*self._watchers, on_room]
 
     def unwatch(self, on_room: Callable[[], None]) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 from urllib.parse import urlsplit
 
 from memsys.jsons import encoded
@@ -119,21 +119,6 @@ class Unconnected(OSError):
     """No connection could be made: the server is not running or not reachable."""
 
 
-class Transport(Protocol):
-    """An HTTP client for one server."""
-
-    async def post(self, url: str, body: Mapping[str, Any]) -> HttpReply:
-        """Send one request body and return the response.
-
-        Raises:
-            Unconnected: no connection could be made, so nothing was sent.
-            TooLarge: the reply exceeds the size limit.
-            OSError, TimeoutError, or an error of the client library: no complete reply was received.
-        """
-
-    async def close(self) -> None: ...
-
-
 _Responding: TypeAlias = "AbstractAsyncContextManager[aiohttp.ClientResponse]"
 
 
@@ -152,6 +137,13 @@ class LeanTransport:
         self._session: aiohttp.ClientSession | None = None
 
     async def post(self, url: str, body: Mapping[str, Any]) -> HttpReply:
+        """Send one request body and return the response.
+
+        Raises:
+            Unconnected: no connection could be made, so nothing was sent.
+            TooLarge: the reply exceeds the size limit.
+            OSError, TimeoutError, or an error of the client library: no complete reply was received.
+        """
         session = self._session or self._open()
         try:
             async with self._request(session, url, body) as response:

@@ -278,7 +278,7 @@ def _build_embedder(cfg: Settings, name: str, store: CacheStore, places: Endpoin
         settings = {**option, "source": source_digest(["memsys.embed"]), "model": "hashing"}
         return BuiltEmbedder("hashing", HashingEmbedder(option["dimension"]), settings)
     if option["engine"] == "local":
-        from memsys.local_embedder import LocalEmbedder
+        from memsys.llm.client import LocalEmbedder
 
         folder = None if cfg.local.embedder is None else Path(cfg.local.embedder)
         label = "local" if folder is None else f"local {file_sha256(folder / 'model.safetensors')[:12]}"

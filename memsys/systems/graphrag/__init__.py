@@ -46,15 +46,7 @@ import numpy as np
 
 from data_loaders.schema import Question, Unit
 from memsys.embed import Embedder
-from memsys.interface import (
-    Item,
-    MemorySystem,
-    NodeView,
-    Recall,
-    dated,
-    period_text,
-    union,
-)
+from memsys.interface import Item, MemorySystem, NodeView, Recall, dated, period_text, union
 from memsys.llm import meter
 from memsys.llm.ask import ParseFailure, ask, ask_all
 from memsys.llm.protocol import LLM
@@ -192,8 +184,6 @@ class GraphRag(MemorySystem):
             **{step: self._failures[step] for step in ("no_extract", "joined_descriptions", "no_report")},
         }
 
-    # --- local search ---
-
     def _local(self, question: Question) -> tuple[Item, ...]:
         """Reports, entities, relationships and text units around the entities nearest to the question."""
         if self._graph.vectors is None:
@@ -266,8 +256,6 @@ class GraphRag(MemorySystem):
                 seen.add(unit)
                 yield self._text_item(unit, float(similarities[entity]))
 
-    # --- global search ---
-
     def _global(self, question: Question) -> Recall:
         """The points that batches of reports give for the question, and an answer from the best of them."""
         fields = _question_fields(question)
@@ -334,8 +322,6 @@ class GraphRag(MemorySystem):
                 sources = self._sources({unit for community in named for unit in self._text_units(community)})
                 level = 1 + max(map(self._height, named))
                 yield Item(f"point-{number}-{place}", text, float(point["score"]), sources, "point", level)
-
-    # --- pieces ---
 
     def _usable(self) -> dict[int, list[int]]:
         """The ids of the communities whose reports each entity gives to a search: its deepest down to `level`, or (3.1.2) all."""

@@ -114,8 +114,6 @@ class TreeBuilder:
         self.inner += 1
         return LatticeNode(f"node-{self.inner - 1}", text, tuple(children))
 
-    # --- layers ---
-
     def _layers(self, groups: Sequence[Sequence[LatticeNode]]) -> tuple[LatticeNode, ...]:
         """Describe the groups, then clusters of the nodes so made, until at most `branching` nodes are left."""
         layer = self._describe(groups)
@@ -160,8 +158,6 @@ class TreeBuilder:
         self._count_fallback("pieced_description")
         lines = [str(child.get("line", "")).strip() for child in fields.get("children", ())]
         return " ".join(filter(None, lines)) or " ".join(_first_sentence(child.text) for child in group)
-
-    # --- topics ---
 
     def _split(self, leaves: Sequence[LatticeNode], labels: Mapping[str, Sequence[str]]) -> tuple[LatticeNode, ...]:
         """The leaves as children, or topics over them where there are more than `branching`.

@@ -320,8 +320,6 @@ def _cut(line: str) -> str:
     return line if len(line) <= MESSAGE_CHARACTERS else f"{line[:MESSAGE_CHARACTERS]}…"
 
 
-# --- entities by rules ----------------------------------------------------------------------------------------------
-
 # Words that are not names: they are removed from both ends of a capitalised run.
 _STOP_WORDS = frozenset(
     """

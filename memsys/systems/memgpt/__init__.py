@@ -129,8 +129,6 @@ class MemGPT(MemorySystem):
         self._state = State({"persona": Written(settings.persona, ()), "human": Written(settings.human, ())})
         self._alerts = 0
 
-    # --- construction ---------------------------------------------------------------------------------------------
-
     def write(self, unit: Unit) -> None:
         """Put the unit's turns into queue and recall store; run the model when memory is short, or (`active`) after the user's turns."""
         if self.settings.in_view == "last_session" and unit.session_id != self._session:
@@ -161,8 +159,6 @@ class MemGPT(MemorySystem):
         self._recall.append(message)
         if self.settings.recall_search == "embedding":
             self._recall_vectors.add(self.embedder.embed([message.text])[0])
-
-    # --- the loop -------------------------------------------------------------------------------------------------
 
     def _run(self, state: State, most: int, *, reading: bool, question: str = "") -> int:
         """Call the model while a reply or memory pressure asks for another call, at most `most` times.
@@ -232,8 +228,6 @@ class MemGPT(MemorySystem):
         """The text, cut to an eighth of the window."""
         return truncate(text, max(1, self.settings.window // 8))
 
-    # --- memory pressure ------------------------------------------------------------------------------------------
-
     def _usage(self, state: State) -> int:
         """Tokens of the next prompt."""
         blocks = sum(count_tokens(block.text) for block in state.blocks.values())
@@ -288,8 +282,6 @@ class MemGPT(MemorySystem):
             meter.note("memgpt.no_summary")
             return _HIDDEN.sub("", messages[0].text) if messages[0].role == "summary" else ""
         return str(reply)
-
-    # --- functions ------------------------------------------------------------------------------------------------
 
     def _send(self, state: State, call: dict[str, Any]) -> str:
         state.sent = str(call.get("message", ""))
@@ -380,8 +372,6 @@ class MemGPT(MemorySystem):
         state.hits.update((item.id, item) for item in page_items if item.id not in state.hits)
         lines = [self._cut(item.text) for item in page_items]
         return "\n".join([f"{len(items)} matches, page {page} of {pages} (first page 0)", *lines])
-
-    # --- recall ---------------------------------------------------------------------------------------------------
 
     def read(self, question: Question) -> Recall:
         if not self._recall:

@@ -109,8 +109,6 @@ class MemoryOS(MemorySystem):
         self._long = LongTerm(llm, embedder, prompts, self.release.long_term)
         self._counts: Counter[str] = Counter()
 
-    # --- short to mid term ----------------------------------------------------------------------------------------
-
     def write(self, unit: Unit) -> None:
         """Queue the unit as a page, file the pages that have to leave, and analyse the hottest segment when it is due."""
         self._now = unit.time or self._now
@@ -199,8 +197,6 @@ class MemoryOS(MemorySystem):
             meter.note("memoryos.no_keywords", failed)
         return [frozenset() if isinstance(reply, ParseFailure) else _normal(_split(reply)) for reply in replies]
 
-    # --- mid to long term -----------------------------------------------------------------------------------------
-
     def _analyse_hottest(self) -> None:
         """Read the hottest segment's new pages for long-term knowledge when it reaches the threshold."""
         hottest = self._mid.hottest(self.settings.heat_threshold, self._now)
@@ -214,8 +210,6 @@ class MemoryOS(MemorySystem):
         hottest.length = 0
         if self.release.resets_all:
             hottest.visits, hottest.last = 0, self._now
-
-    # --- recall ---------------------------------------------------------------------------------------------------
 
     def read(self, question: Question) -> Recall:
         if not len(self._page_vectors):
@@ -269,8 +263,6 @@ class MemoryOS(MemorySystem):
     def _page_item(self, page: Page, score: float) -> Item:
         text = f"{dated(page.unit.text, page.unit.time_text)}\nContext: {self._chains[page.chain]}"
         return Item(page.unit.id, text, score, page.unit.turn_ids, "page")
-
-    # --- structure ------------------------------------------------------------------------------------------------
 
     def nodes(self) -> Iterator[NodeView]:
         """Queued pages, filed pages below their segments, and the long-term knowledge."""

@@ -6,7 +6,7 @@ of a window. Every memory is held twice: in the short working store, and in the 
 takes the best of each store by cosine. As in the evaluation, a dialogue is stored twice, with each of its two sides as the user.
 
 `reorganise`, which the evaluation leaves off, fuses memories that contradict or repeat each other and writes parents over groups
-(`memos.reorganise`).
+(`memos.store.Reorganiser`).
 
 Deviations and decisions:
 
@@ -44,8 +44,7 @@ from memsys.llm.ask import ParseFailure, ask_all
 from memsys.llm.protocol import LLM
 from memsys.prompts import Prompts
 from memsys.settings import Positive, Settings
-from memsys.systems.memos.reorganise import Reorganiser
-from memsys.systems.memos.store import CAPACITY, Line, Memory, MemoryStore
+from memsys.systems.memos.store import CAPACITY, Line, Memory, MemoryStore, Reorganiser
 
 _CONTEXT, _VECTORS = 5, 5
 """Memories shown to the fine parse, and most vectors of one search."""
@@ -105,8 +104,6 @@ class MemOS(MemorySystem):
         self._session: str | None = None
         self._provisional: tuple[MemoryStore, ...] | None = None
         """The stores with their open windows read; None when something was written since the last `consolidate`."""
-
-    # --- construction ---------------------------------------------------------------------------------------------
 
     def write(self, unit: Unit) -> None:
         """Add the unit's turns to the windows; one call for each full window of a view."""
@@ -170,8 +167,6 @@ class MemOS(MemorySystem):
         if self.settings.reorganise:
             self._reorganiser.structure(store)
 
-    # --- recall ---------------------------------------------------------------------------------------------------
-
     def read(self, question: Question) -> Recall:
         if not self.held:
             return Recall(())
@@ -208,8 +203,6 @@ class MemOS(MemorySystem):
     def _memory_item(self, memory: Memory, score: float) -> Item:
         text = memory.dated_text if self.settings.timestamps else memory.text
         return Item(memory.id, text, score, memory.sources, memory.kind, memory.level)
-
-    # --- structure ------------------------------------------------------------------------------------------------
 
     def nodes(self) -> Iterator[NodeView]:
         """All memories of all views; those of open windows only after `consolidate`."""

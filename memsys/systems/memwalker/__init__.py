@@ -196,8 +196,6 @@ class MemWalker(MemorySystem):
             "truncated_summaries": sum(node.truncated for node in nodes),
         }
 
-    # --- the tree ---
-
     def _summarise_full(self) -> None:
         """Summarise the segments and groups that have become full since the last call."""
         edges = [*self._cuts, *([len(self._units)] if self.settings.segment == "unit" else [])]
@@ -284,8 +282,6 @@ class MemWalker(MemorySystem):
             return node.summary
         ends = (self._units[node.start].time_text, self._units[node.stop - 1].time_text)
         return dated(node.summary, " – ".join(dict.fromkeys(text for text in ends if text)))
-
-    # --- the walk ---
 
     def _inner(self, walk: Walk) -> None:
         """Make one step at an inner node: move to a child, or go back."""

@@ -169,8 +169,6 @@ class TiMem(MemorySystem):
         self._consolidated: View | None = None
         """The tree with its open windows closed; None after a unit until `consolidate`."""
 
-    # --- construction ---------------------------------------------------------------------------------------------
-
     def write(self, unit: Unit) -> None:
         """Close the windows that end before the unit, and rewrite the open segment if the unit completes it."""
         tree, self._consolidated = self._tree, None
@@ -289,8 +287,6 @@ class TiMem(MemorySystem):
         meter.note(f"timem.{step}_fallback")
         return None
 
-    # --- recall ---------------------------------------------------------------------------------------------------
-
     def read(self, question: Question) -> Recall:
         view = self._view()
         hierarchical = self.settings.recall == "hierarchical"
@@ -385,8 +381,6 @@ class TiMem(MemorySystem):
         if self.settings.mode == "paper" or start is None or end is None:
             return node.span.time_text
         return " – ".join(ends((written(start.date()), written(end.date()))))
-
-    # --- structure ------------------------------------------------------------------------------------------------
 
     def nodes(self) -> Iterator[NodeView]:
         """All nodes, level by level; nodes of open windows exist only after `consolidate`."""

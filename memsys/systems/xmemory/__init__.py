@@ -62,14 +62,7 @@ from memsys.llm.protocol import LLM
 from memsys.prompts import Prompts
 from memsys.settings import filled
 from memsys.systems.nemori import EpisodeBuilder, EpisodeRules, NemoriStore, span
-from memsys.systems.xmemory.reading import (
-    Backbone,
-    Hierarchy,
-    XMemoryReading,
-    admitted,
-    rank_episodes,
-    select_backbone,
-)
+from memsys.systems.xmemory.reading import Backbone, Hierarchy, XMemoryReading, admitted, rank_episodes, select_backbone
 from memsys.systems.xmemory.themes import Members, Neighbours, ThemeRules, nearest, partition
 from memsys.tokens import count_tokens
 from memsys.vectors import normalised
@@ -170,8 +163,6 @@ class XMemory(MemorySystem):
             "reassigned": themes.reassigned,
         }
 
-    # --- construction of the themes ---
-
     def _built(self, store: NemoriStore) -> Hierarchy:
         """Group the statements of a store into themes and summarise these."""
         vectors = store.statement_vectors.matrix
@@ -205,8 +196,6 @@ class XMemory(MemorySystem):
         """Summary of a theme; its first statement replaces a reply that cannot be parsed."""
         reply = self._summaries[_texts(store, members)]
         return store.statements[members[0]].text if isinstance(reply, ParseFailure) else reply
-
-    # --- Stage II ---
 
     def _admitted(
         self,

@@ -18,9 +18,16 @@ from memsys.llm.protocol import ModelError, Request
 from memsys.prompts import Prompts
 from memsys.settings import with_settings
 from memsys.systems.dense import Dense
-from memsys.systems.lightmem import LightMem
-from memsys.systems.lightmem.exchanges import THRESHOLDS, Buffers, Exchange, ExchangeMessage, fine, peaks
-from memsys.systems.lightmem.facts import later_duplicates
+from memsys.systems.lightmem import (
+    THRESHOLDS,
+    Buffers,
+    Exchange,
+    ExchangeMessage,
+    LightMem,
+    fine,
+    later_duplicates,
+    peaks,
+)
 from memsys.tokens import count_tokens
 from scripts.setup.options import load_option
 

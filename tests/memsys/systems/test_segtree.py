@@ -23,7 +23,8 @@ from memsys.llm.protocol import Request
 from memsys.prompts import Prompts
 from memsys.settings import parameters, tuned, with_settings
 from memsys.systems.dense import Dense
-from memsys.systems.segtree import SegTree, annotated_tree
+from memsys.systems.segtree import SegTree
+from memsys.systems.segtree import reading as tree_reading
 from memsys.systems.segtree.reading import SegTreeReading, propagated
 from memsys.tokens import count_tokens
 
@@ -494,7 +495,7 @@ def test_a_long_unit_is_counted_once_however_many_join_its_parent(monkeypatch: p
         counted.append(text)
         return count_tokens(text)
 
-    monkeypatch.setattr(annotated_tree, "count_tokens", counting)
+    monkeypatch.setattr(tree_reading, "count_tokens", counting)
     built = memory(notes="A note.", compatibility="batch")
     texts = [f"unit {number} " + "long " * 600 for number in range(6)]
     for number, text in enumerate(texts):
