@@ -45,6 +45,7 @@ from data_loaders.raw import (
     expect,
     get_text,
     python_literal,
+    read_bytes,
     read_lines,
 )
 from data_loaders.schema import Case, DataError, Gold, Question, Role, Session, Turn
@@ -116,10 +117,8 @@ def load(
 def read_records(path: Path, columns: Sequence[str] = COLUMNS) -> list[Record]:
     """The records of a question file. Raises DataError if it is no CSV file with these columns, or has no record."""
     try:
-        text = path.read_bytes().decode("utf-8")
+        text = read_bytes(path).decode("utf-8")
         rows = list(csv.reader(io.StringIO(text, newline=""), strict=True))
-    except OSError as error:
-        raise DataError(f"{path}: expected a readable file, found: {error.strerror or error}") from error
     except (UnicodeDecodeError, csv.Error) as error:
         raise DataError(f"{path.name}: expected CSV in UTF-8, found an error: {error}") from error
     header, records = (rows[0], rows[1:]) if rows else ([], [])

@@ -9,7 +9,7 @@ import ast
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar, get_args, overload
@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 def read_json(path: Path) -> Any:
     """The parsed content of a JSON file. Raises DataError if the file is not one strict JSON document in UTF-8."""
-    return parse_json(_read_bytes(path), path.name)
+    return parse_json(read_bytes(path), path.name)
 
 
 def read_jsonl(path: Path) -> list[Any]:
@@ -37,7 +37,7 @@ def read_lines(path: Path) -> list[tuple[str, Any]]:
 
     Raises DataError that names the line.
     """
-    return parse_lines(_read_bytes(path), path.name)
+    return parse_lines(read_bytes(path), path.name)
 
 
 def parse_lines(data: bytes, name: str) -> list[tuple[str, Any]]:
@@ -52,26 +52,20 @@ def scan_lines(path: Path) -> Iterator[tuple[str, int, Any]]:
 
     `line_at` parses a single line again, so that a file larger than memory can be indexed. Raises DataError as `read_lines` does.
     """
-    try:
-        with path.open("rb") as file:
-            at = 0
-            for number, line in enumerate(file, 1):
-                if line.strip():
-                    place = f"{path.name}: line {number}"
-                    yield place, at, parse_json(line, place)
-                at += len(line)
-    except OSError as error:
-        raise DataError(f"{path}: expected a readable file, found: {error.strerror or error}") from error
+    with readable(path), path.open("rb") as file:
+        at = 0
+        for number, line in enumerate(file, 1):
+            if line.strip():
+                place = f"{path.name}: line {number}"
+                yield place, at, parse_json(line, place)
+            at += len(line)
 
 
 def line_at(path: Path, position: int, where: str) -> Any:
     """The parsed value of the line that begins at a position given by `scan_lines`. Raises DataError."""
-    try:
-        with path.open("rb") as file:
-            file.seek(position)
-            return parse_json(file.readline(), where)
-    except OSError as error:
-        raise DataError(f"{path}: expected a readable file, found: {error.strerror or error}") from error
+    with readable(path), path.open("rb") as file:
+        file.seek(position)
+        return parse_json(file.readline(), where)
 
 
 def parse_json(data: bytes, where: str) -> Any:
@@ -175,9 +169,17 @@ def check_unique(ids: Iterable[str], where: str) -> None:
         seen.add(name)
 
 
-def _read_bytes(path: Path) -> bytes:
-    try:
+def read_bytes(path: Path) -> bytes:
+    """The content of a file. Raises DataError if it cannot be read."""
+    with readable(path):
         return path.read_bytes()
+
+
+@contextmanager
+def readable(path: Path) -> Iterator[None]:
+    """Raise a DataError where the block cannot read the file."""
+    try:
+        yield
     except OSError as error:
         raise DataError(f"{path}: expected a readable file, found: {error.strerror or error}") from error
 
@@ -240,6 +242,10 @@ class LazyCases(Sequence[Case]):
     def __iter__(self) -> Iterator[Case]:
         # Replaces Sequence's own, which takes an IndexError raised inside `parse` for the end of the data.
         return (self._parse(index) for index in range(len(self)))
+
+    def mapped(self, change: Callable[[Case], Case]) -> LazyCases:
+        """All cases, each changed on access."""
+        return LazyCases(self.ids, self.sizes, lambda index: change(self[index]))
 
     def select(self, indices: Sequence[int]) -> LazyCases:
         """The cases at these positions, in this order, still unparsed."""

@@ -24,8 +24,17 @@ from memsys.prompts import Prompts
 from memsys.settings import tuned, with_settings
 from memsys.systems.dense import Dense
 from memsys.systems.graphrag import NO_ANSWER, GraphRag
-from memsys.systems.graphrag.communities import Community, Tables, communities
-from memsys.systems.graphrag.graph import Entity, Relationship, finalised, merged, parse_records, text_units
+from memsys.systems.graphrag.graph import (
+    Community,
+    Entity,
+    Relationship,
+    Tables,
+    communities,
+    finalised,
+    merged,
+    parse_records,
+    text_units,
+)
 from memsys.tokens import count_tokens
 
 pytestmark = pytest.mark.slow

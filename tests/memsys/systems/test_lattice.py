@@ -21,8 +21,7 @@ from memsys.prompts import Prompts
 from memsys.settings import tuned, with_settings
 from memsys.systems.dense import Dense
 from memsys.systems.lattice import Lattice
-from memsys.systems.lattice.search import calibrated, fitted, gated, ratings
-from memsys.systems.lattice.tree import clusters
+from memsys.systems.lattice.search import calibrated, clusters, fitted, gated, ratings
 from memsys.tokens import count_tokens
 from memsys.vectors import normalised
 
@@ -485,7 +484,7 @@ def test_clusters_hold_what_is_alike() -> None:
 
 def test_of_too_many_clusters_the_nearest_single_ones_are_joined(monkeypatch: pytest.MonkeyPatch) -> None:
     vectors = normalised(np.array([[1, 0, 0], [0, 1, 0], [1, 0.1, 0], [0, 1, 0.3], [0, 0, 1]], dtype=np.float32))
-    monkeypatch.setattr("memsys.systems.lattice.tree._divided", lambda *_: [[row] for row in range(5)])
+    monkeypatch.setattr("memsys.systems.lattice.search._divided", lambda *_: [[row] for row in range(5)])
     assert clusters(vectors, 2, 0) == [[0, 2], [1, 3], [4]]
 
 

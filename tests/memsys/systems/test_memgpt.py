@@ -18,8 +18,7 @@ from memsys.llm.protocol import ModelError, Request
 from memsys.prompts import Prompts
 from memsys.settings import with_settings
 from memsys.systems.dense import Dense
-from memsys.systems.memgpt import BLOCK_CHARS, MemGPT
-from memsys.systems.memgpt.state import evicted
+from memsys.systems.memgpt import BLOCK_CHARS, MemGPT, evicted
 
 STEP, SUMMARY = "memgpt.step", "memgpt.summary"
 START = datetime(2023, 5, 7)

@@ -18,8 +18,7 @@ from memsys.llm.protocol import ModelError, Request
 from memsys.prompts import Prompts
 from memsys.settings import tuned, with_settings
 from memsys.systems.dense import Dense
-from memsys.systems.memos import MemOS
-from memsys.systems.memos.store import CAPACITY, partition
+from memsys.systems.memos import CAPACITY, MemOS, partition
 from memsys.vectors import normalised
 
 START = datetime(2023, 5, 7, 13)

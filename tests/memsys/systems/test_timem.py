@@ -22,8 +22,7 @@ from memsys.llm.protocol import Completion, ModelError, Request
 from memsys.prompts import Prompts
 from memsys.settings import with_settings
 from memsys.systems.dense import Dense
-from memsys.systems.timem import BUDGETS, Plan, TiMem
-from memsys.systems.timem.tree import Window, calendar, fused, lexical
+from memsys.systems.timem import BUDGETS, Plan, TiMem, Window, calendar, fused, lexical
 from memsys.tokens import count_tokens
 
 SUMMARIES = ["session", "day", "week", "month"]
