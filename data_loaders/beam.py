@@ -23,8 +23,17 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from data_loaders.lazy import LazyCases
-from data_loaders.raw import check_choice, check_text, check_unique, expect, get, get_text, parsed_time, read_json
+from data_loaders.raw import (
+    LazyCases,
+    check_choice,
+    check_text,
+    check_unique,
+    expect,
+    get,
+    get_text,
+    parsed_time,
+    read_json,
+)
 from data_loaders.schema import Case, DataError, Gold, Question, Role, Session, Turn
 
 ABSTENTION, CONTRADICTION, EVENT_ORDERING = "abstention", "contradiction_resolution", "event_ordering"

@@ -46,7 +46,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 
 from data_loaders.change_words import CODAS, HELD_OUT, MAIN, ONSETS, SUBJECTS, VOWELS, Wordings
-from data_loaders.lazy import LazyCases, as_lazy
+from data_loaders.raw import LazyCases, as_lazy
 from data_loaders.schema import Asker, Case, DataError, Gold, Question, Role, Session, Supports, Turn
 from data_loaders.transforms import by_hash
 
@@ -141,9 +141,6 @@ def probes(case: Case) -> Iterator[tuple[Question, Gold]]:
     return ((question, gold) for question, gold in case.questions if not gold.supports)
 
 
-# --- hosts ---------------------------------------------------------------------------------------------------------------
-
-
 def _places(lazy: LazyCases, parsed: Callable[[int], Case], wanted: int, seed: int) -> list[tuple[int, int, int]]:
     """Case, window and number of turns of the hosts: first one host per case, in the order of hashes, then a second per case, and so on."""
     order = by_hash(lazy.ids, f"change:{seed}")
@@ -178,9 +175,6 @@ def _host(case: Case, window: int) -> Host | None:
     names = [*(name for name in case.speakers if name in roles), *(name for name in roles if name not in case.speakers)]
     names.sort(key=lambda name: roles[name] != "user")  # stable: users first, in the order of the case
     return Host(_host_id(case.id, window), own, names[0], names[1], roles) if len(names) > 1 else None
-
-
-# --- probes --------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

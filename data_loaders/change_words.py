@@ -24,29 +24,7 @@ SUBJECTS = (
 )  # fmt: skip
 """64 subjects; no two share a word, so that a search for a subject does not find another subject."""
 
-ONSETS = (
-    "b",
-    "br",
-    "d",
-    "dr",
-    "f",
-    "g",
-    "gl",
-    "k",
-    "kr",
-    "l",
-    "m",
-    "n",
-    "p",
-    "pl",
-    "r",
-    "s",
-    "st",
-    "t",
-    "tr",
-    "v",
-    "z",
-)
+ONSETS = "b br d dr f g gl k kr l m n p pl r s st t tr v z".split()
 VOWELS = ("a", "e", "i", "o", "u")
 CODAS = ("k", "l", "m", "n", "r", "sh", "th", "x")
 """A value is onset + vowel, onset + vowel, onset + vowel + coda, such as Brunokel."""

@@ -36,9 +36,8 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from data_loaders.lazy import LazyCases
 from data_loaders.longmemeval_mab import context_of, expect_length, read_rows
-from data_loaders.raw import check_text, expect, get, get_text
+from data_loaders.raw import LazyCases, check_text, expect, get, get_text
 from data_loaders.schema import Case, DataError, Gold, Question, Session, Turn
 
 INSTRUCTION = (

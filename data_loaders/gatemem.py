@@ -26,9 +26,18 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
 
-from data_loaders.lazy import LazyCases
 from data_loaders.patterns import official_hit, strict_hit, strict_patterns
-from data_loaders.raw import check_choice, check_text, check_unique, expect, get, get_text, parsed_time, read_lines
+from data_loaders.raw import (
+    LazyCases,
+    check_choice,
+    check_text,
+    check_unique,
+    expect,
+    get,
+    get_text,
+    parsed_time,
+    read_lines,
+)
 from data_loaders.schema import Asker, Case, DataError, Gold, Question, Session, Turn
 
 DOMAINS = ("medical", "office", "education", "household")

@@ -29,8 +29,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from data_loaders.lazy import LazyCases
-from data_loaders.raw import check_unique, expect, get, get_text, line_at, parsed_time, scan_lines
+from data_loaders.raw import LazyCases, check_unique, expect, get, get_text, line_at, parsed_time, scan_lines
 from data_loaders.schema import Case, DataError, Gold, Question, Role, Session, Turn
 
 UNANSWERABLE = "memory-boundary"

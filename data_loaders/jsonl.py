@@ -59,8 +59,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from data_loaders.lazy import LazyCases
-from data_loaders.raw import check_text, check_unique, expect, get, get_text, read_lines
+from data_loaders.raw import LazyCases, check_text, check_unique, expect, get, get_text, read_lines
 from data_loaders.schema import Case, DataError, Gold, Question, Role, Session, Turn
 
 _HISTORY = ("id", "sessions", "questions", "speakers")

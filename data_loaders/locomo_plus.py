@@ -26,8 +26,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from data_loaders import locomo
-from data_loaders.lazy import LazyCases, as_lazy
-from data_loaders.raw import check_choice, expect, get, get_text, read_json
+from data_loaders.raw import LazyCases, as_lazy, check_choice, expect, get, get_text, read_json
 from data_loaders.schema import Case, DataError, Gold, Question, Role, Session, Turn
 
 RELATIONS = ("causal", "state", "goal", "value")

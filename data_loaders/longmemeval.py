@@ -20,8 +20,18 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from data_loaders.lazy import LazyCases
-from data_loaders.raw import MAX_TEXT, check_text, check_unique, expect, get, get_text, parse_json, read_json
+from data_loaders.raw import (
+    MAX_TEXT,
+    LazyCases,
+    check_text,
+    check_unique,
+    expect,
+    get,
+    get_text,
+    parse_json,
+    read_json,
+    readable,
+)
 from data_loaders.schema import Case, DataError, Gold, Question, Role, Session, Turn
 
 CATEGORIES = (
@@ -103,9 +113,6 @@ def parse_category(text: str, where: str) -> str:
     if text not in CATEGORIES:
         raise DataError(f"{where}: expected one of {', '.join(CATEGORIES)}, found {text[:60]!r}")
     return text
-
-
-# --- From a record to a case -----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,9 +222,6 @@ def _gold(record: object, question_id: str, sittings: list[_Sitting], where: str
     return gold, notes
 
 
-# --- The place of each record in the file ----------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class _Place:
     """A record's id and the bytes it takes in the file, `start` to `end` exclusive."""
@@ -275,22 +279,19 @@ def _places(path: Path) -> Iterator[_Place]:
 def _brackets(path: Path) -> Iterator[tuple[int, bytes, bytes]]:
     """Each bracket outside strings as (offset, bytes since the last one, bracket); at the end the remaining bytes with b""."""
     base, buffer = 0, b""
-    try:
-        with path.open("rb") as file:
-            while chunk := file.read(_CHUNK):
-                buffer += chunk
-                position = 0
-                while match := _TO_BRACKET.match(buffer, position):
-                    position = match.end()
-                    yield base + position - 1, match[1], match[2]
-                base, buffer = base + position, buffer[position:]
-                if len(buffer) > _MAX_RUN:
-                    raise DataError(
-                        f"{path.name}: expected texts of at most {MAX_TEXT:,} characters, "
-                        f"found {len(buffer):,} bytes without structure from byte {base}"
-                    )
-    except OSError as error:
-        raise DataError(f"{path}: expected a readable file, found: {error.strerror or error}") from error
+    with readable(path), path.open("rb") as file:
+        while chunk := file.read(_CHUNK):
+            buffer += chunk
+            position = 0
+            while match := _TO_BRACKET.match(buffer, position):
+                position = match.end()
+                yield base + position - 1, match[1], match[2]
+            base, buffer = base + position, buffer[position:]
+            if len(buffer) > _MAX_RUN:
+                raise DataError(
+                    f"{path.name}: expected texts of at most {MAX_TEXT:,} characters, "
+                    f"found {len(buffer):,} bytes without structure from byte {base}"
+                )
     yield base + len(buffer), buffer, b""
 
 
@@ -301,12 +302,9 @@ def _question_id(raw_ids: list[bytes], where: str) -> str:
 
 
 def _read(path: Path, place: _Place) -> bytes:
-    try:
-        with path.open("rb") as file:
-            file.seek(place.start)
-            return file.read(place.end - place.start)
-    except OSError as error:
-        raise DataError(f"{path}: expected a readable file, found: {error.strerror or error}") from error
+    with readable(path), path.open("rb") as file:
+        file.seek(place.start)
+        return file.read(place.end - place.start)
 
 
 def _excerpt(raw: bytes) -> str:

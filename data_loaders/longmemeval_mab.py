@@ -17,9 +17,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from data_loaders.lazy import LazyCases
 from data_loaders.longmemeval import parse_category, parse_time, parse_turn
-from data_loaders.raw import check_text, check_unique, expect, get, python_literal, read_json, read_jsonl
+from data_loaders.raw import LazyCases, check_text, check_unique, expect, get, python_literal, read_json, read_jsonl
 from data_loaders.schema import Case, DataError, Gold, Question, Session, Turn
 
 _TIME_LABEL = "Chat Time: "
@@ -113,9 +112,6 @@ def _case(row: object, case_id: str, where: str) -> Case:
     )
 
 
-# --- The history -----------------------------------------------------------------------------------------------------
-
-
 def _sessions(context: str, where: str) -> tuple[tuple[Session, ...], list[str]]:
     """The sessions of a context that have turns, in order, and a note on each session without turns."""
     parts = expect(python_literal(context, where), list, where)
@@ -140,9 +136,6 @@ def _sessions(context: str, where: str) -> tuple[tuple[Session, ...], list[str]]
         else:
             notes.append(f"session s{number} ({time_text}) has no turns")
     return tuple(sessions), notes
-
-
-# --- Questions and the answer key ------------------------------------------------------------------------------------
 
 
 def _questions(row: object, metadata: object, where: str) -> list[Question]:

@@ -31,8 +31,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from data_loaders.lazy import LazyCases
 from data_loaders.raw import (
+    LazyCases,
     check_choice,
     check_text,
     check_unique,
@@ -182,9 +182,6 @@ def _case(
     return Case(case_id, ("Agent",), sessions, questions, cluster=case_id, notes=notes)
 
 
-# --- A trajectory ----------------------------------------------------------------------------------------------------
-
-
 def _session(number: int, name: str, record: Any, where: str, observations: Observations) -> Session:
     states = get(record, "states", list, where)
     turns = tuple(
@@ -210,9 +207,6 @@ def _optional(record: Any, key: str, where: str) -> str:
     """A text that may be missing or null."""
     value = expect(record, dict, where).get(key)
     return "" if value is None else check_text(value, f"{where}.{key}")
-
-
-# --- Questions and the answer key ------------------------------------------------------------------------------------
 
 
 def _question(asked: _Asked) -> tuple[Question, Gold]:

@@ -17,8 +17,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Literal
 
-from data_loaders.lazy import LazyCases
-from data_loaders.raw import check_text, check_unique, expect, get, get_text, read_jsonl
+from data_loaders.raw import LazyCases, check_text, check_unique, expect, get, get_text, read_jsonl
 from data_loaders.schema import Case, DataError, Gold, Question, Session, Turn
 
 SPEAKERS = ("Speaker 1", "Speaker 2")

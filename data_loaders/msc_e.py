@@ -21,8 +21,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from data_loaders.lazy import LazyCases
-from data_loaders.raw import check_text, check_unique, expect, get, get_text, read_jsonl
+from data_loaders.raw import LazyCases, check_text, check_unique, expect, get, get_text, read_jsonl
 from data_loaders.schema import Case, DataError, Gold, Question, Session, Turn
 
 

@@ -20,8 +20,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
-from data_loaders.lazy import LazyCases
-from data_loaders.raw import check_unique, expect, get, get_text, read_json
+from data_loaders.raw import LazyCases, check_unique, expect, get, get_text, read_json
 from data_loaders.schema import Case, DataError, Gold, Question, Session, Turn
 
 CATEGORIES: Mapping[str, str] = {

@@ -23,8 +23,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from data_loaders.lazy import LazyCases
-from data_loaders.raw import check_text, check_unique, expect, get, get_text, parsed_time, python_literal, read_json
+from data_loaders.raw import (
+    LazyCases,
+    check_text,
+    check_unique,
+    expect,
+    get,
+    get_text,
+    parsed_time,
+    python_literal,
+    read_json,
+)
 from data_loaders.schema import Case, DataError, Gold, Question, Role, Session, Turn
 
 CATEGORIES: Mapping[str, str] = {

@@ -37,8 +37,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from data_loaders.lazy import LazyCases
-from data_loaders.raw import check_choice, check_text, check_unique, expect, get_text, python_literal, read_lines
+from data_loaders.raw import (
+    LazyCases,
+    check_choice,
+    check_text,
+    check_unique,
+    expect,
+    get_text,
+    python_literal,
+    read_bytes,
+    read_lines,
+)
 from data_loaders.schema import Case, DataError, Gold, Question, Role, Session, Turn
 
 CATEGORIES: Mapping[str, str] = {
@@ -108,10 +117,8 @@ def load(
 def read_records(path: Path, columns: Sequence[str] = COLUMNS) -> list[Record]:
     """The records of a question file. Raises DataError if it is no CSV file with these columns, or has no record."""
     try:
-        text = path.read_bytes().decode("utf-8")
+        text = read_bytes(path).decode("utf-8")
         rows = list(csv.reader(io.StringIO(text, newline=""), strict=True))
-    except OSError as error:
-        raise DataError(f"{path}: expected a readable file, found: {error.strerror or error}") from error
     except (UnicodeDecodeError, csv.Error) as error:
         raise DataError(f"{path.name}: expected CSV in UTF-8, found an error: {error}") from error
     header, records = (rows[0], rows[1:]) if rows else ([], [])
@@ -178,9 +185,6 @@ def longest_text(pairs: Sequence[tuple[Sequence[str], int]]) -> str:
     return f"without any memory, always the longest option scores {100 * sum(scores) / len(scores):.1f} %"
 
 
-# --- The history -----------------------------------------------------------------------------------------------------
-
-
 def _histories(path: Path) -> dict[str, list[Any]]:
     """Messages by id of the history. Raises DataError."""
     histories: dict[str, list[Any]] = {}
@@ -225,9 +229,6 @@ def _case(case_id: str, messages: Sequence[Any], where: str, records: Sequence[R
 def _turn(number: int, role: str, text: str) -> Turn:
     speaker = _SPEAKERS[role]
     return Turn(str(number), speaker, text.removeprefix(f"{speaker}: ") if speaker else text, _ROLES[role])
-
-
-# --- Questions and the answer key ------------------------------------------------------------------------------------
 
 
 def _question(record: Record, messages: int, turn_ids: Sequence[int]) -> tuple[Question, Gold]:

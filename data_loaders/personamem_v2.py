@@ -32,16 +32,8 @@ from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
-from data_loaders.lazy import LazyCases
-from data_loaders.personamem import (
-    Persona,
-    Record,
-    longest_text,
-    options_detail,
-    read_records,
-    sessions_of,
-)
-from data_loaders.raw import check_choice, check_text, expect, get, get_text, python_literal, read_json
+from data_loaders.personamem import Persona, Record, longest_text, options_detail, read_records, sessions_of
+from data_loaders.raw import LazyCases, check_choice, check_text, expect, get, get_text, python_literal, read_json
 from data_loaders.schema import Case, DataError, Gold, Question
 
 BENCHMARK = "benchmark/text/benchmark.csv"

@@ -18,8 +18,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from data_loaders.lazy import LazyCases
-from data_loaders.raw import check_text, check_unique, get, get_text, read_jsonl
+from data_loaders.raw import LazyCases, check_text, check_unique, get, get_text, read_jsonl
 from data_loaders.schema import Case, DataError, Gold, Question, Session, Turn
 
 CATEGORIES: Mapping[int | None, str] = {0: "easy", 1: "hard", None: "ungraded"}

@@ -1,17 +1,20 @@
-"""Reading and checking raw JSON: every defect becomes a `DataError` that names file, record and field."""
+"""Reading and checking raw JSON: every defect becomes a `DataError` that names file, record and field.
+
+`LazyCases` are cases that are parsed on access, so that a data set larger than memory can be iterated over and scheduled.
+"""
 
 from __future__ import annotations
 
 import ast
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar, get_args, overload
 
-from data_loaders.schema import DataError
+from data_loaders.schema import Case, DataError
 
 MAX_TEXT = 1_000_000
 """Maximum number of characters of a text. A longer one comes from a damaged file, for example one with a missing quote."""
@@ -21,7 +24,7 @@ T = TypeVar("T")
 
 def read_json(path: Path) -> Any:
     """The parsed content of a JSON file. Raises DataError if the file is not one strict JSON document in UTF-8."""
-    return parse_json(_read_bytes(path), path.name)
+    return parse_json(read_bytes(path), path.name)
 
 
 def read_jsonl(path: Path) -> list[Any]:
@@ -34,7 +37,7 @@ def read_lines(path: Path) -> list[tuple[str, Any]]:
 
     Raises DataError that names the line.
     """
-    return parse_lines(_read_bytes(path), path.name)
+    return parse_lines(read_bytes(path), path.name)
 
 
 def parse_lines(data: bytes, name: str) -> list[tuple[str, Any]]:
@@ -49,26 +52,20 @@ def scan_lines(path: Path) -> Iterator[tuple[str, int, Any]]:
 
     `line_at` parses a single line again, so that a file larger than memory can be indexed. Raises DataError as `read_lines` does.
     """
-    try:
-        with path.open("rb") as file:
-            at = 0
-            for number, line in enumerate(file, 1):
-                if line.strip():
-                    place = f"{path.name}: line {number}"
-                    yield place, at, parse_json(line, place)
-                at += len(line)
-    except OSError as error:
-        raise DataError(f"{path}: expected a readable file, found: {error.strerror or error}") from error
+    with readable(path), path.open("rb") as file:
+        at = 0
+        for number, line in enumerate(file, 1):
+            if line.strip():
+                place = f"{path.name}: line {number}"
+                yield place, at, parse_json(line, place)
+            at += len(line)
 
 
 def line_at(path: Path, position: int, where: str) -> Any:
     """The parsed value of the line that begins at a position given by `scan_lines`. Raises DataError."""
-    try:
-        with path.open("rb") as file:
-            file.seek(position)
-            return parse_json(file.readline(), where)
-    except OSError as error:
-        raise DataError(f"{path}: expected a readable file, found: {error.strerror or error}") from error
+    with readable(path), path.open("rb") as file:
+        file.seek(position)
+        return parse_json(file.readline(), where)
 
 
 def parse_json(data: bytes, where: str) -> Any:
@@ -172,9 +169,17 @@ def check_unique(ids: Iterable[str], where: str) -> None:
         seen.add(name)
 
 
-def _read_bytes(path: Path) -> bytes:
-    try:
+def read_bytes(path: Path) -> bytes:
+    """The content of a file. Raises DataError if it cannot be read."""
+    with readable(path):
         return path.read_bytes()
+
+
+@contextmanager
+def readable(path: Path) -> Iterator[None]:
+    """Raise a DataError where the block cannot read the file."""
+    try:
+        yield
     except OSError as error:
         raise DataError(f"{path}: expected a readable file, found: {error.strerror or error}") from error
 
@@ -198,3 +203,66 @@ def _names(types: tuple[type, ...]) -> str:
 def _type_and_value(value: object) -> str:
     text = repr(value)
     return f"{_names((type(value),))} {text if len(text) <= 60 else text[:57] + '...'}"
+
+
+class LazyCases(Sequence[Case]):
+    """A sequence of cases whose ids and sizes are known at once and whose contents are parsed on access.
+
+    Parsed cases are not cached: accessing a case twice parses it twice. A slice is lazy too.
+    """
+
+    ids: tuple[str, ...]
+    sizes: tuple[int, ...]
+    """Approximate size of each case, in bytes or turns, comparable within one data set; the longest case is scheduled first."""
+
+    def __init__(self, ids: Sequence[str], sizes: Sequence[int], parse: Callable[[int], Case]) -> None:
+        """`parse(i)` returns the case `ids[i]`.
+
+        Raises DataError for an id that occurs twice, ValueError for unequal lengths.
+        """
+        if len(ids) != len(sizes):
+            raise ValueError(f"{len(ids)} ids but {len(sizes)} sizes")
+        check_unique(ids, "case ids")
+        self.ids = tuple(ids)
+        self.sizes = tuple(sizes)
+        self._parse = parse
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @overload
+    def __getitem__(self, index: int) -> Case: ...
+    @overload
+    def __getitem__(self, index: slice) -> LazyCases: ...
+    def __getitem__(self, index: int | slice) -> Case | LazyCases:
+        if isinstance(index, slice):
+            return self.select(range(len(self))[index])
+        return self._parse(range(len(self))[index])
+
+    def __iter__(self) -> Iterator[Case]:
+        # Replaces Sequence's own, which takes an IndexError raised inside `parse` for the end of the data.
+        return (self._parse(index) for index in range(len(self)))
+
+    def mapped(self, change: Callable[[Case], Case]) -> LazyCases:
+        """All cases, each changed on access."""
+        return LazyCases(self.ids, self.sizes, lambda index: change(self[index]))
+
+    def select(self, indices: Sequence[int]) -> LazyCases:
+        """The cases at these positions, in this order, still unparsed."""
+        kept = tuple(range(len(self))[index] for index in indices)
+        return LazyCases(
+            [self.ids[index] for index in kept],
+            [self.sizes[index] for index in kept],
+            lambda position: self._parse(kept[position]),
+        )
+
+
+def as_lazy(cases: Sequence[Case]) -> LazyCases:
+    """The same cases as `LazyCases`; for another kind of sequence, sizes are numbers of turns."""
+    if isinstance(cases, LazyCases):
+        return cases
+    return LazyCases(
+        [case.id for case in cases],
+        [sum(len(session.turns) for session in case.sessions) for case in cases],
+        cases.__getitem__,
+    )

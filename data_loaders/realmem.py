@@ -20,8 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from data_loaders.lazy import LazyCases
-from data_loaders.raw import check_text, check_unique, get, get_text, parsed_time, read_json
+from data_loaders.raw import LazyCases, check_text, check_unique, get, get_text, parsed_time, read_json
 from data_loaders.schema import Case, DataError, Gold, Question, Role, Session, Turn
 
 CATEGORIES: Mapping[str, str] = {

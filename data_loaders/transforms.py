@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 
-from data_loaders.lazy import LazyCases, as_lazy
+from data_loaders.raw import LazyCases, as_lazy
 from data_loaders.schema import Case, Gold, Question, Session, Turn
 
 
@@ -199,23 +199,6 @@ def permute(
     )
 
 
-def permute_all(
-    cases: Sequence[Case],
-    *,
-    share: float = 0.30,
-    seed: int = 0,
-    across_questions: bool = True,
-    exchanges: bool = False,
-) -> LazyCases:
-    """All cases, each permuted by `permute` on access."""
-    lazy = as_lazy(cases)
-
-    def parse(index: int) -> Case:
-        return permute(lazy[index], share=share, seed=seed, across_questions=across_questions, exchanges=exchanges)
-
-    return LazyCases(lazy.ids, lazy.sizes, parse)
-
-
 def shuffle_sessions(case: Case, *, seed: int = 0) -> Case:
     """The case with its sessions in a random order; each keeps its date, so that every answer stays right.
 
@@ -233,12 +216,6 @@ def shuffle_sessions(case: Case, *, seed: int = 0) -> Case:
         moved |= dict(zip(last, [turn.id for session in span for turn in session.turns][-1:], strict=True))
     questions = tuple((_asked_after(question, moved), gold) for question, gold in case.questions)
     return replace(case, sessions=tuple(shuffled), questions=questions)
-
-
-def shuffle_sessions_all(cases: Sequence[Case], *, seed: int = 0) -> LazyCases:
-    """All cases, each shuffled by `shuffle_sessions` on access."""
-    lazy = as_lazy(cases)
-    return LazyCases(lazy.ids, lazy.sizes, lambda index: shuffle_sessions(lazy[index], seed=seed))
 
 
 def _between_questions(case: Case) -> list[list[Session]]:

@@ -142,9 +142,6 @@ def children() -> list[int]:
     return found
 
 
-# --- namespaces -----------------------------------------------------------------------------------------------------------
-
-
 def check(result: int, what: str) -> None:
     if result != 0:
         number = ctypes.get_errno()

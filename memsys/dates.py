@@ -120,14 +120,6 @@ def _full(match: re.Match[str], said: date) -> date:
     return date(int(match["y"]), _month(match["m"]), int(match["d"]))
 
 
-def _numeric(match: re.Match[str], said: date) -> date:
-    return date(int(match[1]), int(match[2]), int(match[3]))
-
-
-def _month_year(match: re.Match[str], said: date) -> str:
-    return f"{MONTHS[_month(match['m']) - 1]} {match['y']}"
-
-
 def _day_month(match: re.Match[str], said: date) -> date:
     day, month = int(match["d"]), _month(match["m"])
     return date(_nearest_year(month, said), month, day)
@@ -205,10 +197,6 @@ def _period(match: re.Match[str], said: date) -> date | str:
     return f"the {unit.capitalize()} {'after' if forward else 'before'} {written(said)}"
 
 
-def _year(match: re.Match[str], said: date) -> str:
-    return match["y"]
-
-
 def _of_month(day: date) -> str:
     return f"{MONTHS[day.month - 1]} {day.year}"
 
@@ -237,8 +225,8 @@ _PATTERNS: tuple[tuple[str, bool, Rule], ...] = (
     ),
     (rf"{_D}(?: of)? {_M},? {_Y}", False, _full),
     (rf"{_M} {_D},? {_Y}", False, _full),
-    (r"((?:19|20)\d\d)[-/](\d\d)[-/](\d\d)", False, _numeric),
-    (rf"{_M},? {_Y}", False, _month_year),
+    (r"((?:19|20)\d\d)[-/](\d\d)[-/](\d\d)", False, lambda match, said: date(*map(int, match.groups()))),
+    (rf"{_M},? {_Y}", False, lambda match, said: f"{MONTHS[_month(match['m']) - 1]} {match['y']}"),
     (rf"{_M} {_D}", True, _day_month),
     (rf"{_D}(?: of)? {_M}", True, _day_month),
     (
@@ -252,7 +240,7 @@ _PATTERNS: tuple[tuple[str, bool, Rule], ...] = (
     (rf"(?P<which>{_WHICH}|on|by|until) (?P<unit>{_DAY_NAMES})", True, _period),
     (rf"(?P<which>{_WHICH}) (?P<unit>weekend|week|month|year|summer|winter|spring|fall|autumn)", True, _period),
     (rf"(?P<w>in|since|last|next|this|during|of|early|late|mid|by|until) {_M}", True, _bare_month),
-    (_Y, False, _year),
+    (_Y, False, lambda match, said: match["y"]),
 )
 _RULES: tuple[tuple[re.Pattern[str], bool, Rule], ...] = tuple(
     (re.compile(rf"(?<![\w-])(?:{text})(?!\w)", re.IGNORECASE), relative, rule) for text, relative, rule in _PATTERNS

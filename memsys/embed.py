@@ -1,6 +1,6 @@
-"""Embedders: the protocol, an offline embedder based on feature hashing, and an embedder for tests.
+"""Embedders: the protocol, and an offline embedder based on feature hashing.
 
-The embedder for OpenAI-compatible servers is in `memsys.llm.client`, the embedder for sentence-transformers in `memsys.local_embedder`.
+The embedder for OpenAI-compatible servers is in `memsys.llm.client`, the embedder for sentence-transformers in `memsys.llm.client`.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import itertools
 import re
 import time
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Protocol
 
@@ -83,26 +83,3 @@ def _hashed(text: str, dimension: int) -> np.ndarray:
     unit = normalised(vector)
     unit.flags.writeable = False
     return unit
-
-
-class TableEmbedder:
-    """Looks vectors up in a table, for tests. Texts that are not in the table go to the embedder `other`.
-
-    Raises:
-        KeyError: on `embed`, for a text that is not in the table when there is no `other`.
-    """
-
-    def __init__(self, table: Mapping[str, Sequence[float]], other: Embedder | None = None) -> None:
-        self._table = {text: normalised(np.asarray(vector, dtype=np.float32)) for text, vector in table.items()}
-        self._other = other
-
-    def embed(self, texts: Sequence[str], *, query: bool = False) -> np.ndarray:
-        """Unit vectors, float32 [n, d]."""
-        rows = [self._vector(text, query) for text in texts]
-        return np.stack(rows) if rows else np.empty((0, len(next(iter(self._table.values()), ()))), dtype=np.float32)
-
-    def _vector(self, text: str, query: bool) -> np.ndarray:
-        if text not in self._table and self._other is not None:
-            vector: np.ndarray = self._other.embed([text], query=query)[0]
-            return vector
-        return self._table[text]

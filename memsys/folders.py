@@ -19,22 +19,7 @@ from typing import IO
 
 HELD = ".held"
 """The file whose lock shows that a folder's process is running. The system releases the lock however the process ends."""
-NETWORK = {
-    "nfs",
-    "nfs4",
-    "cifs",
-    "smb3",
-    "smbfs",
-    "ncpfs",
-    "afs",
-    "ceph",
-    "glusterfs",
-    "lustre",
-    "beegfs",
-    "gpfs",
-    "9p",
-    "fuse.sshfs",
-}
+NETWORK = frozenset("nfs nfs4 cifs smb3 smbfs ncpfs afs ceph glusterfs lustre beegfs gpfs 9p fuse.sshfs".split())
 """Types of file systems that several machines may share."""
 
 

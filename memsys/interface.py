@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from data_loaders.schema import Question, Turn, Unit
+from data_loaders.schema import Question, Role, Turn, Unit
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,3 +212,13 @@ def unit_item(unit: Unit, score: float = 0.0, *, kind: str = "leaf") -> Item:
 def union(sources: Iterable[Iterable[str]]) -> tuple[str, ...]:
     """The union of several lists of turn ids: each id once, in order of first occurrence."""
     return tuple(dict.fromkeys(turn_id for turn_ids in sources for turn_id in turn_ids))
+
+
+SIDES: Mapping[str, tuple[Role, ...]] = {"both": ("user", "assistant"), "user": ("user",)}
+"""For each value of the setting `views`, the sides that are the user in turn."""
+
+
+def shares(k: int, count: int) -> list[int]:
+    """`k` divided into `count` (at least 1) parts that differ by at most 1, the larger parts first."""
+    share, rest = divmod(k, count)
+    return [share + (place < rest) for place in range(count)]

@@ -93,7 +93,7 @@ MEMSYS = [module for module in MODULES if module.parts[0] == "memsys"]
 METHODS = [
     module
     for module in MEMSYS
-    if module.parts[1] not in {"llm", "embed", "local_embedder", "processes", "confine", "products", "services"}
+    if module.parts[1] not in {"llm", "embed", "processes", "confine", "products", "services"}
 ]
 """What memories are made of: no model, no embedder, no process of a released product, no client of a service."""
 ENTRY_POINTS = [module for module in MODULES if module.parts[0] == "scripts" and len(module.parts) == 2]

@@ -7,17 +7,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from scripted import ScriptedLLM
 
 from data_loaders.schema import Turn, Unit
 from eval.report.points import projected
 from memsys.embed import HashingEmbedder
 from memsys.lean import umap
-from memsys.llm.scripted import ScriptedLLM
 from memsys.prompts import Prompts
 from memsys.settings import with_settings
-from memsys.systems.raptor import Raptor
-from memsys.systems.raptor.clustering import Clustering, clusters
-from memsys.systems.raptor.clustering import _reduced as reduced_to
+from memsys.systems.raptor import Clustering, Raptor, clusters
+from memsys.systems.raptor import _reduced as reduced_to
 from memsys.vectors import normalised
 
 WORDS = "garden beans soil rake seed harbour boat sail rope tide oven bread flour yeast crust".split()

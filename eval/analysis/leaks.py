@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from data_loaders.lazy import as_lazy
+from data_loaders.raw import as_lazy
 from data_loaders.schema import Case, Gold, Question, Unit
 from eval.files.run_folder import RunFolder, read_predictions
 from eval.files.store import RunError

@@ -26,7 +26,7 @@ from typing import Any, Literal
 from data_loaders.schema import Gold, Question
 from eval.files.records import Prediction, Score
 from eval.metrics.labels import stated
-from memsys.llm.parsing import read_json
+from memsys.llm.ask import read_json
 
 Reading = Literal["official", "corrected"]
 Order = Literal["tau_norm", "final", "f1"]

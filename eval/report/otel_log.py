@@ -35,7 +35,7 @@ MISSING = "logger=otel needs OpenTelemetry: pip install 'memsys-bench[otel]'"
 
 
 class OtelSpans:
-    """A recorder of `memsys.llm.spans` that creates OpenTelemetry spans.
+    """A recorder of `memsys.llm.meter` that creates OpenTelemetry spans.
 
     Args:
         provider: an OpenTelemetry `TracerProvider`.

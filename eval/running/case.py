@@ -24,7 +24,7 @@ from eval.running.failures import described, raise_if_stopped, stops
 from eval.running.question import AnswerPools, Reading, ask_all
 from eval.running.run import OnProgress, Progress, Run, build_memory, ignore_progress, needs
 from memsys.interface import MemorySystem
-from memsys.llm import spans
+from memsys.llm import meter
 from memsys.llm.limits import urgent
 from memsys.settings import setting, tuned
 from memsys.tokens import count_tokens
@@ -221,7 +221,7 @@ class CaseRun:
 
     def _close(self, memory: MemorySystem) -> None:
         try:
-            with spans.operation("close", self.logs[0].store):
+            with meter.operation("close", self.logs[0].store):
                 memory.close()
         except Exception as error:
             if stops(error):
@@ -232,8 +232,8 @@ class CaseRun:
     def _write(self, memory: MemorySystem, unit: Unit, position: int) -> None:
         following = self.units[position + 1] if position + 1 < len(self.units) else None
         with urgent(self.cell.remaining), metered_step(self.logs, "write", unit.id, lambda: memory.held) as ledger:
-            if spans.recorder is not None:
-                spans.recorder.records([(unit.id, unit.text)])
+            if meter.recorder is not None:
+                meter.recorder.records([(unit.id, unit.text)])
             memory.write(unit)
             if following is None or following.session_id != unit.session_id:
                 memory.end_session(unit.session_id)

@@ -33,7 +33,7 @@ from eval.running.failures import described, raise_if_stopped, stops
 from eval.running.run import OnAnswer, Run, ignore_answer
 from memsys.interface import Item, MemorySystem, NodeView
 from memsys.jsons import encoded
-from memsys.llm import spans, stopping
+from memsys.llm import meter, stopping
 from memsys.llm.meter import Ledger, metering
 from memsys.llm.secrets import redact
 
@@ -76,7 +76,7 @@ class CaseLog:
 
     @property
     def store(self) -> str:
-        """A tracer's name for the memory of this case (`memsys.llm.spans`)."""
+        """A tracer's name for the memory of this case (`memsys.llm.meter`)."""
         return f"{self.run.folder.name}/{self.case_id}"
 
     def recalled(self, items: Sequence[Item]) -> Recalled:
@@ -217,7 +217,7 @@ def metered_step(logs: Sequence[CaseLog], phase: str, subject: str, held: Callab
     """
     stopping.check()
     started = time.thread_time()
-    with metering() as ledger, spans.operation(phase, logs[0].store, subject):
+    with metering() as ledger, meter.operation(phase, logs[0].store, subject):
         try:
             yield ledger
         finally:

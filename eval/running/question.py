@@ -20,7 +20,7 @@ from eval.running.pool import UrgentPool
 from eval.running.reader import Rendered, render
 from eval.running.run import OnAnswer, OnProgress, Progress, Run, ignore_answer, needs
 from memsys.interface import Item, MemorySystem, Recall, unit_item
-from memsys.llm import spans
+from memsys.llm import meter
 from memsys.llm.futures import waiting
 from memsys.llm.limits import urgent
 from memsys.llm.meter import Ledger, metering
@@ -106,10 +106,10 @@ class _Answer:
                     raise ValueError(f"{self.reading.run.name} recalled an item whose score is no finite number")
                 if self.reading.raw:
                     recall = replace(recall, items=(*recall.items, *map(unit_item, self.reading.raw)))
-                if spans.recorder is not None:
-                    spans.recorder.query(question.text)
-                    spans.recorder.records([(item.id, item.text) for item in recall.items])
-                self.place = spans.place()
+                if meter.recorder is not None:
+                    meter.recorder.query(question.text)
+                    meter.recorder.records([(item.id, item.text) for item in recall.items])
+                self.place = meter.place()
             self.recalled = self.reading.log.recalled(recall.items)
             if recall.aborted or recall.answer is not None:
                 self.save("aborted" if recall.aborted else "answered", recall.answer or "", recall.aborted)
@@ -142,7 +142,7 @@ class _Answer:
             slots.acquire()
         self.saved.add_done_callback(lambda _: slots.release())
         try:
-            with urgent(ANSWERING), spans.under(self.place), metering() as ledger:
+            with urgent(ANSWERING), meter.under(self.place), metering() as ledger:
                 call = self.reading.run.services.reader.submit(rendered.request)
         except BaseException as error:  # re-raised; only releases the answer slot
             self.saved.set_exception(error)

@@ -17,7 +17,7 @@ from eval.files.run_folder import RunFolder, RunRecord
 from eval.running.reader import Reader
 from memsys.embed import Embedder
 from memsys.interface import MemorySystem
-from memsys.llm.limits import Gauge
+from memsys.llm.limits import CallQueue
 from memsys.llm.protocol import LLM
 from memsys.prompts import Prompts
 
@@ -46,12 +46,12 @@ class Services:
     probe: LLM
     embedder: Embedder
     prompts: Prompts
-    gauges: Mapping[str, Gauge] = field(default_factory=dict)
+    gauges: Mapping[str, CallQueue] = field(default_factory=dict)
     """Load gauges of the endpoints by role (`memory`, `probe`, `reader`); a role without an endpoint has none."""
     gateway: Gateway | None = None
     """The gateway for programs outside this process; None if the memory is not such a program."""
 
-    def gauge_of(self, services: Collection[str]) -> Gauge | None:
+    def gauge_of(self, services: Collection[str]) -> CallQueue | None:
         """The gauge of the endpoint that a cell uses: the memory's, or the reader's if building makes no call."""
         role = "memory" if "llm" in services else "probe" if "probe" in services else "reader"
         return self.gauges.get(role)

@@ -12,8 +12,7 @@ from typing import Any, Literal
 import numpy as np
 
 from eval.structure.tree import Tree, ancestors, depths
-from memsys.llm.ask import ask_all
-from memsys.llm.parsing import ParseFailure
+from memsys.llm.ask import ParseFailure, ask_all
 from memsys.llm.protocol import LLM
 from memsys.prompts import Option, Prompts
 

@@ -1,8 +1,11 @@
-"""Models behind an OpenAI-compatible endpoint: `Client` for chat, `HttpEmbedder` for vectors; they may share an `Endpoint`."""
+"""Models behind an OpenAI-compatible endpoint: `Client` for chat, `HttpEmbedder` for vectors; they may share an `Endpoint`. And
+`LocalEmbedder`, for embedding models that run on this machine with sentence-transformers (extra `embeddings`).
+"""
 
 from __future__ import annotations
 
 import hashlib
+import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, as_completed
 from dataclasses import dataclass, replace
@@ -15,7 +18,6 @@ from memsys.jsons import canonical, encoded
 from memsys.llm import meter
 from memsys.llm.endpoint import Endpoint
 from memsys.llm.futures import keeping, release
-from memsys.llm.keys import request_key
 from memsys.llm.pricing import ModelSettings
 from memsys.llm.protocol import Completion, ModelError, Request
 from memsys.llm.replies import LEAST_SHARE, LONG_PROMPT, Usage, check_window, completion_of, usage_of
@@ -23,6 +25,25 @@ from memsys.llm.secrets import redact
 from memsys.llm.server import Sent, Server
 from memsys.tokens import count_tokens, truncate
 from memsys.vectors import normalised
+
+
+def request_key(settings: ModelSettings, endpoint: str, request: Request) -> bytes:
+    """The sha256 of everything that can change the completion: 32 bytes."""
+    parts = {
+        "model": settings.model,
+        "endpoint": endpoint,
+        "reasoning_effort": settings.reasoning_effort,
+        "extra_body": dict(settings.extra_body),
+        "json_output": settings.json_output,
+        "temperature": request.temperature if settings.send_temperature else None,
+        "messages": request.messages,
+        "max_tokens": settings.output_limit(request.max_tokens),
+        "schema": request.schema,
+        "logprobs": request.logprobs,
+        "sample": request.sample,
+        "retry": request.retry,
+    }
+    return hashlib.sha256(canonical(parts)).digest()
 
 
 def chat_body(settings: ModelSettings, request: Request) -> dict[str, Any]:
@@ -230,3 +251,34 @@ def _shares(batch: Sequence[str], total: int | None, encoding: str) -> list[int]
     if total is not None and counts:
         counts[-1] += total - sum(counts)
     return counts
+
+
+class LocalEmbedder:
+    """An embedding model run with sentence-transformers.
+
+    Args:
+        model: the name of a sentence-transformers model, or a folder that holds one.
+
+    Raises:
+        ImportError: sentence-transformers is not installed; the message names the command that installs it.
+    """
+
+    def __init__(self, model: str) -> None:
+        try:
+            from sentence_transformers import SentenceTransformer
+        except ImportError as error:
+            raise ImportError(
+                "this embedder needs sentence-transformers: pip install 'memsys-bench[embeddings]'"
+            ) from error
+        self._model = SentenceTransformer(model)
+
+    def fetch(
+        self, texts: Sequence[str], *, query: bool = False, keep: Keep = lambda start, outcomes: None
+    ) -> list[Embedded]:
+        """The unit vector of each text with its number of tokens and its share of the seconds."""
+        started = time.perf_counter()
+        vectors = np.asarray(self._model.encode(list(texts), normalize_embeddings=True), dtype=np.float32)
+        seconds = (time.perf_counter() - started) / max(1, len(texts))
+        embedded = [Embedded(vector, count_tokens(text), seconds) for vector, text in zip(vectors, texts, strict=True)]
+        keep(0, embedded)
+        return embedded

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import atexit
 import random
+import sys
 import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
@@ -16,22 +17,18 @@ from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
-from urllib.parse import urljoin
+from urllib.parse import urljoin, urlsplit
 
 from memsys.llm import network, stopping
 from memsys.llm.futures import Reply, Waited, settle
-from memsys.llm.limits import BUILDS, CallQueue, urgency
-from memsys.llm.outage import Unreachable, until_back
+from memsys.llm.limits import BUILDS, CallQueue, estimated_tokens, urgency
 from memsys.llm.outcome import Outcome, check_base_url, key_for, located, note_unencrypted, origin, outcome_of
 from memsys.llm.pricing import ModelSettings, Purse
 from memsys.llm.protocol import EndOfRun, ModelError
-from memsys.llm.rates import estimated_tokens
 from memsys.llm.replies import usage_of
 from memsys.llm.secrets import redact
-from memsys.llm.server import Parse, Price, Result, Sent
-from memsys.llm.traffic import Traffic
-from memsys.llm.transport import LeanTransport, Transport, Unconnected, event_loop
-from memsys.llm.unpacking import TooLarge
+from memsys.llm.server import Parse, Price, Result, Sent, Traffic
+from memsys.llm.transport import LeanTransport, TooLarge, Unconnected, event_loop
 
 REDIRECTS = 3
 """Maximum number of redirects of a call; all must stay on the server of the base URL."""
@@ -94,7 +91,7 @@ class Endpoint:
         self.limits, self.purse = limits, purse or Purse()
         self._jitter = random.Random(base_url)
         self._lock = threading.Lock()
-        self._transport: Transport | None = None
+        self._transport: LeanTransport | None = None
         self.places = CallQueue(limits.in_flight)
         self.latency: float | None = None
         """Seconds of a short request, measured before the run; None when none was sent."""
@@ -240,7 +237,7 @@ class Endpoint:
                 self._transport = self._new_transport(key)
                 atexit.register(self.close)
 
-    def _new_transport(self, key: str) -> Transport:
+    def _new_transport(self, key: str) -> LeanTransport:
         limits = self.limits
         return LeanTransport(self.base_url, key or "none", limits.in_flight, limits.timeout, limits.most_bytes)
 
@@ -456,3 +453,49 @@ class Endpoint:
 
 def _cancelled() -> ModelError:
     return stopping.Stopped("stopped before the reply came") if stopping.requested() else ModelError("cancelled")
+
+
+FIRST_PAUSE, LONGEST_PAUSE = 2.0, 30.0
+"""Seconds between two probes: the first pause, which doubles each time, and the longest."""
+CONNECTING = 5.0
+"""Time limit of a probe in seconds."""
+
+
+class Unreachable(EndOfRun):
+    """The server does not accept connections, and the run no longer waits for it."""
+
+
+async def until_back(url: str, why: str, patience: float) -> None:
+    """Wait until the server of a URL accepts connections again. Prints to standard error when the pause begins and ends.
+
+    Raises:
+        Unreachable: the server did not accept connections within `patience` seconds.
+    """
+    started, pause = time.monotonic(), FIRST_PAUSE
+    _print(f"paused since {time.strftime('%H:%M:%S')}: {why}; waiting for the server, for up to {patience:g} s")
+    while (left := patience - (time.monotonic() - started)) > 0:
+        await asyncio.sleep(min(pause, left))
+        if await accepts(url):
+            _print(
+                f"resumed after {time.monotonic() - started:.0f} s: {urlsplit(url).netloc} accepts connections again"
+            )
+            return
+        pause = min(LONGEST_PAUSE, 2 * pause)
+    raise Unreachable(f"{why}; waited {patience:g} s for the server; start it and run the same command again to resume")
+
+
+async def accepts(url: str) -> bool:
+    """Whether the server of a URL accepts a connection. Sends nothing."""
+    parts = urlsplit(url)
+    port = parts.port or (443 if parts.scheme == "https" else 80)
+    try:
+        async with asyncio.timeout(CONNECTING):
+            _, writer = await asyncio.open_connection(parts.hostname, port)
+    except OSError:  # a TimeoutError is one
+        return False
+    writer.close()
+    return True
+
+
+def _print(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)

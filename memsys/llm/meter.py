@@ -3,6 +3,9 @@
 `metering()` opens a ledger for the current context; `Metered` (a wrapper around a model) and the embedders write into it. The ledger
 is looked up in the caller's thread at `submit`, so an answer that arrives in the event loop's thread is still charged to the step
 that made the call.
+
+A tracer, such as that of `eval.report.otel_log`, is told of memory operations and model calls as well; without a tracer nothing happens.
+No tracer is imported here, because the modules that memories and the run loop import are part of a run's identity.
 """
 
 from __future__ import annotations
@@ -11,15 +14,65 @@ import itertools
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import CancelledError, Future
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from typing import Any, Protocol
 
-from memsys.llm import spans
 from memsys.llm.futures import Awaited, settle
 from memsys.llm.protocol import LLM, Completion, Request
+
+
+class Recorder(Protocol):
+    """The interface of a tracer."""
+
+    def operation(self, phase: str, store: str, subject: str) -> AbstractContextManager[None]:
+        """A step of a memory: `write` of a unit, `consolidate`, `read` for a question, or `close`; other phases are ignored."""
+
+    def query(self, text: str) -> None:
+        """The query of the current operation."""
+
+    def records(self, records: Sequence[tuple[str, str]]) -> None:
+        """Ids and texts of the records that the current operation stores or recalls."""
+
+    def chat(self, model: str, request: Request) -> Callable[[Completion | BaseException], None]:
+        """Note that a call of a model begins in the current operation; the returned function is called with its outcome."""
+
+    def embedding(self, model: str) -> AbstractContextManager[Callable[[int], None]]:
+        """Trace the block as a call of an embedder; yields a function that takes its tokens."""
+
+    def place(self) -> Any:
+        """The current operation, for `under`."""
+
+    def under(self, place: Any) -> AbstractContextManager[None]:
+        """Calls inside the block belong to an operation that may have ended."""
+
+
+recorder: Recorder | None = None
+"""The tracer of this process; None for none."""
+
+
+def record_to(tracer: Recorder | None) -> None:
+    """From now on, report everything to this tracer; None for none."""
+    global recorder
+    recorder = tracer
+
+
+def operation(phase: str, store: str, subject: str = "") -> AbstractContextManager[None]:
+    """Trace the block as a step of a memory (`Recorder.operation`)."""
+    return nullcontext() if recorder is None else recorder.operation(phase, store, subject)
+
+
+def place() -> Any:
+    """The current operation, for `under`; None without a tracer."""
+    return None if recorder is None else recorder.place()
+
+
+def under(place: Any) -> AbstractContextManager[None]:
+    """Calls inside the block belong to an operation that may have ended."""
+    return nullcontext() if recorder is None or place is None else recorder.under(place)
 
 
 @dataclass
@@ -178,7 +231,9 @@ def service_time() -> Iterator[None]:
 
 def embedding(model: str) -> AbstractContextManager[Callable[[int], None]]:
     """Trace the block as a call of an embedder; yields a function that takes its tokens. A call without a ledger is not traced."""
-    return nullcontext(lambda tokens: None) if _ledger.get() is None else spans.embedding(model)
+    if recorder is None or _ledger.get() is None:
+        return nullcontext(lambda tokens: None)
+    return recorder.embedding(model)
 
 
 class Metered:
@@ -186,7 +241,7 @@ class Metered:
 
     Args:
         role: also count the calls separately under this name, because the role may have another model than the step; empty: do not.
-        model: its name, for a tracer (`memsys.llm.spans`).
+        model: its name, for a tracer (`Recorder`).
     """
 
     def __init__(self, inner: LLM, role: str = "", model: str = "") -> None:
@@ -212,7 +267,7 @@ class Metered:
         group = _group.get()
         number = next(_numbers) if group is None else group
         ledger.add_call(request.purpose, self._role)
-        traced = None if spans.recorder is None else spans.recorder.chat(self._model, request)
+        traced = None if recorder is None else recorder.chat(self._model, request)
         try:
             with service_time():
                 inner = self._inner.submit(request)

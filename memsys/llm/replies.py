@@ -57,9 +57,6 @@ _FILTERS = frozenset({"content_filter", "safety", "refusal", "recitation", "proh
 _THOUGHT_FIELDS = ("reasoning_content", "reasoning", "thinking")
 
 
-# --- reasoning ------------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class Spoken:
     """A model's text, separated into answer and reasoning."""
@@ -173,9 +170,6 @@ def _stopped(reason: str, spoken: Spoken, *, calling: bool = False) -> Stopped:
     if reason in _LIMITS or spoken.thinking:
         return "cut in thought"
     return "tool call only" if calling or spoken.calling else "empty"
-
-
-# --- the raw reply --------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,8 +300,6 @@ def _logprobs(choice: Mapping[str, Any], spoken: Spoken) -> tuple[float, ...] | 
         tokens = tokens[kept:]
     return tuple(float(token["logprob"]) for token in tokens)
 
-
-# --- context windows ------------------------------------------------------------------------------------------------
 
 _OVERFLOW = re.compile(
     r"context_length_exceeded|exceed_context_size|maximum context length|maximum model length|too long to fit into the model"

@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import Any, Protocol
+from typing import Any
 from weakref import WeakSet
 
 from memsys.llm.protocol import EndOfRun
@@ -44,30 +44,12 @@ class Interrupt(KeyboardInterrupt):
     """
 
 
-class Sender(Protocol):
-    """Something that sends calls."""
-
-    def refuse(self) -> None:
-        """Fail the calls that were not sent yet."""
-
-    def finish(self, seconds: float) -> int:
-        """Wait up to `seconds` for the calls in flight, then cancel the rest and return their number."""
-
-
-class Keeper(Protocol):
-    """Something that writes answers to disk."""
-
-    def flush(self, seconds: float) -> None:
-        """Wait up to `seconds` until all answers that have arrived are written."""
-
-    def close(self) -> None:
-        """Write all answers that have arrived, and close the file. A second call does nothing."""
-
-
 senders: WeakSet[Any] = WeakSet()
-"""The `Sender`s of this process."""
+"""What sends calls in this process: `refuse()` fails those that were not sent yet, and `finish(seconds)` waits that long for those in
+flight, cancels the rest and returns their number."""
 keepers: WeakSet[Any] = WeakSet()
-"""The `Keeper`s of this process."""
+"""What writes answers to disk in this process: `flush(seconds)` waits that long until all that have arrived are written; `close()` writes
+them and closes the file, and does nothing the second time."""
 
 
 class _Stop:

@@ -1,6 +1,6 @@
 """The event loop that sends all requests, and the HTTP transport that sends a request: aiohttp with one connection pool.
 
-It follows no redirect, and stops reading a reply that exceeds the size limit.
+It follows no redirect, decompresses a reply while it is received, and stops reading one that exceeds the size limit.
 """
 
 from __future__ import annotations
@@ -12,15 +12,84 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 from urllib.parse import urlsplit
 
 from memsys.jsons import encoded
 from memsys.llm import network
-from memsys.llm.unpacking import ACCEPTED, Body
 
 if TYPE_CHECKING:
     import aiohttp
+
+
+import zlib
+
+ACCEPTED = "gzip, deflate"
+"""The Accept-Encoding header; replies in other encodings are rejected."""
+
+
+class TooLarge(Exception):
+    """A reply has more decompressed bytes than allowed."""
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(f"the reply is larger than {limit / 2**20:g} MB")
+
+
+class Body:
+    """The decompressed bytes of a reply received so far.
+
+    Args:
+        encoding: the reply's Content-Encoding.
+        limit: the greatest number of decompressed bytes.
+
+    Raises:
+        OSError: the encoding is not one of those that were requested.
+    """
+
+    def __init__(self, encoding: str, limit: int) -> None:
+        self._limit, self._size, self._parts = limit, 0, list[bytes]()
+        name = encoding.strip().lower()
+        if name not in ("", "identity", "gzip", "x-gzip", "deflate"):
+            raise OSError(f"the reply is encoded with {name[:40]!r}, which was not asked for")
+        self._unpacks = name not in ("", "identity")
+        self._unpacker: zlib._Decompress | None = None
+
+    def add(self, chunk: bytes) -> None:
+        """Add the next bytes as received.
+
+        Raises:
+            TooLarge: the reply exceeds the limit.
+            OSError: the bytes cannot be decompressed.
+        """
+        if self._unpacks:
+            chunk = self._unpacked(chunk)
+        self._size += len(chunk)
+        if self._size > self._limit:
+            raise TooLarge(self._limit)
+        self._parts.append(chunk)
+
+    def _unpacked(self, chunk: bytes) -> bytes:
+        if not chunk:
+            return chunk
+        if self._unpacker is None:
+            # `deflate` has a zlib header according to the standard, but some servers leave it out.
+            bare = chunk[0] & 0x0F != 8 and chunk[:2] != b"\x1f\x8b"
+            self._unpacker = zlib.decompressobj(-zlib.MAX_WBITS if bare else zlib.MAX_WBITS | 32)
+        try:
+            plain: bytes = self._unpacker.decompress(chunk, self._limit - self._size + 1)
+            return plain
+        except zlib.error as error:
+            raise OSError(f"the compressed reply cannot be unpacked ({error})") from error
+
+    def whole(self) -> bytes:
+        """The complete decompressed reply.
+
+        Raises:
+            OSError: the compressed reply is incomplete.
+        """
+        if self._unpacks and self._size and self._unpacker is not None and not self._unpacker.eof:
+            raise OSError("the compressed reply broke off")
+        return b"".join(self._parts)
 
 
 RATE_HEADERS = tuple(
@@ -50,21 +119,6 @@ class Unconnected(OSError):
     """No connection could be made: the server is not running or not reachable."""
 
 
-class Transport(Protocol):
-    """An HTTP client for one server."""
-
-    async def post(self, url: str, body: Mapping[str, Any]) -> HttpReply:
-        """Send one request body and return the response.
-
-        Raises:
-            Unconnected: no connection could be made, so nothing was sent.
-            TooLarge: the reply exceeds the size limit.
-            OSError, TimeoutError, or an error of the client library: no complete reply was received.
-        """
-
-    async def close(self) -> None: ...
-
-
 _Responding: TypeAlias = "AbstractAsyncContextManager[aiohttp.ClientResponse]"
 
 
@@ -83,6 +137,13 @@ class LeanTransport:
         self._session: aiohttp.ClientSession | None = None
 
     async def post(self, url: str, body: Mapping[str, Any]) -> HttpReply:
+        """Send one request body and return the response.
+
+        Raises:
+            Unconnected: no connection could be made, so nothing was sent.
+            TooLarge: the reply exceeds the size limit.
+            OSError, TimeoutError, or an error of the client library: no complete reply was received.
+        """
         session = self._session or self._open()
         try:
             async with self._request(session, url, body) as response:

@@ -17,7 +17,7 @@ from memsys.llm.endpoint import Endpoint, EndpointLimits
 from memsys.llm.outcome import Outcome, outcome_of
 from memsys.llm.protocol import EndOfRun, ModelError
 from memsys.llm.secrets import redact, redact_bytes
-from memsys.llm.transport import HttpReply, LeanTransport, Transport, event_loop
+from memsys.llm.transport import HttpReply, LeanTransport, event_loop
 from memsys.services.memory import LAST_WORDS
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ class ServiceEndpoint(Endpoint):
             raise EndOfRun(str(error)) from error
         return key
 
-    def _new_transport(self, key: str) -> Transport:
+    def _new_transport(self, key: str) -> LeanTransport:
         headers = {name: value.replace("{key}", key) for name, value in self._own_headers}
         return ServiceTransport(
             headers, self.base_url, self.limits.in_flight, self.limits.timeout, self.limits.most_bytes

@@ -34,8 +34,7 @@ from data_loaders.schema import Asker, Question, Turn, Unit
 from memsys.interface import Item, MemorySystem, Recall, dated, union
 from memsys.llm import meter, stopping
 from memsys.llm.protocol import ModelError
-from memsys.llm.secrets import redact
-from memsys.llm.written_keys import written_key
+from memsys.llm.secrets import redact, written_key
 from memsys.services.leftovers import Namespaces, new_namespace
 from memsys.services.templates import Condition, condition, mapping, placeholders, reached
 from memsys.settings import Positive, Settings
@@ -187,8 +186,6 @@ class ServiceMemory(MemorySystem):
     def _shut(self) -> None:
         """Release the resources of this memory alone, such as a process."""
 
-    # --- the memory ------------------------------------------------------------------------------------------------------
-
     def write(self, unit: Unit) -> None:
         self._open()
         for turns in (unit.turns,) if self.settings.per == "unit" else ((turn,) for turn in unit.turns):
@@ -288,8 +285,6 @@ class ServiceMemory(MemorySystem):
             self._shut()
         return self._namespaces.cleared(len(left), kept, failures)
 
-    # --- calls -----------------------------------------------------------------------------------------------------------
-
     def _open(self) -> None:
         if not self._opened:
             if "delete" in self._steps:
@@ -360,8 +355,6 @@ class ServiceMemory(MemorySystem):
             with self._lock:
                 self._counts[event] += amount
 
-    # --- recalled items --------------------------------------------------------------------------------------------------
-
     def _items(self, reply: Any) -> Iterator[Item]:
         known: set[str] = set()
         hits = self._hits(reply)
@@ -419,8 +412,6 @@ class ServiceMemory(MemorySystem):
         how = "unknown" if not turns else "named" if named else "matched"
         self._count(f"evidence_{how}", reported=False)
         return turns
-
-    # --- the description -------------------------------------------------------------------------------------------------
 
     def _checked(self, step: str, given: Any) -> dict[str, Any]:
         call = self._prepared(step, given)

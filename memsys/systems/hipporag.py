@@ -42,19 +42,9 @@ from scipy.sparse import coo_array, csr_array, hstack, vstack
 
 from data_loaders.schema import Question, Unit
 from memsys.embed import Embedder
-from memsys.interface import (
-    Item,
-    MemorySystem,
-    NodeView,
-    Recall,
-    dated,
-    period,
-    period_text,
-    union,
-)
+from memsys.interface import Item, MemorySystem, NodeView, Recall, dated, period, period_text, union
 from memsys.llm import meter
-from memsys.llm.ask import ask
-from memsys.llm.parsing import ParseFailure
+from memsys.llm.ask import ParseFailure, ask
 from memsys.llm.protocol import LLM
 from memsys.prompts import Option, Prompts
 from memsys.settings import Positive, Settings

@@ -12,8 +12,7 @@ from typing import Any, ClassVar
 from data_loaders.schema import Question, Unit
 from memsys.interface import Item, MemorySystem, Recall, dated, positive, union
 from memsys.llm import meter
-from memsys.llm.ask import ask
-from memsys.llm.parsing import ParseFailure
+from memsys.llm.ask import ParseFailure, ask
 from memsys.llm.protocol import LLM
 from memsys.prompts import Prompts
 from memsys.tokens import count_tokens, split_tokens

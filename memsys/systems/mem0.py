@@ -37,14 +37,12 @@ import numpy as np
 
 from data_loaders.schema import Question, Role, Turn, Unit
 from memsys.embed import Embedder
-from memsys.interface import Item, MemorySystem, NodeView, Recall, dated, period, union
+from memsys.interface import SIDES, Item, MemorySystem, NodeView, Recall, dated, period, shares, union
 from memsys.llm import meter
-from memsys.llm.ask import ask, ask_all
-from memsys.llm.parsing import ParseFailure
+from memsys.llm.ask import ParseFailure, ask, ask_all
 from memsys.llm.protocol import LLM
 from memsys.prompts import Option, Prompts
 from memsys.settings import Positive, Settings
-from memsys.sides import SIDES, shares
 from memsys.vectors import Vectors, best
 
 NEIGHBOURS = {"paper": 10, "code": 5}

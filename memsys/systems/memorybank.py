@@ -41,19 +41,9 @@ import numpy as np
 
 from data_loaders.schema import Question, Unit
 from memsys.embed import Embedder
-from memsys.interface import (
-    Item,
-    MemorySystem,
-    NodeView,
-    Recall,
-    dated,
-    period,
-    period_text,
-    union,
-)
+from memsys.interface import Item, MemorySystem, NodeView, Recall, dated, period, period_text, union
 from memsys.llm import meter
-from memsys.llm.ask import ask_all
-from memsys.llm.parsing import ParseFailure
+from memsys.llm.ask import ParseFailure, ask_all
 from memsys.llm.protocol import LLM
 from memsys.prompts import Prompts
 from memsys.settings import Positive, Settings
@@ -161,8 +151,6 @@ class MemoryBank(MemorySystem):
         self._global: dict[str, str] = {}
         self._covered: dict[str, tuple[str, ...]] = {}
 
-    # --- construction ---------------------------------------------------------------------------------------------
-
     def write(self, unit: Unit) -> None:
         """Store the exchange under its day; no call."""
         place, exchange = self._place(unit), len(self._units)
@@ -248,8 +236,6 @@ class MemoryBank(MemorySystem):
 
     def _time_text(self, day: _Day) -> str:
         return period_text(self._units[day.exchanges[0]], self._units[day.exchanges[-1]])
-
-    # --- recall ---------------------------------------------------------------------------------------------------
 
     def read(self, question: Question) -> Recall:
         if not self._units:
@@ -354,8 +340,6 @@ class MemoryBank(MemorySystem):
         return [
             Item(kind, dated(self._global[kind], span), 0.0, self._covered[kind], f"global_{kind}", 2) for kind in kinds
         ]
-
-    # --- structure ------------------------------------------------------------------------------------------------
 
     def nodes(self) -> Iterator[NodeView]:
         """Exchanges below the two texts about their day, and these below the two texts about everything."""

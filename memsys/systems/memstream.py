@@ -40,8 +40,7 @@ from data_loaders.schema import Question, Unit
 from memsys.embed import Embedder
 from memsys.interface import Item, MemorySystem, NodeView, Recall, dated, union, unit_item
 from memsys.llm import meter
-from memsys.llm.ask import ask, ask_all
-from memsys.llm.parsing import ParseFailure
+from memsys.llm.ask import ParseFailure, ask, ask_all
 from memsys.llm.protocol import LLM
 from memsys.prompts import Option, Prompts
 from memsys.settings import Positive, Settings

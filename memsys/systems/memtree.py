@@ -36,8 +36,7 @@ from data_loaders.schema import Question, Unit
 from memsys.embed import Embedder
 from memsys.interface import Item, MemorySystem, NodeView, Recall, dated, period_text, unit_item
 from memsys.llm import meter
-from memsys.llm.ask import ask_all
-from memsys.llm.parsing import ParseFailure
+from memsys.llm.ask import ParseFailure, ask_all
 from memsys.llm.protocol import LLM
 from memsys.prompts import Prompts
 from memsys.settings import Positive, Settings

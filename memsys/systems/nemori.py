@@ -32,7 +32,7 @@ and facts, and the original messages of the best episodes.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, ClassVar, Literal
@@ -42,10 +42,9 @@ import numpy as np
 from data_loaders.schema import Question, Unit
 from memsys.dates import parse_time
 from memsys.embed import Embedder
-from memsys.interface import Item, MemorySystem, NodeView, Recall, dated, union
+from memsys.interface import Item, MemorySystem, NodeView, Recall, dated, period, union
 from memsys.llm import meter
-from memsys.llm.ask import ask
-from memsys.llm.parsing import ParseFailure
+from memsys.llm.ask import ParseFailure, ask
 from memsys.llm.protocol import LLM
 from memsys.prompts import Prompts
 from memsys.settings import Positive, Settings
@@ -142,13 +141,13 @@ class NemoriStore:
         for index, statement in enumerate(self.statements):
             statements_of.setdefault(statement.episode, []).append(f"statement-{index}")
             episode, vector = self.episodes[statement.episode], self.statement_vectors.matrix[index].copy()
-            start, end = span(episode.units)
+            start, end = period(episode.units)
             yield NodeView(
                 f"statement-{index}", tuple(themes[index : index + 1]), 2, "semantic", statement.text, vector,
                 episode.sources, start, end,
             )  # fmt: skip
         for index, episode in enumerate(self.episodes):
-            start, end = span(episode.units)
+            start, end = period(episode.units)
             vector = self.episode_vectors.matrix[index].copy()
             parents = tuple(statements_of.get(index, ()))
             yield NodeView(
@@ -382,12 +381,6 @@ class Nemori(MemorySystem):
 
     def report(self) -> dict[str, Any]:
         return {**self._store.report(), **self._builder.report()}
-
-
-def span(units: Iterable[Unit]) -> tuple[datetime | None, datetime | None]:
-    """First and last time of some units; None for both when no time is known."""
-    times = [unit.time for unit in units if unit.time is not None]
-    return min(times, default=None), max(times, default=None)
 
 
 def fused(rankings: Sequence[Sequence[int]], k: int) -> list[tuple[int, float]]:

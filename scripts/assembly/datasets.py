@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from data_loaders.counts import UNTESTED, compared, counts_of
-from data_loaders.lazy import LazyCases, as_lazy
+from data_loaders.raw import LazyCases, as_lazy
 from data_loaders.schema import DataError
 from data_loaders.source import Source, locate
 from eval.files.store import RunError
@@ -193,7 +193,7 @@ def _fewer(wanted: DataCut, cut: LazyCases) -> str:
 
 def _transformed(wanted: DataCut, cases: LazyCases) -> LazyCases:
     """Apply `data.transform`."""
-    from data_loaders.transforms import oracle, permute_all, shuffle_sessions_all
+    from data_loaders.transforms import oracle, permute, shuffle_sessions
 
     name, _, order = str(wanted.transform).partition(":")
     seed = wanted.seed + ORDER_SEEDS * int(order or 0)
@@ -201,9 +201,9 @@ def _transformed(wanted: DataCut, cases: LazyCases) -> LazyCases:
         return oracle(cases)
     if name in ("permute", "permute_between_questions", "permute_exchanges"):
         between, exchanges = name == "permute_between_questions", name == "permute_exchanges"
-        return permute_all(cases, seed=seed, across_questions=not between, exchanges=exchanges)
+        return cases.mapped(partial(permute, seed=seed, across_questions=not between, exchanges=exchanges))
     if name == "shuffle_sessions":
-        return shuffle_sessions_all(cases, seed=seed)
+        return cases.mapped(partial(shuffle_sessions, seed=seed))
     if name != "none":
         raise RunError(f"data.transform must be one of {', '.join(TRANSFORMS)}, found {wanted.transform!r}")
     return cases

@@ -25,13 +25,12 @@ from memsys.llm.batching.journal import Journal
 from memsys.llm.cache import CachedEmbedder, CachedLLM
 from memsys.llm.client import Client, HttpEmbedder
 from memsys.llm.endpoint import Endpoint, EndpointLimits
-from memsys.llm.meter import Metered
+from memsys.llm.meter import Metered, record_to
 from memsys.llm.network import forbid_network
 from memsys.llm.offline.extractive import ExtractiveLLM
 from memsys.llm.pricing import KNOWLEDGE, ModelSettings, Purse, next_purse
-from memsys.llm.spans import record_to
+from memsys.llm.server import Traffic
 from memsys.llm.store import CacheStore
-from memsys.llm.traffic import Traffic
 from memsys.prompts import Prompts
 from scripts.settings.prices import laid_over
 from scripts.setup.options import model_option, options
@@ -279,7 +278,7 @@ def _build_embedder(cfg: Settings, name: str, store: CacheStore, places: Endpoin
         settings = {**option, "source": source_digest(["memsys.embed"]), "model": "hashing"}
         return BuiltEmbedder("hashing", HashingEmbedder(option["dimension"]), settings)
     if option["engine"] == "local":
-        from memsys.local_embedder import LocalEmbedder
+        from memsys.llm.client import LocalEmbedder
 
         folder = None if cfg.local.embedder is None else Path(cfg.local.embedder)
         label = "local" if folder is None else f"local {file_sha256(folder / 'model.safetensors')[:12]}"

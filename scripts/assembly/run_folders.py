@@ -15,7 +15,7 @@ from eval.report.counted import counted
 from eval.structure.tree import Tree, read_trees
 
 if TYPE_CHECKING:
-    from data_loaders.lazy import LazyCases
+    from data_loaders.raw import LazyCases
 
 
 @dataclass(frozen=True, slots=True)

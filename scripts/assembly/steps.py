@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from data_loaders.lazy import as_lazy
+from data_loaders.raw import as_lazy
 from eval.executors.channel import runs_anywhere
 from eval.executors.cluster import in_ray
 from eval.executors.processes import in_processes
@@ -28,7 +28,7 @@ from eval.running.run import Run, ignore_answer, innermost, needs
 from eval.running.work import Executor
 from memsys.lean import cores
 from memsys.llm.pricing import SpendingCapReached
-from memsys.llm.traffic import Traffic
+from memsys.llm.server import Traffic
 from scripts.assembly.models import Models
 from scripts.assembly.scorers import judging, refuse_unfit
 from scripts.setup.arguments import as_called

@@ -24,21 +24,24 @@ import numpy as np
 from eval.files.store import RunError
 from eval.report.counted import counted
 from memsys.folders import locked_file
-from memsys.llm.schema import (
+from memsys.llm.store import (
     DAMAGE,
     ENDINGS,
     JOURNAL,
     KEY_BYTES,
+    REMEDY,
     SCHEMA,
     UNSOUND,
     ForeignSchema,
     add_columns,
     check_schema,
     checkpointed,
+    completion_of,
     connected,
+    keepable,
     lock_of,
+    vector_of,
 )
-from memsys.llm.store import REMEDY, completion_of, keepable, vector_of
 from scripts.setup.arguments import verb_parser, whole
 
 GROUP = "data"

@@ -42,10 +42,9 @@ from eval.files.provenance import surroundings
 from eval.files.store import Appender, RunError, locked, read_lines, write_lines
 from eval.report.counted import counted
 from memsys.llm import meter
-from memsys.llm.ask import complete
+from memsys.llm.ask import ParseFailure, complete, parse
 from memsys.llm.offline.extractive import ExtractiveLLM
 from memsys.llm.offline.reading import UNKNOWN
-from memsys.llm.parsing import ParseFailure, parse
 from memsys.llm.protocol import LLM, Completion, ModelError, Request
 from memsys.prompts import Prompts
 from memsys.tokens import count_tokens

@@ -27,8 +27,7 @@ from eval.files.run_folder import CASES, TIMELESS, RunFolder, is_complete
 from eval.files.store import RunError, locked, read_record
 from eval.report.counted import counted
 from memsys.llm.batching.journal import Journal
-from memsys.llm.schema import DAMAGE, ENDINGS, KEY_BYTES, UNSOUND, check_schema, connected
-from memsys.llm.store import completion_of, vector_of
+from memsys.llm.store import DAMAGE, ENDINGS, KEY_BYTES, UNSOUND, check_schema, completion_of, connected, vector_of
 from scripts.setup.arguments import verb_parser
 
 GROUP = "data"

@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from data_loaders.lazy import as_lazy
+from data_loaders.raw import as_lazy
 from data_loaders.schema import Case, DataError, Gold, Question
 from data_loaders.source import Source
 from eval.files.run_folder import COSTS, RunFolder, judged_by, metric_of

@@ -14,8 +14,7 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
 from data_loaders.units import Rule
 from eval.files.store import RunError
-from memsys.llm.secrets import register
-from memsys.llm.written_keys import variables, written_key
+from memsys.llm.secrets import register, variables, written_key
 from memsys.settings import parameters
 from scripts.settings.schema import COMMANDS, GROUPS, Settings
 from scripts.settings.tables import row_keys

@@ -15,11 +15,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from data_loaders.lazy import as_lazy
+from data_loaders.raw import as_lazy
 from eval.report.counted import counted
 from eval.running.run import Progress, Run
 from memsys.llm.protocol import EndOfRun
-from memsys.llm.traffic import Traffic
+from memsys.llm.server import Traffic
 from scripts.setup.progress_screen import SCREEN, State, drawable, duration
 
 SILENT, TERMINAL_PAUSE, FILE_PAUSE = 2.0, 0.5, 15.0

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-from data_loaders.lazy import LazyCases
+from data_loaders.raw import LazyCases
 from data_loaders.schema import Case
 from data_loaders.units import lost_evidence, make_units
 from eval.files.imported import described

@@ -22,9 +22,10 @@ from typing import Any
 
 import pytest
 from hydra import compose, initialize_config_dir
+from scripted import ScriptedLLM
 
-from data_loaders.lazy import as_lazy
 from data_loaders.patterns import official_hit
+from data_loaders.raw import as_lazy
 from data_loaders.schema import Case, DataError, Gold
 from data_loaders.source import sample
 from data_loaders.units import Units, make_units
@@ -36,7 +37,6 @@ from eval.metrics.personamem import letter_v2
 from eval.running.run import Run, Services
 from memsys.embed import HashingEmbedder
 from memsys.llm.meter import Metered
-from memsys.llm.scripted import ScriptedLLM
 from memsys.prompts import Prompts
 from memsys.tokens import count_tokens
 from scripts.assembly.runs import builder, reader

@@ -2,21 +2,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 
 import pytest
 
 from data_loaders import locomo, source
-from data_loaders.lazy import LazyCases
+from data_loaders.raw import LazyCases, as_lazy
 from data_loaders.schema import Case, DataError, Gold, Question, Session, Turn
 from data_loaders.transforms import (
     join,
     oracle,
     permute,
-    permute_all,
     shares,
     shuffle_sessions,
-    shuffle_sessions_all,
     subset,
 )
 from data_loaders.units import make_units
@@ -202,7 +201,7 @@ def test_the_seed_and_the_case_decide_the_permutation(cases: Sequence[Case]) -> 
     assert first != permute(cases[0], seed=1)
     other = replace(cases[0], id="another")
     assert permute(other, seed=0).sessions != first.sessions
-    assert permute_all(cases, seed=0)[0] == first
+    assert as_lazy(cases).mapped(permute)[0] == first
 
 
 def between_questions() -> tuple[tuple[Turn, ...], Case]:
@@ -256,7 +255,7 @@ def test_a_turn_without_a_partner_stays_when_exchanges_are_swapped() -> None:
 def test_no_turn_crosses_a_point_at_which_a_question_is_asked_unless_it_may() -> None:
     turns, case = between_questions()
     changed = permute(case, share=1, seed=5, across_questions=False)
-    assert changed == permute_all([case], share=1, seed=5, across_questions=False)[0]
+    assert changed == as_lazy([case]).mapped(partial(permute, share=1, seed=5, across_questions=False))[0]
     names = [turn.id for turn in changed.turns]
     assert names != [turn.id for turn in turns]
     for start, end in ((0, 10), (10, 25), (25, 40)):
@@ -292,7 +291,7 @@ def test_shuffled_sessions_keep_their_turns_and_dates_and_the_seed_decides_their
     assert changed.sessions != case.sessions
     assert set(changed.sessions) == set(case.sessions)
     assert changed.questions == case.questions
-    assert changed == shuffle_sessions_all([case], seed=1)[0]
+    assert changed == as_lazy([case]).mapped(partial(shuffle_sessions, seed=1))[0]
     assert changed.sessions != shuffle_sessions(case, seed=2).sessions
 
 

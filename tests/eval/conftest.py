@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from data_loaders.lazy import as_lazy
+from data_loaders.raw import as_lazy
 from data_loaders.schema import Case
 from eval.running.reader import Reader
 from eval.running.run import Run, Services

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from scripted import Script, ScriptedLLM
 
 from data_loaders import locomo, source
 from data_loaders.change import CLEAN, VARIANTS, change
@@ -26,7 +27,6 @@ from eval.running.run import Run
 from memsys.interface import MemorySystem, Recall
 from memsys.llm.meter import Metered
 from memsys.llm.protocol import Request
-from memsys.llm.scripted import Script, ScriptedLLM
 from memsys.systems.bm25 import BM25
 from memsys.systems.controls import FullHistory, Nothing, Recency
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scripted import ScriptedLLM
 
 from data_loaders.schema import Case, Gold, Question, Session, Turn, Unit
 from data_loaders.units import make_units
@@ -29,7 +30,6 @@ from eval.running.run import Run
 from memsys.interface import MemorySystem, Recall
 from memsys.llm.meter import Metered
 from memsys.llm.protocol import EndOfRun, ModelError, Request
-from memsys.llm.scripted import ScriptedLLM
 from memsys.systems.bm25 import BM25
 from memsys.systems.controls import Recency
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from scripted import Reply, ScriptedLLM
 
 from data_loaders.schema import Case, Gold, Question
 from eval.judging.judge import Judge
 from eval.judging.judge_probes import AnswerFirst, Probe, probes, spread, verdicts, why_not
 from eval.judging.score import Judging
 from memsys.llm.protocol import ModelError, Request
-from memsys.llm.scripted import Reply, ScriptedLLM
 from memsys.prompts import PromptError, Prompts
 from scripts.setup.options import load_option, options
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 
 import pytest
+from scripted import ScriptedLLM
 from small_history import history
 from test_score import JUDGE, NO, YES
 
@@ -18,7 +19,6 @@ from eval.running.run import Run
 from memsys.llm.meter import Metered
 from memsys.llm.pricing import SpendingCapReached
 from memsys.llm.protocol import Completion, ModelError, Request
-from memsys.llm.scripted import ScriptedLLM
 from memsys.prompts import Prompts
 
 Make = Callable[..., Run]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from data_loaders.lazy import as_lazy
+from data_loaders.raw import as_lazy
 from data_loaders.schema import Case, Gold, Question, Session, Turn
 from eval.analysis import leaks
 from eval.analysis.leaks import MARK, Watch, check, marked, watched

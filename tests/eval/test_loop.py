@@ -20,6 +20,7 @@ from typing import Any, ClassVar, get_args
 
 import numpy as np
 import pytest
+from scripted import ScriptedLLM
 from small_history import FACTS, history
 
 from data_loaders.schema import Case, DataError, Question, Unit
@@ -35,8 +36,8 @@ from memsys.interface import Item, MemorySystem, NodeView, Recall, unit_item
 from memsys.llm import secrets, stopping
 from memsys.llm.ask import complete
 from memsys.llm.cache import CachedLLM
+from memsys.llm.endpoint import Unreachable
 from memsys.llm.meter import Metered
-from memsys.llm.outage import Unreachable
 from memsys.llm.pricing import ModelSettings, SpendingCapReached
 from memsys.llm.protocol import (
     LLM,
@@ -49,7 +50,6 @@ from memsys.llm.protocol import (
     Stopped,
 )
 from memsys.llm.replies import why_none
-from memsys.llm.scripted import ScriptedLLM
 from memsys.llm.store import CacheStore, DamagedCache
 from memsys.settings import with_settings
 from memsys.systems.bm25 import BM25

@@ -91,7 +91,7 @@ def test_the_code_of_a_file_is_the_same_text_in_every_version_of_python() -> Non
 
 def test_the_real_memories_depend_on_the_modules_they_share() -> None:
     names = {path.name for _, path in provenance._closure("memsys.systems.segtree").files}
-    assert {"annotated_tree.py", "reading.py", "interface.py", "schema.py", "prompts.py"} <= names
+    assert {"reading.py", "interface.py", "schema.py", "prompts.py"} <= names
     assert "memtree.py" not in names
 
 

@@ -16,11 +16,10 @@ import yaml
 from data_loaders.schema import Gold, Question
 from eval.files.records import Score
 from eval.judging.judge import Judge, judge_request, judged
-from memsys.llm.ask import ask, complete
+from memsys.llm.ask import ParseFailure, ask, complete, parse
 from memsys.llm.client import Client, Endpoint
 from memsys.llm.endpoint import EndpointLimits
 from memsys.llm.meter import Ledger, Metered, metering
-from memsys.llm.parsing import ParseFailure, parse
 from memsys.llm.pricing import ModelSettings
 from memsys.llm.protocol import ContextOverflow, Request
 from memsys.prompts import SHIPPED, Prompt, Prompts

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from scripted import ScriptedLLM
 from small_history import history
 
 from eval.files.records import Score
@@ -25,7 +26,6 @@ from memsys.llm.meter import Metered
 from memsys.llm.pricing import ModelSettings
 from memsys.llm.protocol import Completion, ModelError, Request
 from memsys.llm.replies import POLICY
-from memsys.llm.scripted import ScriptedLLM
 from memsys.llm.store import CacheStore
 from memsys.prompts import Prompts
 from scripts.setup.options import load_option

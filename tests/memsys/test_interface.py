@@ -7,8 +7,7 @@ from datetime import datetime
 import pytest
 
 from data_loaders.schema import Turn, Unit
-from memsys.interface import one_of, period, period_text, spoken
-from memsys.sides import shares
+from memsys.interface import one_of, period, period_text, shares, spoken
 
 
 def unit(time: datetime | None, time_text: str) -> Unit:

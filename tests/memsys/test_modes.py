@@ -8,10 +8,10 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 from hydra.utils import get_class
+from scripted import ScriptedLLM
 
 from eval.running.run import needs
 from memsys.embed import HashingEmbedder
-from memsys.llm.scripted import ScriptedLLM
 from memsys.prompts import Prompts
 from memsys.settings import parameters, with_settings
 from scripts.commands.tables import systems_table

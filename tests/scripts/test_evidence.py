@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from data_loaders.lazy import as_lazy
+from data_loaders.raw import as_lazy
 from data_loaders.schema import Case, Gold, Question, Session, Turn
 from scripts.command import verb
 from scripts.settings.schema import Reproduce

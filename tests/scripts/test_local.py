@@ -14,6 +14,7 @@ from typing import Any
 from unittest.mock import MagicMock
 
 import pytest
+from scripted import ScriptedLLM
 
 from data_loaders.schema import Turn, Unit
 from eval.files.store import RunError
@@ -21,7 +22,6 @@ from memsys.embed import HashingEmbedder
 from memsys.llm.endpoint import Endpoint
 from memsys.llm.llama import LlamaServer, key_of
 from memsys.llm.protocol import EndOfRun
-from memsys.llm.scripted import ScriptedLLM
 from memsys.prompts import Prompts
 from memsys.settings import with_settings
 from memsys.systems.segtree import SegTree

@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from scripted import ScriptedLLM
 
 from data_loaders.msc import load as load_msc
 from data_loaders.msc_e import load
 from eval.files.store import RunError, read_lines
-from memsys.llm.parsing import ParseFailure
+from memsys.llm.ask import ParseFailure
 from memsys.llm.protocol import ModelError, Request
-from memsys.llm.scripted import ScriptedLLM
 from memsys.prompts import Prompts
 from scripts.command import verb
 from scripts.commands.make_msc_e import Seed, Writer, generate, lines, read_rounds, seeds

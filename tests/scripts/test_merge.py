@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from data_loaders.lazy import LazyCases
+from data_loaders.raw import LazyCases
 from eval.files.run_folder import TIMELESS
 from eval.files.store import RunError, read_lines
 from eval.running.run import Run

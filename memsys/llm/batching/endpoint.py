@@ -26,8 +26,7 @@ from memsys.llm.outcome import RETRIED, outcome_of
 from memsys.llm.pricing import ModelSettings, Reservation, SpendingCapReached
 from memsys.llm.protocol import EndOfRun, ModelError
 from memsys.llm.replies import usage_of
-from memsys.llm.server import Parse, Price, Result
-from memsys.llm.traffic import Traffic
+from memsys.llm.server import Parse, Price, Result, Traffic
 from memsys.llm.transport import HttpReply
 
 MOST_BYTES = 100_000_000

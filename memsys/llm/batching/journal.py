@@ -25,8 +25,18 @@ from typing import Any
 
 from memsys.folders import Held, hold_file, is_alive, open_lock
 from memsys.jsons import decoded, encoded
-from memsys.llm.schema import JOURNAL, SCHEMA, UNSOUND, add_columns, check_schema, checkpointed, lock_of
-from memsys.llm.store import PATIENCE, in_wal_mode, unusable
+from memsys.llm.store import (
+    JOURNAL,
+    PATIENCE,
+    SCHEMA,
+    UNSOUND,
+    add_columns,
+    check_schema,
+    checkpointed,
+    in_wal_mode,
+    lock_of,
+    unusable,
+)
 
 Reply = tuple[int, bytes]
 """HTTP status and body of a reply."""
@@ -119,12 +129,11 @@ class Journal:
     def take_over(self, server: str) -> None:
         """Become the owner of a server's batches whose owner has ended, and forget calls that such an owner had not sent yet."""
         ours = self.owner()
-        with self._guarded():
-            rows = self._file.execute(
-                "SELECT DISTINCT owner FROM batches WHERE state != 'ended' AND server = ? "
-                "UNION SELECT DISTINCT owner FROM batch_calls WHERE batch IS NULL",
-                (server,),
-            ).fetchall()
+        rows = self._rows(
+            "SELECT DISTINCT owner FROM batches WHERE state != 'ended' AND server = ? "
+            "UNION SELECT DISTINCT owner FROM batch_calls WHERE batch IS NULL",
+            (server,),
+        )
         for owner in {row[0] for row in rows} - {ours}:
             if owner is not None and is_alive(self._owner_file(owner)):
                 continue
@@ -137,8 +146,7 @@ class Journal:
 
     def others_live(self) -> bool:
         """Whether another process uses the batches or calls of this journal."""
-        with self._guarded():
-            rows = self._file.execute("SELECT owner FROM batches UNION SELECT owner FROM batch_calls").fetchall()
+        rows = self._rows("SELECT owner FROM batches UNION SELECT owner FROM batch_calls")
         ours = self.owner()
         return any(owner not in (None, ours) and is_alive(self._owner_file(owner)) for (owner,) in rows)
 
@@ -148,19 +156,16 @@ class Journal:
 
     def reply(self, name: str) -> tuple[int, Any] | None:
         """HTTP status and decoded body of the reply to a call; None when there is none yet."""
-        with self._guarded():
-            row = self._file.execute("SELECT status, body FROM batch_replies WHERE name = ?", (name,)).fetchone()
-        return None if row is None else (int(row[0]), decoded(row[1]))
+        rows = self._rows("SELECT status, body FROM batch_replies WHERE name = ?", (name,))
+        return (int(rows[0][0]), decoded(rows[0][1])) if rows else None
 
     def replied(self) -> set[str]:
         """Names of the calls that have a reply."""
-        with self._guarded():
-            return {name for (name,) in self._file.execute("SELECT name FROM batch_replies")}
+        return {name for (name,) in self._rows("SELECT name FROM batch_replies")}
 
     def noted(self) -> set[str]:
         """Names of the calls that are open or in a batch, of all owners."""
-        with self._guarded():
-            return {name for (name,) in self._file.execute("SELECT name FROM batch_calls")}
+        return {name for (name,) in self._rows("SELECT name FROM batch_calls")}
 
     def add(self, calls: Sequence[JournalledCall]) -> None:
         """Note calls as open and ours; calls already in the journal stay unchanged, whichever process owns them."""
@@ -176,12 +181,11 @@ class Journal:
     def open_calls(self, *, ours: bool = False) -> list[JournalledCall]:
         """Calls that no batch holds, of all owners or ours alone, in the order of their names."""
         owner = self.owner() if ours else None
-        with self._guarded():
-            rows = self._file.execute(
-                "SELECT name, path, body, attempts FROM batch_calls "
-                "WHERE batch IS NULL AND (?1 IS NULL OR owner = ?1) ORDER BY name",
-                (owner,),
-            ).fetchall()
+        rows = self._rows(
+            "SELECT name, path, body, attempts FROM batch_calls "
+            "WHERE batch IS NULL AND (?1 IS NULL OR owner = ?1) ORDER BY name",
+            (owner,),
+        )
         return [JournalledCall(*row) for row in rows]
 
     def begin(self, calls: Sequence[JournalledCall], server: str) -> Batch:
@@ -210,20 +214,18 @@ class Journal:
     def under_way(self, server: str | None = None, *, ours: bool = False) -> list[Batch]:
         """Batches that have not ended: of one server or all, of all owners or ours alone."""
         owner = self.owner() if ours else None
-        with self._guarded():
-            rows = self._file.execute(
-                "SELECT id, path, at_provider, iif(typeof(begun) = 'real', begun, NULL) FROM batches WHERE state != 'ended' "
-                "AND (?1 IS NULL OR server = ?1) AND (?2 IS NULL OR owner = ?2) ORDER BY id",
-                (server, owner),
-            ).fetchall()
+        rows = self._rows(
+            "SELECT id, path, at_provider, iif(typeof(begun) = 'real', begun, NULL) FROM batches WHERE state != 'ended' "
+            "AND (?1 IS NULL OR server = ?1) AND (?2 IS NULL OR owner = ?2) ORDER BY id",
+            (server, owner),
+        )
         return [Batch(*row) for row in rows]
 
     def calls_of(self, batch: Batch) -> list[JournalledCall]:
         """The calls that a batch holds."""
-        with self._guarded():
-            rows = self._file.execute(
-                "SELECT name, path, body, attempts FROM batch_calls WHERE batch = ? ORDER BY name", (batch.id,)
-            ).fetchall()
+        rows = self._rows(
+            "SELECT name, path, body, attempts FROM batch_calls WHERE batch = ? ORDER BY name", (batch.id,)
+        )
         return [JournalledCall(*row) for row in rows]
 
     def end(self, batch: Batch, replies: Mapping[str, Reply], again: Sequence[str]) -> None:
@@ -252,15 +254,13 @@ class Journal:
             KeyError: no batch under way has this name.
             BlockingIOError: a running process owns the batch.
         """
-        with self._guarded():
-            row = self._file.execute(
-                "SELECT id, owner FROM batches WHERE state != 'ended' AND ? IN (id, at_provider)", (name,)
-            ).fetchone()
-        if row is None:
+        rows = self._rows("SELECT id, owner FROM batches WHERE state != 'ended' AND ? IN (id, at_provider)", (name,))
+        if not rows:
             raise KeyError(name)
-        if row[1] is not None and is_alive(self._owner_file(row[1])):
+        number, owner = rows[0]
+        if owner is not None and is_alive(self._owner_file(owner)):
             raise BlockingIOError(name)
-        batch = Batch(row[0], "", None)
+        batch = Batch(number, "", None)
         calls = self.calls_of(batch)
         self.end(batch, {}, [])
         return len(calls)
@@ -279,8 +279,7 @@ class Journal:
             "batches ended": "SELECT count(*) FROM batches WHERE state = 'ended'",
             "replies not yet in the cache": f"SELECT count(*) FROM batch_replies WHERE NOT {ANSWERED}",
         }
-        with self._guarded():
-            return {name: int(self._file.execute(query).fetchone()[0]) for name, query in queries.items()}
+        return {name: int(self._rows(query)[0][0]) for name, query in queries.items()}
 
     def close(self) -> None:
         """Close the file; afterwards everything is in that single file. A second call does nothing."""
@@ -299,6 +298,10 @@ class Journal:
             "SET status = excluded.status, body = excluded.body WHERE batch_replies.status != 200",
             rows,
         )
+
+    def _rows(self, query: str, values: Sequence[Any] = ()) -> list[Any]:
+        with self._guarded():
+            return self._file.execute(query, values).fetchall()
 
     @contextmanager
     def _guarded(self) -> Iterator[None]:

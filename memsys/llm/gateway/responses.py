@@ -158,9 +158,6 @@ def _part(part: Mapping[str, Any]) -> dict[str, Any]:
     raise MalformedBody(f"the gateway does not serve content of type {str(kind)[:40]!r}")
 
 
-# --- the reply ------------------------------------------------------------------------------------------------------
-
-
 def response_from_chat(reply: Mapping[str, Any], body: Mapping[str, Any]) -> dict[str, Any]:
     """A chat completion in the form of the Responses API, with the settings of the request's body."""
     choice, message = first_choice(reply)

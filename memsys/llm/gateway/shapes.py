@@ -57,9 +57,6 @@ def event(value: Mapping[str, Any]) -> bytes:
     return b"data: " + encoded(value) + b"\n\n"
 
 
-# --- embeddings -----------------------------------------------------------------------------------------------------
-
-
 def embedding_texts(body: Mapping[str, Any]) -> list[str]:
     """The texts of an embedding request: a string, a list of strings, or token ids in place of either.
 

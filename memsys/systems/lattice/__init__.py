@@ -1,9 +1,9 @@
 """LATTICE: best-first search in a semantic tree, where a model rates nodes in lists (Gupta et al., 2025, arXiv 2510.13217).
 
-Leaves are units; inner nodes have generated descriptions (`lattice.tree`). A step of the search shows the model a slate: the children of a
-promising node and some nodes rated before (`lattice.search`). The nodes rated before let the ratings of different slates be calibrated
-(`lattice.calibration`). The path relevance of a node mixes its calibrated score with its parent's path relevance. After a number of
-steps the leaves with the highest path relevance are recalled.
+Leaves are units; inner nodes have generated descriptions (`lattice.search.TreeBuilder`). A step of the search shows the model a slate: the
+children of a promising node and some nodes rated before (`lattice.search.Search`). The nodes rated before let the ratings of different
+slates be calibrated (`lattice.search.calibrated`). The path relevance of a node mixes its calibrated score with its parent's path
+relevance. After a number of steps the leaves with the highest path relevance are recalled.
 
 `mode="code"` follows the search released in October 2025 where it differs from the paper:
 
@@ -45,8 +45,7 @@ from memsys.interface import MemorySystem, NodeView, Recall, period, union, unit
 from memsys.llm import meter
 from memsys.llm.protocol import LLM
 from memsys.prompts import Prompts
-from memsys.systems.lattice.search import Search, SearchRules
-from memsys.systems.lattice.tree import LatticeBuild, LatticeNode, TreeBuilder, height
+from memsys.systems.lattice.search import LatticeBuild, LatticeNode, Search, SearchRules, TreeBuilder, height
 
 
 class Lattice(MemorySystem):

@@ -3,9 +3,9 @@
 A page is a message of the user and the reply to it. The latest pages wait in a queue (short term). A page that leaves the queue is filed by
 subject in a segment (`memoryos.midterm`), with a line about the pages before it. Every segment has a heat, computed from its visits, its
 pages and its recency. When the hottest segment reaches a threshold, its new pages are read for a profile of the user and for facts about
-both sides (`memoryos.longterm`). A recall holds the short term, the best pages of the best segments, the profile and the best facts.
+both sides (`LongTerm`). A recall holds the short term, the best pages of the best segments, the profile and the best facts.
 
-`mode` chooses one of the three published sets of settings (`memoryos.release`):
+`mode` chooses one of the three published sets of settings (`memoryos.midterm.RELEASES`):
 
 - `paper`: a page is filed in the segment with the highest cosine + Jaccard of the keywords (Eq. 3); a question chooses its segments by
   the same sum, and its keywords cost a call. The coldest segment is evicted. An analysis resets L only.
@@ -41,19 +41,153 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from data_loaders.schema import Question, Unit
+from data_loaders.schema import Question, Role, Unit
 from memsys.embed import Embedder
-from memsys.interface import Item, MemorySystem, NodeView, Recall, dated, unit_item
+from memsys.interface import Item, MemorySystem, NodeView, Recall, dated, period, period_text, spoken, union, unit_item
 from memsys.llm import meter
-from memsys.llm.ask import ask, ask_all
-from memsys.llm.parsing import ParseFailure
+from memsys.llm.ask import ParseFailure, ask, ask_all
 from memsys.llm.protocol import LLM
 from memsys.prompts import Prompts
 from memsys.settings import Positive, Settings
-from memsys.systems.memoryos.longterm import LongTerm, dialogue, knowledge
-from memsys.systems.memoryos.midterm import MidTerm, Page, Segment, Theme, mean_overlap
-from memsys.systems.memoryos.release import RELEASES
+from memsys.systems.memoryos.midterm import RELEASES, MidTerm, Page, Segment, Theme, mean_overlap
 from memsys.vectors import Vectors, best
+
+
+@dataclass(frozen=True, slots=True)
+class Knowledge:
+    """A profile, a fact or a segment's summary, and the pages it was drawn from."""
+
+    text: str
+    sources: tuple[str, ...]
+    first: Unit
+    last: Unit
+
+    def item(self, name: str, kind: str, score: float) -> Item:
+        """The text as a recalled item, with the period of its pages."""
+        return Item(name, dated(self.text, period_text(self.first, self.last)), score, self.sources, kind, level=2)
+
+    def view(self, name: str, kind: str, vector: np.ndarray | None, level: int = 2) -> NodeView:
+        """The text as a node without parents."""
+        return NodeView(name, (), level, kind, self.text, vector, self.sources, *period((self.first, self.last)))
+
+
+def knowledge(text: str, pages: Sequence[Page]) -> Knowledge:
+    """A text that was drawn from pages in the order of time."""
+    return Knowledge(text, union(page.unit.turn_ids for page in pages), pages[0].unit, pages[-1].unit)
+
+
+class Facts:
+    """Facts about one side. Beyond `limit` the oldest facts are ignored; None for no limit."""
+
+    def __init__(self, kind: str, limit: int | None) -> None:
+        self._kind, self._limit = kind, limit
+        self._facts: list[Knowledge] = []
+        self._vectors = Vectors()
+
+    def __len__(self) -> int:
+        return len(self._facts) - self._oldest
+
+    @property
+    def _oldest(self) -> int:
+        """Number of the oldest fact that counts."""
+        return max(0, len(self._facts) - self._limit) if self._limit is not None else 0
+
+    def add(self, facts: Sequence[Knowledge], vectors: np.ndarray) -> None:
+        """Append facts with their vectors, float32 [facts, d]."""
+        self._facts += facts
+        for vector in vectors:
+            self._vectors.add(vector)
+
+    def items(self, query: np.ndarray, k: int | None, threshold: float) -> list[Item]:
+        """The `k` facts most similar to the query (None: all) whose cosine is at least `threshold`, best first."""
+        similarities = self._vectors.similarities(query)[self._oldest :]
+        ranked = best(similarities, len(similarities) if k is None else k)
+        return [
+            self._facts[self._oldest + place].item(
+                f"{self._kind}-{self._oldest + place}", self._kind, float(similarities[place])
+            )
+            for place in ranked
+            if similarities[place] >= threshold
+        ]
+
+    def views(self) -> Iterator[NodeView]:
+        """The facts as nodes, the oldest first."""
+        for number in range(self._oldest, len(self._facts)):
+            vector = self._vectors.matrix[number].copy()
+            yield self._facts[number].view(f"{self._kind}-{number}", self._kind, vector)
+
+
+class LongTerm:
+    """Profile and facts; `failures` counts the replies that could not be used, by outcome."""
+
+    def __init__(self, llm: LLM, embedder: Embedder, prompts: Prompts, limit: int | None) -> None:
+        self._llm, self._embedder, self._prompts = llm, embedder, prompts
+        self.profile: Knowledge | None = None
+        self.facts = {kind: Facts(kind, limit) for kind in ("user_fact", "assistant_fact")}
+        self.failures: Counter[str] = Counter()
+
+    def __len__(self) -> int:
+        return sum(map(len, self.facts.values())) + (self.profile is not None)
+
+    def learn(self, pages: Sequence[Page]) -> None:
+        """Read pages for the profile and for facts about both sides: two calls, and one more to merge profiles."""
+        whole = dialogue(pages)
+        asks = [
+            (self._prompts["memoryos/profile"], {"text": whole, "user": _speaker(pages, "user")}),
+            (self._prompts["memoryos/assistant"], {
+                "text": dialogue(pages, "assistant"), "dialogue": whole, "assistant": _speaker(pages, "assistant"),
+            }),
+        ]  # fmt: skip
+        user_reply, assistant_reply = ask_all(self._llm, asks)
+        if isinstance(user_reply, ParseFailure):
+            self._failed("kept_old_profile")
+        else:
+            self._update_profile(user_reply["profile"].strip(), pages)
+            self._add_facts("user_fact", user_reply["facts"], pages)
+        if isinstance(assistant_reply, ParseFailure):
+            self._failed("no_assistant_facts")
+        else:
+            self._add_facts("assistant_fact", assistant_reply["facts"], pages)
+
+    def _update_profile(self, text: str, pages: Sequence[Page]) -> None:
+        """Store the text as the profile, merged with the old profile where there is one."""
+        if not text:
+            return
+        new = knowledge(text, pages)
+        if self.profile is None:
+            self.profile = new
+            return
+        old = self.profile
+        reply = ask(self._llm, self._prompts["memoryos/merge"], texts=(old.text, text), old=old.text, new=text)
+        if isinstance(reply, ParseFailure):
+            self._failed("kept_old_profile")
+            return
+        self.profile = Knowledge(reply, union((old.sources, new.sources)), old.first, new.last)
+
+    def _add_facts(self, kind: str, lines: Iterable[str], pages: Sequence[Page]) -> None:
+        texts = [text for line in lines if (text := line.strip(" -*\n")) and text.casefold() != "none"]
+        if texts:
+            self.facts[kind].add([knowledge(text, pages) for text in texts], self._embedder.embed(texts))
+
+    def _failed(self, outcome: str) -> None:
+        self.failures[outcome] += 1
+        meter.note(f"memoryos.{outcome}")
+
+
+def dialogue(pages: Sequence[Page], *roles: Role) -> list[str]:
+    """The pages as dated texts; where roles are given, only the turns that have one of them."""
+    texts = []
+    for page in pages:
+        turns = [turn for turn in page.unit.turns if not roles or turn.role in roles]
+        texts.append(dated("\n".join(map(spoken, turns)), page.unit.time_text))
+    return texts
+
+
+def _speaker(pages: Sequence[Page], role: Role) -> str:
+    """The name of the speaker with that role; `the <role>` where it has no name."""
+    speakers = (turn.speaker for page in pages for turn in page.unit.turns if turn.role == role and turn.speaker)
+    return next(speakers, f"the {role}")
+
 
 _THEMES, _KEYWORDS = 2, 3
 """Maximum number of themes of a page, and of keywords of a text."""
@@ -110,8 +244,6 @@ class MemoryOS(MemorySystem):
         self._mid = MidTerm(self.release, self.mid_term)
         self._long = LongTerm(llm, embedder, prompts, self.release.long_term)
         self._counts: Counter[str] = Counter()
-
-    # --- short to mid term ----------------------------------------------------------------------------------------
 
     def write(self, unit: Unit) -> None:
         """Queue the unit as a page, file the pages that have to leave, and analyse the hottest segment when it is due."""
@@ -201,8 +333,6 @@ class MemoryOS(MemorySystem):
             meter.note("memoryos.no_keywords", failed)
         return [frozenset() if isinstance(reply, ParseFailure) else _normal(_split(reply)) for reply in replies]
 
-    # --- mid to long term -----------------------------------------------------------------------------------------
-
     def _analyse_hottest(self) -> None:
         """Read the hottest segment's new pages for long-term knowledge when it reaches the threshold."""
         hottest = self._mid.hottest(self.settings.heat_threshold, self._now)
@@ -216,8 +346,6 @@ class MemoryOS(MemorySystem):
         hottest.length = 0
         if self.release.resets_all:
             hottest.visits, hottest.last = 0, self._now
-
-    # --- recall ---------------------------------------------------------------------------------------------------
 
     def read(self, question: Question) -> Recall:
         if not len(self._page_vectors):
@@ -271,8 +399,6 @@ class MemoryOS(MemorySystem):
     def _page_item(self, page: Page, score: float) -> Item:
         text = f"{dated(page.unit.text, page.unit.time_text)}\nContext: {self._chains[page.chain]}"
         return Item(page.unit.id, text, score, page.unit.turn_ids, "page")
-
-    # --- structure ------------------------------------------------------------------------------------------------
 
     def nodes(self) -> Iterator[NodeView]:
         """Queued pages, filed pages below their segments, and the long-term knowledge."""

@@ -1,7 +1,7 @@
 """SegTreeMem: a segment tree over the units of a conversation, grown at its right edge and read by propagation
 ("Temporal Order Matters for Agentic Memory", §4, Algorithms 1 and 2, App. E-G).
 
-`annotated_tree` holds the tree and its annotations, `reading` the recall; the paper's non-temporal control (`similarity_tree`)
+`reading` holds the tree with its annotations and the recall; the paper's non-temporal control (`similarity_tree`)
 shares both.
 
 No code is public, so there is no `mode="code"`. Where the paper is silent or contradicts itself, a setting decides:
@@ -48,8 +48,7 @@ import numpy as np
 from data_loaders.schema import Unit
 from memsys.embed import Embedder
 from memsys.llm import meter
-from memsys.llm.ask import ask, ask_all
-from memsys.llm.parsing import ParseFailure
+from memsys.llm.ask import ParseFailure, ask, ask_all
 from memsys.llm.protocol import LLM
 from memsys.prompts import Option, Prompts
 from memsys.settings import Positive

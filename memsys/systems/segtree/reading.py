@@ -1,4 +1,5 @@
-"""Reading an annotated tree (SegTreeMem Algorithm 2, §4.3): relevance propagated along the edges, and the selection of nodes.
+"""A tree over units whose inner nodes carry summaries of their children, called annotations (SegTreeMem §4, Algorithm 1), and its reading
+(Algorithm 2, §4.3): relevance propagated along the edges, and the selection of nodes.
 
 A tree is an array of parent indices, so one step is a gather (top-down) or a scatter-add (bottom-up). This applies the paper's
 propagation matrix (binary weights, column-normalised, Eq. 3-4) without building it.
@@ -6,20 +7,374 @@ propagation matrix (binary weights, column-normalised, Eq. 3-4) without building
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+import itertools
+from collections import Counter, defaultdict
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from annotated_types import Ge
 
-from data_loaders.schema import Question
+from data_loaders.schema import Question, Unit
 from memsys.embed import Embedder
-from memsys.interface import MemorySystem, NodeView, Recall
+from memsys.interface import Item, MemorySystem, NodeView, Recall, dated, union
+from memsys.llm import meter
+from memsys.llm.ask import ParseFailure, ask_all
 from memsys.llm.protocol import LLM
-from memsys.prompts import Prompts
+from memsys.prompts import Option, Prompts
 from memsys.settings import NotNegative, Positive, Settings
-from memsys.systems.segtree.annotated_tree import AnnotatedTree
+from memsys.tokens import count_tokens, truncate
+from memsys.vectors import Vectors, cosines
+
+
+@dataclass(frozen=True, slots=True)
+class _Refreshed:
+    """An annotation written by `refresh`, with the child annotations (`parts`) that its prompt contained."""
+
+    parts: tuple[Option, ...]
+    text: str
+    vector: np.ndarray
+
+
+class AnnotatedTree:
+    """A tree over units whose inner nodes carry summaries of their children. Nodes are numbered in order of creation.
+
+    Args:
+        annotate: which annotations an insertion updates: `full`, `attach_only` or `lazy` (see `memsys.systems.segtree`).
+        summary_tokens: maximum number of tokens of child annotations in one prompt; None for no limit.
+    """
+
+    def __init__(
+        self, llm: LLM, embedder: Embedder, prompts: Prompts, annotate: str, summary_tokens: int | None
+    ) -> None:
+        self._llm, self.embedder, self._prompts = llm, embedder, prompts
+        self._annotate, self._limit = annotate, summary_tokens
+        self.units: list[Unit] = []
+        self.parents: list[int] = []
+        self.children: list[list[int]] = []
+        self.levels: list[int] = []
+        self.starts: list[int] = []
+        """For each node, the index in `units` of the first unit below it."""
+        self.ends: list[int] = []
+        """For each node, the index in `units` of the last unit below it."""
+        self.vectors = Vectors()
+        self._texts: list[str] = []
+        self._sizes: dict[int, tuple[str, int]] = {}
+        """Number of tokens of a node's text, with that text: a long text is not counted again for each unit that joins its parent."""
+        self._stale: set[int] = set()
+        self._current: dict[int, _Refreshed] = {}
+        """Annotations that replace those in the tree until the next unit is added."""
+        self._refreshed: dict[int, _Refreshed] = {}
+        """The latest refreshed annotation of each node, reused while its children's annotations stay the same."""
+        self._counts: Counter[str] = Counter()
+
+    def __len__(self) -> int:
+        return len(self.parents)
+
+    def add_leaf(self, unit: Unit, vector: np.ndarray) -> int:
+        """Add a leaf without a parent, discard the annotations of the last `refresh`, and return the leaf's number."""
+        self._current = {}
+        self.units.append(unit)
+        return self._add([], 0, len(self.units) - 1, len(self.units) - 1, unit.text, vector)
+
+    def wrap(self, child: int) -> int:
+        """Add a parent above a root node, with a copy of its annotation and vector, and return the parent's number."""
+        vector = self.vectors.matrix[child]
+        level, start, end = self.levels[child] + 1, self.starts[child], self.ends[child]
+        self.parents[child] = node = self._add([child], level, start, end, self._texts[child], vector)
+        return node
+
+    def attach(self, parent: int, child: int) -> None:
+        """Append a node to the children of another and extend the intervals of all ancestors."""
+        self.children[parent].append(child)
+        self.parents[child] = parent
+        while parent >= 0:
+            self.starts[parent] = min(self.starts[parent], self.starts[child])
+            self.ends[parent] = max(self.ends[parent], self.ends[child])
+            parent = self.parents[parent]
+
+    def ancestors(self, node: int) -> list[int]:
+        """List a node's ancestors from its parent to the root."""
+        ancestors = []
+        while (node := self.parents[node]) >= 0:
+            ancestors.append(node)
+        return ancestors
+
+    def update(self, path: Sequence[int]) -> None:
+        """Update annotations after an insertion, as the setting `annotate` says.
+
+        `path` is the node that received the leaf, followed by its ancestors.
+        """
+        changed: list[int] = []
+        for place, node in enumerate(path):
+            (first, *others) = self.children[node]
+            if not others:
+                text, stale = self._texts[first], first in self._stale
+            elif self._annotate == "lazy":
+                text, stale = self._joined(self._texts[child] for child in self.children[node]), True
+            elif self._annotate == "full" or place == 0:
+                text, stale = self._summaries([self._parts(node)])[0], False
+            else:
+                text, stale = self._texts[node], True
+            if stale:
+                self._stale.add(node)
+            else:
+                self._stale.discard(node)
+            if others and text != self._texts[node]:
+                changed.append(node)
+            self._texts[node] = text
+        vectors = self.embedder.embed([self._texts[node] for node in changed]) if changed else ()
+        for node, vector in zip(changed, vectors, strict=True):
+            self.vectors.set(node, vector)
+        for node in path:
+            if len(self.children[node]) == 1:
+                self.vectors.set(node, self.vectors.matrix[self.children[node][0]])
+
+    def refresh(self) -> None:
+        """Summarise all outdated annotations again, bottom-up; the results hold until the next leaf is added.
+
+        The annotations stored in the tree do not change. An annotation whose children have the same annotations as at an earlier
+        refresh is reused without a call.
+        """
+        self._current = {}
+        due: defaultdict[int, set[int]] = defaultdict(set)
+        for node in self._stale:
+            due[self.levels[node]].add(node)
+        while due:
+            nodes = sorted(due.pop(min(due)))
+            self._renew([node for node in nodes if len(self.children[node]) > 1])
+            for node in nodes:
+                if len(self.children[node]) == 1 and (child := self._current.get(self.children[node][0])) is not None:
+                    self._current[node] = child
+                if node in self._current and self.parents[node] >= 0:
+                    due[self.levels[node] + 1].add(self.parents[node])
+
+    def text(self, node: int) -> str:
+        """The current annotation of a node, refreshed where `refresh` has made one; a leaf's is its unit's text."""
+        return self._current[node].text if node in self._current else self._texts[node]
+
+    def similarities(self, query: np.ndarray) -> np.ndarray:
+        """Cosine of the query with the current annotation of every node, float64 [n], rounded to six decimals."""
+        similarities = self.vectors.similarities(query).astype(np.float64)
+        if self._current:
+            rows = np.stack([current.vector for current in self._current.values()])
+            similarities[list(self._current)] = cosines(rows, query)
+        return np.round(similarities, 6)
+
+    def described(self, node: int) -> str:
+        """Format a node for a compatibility prompt: level, number of units, time and annotation."""
+        count = self.ends[node] - self.starts[node] + 1
+        return f"(level {self.levels[node]}; {count} unit{'s' * (count > 1)}; {self.time(node) or 'time unknown'}) {self._texts[node]}"
+
+    def time(self, node: int) -> str:
+        """Time texts of a node's first and last unit, joined by a dash; one text when they are equal."""
+        first, last = (self.units[place].time_text for place in (self.starts[node], self.ends[node]))
+        return first if first == last else " – ".join(filter(None, (first, last)))
+
+    def sources(self, node: int) -> tuple[str, ...]:
+        """Turn ids of all units below a node, in stream order."""
+        units, pending = [], [node]
+        while pending:
+            node = pending.pop()
+            pending.extend(self.children[node])
+            if not self.levels[node]:
+                units.append(self.starts[node])
+        return union(self.units[index].turn_ids for index in sorted(units))
+
+    def id(self, node: int) -> str:
+        """Public id of a node: a leaf has its unit's id."""
+        return f"node-{node}" if self.levels[node] else self.units[self.starts[node]].id
+
+    def kind(self, node: int) -> str:
+        """`leaf`, `chain` (a node with a single child, whose annotation it copies) or `summary`."""
+        return ("leaf", "chain", "summary")[min(2, len(self.children[node]))]
+
+    def item(self, node: int, score: float) -> Item:
+        """Make a recalled item from a node."""
+        text = dated(self.text(node), self.time(node))
+        return Item(self.id(node), text, score, self.sources(node), self.kind(node), self.levels[node])
+
+    def views(self, collapse_chains: bool = False) -> Iterator[NodeView]:
+        """Yield all nodes with their current annotations; with `collapse_chains`, leave out nodes that have a single child."""
+        for node, parent in self._edges(collapse_chains):
+            yield NodeView(
+                id=self.id(node),
+                parents=(self.id(parent),) if parent >= 0 else (),
+                level=self.levels[node],
+                kind=self.kind(node),
+                text=self.text(node),
+                vector=self._current[node].vector if node in self._current else self.vectors.matrix[node],
+                sources=self.sources(node),
+                start=self.units[self.starts[node]].time,
+                end=self.units[self.ends[node]].time,
+            )
+
+    def report(self) -> dict[str, Any]:
+        """Shape of the tree (as in the paper's Table 5) with and without chains, and counts of annotations and fallbacks."""
+        rate = self._counts["annotation_fallbacks"] / max(1, self._counts["annotations"])
+        return {
+            "leaves": len(self.units),
+            **_shape(self._edges(False)),
+            "without_chains": _shape(self._edges(True)),
+            **self._counts,
+            "annotation_fallback_rate": round(rate, 4),
+        }
+
+    def _add(self, children: list[int], level: int, start: int, end: int, text: str, vector: np.ndarray) -> int:
+        self.parents.append(-1)
+        self.children.append(children)
+        self.levels.append(level)
+        self.starts.append(start)
+        self.ends.append(end)
+        self._texts.append(text)
+        return self.vectors.add(vector)
+
+    def _renew(self, nodes: Sequence[int]) -> None:
+        """Summarise nodes of one level; annotations that differ from those in the tree enter `_current`."""
+        parts = {node: tuple(map(self._part, self.children[node])) for node in nodes}
+        known = self._refreshed
+        outdated = [node for node in nodes if node not in known or known[node].parts != parts[node]]
+        if outdated:
+            texts = self._folded([parts[node] for node in outdated])
+            self._counts["renewed"] += len(outdated)
+            for node, text, vector in zip(outdated, texts, self.embedder.embed(texts), strict=True):
+                known[node] = _Refreshed(parts[node], text, vector)
+        self._current.update((node, known[node]) for node in nodes if known[node].text != self._texts[node])
+
+    def _folded(self, lists: Sequence[Sequence[Option]]) -> list[str]:
+        """Summarise each list of parts.
+
+        A list longer than `summary_tokens` is summarised from first part to last in several prompts, one after another. Each prompt
+        begins with the summary from the prompt before it. The annotation in the tree is outdated and cannot serve as a beginning.
+        """
+        waiting = [self._halved(parts) for parts in lists]
+        while fitting := {
+            place: count for place, parts in enumerate(waiting) if (count := self._fitting(parts)) < len(parts)
+        }:
+            notes = self._summaries([waiting[place][:count] for place, count in fitting.items()])
+            self._capped(len(notes))
+            for (place, count), note in zip(fitting.items(), notes, strict=True):
+                waiting[place] = [self._lead(note), *waiting[place][count:]]
+        return self._summaries(waiting)
+
+    def _halved(self, parts: Sequence[Option]) -> list[Option]:
+        """Return the parts; when they do not fit into one prompt, cut each so that it fits together with a lead."""
+        if self._limit is None or self._fitting(parts) == len(parts):
+            return list(parts)
+        return [Option(part.label, truncate(part.text, self._limit - self._limit // 2)) for part in parts]
+
+    def _fitting(self, parts: Sequence[Option]) -> int:
+        """Number of leading parts that fit into one prompt, at least one."""
+        if self._limit is None:
+            return len(parts)
+        sizes = itertools.accumulate(max(1, count_tokens(part.text)) for part in parts)
+        return max(1, sum(size <= self._limit for size in sizes))
+
+    def _lead(self, note: str) -> Option:
+        """The summary of earlier children, cut to half the limit, as the first part of a prompt."""
+        assert self._limit is not None
+        return Option("the note so far, for what came before", truncate(note, self._limit // 2))
+
+    def _capped(self, count: int) -> None:
+        self._counts["annotations_capped"] += count
+        meter.note("segtree.annotate_capped", count)
+
+    def _summaries(self, prompts: Sequence[Sequence[Option]]) -> list[str]:
+        """Ask for one summary per list of parts; the truncated parts replace a reply without text."""
+        prompt = self._prompts["segtree/annotate"]
+        values = ask_all(self._llm, [(prompt, {"texts": parts}) for parts in prompts])
+        self._counts["annotations"] += len(values)
+        for place, value in enumerate(values):
+            if isinstance(value, ParseFailure):
+                self._counts["annotation_fallbacks"] += 1
+                meter.note("segtree.annotate_fallback")
+                values[place] = self._joined(part.text for part in prompts[place])
+        return values
+
+    def _parts(self, node: int) -> list[Option]:
+        """A node's children as parts of an annotation prompt.
+
+        When they exceed `summary_tokens`, these are the latest children that fit, after a lead with the node's present annotation.
+        """
+        children = self.children[node]
+        if self._limit is None:
+            return [self._part(child) for child in children]
+        latest = self._latest(children, self._limit)
+        if len(latest) == len(children):
+            return [self._part(child) for child in children]
+        self._capped(1)
+        lead = self._lead(self._texts[node])
+        remaining = self._limit - count_tokens(lead.text)
+        parts = [self._part(child) for child in self._latest(children, remaining)]
+        last = self._part(children[-1])
+        return [lead, *(parts or [Option(last.label, truncate(last.text, remaining))])]
+
+    def _latest(self, children: Sequence[int], budget: int) -> list[int]:
+        """The last children whose annotations fit into a budget of tokens, in their order."""
+        kept: list[int] = []
+        for child in reversed(children):
+            budget -= self._size(child)
+            if budget < 0:
+                break
+            kept.append(child)
+        return kept[::-1]
+
+    def _size(self, node: int) -> int:
+        """Tokens of a node's text, at least 1."""
+        text = self.text(node)
+        known = self._sizes.get(node)
+        if known is None or known[0] is not text:
+            known = self._sizes[node] = (text, max(1, count_tokens(text)))
+        return known[1]
+
+    def _part(self, child: int) -> Option:
+        return Option(self.time(child) or "time unknown", self.text(child))
+
+    def _joined(self, texts: Iterable[str]) -> str:
+        """Join texts, one per line, and truncate the result to the token limit of a summary."""
+        limit = remaining = self._prompts["segtree/annotate"].max_tokens
+        kept: list[str] = []
+        for text in texts:
+            kept.append(text)
+            remaining -= max(1, count_tokens(text))
+            if remaining <= 0:
+                break
+        return truncate("\n".join(kept), limit)
+
+    def _edges(self, collapse_chains: bool) -> list[tuple[int, int]]:
+        """List (node, parent or -1) in order of creation; without chains, the parent is the nearest ancestor that is kept."""
+        kept = [not collapse_chains or len(children) != 1 for children in self.children]
+        edges = []
+        for node in range(len(self)):
+            parent = self.parents[node]
+            while parent >= 0 and not kept[parent]:
+                parent = self.parents[parent]
+            if kept[node]:
+                edges.append((node, parent))
+        return edges
+
+
+def _shape(edges: Sequence[tuple[int, int]]) -> dict[str, Any]:
+    """Number of nodes, depths of the leaves (the root has depth 0) and mean number of children of inner nodes."""
+    parents = dict(edges)
+    branching = Counter(parent for parent in parents.values() if parent >= 0)
+    depths: dict[int, int] = {}
+    for node in reversed(parents):
+        path = []
+        while node >= 0 and node not in depths:
+            path.append(node)
+            node = parents[node]
+        depth = depths.get(node, -1)
+        depths.update((below, depth + place) for place, below in enumerate(reversed(path), 1))
+    leaves = [depth for node, depth in depths.items() if node not in branching] or [0]
+    return {
+        "nodes": len(parents),
+        "max_depth": max(leaves),
+        "mean_depth": round(float(np.mean(leaves)), 4),
+        "depth_std": round(float(np.std(leaves)), 4),
+        "branching": round(sum(branching.values()) / max(1, len(branching)), 4),
+    }
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """The non-temporal control of SegTreeMem (App. F): units are clustered by content, regardless of their time.
 
-Annotations and their prompt, relevance, propagation and evidence budget are those of SegTreeMem (`annotated_tree`, `reading`); only
+Annotations and their prompt, relevance, propagation and evidence budget are those of SegTreeMem (`reading`); only
 the placement of a new unit differs. Choices that the paper leaves open:
 
 - `hierarchy`: the levels above the clusters. `flat` puts one root over all clusters; `online` assigns each new cluster to a

@@ -55,22 +55,14 @@ import numpy as np
 
 from data_loaders.schema import Question, Unit
 from memsys.embed import Embedder
-from memsys.interface import Item, MemorySystem, NodeView, Recall, union
+from memsys.interface import Item, MemorySystem, NodeView, Recall, period, union
 from memsys.llm import meter
-from memsys.llm.ask import ask_all, complete
-from memsys.llm.parsing import ParseFailure
+from memsys.llm.ask import ParseFailure, ask_all, complete
 from memsys.llm.protocol import LLM
 from memsys.prompts import Prompts
 from memsys.settings import filled
-from memsys.systems.nemori import EpisodeBuilder, EpisodeRules, NemoriStore, span
-from memsys.systems.xmemory.reading import (
-    Backbone,
-    Hierarchy,
-    XMemoryReading,
-    admitted,
-    rank_episodes,
-    select_backbone,
-)
+from memsys.systems.nemori import EpisodeBuilder, EpisodeRules, NemoriStore
+from memsys.systems.xmemory.reading import Backbone, Hierarchy, XMemoryReading, admitted, rank_episodes, select_backbone
 from memsys.systems.xmemory.themes import Members, Neighbours, ThemeRules, nearest, partition
 from memsys.tokens import count_tokens
 from memsys.vectors import normalised
@@ -145,7 +137,7 @@ class XMemory(MemorySystem):
         hierarchy = self._hierarchy
         for number, members in enumerate(hierarchy.partition.themes):
             episodes = [hierarchy.store.episodes[episode] for episode in _episodes_of(hierarchy.store, members)]
-            start, end = span(unit for episode in episodes for unit in episode.units)
+            start, end = period(unit for episode in episodes for unit in episode.units)
             sources = union(episode.sources for episode in episodes)
             vector = hierarchy.vectors[number].copy()
             yield NodeView(f"theme-{number}", (), 3, "theme", hierarchy.summaries[number], vector, sources, start, end)
@@ -170,8 +162,6 @@ class XMemory(MemorySystem):
             "themes_not_summarised": sum(isinstance(reply, ParseFailure) for reply in replies),
             "reassigned": themes.reassigned,
         }
-
-    # --- construction of the themes ---
 
     def _built(self, store: NemoriStore) -> Hierarchy:
         """Group the statements of a store into themes and summarise these."""
@@ -206,8 +196,6 @@ class XMemory(MemorySystem):
         """Summary of a theme; its first statement replaces a reply that cannot be parsed."""
         reply = self._summaries[_texts(store, members)]
         return store.statements[members[0]].text if isinstance(reply, ParseFailure) else reply
-
-    # --- Stage II ---
 
     def _admitted(
         self,

@@ -32,8 +32,8 @@ from eval.running.case import is_answered
 from eval.running.loop import run_all
 from eval.running.run import Progress, Run
 from eval.running.work import Build
+from memsys.llm.endpoint import Unreachable
 from memsys.llm.meter import Metered
-from memsys.llm.outage import Unreachable
 from memsys.llm.pricing import SpendingCapReached
 from memsys.llm.protocol import ContextOverflow, ModelError
 from memsys.llm.stopping import Stopped

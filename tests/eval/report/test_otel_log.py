@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from scripted import ScriptedLLM
 
 from eval.files.store import RunError
 from eval.report.otel_log import OtelSpans, otel_spans
-from memsys.llm import network, secrets, spans
+from memsys.llm import meter, network, secrets
 from memsys.llm.meter import Metered, metering
 from memsys.llm.protocol import ModelError, Request
-from memsys.llm.scripted import ScriptedLLM
 from scripts.assembly.steps import executor_of
 from scripts.lab.lab import Lab
 
@@ -37,12 +37,12 @@ def traced() -> Iterator[Traced]:
     def trace(work: Callable[[], object], *, texts: bool = False) -> list[Any]:
         exporter, provider = InMemorySpanExporter(), sdk.TracerProvider()
         provider.add_span_processor(SimpleSpanProcessor(exporter))
-        spans.record_to(OtelSpans(provider, texts))
+        meter.record_to(OtelSpans(provider, texts))
         work()
         return list(exporter.get_finished_spans())
 
     yield trace
-    spans.record_to(None)
+    meter.record_to(None)
 
 
 def one_question(folder: Path, memory: str, texts: bool, traced: Traced) -> list[Any]:
@@ -104,7 +104,7 @@ def test_a_failed_call_is_named_by_its_type_and_no_key_is_in_a_span(traced: Trac
             assert Metered(ScriptedLLM(lambda _: "yes, sk-very-secret-key"), model="toy").submit(told).result().text
             with pytest.raises(ModelError):
                 Metered(ScriptedLLM(fail), model="toy").submit(told).result()
-            with pytest.raises(ModelError), spans.operation("read", "store", "q1"):
+            with pytest.raises(ModelError), meter.operation("read", "store", "q1"):
                 raise ModelError("refused for sk-very-secret-key")
 
     answered, *failed = traced(work, texts=True)

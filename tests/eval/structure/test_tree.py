@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scripted import ScriptedLLM
 from small_history import history
 
 from eval.files.store import RunError, read_lines
@@ -27,7 +28,6 @@ from eval.structure.tree import (
     without_chains,
 )
 from eval.structure.triplets import agreement, ask_triplets, sample_triplets
-from memsys.llm.scripted import ScriptedLLM
 from memsys.prompts import Prompts
 from memsys.settings import with_settings
 from memsys.systems.memtree import MemTree

@@ -7,12 +7,11 @@ from concurrent.futures import Future
 from typing import Any
 
 import pytest
+from scripted import ScriptedLLM
 
-from memsys.llm.ask import ask, ask_all, complete
+from memsys.llm.ask import ParseFailure, ask, ask_all, complete
 from memsys.llm.meter import Metered, metering
-from memsys.llm.parsing import ParseFailure
 from memsys.llm.protocol import Completion, ModelError, Request
-from memsys.llm.scripted import ScriptedLLM
 from memsys.prompts import Prompt, PromptError, Prompts
 
 Write = Callable[[dict[str, str]], Prompts]

@@ -21,9 +21,8 @@ from memsys.llm.batching.endpoint import BatchEndpoint, BatchSettings
 from memsys.llm.batching.journal import Batch, Journal, JournalledCall
 from memsys.llm.batching.provider import Provider, replies_of
 from memsys.llm.cache import CachedLLM
-from memsys.llm.client import Client, HttpEmbedder
+from memsys.llm.client import Client, HttpEmbedder, request_key
 from memsys.llm.endpoint import Endpoint, EndpointLimits
-from memsys.llm.keys import request_key
 from memsys.llm.pricing import ModelSettings, Purse
 from memsys.llm.protocol import Completion, EndOfRun, ModelError, Request
 from memsys.llm.store import CacheStore

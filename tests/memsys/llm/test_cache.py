@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scripted import ScriptedLLM
 
 from memsys.llm.ask import complete
 from memsys.llm.cache import CachedEmbedder, CachedLLM, request_key
@@ -23,7 +24,6 @@ from memsys.llm.endpoint import Endpoint, EndpointLimits
 from memsys.llm.meter import Ledger, Metered, metering
 from memsys.llm.pricing import ModelSettings
 from memsys.llm.protocol import Completion, ModelError, Request
-from memsys.llm.scripted import ScriptedLLM
 from memsys.llm.store import CacheStore, DamagedCache
 from memsys.llm.transport import event_loop
 from scripts.mock.endpoint import Mock, application, serving

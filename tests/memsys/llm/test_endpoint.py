@@ -16,13 +16,12 @@ from typing import Any
 
 import pytest
 
+from memsys.llm import endpoint, secrets, stopping
 from memsys.llm import network as offline
-from memsys.llm import outage, secrets, stopping
 from memsys.llm.ask import complete
 from memsys.llm.client import Client, HttpEmbedder
-from memsys.llm.endpoint import Endpoint, EndpointLimits
+from memsys.llm.endpoint import Endpoint, EndpointLimits, Unreachable
 from memsys.llm.futures import keeping, release
-from memsys.llm.outage import Unreachable
 from memsys.llm.pricing import ModelSettings, Purse
 from memsys.llm.protocol import Completion, EndOfRun, ModelError, Request
 from memsys.llm.server import Sent
@@ -369,8 +368,8 @@ def free_port() -> int:
 def test_a_server_that_goes_away_pauses_the_run_until_it_is_back(
     opened: Open, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(outage, "LONGEST", 0.1)
-    monkeypatch.setattr(outage, "FIRST", 0.1)
+    monkeypatch.setattr(endpoint, "LONGEST_PAUSE", 0.1)
+    monkeypatch.setattr(endpoint, "FIRST_PAUSE", 0.1)
     port, mock = free_port(), Mock()
     at = opened(f"http://127.0.0.1:{port}/v1", retries=3)
     client = Client(at, SETTINGS)
@@ -394,7 +393,7 @@ def test_a_server_that_goes_away_pauses_the_run_until_it_is_back(
 
 
 def test_a_server_that_does_not_come_back_ends_the_run(opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(outage, "FIRST", 0.05)
+    monkeypatch.setattr(endpoint, "FIRST_PAUSE", 0.05)
     port = free_port()
     client = Client(opened(f"http://127.0.0.1:{port}/v1", retries=1, patience=0.3), SETTINGS)
     with server_on(port, Mock()):

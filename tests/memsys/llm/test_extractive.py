@@ -18,10 +18,8 @@ from data_loaders.units import make_units
 from eval.files.records import Prediction
 from eval.metrics.locomo import locomo_f1
 from memsys.interface import MemorySystem, dated
-from memsys.llm.ask import complete
-from memsys.llm.offline.extractive import ExtractiveLLM
-from memsys.llm.offline.filling import Found, form
-from memsys.llm.parsing import ParseFailure, parse
+from memsys.llm.ask import ParseFailure, complete, parse
+from memsys.llm.offline.extractive import ExtractiveLLM, Found, form
 from memsys.llm.protocol import Completion, ModelError, Request
 from memsys.prompts import SHIPPED, Option, Prompts
 from memsys.systems.bm25 import BM25

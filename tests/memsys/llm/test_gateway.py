@@ -151,7 +151,7 @@ def test_the_openai_package_gets_text_streams_schemas_vectors_and_the_list_of_mo
 
 
 def test_the_offline_engine_calls_the_tool_that_was_asked_for_with_arguments_that_fit() -> None:
-    from memsys.llm.gateway.fit import misfit
+    from memsys.llm.gateway.chat import misfit
 
     gateway = Gateway(EngineUpstream(ExtractiveLLM()), HashingEmbedder(32), None, "live")
     account = gateway.open("one", Account("one"))
@@ -188,13 +188,13 @@ def test_the_offline_engine_calls_the_tool_that_was_asked_for_with_arguments_tha
     ],
 )
 def test_a_value_is_checked_against_a_schema_that_is_one(value: Any, schema: dict[str, Any], fit: bool) -> None:
-    from memsys.llm.gateway.fit import fits
+    from memsys.llm.gateway.chat import fits
 
     assert fits(value, schema) is fit
 
 
 def test_a_schema_of_a_product_fetches_nothing() -> None:
-    from memsys.llm.gateway.fit import fits
+    from memsys.llm.gateway.chat import fits
 
     with socket.create_server(("127.0.0.1", 0)) as server:
         server.settimeout(0)

@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
-from memsys.llm.limits import BUILDS, Adaptive, CallQueue, urgency, urgent
+from memsys.llm.limits import BUILDS, SHARE, Adaptive, CallQueue, Rates, seconds_of, urgency, urgent
 from memsys.llm.outcome import is_exhausted, outcome_of
 from memsys.llm.protocol import EndOfRun, QuotaExhausted
-from memsys.llm.rates import SHARE, Rates, seconds_of
 from memsys.llm.transport import HttpReply
 
 

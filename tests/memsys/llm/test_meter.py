@@ -7,12 +7,12 @@ from collections.abc import Callable
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 
 import pytest
+from scripted import ScriptedLLM
 
 from memsys.llm import meter
 from memsys.llm.ask import complete
 from memsys.llm.meter import Ledger, Metered, metering, service_time, together
 from memsys.llm.protocol import Completion, ModelError, Request
-from memsys.llm.scripted import ScriptedLLM
 
 
 def request(purpose: str = "tree.join") -> Request:

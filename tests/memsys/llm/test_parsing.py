@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
-from memsys.llm.parsing import ParseFailure, parse, read_json
+from memsys.llm.ask import ParseFailure, parse, read_json
 
 PERSON = {
     "type": "object",

@@ -9,17 +9,16 @@ from pathlib import Path
 from typing import Any, get_args
 
 import pytest
+from scripted import ScriptedLLM
 
-from memsys.llm.ask import ask, complete
+from memsys.llm.ask import ParseFailure, ask, complete, parse_reply
 from memsys.llm.cache import CachedLLM, request_key
 from memsys.llm.client import Client, Endpoint, HttpEmbedder, chat_body
 from memsys.llm.endpoint import EndpointLimits
 from memsys.llm.meter import Metered, metering
-from memsys.llm.parsing import ParseFailure, parse_reply
 from memsys.llm.pricing import ModelSettings, Purse
 from memsys.llm.protocol import Completion, ModelError, PromptTruncated, Request, Stopped
 from memsys.llm.replies import LONG_PROMPT, Spoken, check_window, cleaned, completion_of, is_overflow, without_reasoning
-from memsys.llm.scripted import ScriptedLLM
 from memsys.llm.store import CacheStore
 from memsys.prompts import Prompt, PromptError, Prompts
 from memsys.tokens import count_tokens

@@ -14,7 +14,7 @@ from omegaconf import OmegaConf
 from eval.files.store import RunError, line
 from memsys.llm import secrets
 from memsys.llm.endpoint import Endpoint
-from memsys.llm.written_keys import names_secret, written_key
+from memsys.llm.secrets import names_secret, written_key
 from memsys.services.http import HttpMemory
 from memsys.services.mcp import McpMemory
 from memsys.settings import with_settings

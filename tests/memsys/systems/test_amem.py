@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scripted import Script, ScriptedLLM
 
 from data_loaders.schema import Question, Turn, Unit
 from memsys.llm import meter
 from memsys.llm.protocol import ModelError
-from memsys.llm.scripted import Script, ScriptedLLM
 from memsys.prompts import Prompts
 from memsys.settings import tuned, with_settings
 from memsys.systems.amem import AMem

@@ -4,9 +4,9 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
+from scripted import TableEmbedder
 
 from data_loaders.schema import Question, Unit
-from memsys.embed import TableEmbedder
 from memsys.systems.dense import Dense
 
 MakeUnit = Callable[..., Unit]

@@ -12,6 +12,7 @@ import graspologic_native
 import numpy as np
 import pytest
 import yaml
+from scripted import Script, ScriptedLLM
 
 import memsys.systems.graphrag
 from data_loaders.schema import Question, Turn, Unit
@@ -19,13 +20,21 @@ from memsys.embed import HashingEmbedder
 from memsys.interface import Item, Recall
 from memsys.llm import meter
 from memsys.llm.protocol import ModelError, Request
-from memsys.llm.scripted import Script, ScriptedLLM
 from memsys.prompts import Prompts
 from memsys.settings import tuned, with_settings
 from memsys.systems.dense import Dense
 from memsys.systems.graphrag import NO_ANSWER, GraphRag
-from memsys.systems.graphrag.communities import Community, Tables, communities
-from memsys.systems.graphrag.graph import Entity, Relationship, finalised, merged, parse_records, text_units
+from memsys.systems.graphrag.graph import (
+    Community,
+    Entity,
+    Relationship,
+    Tables,
+    communities,
+    finalised,
+    merged,
+    parse_records,
+    text_units,
+)
 from memsys.tokens import count_tokens
 
 pytestmark = pytest.mark.slow

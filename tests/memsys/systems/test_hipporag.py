@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 import yaml
 from scipy.sparse import csr_array
+from scripted import Script, ScriptedLLM, TableEmbedder
 
 import memsys.systems.hipporag
 from data_loaders.schema import Question, Turn, Unit
-from memsys.embed import HashingEmbedder, TableEmbedder
+from memsys.embed import HashingEmbedder
 from memsys.llm import meter
 from memsys.llm.protocol import ModelError, Request
-from memsys.llm.scripted import Script, ScriptedLLM
 from memsys.prompts import Prompts
 from memsys.settings import with_settings
 from memsys.systems.dense import Dense

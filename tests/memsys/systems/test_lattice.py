@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
+from scripted import ScriptedLLM
 
 from data_loaders.schema import Question, Turn, Unit
 from memsys.embed import HashingEmbedder
@@ -16,14 +17,11 @@ from memsys.llm import meter
 from memsys.llm.meter import metering
 from memsys.llm.offline.extractive import ExtractiveLLM
 from memsys.llm.protocol import Completion, ModelError, Request
-from memsys.llm.scripted import ScriptedLLM
 from memsys.prompts import Prompts
 from memsys.settings import tuned, with_settings
 from memsys.systems.dense import Dense
 from memsys.systems.lattice import Lattice
-from memsys.systems.lattice.calibration import calibrated, gated
-from memsys.systems.lattice.clustering import clusters
-from memsys.systems.lattice.search import fitted, ratings
+from memsys.systems.lattice.search import calibrated, clusters, fitted, gated, ratings
 from memsys.tokens import count_tokens
 from memsys.vectors import normalised
 
@@ -486,7 +484,7 @@ def test_clusters_hold_what_is_alike() -> None:
 
 def test_of_too_many_clusters_the_nearest_single_ones_are_joined(monkeypatch: pytest.MonkeyPatch) -> None:
     vectors = normalised(np.array([[1, 0, 0], [0, 1, 0], [1, 0.1, 0], [0, 1, 0.3], [0, 0, 1]], dtype=np.float32))
-    monkeypatch.setattr("memsys.systems.lattice.clustering._divided", lambda *_: [[row] for row in range(5)])
+    monkeypatch.setattr("memsys.systems.lattice.search._divided", lambda *_: [[row] for row in range(5)])
     assert clusters(vectors, 2, 0) == [[0, 2], [1, 3], [4]]
 
 

@@ -9,18 +9,25 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scripted import ScriptedLLM, TableEmbedder
 
 from data_loaders.schema import Question, Turn, Unit
-from memsys.embed import HashingEmbedder, TableEmbedder
+from memsys.embed import HashingEmbedder
 from memsys.llm import meter
 from memsys.llm.protocol import ModelError, Request
-from memsys.llm.scripted import ScriptedLLM
 from memsys.prompts import Prompts
 from memsys.settings import with_settings
 from memsys.systems.dense import Dense
-from memsys.systems.lightmem import LightMem
-from memsys.systems.lightmem.exchanges import THRESHOLDS, Buffers, Exchange, ExchangeMessage, fine, peaks
-from memsys.systems.lightmem.facts import later_duplicates
+from memsys.systems.lightmem import (
+    THRESHOLDS,
+    Buffers,
+    Exchange,
+    ExchangeMessage,
+    LightMem,
+    fine,
+    later_duplicates,
+    peaks,
+)
 from memsys.tokens import count_tokens
 from scripts.setup.options import load_option
 

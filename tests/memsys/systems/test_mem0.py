@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scripted import Script, ScriptedLLM
 
 from data_loaders.schema import Question, Session, Turn, Unit
 from data_loaders.units import make_units
@@ -14,7 +15,6 @@ from memsys.embed import HashingEmbedder
 from memsys.llm import meter
 from memsys.llm.offline.extractive import ExtractiveLLM
 from memsys.llm.protocol import ModelError, Request
-from memsys.llm.scripted import Script, ScriptedLLM
 from memsys.prompts import Prompts
 from memsys.settings import tuned, with_settings
 from memsys.systems.dense import Dense

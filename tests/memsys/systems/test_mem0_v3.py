@@ -9,18 +9,28 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scripted import ScriptedLLM
 
 from data_loaders.schema import Question, Turn, Unit
 from memsys.embed import HashingEmbedder
 from memsys.llm import meter
 from memsys.llm.protocol import ModelError
-from memsys.llm.scripted import ScriptedLLM
 from memsys.prompts import Prompts
 from memsys.settings import tuned, with_settings
 from memsys.systems.bm25 import bm25_index, bm25_scores, words
 from memsys.systems.dense import Dense
-from memsys.systems.mem0_v3 import Mem0V3, boost, entities, entity_key, fused, pool_size, text_hash
-from memsys.systems.mem0_v3.keywords import KeywordIndex, content_terms, squashed
+from memsys.systems.mem0_v3 import (
+    KeywordIndex,
+    Mem0V3,
+    boost,
+    content_terms,
+    entities,
+    entity_key,
+    fused,
+    pool_size,
+    squashed,
+    text_hash,
+)
 
 EXTRACT = "mem0_v3.extract"
 

@@ -8,18 +8,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from scripted import ScriptedLLM
 
 from data_loaders.schema import Question, Turn, Unit
 from memsys.embed import HashingEmbedder
 from memsys.interface import Item
 from memsys.llm import meter
 from memsys.llm.protocol import ModelError, Request
-from memsys.llm.scripted import ScriptedLLM
 from memsys.prompts import Prompts
 from memsys.settings import with_settings
 from memsys.systems.dense import Dense
-from memsys.systems.memgpt import BLOCK_CHARS, MemGPT
-from memsys.systems.memgpt.state import evicted
+from memsys.systems.memgpt import BLOCK_CHARS, MemGPT, evicted
 
 STEP, SUMMARY = "memgpt.step", "memgpt.summary"
 START = datetime(2023, 5, 7)

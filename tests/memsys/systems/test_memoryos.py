@@ -7,14 +7,14 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
+from scripted import ScriptedLLM, TableEmbedder
 
 from data_loaders.schema import Question, Session, Turn, Unit
 from data_loaders.units import make_units
-from memsys.embed import HashingEmbedder, TableEmbedder
+from memsys.embed import HashingEmbedder
 from memsys.interface import MemorySystem
 from memsys.llm import meter
 from memsys.llm.protocol import ModelError, Request
-from memsys.llm.scripted import ScriptedLLM
 from memsys.prompts import Prompts
 from memsys.settings import tuned, with_settings
 from memsys.systems.dense import Dense

@@ -8,19 +8,17 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scripted import ScriptedLLM, TableEmbedder
 
 from data_loaders.schema import Question, Turn, Unit
-from memsys.embed import HashingEmbedder, TableEmbedder
+from memsys.embed import HashingEmbedder
 from memsys.interface import MemorySystem
 from memsys.llm import meter
 from memsys.llm.protocol import ModelError, Request
-from memsys.llm.scripted import ScriptedLLM
 from memsys.prompts import Prompts
 from memsys.settings import tuned, with_settings
 from memsys.systems.dense import Dense
-from memsys.systems.memos import MemOS
-from memsys.systems.memos.reorganise import partition
-from memsys.systems.memos.store import CAPACITY
+from memsys.systems.memos import CAPACITY, MemOS, partition
 from memsys.vectors import normalised
 
 START = datetime(2023, 5, 7, 13)

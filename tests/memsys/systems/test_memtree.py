@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
+from scripted import Script, ScriptedLLM
 
 from data_loaders.schema import Question, Turn, Unit
 from memsys.llm import meter
 from memsys.llm.protocol import ModelError, Request
-from memsys.llm.scripted import Script, ScriptedLLM
 from memsys.prompts import Prompts
 from memsys.settings import tuned, with_settings
 from memsys.systems.dense import Dense

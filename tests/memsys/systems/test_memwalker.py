@@ -8,18 +8,17 @@ from typing import Any
 
 import pytest
 import yaml
+from scripted import ScriptedLLM
 
 from data_loaders.schema import Question, Turn, Unit
 from memsys.embed import HashingEmbedder
 from memsys.llm import meter
 from memsys.llm.offline.extractive import ExtractiveLLM
 from memsys.llm.protocol import Completion, ModelError, Request
-from memsys.llm.scripted import ScriptedLLM
 from memsys.prompts import Prompts
 from memsys.settings import tuned, with_settings
 from memsys.systems.dense import Dense
-from memsys.systems.memwalker import MemWalker
-from memsys.systems.memwalker.walk import action_of
+from memsys.systems.memwalker import MemWalker, action_of
 from memsys.tokens import count_tokens, truncate
 
 CONF = Path(__file__).parents[3] / "conf" / "memory"

@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scripted import Script, ScriptedLLM, TableEmbedder
 
 from data_loaders.schema import Question, Turn, Unit
-from memsys.embed import Embedder, HashingEmbedder, TableEmbedder
+from memsys.embed import Embedder, HashingEmbedder
 from memsys.llm import meter
 from memsys.llm.protocol import Request
-from memsys.llm.scripted import Script, ScriptedLLM
 from memsys.prompts import Prompts
 from memsys.settings import with_settings
 from memsys.systems.dense import Dense

@@ -9,19 +9,17 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
+from scripted import Script, ScriptedLLM, TableEmbedder
 
 import memsys.systems.raptor
-import memsys.systems.raptor.clustering
 from data_loaders.schema import Question, Turn, Unit
-from memsys.embed import HashingEmbedder, TableEmbedder
+from memsys.embed import HashingEmbedder
 from memsys.llm import meter
 from memsys.llm.protocol import ModelError, Request
-from memsys.llm.scripted import Script, ScriptedLLM
 from memsys.prompts import Prompts
 from memsys.settings import tuned, with_settings
 from memsys.systems.dense import Dense
-from memsys.systems.raptor import Raptor, RaptorSentence, chunks
-from memsys.systems.raptor.clustering import Clustering, clusters
+from memsys.systems.raptor import Clustering, Raptor, RaptorSentence, chunks, clusters
 from memsys.tokens import count_tokens
 from memsys.vectors import normalised
 
@@ -151,7 +149,7 @@ def test_equal_vectors_share_all_their_clusters(monkeypatch: pytest.MonkeyPatch)
     vectors = blobs(3, 2)[[0, 1, 2, 3, 4, 0]]
     # UMAP puts equal vectors at different places, so that the mixture may part them; here it does.
     parted = np.array([[1, 0, 0, 0, 0, 0], [0, 1, 1, 0, 0, 0], [0, 0, 0, 1, 1, 1]], dtype=bool).T
-    monkeypatch.setattr(memsys.systems.raptor.clustering, "_mixture", lambda points, how: parted)
+    monkeypatch.setattr(memsys.systems.raptor, "_mixture", lambda points, how: parted)
     assert clusters(vectors, np.ones(6), PCA, PCA) == [[0, 5], [1, 2], [0, 3, 4, 5]]
 
 

@@ -13,17 +13,18 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
+from scripted import ScriptedLLM, TableEmbedder
 
 from data_loaders.schema import Question, Session, Turn, Unit
-from memsys.embed import HashingEmbedder, TableEmbedder
+from memsys.embed import HashingEmbedder
 from memsys.interface import NodeView
 from memsys.llm.meter import metering
 from memsys.llm.protocol import Request
-from memsys.llm.scripted import ScriptedLLM
 from memsys.prompts import Prompts
 from memsys.settings import parameters, tuned, with_settings
 from memsys.systems.dense import Dense
-from memsys.systems.segtree import SegTree, annotated_tree
+from memsys.systems.segtree import SegTree
+from memsys.systems.segtree import reading as tree_reading
 from memsys.systems.segtree.reading import SegTreeReading, propagated
 from memsys.tokens import count_tokens
 
@@ -494,7 +495,7 @@ def test_a_long_unit_is_counted_once_however_many_join_its_parent(monkeypatch: p
         counted.append(text)
         return count_tokens(text)
 
-    monkeypatch.setattr(annotated_tree, "count_tokens", counting)
+    monkeypatch.setattr(tree_reading, "count_tokens", counting)
     built = memory(notes="A note.", compatibility="batch")
     texts = [f"unit {number} " + "long " * 600 for number in range(6)]
     for number, text in enumerate(texts):

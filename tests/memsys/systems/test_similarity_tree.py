@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
+from scripted import ScriptedLLM, TableEmbedder
 
 from data_loaders.schema import Question, Turn, Unit
-from memsys.embed import HashingEmbedder, TableEmbedder
+from memsys.embed import HashingEmbedder
 from memsys.llm.meter import metering
 from memsys.llm.protocol import Request
-from memsys.llm.scripted import ScriptedLLM
 from memsys.prompts import Prompts
 from memsys.settings import parameters, tuned, with_settings
 from memsys.systems.dense import Dense

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scripted import Script, ScriptedLLM
 
 from data_loaders.locomo import load
 from data_loaders.schema import Question, Session, Turn, Unit
@@ -18,13 +19,10 @@ from data_loaders.units import make_units
 from memsys.embed import HashingEmbedder
 from memsys.llm import meter
 from memsys.llm.protocol import Completion, ModelError, Request
-from memsys.llm.scripted import Script, ScriptedLLM
 from memsys.prompts import Prompts
 from memsys.settings import with_settings
 from memsys.systems.dense import Dense
-from memsys.systems.timem import BUDGETS, Plan, TiMem
-from memsys.systems.timem.scores import fused, lexical
-from memsys.systems.timem.tree import Window, calendar
+from memsys.systems.timem import BUDGETS, Plan, TiMem, Window, calendar, fused, lexical
 from memsys.tokens import count_tokens
 
 SUMMARIES = ["session", "day", "week", "month"]

@@ -12,28 +12,31 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scripted import Script, ScriptedLLM
 
 from data_loaders.schema import Question, Turn, Unit
 from memsys.embed import Embedder, HashingEmbedder
 from memsys.llm import meter
 from memsys.llm.protocol import Completion, ModelError, Request
-from memsys.llm.scripted import Script, ScriptedLLM
 from memsys.prompts import Prompts
 from memsys.settings import tuned, with_settings
 from memsys.systems.dense import Dense
 from memsys.systems.nemori import Mode, NemoriStore, Statement
 from memsys.systems.xmemory import XMemory
-from memsys.systems.xmemory.objective import Whole, bell, guidance, sparsity
 from memsys.systems.xmemory.reading import Backbone, admitted, minmax, rank_episodes, representatives
 from memsys.systems.xmemory.themes import (
     Partition,
     ThemeRules,
+    Whole,
     _Growing,
+    bell,
     chunks,
     components,
+    guidance,
     nearest,
     partition,
     principal_order,
+    sparsity,
 )
 from memsys.tokens import count_tokens
 from memsys.vectors import normalised

@@ -30,7 +30,7 @@ def gauges_at(endpoint: Any) -> dict[str, Any]:
 
 
 def bench_run(url: str, folder: Path, cases: Sequence[Any], build: Any, in_flight: int = 64) -> Any:
-    from data_loaders.lazy import as_lazy
+    from data_loaders.raw import as_lazy
     from eval.running.reader import Reader
     from eval.running.run import Run, Services
     from memsys.prompts import Prompts

@@ -96,7 +96,7 @@ def open_files(pid: int) -> int:
 
 def histories(count: int) -> Any:
     """Cases that are created when they are read, as a large data set parses its cases."""
-    from data_loaders.lazy import LazyCases
+    from data_loaders.raw import LazyCases
 
     return LazyCases([f"case-{number}" for number in range(count)], [TURNS] * count, _history)
 

@@ -132,7 +132,7 @@ def run_table(url: str, folder: Path, memories: Sequence[str]) -> dict[str, Any]
 
 def _run(name: str, folder: Path, cases: Sequence[Any], offered: Any) -> Any:
     """The run of a memory with its settings of conf/memory."""
-    from data_loaders.lazy import as_lazy
+    from data_loaders.raw import as_lazy
     from eval.running.reader import Reader
     from eval.running.run import Run
     from scripts.assembly.runs import recipe_of

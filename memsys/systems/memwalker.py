@@ -27,8 +27,10 @@ Where the paper is silent, our choice is the default and the others are settings
 from __future__ import annotations
 
 import itertools
+import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, ClassVar, Literal
 
 from annotated_types import Ge
@@ -36,12 +38,10 @@ from annotated_types import Ge
 from data_loaders.schema import Question, Unit
 from memsys.interface import Item, MemorySystem, NodeView, Recall, dated, union, unit_item
 from memsys.llm import meter
-from memsys.llm.ask import ask_all, complete
-from memsys.llm.parsing import ParseFailure
+from memsys.llm.ask import ParseFailure, ask_all, complete, read_json
 from memsys.llm.protocol import LLM
 from memsys.prompts import Option, Prompt, Prompts
 from memsys.settings import Positive, Settings
-from memsys.systems.memwalker.walk import BACK, COMMIT, Walk, WalkNode, action_of
 from memsys.tokens import count_tokens, truncate
 
 NO_ANSWER = "no answer"
@@ -196,8 +196,6 @@ class MemWalker(MemorySystem):
             "truncated_summaries": sum(node.truncated for node in nodes),
         }
 
-    # --- the tree ---
-
     def _summarise_full(self) -> None:
         """Summarise the segments and groups that have become full since the last call."""
         edges = [*self._cuts, *([len(self._units)] if self.settings.segment == "unit" else [])]
@@ -284,8 +282,6 @@ class MemWalker(MemorySystem):
             return node.summary
         ends = (self._units[node.start].time_text, self._units[node.stop - 1].time_text)
         return dated(node.summary, " – ".join(dict.fromkeys(text for text in ends if text)))
-
-    # --- the walk ---
 
     def _inner(self, walk: Walk) -> None:
         """Make one step at an inner node: move to a child, or go back."""
@@ -409,3 +405,86 @@ class MemWalker(MemorySystem):
 
 def _same_time(before: Unit | None, unit: Unit) -> bool:
     return before is not None and before.time_text == unit.time_text
+
+
+BACK, COMMIT = -1, -2
+_ACTION = re.compile(r"\baction\b[\s:=*\"'`(\[]*([-−]?\d+)(?![\d.]*\d)", re.IGNORECASE)
+_ANSWER = re.compile(r"\banswer\b[*\"'`]*\s*[:=]\s*(.*)", re.IGNORECASE | re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class WalkNode:
+    """A segment (level 1) or the summary of a run of nodes of the level below."""
+
+    id: str
+    level: int
+    start: int
+    """Index of the first unit that it covers."""
+    stop: int
+    """Index after the last unit that it covers."""
+    summary: str
+    text: str = ""
+    """The passage itself; empty for inner nodes."""
+    children: tuple[WalkNode, ...] = ()
+    truncated: bool = False
+    """True when no summary could be parsed; the summary is then the start of the texts."""
+
+
+@dataclass(slots=True)
+class Walk:
+    """The state of one search from the root."""
+
+    question: Question
+    path: list[WalkNode]
+    """Nodes from the root to the present node."""
+    outcome: str = ""
+    """The outcome of the walk; empty while it goes on."""
+    answer: str = ""
+    """The answer at the first segment to which the walk committed."""
+    visits: list[str] = field(default_factory=list)
+    """Ids of the nodes in order of visit, with repetitions."""
+    background: list[WalkNode] = field(default_factory=list)
+    """The working memory: nodes passed and segments rejected, the root first."""
+    closed: set[str] = field(default_factory=set)
+    """Ids of the nodes that are not offered again."""
+    leaves: list[WalkNode] = field(default_factory=list)
+    """Segments read, in order of their first visit."""
+    kept: list[WalkNode] = field(default_factory=list)
+    """Segments to which the walk has committed."""
+    counts: Counter[str] = field(default_factory=Counter)
+    """Numbers of `calls` (without retries), `reverts`, `forced` moves and `invalid` replies."""
+
+    def move(self, child: WalkNode) -> None:
+        """Move to a child; the present node enters the working memory."""
+        self.remember(self.path[-1])
+        self.path.append(child)
+        self.visits.append(child.id)
+
+    def leave(self) -> None:
+        """Go back to the parent; at the root, the search ends."""
+        self.path.pop()
+        if self.path:
+            self.visits.append(self.path[-1].id)
+        else:
+            self.outcome = "exhausted"
+
+    def remember(self, node: WalkNode) -> None:
+        """Add a node to the working memory, once."""
+        if all(other.id != node.id for other in self.background):
+            self.background.append(node)
+
+
+def action_of(text: str) -> tuple[int | None, str]:
+    """Parse the action (None if there is none) and the answer from a reply.
+
+    The reply is a JSON object with the keys action and answer, or labelled text, in which the last labelled number counts.
+    """
+    value = read_json(text)
+    if isinstance(value, dict) and isinstance(action := value.get("action"), int) and not isinstance(action, bool):
+        answer = value.get("answer", "")
+        return action, str(answer).strip() if isinstance(answer, str | int | float) else ""
+    labels = list(_ACTION.finditer(text))
+    if not labels:
+        return None, ""
+    answer = _ANSWER.search(text, labels[-1].end())
+    return int(labels[-1][1].replace("−", "-")), answer[1].strip() if answer else ""

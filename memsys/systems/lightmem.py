@@ -30,7 +30,8 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from datetime import datetime
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -39,21 +40,11 @@ from data_loaders.schema import Question, Unit
 from memsys.embed import Embedder
 from memsys.interface import Item, MemorySystem, NodeView, Recall, dated, union
 from memsys.llm import meter
-from memsys.llm.ask import ask, ask_all
-from memsys.llm.parsing import ParseFailure
+from memsys.llm.ask import ParseFailure, ask, ask_all
 from memsys.llm.protocol import LLM
-from memsys.prompts import Prompts
+from memsys.prompts import Option, Prompts
 from memsys.settings import Positive, Settings
-from memsys.systems.lightmem.exchanges import Buffers, Exchange, ExchangeMessage, fine, peaks, tokens_of
-from memsys.systems.lightmem.facts import (
-    Fact,
-    FactTable,
-    decision,
-    later_duplicates,
-    source_exchange,
-    update_fields,
-    with_headings,
-)
+from memsys.systems.bm25 import words
 from memsys.systems.pruned import Scorer, prune, scorer_for
 from memsys.tokens import count_tokens
 from memsys.vectors import best, cosines
@@ -126,8 +117,6 @@ class LightMem(MemorySystem):
         self._table = FactTable()
         self._stale = False
         self._decided: dict[tuple[str, ...], tuple[str, str]] = {}
-
-    # --- construction ---------------------------------------------------------------------------------------------
 
     def write(self, unit: Unit) -> None:
         """Prune the unit's messages and buffer them; one call whenever the short-term buffer overflows."""
@@ -239,8 +228,6 @@ class LightMem(MemorySystem):
         whole = self.embedder.embed([exchange.text("user", "assistant") for exchange in exchanges])
         return fine(np.sum(whole[1:] * whole[:-1], axis=1), coarse)
 
-    # --- facts ----------------------------------------------------------------------------------------------------
-
     def _extract(self, batches: Sequence[list[list[Exchange]]]) -> list[Fact]:
         """The facts of each batch of segments, one call each."""
         facts: list[Fact] = []
@@ -299,8 +286,6 @@ class LightMem(MemorySystem):
         for texts, reply in zip(different, ask_all(self.llm, asks), strict=True):
             self._decided[texts] = decision(reply)
 
-    # --- recall ---------------------------------------------------------------------------------------------------
-
     def read(self, question: Question) -> Recall:
         """The nearest facts as of the last `consolidate`."""
         if self._table.vectors is None or not self._table.facts:
@@ -332,3 +317,164 @@ class LightMem(MemorySystem):
             "segmenter": self.settings.segmenter,
             "decisions": {action: self._table.decisions.count(action) for action in ("update", "delete", "ignore")},
         }
+
+
+THRESHOLDS = (0.20, 0.25, 0.30, 0.35, 0.40, 0.45, 0.50)
+"""Cosines below which neighbouring exchanges have different topics; the first threshold that gives a boundary is used."""
+NEAR = 3
+"""Maximum number of exchanges between a boundary by exchanges and a boundary by messages."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExchangeMessage:
+    """A pruned turn."""
+
+    speaker: str
+    text: str
+    role: str
+    turn: str
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """A user message and the replies to it."""
+
+    place: int
+    """Its place in the stream of exchanges."""
+    messages: tuple[ExchangeMessage, ...]
+    time: datetime | None
+    time_text: str
+
+    def text(self, *roles: str) -> str:
+        """The texts of the messages with one of the roles."""
+        return " ".join(message.text for message in self.messages if message.role in roles)
+
+
+@dataclass(slots=True)
+class Buffers:
+    """Exchanges that are not yet turned into facts."""
+
+    sensory: list[Exchange] = field(default_factory=list)
+    short_term: list[list[Exchange]] = field(default_factory=list)
+    """Topical segments."""
+
+
+def peaks(distances: np.ndarray) -> list[int]:
+    """Exchanges that may begin a new topic: exchange k + 1 for every strict local maximum k >= 1 of the distances.
+
+    Args:
+        distances: of exchanges k and k + 1, float [exchanges - 1].
+    """
+    padded = np.append(distances, -np.inf)
+    return [k + 1 for k in range(1, len(distances)) if padded[k - 1] < padded[k] > padded[k + 1]]
+
+
+def fine(cosines: np.ndarray, coarse: Sequence[int]) -> list[int]:
+    """The first exchanges of new topics: those whose cosine with the exchange before is below the first threshold that gives any.
+
+    Only exchanges within `NEAR` of a coarse boundary are used, unless there are none.
+
+    Args:
+        cosines: of exchanges k and k + 1, float [exchanges - 1].
+        coarse: boundaries found by messages (`peaks`).
+    """
+    for threshold in THRESHOLDS:
+        boundaries = [int(place) + 1 for place in np.flatnonzero(cosines < threshold)]
+        if boundaries:
+            near = [place for place in boundaries if any(abs(place - other) <= NEAR for other in coarse)]
+            return near or boundaries
+    return []
+
+
+def tokens_of(exchanges: Sequence[Exchange], *roles: str) -> int:
+    """Tokens of the messages that have one of the roles."""
+    return sum(count_tokens(exchange.text(*roles)) for exchange in exchanges)
+
+
+QUEUE = 10
+"""Maximum number of earlier facts whose update is shown a given fact."""
+_BLOCK = 512
+"""Facts whose cosines are computed at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """A statement extracted from an exchange, with that exchange's place and time."""
+
+    text: str
+    place: int
+    sources: tuple[str, ...]
+    time: datetime | None
+    time_text: str
+
+
+@dataclass(frozen=True, slots=True)
+class FactTable:
+    """The facts that a read chooses from, as of one `consolidate`."""
+
+    facts: tuple[Fact, ...] = ()
+    vectors: np.ndarray | None = None
+    """float32 [facts, d]."""
+    decisions: tuple[str, ...] = ()
+    """The action (`update`, `delete`, `ignore`) for each fact that had later near-duplicates."""
+
+
+def later_duplicates(vectors: np.ndarray, places: np.ndarray, threshold: float) -> dict[int, list[int]]:
+    """For each fact, the later facts whose update it gets, by place in `vectors`.
+
+    Every fact looks for its `QUEUE` nearest facts of the same age or older with a cosine of at least `threshold`; it is listed under each.
+
+    Args:
+        vectors: float32 [facts, d], unit length.
+        places: in the stream, int [facts]; the age of the facts.
+    """
+    later: dict[int, list[int]] = {}
+    for start in range(0, len(vectors), _BLOCK):
+        cosines = vectors[start : start + _BLOCK] @ vectors.T
+        for row, new in enumerate(range(start, start + len(cosines))):
+            allowed = (places <= places[new]) & (cosines[row] >= threshold)
+            allowed[new] = False
+            old = np.flatnonzero(allowed)
+            for place in best(cosines[row][old], QUEUE):
+                later.setdefault(int(old[place]), []).append(new)
+    return later
+
+
+def with_headings(segments: Sequence[Sequence[Exchange]], lines: Sequence[Sequence[str]]) -> list[str]:
+    """The lines of all exchanges in order, under a heading for each topic."""
+    text: list[str] = []
+    rest = iter(lines)
+    for number, segment in enumerate(segments, start=1):
+        text.append(f"--- Topic {number} ---")
+        text += [line for _ in segment for line in next(rest)]
+    return text
+
+
+def source_exchange(source_id: Any, fact: str, lines: Sequence[Sequence[str]]) -> int:
+    """The number of the exchange that a `source_id` names, or of the nearest exchange that exists.
+
+    If it is not a number, the exchange that shares most words with the fact.
+    """
+    if isinstance(source_id, int) or (isinstance(source_id, str) and source_id.strip().lstrip("-").isdecimal()):
+        return max(0, min(int(source_id), len(lines) - 1))
+    meter.note("lightmem.source_by_words")
+    stems = set(words(fact))
+    return max(range(len(lines)), key=lambda number: (len(stems & set(words(" ".join(lines[number])))), -number))
+
+
+def update_fields(texts: tuple[str, ...]) -> dict[str, Any]:
+    """The fields of the update prompt for a fact's text and its later near-duplicates."""
+    options = [Option(str(number), text) for number, text in enumerate(texts[1:], start=1)]
+    return {"query": texts[0], "options": options}
+
+
+def decision(reply: Any) -> tuple[str, str]:
+    """The action and the new text in a reply; `ignore` where it cannot be used."""
+    if isinstance(reply, ParseFailure):
+        meter.note("lightmem.no_decision")
+        return "ignore", ""
+    text = (reply.get("new_memory") or "").strip()
+    if reply["action"] == "update" and not text:
+        meter.note("lightmem.no_new_text")
+        return "ignore", ""
+    return reply["action"], text

@@ -1,4 +1,4 @@
-"""A model for tests: it returns scripted replies and records the requests."""
+"""A model and an embedder for tests: scripted replies, with a record of the requests, and vectors from a table."""
 
 from __future__ import annotations
 
@@ -6,8 +6,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from threading import Lock
 
+import numpy as np
+
+from memsys.embed import Embedder
 from memsys.llm.protocol import Completion, ModelError, Request
 from memsys.tokens import count_tokens
+from memsys.vectors import normalised
 
 Reply = str | Completion | Exception
 Script = Reply | Sequence[Reply] | Callable[[Request], Reply]
@@ -67,3 +71,26 @@ def _completion(request: Request, text: str) -> Completion:
     words = text.split()
     logprobs = tuple(-0.1 for _ in words) if request.logprobs else None
     return Completion(text, prompt_tokens, max(1, len(words)), logprobs=logprobs, model="scripted", endpoint="scripted")
+
+
+class TableEmbedder:
+    """Looks vectors up in a table, for tests. Texts that are not in the table go to the embedder `other`.
+
+    Raises:
+        KeyError: on `embed`, for a text that is not in the table when there is no `other`.
+    """
+
+    def __init__(self, table: Mapping[str, Sequence[float]], other: Embedder | None = None) -> None:
+        self._table = {text: normalised(np.asarray(vector, dtype=np.float32)) for text, vector in table.items()}
+        self._other = other
+
+    def embed(self, texts: Sequence[str], *, query: bool = False) -> np.ndarray:
+        """Unit vectors, float32 [n, d]."""
+        rows = [self._vector(text, query) for text in texts]
+        return np.stack(rows) if rows else np.empty((0, len(next(iter(self._table.values()), ()))), dtype=np.float32)
+
+    def _vector(self, text: str, query: bool) -> np.ndarray:
+        if text not in self._table and self._other is not None:
+            vector: np.ndarray = self._other.embed([text], query=query)[0]
+            return vector
+        return self._table[text]
