@@ -7,21 +7,193 @@ page of the claim shows every grader. The site opens from the disk or from any s
 from __future__ import annotations
 
 import argparse
+import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 from data_loaders.source import data_root
-from eval.files.store import RunError
-from scripts.answers.claim_tables import rows_of
-from scripts.answers.feed import DAY
-from scripts.answers.graders import kept
+from eval.files.store import RunError, safe_name
+from eval.report.html.build import write_whole
+from eval.report.html.cleaning import Cleaner, cleaner
+from eval.report.html.shards import Shards
+from memsys.inert import visible
+from memsys.llm.secrets import redact
+from scripts.answers.claim_tables import LENIENCY, Row, as_csv, record, rows_of
+from scripts.answers.feed import DAY, SCHEMA, VERSION, History, atom, digest, earlier, history
+from scripts.answers.graders import COLUMNS, Judged, kept
+from scripts.answers.licences import EXCERPT, EXCERPTS, Terms, data_terms, terms_of
 from scripts.answers.manifest import chosen
-from scripts.answers.scoring import refuse_none, scored_claims
-from scripts.answers.site import Wanted, build
+from scripts.answers.page_questions import LONGEST, claim_data, disagreements, shared_questions, shown
+from scripts.answers.pages import Again, ClaimLine, analysis, claim_page, judged_again, line_of, statuses
+from scripts.answers.scoring import ScoredClaim, refuse_none, scored_claims
 from scripts.setup.arguments import add_data_folder, verb_parser, whole
 
 GROUP = "publish"
+
+MARK = "claims.json"
+"""A file in every site: a folder without it is not replaced."""
+APART_EACH = EXCERPTS // 2
+"""Number of answers with differing verdict and F1, of each of two kinds, on the page of a claim."""
+STATIC = {"eval.report.html": ("report.css", "dom.js"), "scripts.answers": ("claims.css", "claims.js")}
+"""Files that are copied into the site, by the package that has them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Settings of the site."""
+
+    day: str | None = None
+    """Day of the changes; None takes the manifest's dates."""
+    base: str = ""
+    """Future address of the site, with a slash at its end, for the feed."""
+    contact: str = ""
+    """Contact for corrections, in words or as an address."""
+    commercial: bool = False
+    private: tuple[Path | str | None, ...] = ()
+    """Folders of this machine whose names must not be in the site."""
+
+
+def build(
+    scored: Sequence[ScoredClaim],
+    rows: Sequence[Row],
+    missing: Mapping[str, str],
+    target: Path,
+    wanted: Wanted,
+    judged: Mapping[str, Judged] | None = None,
+) -> Path:
+    """Build the site of these claims in a new folder, which replaces the old one when it is complete; returns its first page.
+
+    Args:
+        scored, rows: from `scripts.answers.scoring`, so every number equals the output of `memsys-bench claims`.
+        missing: by name, the reasons why other claims have no scores.
+        judged: by name, the graders of claims that were judged again.
+
+    Raises:
+        RunError: the target is a folder that is no site, its history is damaged, or numbers have changed and no day is given.
+    """
+    changes = history(rows, earlier(target), wanted.day)
+    again = {row.scored.claim.name: judged_again(row.scored, (judged or {}).get(row.scored.claim.name)) for row in rows}
+    return write_whole(target, lambda draft: _fill(draft, scored, rows, missing, changes, wanted, again), MARK)
+
+
+def _fill(
+    draft: Path,
+    scored: Sequence[ScoredClaim],
+    rows: Sequence[Row],
+    missing: Mapping[str, str],
+    changes: History,
+    wanted: Wanted,
+    again: Mapping[str, Again | None],
+) -> None:
+    clean = cleaner(Path("results"), wanted.private)
+    lines = {row.scored.claim.name: line_of(row) for row in rows}
+    terms = {name: data_terms(name, wanted.commercial) for name in dict.fromkeys(each.claim.dataset for each in scored)}
+    pages = _Pages(draft, clean, wanted)
+    _write_claims(draft, pages, rows, lines, terms, changes, again)
+    boards = [(name, [line for line in lines.values() if line.dataset == name], terms[name]) for name in terms]
+    more = {
+        "boards": boards,
+        "statuses": statuses(rows),
+        "missing": {shown(name): shown(why) for name, why in missing.items()},
+    }
+    pages.write("index.html", "index.html.j2", **more)
+    pages.write("analysis.html", "analysis.html.j2", **analysis(scored, lines), leniency=LENIENCY)
+    for package, names in STATIC.items():
+        for name in names:
+            text = (files(package) / "static" / name).read_text(encoding="utf-8")
+            (draft / name).write_text(text, encoding="utf-8")
+    (draft / "claims.csv").write_text(clean.page(as_csv(rows)), encoding="utf-8")
+    (draft / "atom.xml").write_bytes(atom(changes, {name: line.page for name, line in lines.items()}, wanted.base))
+    content = clean.value(_cut(_everything(rows, lines, missing, changes, again)))
+    (draft / MARK).write_text(redact(json.dumps(content, indent=1)) + "\n", encoding="utf-8")
+
+
+def _cut(value: Any) -> Any:
+    """A nested value with long texts cut as on the pages."""
+    if isinstance(value, str):
+        return value if len(value) <= LONGEST else shown(value)
+    if isinstance(value, Mapping):
+        return {str(name): _cut(inner) for name, inner in value.items()}
+    return [_cut(inner) for inner in value] if isinstance(value, list | tuple) else value
+
+
+class _Pages:
+    """Renders templates into files of the site."""
+
+    def __init__(self, draft: Path, clean: Cleaner, wanted: Wanted) -> None:
+        from jinja2 import Environment, PackageLoader, StrictUndefined
+
+        self.draft, self.clean, self.wanted = draft, clean, wanted
+        self.environment = Environment(
+            loader=PackageLoader("scripts.answers"),
+            autoescape=True,
+            undefined=StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+        )
+        self.environment.filters["anchor"] = lambda dataset: f"set-{safe_name(dataset)}"
+
+    def write(self, name: str, template: str, **values: Any) -> None:
+        """Write one page, without keys and folders of this machine."""
+        limits = {"excerpts": EXCERPTS, "excerpt": EXCERPT}
+        contact = visible(self.wanted.contact)
+        text = self.environment.get_template(template).render(**values, **limits, contact=contact)
+        (self.draft / name).write_text(self.clean.page(text), encoding="utf-8")
+
+
+def _write_claims(
+    draft: Path,
+    pages: _Pages,
+    rows: Sequence[Row],
+    lines: Mapping[str, ClaimLine],
+    terms: Mapping[str, Terms],
+    changes: History,
+    again: Mapping[str, Again | None],
+) -> None:
+    """Write a page and a data file for each claim, and a data file of questions for each data set."""
+    shards = Shards(draft / "data", pages.clean)
+    shared = shared_questions((row.scored for row in rows), terms)
+    for row in rows:
+        claim, line = row.scored.claim, lines[row.scored.claim.name]
+        data, answers = terms[claim.dataset], terms_of(claim.licence, pages.wanted.commercial)
+        graded = again[claim.name]
+        judges = graded.verdicts if graded else None
+        shards.write(line.data, claim_data(row.scored, shared.get(claim.dataset), data, answers, judges))
+        apart = disagreements(row.scored, APART_EACH, data, answers)
+        page = claim_page(row, lines, (answers, data), apart, changes[claim.name], graded)
+        pages.write(
+            line.page,
+            "claim.html.j2",
+            page=page,
+            shared=_shared_name(claim.dataset) if claim.dataset in shared else "",
+            columns=COLUMNS,
+        )
+    for name, questions in shared.items():
+        shards.write(_shared_name(name), questions.rows)
+
+
+def _shared_name(dataset: str) -> str:
+    return f"questions-{dataset.lower()}"
+
+
+def _everything(
+    rows: Sequence[Row],
+    lines: Mapping[str, ClaimLine],
+    missing: Mapping[str, str],
+    changes: History,
+    again: Mapping[str, Again | None],
+) -> dict[str, Any]:
+    """`claims.json`: every claim in the form of `memsys-bench claims`, with its page, hash, graders and history."""
+    claims = [{**record(row), "page": lines[row.scored.claim.name].page, "hash": digest(row)} for row in rows]
+    for claim in claims:
+        if graded := again[claim["name"]]:
+            graders = [dict(zip(COLUMNS, row, strict=True)) for row in graded.rows]
+            claim["judged_again"] = {"graders": graders, "prediction_powered": graded.powered, "note": graded.note}
+    return {"schema": SCHEMA, "version": VERSION, "claims": claims, "missing": dict(missing), "changes": changes}
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -26,10 +26,10 @@ from scripts.answers.manifest import AnswersFile, Printed
 from scripts.answers.matching import Asked
 from scripts.answers.page_questions import LONGEST, disagreements
 from scripts.answers.scoring import ScoredClaim
-from scripts.answers.site import APART_EACH, Wanted, build
 from scripts.command import verb
 from scripts.commands import claims as claims_command
 from scripts.commands import claims_site
+from scripts.commands.claims_site import APART_EACH, Wanted, build
 
 pytestmark = pytest.mark.slow
 
