@@ -33,7 +33,7 @@ from memsys.llm.spans import record_to
 from memsys.llm.store import CacheStore
 from memsys.llm.traffic import Traffic
 from memsys.prompts import Prompts
-from scripts.settings.prices import laid_over
+from scripts.settings.types import laid_over
 from scripts.setup.options import model_option, options
 
 if TYPE_CHECKING:

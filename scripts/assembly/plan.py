@@ -39,8 +39,7 @@ from memsys.llm.pricing import ModelSettings
 from memsys.llm.protocol import LLM, Completion, ContextOverflow, Request
 from memsys.tokens import count_tokens
 from scripts.assembly.models import Model, Models
-from scripts.assembly.scorers import judging
-from scripts.assembly.steps import execute
+from scripts.assembly.steps import execute, judging
 
 if TYPE_CHECKING:
     from scripts.settings.schema import Settings

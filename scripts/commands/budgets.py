@@ -22,9 +22,8 @@ from eval.running.run import Run
 from memsys.interface import MemorySystem
 from memsys.llm.pricing import ModelSettings
 from memsys.systems import controls
-from scripts.settings.prices import laid_over
+from scripts.settings.types import laid_over
 from scripts.setup.options import CONF, load_option
-from scripts.tables.experiments import experiment
 from scripts.tables.figures import footnote, write_figure
 from scripts.tables.grid import Experiment
 from scripts.tables.layout import (
@@ -41,6 +40,7 @@ from scripts.tables.layout import (
     variation,
     wanted_columns,
 )
+from scripts.tables.table import experiment
 
 if TYPE_CHECKING:
     from scripts.settings.schema import Budgets

@@ -27,7 +27,7 @@ from eval.report.rendering import by_case, grid, number, span
 from eval.report.table_file import estimated
 from scripts.assembly.datasets import AUDITED, layer_of
 from scripts.assembly.run_folders import data_of
-from scripts.assembly.scorers import metrics
+from scripts.assembly.steps import metrics
 from scripts.setup.arguments import verb_parser
 from scripts.setup.options import metric_options
 

@@ -26,8 +26,8 @@ from eval.files.store import line as json_line
 from eval.report.counted import counted
 from eval.report.rendering import shown
 from scripts.answers.finished import ExportedAnswer, FinishedRun, ScoreFile, finished_run
-from scripts.answers.questions import category_of
-from scripts.assembly.scorers import metrics
+from scripts.answers.matching import category_of
+from scripts.assembly.steps import metrics
 from scripts.setup.arguments import add_data_folder, verb_parser
 
 GROUP = "publish"

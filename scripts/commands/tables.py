@@ -32,10 +32,10 @@ from scripts.setup.arguments import verb_parser
 from scripts.setup.launch import composed
 from scripts.setup.options import CONF, load_option, memories_here, memory_classes
 from scripts.tables.captions import models_line, prompts_line
-from scripts.tables.experiments import experiment
 from scripts.tables.figures import INTERVALS, write_figure
 from scripts.tables.grid import Experiment, all_prompts
 from scripts.tables.layout import cells_of, title_of
+from scripts.tables.table import experiment
 
 GROUP = "look"
 

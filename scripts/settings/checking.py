@@ -17,8 +17,7 @@ from eval.files.store import RunError
 from memsys.llm.secrets import register
 from memsys.llm.written_keys import variables, written_key
 from memsys.settings import parameters
-from scripts.settings.schema import COMMANDS, GROUPS, Settings
-from scripts.settings.tables import row_keys
+from scripts.settings.schema import COMMANDS, GROUPS, Settings, row_keys
 from scripts.settings.types import FileOf, settled
 
 if TYPE_CHECKING:

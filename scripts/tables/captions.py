@@ -196,7 +196,7 @@ def usage_note(
         published: whether the table has published numbers.
         stand_ins: roles that offline engines fill.
         imported: whether some rows, but not all, are imported answers.
-        unmeasured: judging models without a card (`scripts.assembly.scorers.unmeasured`).
+        unmeasured: judging models without a card (`scripts.assembly.steps.unmeasured`).
     """
     not_theirs = ", not with the paper" if published else ""
     if "stand-in" in reasons and imported:

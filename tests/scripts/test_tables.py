@@ -17,7 +17,7 @@ from scripts.command import verb
 from scripts.commands.tables import calls_table, measure, pareto_table, printed, row_costs, systems_table
 from scripts.setup.launch import composed
 from scripts.setup.options import load_option, options
-from scripts.tables.experiments import experiment
+from scripts.tables.table import experiment
 from tests.scripts.commands import reproduce
 
 main = partial(verb, "tables")

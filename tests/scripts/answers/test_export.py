@@ -17,8 +17,8 @@ from scripts.answers import scoring
 from scripts.answers.finished import finished_run
 from scripts.answers.importing import Origin
 from scripts.answers.manifest import FOLDER, AnswersFile, Claim
+from scripts.answers.matching import of_cases
 from scripts.answers.parsing import parsed
-from scripts.answers.questions import of_cases
 from scripts.answers.scoring import score_claim
 from scripts.command import verb
 from scripts.commands import check_answers
