@@ -393,6 +393,8 @@ def duplicates(all_scored: Sequence[ScoredClaim]) -> dict[str, list[Same]]:
     out. Chance is the share of equal answers over all pairs of claims from different repositories on the data set. A pair counts if it has
     at least ten equal answers, half of the compared answers are equal, and the probability is under one in a million.
     """
+    from scipy.special import bdtrc
+
     same: dict[str, list[Same]] = defaultdict(list)
     for dataset in sorted({scored.claim.dataset for scored in all_scored}):
         own = [scored for scored in all_scored if scored.claim.dataset == dataset]
@@ -409,7 +411,7 @@ def duplicates(all_scored: Sequence[ScoredClaim]) -> dict[str, list[Same]]:
         chance = (sum(equal for equal, _ in elsewhere) + 1) / (sum(size for _, size in elsewhere) + 1)
         for one, two, equal, size in pairs:
             bytes_ = own[one].sha256 == own[two].sha256
-            if bytes_ or (equal >= 10 and equal >= size / 2 and _beyond(equal, size, min(chance, 0.05))):
+            if bytes_ or (equal >= 10 and equal >= size / 2 and bdtrc(equal - 1, size, min(chance, 0.05)) < 1e-6):
                 same[own[one].claim.name].append(Same(own[two].claim.name, equal, size, bytes_))
                 same[own[two].claim.name].append(Same(own[one].claim.name, equal, size, bytes_))
     return same
@@ -419,12 +421,6 @@ def _hashes(scored: ScoredClaim) -> dict[tuple[str, str], bytes]:
     telling = (scored.measures["abstains"] == 0.0) & ~(scored.measures["plain_f1"] == 1.0)
     rows = zip(scored.asked, scored.hashes, telling, strict=True)
     return {(each.case_id, each.question_id): code for each, code, tells in rows if code and tells}
-
-
-def _beyond(equal: int, size: int, chance: float) -> bool:
-    from scipy.special import bdtrc
-
-    return bool(bdtrc(equal - 1, size, chance) < 1e-6)
 
 
 def mean_of(scored: ScoredClaim, name: str, mask: np.ndarray) -> Estimate | None:

@@ -143,7 +143,12 @@ def data(wanted: DataCut, config: Mapping[str, Any]) -> Data:
     }
     suite = str(wanted.transform).startswith("change")
     cut = _changed(wanted, cases) if suite else _cut(wanted, cases)
-    kept = _keep_if_small(cut if suite else _transformed(wanted, cut), source.path)
+    kept = cut if suite else _transformed(wanted, cut)
+    files = [source.path] if source.path.is_file() else [file for file in source.path.rglob("*") if file.is_file()]
+    if (
+        sum(file.stat().st_size for file in files) <= KEPT_BYTES
+    ):  # a case of a larger data set is parsed whenever it is read
+        kept = LazyCases(kept.ids, kept.sizes, lru_cache(maxsize=None)(kept.__getitem__))
     note = cache(partial(_note, config, source, cases))
     fewer = _fewer_probes(wanted, kept) if suite else _fewer(wanted, cut)
     if fewer:
@@ -175,14 +180,6 @@ def fetch_missing(wanted: DataCut, columns: Iterable[Mapping[str, Any]]) -> None
                 download(entry, root, unpinned=wanted.unpinned)
         except DataError as error:
             print(f"note: {option['dataset']}: {error}", file=sys.stderr)
-
-
-def _keep_if_small(cases: LazyCases, path: Path) -> LazyCases:
-    """Keep the parsed cases of a small data set; a case of a large data set is parsed whenever it is read."""
-    files = [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file()]
-    if sum(file.stat().st_size for file in files) > KEPT_BYTES:
-        return cases
-    return LazyCases(cases.ids, cases.sizes, lru_cache(maxsize=None)(cases.__getitem__))
 
 
 def _cut(wanted: DataCut, cases: LazyCases) -> LazyCases:

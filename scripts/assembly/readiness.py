@@ -19,14 +19,13 @@ from eval.running.run import Run
 from memsys.llm import network
 from memsys.llm.endpoint import Endpoint
 from memsys.llm.pricing import ModelSettings, SpendingCapReached
-from scripts.assembly.local import at_pace, pace
 from scripts.assembly.models import Model, Models
-from scripts.assembly.plan import Plan, plan, total_usd
+from scripts.assembly.plan import Plan, at_pace, pace, plan, total_usd
 from scripts.assembly.steps import judging, workable
 from scripts.settings.types import how_to_give
 from scripts.setup.causes import remedy
 from scripts.setup.printing import agrees
-from scripts.setup.probe_calls import EndpointProbe, ProbeReply
+from scripts.setup.probe_calls import EndpointProbe
 from scripts.setup.probes import ask, examine, examine_embedder, table
 from scripts.setup.progress import progress_line
 
@@ -212,7 +211,9 @@ def prepared(cfg: Settings, models: Models) -> Models:
     if cfg.replay or not cfg.endpoint.probe or not every:
         return models
     for served in every:
-        _check_key(served)
+        url, key_env = served.endpoint.base_url, served.endpoint.key_env
+        if not os.environ.get(key_env) and not network.is_local(url):
+            raise _refusal(served, f"no key for {url} in the environment variable {key_env}")
     try:
         if cfg.profile_name == "paper":
             return _examined(models, every, cfg.endpoint.timeout)
@@ -266,18 +267,15 @@ def _line(served: ServedModel, timeout: float) -> EndpointProbe:
     )
 
 
-def _check_key(served: ServedModel) -> None:
-    """Refuse a remote endpoint whose key is not in the environment."""
-    url, key_env = served.endpoint.base_url, served.endpoint.key_env
-    if not os.environ.get(key_env) and not network.is_local(url):
-        raise _refusal(served, f"no key for {url} in the environment variable {key_env}")
-
-
 def _check(served: ServedModel, timeout: float) -> None:
     """Send one short request; repeat it while the server is busy."""
+    settings = served.settings
     with _line(served, timeout) as line:
         for _ in range(ATTEMPTS):
-            heard = _short_request(line, served)
+            if served.chat:
+                heard = ask(line, settings, "Reply with the word ready.", 16)
+            else:
+                heard = line.embed({"model": settings.model, "input": ["ready"], **settings.extra_body})
             if not heard.busy:
                 break
     if heard.busy:
@@ -291,13 +289,6 @@ def _check(served: ServedModel, timeout: float) -> None:
 def _note_latency(endpoint: Endpoint, seconds: float) -> None:
     """Keep the longest latency of an endpoint's models: a short request is answered faster than most requests."""
     endpoint.latency = max(endpoint.latency or 0.0, seconds)
-
-
-def _short_request(line: EndpointProbe, served: ServedModel) -> ProbeReply:
-    settings = served.settings
-    if served.chat:
-        return ask(line, settings, "Reply with the word ready.", 16)
-    return line.embed({"model": settings.model, "input": ["ready"], **settings.extra_body})
 
 
 def _cure(served: ServedModel, reason: str) -> str:

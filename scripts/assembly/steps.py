@@ -373,11 +373,8 @@ def answer_all(
 def in_shard(run: Run, number: int, shards: int) -> Run:
     """The run with the cases of one shard, numbered from 1: cases are dealt by size, back and forth, so that shards have similar sizes."""
     order = sorted(range(len(run.sizes)), key=lambda index: (-run.sizes[index], index))
-    mine = sorted(index for place, index in enumerate(order) if _shard_of(place, shards) == number)
+    turns = (divmod(place, shards) for place in range(len(order)))
+    dealt = [slot if turn % 2 == 0 else shards - 1 - slot for turn, slot in turns]
+    mine = sorted(index for index, shard in zip(order, dealt, strict=True) if shard == number - 1)
     cases = as_lazy(run.cases).select(mine)
     return replace(run, cases=cases, sizes=tuple(run.sizes[index] for index in mine))
-
-
-def _shard_of(place: int, shards: int) -> int:
-    round_number, slot = divmod(place, shards)
-    return 1 + (slot if round_number % 2 == 0 else shards - 1 - slot)

@@ -86,7 +86,8 @@ def main(cfg: Budgets) -> int:
     panels = [
         _panel(assembled, option, budgets, metric, reference, prices)
         for option in table["columns"]
-        for metric in _metrics(assembled, option)
+        if (whole := _group(assembled, group_name(option))) is not None
+        for metric in cells_of(whole.option)
     ]
     points = [point for panel in panels for point in curve_points(panel)]
     if not points:
@@ -120,12 +121,6 @@ def _stem(cfg: Budgets) -> str:
 
 def _group(assembled: Experiment[Budgets], name: str) -> ColumnGroup | None:
     return next((group for group in assembled.groups if group.name == name and group.dataset is not None), None)
-
-
-def _metrics(assembled: Experiment[Budgets], option: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
-    """The metrics of a column group; empty if its data are missing."""
-    whole = _group(assembled, group_name(option))
-    return [] if whole is None else cells_of(whole.option)
 
 
 def _panel(

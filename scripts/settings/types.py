@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -35,7 +35,25 @@ def given_prices(prices: Mapping[str, Any] | str | None) -> dict[str, dict[str, 
     Raises:
         RunError: the file cannot be read, a price is not a number of at least 0, or its name is not one of in, cached, out.
     """
-    return dict(_by_model(_file(Path(prices).expanduser()) if isinstance(prices, str) else prices or {}))
+    read = _file(Path(prices).expanduser()) if isinstance(prices, str) else prices or {}
+    known: dict[str, dict[str, float]] = {}
+    for model, fields in read.items():
+        if fields == FREE:
+            known[str(model)] = dict(NOTHING)
+            continue
+        if not isinstance(fields, Mapping) or not fields:
+            raise RunError(f"prices.{model}: expected {{in: …, out: …}} or {FREE}, found {fields!r}")
+        amounts = known[str(model)] = {}
+        for name, usd in fields.items():
+            if name not in FIELDS:
+                raise RunError(f"prices.{model}: no price called {name!r}; there are: {', '.join(FIELDS)}")
+            if isinstance(usd, bool) or not isinstance(usd, int | float) or not 0 <= usd < float("inf"):
+                raise RunError(f"prices.{model}.{name}: expected a number of USD per million tokens, found {usd!r}")
+            amounts[FIELDS[name]] = float(usd)
+        cached, plain = amounts.get("usd_per_million_cached"), amounts.get("usd_per_million_in")
+        if cached is not None and plain is not None and cached > plain:
+            raise RunError(f"prices.{model}: a cached token ({cached}) cannot cost more than another one ({plain})")
+    return known
 
 
 def laid_over(prices: Mapping[str, Mapping[str, float]], model: str, name: str) -> dict[str, float]:
@@ -62,26 +80,6 @@ def _file(path: Path) -> dict[str, Any]:
     if not isinstance(prices, dict):
         raise RunError(f"prices={path}: expected lines such as `my-model: {{in: 0.15, out: 0.60}}`")
     return prices
-
-
-def _by_model(prices: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, float]]]:
-    for model, fields in prices.items():
-        if fields == FREE:
-            yield str(model), dict(NOTHING)
-            continue
-        if not isinstance(fields, Mapping) or not fields:
-            raise RunError(f"prices.{model}: expected {{in: …, out: …}} or {FREE}, found {fields!r}")
-        amounts: dict[str, float] = {}
-        for name, usd in fields.items():
-            if name not in FIELDS:
-                raise RunError(f"prices.{model}: no price called {name!r}; there are: {', '.join(FIELDS)}")
-            if isinstance(usd, bool) or not isinstance(usd, int | float) or not 0 <= usd < float("inf"):
-                raise RunError(f"prices.{model}.{name}: expected a number of USD per million tokens, found {usd!r}")
-            amounts[FIELDS[name]] = float(usd)
-        cached, plain = amounts.get("usd_per_million_cached"), amounts.get("usd_per_million_in")
-        if cached is not None and plain is not None and cached > plain:
-            raise RunError(f"prices.{model}: a cached token ({cached}) cannot cost more than another one ({plain})")
-        yield str(model), amounts
 
 
 PLAIN_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"

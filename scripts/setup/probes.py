@@ -125,7 +125,10 @@ def reached(line: EndpointProbe, settings: ModelSettings) -> tuple[ModelSettings
     refused = ""
     for changes in tries:
         chosen = replace(settings, **changes)
-        heard = _patient(line, chosen)
+        for _ in range(3):  # a busy or starting server
+            heard = ask(line, chosen, "Reply with the word ready.")
+            if not heard.busy:
+                break
         if heard.ok:
             found = [Checked("endpoint", f"answers as {heard.value.get('model', settings.model)}", "it is there")]
             return chosen, [*found, *_mended(settings, chosen, refused)], heard
@@ -133,15 +136,6 @@ def reached(line: EndpointProbe, settings: ModelSettings) -> tuple[ModelSettings
         if heard.status not in (400, 422):
             break
     return settings, [Checked("endpoint", _brief(refused), remedy(refused), "stop")], heard
-
-
-def _patient(line: EndpointProbe, settings: ModelSettings) -> ProbeReply:
-    """The first answer; a busy or starting server gets three attempts."""
-    for _ in range(3):
-        heard = ask(line, settings, "Reply with the word ready.")
-        if not heard.busy:
-            break
-    return heard
 
 
 def _mended(before: ModelSettings, after: ModelSettings, refused: str) -> Iterator[Checked]:
@@ -301,19 +295,14 @@ def _fits(text: str) -> bool:
 def log_probabilities(line: EndpointProbe, settings: ModelSettings) -> tuple[ModelSettings, Checked]:
     """Test whether each token comes with its log-probability."""
     heard = ask(line, settings, "Reply with the word ready.", 8, logprobs=True)
-    given = heard.ok and _gives_logprobs(heard.value)
-    if given:
+    content = (heard.value["choices"][0].get("logprobs") or {}).get("content") or [] if heard.ok else []
+    if content and all(isinstance(token.get("logprob"), int | float) for token in content):
         return replace(settings, logprobs=True), Checked(
             "log-probabilities", "given", "xMemory can probe with this model"
         )
     found = "left out" if heard.ok else f"refused ({_brief(heard.error)})"
     means = "logprobs: false; xMemory is refused with this model as its probe"
     return replace(settings, logprobs=False), Checked("log-probabilities", found, means, "note")
-
-
-def _gives_logprobs(value: Mapping[str, Any]) -> bool:
-    content = (value["choices"][0].get("logprobs") or {}).get("content") or []
-    return bool(content) and all(isinstance(token.get("logprob"), int | float) for token in content)
 
 
 def needle(tokens: int, encoding: str) -> str:

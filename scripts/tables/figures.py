@@ -328,7 +328,9 @@ def make_figure(cfg: Figures) -> Outcome:
     if not points:
         reasons = _missing_data(experiments) or ["no row has a result"]
         raise RunError(f"{options['name']}: nothing to draw; {'; '.join(reasons)}")
-    points += _published_points(options)
+    for entry in options.get("published", ()):  # points whose values the paper states in a sentence
+        place = Point(entry["panel"], entry["series"], entry["x"], 0.0)
+        points.append(published(place, _stated(options, entry), entry.get("scale", 1.0)))
     name = "-".join([options["name"], *([cfg.backbone] if cfg.backbone else []), cfg.profile_name])
     models, notes = experiments[0].models, footnote(experiments, options, points)
     files = write_figure(
@@ -405,13 +407,6 @@ def _cut(column: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any
         for metric in column["metrics"][: options.get("take")]
     ]
     return {**column, "metrics": metrics}
-
-
-def _published_points(options: Mapping[str, Any]) -> Iterator[Point]:
-    """Points whose values the paper states in a sentence."""
-    for entry in options.get("published", ()):
-        number = _stated(options, entry)
-        yield published(Point(entry["panel"], entry["series"], entry["x"], 0.0), number, entry.get("scale", 1.0))
 
 
 def _stated(options: Mapping[str, Any], entry: Mapping[str, Any]) -> Published:

@@ -36,9 +36,9 @@ from scripts.assembly.datasets import Data, layer_of
 from scripts.assembly.models import Models, other_models
 from scripts.assembly.plan import Plan
 from scripts.assembly.readiness import Meter, meter, side_by_side
-from scripts.assembly.runs import knobs_of
 from scripts.assembly.steps import cell_of, correction, judge_prompts, judging, metrics, score
 from scripts.settings.schema import Reproduce, Settings, Sweeps
+from scripts.setup.options import memory_classes
 from scripts.tables.layout import (
     FIGURES,
     SCORES,
@@ -76,7 +76,9 @@ def fact(run: Run, memory: Mapping[str, Any], name: str, prices: Mapping[str, Pr
 def recall_protocol(run: Run, memory: Mapping[str, Any]) -> str:
     """The unit, the settings that only reading uses, and the memory file's note on its protocol (`recall`)."""
     unit = RULES.get(run.unit["rule"], run.unit["rule"])
-    knobs = {name: value for name, value in knobs_of(memory).items() if isinstance(value, int | str | None)}
+    known = dict.fromkeys(knob for each in memory_classes(memory["build"]) for knob in each.READ_KNOBS)
+    stated = {name: memory["build"][name] for name in known if name in memory["build"]}
+    knobs = {name: value for name, value in stated.items() if isinstance(value, int | str | None)}
     said = [f"{name} {'all' if value is None else value}" for name, value in knobs.items()]
     return "; ".join([unit, *said, *([memory["recall"]] if memory.get("recall") else [])])
 

@@ -28,8 +28,8 @@ from memsys.systems.segtree import SegTree
 from memsys.tokens import count_tokens
 from scripts.assembly import local
 from scripts.assembly import local as local_files
-from scripts.assembly.local import Pace, at_pace, with_local_models
-from scripts.assembly.plan import Duration, Plan, Share
+from scripts.assembly.local import with_local_models
+from scripts.assembly.plan import Duration, Pace, Plan, Share, at_pace
 from scripts.assembly.readiness import Meter, side_by_side
 from scripts.door import Lab
 from scripts.setup import wheels
