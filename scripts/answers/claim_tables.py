@@ -14,8 +14,21 @@ from eval.report.counted import counted
 from eval.report.rendering import grid, number, span
 from eval.statistics.stats import Estimate, preferred_interval
 from memsys.inert import csv_text, visible
-from scripts.answers.audit import Finding, Same, detectable_at, duplicates, findings, flags, mean_of
-from scripts.answers.reanalysis import Lenience, lenience, lenient, rank_agreement, regressions, spreads
+from scripts.answers.audit import (
+    Finding,
+    Lenience,
+    Same,
+    detectable_at,
+    duplicates,
+    findings,
+    flags,
+    lenience,
+    lenient,
+    mean_of,
+    rank_agreement,
+    regressions,
+    spreads,
+)
 from scripts.answers.scoring import MEASURES, ScoredClaim
 
 FULL_CONTEXT = "full context"

@@ -21,9 +21,7 @@ from eval.judging.score_files import save_grades
 from eval.report.counted import counted
 from eval.running.run import Run
 from scripts.answers.formats import Reading
-from scripts.answers.matching import Asked, Questions
-from scripts.answers.questions import of_cases
-from scripts.answers.records import Answer
+from scripts.answers.matching import Answer, Asked, Questions, of_cases
 from scripts.assembly.datasets import Data, data
 from scripts.assembly.models import Models
 from scripts.assembly.runs import reader

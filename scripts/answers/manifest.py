@@ -118,7 +118,7 @@ class Claim:
 
     @property
     def questions(self) -> str:
-        """Name of the questions that the answers belong to (`scripts.answers.questions`)."""
+        """Name of the questions that the answers belong to (`scripts.answers.matching`)."""
         return f"{self.dataset} {self.tier}".rstrip()
 
     @property

@@ -28,10 +28,8 @@ from eval.metrics.lexical import locomo_token_f1, rouge_words, squad_token_f1, w
 from eval.metrics.locomo import abstains, question_score
 from eval.report.counted import counted
 from scripts.answers.manifest import Claim, contents_of, files_of
-from scripts.answers.matching import Asked, match, own_questions
+from scripts.answers.matching import Answer, Asked, match, own_questions, questions_of
 from scripts.answers.parsing import digest
-from scripts.answers.questions import questions_of
-from scripts.answers.records import Answer
 
 UNKNOWN = re.compile(
     r"\b(?:not (?:mentioned|specified|stated|provided|available|known|enough information)\b|no (?:specific )?information\b"

@@ -1,10 +1,14 @@
-"""Load a data set by the settings: find its file, verify it, cut it to size, transform it; also load errata layers."""
+"""Load a data set by the settings: find its file, verify it, cut it to size, transform it; also load errata layers.
+
+Its configuration in `conf/dataset` names the raw files; entries of the manifest say where to download them.
+"""
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache, partial
 from pathlib import Path
@@ -12,16 +16,55 @@ from typing import Any
 
 from data_loaders.counts import UNTESTED, compared, counts_of
 from data_loaders.raw import LazyCases, as_lazy
-from data_loaders.schema import DataError
-from data_loaders.source import Source, locate
+from data_loaders.schema import Case, DataError
+from data_loaders.source import Entry, Source, entries_for, locate, manifest
 from eval.files.store import RunError
 from eval.report.counted import counted
 from eval.report.errata import Layer, audited_layer, read_layer
 from scripts.settings.checking import checked_call
 from scripts.settings.schema import DataCut
 from scripts.settings.types import TRANSFORMS
-from scripts.setup.downloads import entries_to_download
-from scripts.setup.options import load_option
+from scripts.setup.options import load_option, options
+
+
+class NoDownload(DataError):
+    """The files of a data set have no public address."""
+
+
+def download_names() -> list[str]:
+    """Every name that `entries_to_download` accepts: data sets and the manifest's own names, sorted."""
+    return sorted({*options("dataset"), *(entry.dataset for entry in manifest().values())})
+
+
+def entries_to_download(name: str) -> tuple[Entry, ...]:
+    """Manifest entries to download for a data set, named by its configuration or by the manifest.
+
+    Raises:
+        NoDownload: none of its files can be downloaded.
+        DataError: the name is unknown.
+    """
+    if name in options("dataset"):
+        settings = load_option("dataset", name)
+        files = [settings["file"], *settings.get("also", [])]
+    else:
+        files = [file for file, entry in manifest().items() if entry.dataset == name]
+        if not files:
+            raise DataError(f"data set: expected one of {', '.join(download_names())}, found {name!r}")
+    entries = dict.fromkeys(entry for file in files for entry in entries_for(file))
+    if not entries:
+        raise NoDownload(
+            f"{name}: no public download is known for {', '.join(files)}; put them below the data root yourself"
+        )
+    return tuple(entries)
+
+
+def loader(settings: Mapping[str, Any]) -> Callable[[Path], Sequence[Case]]:
+    """The loader that the configuration names, with its options filled in."""
+    module, _, function = settings["load"]["_target_"].rpartition(".")
+    load = getattr(importlib.import_module(module), function)
+    choices = {key: value for key, value in settings["load"].items() if not key.startswith("_")}
+    return lambda path: load(path, **choices)
+
 
 KEPT_BYTES = 40 << 20
 """Data sets up to this size (40 MiB) are parsed once and stay in memory."""
@@ -100,7 +143,12 @@ def data(wanted: DataCut, config: Mapping[str, Any]) -> Data:
     }
     suite = str(wanted.transform).startswith("change")
     cut = _changed(wanted, cases) if suite else _cut(wanted, cases)
-    kept = _keep_if_small(cut if suite else _transformed(wanted, cut), source.path)
+    kept = cut if suite else _transformed(wanted, cut)
+    files = [source.path] if source.path.is_file() else [file for file in source.path.rglob("*") if file.is_file()]
+    if (
+        sum(file.stat().st_size for file in files) <= KEPT_BYTES
+    ):  # a case of a larger data set is parsed whenever it is read
+        kept = LazyCases(kept.ids, kept.sizes, lru_cache(maxsize=None)(kept.__getitem__))
     note = cache(partial(_note, config, source, cases))
     fewer = _fewer_probes(wanted, kept) if suite else _fewer(wanted, cut)
     if fewer:
@@ -132,14 +180,6 @@ def fetch_missing(wanted: DataCut, columns: Iterable[Mapping[str, Any]]) -> None
                 download(entry, root, unpinned=wanted.unpinned)
         except DataError as error:
             print(f"note: {option['dataset']}: {error}", file=sys.stderr)
-
-
-def _keep_if_small(cases: LazyCases, path: Path) -> LazyCases:
-    """Keep the parsed cases of a small data set; a case of a large data set is parsed whenever it is read."""
-    files = [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file()]
-    if sum(file.stat().st_size for file in files) > KEPT_BYTES:
-        return cases
-    return LazyCases(cases.ids, cases.sizes, lru_cache(maxsize=None)(cases.__getitem__))
 
 
 def _cut(wanted: DataCut, cases: LazyCases) -> LazyCases:

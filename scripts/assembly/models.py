@@ -32,7 +32,7 @@ from memsys.llm.pricing import KNOWLEDGE, ModelSettings, Purse, next_purse
 from memsys.llm.server import Traffic
 from memsys.llm.store import CacheStore
 from memsys.prompts import Prompts
-from scripts.settings.prices import laid_over
+from scripts.settings.types import laid_over
 from scripts.setup.options import model_option, options
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from data_loaders.schema import Case
 from data_loaders.transforms import beginning_of
@@ -39,8 +39,9 @@ from memsys.llm.pricing import ModelSettings
 from memsys.llm.protocol import LLM, Completion, ContextOverflow, Request
 from memsys.tokens import count_tokens
 from scripts.assembly.models import Model, Models
-from scripts.assembly.scorers import judging
-from scripts.assembly.steps import execute
+from scripts.assembly.steps import execute, judging
+from scripts.setup.probe_calls import EndpointProbe
+from scripts.setup.probes import ask
 
 if TYPE_CHECKING:
     from scripts.settings.schema import Settings
@@ -118,16 +119,56 @@ class Duration:
         return f"about {self.seconds / 60:.0f} minutes at {self.latency:.2g} s a call ({how}); decided by {reasons[self.seconds]}"
 
 
-class Lasting(Protocol):
-    """An estimate of an experiment's duration."""
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """The speed of a local model."""
+
+    prompt_tokens_a_second: float
+    reply_tokens_a_second: float
+
+
+def pace(base_url: str, model: str) -> Pace:
+    """Measure a model with two calls: a long prompt with a reply of one token, and a short prompt with a longer reply."""
+    settings = ModelSettings(model)
+    with EndpointProbe(base_url, "", settings=settings) as line:
+        long = ask(line, settings, "The weather was fine that day. " * 60, 1)
+        short = ask(line, settings, "Count from 1 to 60, in figures, with spaces between them.", 32)
+    return Pace(
+        (long.tokens("prompt_tokens") or 400) / max(long.seconds, 1e-3),
+        (short.tokens("completion_tokens") or 32) / max(short.seconds, 1e-3),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class LocalDuration:
+    """The duration of an experiment's calls one after the other: the machine limits a local model's speed."""
+
+    pace: Pace
+    calls: int
+    tokens_in: int
+    least_tokens_out: int
+    """Tokens of replies if they are as short as in the plan."""
+    most_tokens_out: int
+    """Tokens of replies if every reply reaches its limit."""
 
     @property
     def minutes(self) -> str:
-        """The estimate in minutes: a number, or a range."""
+        """The range of the estimate in minutes."""
+        reading = self.tokens_in / self.pace.prompt_tokens_a_second
+        least, most = (
+            max(1, round((reading + tokens / self.pace.reply_tokens_a_second) / 60))
+            for tokens in (self.least_tokens_out, self.most_tokens_out)
+        )
+        return f"{least} to {most}"
 
     @property
     def text(self) -> str:
         """The estimate with its reason."""
+        return (
+            f"Local model: {counted(self.calls, 'call')} with {self.tokens_in} prompt tokens, "
+            f"read at {self.pace.prompt_tokens_a_second:.0f} a "
+            f"second and written at {self.pace.reply_tokens_a_second:.0f} a second: about {self.minutes} minutes"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +176,7 @@ class Plan:
     """The estimate of a whole experiment."""
 
     shares: tuple[Share, ...]
-    duration: Lasting
+    duration: Duration | LocalDuration
     detectable: tuple[str, ...] = ()
     """For each data set, a line with the smallest detectable difference between two rows."""
     chains: Mapping[Path, float] = field(default_factory=dict)
@@ -161,6 +202,19 @@ class Plan:
         """The same with `endpoint.mode=batch`, which discounts answers and judgements; None when a price is unknown."""
         late = sum(share.usd or 0.0 for share in self.shares if share.role in ("reader", "judge"))
         return None if self.usd is None else self.usd - (1.0 - BatchSettings().discount) * late
+
+
+def at_pace(plan: Plan, pace: Pace, most_reply_tokens: int) -> Plan:
+    """Return the plan with the duration for a local model of this pace.
+
+    Args:
+        most_reply_tokens: the limit of a reply.
+    """
+    asked = [share for share in plan.shares if share.role != "embedder"]
+    calls, tokens_in = sum(share.calls for share in asked), sum(share.tokens_in for share in asked)
+    tokens_out = sum(share.tokens_out for share in asked)
+    duration = LocalDuration(pace, calls, tokens_in, tokens_out, max(tokens_out, calls * most_reply_tokens))
+    return replace(plan, duration=duration)
 
 
 def total_usd(shares: Iterable[Share]) -> float | None:
@@ -253,7 +307,13 @@ def plan(
             sample.planned.folder: dependent_calls(sample.run.folder, BUILD) / max(sample.run.sizes[0], 1)
             for sample in samples
         }
-        longest = max((_longest(sample, chains[sample.planned.folder]) for sample in samples), default=0.0)
+        cells = (  # dependent calls of a run's longest cell: its build, one read, the answer and its verdict
+            chains[sample.planned.folder] * max(sample.planned.sizes)
+            + dependent_calls(sample.run.folder, ("read",)) / sample.questions
+            + 2
+            for sample in samples
+        )
+        longest = max(cells, default=0.0)
         graders = {
             name: [replace(judging(cfg, models, each), llm=offline) for each in own] for name, own in judges.items()
         }
@@ -313,11 +373,6 @@ def _shares(usage: Mapping[str, Usage], by_role: Mapping[str, Model], models: Mo
         for role, model in by_role.items()
     ]
     return [*shares, usage["embedder"].share("embedder", models.embedder.name, models.embedder.prices)]
-
-
-def _longest(sample: Sample, chain: float) -> float:
-    """Dependent calls of a run's longest cell: its build, one read, the answer and its verdict."""
-    return chain * max(sample.planned.sizes) + dependent_calls(sample.run.folder, ("read",)) / sample.questions + 2
 
 
 def dependent_calls(folder: Path, phases: Collection[str]) -> float:

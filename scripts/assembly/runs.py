@@ -187,12 +187,6 @@ def unit_of(memory: Mapping[str, Any], config: Mapping[str, Any]) -> Mapping[str
     return unit
 
 
-def knobs_of(memory: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of a memory that only reading uses, with their values; settings that its file does not name are left out."""
-    known = dict.fromkeys(knob for each in memory_classes(memory["build"]) for knob in each.READ_KNOBS)
-    return {name: memory["build"][name] for name in known if name in memory["build"]}
-
-
 def _parts(
     cfg: Settings, models: Models, dataset: Data, recipe: Recipe, reader: Reader, replicate: int
 ) -> dict[str, Any]:

@@ -79,10 +79,12 @@ def usage() -> str:
 
 
 def _described(verb: str) -> str:
-    """The verb's lines in `help`, of at most 80 columns."""
+    """The verb's lines in `help`, of at most 80 columns: the first line of its docstring, without its example."""
     from textwrap import wrap
 
-    first, *more = wrap(_summary(verb), 80 - 17, break_on_hyphens=False)
+    doc = ast.get_docstring(ast.parse(_file(verb).read_text(encoding="utf-8"))) or ""
+    summary = doc.partition("\n")[0].partition(": `")[0].partition(" `")[0].rstrip(".:")
+    first, *more = wrap(summary, 80 - 17, break_on_hyphens=False)
     return "\n".join([f"  {verb:<15}{first}", *(f"{'':<17}{line}" for line in more)])
 
 
@@ -207,9 +209,3 @@ def _with_own_files(constants: Mapping[str, Any], rest: list[str]) -> list[str]:
     if prompts.is_dir() and "prompts_dir" not in named:
         rest = [*rest, f"prompts_dir={prompts}"]
     return rest
-
-
-def _summary(verb: str) -> str:
-    """The first line of the verb's docstring, without its example."""
-    doc = ast.get_docstring(ast.parse(_file(verb).read_text(encoding="utf-8"))) or ""
-    return doc.partition("\n")[0].partition(": `")[0].partition(" `")[0].rstrip(".:")

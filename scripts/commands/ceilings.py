@@ -26,7 +26,7 @@ from eval.report.errata import Key, Layer, Overlaid, overlaid
 from eval.report.rendering import by_case, estimated, grid, number, span
 from scripts.assembly.datasets import AUDITED, layer_of
 from scripts.assembly.run_folders import data_of
-from scripts.assembly.scorers import metrics
+from scripts.assembly.steps import metrics
 from scripts.setup.arguments import verb_parser
 from scripts.setup.options import metric_options
 

@@ -16,9 +16,8 @@ from eval.report.counted import counted
 from memsys.inert import visible
 from scripts.answers.declared import forms
 from scripts.answers.formats import Reading, best_reading
-from scripts.answers.matching import Questions
+from scripts.answers.matching import LOADERS, Questions, questions_of
 from scripts.answers.parsing import parsed
-from scripts.answers.questions import LOADERS, questions_of
 from scripts.setup.arguments import add_data_folder, verb_parser
 
 GROUP = "publish"

@@ -19,8 +19,7 @@ WORDS = "memory dataset"
 
 
 def main(cfg: Single) -> int:
-    from scripts.lab.conformance import examined
-    from scripts.lab.lab import Lab
+    from scripts.lab.lab import Lab, examined
 
     lab = Lab(cfg=cfg)
     return 0 if examined(lab, lab.load(), lab.memory()) else 1

@@ -14,8 +14,8 @@ from data_loaders.schema import Case
 from data_loaders.source import Source, locate
 from data_loaders.units import lost_evidence, make_units
 from eval.report.counted import counted
+from scripts.assembly.datasets import loader
 from scripts.setup.arguments import verb_parser, whole
-from scripts.setup.downloads import loader
 from scripts.setup.options import load_option, options
 
 GROUP = "data"

@@ -7,23 +7,94 @@ table gives each question, finding and meaning; suitable settings are written to
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import yaml
+
+from eval.files.provenance import ROOT
 from eval.files.store import RunError
 from eval.report.counted import counted
 from memsys.llm.pricing import ModelSettings
 from scripts.assembly.models import OPENAI
 from scripts.setup.arguments import verb_parser
-from scripts.setup.doctor_report import chat_file, embedder_file, file_name, table, write
 from scripts.setup.options import model_option
 from scripts.setup.probe_calls import EndpointProbe
-from scripts.setup.probe_embedding import examine_embedder
-from scripts.setup.probes import examine
+from scripts.setup.probes import Checked, examine, examine_embedder, table
 
 GROUP = "develop"
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A settings file, and a message about it."""
+
+    path: Path
+    note: str
+
+
+def file_name(model: str) -> str:
+    """A name for the settings file of a model: letters, digits, `._-` only, no path and no hidden file."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", model.rpartition("/")[2] or model).strip(".-_")[:80] or "model"
+
+
+def settings_file(top: Mapping[str, Any], settings: ModelSettings, findings: Sequence[Checked]) -> str:
+    """The text of `conf/llm/<name>.yaml` or `conf/embedder/<name>.yaml`, with the values of `top` next to the model's settings."""
+    said = [f"{one.asked}: {' '.join(one.found.split())}" for one in findings]
+    comments = [f"Found by the doctor on {date.today().isoformat()}; look through it, and fill in the prices.", *said]
+    head = "".join(f"# {''.join(char for char in line if char.isprintable())}\n" for line in comments)
+    plain = {"engine": "http", **top, "settings": _changed(settings)}
+    return head + yaml.safe_dump(plain, sort_keys=False, allow_unicode=True, width=1000)
+
+
+def _changed(settings: ModelSettings) -> dict[str, Any]:
+    """Settings that differ from their defaults, and the prices, which the user must fill in."""
+    shown: dict[str, Any] = {"model": settings.model}
+    default = ModelSettings(settings.model)
+    for name in settings.__slots__:
+        value = getattr(settings, name)
+        if value != getattr(default, name) or name in ("usd_per_million_in", "usd_per_million_out", "json_output"):
+            shown[name] = dict(value) if isinstance(value, Mapping) else value
+    return shown
+
+
+def write(text: str, group: str, name: str, out: Path | None) -> Written:
+    """Write a settings file; an existing file is kept, and the new file is written next to it.
+
+    Args:
+        group: `llm` or `embedder`: the folder of `conf`; the working folder is used if that is not writable.
+        out: another file to write.
+
+    Raises:
+        RunError: the file that `out` names exists already, or cannot be written.
+    """
+    if out is not None and out.exists():
+        raise RunError(f"{out} is there already; remove it, or name another with --out")
+    path = out or _place(group) / f"{name}.yaml"
+    note = ""
+    if path.exists():
+        path = path.with_name(f"{name}.doctor.yaml")
+        note = f"; {name}.yaml is left as it is" + (f", the earlier {path.name} is replaced" if path.exists() else "")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise RunError(f"{path}: cannot be written ({error}); name another file with --out") from error
+    role = "MODEL" if group == "llm" else "EMBEDDER"
+    use = f"; look through it, then use it as {role}={path.stem}" if path.parent == ROOT / "conf" / group else ""
+    return Written(path, f"written: {path}{note}{use}")
+
+
+def _place(group: str) -> Path:
+    folder = ROOT / "conf" / group
+    own = folder.is_dir() and os.access(folder, os.W_OK) and "site-packages" not in folder.parts
+    return folder if own else Path.cwd()
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -38,7 +109,9 @@ def main(arguments: Sequence[str]) -> int:
     print(f"{start.model} at {base_url}: {counted(line.calls, 'call')}\n{table(examined.findings)}")
     there = examined.findings[0].level != "stop"
     if there:
-        text = chat_file(examined, base_url, args.key_env)
+        limit = {} if examined.in_flight is None else {"in_flight": examined.in_flight}
+        top = {"base_url": base_url, "key_env": args.key_env, **limit}
+        text = settings_file(top, examined.settings, examined.findings)
         print(write(text, "llm", file_name(args.model), args.out).note)
     code = 0 if there and not any(one.asked == "window" for one in examined.stops) else 1
     return max(code, _visit_embedder(args, base_url)) if args.embedder else code
@@ -55,9 +128,8 @@ def _visit_embedder(args: argparse.Namespace, base_url: str) -> int:
     if any(one.level == "stop" for one in findings):
         return 1
     beside = None if args.out is None else args.out.with_name(f"{file_name(args.embedder)}.embedder.yaml")
-    print(
-        write(embedder_file(settings, findings, url, args.key_env), "embedder", file_name(args.embedder), beside).note
-    )
+    text = settings_file({"base_url": url, "key_env": args.key_env, "batch": 64}, settings, findings)
+    print(write(text, "embedder", file_name(args.embedder), beside).note)
     return 0
 
 

@@ -15,9 +15,9 @@ from eval.files.store import RunError
 from eval.report.counted import counted
 from scripts.answers.manifest import FOLDER, Claim, claims, located
 from scripts.answers.parsing import GZIP, unpacked
+from scripts.assembly.datasets import NoDownload, download_names, entries_to_download
 from scripts.settings.checking import nearest
 from scripts.setup.arguments import verb_parser
-from scripts.setup.downloads import NoDownload, download_names, entries_to_download
 from scripts.setup.options import options
 
 GROUP = "data"

@@ -152,6 +152,8 @@ def read_mapping(file: Path) -> dict[str, Any]:
 def run(gate: Gate, home: Path, place: Path, stored: Measured | None, settings: Sequence[str], folder: Path) -> int:
     """Measure the memory, then compare with the baseline `stored`, or write it to `place` if that is None; return the exit code.
 
+    The summary is printed, and appended to the file that GITHUB_STEP_SUMMARY names.
+
     Args:
         home: folder of the gate's file.
         folder: results folder of the run, unless a setting names `results`.
@@ -188,7 +190,11 @@ def run(gate: Gate, home: Path, place: Path, stored: Measured | None, settings: 
         verdict(gap, gate.margin) in ("regression", "not scored") for *_, gap in gaps.values()
     )
     title = f"## Memory gate {'FAILED' if failed else 'passed'}: {inert(memory['title'])} on {inert(dataset.title)}"
-    publish("\n".join([title, "", *summary(gaps, failures, gate.margin, now, stored)]))
+    text = "\n".join([title, "", *summary(gaps, failures, gate.margin, now, stored)])
+    print(text)
+    if named := os.environ.get("GITHUB_STEP_SUMMARY"):
+        with open(named, "a", encoding="utf-8") as file:
+            file.write(redact(text) + "\n\n")
     return int(failed)
 
 
@@ -329,11 +335,3 @@ def summary(
         yield f"- Settings: {inert(' '.join(now.settings))}; in the baseline: {inert(' '.join(stored.settings))}."
     yield f"- Regression: the difference is below -{margin:g} and its interval, by case if there is one, else by question, excludes 0."
     yield "- The margin accepts losses too small to matter; the interval accepts those that chance explains."
-
-
-def publish(text: str) -> None:
-    """Print the summary, and append it to the file that GITHUB_STEP_SUMMARY names."""
-    print(text)
-    if named := os.environ.get("GITHUB_STEP_SUMMARY"):
-        with open(named, "a", encoding="utf-8") as file:
-            file.write(redact(text) + "\n\n")

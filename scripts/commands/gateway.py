@@ -33,7 +33,7 @@ from memsys.llm.offline.extractive import ExtractiveLLM
 from memsys.llm.pricing import ModelSettings, Purse
 from memsys.llm.protocol import ModelError
 from memsys.llm.store import CacheStore
-from scripts.settings.prices import given_prices, laid_over
+from scripts.settings.types import given_prices, laid_over
 from scripts.setup.arguments import amount, verb_parser, whole
 from scripts.setup.options import load_option, model_option
 

@@ -39,8 +39,7 @@ SHOWN = (
 def main(cfg: Growth) -> int:
     from eval.analysis.growth import Schedule, growth_file, measure
     from eval.files.store import replace_file
-    from scripts.assembly.scorers import answer_metric
-    from scripts.assembly.steps import check_no_replay
+    from scripts.assembly.steps import answer_metric, check_no_replay
     from scripts.lab.lab import Lab
 
     lab = Lab(cfg=cfg)

@@ -17,7 +17,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from data_loaders.schema import DataError, Gold, Question
+import yaml
+
+from data_loaders.schema import Case, DataError, Gold, Question
+from data_loaders.units import make_units
 from eval.files.imported import described
 from eval.files.records import Prediction
 from eval.files.run_folder import RunFolder, RunRecord, judged_by, metric_of, read_efforts, read_items, read_predictions
@@ -26,17 +29,204 @@ from eval.judging.agreement import RIGHT
 from eval.judging.score_files import graded_files, mean_values, score_lines
 from eval.report.counted import counted
 from eval.report.sent_prompt import sent_prompt
-from eval.structure.tree import Tree, ancestors, depths, read_tree
+from eval.running.reader import Reader
+from eval.running.run import Run, build_memory
+from eval.running.work import write_unit
+from eval.structure.tree import Tree, ancestors, depths, read_tree, top_down
 from memsys.inert import visible
+from memsys.interface import Recall
 from memsys.jsons import fields_of
-from scripts.assembly.run_folders import data_of
-from scripts.lab.designs import design_lines
+from memsys.llm.meter import metering
+from memsys.systems.segtree.reading import TreeMemory
+from memsys.tokens import count_tokens
+from scripts.assembly.run_folders import data_of, trees_of
+from scripts.assembly.runs import check_known, memory_run
+from scripts.lab.lab import Lab
 from scripts.settings.checking import nearest
 from scripts.setup.arguments import add_data_folder, verb_parser, whole
 from scripts.setup.options import CONF
 from scripts.setup.printing import cut
 
 GROUP = "look"
+
+ASKED = "asked"
+"""Id of the question; no data set has it."""
+
+
+def recall_of(
+    run_folder: Path, text: str, case_id: str | None, root: Path | None, settings: Sequence[str] = ()
+) -> tuple[str, Recall]:
+    """Recall of a case's memory for a text once the whole history is written; also the id of the case.
+
+    A run folder holds no memory that could be read, so the memory is built again with the recorded settings; the cache answers every call
+    of the first build. The models are those of the given settings; if these settings make another run, nothing is built.
+
+    Args:
+        case_id: None takes the first case.
+        settings: the settings of the run's command line: `profile=paper`, `endpoint.base_url=…`, `models.memory=…`.
+
+    Raises:
+        DataError: the data cannot be loaded.
+        RunError: the run has no memory, no such case, or other settings than these.
+    """
+    run = _same_run(run_folder, root, settings)
+    case = _case_of(run, case_id)
+    units = make_units(case.sessions, count=count_tokens, **run.unit).units
+    memory = build_memory(run, case)
+    try:
+        with metering():
+            for place in range(len(units)):
+                write_unit(memory, units, place)
+            memory.consolidate()
+            return case.id, memory.read(Question(ASKED, text))
+    finally:
+        memory.close()
+
+
+def _same_run(run_folder: Path, root: Path | None, settings: Sequence[str]) -> Run:
+    """Describe the folder's run from its record and the settings; `RunError` if these make another run."""
+    record = RunFolder(run_folder).record()
+    if record.imported:
+        raise RunError("the answers are imported: there is no memory to ask")
+    check_known(record.memory["build"])
+    seed, replicate = record.seed
+    built = [f"build.seed={seed}", f"build.rebuild_every={record.rebuild_every}"]
+    lab = Lab(*_data_settings(record.dataset, str(record.data_status), root), *settings, *built)
+    name = str(record.name)
+    run = memory_run(
+        lab.cfg,
+        lab.models,
+        lab.load(record.dataset["name"]),
+        {**record.memory, "name": name, "title": name},
+        Reader(**record.reader),
+        unit=record.unit,
+        replicate=replicate,
+    )
+    if run.folder.name != run_folder.resolve().name:
+        differing = [
+            part
+            for part in ("models", "dataset", "prompts", "source", "unit")
+            if getattr(run.record, part) != getattr(record, part)
+        ]
+        raise RunError(
+            f"these settings make another run ({run.folder.name}), different in {', '.join(differing) or 'versions of libraries'}; "
+            "give those of its command, such as profile=paper models.memory=…"
+        )
+    return run
+
+
+def _case_of(run: Run, case_id: str | None) -> Case:
+    ids = [case.id for case in run.cases]
+    if case_id is not None and case_id not in ids:
+        raise RunError(
+            f"the data have no case {case_id!r}; there are {', '.join(ids[:5])}{' …' if len(ids) > 5 else ''}"
+        )
+    return run.cases[0 if case_id is None else ids.index(case_id)]
+
+
+def _data_settings(known: Mapping[str, object], status: str, root: Path | None) -> list[str]:
+    cuts = [
+        f"data.{name}={'null' if known[name] is None else known[name]}"
+        for name in ("transform", "size", "max_cases", "seed")
+    ]
+    source = "sample" if status == "sample" else "real"
+    folder = [] if root is None or source == "sample" else [f"data.root={root}"]
+    return [*cuts, f"data.source={source}", f"data.unpinned={str(status == 'unpinned').lower()}", *folder]
+
+
+ANNOTATION = ("annotate", "summary_tokens")
+"""Settings of the annotations, next to the prompt and the model."""
+
+
+def span_counts(tree: Tree, turns: Sequence[str]) -> tuple[int, int]:
+    """Count the nodes of several units whose units are consecutive in the history, and all nodes of several units.
+
+    Args:
+        turns: ids of the history's turns, in order. A leaf has the position of its first turn.
+    """
+    place = {turn: number for number, turn in enumerate(turns)}
+    below = tree.children
+    leaves = [node for node, under in enumerate(below) if not under]
+    leaves.sort(key=lambda node: min(place[turn] for turn in tree.sources[node]))
+    held = [set[int]() for _ in below]
+    for number, leaf in enumerate(leaves):
+        held[leaf] = {number}
+    for node in reversed(top_down(tree)):
+        held[node] = held[node].union(*(held[child] for child in below[node]))
+    several = [units for units in held if len(units) > 1]
+    return sum(max(units) - min(units) + 1 == len(units) for units in several), len(several)
+
+
+def design_lines(run_folder: Path, other: Path, root: Path | None) -> list[str]:
+    """Two runs' trees compared component by component, as SegTreeMem Table 9 compares its tree with the non-temporal control.
+
+    There is one line per component and run; a component in which both agree has one line. `conf/designs.yaml` describes how each tree
+    places a unit, with the run's own settings. Units, annotation and reading are compared as the runs recorded them, and the order in time
+    is counted in the saved trees (`span_counts`).
+
+    Args:
+        root: folder of the raw files, which give the order of turns for the spans; None takes the default one.
+
+    Raises:
+        RunError: a folder is no run, its memory has no tree or no description, or the runs are on different data.
+        DataError: the files are missing.
+    """
+    runs = [(folder, RunFolder(folder).record()) for folder in (run_folder, other)]
+    first, second = (record.dataset for _, record in runs)
+    if first != second:
+        raise RunError(f"{run_folder} and {other} are not on the same data: {first['name']} and {second['name']}")
+    designs = [_design(folder, record, root) for folder, record in runs]
+    names = [str(record.name) for _, record in runs]
+    width = max(map(len, (*names, "both")))
+    lines = [f"{' and '.join(names)} on {first['name']}, in the components of SegTreeMem Table 9"]
+    for component, text in designs[0].items():
+        texts = [text, designs[1][component]]
+        lines += ["", component]
+        same = [("both", text)] if texts[0] == texts[1] else list(zip(names, texts, strict=True))
+        lines += [f"  {name:<{width}}  {each}" for name, each in same]
+    return lines
+
+
+def _design(folder: Path, record: RunRecord, root: Path | None) -> dict[str, str]:
+    """The components of one run."""
+    settings = dict(record.memory["build"])
+    known = yaml.safe_load((CONF / "designs.yaml").read_text(encoding="utf-8"))
+    target = settings["_target_"]
+    if target not in known:
+        raise RunError(f"{folder}: conf/designs.yaml has no {target}; there are: {', '.join(known)}")
+    placing = {name: _filled(text, settings) for name, text in known[target].items()}
+    turns = {case.id: [turn.id for turn in case.turns] for case in data_of(record, root)}
+    counts = [span_counts(tree, turns[tree.case_id]) for tree in trees_of(folder, record)]
+    ordered, several = map(sum, zip(*counts, strict=True))
+    prompt = str(record.prompts["segtree/annotate"])[:12]
+    models = record.models
+    return {
+        "Memory unit": _listed(record.unit),
+        "Candidates for a new unit": placing["candidates"],
+        "Criterion": placing["criterion"],
+        "Where no candidate fits": placing["no candidate fits"],
+        "Order in time": f"{ordered} of {several} nodes of several units cover consecutive units ({len(counts)} trees)",
+        "Leaves": placing["later units"],
+        "Annotation": f"prompt segtree/annotate {prompt}, model {_model(models['memory'])}, "
+        + _listed({name: settings[name] for name in ANNOTATION}),
+        "Reading": f"embedder {_model(models['embedder'])}, "
+        + _listed({name: settings[name] for name in TreeMemory.READ_KNOBS}),
+    }
+
+
+def _filled(text: str | Mapping[str, str], settings: Mapping[str, Any]) -> str:
+    """A description with the run's settings filled in; a mapping has a description for each value of the setting that it names."""
+    chosen = text if isinstance(text, str) else text[str(settings[text["setting"]])]
+    return chosen.format_map(settings)
+
+
+def _model(record: Mapping[str, Any]) -> str:
+    return str(record.get("model", record.get("engine")))
+
+
+def _listed(settings: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in settings.items())
+
 
 NAMED = 3
 """Maximum number of named ancestors at one depth; soft clusters can have dozens."""
@@ -106,19 +296,10 @@ def reader_lines(case_folder: Path, prediction: Prediction) -> list[str]:
     ]
 
 
-def recall_lines(
-    case_folder: Path, prediction: Prediction, tree: Tree | None, width: int, evidence: Sequence[str] = ()
-) -> list[str]:
-    """The recalled items, in the order in which the memory returned them; items that hold evidence turns name them."""
-    items = read_items(case_folder)
-    recalled = [(items[key], score) for key, score in zip(prediction.items, prediction.scores, strict=True)]
-    return item_lines(recalled, tree, width, evidence)
-
-
 def item_lines(
     recalled: Sequence[tuple[Mapping[str, Any], float]], tree: Tree | None, width: int, evidence: Sequence[str] = ()
 ) -> list[str]:
-    """Items with their scores; items that are nodes of the tree also with depth and ancestors."""
+    """Items with their scores, in this order, and the evidence turns that they hold; nodes of the tree also with depth and ancestors."""
     place = {} if tree is None else {node: number for number, node in enumerate(tree.ids)}
     deep, above = ([], []) if tree is None else (depths(tree), ancestors(tree))
     lines = ["Index  Score    Level  Depth  Ancestors"]
@@ -173,7 +354,9 @@ def inspect(
     if record.imported:
         recall = [f"Imported  {described(record.imported)}", "Recall    not recorded"]
     else:
-        recall = recall_lines(folder, prediction, read_tree(folder), width, evidence)
+        items = read_items(folder)
+        recalled = [(items[key], score) for key, score in zip(prediction.items, prediction.scores, strict=True)]
+        recall = item_lines(recalled, read_tree(folder), width, evidence)
     ended = "" if prediction.outcome == "answered" else f"  [{prediction.outcome}: {prediction.error}]"
     page = [
         f"Run       {record.name} on {record.dataset['name']} ({record.data_status} data), case {prediction.case_id}, "
@@ -226,8 +409,6 @@ def wrong_lines(run_folder: Path, metric: str | None, root: Path | None, width: 
 
 def worked_questions() -> dict[str, dict[str, str]]:
     """The worked examples of papers, by name: subject, data set, case if it is named, question id."""
-    import yaml
-
     return dict(yaml.safe_load((CONF / "worked.yaml").read_text(encoding="utf-8")))
 
 
@@ -252,9 +433,8 @@ def asked_lines(
     """The recall of a run's memory for a text of the user.
 
     Raises:
-        DataError, RunError: see `scripts.lab.asked_again.recall_of`.
+        DataError, RunError: see `recall_of`.
     """
-    from scripts.lab.asked_again import recall_of
 
     case, recall = recall_of(run_folder, text, case_id, root, settings)
     folder = RunFolder(run_folder).case(case)
@@ -294,7 +474,6 @@ def main(arguments: Sequence[str]) -> int:
         parser.error(f"unrecognized arguments: {' '.join(wrong)}")
     if sum(one not in (None, False) for one in (args.question, args.wrong, args.worked, args.ask, args.design)) != 1:
         parser.error("name a question, or give --wrong, --worked, --ask or --design")
-
     if args.worked == "":
         lines = [f"{name:<15}{entry['dataset']:<14}{entry['shows']}" for name, entry in worked_questions().items()]
     elif args.worked is not None:

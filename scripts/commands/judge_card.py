@@ -36,7 +36,7 @@ from eval.report.ratings import rated_sample, ratings_of
 from eval.report.rendering import grid, span
 from eval.report.tables import corrected_text, shown_share
 from eval.statistics.stats import ENOUGH_CLUSTERS, estimate
-from scripts.assembly.scorers import card_file
+from scripts.assembly.steps import card_file
 from scripts.lab.lab import Lab
 from scripts.setup.arguments import verb_parser, whole
 from scripts.setup.options import options as options_of

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from eval.analysis.leaks import Report, check
+from eval.analysis.leaks import check
 from eval.report.counted import counted
 from scripts.assembly.steps import check_no_replay
 from scripts.lab.lab import Lab
@@ -35,14 +35,11 @@ def main(arguments: Sequence[str]) -> int:
         run = lab.run(option, dataset)
         check_no_replay(lab.cfg, run, "the search for leaks")
         found = check(replace(run, folder=Path(folder) / "marked"))
-    print("\n".join(report_lines(f"{option['title']} on {dataset.title}", found)))
-    return 1 if found.leaks else 0
-
-
-def report_lines(title: str, found: Report) -> list[str]:
-    """Counts of searched objects, and the leaks."""
     looked = ", ".join(f"{count} {channel}" for channel, count in sorted(found.looked.items()))
-    lines = [f"{title}: {counted(found.marks, 'mark')} in the gold; looked into {looked}."]
+    marks = f"{counted(found.marks, 'mark')} in the gold"
+    print(f"{option['title']} on {dataset.title}: {marks}; looked into {looked}.")
     if not found.leaks:
-        return [*lines, "No gold reaches the memory, the embedder, a model or a file of the run."]
-    return [*lines, f"GOLD LEAKS at {counted(len(found.leaks), 'place')}:", *(f"  {leak}" for leak in found.leaks)]
+        print("No gold reaches the memory, the embedder, a model or a file of the run.")
+        return 0
+    print("\n".join([f"GOLD LEAKS at {counted(len(found.leaks), 'place')}:", *(f"  {leak}" for leak in found.leaks)]))
+    return 1

@@ -56,7 +56,7 @@ def main(cfg: Load) -> int:
 
 def lines(title: str, plan: Plan, levels: Sequence[Level]) -> Iterator[str]:
     """The table as Markdown, with its subject, failures and leaks."""
-    from eval.analysis.load import PHASES, writes
+    from eval.analysis.load import PERCENTILES, PHASES, writes
     from eval.report.counted import counted
     from eval.report.rendering import grid
     from memsys.inert import visible
@@ -69,8 +69,10 @@ def lines(title: str, plan: Plan, levels: Sequence[Level]) -> Iterator[str]:
         tally = level.tally
         counts = [level.users, writes(tally.sent), tally.sent["read"], tally.errors.total(), tally.unsent.total()]
         counts += [tally.leaks, tally.recalled, tally.lost]
+        seconds = ([level.percentile(phase, percent) for percent in PERCENTILES] for phase in PHASES)
+        milliseconds = (" / ".join("–" if one is None else f"{1000 * one:.1f}" for one in own) for own in seconds)
         totals = [f"{level.rate:.1f}", f"{level.cpu:.2f}", f"{level.bytes:,}"]
-        rows.append([*map(str, counts), *(_milliseconds(level, phase) for phase in PHASES), *totals])
+        rows.append([*map(str, counts), *milliseconds, *totals])
     yield grid([*header, *(f"{phase} ms" for phase in PHASES), "ops/s", "CPU s", "bytes"], rows)
     yield ""
     yield (
@@ -90,10 +92,3 @@ def lines(title: str, plan: Plan, levels: Sequence[Level]) -> Iterator[str]:
             yield f"- {counted(level.users, 'user')}: {level.tally.calls.total()} model calls failed or could not be parsed"
         for leaked in level.tally.leaked[:CAUSES]:
             yield f"- LEAK at {counted(level.users, 'user')}: {visible(leaked)}"
-
-
-def _milliseconds(level: Level, phase: str) -> str:
-    from eval.analysis.load import PERCENTILES
-
-    found = [level.percentile(phase, percent) for percent in PERCENTILES]
-    return " / ".join("–" if value is None else f"{1000 * value:.1f}" for value in found)

@@ -48,8 +48,8 @@ from memsys.llm.offline.reading import UNKNOWN
 from memsys.llm.protocol import LLM, Completion, ModelError, Request
 from memsys.prompts import Prompts
 from memsys.tokens import count_tokens
+from scripts.assembly.datasets import loader
 from scripts.setup.arguments import amount, verb_parser, whole
-from scripts.setup.downloads import loader
 from scripts.setup.options import load_option
 
 GROUP = "data"

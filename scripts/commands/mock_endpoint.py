@@ -10,8 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from scripts.mock.batches import BatchQuirks
-from scripts.mock.endpoint import Mock, Rations, application, serve
+from scripts.mock.endpoint import BatchQuirks, Mock, Rations, application, serve
 from scripts.mock.quirks import SETS
 from scripts.mock.shapes import OVERFLOWS, SHAPES
 from scripts.setup.arguments import amount, verb_parser, whole

@@ -30,8 +30,7 @@ from memsys.inert import visible
 from memsys.interface import spoken
 from memsys.services.session import Program, Session
 from memsys.services.templates import filled, reached
-from scripts.lab.conformance import examined
-from scripts.lab.lab import Lab, Scored
+from scripts.lab.lab import Lab, Scored, examined
 from scripts.setup.arguments import verb_parser
 from scripts.tables.captions import caption
 

@@ -116,11 +116,6 @@ def _settings(record: RunRecord) -> dict[str, Any]:
     return {name: value for name, value in record.content.items() if name not in (*NEVER_THE_SAME, "cases")}
 
 
-def drafts(results: Path) -> list[Path]:
-    """Drafts of files whose process has ended."""
-    return [path for path in sorted((results / "runs").rglob("*.draft")) if not _alive(path.suffixes[-2:-1])]
-
-
 def _alive(suffixes: Sequence[str]) -> bool:
     number = suffixes[0].lstrip(".") if suffixes else ""
     if not number.isdecimal():
@@ -180,7 +175,9 @@ def _remove(run: ListedRun) -> None:
 
 
 def _gc(args: argparse.Namespace) -> int:
-    found, stale = list(garbage(folders(args.results))), drafts(args.results)
+    found = list(garbage(folders(args.results)))
+    drafts = sorted((args.results / "runs").rglob("*.draft"))
+    stale = [path for path in drafts if not _alive(path.suffixes[-2:-1])]
     for run, why in found:
         print(f"{run.path}: {why}")
     for path in stale:

@@ -211,13 +211,9 @@ def _proposals(subjects: Sequence[Subject], wished: float, histories: int, quest
     for title, parts, tokens, _ in subjects:
         design = cheapest(parts, wished, tokens, histories, questions)
         if design is None:
-            rows.append([title, f"none up to 10 builds and 5 repeats: {_why_none(parts)}", "", ""])
+            alone = contributions(parts, parts.design)
+            lacking = "histories" if alone["history"] > 0.5 * sum(alone.values()) else "questions"
+            rows.append([title, f"none up to 10 builds and 5 repeats: the data have too few {lacking}", "", ""])
         else:
             rows.append([title, _design_text(design), shown(planned_for(parts, design)), f"{tokens.of(design):,.0f}"])
     yield grid(["", "histories × questions × builds × repeats", "detects", "model tokens"], rows)
-
-
-def _why_none(parts: Components) -> str:
-    alone = contributions(parts, parts.design)
-    lacking = "histories" if alone["history"] > 0.5 * sum(alone.values()) else "questions"
-    return f"the data have too few {lacking}"

@@ -19,11 +19,10 @@ from eval.report.rendering import money_text
 from memsys.inert import visible
 from memsys.llm.pricing import ModelSettings
 from scripts.assembly.run_folders import held
-from scripts.settings.prices import given_prices, laid_over
+from scripts.settings.types import given_prices, laid_over
 from scripts.setup.arguments import amount, verb_parser
 from scripts.setup.options import load_option, options
-from scripts.setup.printing import console
-from scripts.setup.progress_screen import duration
+from scripts.setup.printing import console, duration
 
 if TYPE_CHECKING:
     from rich.table import Table

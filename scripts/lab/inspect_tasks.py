@@ -31,7 +31,7 @@ from memsys.interface import Recall
 from memsys.llm.replies import why_none
 from memsys.tokens import count_tokens
 from scripts.assembly.datasets import Data
-from scripts.assembly.scorers import metrics
+from scripts.assembly.steps import metrics
 from scripts.lab.lab import Lab
 from scripts.setup.options import options
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
+from eval.conformance.checks import FAULTS
 from eval.files.imported import described
 from eval.files.provenance import source_digest
 from eval.files.run_folder import judge_metric, judged_by, judges_of
@@ -22,42 +24,45 @@ from eval.running.run import Run
 from eval.statistics.stats import ENOUGH_CLUSTERS, Difference
 from memsys.interface import MemorySystem, positive
 from memsys.llm import stopping
-from scripts.assembly.agreement import agreed, ask_without_plan, confirmed
 from scripts.assembly.datasets import Data, data
 from scripts.assembly.local import with_local_models
 from scripts.assembly.models import build_models
 from scripts.assembly.plan import Plan
-from scripts.assembly.readiness import check_prices, prepared
-from scripts.assembly.runs import memory_run, reader
-from scripts.assembly.scorers import (
+from scripts.assembly.readiness import agreed, ask_without_plan, check_prices, confirmed, prepared
+from scripts.assembly.runs import memory_run, reader, recipe_of
+from scripts.assembly.steps import (
+    answer_all,
     cell_of,
+    check_no_replay,
     correction,
     finished,
     judge_prompts,
     judging,
     metric_title,
     metrics,
+    score,
     unmeasured,
 )
-from scripts.assembly.steps import answer_all, score
 from scripts.setup.launch import composed
 from scripts.setup.options import load_option, memory_classes, option_file
 from scripts.tables.captions import (
     caption,
     evidence_line,
     imported_caption,
+    models_line,
     prompts_line,
     stand_ins_in_use,
     usage_note,
     waivers,
 )
-from scripts.tables.grid import other_data
+from scripts.tables.grid import examine_and_keep, other_data
 
 if TYPE_CHECKING:
     import pandas
 
     from scripts.answers.importing import Origin
     from scripts.settings.schema import Single
+
 
 AnyMemory = str | Path | type[MemorySystem] | Mapping[str, Any] | None
 
@@ -262,7 +267,7 @@ class Lab:
         return Answers(option["title"], own, questions, tuple(runs), capped)
 
     def judging(self, name: str) -> Judging:
-        """Build a judge by its name, as `scripts.assembly.scorers.judging`; asks first if it is the first model with a price."""
+        """Build a judge by its name, as `scripts.assembly.steps.judging`; asks first if it is the first model with a price."""
         grading = judging(self.cfg, self.models, name)
         self.ask_to_spend()
         return grading
@@ -495,3 +500,38 @@ def _check_alike(first: Scored, second: Scored) -> None:
     ours, theirs = first.answers.dataset, second.answers.dataset
     if (ours.name, ours.settings) != (theirs.name, theirs.settings):
         raise RunError(f"answers to different data cannot be compared: {ours.title} and {theirs.title}, or other cuts")
+
+
+def examined(lab: Lab, dataset: Data, memory: Mapping[str, Any]) -> bool:
+    """Write and read the canaries, print the results, and return whether the memory is accepted.
+
+    Args:
+        dataset: the memory is built with its reader and unit rule.
+        memory: as `Lab.memory` returns it.
+
+    Raises:
+        RunError: the memory is built from the answer key, or a replay would have to call a service.
+    """
+    if memory.get("control"):
+        raise RunError(f"{memory['name']} is made of the answer key; it has nothing to conform to")
+    run = memory_run(lab.cfg, lab.models, dataset, memory, reader(dataset.config["reader"]))
+    check_no_replay(lab.cfg, run, "conformance")
+    recipe = recipe_of(dataset, memory)
+    started = time.perf_counter()
+    verdict = examine_and_keep(run, recipe.waived)
+    seconds = time.perf_counter() - started
+    print(f"Conformance of {recipe.name} ({memory['title']})")
+    for fault, meaning in FAULTS.items():
+        seen = verdict.faults.get(fault)
+        if seen is not None and fault in recipe.waived:
+            print(f"  waived       {fault}: {seen}. {recipe.waived[fault]}")
+        elif seen is not None:
+            print(f"  FAULT        {fault}: {meaning}; {seen}")
+        elif fault in verdict.unchecked:
+            print(f"  not checked  {fault}: {verdict.unchecked[fault]}")
+        else:
+            print(f"  passed       {fault}")
+    refused = verdict.unwaived(recipe.waived)
+    print(f"refused: {', '.join(refused)}" if refused else "accepted")
+    print(f"{seconds:.1f} s. {models_line(lab.models)}.")
+    return not refused

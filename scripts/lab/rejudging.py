@@ -34,13 +34,12 @@ from scripts.answers.formats import Reading, best_reading
 from scripts.answers.graders import COLUMNS, STAND_IN, STORED, Grader, Judged, Key, compared, keep
 from scripts.answers.importing import Origin, import_run, write_run
 from scripts.answers.manifest import FOLDER, Claim, contents_of, files_of
-from scripts.answers.matching import Matched, own_questions
+from scripts.answers.matching import LONGMEMEVAL, TIERS, Matched, own_questions
 from scripts.answers.parsing import Parsed, digest
-from scripts.answers.questions import LONGMEMEVAL, TIERS
 from scripts.assembly.datasets import Data, data
 from scripts.assembly.models import STAND_IN as STAND_INS
 from scripts.assembly.plan import Plan, Usage, duration
-from scripts.assembly.scorers import judging, refuse_unfit
+from scripts.assembly.steps import judging, refuse_unfit
 from scripts.lab.lab import Answers, Lab
 from scripts.setup.options import load_option
 

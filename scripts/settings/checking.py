@@ -16,8 +16,7 @@ from data_loaders.units import Rule
 from eval.files.store import RunError
 from memsys.llm.secrets import register, variables, written_key
 from memsys.settings import parameters
-from scripts.settings.schema import COMMANDS, GROUPS, Settings
-from scripts.settings.tables import row_keys
+from scripts.settings.schema import COMMANDS, GROUPS, Settings, row_keys
 from scripts.settings.types import FileOf, settled
 
 if TYPE_CHECKING:
@@ -301,8 +300,13 @@ def _fields(schema: type[BaseModel], above: str = "") -> Iterator[tuple[str, Fie
 
 @cache
 def text_settings(command: str) -> frozenset[str]:
-    """Dotted names of the settings of a command whose value is any text, such as a model's name or a URL."""
-    return frozenset(name for name, field in _fields(COMMANDS[command]) if _is_text(field.annotation))
+    """Dotted names of the settings of a command whose value is any text, such as a model's name or a URL; a `Literal` is not."""
+    types = {name: _parts(field.annotation) for name, field in _fields(COMMANDS[command])}
+    plain = {
+        name: [get_args(part)[0] if get_origin(part) is Annotated else part for part in own]
+        for name, own in types.items()
+    }
+    return frozenset(name for name, own in plain.items() if all(part is str for part in own))
 
 
 @cache
@@ -316,12 +320,6 @@ def _parts(annotation: Any) -> list[Any]:
     """The types of a union without None; any other type alone."""
     union = get_origin(annotation) in (Union, UnionType)
     return [part for part in get_args(annotation) if part is not NoneType] if union else [annotation]
-
-
-def _is_text(annotation: Any) -> bool:
-    """Whether a type is `str` or `str | None`, with or without a check; a `Literal` is not."""
-    plain = (get_args(part)[0] if get_origin(part) is Annotated else part for part in _parts(annotation))
-    return all(part is str for part in plain)
 
 
 def _schemas(field: FieldInfo) -> Iterator[type[BaseModel]]:

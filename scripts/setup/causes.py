@@ -115,7 +115,9 @@ def _short(file: str) -> str:
 
 def commonest(folders: Iterable[Path], score_files: Iterable[Path]) -> Cause | None:
     """The most common reason in the predictions and scores of some runs; None if every question has its score."""
-    reasons = [*_errors(dict.fromkeys(folders)), *_unscored(dict.fromkeys(score_files))]
+    lines = (line for path in dict.fromkeys(score_files) for line in read_lines(path))
+    unscored: list[Reason] = [(line["why"] or "no reason given", None) for line in lines if line["value"] is None]
+    reasons = [*_errors(dict.fromkeys(folders)), *unscored]
     kinds = Counter(_kind(reason) for reason, _ in reasons)
     if not kinds:
         return None
@@ -135,13 +137,6 @@ def _errors(folders: Iterable[Path]) -> Iterator[Reason]:
             for prediction in read_predictions(case).values():
                 if prediction.outcome == "error":
                     yield prediction.error, log if log.is_file() else None
-
-
-def _unscored(files: Iterable[Path]) -> Iterator[Reason]:
-    for path in files:
-        yield from (
-            (record["why"] or "no reason given", None) for record in read_lines(path) if record["value"] is None
-        )
 
 
 def _kind(reason: str) -> str:

@@ -103,6 +103,8 @@ def _typed(cfg: DictConfig, primary: str) -> Settings:
 
 def perform(job: Callable[[Any], Done], settings: Settings, primary: str) -> Done:
     """Run a job and return its result. With `logger=wandb` its progress is logged meanwhile."""
+    if settings.logger.name != "wandb":
+        return job(settings)
     from scripts.setup.live_log import live
 
     with live(settings, primary):

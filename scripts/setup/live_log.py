@@ -15,8 +15,7 @@ from eval.analysis.watching import Watcher
 from eval.files.run_folder import RunFolder
 from eval.report.wandb_log import counts_of, logged
 from memsys.llm.secrets import redact
-from scripts.setup.progress import FOLLOWERS
-from scripts.setup.progress_screen import State
+from scripts.setup.progress import FOLLOWERS, State
 
 if TYPE_CHECKING:
     from scripts.settings.schema import Settings
@@ -84,14 +83,11 @@ class LiveLog:
 
 @contextmanager
 def live(cfg: Settings, command: str) -> Iterator[None]:
-    """Keep a W&B run open while the block works and log live numbers to it; without `logger=wandb` this does nothing.
+    """Keep a W&B run open while the block works and log live numbers to it.
 
     Raises:
         RunError: W&B is not installed, or may not connect.
     """
-    if cfg.logger.name != "wandb":
-        yield
-        return
     config: Mapping[str, Any] = cfg.plain
     names = (config[key]["name"] for key in ("table", "figure", "sweep", "memory") if key in config)
     with logged(config, next(names, command), command) as run:

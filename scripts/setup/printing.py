@@ -69,6 +69,13 @@ def console(stream: TextIO, **options: Any) -> Console:
     return Inert(file=terminal_of(stream), **options)
 
 
+def duration(seconds: float) -> str:
+    """Hours, minutes and seconds."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
 def cut(text: str, width: int) -> str:
     """The text on one line, at most `width` characters long."""
     plain = " ".join(text.split())

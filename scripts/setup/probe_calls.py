@@ -6,7 +6,7 @@ import asyncio
 import os
 import time
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Future, wait
+from concurrent.futures import wait
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
@@ -119,15 +119,9 @@ class EndpointProbe:
         return self.together("/embeddings", [body])[0]
 
     def together(self, path: str, bodies: Sequence[Mapping[str, Any]]) -> list[ProbeReply]:
-        """Send all calls at once and wait for all."""
+        """Send all calls at once and wait for all, or until the user requests a stop."""
         self.calls += len(bodies)
         under_way = [asyncio.run_coroutine_threadsafe(self._post(path, body), event_loop()) for body in bodies]
-        heard = self._heard(under_way)
-        self.seconds += sum(reply.seconds for reply in heard)
-        return heard
-
-    def _heard(self, under_way: Sequence[Future[ProbeReply]]) -> list[ProbeReply]:
-        """Wait for all replies, or until the user requests a stop."""
         try:
             while wait(under_way, timeout=STOP_LOOK).not_done:
                 stopping.check()
@@ -135,7 +129,9 @@ class EndpointProbe:
             for call in under_way:
                 call.cancel()
             raise
-        return [call.result() for call in under_way]
+        heard = [call.result() for call in under_way]
+        self.seconds += sum(reply.seconds for reply in heard)
+        return heard
 
     def _worst(self, body: Mapping[str, Any]) -> float | None:
         if self._settings is None:

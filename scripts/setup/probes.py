@@ -8,16 +8,21 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
+import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any, Literal
+
+import numpy as np
 
 from memsys.llm.client import chat_body
 from memsys.llm.gateway.accounts import text_of
 from memsys.llm.pricing import ModelSettings
 from memsys.llm.protocol import Request
 from memsys.tokens import count_tokens
+from memsys.vectors import normalised
 from scripts.setup.causes import remedy
 from scripts.setup.probe_calls import EndpointProbe, ProbeReply
 
@@ -44,6 +49,12 @@ CODE_WORD = "amber falcon"
 SHORTEST = 1000
 """Tokens of the first prompt in the search for the window; each further prompt has twice as many."""
 AT_ONCE = (4, 16)
+
+
+MARKS = {"ok": " ", "note": "·", "stop": "!"}
+WIDTHS = (18, 46, 52)
+"""Maximum widths of the three columns in characters; `MARGIN` is for the mark and the separators."""
+MARGIN = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +125,10 @@ def reached(line: EndpointProbe, settings: ModelSettings) -> tuple[ModelSettings
     refused = ""
     for changes in tries:
         chosen = replace(settings, **changes)
-        heard = _patient(line, chosen)
+        for _ in range(3):  # a busy or starting server
+            heard = ask(line, chosen, "Reply with the word ready.")
+            if not heard.busy:
+                break
         if heard.ok:
             found = [Checked("endpoint", f"answers as {heard.value.get('model', settings.model)}", "it is there")]
             return chosen, [*found, *_mended(settings, chosen, refused)], heard
@@ -122,15 +136,6 @@ def reached(line: EndpointProbe, settings: ModelSettings) -> tuple[ModelSettings
         if heard.status not in (400, 422):
             break
     return settings, [Checked("endpoint", _brief(refused), remedy(refused), "stop")], heard
-
-
-def _patient(line: EndpointProbe, settings: ModelSettings) -> ProbeReply:
-    """The first answer; a busy or starting server gets three attempts."""
-    for _ in range(3):
-        heard = ask(line, settings, "Reply with the word ready.")
-        if not heard.busy:
-            break
-    return heard
 
 
 def _mended(before: ModelSettings, after: ModelSettings, refused: str) -> Iterator[Checked]:
@@ -290,19 +295,14 @@ def _fits(text: str) -> bool:
 def log_probabilities(line: EndpointProbe, settings: ModelSettings) -> tuple[ModelSettings, Checked]:
     """Test whether each token comes with its log-probability."""
     heard = ask(line, settings, "Reply with the word ready.", 8, logprobs=True)
-    given = heard.ok and _gives_logprobs(heard.value)
-    if given:
+    content = (heard.value["choices"][0].get("logprobs") or {}).get("content") or [] if heard.ok else []
+    if content and all(isinstance(token.get("logprob"), int | float) for token in content):
         return replace(settings, logprobs=True), Checked(
             "log-probabilities", "given", "xMemory can probe with this model"
         )
     found = "left out" if heard.ok else f"refused ({_brief(heard.error)})"
     means = "logprobs: false; xMemory is refused with this model as its probe"
     return replace(settings, logprobs=False), Checked("log-probabilities", found, means, "note")
-
-
-def _gives_logprobs(value: Mapping[str, Any]) -> bool:
-    content = (value["choices"][0].get("logprobs") or {}).get("content") or []
-    return bool(content) and all(isinstance(token.get("logprob"), int | float) for token in content)
 
 
 def needle(tokens: int, encoding: str) -> str:
@@ -438,3 +438,108 @@ def _brief(error: str) -> str:
     status = re.search(r"HTTP \d{3}", error)
     text = said[1] if said else error.partition(": ")[2] or error
     return f"{status[0] + ': ' if status and said else ''}{' '.join(text.split())}"[:150]
+
+
+TEXTS = (
+    "The cat sleeps on the warm roof.",
+    "Interest rates rose again in October.",
+    "He repaired the engine of the old boat.",
+    "She plays the violin every evening.",
+)
+SAME = 0.98
+"""Minimum cosine of two vectors of the same text: a batch is padded, and rounding differs."""
+
+SMALL = 256
+"""Minimum dimension of a current embedding model's vectors."""
+
+
+def examine_embedder(line: EndpointProbe, settings: ModelSettings) -> tuple[Checked, ...]:
+    """Run all probes of an embedding model; one line if it does not answer."""
+    batch = line.embed(_body(settings, list(TEXTS)))
+    if not batch.ok:
+        return (Checked("embeddings", batch.error[:150], remedy(batch.error), "stop"),)
+    rows = _rows(batch)
+    if isinstance(rows, str):
+        return (Checked("embeddings", rows, "such vectors cannot be used", "stop"),)
+    ordered, as_sent = rows
+    single = [_rows(line.embed(_body(settings, [text]))) for text in TEXTS]
+    alone = [one[0][0] for one in single if not isinstance(one, str)]
+    size = ordered.shape[1]
+    sized = Checked("embedding size", f"{size} numbers", "compare it with the model's")
+    if size < SMALL:
+        sized = Checked("embedding size", f"{size} numbers", "SMALL: is this the model you mean, uncut?", "note")
+    if len(alone) < len(TEXTS) or any(len(one) != size for one in alone):
+        return sized, Checked("embedding order", "single texts come in another form than batches", "not usable", "stop")
+    return sized, _order(ordered, as_sent, np.stack(alone)), _usage(batch)
+
+
+def _body(settings: ModelSettings, texts: list[str]) -> dict[str, Any]:
+    return {"model": settings.model, "input": texts, **settings.extra_body}
+
+
+def _rows(heard: ProbeReply) -> tuple[np.ndarray, np.ndarray] | str:
+    """The vectors of a reply, unit length, in the client's order and in that of the reply; or the reason why there are none."""
+    data = heard.value.get("data")
+    if not isinstance(data, list) or not all(isinstance(row, Mapping) for row in data):
+        return heard.error[:150] or "the reply holds no list of vectors"
+    vectors = [row.get("embedding") for row in data]
+    if len({len(one) if isinstance(one, list) else 0 for one in vectors}) != 1 or not vectors[0]:
+        return "vectors of several sizes, or none"
+    places = [row.get("index") for row in data]
+    if sorted(places, key=str) != sorted(range(len(data)), key=str):
+        return f"the field index is {places}, not 0 to {len(data) - 1}"
+    try:
+        matrix = np.asarray(vectors, dtype=np.float32)
+    except (TypeError, ValueError):
+        return "vectors that hold something other than numbers"
+    if not np.isfinite(matrix).all():
+        return "vectors that hold NaN or infinity"
+    matrix = normalised(matrix)
+    return matrix[np.argsort(places)], matrix
+
+
+def _order(ordered: np.ndarray, as_sent: np.ndarray, alone: np.ndarray) -> Checked:
+    if _same(ordered, alone):
+        return Checked("embedding order", "each text gets its own vector, alone and in a batch", "batches can be used")
+    if _same(as_sent, alone):
+        found = "the field index contradicts the order of the reply"
+        return Checked("embedding order", found, "texts would get each other's vectors: mend the server", "stop")
+    nearest = [int(place) for place in (ordered @ alone.T).argmax(axis=1)]
+    if sorted(nearest) == list(range(len(nearest))) and nearest != sorted(nearest):
+        found = f"WRONG ORDER: the vectors of a batch of {len(nearest)} come as {nearest}"
+        return Checked("embedding order", found, "texts would get each other's vectors: mend the server", "stop")
+    means = "results depend on the batches; with batch: 1 in conf/embedder they do not"
+    return Checked("embedding order", "a text in a batch gets another vector than alone", means, "note")
+
+
+def _same(first: np.ndarray, second: np.ndarray) -> bool:
+    return bool(((first * second).sum(axis=1) >= SAME).all())
+
+
+def _usage(batch: ProbeReply) -> Checked:
+    if batch.tokens("prompt_tokens"):
+        return Checked("embedding usage", "reported", "costs are known")
+    return Checked("embedding usage", "not reported", "tokens are counted here", "note")
+
+
+def table(findings: Sequence[Checked], width: int | None = None) -> str:
+    """Question, finding and meaning; `!` marks findings that make runs fail or give wrong results, `·` other notable findings.
+
+    Args:
+        width: characters of a line; None takes those of the terminal, at least 80.
+    """
+    room = min(sum(WIDTHS), max(80, width or shutil.get_terminal_size((122, 25)).columns) - MARGIN)
+    share = (room - WIDTHS[0]) / sum(WIDTHS[1:])
+    widths = (WIDTHS[0], int(WIDTHS[1] * share), int(WIDTHS[2] * share))
+    rows = [("asked", "found", "means", " ")]
+    rows += [(one.asked, one.found, one.means, MARKS[one.level]) for one in findings]
+    lines = []
+    for asked, found, means, mark in rows:
+        columns = [
+            textwrap.wrap(text, width) or [""] for text, width in zip((asked, found, means), widths, strict=True)
+        ]
+        for place in range(max(map(len, columns))):
+            parts = [column[place] if place < len(column) else "" for column in columns]
+            cells = "  ".join(f"{part:<{width}}" for part, width in zip(parts, widths, strict=True))
+            lines.append(f"{mark if not place else ' '} {cells}".rstrip())
+    return "\n".join([lines[0], "-" * (sum(widths) + MARGIN), *lines[1:]])

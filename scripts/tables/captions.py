@@ -121,7 +121,10 @@ def waivers(runs: Iterable[Run]) -> tuple[str, ...]:
     for name, record in records.items():
         reasons = "; ".join(f"{promise} ({reason})" for promise, reason in record.waived.items())
         lines += [f"Waived for {name}: {reasons}."] if reasons else []
-    reports = [(run, _memory_reports(run)) for run in made]
+    reports = [
+        (run, [read_record(path).get("memory") or {} for path in RunFolder(run.folder).written(COMPLETE)])
+        for run in made
+    ]
     bare = dict.fromkeys(
         run.name
         for run, own in reports
@@ -130,14 +133,13 @@ def waivers(runs: Iterable[Run]) -> tuple[str, ...]:
     if bare:
         rights = "they had the user's rights, could read the user's files and reach the network; only Python's own connections were refused"
         lines.append(f"NO SANDBOX: {', '.join(bare)}: {rights}.")
-    return (*lines, *(line for run, own in reports for line in _failed_steps(run.name, own)))
-
-
-def _failed_steps(name: str, reports: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    for step in ("report", "close"):
-        if errors := [str(report[f"{step} failed"]) for report in reports if f"{step} failed" in report]:
-            where = f"{step}() of {name} in {len(errors)} of {counted(len(reports), 'history')}"
-            yield f"FAILED after the answers, which stand: {where}: {errors[0]}; errors.log of the run has the place."
+    for run, own in reports:
+        for step in ("report", "close"):
+            if errors := [str(report[f"{step} failed"]) for report in own if f"{step} failed" in report]:
+                where = f"{step}() of {run.name} in {len(errors)} of {counted(len(own), 'history')}"
+                place = "errors.log of the run has the place"
+                lines.append(f"FAILED after the answers, which stand: {where}: {errors[0]}; {place}.")
+    return tuple(lines)
 
 
 def unfitted(lines: Iterable[TableRow], models: Models) -> tuple[str, ...]:
@@ -152,11 +154,6 @@ def unfitted(lines: Iterable[TableRow], models: Models) -> tuple[str, ...]:
         f"NOT CALIBRATED: the threshold of {named} was fitted to the embedder {embedders}, not to {models.embedder.name}; these trees "
         "may be flat or too deep. `make calibrate` fits it.",
     )
-
-
-def _memory_reports(run: Run) -> list[Mapping[str, Any]]:
-    """What the memory reported about each finished case."""
-    return [read_record(path).get("memory") or {} for path in RunFolder(run.folder).written(COMPLETE)]
 
 
 def imported_caption(
@@ -196,7 +193,7 @@ def usage_note(
         published: whether the table has published numbers.
         stand_ins: roles that offline engines fill.
         imported: whether some rows, but not all, are imported answers.
-        unmeasured: judging models without a card (`scripts.assembly.scorers.unmeasured`).
+        unmeasured: judging models without a card (`scripts.assembly.steps.unmeasured`).
     """
     not_theirs = ", not with the paper" if published else ""
     if "stand-in" in reasons and imported:
@@ -299,15 +296,6 @@ def _lost(case: Case, unit: Mapping[str, Any]) -> Lost:
     )
 
 
-def _together(parts: Sequence[Lost]) -> Lost:
-    return Lost(
-        sum(part.dropped for part in parts),
-        sum(part.turns for part in parts),
-        frozenset[Key]().union(*(part.some for part in parts)),
-        frozenset[Key]().union(*(part.wholly for part in parts)),
-    )
-
-
 def row_units(
     option: Mapping[str, Any], lines: Sequence[TableRow], config: Mapping[str, Any]
 ) -> dict[str, Mapping[str, Any]]:
@@ -340,7 +328,12 @@ def lost_by_row(cases: LazyCases, units: Mapping[str, Mapping[str, Any]]) -> dic
     known = _KNOWN.setdefault(cases, {})
     wanted = [rule for rule in dict.fromkeys(rules.values()) if rule not in known]
     by_case = [[_lost(case, dict(rule)) for rule in wanted] for case in cases] if wanted else []
-    known |= {rule: _together([own[at] for own in by_case]) for at, rule in enumerate(wanted)}
+    for at, rule in enumerate(wanted):
+        parts = [own[at] for own in by_case]
+        some, wholly = (
+            frozenset[Key]().union(*sets) for sets in ([part.some for part in parts], [part.wholly for part in parts])
+        )
+        known[rule] = Lost(sum(part.dropped for part in parts), sum(part.turns for part in parts), some, wholly)
     return {row: known[rule] for row, rule in rules.items()}
 
 

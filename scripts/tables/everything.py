@@ -26,7 +26,7 @@ from scripts.settings.checking import nearest
 from scripts.setup.exits import guarded
 from scripts.setup.launch import composed, perform
 from scripts.setup.options import CONF, load_option
-from scripts.tables.experiments import Outcome
+from scripts.tables.table import Outcome
 
 if TYPE_CHECKING:
     from scripts.settings.schema import Reproduce

@@ -1,17 +1,24 @@
-"""An experiment and the cells of its table: scores from score files, other measures from run folders, differences and best rows."""
+"""An experiment and the cells of its table: scores from score files, other measures from run folders, differences and best rows.
+
+Facts in words stand next to the scores: recall settings, costs, and the result of conformance, which is examined once for each memory
+with its settings and models, and saved in `<results>/conformance`. A table examines the requested rows if no call is paid for; otherwise
+it prints the saved results of `memsys-bench conformance`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from eval.analysis.costs import cost_missing
+from eval.analysis.costs import Price, cost_missing, costs
 from eval.files.imported import THEIRS
-from eval.files.run_folder import metric_of
-from eval.files.store import RunError
+from eval.files.provenance import identity
+from eval.files.run_folder import RunFolder, metric_of
+from eval.files.store import RunError, read_record, replace_file
 from eval.judging.agreement import RIGHT
 from eval.judging.judge_card import Correction
 from eval.judging.score import score_paths
@@ -19,17 +26,18 @@ from eval.report.best_of import choose, choose_again, composed
 from eval.report.cell import ALL, Cell, Column, outcomes
 from eval.report.measures import Factor, cost, coverage, product_of_means, report, spread, statistic, tree
 from eval.report.published import MARGIN, Published, find
+from eval.report.rendering import run_money
 from eval.report.tables import AnyCell, Measure
-from eval.running.run import Run
+from eval.running.loop import clear_up
+from eval.running.run import Run, build_memory
 from eval.statistics.stats import Estimate
-from scripts.assembly.agreement import Meter, meter, side_by_side
 from scripts.assembly.datasets import Data, layer_of
 from scripts.assembly.models import Models, other_models
 from scripts.assembly.plan import Plan
-from scripts.assembly.scorers import cell_of, correction, judge_prompts, judging, metrics
-from scripts.assembly.steps import score
+from scripts.assembly.readiness import Meter, meter, side_by_side
+from scripts.assembly.steps import cell_of, correction, judge_prompts, judging, metrics, score
 from scripts.settings.schema import Reproduce, Settings, Sweeps
-from scripts.tables.facts import fact
+from scripts.setup.options import memory_classes
 from scripts.tables.layout import (
     FIGURES,
     SCORES,
@@ -43,6 +51,94 @@ from scripts.tables.layout import (
     score_name,
     title_of,
 )
+
+if TYPE_CHECKING:
+    from eval.conformance.checks import ConformanceResult
+
+
+NOT_EXAMINED = "not examined"
+RULES = {"utterance": "single turns", "floor_pair": "pairs of turns", "ab_pair": "pairs of turns (fixed speakers)"}
+"""Unit rules in words; other rules keep their names."""
+
+
+def fact(run: Run, memory: Mapping[str, Any], name: str, prices: Mapping[str, Price]) -> str:
+    """A fact about a run as text: `recall`, `price` or `conformance`.
+
+    Args:
+        memory: values of the row's memory, with the row's settings.
+    """
+    if name == "recall":
+        return recall_protocol(run, memory)
+    return price(run, prices) if name == "price" else conformance(run)
+
+
+def recall_protocol(run: Run, memory: Mapping[str, Any]) -> str:
+    """The unit, the settings that only reading uses, and the memory file's note on its protocol (`recall`)."""
+    unit = RULES.get(run.unit["rule"], run.unit["rule"])
+    known = dict.fromkeys(knob for each in memory_classes(memory["build"]) for knob in each.READ_KNOBS)
+    stated = {name: memory["build"][name] for name in known if name in memory["build"]}
+    knobs = {name: value for name, value in stated.items() if isinstance(value, int | str | None)}
+    said = [f"{name} {'all' if value is None else value}" for name, value in knobs.items()]
+    return "; ".join([unit, *said, *([memory["recall"]] if memory.get("recall") else [])])
+
+
+def price(run: Run, prices: Mapping[str, Price]) -> str:
+    """Model tokens of building and embedding a unit and of a question, and the dollars of the whole run with its judges."""
+    spent = costs(run.folder)
+    if spent.missing:
+        return f"unknown: {spent.missing}"
+    build, embedded = spent.build_tokens_per_unit or 0, spent.embedding_tokens_per_unit or 0
+    asked, usd = spent.inference_tokens or 0, run_money(run.folder, prices)
+    shown = usd if usd in ("–", "unknown") else f"${usd}"
+    return f"{build:,.0f} + {embedded:,.0f} embedded tokens a unit; {asked:,.0f} a question; run {shown}"
+
+
+def conformance(run: Run) -> str:
+    """`accepted`, `refused` with the faults' names, or a note that the memory was not examined with these settings and models."""
+    if run.control is not None:
+        return "–"
+    if not (path := _file(run)).is_file():
+        return NOT_EXAMINED
+    kept = read_record(path)
+    if kept["refused"]:
+        return f"refused: {', '.join(kept['refused'])}"
+    waived = ", ".join(kept["faults"])
+    return f"accepted, waived: {waived}" if waived else "accepted"
+
+
+def examine_and_keep(run: Run, waived: Collection[str]) -> ConformanceResult:
+    """Run the conformance checks on a run's memory and save the result.
+
+    Raises:
+        EndOfRun: no further call can be made; nothing is saved.
+    """
+    from eval.conformance.checks import FAULTS, examine
+
+    clear_up([run])
+    verdict = examine(lambda case: build_memory(run, case), run.unit)
+    kept = {
+        "memory": run.name,
+        "refused": verdict.unwaived(waived),
+        "faults": {name: verdict.faults[name] for name in FAULTS if name in verdict.faults},
+        "unchecked": dict(verdict.unchecked),
+    }
+    replace_file(_file(run), json.dumps(kept, indent=1) + "\n")
+    return verdict
+
+
+def is_examined(run: Run) -> bool:
+    """Whether conformance is known; controls are built from the answer key and have none."""
+    return run.control is not None or _file(run).is_file()
+
+
+def _file(run: Run) -> Path:
+    """The file of a memory's result; its name identifies everything that affects the memory: the loader, but no data or reader."""
+    content = run.record.content
+    parts = {name: content[name] for name in ("memory", "unit", "source", "distributions", "replies")}
+    models = {role: settings for role, settings in run.record.models.items() if role != "reader"}
+    known = identity({**parts, "models": models, "outside": content.get("outside")})
+    return RunFolder(run.folder).results / "conformance" / f"{run.name}-{known}.json"
+
 
 S = TypeVar("S", bound=Settings)
 

@@ -29,7 +29,7 @@ from eval.report.published import Published, read_published
 from eval.running.reader import Reader
 from scripts.assembly.datasets import Data, data
 from scripts.assembly.runs import reader
-from scripts.assembly.scorers import metric_title
+from scripts.assembly.steps import metric_title
 from scripts.setup.arguments import as_called
 from scripts.setup.options import load_option, options, profile_settings
 

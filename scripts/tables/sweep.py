@@ -40,9 +40,9 @@ from scripts.assembly.local import with_local_models
 from scripts.assembly.models import STAND_IN, Models
 from scripts.assembly.steps import print_missing
 from scripts.tables.captions import evidence_lines, prompts_line
-from scripts.tables.experiments import assembled, with_papers
 from scripts.tables.grid import Experiment, prompts_behind
 from scripts.tables.layout import ColumnGroup, TableRow, score_name
+from scripts.tables.table import assembled, with_papers
 
 if TYPE_CHECKING:
     from scripts.settings.schema import Sweeps

@@ -40,7 +40,7 @@ from memsys.llm.meter import Metered
 from memsys.prompts import Prompts
 from memsys.tokens import count_tokens
 from scripts.assembly.runs import builder, reader
-from scripts.assembly.scorers import metrics
+from scripts.assembly.steps import metrics
 from scripts.commands.data import loader
 from scripts.setup.options import load_option, options
 from tests.scripts.commands import run_single

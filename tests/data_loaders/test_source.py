@@ -23,8 +23,8 @@ from data_loaders import source
 from data_loaders.download import download, unpack
 from data_loaders.schema import DataError
 from data_loaders.source import Archive, Entry, Hub, entries_for, file_sha256, find, locate, manifest, sample
+from scripts.assembly import datasets as downloads
 from scripts.command import verb
-from scripts.setup import downloads
 from scripts.setup.options import load_option
 
 CONTENT = bytes(range(256)) * 4000

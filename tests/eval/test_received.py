@@ -14,8 +14,8 @@ from eval.files.run_folder import RunFolder
 from eval.files.store import RunError
 from eval.report.html.sources import read_sources
 from scripts.answers.declared import forms, read_declared
+from scripts.answers.matching import amount_of
 from scripts.answers.parsing import Parsed
-from scripts.answers.records import amount_of
 from scripts.command import verb
 from scripts.commands import card, inspect, runs
 

@@ -17,10 +17,9 @@ from eval.report.rendering import grid
 from eval.report.shapes import table as table_of_structure
 from memsys.inert import Inert, csv_text, inert_output, visible
 from scripts.assembly.steps import print_missing
-from scripts.setup.doctor_report import table
 from scripts.setup.exits import guarded
 from scripts.setup.printing import console
-from scripts.setup.probes import Checked
+from scripts.setup.probes import Checked, table
 
 HOSTILE = "\x1b]0;owned\x07\x1b[2J\x9b31m\u202egnp\u200e\u200f\u061c\u2028next\r"
 ACTIVE = set(HOSTILE) - set("]0;owned[2J31mgnpnext")

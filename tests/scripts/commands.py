@@ -7,18 +7,18 @@ from typing import Any
 
 from omegaconf import DictConfig
 
+from scripts.commands import budgets as budgeting
+from scripts.commands import calibrate as calibrating
 from scripts.commands import change as changing
 from scripts.commands import conformance as conforming
 from scripts.commands import figures, run
 from scripts.commands import growth as growing
 from scripts.commands import load as loading
 from scripts.commands import reproduce as reproducing
-from scripts.lab import calibration
 from scripts.settings.checking import checked
 from scripts.settings.schema import Settings
 from scripts.setup.exits import guarded
 from scripts.setup.launch import perform
-from scripts.tables import equal_budgets
 from scripts.tables import sweep as sweeping
 
 Job = Callable[..., int]
@@ -41,8 +41,8 @@ def ended(job: Job, command: str) -> Job:
     return end
 
 
-budgets = ended(equal_budgets.equal_budgets, "budgets")
-calibrate = ended(calibration.calibrate, "calibrate")
+budgets = ended(budgeting.main, "budgets")
+calibrate = ended(calibrating.main, "calibrate")
 change = ended(changing.main, "change")
 conformance = ended(conforming.main, "config")
 figure = ended(figures.main, "figures")

@@ -21,9 +21,9 @@ from memsys.services.memory import ServiceMemory
 from scripts.assembly.datasets import data
 from scripts.assembly.models import build_models
 from scripts.assembly.runs import builder, memory_run, reader
+from scripts.commands.mock_memory import Service
 from scripts.lab.lab import Lab
 from scripts.mock.endpoint import serving
-from scripts.mock.memory_service import Service
 from scripts.mock.memory_store import Store
 from scripts.setup.launch import composed
 from scripts.setup.options import load_option, memories_here, options

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-import scripts.setup.doctor_report as doctor_report
+import scripts.commands.doctor as doctor_report
 import scripts.setup.probes as probes
 from eval.files.store import RunError
 from memsys.llm.pricing import ModelSettings, Purse, SpendingCapReached
@@ -19,14 +19,13 @@ from scripts.assembly.datasets import data
 from scripts.assembly.models import build_models
 from scripts.assembly.runs import memory_run, reader
 from scripts.command import verb
+from scripts.commands.doctor import file_name, settings_file, write
 from scripts.mock.endpoint import Mock, application, serving
 from scripts.mock.quirks import SETS, Quirks
-from scripts.setup.doctor_report import chat_file, file_name, table, write
 from scripts.setup.launch import composed
 from scripts.setup.options import CONF, load_option
 from scripts.setup.probe_calls import EndpointProbe, ProbeReply
-from scripts.setup.probe_embedding import examine_embedder
-from scripts.setup.probes import Examination, examine, pace, reported
+from scripts.setup.probes import Examination, examine, examine_embedder, pace, reported, table
 
 
 @contextmanager
@@ -238,7 +237,7 @@ def test_the_file_of_a_model_has_a_safe_name(model: str, name: str) -> None:
 
 def test_a_reply_that_speaks_yaml_stays_a_comment() -> None:
     odd = replace(examined(Quirks()).findings[0], found="answers as x\nengine: extractive\r\n#")
-    text = chat_file(Examination(ModelSettings("m"), (odd,)), "http://127.0.0.1/v1", "KEY")
+    text = settings_file({"base_url": "http://127.0.0.1/v1", "key_env": "KEY"}, ModelSettings("m"), (odd,))
     assert yaml.safe_load(text)["engine"] == "http"
     assert "answers as x" in table([odd])
 

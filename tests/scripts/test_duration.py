@@ -8,8 +8,8 @@ import pytest
 
 from memsys.llm.meter import Metered, metering, together
 from memsys.llm.protocol import Completion, Request
-from scripts.assembly.agreement import Meter, side_by_side
 from scripts.assembly.plan import Duration, OneSecond, Plan, Share
+from scripts.assembly.readiness import Meter, side_by_side
 
 
 @pytest.mark.parametrize(

@@ -18,11 +18,10 @@ from eval.report.points import Point
 from memsys.prompts import Prompts
 from scripts.settings.checking import checked
 from scripts.setup.options import load_option, options
-from scripts.tables.experiments import experiment
-from scripts.tables.figure_points import Subject
-from scripts.tables.figures import _ratios, exponents, footnote, layout
+from scripts.tables.figures import Subject, _ratios, exponents, footnote, layout
 from scripts.tables.grid import Experiment
 from scripts.tables.layout import read_lines_of
+from scripts.tables.table import experiment
 from tests.scripts.commands import figure
 
 pytestmark = pytest.mark.slow

@@ -17,8 +17,8 @@ import yaml
 from eval.statistics.stats import difference
 from scripts.command import verb
 from scripts.commands.gate import verdict
+from scripts.commands.mock_memory import Service
 from scripts.mock.endpoint import serving
-from scripts.mock.memory_service import Service
 from scripts.mock.memory_store import Store
 from scripts.setup.options import load_option
 

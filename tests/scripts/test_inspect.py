@@ -23,7 +23,7 @@ from eval.structure.tree import Tree, depths
 from scripts.assembly.run_folders import data_of, trees_of
 from scripts.command import verb
 from scripts.commands import inspect
-from scripts.lab.designs import span_counts
+from scripts.commands.inspect import span_counts
 from scripts.setup.options import load_option, options
 from tests.scripts.commands import run_single
 
@@ -466,7 +466,7 @@ def test_a_memory_without_a_description_is_named_with_those_that_have_one(
 
 
 def test_every_description_of_a_tree_is_of_a_memory_in_conf_and_has_its_settings() -> None:
-    from scripts.lab.designs import _filled
+    from scripts.commands.inspect import _filled
 
     described = yaml.safe_load((Path(CONF) / "designs.yaml").read_text(encoding="utf-8"))
     built = [load_option("memory", name)["build"] for name in options("memory")]

@@ -21,7 +21,7 @@ from eval.report.cell import Cell
 from eval.report.rendering import as_csv, markdown
 from eval.report.tables import Table, correction_lines
 from eval.report.terminal import terminal
-from scripts.assembly.scorers import card_file, judging
+from scripts.assembly.steps import card_file, judging
 from scripts.commands.judge_card import main
 from scripts.door import Lab
 

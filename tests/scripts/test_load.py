@@ -13,8 +13,8 @@ from hydra import compose, initialize_config_dir
 from eval.analysis import load as measuring
 from eval.running.run import Run
 from memsys.llm.protocol import EndOfRun
+from scripts.commands.mock_memory import Service
 from scripts.mock.endpoint import serving
-from scripts.mock.memory_service import Service
 from scripts.mock.memory_store import Store
 from scripts.setup.options import CONF
 from tests.scripts.commands import load, typed

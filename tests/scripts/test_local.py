@@ -27,11 +27,12 @@ from memsys.settings import with_settings
 from memsys.systems.segtree import SegTree
 from memsys.tokens import count_tokens
 from scripts.assembly import local
-from scripts.assembly.agreement import Meter, side_by_side
-from scripts.assembly.local import Pace, at_pace, with_local_models
-from scripts.assembly.plan import Duration, Plan, Share
+from scripts.assembly import local as local_files
+from scripts.assembly.local import with_local_models
+from scripts.assembly.plan import Duration, Pace, Plan, Share, at_pace
+from scripts.assembly.readiness import Meter, side_by_side
 from scripts.door import Lab
-from scripts.setup import local_files, wheels
+from scripts.setup import wheels
 from scripts.setup.launch import composed
 from scripts.setup.options import load_option, options
 

@@ -14,7 +14,7 @@ from memsys.llm.replies import POLICY
 from scripts.assembly.datasets import data
 from scripts.assembly.models import build_models
 from scripts.assembly.runs import RUN_LOOP, memory_run, reader
-from scripts.assembly.scorers import judging, metric_title, metrics
+from scripts.assembly.steps import judging, metric_title, metrics
 from scripts.setup.launch import composed
 from scripts.setup.options import CONF, load_option, metric_options, options
 

@@ -18,7 +18,7 @@ from memsys.llm.pricing import ModelSettings, Purse, SpendingCapReached
 from scripts.command import main
 from scripts.lab import lab
 from scripts.mock.endpoint import Mock, application, serving
-from scripts.settings.prices import given_prices
+from scripts.settings.types import given_prices
 from scripts.setup.launch import composed
 from scripts.tables import layout
 from tests.scripts.commands import reproduce, run_single

@@ -17,10 +17,10 @@ from eval.running.run import Run
 from memsys.embed import HashingEmbedder
 from memsys.llm.meter import Metered
 from memsys.llm.offline.extractive import ExtractiveLLM
-from scripts.assembly.agreement import plan_text
 from scripts.assembly.datasets import data
 from scripts.assembly.models import Models, build_models
 from scripts.assembly.plan import BUILT, SAMPLED, ChosenQuestions, Duration, Plan, Share, Usage, _samples, plan
+from scripts.assembly.readiness import plan_text
 from scripts.assembly.runs import memory_run, reader
 from scripts.setup.launch import composed
 from scripts.setup.options import load_option

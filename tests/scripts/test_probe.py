@@ -15,9 +15,9 @@ from eval.conformance.checks import HISTORY
 from eval.files.store import RunError
 from memsys.interface import spoken
 from scripts.command import verb
+from scripts.commands.mock_memory import Service
 from scripts.commands.probe import CANARY, _call, _results, _words
 from scripts.mock.endpoint import serving
-from scripts.mock.memory_service import Service
 from scripts.mock.memory_store import Store
 from scripts.setup.options import load_option
 

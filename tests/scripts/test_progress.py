@@ -14,8 +14,7 @@ from rich.console import Console
 
 from eval.running.run import Progress
 from scripts.setup import progress
-from scripts.setup.progress import ProgressLine
-from scripts.setup.progress_screen import Screen, State, drawing
+from scripts.setup.progress import ProgressLine, Screen, State, drawing
 
 
 @dataclass

@@ -21,9 +21,9 @@ from scripts.settings.schema import Reproduce
 from scripts.setup.launch import composed
 from scripts.setup.options import load_option, options
 from scripts.tables.captions import prompts_line
-from scripts.tables.experiments import experiment
 from scripts.tables.grid import PROMPTS_OURS, prompts_behind
 from scripts.tables.layout import cells_of, column_group
+from scripts.tables.table import experiment
 from tests.scripts.commands import reproduce
 
 PROMPTS = Prompts()

@@ -13,11 +13,11 @@ from hydra import compose, initialize_config_dir
 from scripts.assembly.models import build_models, chosen_models
 from scripts.assembly.plan import Plan
 from scripts.assembly.readiness import prepared
-from scripts.assembly.scorers import judging
+from scripts.assembly.steps import judging
 from scripts.mock.endpoint import Mock, application, serving
 from scripts.mock.quirks import SETS, Quirks
 from scripts.setup.options import CONF
-from scripts.tables.experiments import experiment
+from scripts.tables.table import experiment
 from tests.scripts.commands import reproduce, run_single, typed
 
 pytestmark = pytest.mark.slow
@@ -267,7 +267,7 @@ def test_own_models_in_the_paper_profile_are_called_and_named_as_other_models(
 def test_the_plan_counts_the_chosen_rows_only(config: Any, mock: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     _, url = mock
     plans: list[Plan] = []
-    monkeypatch.setattr("scripts.assembly.agreement.confirmed", lambda cfg, plan: plans.append(plan) or False)
+    monkeypatch.setattr("scripts.assembly.readiness.confirmed", lambda cfg, plan: plans.append(plan) or False)
     for overrides in ([], ["only=[recency]"]):
         cfg = _paper(config, *models(url), *overrides)
         asked = typed(cfg, "reproduce")

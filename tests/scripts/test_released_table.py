@@ -11,7 +11,7 @@ from memsys.products.places import PINS
 from scripts.setup.exits import guarded
 from scripts.setup.launch import composed
 from scripts.setup.options import load_option, options
-from scripts.tables.facts import NOT_EXAMINED
+from scripts.tables.grid import NOT_EXAMINED
 from scripts.tables.table import make_table
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from scripts.assembly.readiness import _cure
-from scripts.tables import experiments
+from scripts.tables import table as experiments
 
 
 def served(key_env: str = "OPENAI_API_KEY", chat: bool = True) -> Any:

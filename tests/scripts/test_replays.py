@@ -9,9 +9,9 @@ import pytest
 import yaml
 
 from eval.files.store import RunError
+from scripts.commands.mock_memory import Service
 from scripts.lab.lab import Lab
 from scripts.mock.endpoint import Mock, application, serving
-from scripts.mock.memory_service import Service
 from scripts.mock.memory_store import Store
 from scripts.setup.launch import composed
 from scripts.setup.options import load_option

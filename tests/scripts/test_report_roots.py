@@ -12,7 +12,7 @@ from eval.files.run_folder import RunFolder
 from eval.files.store import read_lines
 from scripts.assembly.run_folders import data_of
 from scripts.command import verb
-from scripts.lab.asked_again import _data_settings
+from scripts.commands.inspect import _data_settings
 from scripts.setup.launch import CONF, composed
 from scripts.tables import html_report
 from tests.scripts.commands import run_single

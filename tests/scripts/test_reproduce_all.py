@@ -15,7 +15,7 @@ from memsys.llm.pricing import next_purse
 from scripts.command import verb
 from scripts.tables import figures, table
 from scripts.tables.everything import everything, make
-from scripts.tables.experiments import Outcome
+from scripts.tables.table import Outcome
 
 pytestmark = pytest.mark.slow
 

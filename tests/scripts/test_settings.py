@@ -21,8 +21,8 @@ from omegaconf import DictConfig, OmegaConf
 from pydantic import ValidationError
 
 from eval.files.store import RunError
-from scripts.assembly.agreement import confirmed
 from scripts.assembly.plan import Duration, Plan
+from scripts.assembly.readiness import confirmed
 from scripts.command import verb
 from scripts.settings.checking import checked, checked_call, checked_option, checked_unit
 from scripts.settings.schema import COMMANDS, GROUPS, Settings

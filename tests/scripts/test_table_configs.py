@@ -24,7 +24,7 @@ from memsys.systems.timem import BUDGETS
 from scripts.assembly.datasets import data
 from scripts.assembly.models import build_models
 from scripts.assembly.runs import memory_run, reader
-from scripts.assembly.scorers import metrics
+from scripts.assembly.steps import metrics
 from scripts.setup.launch import composed
 from scripts.setup.options import load_option, options
 from scripts.tables.figures import layout

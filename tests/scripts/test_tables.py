@@ -14,11 +14,10 @@ from eval.report.points import Point
 from memsys.llm.pricing import ModelSettings
 from scripts.assembly.models import Model
 from scripts.command import verb
-from scripts.commands.tables import calls_table, measure, printed, systems_table
+from scripts.commands.tables import calls_table, measure, pareto_table, printed, row_costs, systems_table
 from scripts.setup.launch import composed
 from scripts.setup.options import load_option, options
-from scripts.tables.experiments import experiment
-from scripts.tables.pareto import pareto_table, row_costs
+from scripts.tables.table import experiment
 from tests.scripts.commands import reproduce
 
 main = partial(verb, "tables")

@@ -21,8 +21,8 @@ from memsys.settings import with_settings
 from memsys.systems.controls import FullHistory, Nothing
 from memsys.systems.released import Released
 from scripts.assembly.runs import builder, recipe_of
+from scripts.commands.mock_memory import Service
 from scripts.mock.endpoint import serving
-from scripts.mock.memory_service import Service
 from scripts.mock.memory_store import FAULTS as OF_SERVICES
 from scripts.mock.memory_store import Store
 from scripts.setup.options import load_option, memories_here

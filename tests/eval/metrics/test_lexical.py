@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from data_loaders.schema import Gold, Question
 from eval.files.records import Prediction, Score
 from eval.metrics import lexical
-from scripts.assembly.scorers import metric_title, metrics
+from scripts.assembly.steps import metric_title, metrics
 from scripts.setup.options import metric_options
 
 with lexical._nltk_alone():  # all of it takes four seconds to import

@@ -27,8 +27,7 @@ from memsys.llm.pricing import ModelSettings, Purse
 from memsys.llm.protocol import Completion, EndOfRun, ModelError, Request
 from memsys.llm.store import CacheStore
 from scripts.commands.batch import main
-from scripts.mock.batches import BatchQuirks
-from scripts.mock.endpoint import Mock, application, serving
+from scripts.mock.endpoint import BatchQuirks, Mock, application, serving
 
 pytestmark = pytest.mark.slow
 

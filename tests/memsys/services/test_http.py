@@ -24,8 +24,8 @@ from memsys.services.http import HttpMemory
 from memsys.services.memory import NotIndexed, ServiceError
 from memsys.services.templates import filled, filled_path, reached
 from memsys.settings import with_settings
+from scripts.commands.mock_memory import Service
 from scripts.mock.endpoint import serving
-from scripts.mock.memory_service import Service
 from scripts.mock.memory_store import Store
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -16,8 +16,8 @@ import yaml
 from memsys.services.http import HttpMemory
 from memsys.services.leftovers import namespaces_at
 from memsys.settings import with_settings
+from scripts.commands.mock_memory import Service
 from scripts.mock.endpoint import serving
-from scripts.mock.memory_service import Service
 from scripts.mock.memory_store import Store
 
 ROOT = Path(__file__).resolve().parents[3]

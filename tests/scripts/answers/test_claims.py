@@ -21,17 +21,14 @@ from data_loaders.download import Unreachable, download
 from data_loaders.schema import DataError
 from data_loaders.source import Entry, file_sha256, sample
 from eval.metrics.lexical import nltk_bleu, rouge
-from scripts.answers import audit, questions, scoring
-from scripts.answers.audit import duplicates, findings, flags
+from scripts.answers import audit, matching, scoring
+from scripts.answers.audit import duplicates, findings, flags, lenience, regression, spreads
 from scripts.answers.claim_tables import as_csv, as_json, cell, inert, rows_of, table
 from scripts.answers.declared import forms
 from scripts.answers.formats import best_reading
 from scripts.answers.manifest import FOLDER, AnswersFile, Claim, Printed, claims, contents_of, located
-from scripts.answers.matching import Asked, Questions, match
+from scripts.answers.matching import Answer, Asked, Questions, match, of_beam, questions_of
 from scripts.answers.parsing import GZIP, Parsed, parse, parsed
-from scripts.answers.questions import questions_of
-from scripts.answers.reanalysis import lenience, regression, spreads
-from scripts.answers.records import Answer
 from scripts.answers.scoring import ScoredClaim, rouge_l, says_unknown, score_claim, unigram_bleu
 from scripts.commands import check_answers
 from scripts.commands.claims import chosen, page, scored_claims
@@ -119,18 +116,18 @@ def test_beam_is_joined_where_all_files_of_questions_are_there_and_not_elsewhere
     shutil.copytree(sample("beam").path, folder)
     files = [f"beam/chats/1M/{chat}/probing_questions/probing_questions.json" for chat in ("1", "2")]
     entries = {each: Entry(each, "beam_1m", "official", "x", sha256=file_sha256(tmp_path / each)) for each in files}
-    for module in (questions, source):
+    for module in (matching, source):
         monkeypatch.setattr(module, "manifest", lambda: entries)
-    found = questions.of_beam("1M", tmp_path)
+    found = of_beam("1M", tmp_path)
     assert found is not None
     assert found.cases == ("1", "2")
     assert {each.category for each in found.asked if "abstention" in each.category} == {"abstention"}
     assert all(each.answerable for each in found.asked)
     (tmp_path / files[1]).write_text("{}", encoding="utf-8")
     with pytest.raises(DataError, match="expected sha256"):
-        questions.of_beam("1M", tmp_path)
+        of_beam("1M", tmp_path)
     (tmp_path / files[1]).unlink()
-    assert questions.of_beam("1M", tmp_path) is None
+    assert of_beam("1M", tmp_path) is None
 
 
 def printed(score: float, **more: Any) -> Printed:

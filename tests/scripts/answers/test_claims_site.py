@@ -19,17 +19,15 @@ from eval.files.store import RunError
 from eval.judging.agreement import kappa
 from eval.report.rendering import number
 from scripts.answers.claim_tables import as_json, rows_of
-from scripts.answers.feed import ATOM
 from scripts.answers.graders import STAND_IN, STORED, Grader, Judged
-from scripts.answers.licences import EXCERPT, EXCERPTS, data_terms, terms_of
 from scripts.answers.manifest import AnswersFile, Printed
 from scripts.answers.matching import Asked
-from scripts.answers.page_questions import LONGEST, disagreements
+from scripts.answers.pages import EXCERPT, EXCERPTS, LONGEST, data_terms, disagreements, terms_of
 from scripts.answers.scoring import ScoredClaim
-from scripts.answers.site import APART_EACH, Wanted, build
 from scripts.command import verb
 from scripts.commands import claims as claims_command
 from scripts.commands import claims_site
+from scripts.commands.claims_site import APART_EACH, ATOM, Wanted, build
 
 pytestmark = pytest.mark.slow
 

@@ -11,7 +11,7 @@ import pytest
 from scripts.answers.claim_tables import rows_of
 from scripts.answers.graders import STORED, Grader, Judged
 from scripts.answers.scoring import ScoredClaim
-from scripts.answers.site import Wanted, build
+from scripts.commands.claims_site import Wanted, build
 from tests.rigs.reporting.browser import Browser, program
 
 pytestmark = [
