@@ -10,10 +10,9 @@ from functools import cache, lru_cache, partial
 from pathlib import Path
 from typing import Any
 
-from data_loaders.counts import UNTESTED, compared, counts_of
 from data_loaders.raw import LazyCases, as_lazy
 from data_loaders.schema import DataError
-from data_loaders.source import Source, locate
+from data_loaders.source import UNTESTED, Source, compared, counts_of, locate
 from eval.files.store import RunError
 from eval.report.counted import counted
 from eval.report.errata import Layer, audited_layer, read_layer
