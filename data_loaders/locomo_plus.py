@@ -94,7 +94,12 @@ def _case(record: Any, index: int, host: Case, captions: bool, where: str) -> Ca
     days = days_of(gap)
     asked_at, cue_at = _moments(host, days or 0, where)
     cue = Session("cue", _cue(get_text(record, "cue_dialogue", where), host, where), cue_at, _written(cue_at))
-    own = host.sessions if captions else tuple(_without_captions(session) for session in host.sessions)
+    own = host.sessions
+    if not captions:
+        own = tuple(
+            replace(each, turns=tuple(replace(turn, text=_CAPTION.sub("", turn.text).strip()) for turn in each.turns))
+            for each in own
+        )
     sessions = tuple(sorted([*own, cue], key=lambda session: session.time or asked_at))
     question = Question(
         "trigger",
@@ -155,12 +160,6 @@ def _spoken(line: str, side: str, where: str) -> str:
     if not line.startswith(f"{side}:") or not line.removeprefix(f"{side}:").strip():
         raise DataError(f"{where}: expected a line that begins with its speaker, A: or B:, found {line[:60]!r}")
     return line.removeprefix(f"{side}:").strip()
-
-
-def _without_captions(session: Session) -> Session:
-    return replace(
-        session, turns=tuple(replace(turn, text=_CAPTION.sub("", turn.text).strip()) for turn in session.turns)
-    )
 
 
 def _written(time: datetime) -> str:

@@ -104,11 +104,16 @@ def load(
     places = _places(path / _TRAJECTORIES, {name for names in groups for name in names})
     for names, questions in groups.items():
         _check_domain(names, questions[0], places)
-    ids = _case_ids(groups)
+    domains = [questions[0].domain for questions in groups.values()]
+    ids = [f"{domain}-{domains[: number + 1].count(domain)}" for number, domain in enumerate(domains)]
 
     def parse(index: int) -> Case:
         names, questions = list(groups.items())[index]
-        kept = [each for each in questions if judged == "keep" or not _is_judged(each)]
+        kept = [
+            each
+            for each in questions
+            if judged == "keep" or not get_text(each.fields, "eval_function", each.where).startswith("llm_")
+        ]
         return _case(ids[index], path / _TRAJECTORIES, [(name, places[name]) for name in names], kept, observations)
 
     return LazyCases(ids, [len(names) for names in groups], parse)
@@ -120,10 +125,6 @@ def _questions(file: Path) -> Iterator[_Asked]:
         if domain not in ENVIRONMENTS:
             raise DataError(f"{where}.domain: expected one of {', '.join(ENVIRONMENTS)}, found {domain[:60]!r}")
         yield _Asked(where, record, name, domain)
-
-
-def _is_judged(asked: _Asked) -> bool:
-    return get_text(asked.fields, "eval_function", asked.where).startswith("llm_")
 
 
 def _groups(asked: Sequence[_Asked], file: Path) -> dict[tuple[str, ...], list[_Asked]]:
@@ -162,11 +163,6 @@ def _check_domain(names: Sequence[str], asked: _Asked, places: Mapping[str, _Pla
             raise DataError(
                 f"{places[name].where}.domain: expected {asked.domain}, as question {asked.id}, found another"
             )
-
-
-def _case_ids(groups: Mapping[tuple[str, ...], Sequence[_Asked]]) -> list[str]:
-    domains = [questions[0].domain for questions in groups.values()]
-    return [f"{domain}-{domains[: number + 1].count(domain)}" for number, domain in enumerate(domains)]
 
 
 def _case(

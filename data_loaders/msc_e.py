@@ -96,7 +96,7 @@ def _question(
     notes += [
         f"question {question_id}: evidence {turn_id} is outside rounds {first}-{last}"
         for turn_id in evidence
-        if not first < _round_of(turn_id) <= last
+        if not first < int(turn_id[1:].split(":")[0]) <= last
     ]
     gold = Gold(
         answers=(get_text(raw, "response", where),),
@@ -124,7 +124,3 @@ def _bin(raw: object, where: str) -> tuple[int, int]:
     if len(numbers) != 2 or not 0 <= numbers[0] < numbers[1]:
         raise DataError(f"{where}.bin: expected two rising round numbers from 0, found {str(given)[:60]}")
     return numbers[0], numbers[1]
-
-
-def _round_of(turn_id: str) -> int:
-    return int(turn_id[1:].split(":")[0])

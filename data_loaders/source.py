@@ -3,6 +3,9 @@
 `manifest.yaml`, in this folder, lists all known files with their sha256. A file with an unknown sha256 is rejected unless the caller
 sets `unpinned`, and then has the status "unpinned". Files from a verified archive are verified by the `SHA256SUMS` that was written
 when the archive was unpacked.
+
+Some loaders were written from the description of files that this project could not get. Their data sets say so (`untested` in
+conf/dataset), and the first run on the real files compares its counts with the counts that the authors published.
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shlex
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -18,7 +22,7 @@ from typing import Any, Literal
 
 import yaml
 
-from data_loaders.schema import DataError
+from data_loaders.schema import Case, DataError
 
 Status = Literal["official", "partial", "excerpt", "derived", "unpinned", "sample"]
 
@@ -279,3 +283,31 @@ def _hash_of(parts: Mapping[str, str]) -> str:
 def _sha256(path: Path, size: int, mtime_ns: int) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+UNTESTED = "data_status: untested on the released files"
+"""A text in the caption of every table of such a data set."""
+
+
+def counts_of(cases: Iterable[Case]) -> Counter[str]:
+    """Numbers of histories, sessions, turns and questions; those of each category under its own name."""
+    counts: Counter[str] = Counter()
+    for case in cases:
+        counts["histories"] += 1
+        counts["sessions"] += len(case.sessions)
+        counts["turns"] += len(case.turns)
+        counts["questions"] += len(case.questions)
+        counts.update(gold.category for _, gold in case.questions)
+    return counts
+
+
+def compared(published: Mapping[str, int], found: Mapping[str, int]) -> str:
+    """A sentence on the published counts: it says that they are the same, or names each count that differs."""
+    differing = [
+        f"{name} {found.get(name, 0):,} (published {count:,})"
+        for name, count in published.items()
+        if found.get(name, 0) != count
+    ]
+    if differing:
+        return f"counts differ from the published ones: {', '.join(differing)}"
+    return f"counts as published ({', '.join(f'{name} {count:,}' for name, count in published.items())})"

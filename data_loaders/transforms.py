@@ -13,7 +13,7 @@ from dataclasses import replace
 from functools import lru_cache
 
 from data_loaders.raw import LazyCases, as_lazy
-from data_loaders.schema import Case, Gold, Question, Session, Turn
+from data_loaders.schema import Case, Gold, Question, Session
 
 
 def beginning_of(case: Case, turns: int) -> Case:
@@ -192,9 +192,10 @@ def permute(
         for first, second in zip(one, other, strict=True):
             slots[first], slots[second] = slots[second], slots[first]
     moved = {old.id: new.id for old, new in zip(case.turns, slots, strict=True)}
+    turns = iter(slots)
     return replace(
         case,
-        sessions=_refilled(case.sessions, slots),
+        sessions=tuple(replace(each, turns=tuple(next(turns) for _ in each.turns)) for each in case.sessions),
         questions=tuple((_asked_after(question, moved), gold) for question, gold in case.questions),
     )
 
@@ -282,11 +283,6 @@ def _paired(slots: Iterable[tuple[int, ...]], rng: random.Random) -> list[tuple[
     shuffled = list(slots)
     rng.shuffle(shuffled)
     return list(zip(shuffled[::2], shuffled[1::2], strict=False))
-
-
-def _refilled(sessions: Iterable[Session], slots: Sequence[Turn]) -> tuple[Session, ...]:
-    turns = iter(slots)
-    return tuple(replace(session, turns=tuple(next(turns) for _ in session.turns)) for session in sessions)
 
 
 def _asked_after(question: Question, moved: dict[str, str]) -> Question:

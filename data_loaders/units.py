@@ -91,10 +91,6 @@ def _stream(history: Iterable[Session]) -> Iterator[Placed]:
     return ((turn, session) for session in history for turn in session.turns)
 
 
-def _utterances(history: Sequence[Session]) -> list[list[Placed]]:
-    return [[placed] for placed in _stream(history)]
-
-
 def _floor_pairs(history: Sequence[Session]) -> list[list[Placed]]:
     return [
         [(first, session), (second, session)]
@@ -123,7 +119,7 @@ def _pages(history: Sequence[Session]) -> list[list[Placed]]:
 
 
 _GROUPS: dict[str, Callable[[Sequence[Session]], list[list[Placed]]]] = {
-    "utterance": _utterances,
+    "utterance": lambda history: [[placed] for placed in _stream(history)],
     "floor_pair": _floor_pairs,
     "ab_pair": _ab_pairs,
     "page": _pages,

@@ -32,7 +32,8 @@ class Settings:
 
     def __post_init__(self) -> None:
         for name, annotation in _hints(type(self)).items():  # type: ignore[arg-type]
-            value, kinds = getattr(self, name), _alternatives(annotation)
+            value, union = getattr(self, name), get_origin(annotation) in (Union, UnionType)
+            kinds = get_args(annotation) if union else (annotation,)
             words = [word for kind in kinds if get_origin(kind) is Literal for word in get_args(kind)]
             if value is None and type(None) in kinds:
                 continue
@@ -43,14 +44,8 @@ class Settings:
                     raise ValueError(f"{name} must be at least {least}, found {value}")
 
 
-@cache
-def _hints(kind: type) -> dict[str, Any]:
-    """The annotations of a record's fields, evaluated only once, because every read may make a record."""
-    return get_type_hints(kind, include_extras=True)
-
-
-def _alternatives(annotation: Any) -> tuple[Any, ...]:
-    return get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,)
+_hints = cache(partial(get_type_hints, include_extras=True))
+"""The annotations of a record's fields, evaluated only once, because every read may make a record."""
 
 
 def parameters(target: Callable[..., Any]) -> dict[str, inspect.Parameter]:

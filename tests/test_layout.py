@@ -288,7 +288,7 @@ def test_errors_are_caught_by_name() -> None:
 
 
 def test_memories_look_at_no_clock_and_throw_no_dice_of_their_own() -> None:
-    assert {"memsys/systems/graphrag/communities.py", "memsys/systems/bm25.py"} <= {each.path for each in METHODS}
+    assert {"memsys/systems/graphrag/graph.py", "memsys/systems/bm25.py"} <= {each.path for each in METHODS}
     nobody(looks_at_a_clock_or_throws_dice, METHODS)
 
 

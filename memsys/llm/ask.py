@@ -129,7 +129,8 @@ def parse(text: str, schema: Mapping[str, Any] | None, labels: Sequence[str]) ->
     if not text.strip():
         return ParseFailure(text, "the reply is empty")
     if schema is not None:
-        return _validated(text, schema)
+        value = read_json(text)
+        return value if isinstance(value, ParseFailure) else _checked(text, value, schema)
     if labels:
         return _label(text, labels)
     return text.strip()
@@ -205,11 +206,6 @@ def _depth(text: str) -> int:
         elif character in "]}":
             depth = max(0, depth - 1)
     return deepest
-
-
-def _validated(text: str, schema: Mapping[str, Any]) -> Any:
-    value = read_json(text)
-    return value if isinstance(value, ParseFailure) else _checked(text, value, schema)
 
 
 def _checked(text: str, value: Any, schema: Mapping[str, Any]) -> Any:

@@ -332,7 +332,9 @@ class Endpoint:
                 failures += 1
                 if not outcome.retry or failures > self.limits.retries:
                     raise outcome.error(outcome.why, attempts=attempts, seconds=spent_seconds)
-            await asyncio.sleep(self._backoff(max(failures, refusals), outcome.retry_after))
+            doubled = self.limits.backoff * 2.0 ** (max(failures, refusals) - 1)
+            backoff = min(self.limits.max_backoff, doubled) * self._jitter.uniform(0.5, 1.0)
+            await asyncio.sleep(max(outcome.retry_after, backoff))
 
     async def _wait_for_outage(self) -> None:
         """Wait until the current outage, if any, has ended.
@@ -402,10 +404,9 @@ class Endpoint:
         elif outcome.value is not None:
             limit = body.get("max_tokens", body.get("max_completion_tokens", 0))
             places.adaptive.answered((model, limit), seconds, full=full)
-            if places.rates.counts_tokens(model):
-                usage = usage_of(outcome.value)
-                if usage.prompt is not None:
-                    places.rates.corrected(model, tokens, usage.prompt + (usage.completion or 0))
+            usage = usage_of(outcome.value)
+            if usage.prompt is not None:
+                places.rates.corrected(model, tokens, usage.prompt + (usage.completion or 0))
 
     def _cost(self, value: Mapping[str, Any], price: Price) -> float | None:
         """Add a reply's tokens to the totals and return its cost in US dollars; None when unknown."""
@@ -445,10 +446,6 @@ class Endpoint:
                 raise
             why, failure = f"reply broke off ({type(error).__name__}: {error})", Outcome(retry=True)
         return replace(failure, why=redact(f"{url}: {why}"))
-
-    def _backoff(self, failures: int, retry_after: float) -> float:
-        backoff: float = min(self.limits.max_backoff, self.limits.backoff * 2.0 ** (failures - 1))
-        return max(retry_after, float(backoff * self._jitter.uniform(0.5, 1.0)))
 
 
 def _cancelled() -> ModelError:

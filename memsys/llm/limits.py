@@ -112,11 +112,6 @@ class Rates:
             paces.requests.used(now, 1.0)
             paces.tokens.used(now, float(tokens))
 
-    def counts_tokens(self, model: str) -> bool:
-        """Whether a model's tokens are paced."""
-        paces = self._models.get(model)
-        return paces is not None and paces.tokens.per_second is not None
-
     def corrected(self, model: str, estimated: int, actual: int) -> None:
         """Replace a call's estimated tokens by the actual number."""
         paces = self._models.get(model)
@@ -355,18 +350,15 @@ class CallQueue:
             delays = {model: self.rates.delay(model) for model, queue in self._queues.items() if queue}
             ready = [model for model, delay in delays.items() if delay <= 0.0]
             if not ready:
-                self._serve_later(min(delays.values()))
+                if self._timer is not None:
+                    self._timer.cancel()
+                self._timer = asyncio.get_running_loop().call_later(min(delays.values()), self._serve)
                 return
             model = min(ready, key=lambda name: self._queues[name][0][:2])
             _, _, tokens, turn = heapq.heappop(self._queues[model])
             self._queued -= 1
             self._take(model, tokens)
             turn.set_result(None)
-
-    def _serve_later(self, delay: float) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer = asyncio.get_running_loop().call_later(delay, self._serve)
 
     def _tell(self, urgency: float) -> None:
         if self._watchers and urgency >= BUILDS and self._of_builds < self.adaptive.present:

@@ -4,26 +4,165 @@ A call is `{method: POST, path: /memories, query: {}, body: {}}`, with placehold
 `memsys.services.memory.KNOWN`). In addition, `ok: {path, equals}` says when a reply is a success, `id` is the path of the id in an add's
 reply, and `repeatable: true` permits a second attempt when the service may have worked on the first. Searches may be repeated, adds not.
 
+Queue, limits, Retry-After, retries, outages, `network=false` and the removal of keys are those of `memsys.llm.endpoint`. One difference: a
+call that may not be repeated (most adds) is sent again only if the service did not begin to work on it; otherwise it might store twice.
+
 The key comes from the environment variable `key_env` and is written as `{key}` in `headers`. A key in the settings, or a value that looks
 like one, is refused, because settings are written to run.json and to reports.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import asdict, dataclass, replace
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import numpy as np
 
 from memsys.interface import one_of
-from memsys.llm.protocol import ModelError
-from memsys.services.endpoint import Address, ServiceCall, endpoint_of
+from memsys.jsons import encoded, received
+from memsys.llm.endpoint import Endpoint, EndpointLimits
+from memsys.llm.outcome import Outcome, outcome_of
+from memsys.llm.protocol import EndOfRun, ModelError
+from memsys.llm.secrets import redact, redact_bytes
+from memsys.llm.transport import HttpReply, LeanTransport, event_loop
 from memsys.services.leftovers import Namespaces, namespaces_at
-from memsys.services.memory import ServiceMemory, ServiceSettings
+from memsys.services.memory import LAST_WORDS, ServiceMemory, ServiceSettings
 from memsys.services.templates import filled, filled_path, mapping
 from memsys.settings import Positive
+
+if TYPE_CHECKING:
+    from contextlib import AbstractAsyncContextManager
+
+    import aiohttp
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceCall:
+    """One HTTP request."""
+
+    method: str
+    path: str
+    query: Mapping[str, Any]
+    body: Any
+    """The body, sent as JSON; None for a request without a body."""
+    repeatable: bool
+    """Whether the call may be sent twice without harm."""
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """A service with its limits; memories of the same address share their limits."""
+
+    base_url: str
+    key_env: str
+    headers: tuple[tuple[str, str], ...]
+    """Headers, in which `{key}` is replaced by the key."""
+    in_flight: int
+    rpm: float | None
+    timeout: float
+    retries: int
+
+
+@lru_cache(maxsize=64)
+def endpoint_of(address: Address) -> ServiceEndpoint:
+    """The endpoint of an address; this process has one per address."""
+    return ServiceEndpoint(address)
+
+
+class ServiceEndpoint(Endpoint):
+    """One service with its connections and limits."""
+
+    def __init__(self, address: Address) -> None:
+        limits = EndpointLimits(address.in_flight, address.timeout, address.retries, rpm=address.rpm)
+        super().__init__(address.base_url, limits, key_env=address.key_env)
+        self._own_headers = address.headers
+        self.places.rates.allow("", address.rpm, None)
+
+    def ask(self, call: ServiceCall) -> Any:
+        """Send a call and return the decoded reply; None for an empty one.
+
+        Raises:
+            ModelError: the call failed for good; `EndOfRun` if no further call can succeed.
+        """
+        return self.start(call.path, asdict(call), 0.0, lambda _: 0.0, lambda value, *_: value["reply"]).result()
+
+    def ask_once(self, call: ServiceCall) -> None:
+        """Send a call although a stop was requested: without queueing, once, within a few seconds.
+
+        Raises:
+            ModelError: it failed.
+            TimeoutError: it took too long.
+        """
+        if self._transport is None:
+            self._connect()
+        sending = asyncio.run_coroutine_threadsafe(self._outcome(call.path, asdict(call)), event_loop())
+        outcome = sending.result(timeout=LAST_WORDS)
+        if outcome.value is None:
+            raise ModelError(outcome.why)
+
+    def key(self) -> str:
+        if not any("{key}" in value for _, value in self._own_headers):
+            return ""
+        try:
+            key = super().key()
+        except ModelError as error:
+            raise EndOfRun(str(error)) from error
+        return key
+
+    def _new_transport(self, key: str) -> LeanTransport:
+        headers = {name: value.replace("{key}", key) for name, value in self._own_headers}
+        return ServiceTransport(
+            headers, self.base_url, self.limits.in_flight, self.limits.timeout, self.limits.most_bytes
+        )
+
+    async def _outcome(self, path: str, body: Mapping[str, Any]) -> Outcome:
+        outcome = await super()._outcome(path, body)
+        unsent = outcome.unreachable or outcome.overloaded
+        return outcome if body["repeatable"] or unsent else replace(outcome, retry=False)
+
+    @staticmethod
+    def _judged(url: str, reply: HttpReply) -> Outcome:
+        if reply.status >= 300:
+            return outcome_of(url, reply)
+        try:
+            value = received(redact_bytes(reply.body)) if reply.body.strip() else None
+        except ValueError:
+            start = redact(reply.body[:10_000].decode(errors="replace"))[:200]
+            return Outcome(why=f"{url}: HTTP {reply.status}, but the reply is not JSON: {start!r}")
+        return Outcome(value={"reply": value}, limits=reply.limits)
+
+
+class ServiceTransport(LeanTransport):
+    """aiohttp with any method, and with the service's own headers."""
+
+    def __init__(self, headers: Mapping[str, str], base_url: str, limit: int, timeout: float, most_bytes: int) -> None:
+        super().__init__(base_url, "", limit, timeout, most_bytes)
+        self._own_headers = dict(headers)
+
+    def _headers(self) -> dict[str, str]:
+        return {"Content-Type": "application/json", **self._own_headers}
+
+    def _request(
+        self, session: aiohttp.ClientSession, url: str, body: Mapping[str, Any]
+    ) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
+        query = {name: _spelled(value) for name, value in body["query"].items()}
+        data = None if body["body"] is None else encoded(body["body"])
+        return session.request(body["method"], _already_quoted(url), params=query, data=data, allow_redirects=False)
+
+
+def _already_quoted(url: str) -> Any:
+    from yarl import URL
+
+    return URL(url, encoded=True)  # else yarl would normalise it: %2E in a value would become a dot
+
+
+def _spelled(value: Any) -> str:
+    return ("true" if value else "false") if isinstance(value, bool) else str(value)
+
 
 FIELDS = {"method", "path", "query", "body", "ok", "id", "repeatable"}
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")

@@ -143,7 +143,12 @@ class AMem(MemorySystem):
         else:
             chosen = list(dict.fromkeys(number for hit in hits for number in (hit, *self._notes[hit].links)))
             chosen = chosen[: self.settings.k] if self.settings.cut else chosen
-        return Recall(tuple(self._note_item(number, float(similarities[number])) for number in chosen))
+        notes = [(self._notes[number], float(similarities[number])) for number in chosen]
+        return Recall(
+            tuple(
+                Item(note.unit.id, _dated_description(note), score, note.unit.turn_ids, "note") for note, score in notes
+            )
+        )
 
     def nodes(self) -> Iterator[NodeView]:
         """The notes, with their documents as they are in the index."""
@@ -235,10 +240,6 @@ class AMem(MemorySystem):
         if not keywords:
             meter.note("amem.raw_question")
         return keywords or question.text
-
-    def _note_item(self, number: int, score: float) -> Item:
-        note = self._notes[number]
-        return Item(note.unit.id, _dated_description(note), score, note.unit.turn_ids, "note")
 
 
 def _dated_description(note: _Note) -> str:

@@ -41,7 +41,7 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from data_loaders.schema import Question, Turn, Unit
+from data_loaders.schema import Question, Unit
 from memsys.embed import Embedder
 from memsys.interface import Item, MemorySystem, Recall, dated, spoken, union
 from memsys.llm import meter
@@ -247,21 +247,14 @@ class MemGPT(MemorySystem):
         for turn in unit.turns:
             if not turn.text.strip():
                 continue
-            self._remember(self._state, self._message(turn, unit))
+            text = dated(spoken(turn), unit.time_text)
+            message = Message(turn.id, turn.role, text, count_tokens(self._cut(text)), (turn.id,), unit.time)
+            self._state.queue.append(message)
+            self._store(message)
             responds = self.settings.ingest == "active" and turn.role == "user"
             if self._make_room(self._state, reading=False) or responds:
                 self._run(self._state, self.settings.max_chain, reading=False)
             self._state.sent = None
-
-    def _message(self, turn: Turn, unit: Unit) -> Message:
-        """A turn as a message of the queue."""
-        text = dated(spoken(turn), unit.time_text)
-        return Message(turn.id, turn.role, text, count_tokens(self._cut(text)), (turn.id,), unit.time)
-
-    def _remember(self, state: State, message: Message) -> None:
-        """Put a message of the history into queue and recall store."""
-        state.queue.append(message)
-        self._store(message)
 
     def _store(self, message: Message) -> None:
         """Put a message into the recall store."""

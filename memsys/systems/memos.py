@@ -220,7 +220,8 @@ class Reorganiser:
         if reply.strip(" .").casefold() == "no":
             return new
         del store.memories[new.id]
-        first = old.first if _starts_before(old.first, new.first) else new.first
+        begun, later = old.first.time, new.first.time
+        first = old.first if begun is None or later is None or begun <= later else new.first
         fusion = store.written(
             {"value": reply, "memory_type": new.kind}, self._embedder.embed([reply])[0], union((old.sources, new.sources)),
             first, new.last, max(old.level, new.level),
@@ -310,10 +311,6 @@ def _groups(cluster: Sequence[Memory], reply: Mapping[str, Any]) -> list[list[Me
         numbers = [number for number in dict.fromkeys(group["ids"]) if number in unclaimed][:_GROUP]
         groups.append([unclaimed.pop(number) for number in numbers])
     return groups
-
-
-def _starts_before(unit: Unit, other: Unit) -> bool:
-    return unit.time is None or other.time is None or unit.time <= other.time
 
 
 _CONTEXT, _VECTORS = 5, 5

@@ -413,9 +413,10 @@ class TiMem(MemorySystem):
             end=max(bounds, default=None),
             times=ends(text for node in children for text in node.span.times),
         )
+        shown = self.settings.mode == "paper" if self.settings.l2_history is None else self.settings.l2_history
         fields = {
             "texts": [Option(node.span.time_text, node.text) for node in children],
-            "history": self._last(tree.nodes[level])[::-1] if level > 2 or self._sees_sessions() else [],
+            "history": self._last(tree.nodes[level])[::-1] if level > 2 or shown else [],
             "period": period(level, window),
         }
         limit = self.prompts[f"timem/{STEPS[level]}"].max_tokens
@@ -430,9 +431,6 @@ class TiMem(MemorySystem):
         name = f"L{level}-{len(tree.nodes[level])}"
         node = Node(level, name, span, text, vector, Counter(words(text)), summary is None)
         tree.nodes[level].append(node)
-
-    def _sees_sessions(self) -> bool:
-        return self.settings.mode == "paper" if self.settings.l2_history is None else self.settings.l2_history
 
     def _last(self, nodes: Sequence[Node]) -> list[str]:
         """The latest `history` memories with their times, oldest first."""

@@ -14,10 +14,9 @@ from functools import cache, lru_cache, partial
 from pathlib import Path
 from typing import Any
 
-from data_loaders.counts import UNTESTED, compared, counts_of
 from data_loaders.raw import LazyCases, as_lazy
 from data_loaders.schema import Case, DataError
-from data_loaders.source import Entry, Source, entries_for, locate, manifest
+from data_loaders.source import UNTESTED, Entry, Source, compared, counts_of, entries_for, locate, manifest
 from eval.files.store import RunError
 from eval.report.counted import counted
 from eval.report.errata import Layer, audited_layer, read_layer

@@ -9,9 +9,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from data_loaders.counts import UNTESTED, compared, counts_of
 from data_loaders.schema import Case
-from data_loaders.source import Source, locate
+from data_loaders.source import UNTESTED, Source, compared, counts_of, locate
 from data_loaders.units import lost_evidence, make_units
 from eval.report.counted import counted
 from scripts.assembly.datasets import loader
@@ -26,7 +25,7 @@ class DatasetCounts:
     """Running counts over the cases of a data set."""
 
     content: Counter[str] = field(default_factory=Counter)
-    """The counts of `data_loaders.counts`."""
+    """The counts of `data_loaders.source`."""
     tokens: int = 0
     units: int = 0
     dropped: int = 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from data_loaders.counts import UNTESTED
+from data_loaders.source import UNTESTED
 from scripts.assembly.run_folders import folders
 from scripts.assembly.run_folders import listed as run_table
 from scripts.setup.arguments import verb_parser

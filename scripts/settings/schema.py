@@ -448,7 +448,7 @@ class Dataset(Strict):
     untested: bool = False
     """Whether its loader was written from a description and was never run on the released files."""
     published: dict[Text, Count] = {}
-    """Counts that its authors published, by name (`data_loaders.counts`); a run on the real files reports differing counts."""
+    """Counts that its authors published, by name (`data_loaders.source`); a run on the real files reports differing counts."""
 
 
 class Memory(Strict):

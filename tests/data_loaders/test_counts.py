@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from data_loaders.counts import UNTESTED, compared, counts_of
 from data_loaders.halumem import load
-from data_loaders.source import sample
+from data_loaders.source import UNTESTED, compared, counts_of, sample
 from scripts.assembly import datasets
 from scripts.assembly.datasets import data
 from scripts.command import verb

@@ -165,13 +165,10 @@ def replies_of(lines: Iterator[str]) -> Iterator[tuple[str, tuple[int, bytes]]]:
         if isinstance(value, dict) and isinstance(value.get("custom_id"), str):
             response = value.get("response")
             if isinstance(response, dict) and not value.get("error"):
-                yield value["custom_id"], (_code(response.get("status_code")), encoded(response.get("body")))
+                code = response.get("status_code")  # vLLM leaves it out in some releases
+                yield value["custom_id"], (code if type(code) is int else 200, encoded(response.get("body")))
             else:
                 yield value["custom_id"], (0, encoded({"error": value.get("error")}))
-
-
-def _code(value: Any) -> int:
-    return value if type(value) is int else 200  # vLLM leaves it out in some releases
 
 
 def _status(batch: Mapping[str, Any]) -> Status:

@@ -10,9 +10,19 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from memsys.jsons import canonical, decoded
-from memsys.llm.gateway.accounts import Account, Purpose, first_choice, text_of
+from memsys.llm.gateway.accounts import (
+    Account,
+    Purpose,
+    body_digest,
+    first_choice,
+    first_difference,
+    journal_key,
+    keyed,
+    outline,
+    reply_key,
+    text_of,
+)
 from memsys.llm.gateway.bodies import checked
-from memsys.llm.gateway.keys import body_digest, first_difference, journal_key, keyed, outline, reply_key
 from memsys.llm.gateway.upstream import Upstream, inlined
 from memsys.llm.meter import Ledger
 from memsys.llm.protocol import Completion, ContextOverflow, EndOfRun, ModelError

@@ -9,8 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from memsys.llm.gateway.accounts import first_choice, text_of
-from memsys.llm.gateway.bodies import MalformedBody
-from memsys.llm.gateway.shapes import event, pieces
+from memsys.llm.gateway.bodies import MalformedBody, event, pieces
 
 _SAME = ("model", "temperature", "top_p", "store", "user", "metadata", "parallel_tool_calls", "seed", "stream", "top_logprobs",
          "safety_identifier", "prompt_cache_key", "prompt_cache_retention", "service_tier")  # fmt: skip

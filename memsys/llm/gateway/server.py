@@ -24,9 +24,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Literal
 
 from memsys.jsons import encoded, received
-from memsys.llm.gateway import shapes
 from memsys.llm.gateway.accounts import Account
-from memsys.llm.gateway.bodies import MalformedBody, whole
+from memsys.llm.gateway.bodies import MalformedBody, embedding_reply, embedding_texts, events, fitted, whole
 from memsys.llm.gateway.chat import ChatCall, ChatReplies
 from memsys.llm.gateway.responses import chat_from_response, response_events, response_from_chat
 from memsys.llm.gateway.upstream import Upstream
@@ -295,7 +294,7 @@ class Gateway:
         if not body.get("stream"):
             return _json(reply)
         usage = bool((body.get("stream_options") or {}).get("include_usage"))
-        return await _streamed(request, shapes.events(reply, usage=usage))
+        return await _streamed(request, events(reply, usage=usage))
 
     async def _responded(self, account: Account, request: web.BaseRequest, body: dict[str, Any]) -> web.StreamResponse:
         response = response_from_chat(await self._reply(account, request, chat_from_response(body)), body)
@@ -313,7 +312,7 @@ class Gateway:
         ledger = account.ledger
 
         def embed() -> bytes:
-            texts, dimensions = shapes.embedding_texts(body), body.get("dimensions")
+            texts, dimensions = embedding_texts(body), body.get("dimensions")
             embedder = self._embedder
             if dimensions is not None and self._sized is not None:
                 embedder = self._sized(whole(dimensions, "dimensions", MOST_DIMENSIONS))
@@ -321,8 +320,8 @@ class Gateway:
                 vectors = embedder.embed([text or " " for text in texts])
             ledger.add_embedding(own.embedding_tokens, own.seconds)
             model, as_base64 = str(body.get("model", "embedder")), body.get("encoding_format") == "base64"
-            fitting = shapes.fitted(vectors, dimensions)
-            return encoded(shapes.embedding_reply(fitting, model, own.embedding_tokens, base64_encoded=as_base64))
+            fitting = fitted(vectors, dimensions)
+            return encoded(embedding_reply(fitting, model, own.embedding_tokens, base64_encoded=as_base64))
 
         try:
             # In a thread, also for reading and writing the lists, so that the loop can send other clients' calls meanwhile.
@@ -345,13 +344,13 @@ def _without_the_request(record: logging.LogRecord) -> bool:
     return True
 
 
-async def _streamed(request: web.BaseRequest, events: Iterator[bytes]) -> web.StreamResponse:
+async def _streamed(request: web.BaseRequest, sent: Iterator[bytes]) -> web.StreamResponse:
     from aiohttp import web
 
     response = web.StreamResponse(headers={"Content-Type": "text/event-stream", "Cache-Control": "no-cache"})
     await response.prepare(request)
-    for event in events:
-        await response.write(event)
+    for each in sent:
+        await response.write(each)
     await response.write_eof()
     return response
 

@@ -232,10 +232,8 @@ class Context:
         return score / total if total else in_sentence
 
 
-@lru_cache(maxsize=64)
-def read(texts: tuple[str, ...]) -> Context:
-    """The texts as a `Context`. Cached, because one recall may be read for several questions."""
-    return Context(texts)
+read = lru_cache(maxsize=64)(Context)
+"""The texts, a tuple, as a `Context`. Cached, because one recall may be read for several questions."""
 
 
 def answer(question: str, texts: Sequence[str]) -> tuple[str, float]:

@@ -263,7 +263,7 @@ class MemoryOS(MemorySystem):
         if self.settings.incomplete == "drop" and not (page.text_of("user") and page.text_of("assistant")):
             self._count("incomplete_page")
             return
-        text = self._theme_text(page)
+        text = (page.text_of("user") or page.text_of("assistant")) if self.release.evaluation else page.unit.text
         asks: list[Any] = [(self.prompts["memoryos/themes"], {"text": text})]
         if self._previous is not None:
             fields = {"history": self._previous.unit.text, "new": page.unit.text}
@@ -274,10 +274,6 @@ class MemoryOS(MemorySystem):
         vectors = self.embedder.embed([theme.summary for theme in themes]) if themes else ()
         for theme, vector in zip(themes, vectors, strict=True):
             self._file(page, theme, vector)
-
-    def _theme_text(self, page: Page) -> str:
-        """The text from which a page's themes are drawn: the whole page, or the user's part (evaluation code)."""
-        return (page.text_of("user") or page.text_of("assistant")) if self.release.evaluation else page.unit.text
 
     def _link(self, page: Page, continuity: Any) -> None:
         """Put the page into the chain of the previous page or into a new one, and write that chain's line again."""
@@ -377,7 +373,12 @@ class MemoryOS(MemorySystem):
             for place in best(scores, self.release.k if self.settings.k is None else self.settings.k)
             if numbers[place] in similar
         ]
-        return [self._page_item(pages[numbers[place]], float(scores[place])) for place in hits]
+        items = []
+        for place in hits:
+            unit, chain = pages[numbers[place]].unit, pages[numbers[place]].chain
+            text = f"{dated(unit.text, unit.time_text)}\nContext: {self._chains[chain]}"
+            items.append(Item(unit.id, text, float(scores[place]), unit.turn_ids, "page"))
+        return items
 
     def _best_segments(self, question: str, query: np.ndarray) -> list[Segment]:
         """The segments most similar to the question, best first.
@@ -395,10 +396,6 @@ class MemoryOS(MemorySystem):
             for segment, score in nearest
             if score + mean_overlap(keywords, segment.keywords) >= self.release.thresholds[0]
         ]
-
-    def _page_item(self, page: Page, score: float) -> Item:
-        text = f"{dated(page.unit.text, page.unit.time_text)}\nContext: {self._chains[page.chain]}"
-        return Item(page.unit.id, text, score, page.unit.turn_ids, "page")
 
     def nodes(self) -> Iterator[NodeView]:
         """Queued pages, filed pages below their segments, and the long-term knowledge."""

@@ -30,8 +30,7 @@ import numpy as np
 from data_loaders.schema import Question, Unit
 from memsys.interface import Item, MemorySystem, NodeView, Recall, dated, spoken
 from memsys.llm import meter
-from memsys.llm.gateway.accounts import Account, Purpose
-from memsys.llm.gateway.keys import Normalisation
+from memsys.llm.gateway.accounts import Account, Normalisation, Purpose
 from memsys.llm.gateway.server import Gateway
 from memsys.products.places import place_of
 from memsys.products.process import MalformedReply, count

@@ -136,7 +136,8 @@ class XMemory(MemorySystem):
         """Messages, episodes, statements and themes (levels 0 to 3)."""
         hierarchy = self._hierarchy
         for number, members in enumerate(hierarchy.partition.themes):
-            episodes = [hierarchy.store.episodes[episode] for episode in _episodes_of(hierarchy.store, members)]
+            store = hierarchy.store
+            episodes = [store.episodes[place] for place in sorted({store.statements[each].episode for each in members})]
             start, end = period(unit for episode in episodes for unit in episode.units)
             sources = union(episode.sources for episode in episodes)
             vector = hierarchy.vectors[number].copy()
@@ -254,8 +255,3 @@ def _texts(store: NemoriStore, members: Members) -> tuple[str, ...]:
 
 def _episode_item(store: NemoriStore, index: int, score: float, *, originals: bool) -> Item:
     return store.episode_item(index, store.episodes[index].document, score, originals=originals)
-
-
-def _episodes_of(store: NemoriStore, members: Members) -> list[int]:
-    """Numbers of the episodes from which the statements with these numbers come."""
-    return sorted({store.statements[index].episode for index in members})

@@ -21,10 +21,9 @@ from memsys.embed import HashingEmbedder
 from memsys.llm.cache import CachedEmbedder
 from memsys.llm.client import HttpEmbedder
 from memsys.llm.endpoint import Endpoint, EndpointLimits
-from memsys.llm.gateway.accounts import Account, Purpose
-from memsys.llm.gateway.keys import Normalisation
+from memsys.llm.gateway.accounts import Account, Normalisation, Purpose
+from memsys.llm.gateway.bodies import embedding_texts
 from memsys.llm.gateway.server import Gateway, Mode
-from memsys.llm.gateway.shapes import embedding_texts
 from memsys.llm.gateway.upstream import EndpointUpstream, EngineUpstream, inlined
 from memsys.llm.meter import metering
 from memsys.llm.offline.extractive import ExtractiveLLM
