@@ -13,8 +13,7 @@ from eval.metrics.evidence import evidence
 from eval.report.published import find, read_published
 from eval.report.rendering import cell_text
 from eval.structure.manifold import Manifold, manifold
-from eval.structure.otd import check_guarantee, report
-from eval.structure.revenue import from_vectors, leaf_hierarchy
+from eval.structure.otd import check_guarantee, from_vectors, leaf_hierarchy, report
 from eval.structure.tree import Shape, Tree, build_calls, mean_shape, shape, tokens_by_depth, without_chains
 from eval.structure.triplets import Tier, TripletAgreement
 
