@@ -486,7 +486,7 @@ def costs_at(lines: Sequence[Effort], rebuilds: bool, window: int) -> list[Cost]
     reads: list[tuple[float, ...]] = []
     cumulative = tuple(0.0 for _ in FIELDS)
     for line in lines:
-        values = _values(line)
+        values = tuple(float(sum(line.calls.values()) if name == "calls" else getattr(line, name)) for name in FIELDS)
         if line.phase == "write":
             writes.append(values)
             cumulative = _sum(cumulative, values)
@@ -504,10 +504,6 @@ def costs_at(lines: Sequence[Effort], rebuilds: bool, window: int) -> list[Cost]
         samples = {} if rebuilds else {"one_more": tuple(writes[-window:])}  # a rebuild is measured once
         costs.append(Cost(len(writes), line.held, one_more, values, cumulative, samples=samples))
     return costs
-
-
-def _values(line: Effort) -> tuple[float, ...]:
-    return tuple(float(sum(line.calls.values()) if name == "calls" else getattr(line, name)) for name in FIELDS)
 
 
 def _means(lines: Sequence[tuple[float, ...]]) -> tuple[float, ...]:

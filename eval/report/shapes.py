@@ -116,7 +116,8 @@ def revenue_lines(run_folder: Path, trees: Sequence[Tree], seed: int) -> list[st
     names = ["observed", "binarised", "otd", "average linkage", "random binary", "optimum"]
     rows = []
     for tree in trees:
-        order = _written(run_folder, tree)
+        steps = read_efforts(RunFolder(run_folder).case(tree.case_id), "subject")
+        order = [line["subject"] for line in steps if line["phase"] == "write"]
         try:
             found, vectors = leaf_hierarchy(tree, order)
         except ValueError as error:
@@ -145,12 +146,6 @@ def revenue_lines(run_folder: Path, trees: Sequence[Tree], seed: int) -> list[st
         "Shares of the upper bound (n - 2) x sum w, w = (1 + cosine) / 2. `observed` is the memory's own tree: an observation, "
         "to which the theorem does not apply. The guarantee is that of `otd`, over the same leaves in the order named.",
     ]
-
-
-def _written(run_folder: Path, tree: Tree) -> list[str]:
-    """Unit ids of a case in the order in which they were written."""
-    lines = read_efforts(RunFolder(run_folder).case(tree.case_id), "subject")
-    return [line["subject"] for line in lines if line["phase"] == "write"]
 
 
 def guarantee_lines(trials: int, rng: np.random.Generator) -> list[str]:
