@@ -26,10 +26,9 @@ from eval.report.cell import Cell
 from eval.report.published import Published
 from eval.report.tables import AnyCell, estimate_of
 from eval.statistics.stats import Estimate, estimate, preferred_interval, stratified
-from eval.structure.tree import Tree, depths, top_down
+from eval.structure.tree import Tree, depths, tokens_by_depth, top_down
 from memsys.inert import csv_text
 from memsys.lean import umap
-from memsys.tokens import count_tokens
 
 PROJECTIONS = ("pca", "umap")
 
@@ -152,12 +151,8 @@ def by_depth(trees: Sequence[Tree], at: Point) -> list[Point]:
 
     They keep the series of `at`; `nodes` or `tokens` is appended to the name of its panel.
     """
-    tokens: dict[int, list[int]] = {}
-    for tree in trees:
-        for depth, text in zip(depths(tree), tree.texts, strict=True):
-            tokens.setdefault(depth, []).append(count_tokens(text))
     points = []
-    for depth, counts in sorted(tokens.items()):
+    for depth, counts in tokens_by_depth(trees).items():
         low, middle, high = (float(value) for value in np.percentile(counts, (25, 50, 75)))
         place = replace(at, x=float(depth), n=len(counts))
         points.append(replace(place, panel=_with_suffix(at.panel, "nodes"), y=len(counts) / len(trees)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from statistics import fmean, median
 
 import numpy as np
 
@@ -100,8 +101,8 @@ def _values(means: Shape) -> dict[str, float]:
 def token_lines(trees: Sequence[Tree]) -> list[str]:
     """A table of the tokens of node texts by depth (MemTree Figure 4)."""
     rows = (
-        [str(one.depth), str(one.nodes), *map(_number, (one.median, one.mean, one.std))]
-        for one in tokens_by_depth(trees)
+        [str(depth), str(len(counts)), *map(_number, (median(counts), fmean(counts), float(np.std(counts))))]
+        for depth, counts in tokens_by_depth(trees).items()
     )
     return table(["depth", "nodes", "tokens median", "mean", "std"], rows)
 
