@@ -105,7 +105,15 @@ def _read(folder: Path) -> _Run:
         place = line["case_id"], line["subject"]
         if line["phase"] == "write":
             writes[place] = line
-            per_unit[place] = _unit_measures(line, line["held"] - held[place[0]])
+            per_unit[place] = {
+                "model calls": float(sum(line["calls"].values())),
+                "tokens in": float(line["tokens_in"]),
+                "tokens out": float(line["tokens_out"]),
+                "embedding requests": float(line["embedding_calls"]),
+                "embedding tokens": float(line["embedding_tokens"]),
+                "entries more": float(line["held"] - held[place[0]]),
+                "own CPU s": float(line["own_cpu_seconds"]),
+            }
             held[place[0]] = line["held"]
         elif line["phase"] == "read":
             reads[place] = line
@@ -118,31 +126,15 @@ def _read(folder: Path) -> _Run:
             place = prediction.case_id, prediction.question_id
             shown = [items[key] for key in prediction.items]
             recalls[place] = {"items": shown, "answer": prediction.answer}
-            per_question[place] = _question_measures(shown, prediction.answer, reads.get(place, {}))
+            per_question[place] = {
+                "items recalled": float(len(shown)),
+                "tokens recalled": float(sum(count_tokens(item["text"]) for item in shown)),
+                "embedding tokens": float(reads.get(place, {}).get("embedding_tokens", 0)),
+                "words of the answer": float(len(prediction.answer.split())),
+            }
             if (case / NODES).is_file() and prediction.case_id not in nodes:
                 nodes[prediction.case_id] = [node for node in read_lines(case / NODES) if node["kind"] != "entity"]
     return _Run(writes, per_unit, recalls, per_question, nodes)
-
-
-def _unit_measures(line: Mapping[str, Any], more: int) -> dict[str, float]:
-    return {
-        "model calls": float(sum(line["calls"].values())),
-        "tokens in": float(line["tokens_in"]),
-        "tokens out": float(line["tokens_out"]),
-        "embedding requests": float(line["embedding_calls"]),
-        "embedding tokens": float(line["embedding_tokens"]),
-        "entries more": float(more),
-        "own CPU s": float(line["own_cpu_seconds"]),
-    }
-
-
-def _question_measures(items: Sequence[Mapping[str, Any]], answer: str, effort: Mapping[str, Any]) -> dict[str, float]:
-    return {
-        "items recalled": float(len(items)),
-        "tokens recalled": float(sum(count_tokens(item["text"]) for item in items)),
-        "embedding tokens": float(effort.get("embedding_tokens", 0)),
-        "words of the answer": float(len(answer.split())),
-    }
 
 
 def _gaps(

@@ -340,7 +340,7 @@ class Schedule:
     """The sizes at which costs are measured.
 
     Raises:
-        RunError: there is no size, a size is below 1, the window is below 1, or both kinds of reads are asked for.
+        RunError: there is no size, a size is below 1, or both kinds of reads are asked for.
     """
 
     sizes: tuple[int, ...]
@@ -359,8 +359,6 @@ class Schedule:
     def __post_init__(self) -> None:
         if not self.sizes or any(size < 1 for size in self.sizes):
             raise RunError(f"sizes: at least one, each at least 1, found {list(self.sizes)}")
-        if self.window < 1:
-            raise RunError(f"window must be at least 1, found {self.window}")
         if self.reads and self.questions:
             raise RunError("reads and questions: set one of them to 0; both say which questions are read at each size")
 
@@ -486,7 +484,7 @@ def costs_at(lines: Sequence[Effort], rebuilds: bool, window: int) -> list[Cost]
     reads: list[tuple[float, ...]] = []
     cumulative = tuple(0.0 for _ in FIELDS)
     for line in lines:
-        values = _values(line)
+        values = tuple(float(sum(line.calls.values()) if name == "calls" else getattr(line, name)) for name in FIELDS)
         if line.phase == "write":
             writes.append(values)
             cumulative = _sum(cumulative, values)
@@ -504,10 +502,6 @@ def costs_at(lines: Sequence[Effort], rebuilds: bool, window: int) -> list[Cost]
         samples = {} if rebuilds else {"one_more": tuple(writes[-window:])}  # a rebuild is measured once
         costs.append(Cost(len(writes), line.held, one_more, values, cumulative, samples=samples))
     return costs
-
-
-def _values(line: Effort) -> tuple[float, ...]:
-    return tuple(float(sum(line.calls.values()) if name == "calls" else getattr(line, name)) for name in FIELDS)
 
 
 def _means(lines: Sequence[tuple[float, ...]]) -> tuple[float, ...]:

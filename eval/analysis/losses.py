@@ -386,8 +386,9 @@ def losses_of(
                 Item(item["id"], item["text"], score, tuple(item["sources"]), item["kind"], item["level"])
                 for item, score in zip((items[each] for each in prediction.items), prediction.scores, strict=True)
             ]
-            shown = shown_texts(recalled, reader)
-            got = reach(targets(case, question, gold), nodes, Texts(map(_text, recalled)), Texts(shown))
+            kept = within(recalled, reader.get("max_context_tokens"), fill=bool(reader.get("fill")))
+            shown = Texts(_text(item, item in recalled) for item in kept)
+            got = reach(targets(case, question, gold), nodes, Texts(map(_text, recalled)), shown)
             yield Loss(case.id, question.id, gold.category, ours[key], loss_of(ours[key], theirs.get(key), gold, got))
 
 
@@ -402,12 +403,6 @@ def _nodes(path: Path) -> Texts | None:
 
 def _text(item: Item, whole: bool = True) -> Text:
     return Text(item.text, frozenset(item.sources), whole)
-
-
-def shown_texts(recalled: Sequence[Item], reader: Mapping[str, Any]) -> list[Text]:
-    """The recalled items in the reader's prompt: all, or as much as its budget allows (`eval.running.reader.within`)."""
-    kept = within(recalled, reader.get("max_context_tokens"), fill=bool(reader.get("fill")))
-    return [_text(item, item in recalled) for item in kept]
 
 
 def shown_estimate(mean: Estimate) -> str:

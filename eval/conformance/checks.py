@@ -35,91 +35,66 @@ class Canary:
     turn: str
 
 
-_ANN, _BEN = "Ottilie", "Casimir"
+SPEAKERS = ("Ottilie", "Casimir")
 _SAID = (
     (
         datetime(2023, 3, 4, 9, 30),
         "9:30 am on 4 March, 2023",
-        (
-            (
-                _ANN,
-                "My sister keeps bees in Porto, and she named the best hive Quillonar.",
-                "Quillonar",
-                "What is the name of the best hive that the sister keeps in Porto?",
+        {
+            "My sister keeps bees in Porto, and she named the best hive *Quillonar*.": (
+                "What is the name of the best hive that the sister keeps in Porto?"
             ),
-            (
-                _BEN,
-                "I painted the boat shed last week in a colour that is sold as Verdazzo.",
-                "Verdazzo",
-                "In which colour was the boat shed painted?",
+            "I painted the boat shed last week in a colour that is sold as *Verdazzo*.": (
+                "In which colour was the boat shed painted?"
             ),
-        ),
+        },
     ),
     (
         datetime(2023, 6, 19, 18, 5),
         "6:05 pm on 19 June, 2023",
-        (
-            (
-                _ANN,
-                "I sold my old violin to a collector called Harrowgant at the street market.",
-                "Harrowgant",
-                "To which collector was the old violin sold at the street market?",
+        {
+            "I sold my old violin to a collector called *Harrowgant* at the street market.": (
+                "To which collector was the old violin sold at the street market?"
             ),
-            (
-                _BEN,
-                "My doctor prescribed a syrup for the cough, it is called Tamberlixin.",
-                "Tamberlixin",
-                "Which syrup did the doctor prescribe for the cough?",
+            "My doctor prescribed a syrup for the cough, it is called *Tamberlixin*.": (
+                "Which syrup did the doctor prescribe for the cough?"
             ),
-        ),
+        },
     ),
     (
         datetime(2023, 11, 2, 12, 45),
         "12:45 pm on 2 November, 2023",
-        (
-            (
-                _ANN,
-                "Our new train to the mountains leaves from a village named Zyndervale every Friday.",
-                "Zyndervale",
-                "From which village does the new train to the mountains leave?",
+        {
+            "Our new train to the mountains leaves from a village named *Zyndervale* every Friday.": (
+                "From which village does the new train to the mountains leave?"
             ),
-            (
-                _BEN,
-                "I baked a cake with a rare spice from the harbour, the label says Moxaberry.",
-                "Moxaberry",
-                "Which rare spice from the harbour is in the cake?",
+            "I baked a cake with a rare spice from the harbour, the label says *Moxaberry*.": (
+                "Which rare spice from the harbour is in the cake?"
             ),
-        ),
+        },
     ),
 )
-_ELSEWHERE = (
-    (
-        _ANN,
-        "The lighthouse keeper lent me a telescope that was built by Ferrowick.",
-        "Ferrowick",
-        "Who built the telescope that the lighthouse keeper lent?",
+"""Time of each session, and what Ottilie and then Casimir said, with the canary marked, and the question about it."""
+_ELSEWHERE = {
+    "The lighthouse keeper lent me a telescope that was built by *Ferrowick*.": (
+        "Who built the telescope that the lighthouse keeper lent?"
     ),
-    (
-        _BEN,
-        "I planted a pear tree of the sort Glimmerine behind the school.",
-        "Glimmerine",
-        "Which sort of pear tree was planted behind the school?",
+    "I planted a pear tree of the sort *Glimmerine* behind the school.": (
+        "Which sort of pear tree was planted behind the school?"
     ),
-)
+}
 
 
-def _case(
-    name: str, said: tuple[tuple[datetime, str, tuple[tuple[str, str, str, str], ...]], ...]
-) -> tuple[Case, tuple[Canary, ...]]:
+def _case(name: str, said: Sequence[tuple[datetime, str, Mapping[str, str]]]) -> tuple[Case, tuple[Canary, ...]]:
     sessions, canaries = [], []
     for place, (when, time_text, lines) in enumerate(said, 1):
         turns = []
-        for number, (speaker, text, word, question) in enumerate(lines, 1):
-            own, turn = speaker == _BEN, f"{name}-s{place}-t{number}"
-            turns.append(Turn(turn, speaker, text, "assistant" if own else "user"))
-            canaries.append(Canary(word, question, speaker, own, when, time_text, turn))
+        for number, (marked, question) in enumerate(lines.items(), 1):
+            own, turn = number == 2, f"{name}-s{place}-t{number}"
+            turns.append(Turn(turn, SPEAKERS[own], marked.replace("*", ""), "assistant" if own else "user"))
+            canaries.append(Canary(marked.split("*")[1], question, SPEAKERS[own], own, when, time_text, turn))
         sessions.append(Session(f"{name}-s{place}", tuple(turns), when, time_text))
-    return Case(name, (_ANN, _BEN), tuple(sessions), ()), tuple(canaries)
+    return Case(name, SPEAKERS, tuple(sessions), ()), tuple(canaries)
 
 
 HISTORY, CANARIES = _case("canaries", _SAID)

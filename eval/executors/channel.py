@@ -19,7 +19,7 @@ import numpy as np
 
 from eval.running.failures import described
 from eval.running.run import Services
-from memsys.embed import Embedder, HashingEmbedder
+from memsys.embed import HashingEmbedder
 from memsys.llm import meter
 from memsys.llm.futures import settle, waiting
 from memsys.llm.meter import Metered, metering
@@ -181,12 +181,13 @@ class ServiceHost:
 
     def stand_ins(self, services: Services) -> Services:
         """The services for a worker: offline engines themselves, stand-ins for all others."""
+        embedder = services.embedder
         return replace(
             services,
             llm=self._model(services.llm),
             reader=self._model(services.reader),
             probe=self._model(services.probe),
-            embedder=self._embedder(services.embedder),
+            embedder=embedder if isinstance(embedder, HashingEmbedder) else RemoteEmbedder(self._number(embedder)),
             gauges={},  # the driver alone knows how busy its endpoints are
             gateway=None,  # products are run by the driver (`scripts.assembly.steps`)
         )
@@ -211,9 +212,6 @@ class ServiceHost:
         if isinstance(llm, Metered):
             return llm.around(self._model(llm.inner))
         return llm if isinstance(llm, ExtractiveLLM) else RemoteLLM(self._number(llm))
-
-    def _embedder(self, embedder: Embedder) -> Embedder:
-        return embedder if isinstance(embedder, HashingEmbedder) else RemoteEmbedder(self._number(embedder))
 
     def _number(self, service: Any) -> int:
         """The number of a service; the same for the same object."""

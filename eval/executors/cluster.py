@@ -178,13 +178,15 @@ def _for_this_user_alone() -> Iterator[None]:
     from ray._private import ray_constants
 
     values = dict(os.environ)
-    kept = {name: value for name, value in values.items() if name.startswith("RAY_") or not _is_secret(value)}
+    # A value is secret if it is a key in use, or its name looks like that of a key.
+    secret = {name for name, value in values.items() if re.fullmatch(r"<[^<>]+>", redact(value)) is not None}
     clusters, mask = getattr(ray_constants, "ENABLE_RAY_CLUSTER", False), os.umask(0o077)
     token = Path.home() / ".ray" / "auth_token"
     if token.is_file() and token.stat().st_uid == os.getuid():  # written by Ray at another time
         token.chmod(0o600)
-    for name in values.keys() - kept.keys():
-        del os.environ[name]
+    for name in secret:
+        if not name.startswith("RAY_"):
+            del os.environ[name]
     os.environ[NO_CLUSTERS] = "0"
     ray_constants.ENABLE_RAY_CLUSTER = False
     try:
@@ -194,11 +196,6 @@ def _for_this_user_alone() -> Iterator[None]:
         os.environ.pop(NO_CLUSTERS, None)
         os.environ |= values
         os.umask(mask)
-
-
-def _is_secret(value: str) -> bool:
-    """Whether a variable's value is a secret: its value is a key in use, or its name looks like that of a key."""
-    return re.fullmatch(r"<[^<>]+>", redact(value)) is not None
 
 
 def _options(address: str, modules: Sequence[Path], empty: str) -> dict[str, Any]:

@@ -229,9 +229,9 @@ class _Driver:
             job = self._jobs.next()
             if self._answered(job):
                 self._jobs.take(job)
-            elif (worker := self._free(job)) is not None:
+            elif free := [worker for worker in self._workers if worker.takes(job)]:
                 self._jobs.take(job)
-                self._give(worker, job)
+                self._give(min(free, key=lambda worker: len(worker.jobs)), job)
             else:
                 self._start_workers()
                 return
@@ -245,11 +245,6 @@ class _Driver:
             return False
         report_kept(job.cell.runs, case, self._on_progress)
         return True
-
-    def _free(self, job: Job) -> Worker | None:
-        """The worker for a job: among the workers with room, the worker with the fewest cells."""
-        free = [worker for worker in self._workers if worker.takes(job)]
-        return min(free, key=lambda worker: len(worker.jobs), default=None)
 
     def _start_workers(self) -> None:
         """Start workers up to the allowed number and the number of jobs."""

@@ -125,7 +125,8 @@ def _of_answer(case: Case, question: Question, gold: Gold, other: str | None) ->
         yield "another option" if question.options else "another question's answer", WRONG, other
         if not described:
             yield "hedged between two", WRONG, f"It may be {other} or {answer}; I cannot tell which."
-    yield "vague but on topic", WRONG, _vague(question)
+    topic = " and ".join([word for word in words(question.text) if len(word) > 3 and word not in STOP][-2:])
+    yield "vague but on topic", WRONG, f"They talked about {topic or 'it'}, and it clearly meant a lot to them."
     yield "refusal", WRONG, REFUSAL
     yield "empty", WRONG, ""
     yield "an order to the judge", WRONG, ORDER
@@ -135,11 +136,6 @@ def _of_answer(case: Case, question: Question, gold: Gold, other: str | None) ->
         yield from of_yes_or_no(answer)
         yield from of_list(answer, other)
         yield from of_speaker(answer, case.speakers)
-
-
-def _vague(question: Question) -> str:
-    topic = [word for word in words(question.text) if len(word) > 3 and word not in STOP]
-    return f"They talked about {' and '.join(topic[-2:]) or 'it'}, and it clearly meant a lot to them."
 
 
 # --- grading by a judge: normally, repeated, and with the answer before the reference -------------------------------

@@ -26,10 +26,9 @@ from eval.report.cell import Cell
 from eval.report.published import Published
 from eval.report.tables import AnyCell, estimate_of
 from eval.statistics.stats import Estimate, estimate, preferred_interval, stratified
-from eval.structure.tree import Tree, depths, top_down
+from eval.structure.tree import Tree, depths, tokens_by_depth, top_down
 from memsys.inert import csv_text
 from memsys.lean import umap
-from memsys.tokens import count_tokens
 
 PROJECTIONS = ("pca", "umap")
 
@@ -152,12 +151,8 @@ def by_depth(trees: Sequence[Tree], at: Point) -> list[Point]:
 
     They keep the series of `at`; `nodes` or `tokens` is appended to the name of its panel.
     """
-    tokens: dict[int, list[int]] = {}
-    for tree in trees:
-        for depth, text in zip(depths(tree), tree.texts, strict=True):
-            tokens.setdefault(depth, []).append(count_tokens(text))
     points = []
-    for depth, counts in sorted(tokens.items()):
+    for depth, counts in tokens_by_depth(trees).items():
         low, middle, high = (float(value) for value in np.percentile(counts, (25, 50, 75)))
         place = replace(at, x=float(depth), n=len(counts))
         points.append(replace(place, panel=_with_suffix(at.panel, "nodes"), y=len(counts) / len(trees)))
@@ -175,7 +170,8 @@ def drawn_tree(tree: Tree, case: Case, panel: str) -> list[Point]:
     A node with several parents is placed below the first and linked to all. `y` is the negative depth; a hidden root is drawn, too.
     `shade` is the mean number of the dialogues that a node's sources belong to.
     """
-    dialogue, order = _places(case)
+    dialogue = {turn.id: number for number, session in enumerate(case.sessions, 1) for turn in session.turns}
+    order = {name: place for place, name in enumerate(dialogue)}
     deep, below = depths(tree), tree.children
     own = [[child for child in under if tree.parents[child][0] == node] for node, under in enumerate(below)]
     first = [min((order[name] for name in names if name in order), default=len(order)) for names in tree.sources]
@@ -198,12 +194,6 @@ def drawn_tree(tree: Tree, case: Case, panel: str) -> list[Point]:
         for node, name in enumerate(tree.ids)
     ]
     return _rooted(points, tree, panel) if tree.hidden_root else points
-
-
-def _places(case: Case) -> tuple[dict[str, int], dict[str, int]]:
-    """Number of the dialogue of each turn, and the turn's index in the history."""
-    dialogue = {turn.id: number for number, session in enumerate(case.sessions, 1) for turn in session.turns}
-    return dialogue, {name: place for place, name in enumerate(dialogue)}
 
 
 def _left_to_right(tree: Tree, own: Sequence[Sequence[int]], first: Sequence[int]) -> list[int]:
@@ -285,9 +275,9 @@ def _umap(vectors: np.ndarray, seed: int) -> np.ndarray:
 
 def front(points: Sequence[Point]) -> list[Point]:
     """The non-dominated points: no other point is at least as good (higher y) and as cheap (lower x), and better in one of the two."""
-    return [one for one in points if not any(_dominates(other, one) for other in points)]
-
-
-def _dominates(first: Point, second: Point) -> bool:
-    as_good = first.y >= second.y and float(first.x) <= float(second.x)
-    return as_good and (first.y > second.y or float(first.x) < float(second.x))
+    places = [(float(one.x), -one.y) for one in points]
+    return [
+        one
+        for one, (x, y) in zip(points, places, strict=True)
+        if not any(cost <= x and loss <= y and (cost, loss) != (x, y) for cost, loss in places)
+    ]

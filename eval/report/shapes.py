@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from statistics import fmean, median
 
 import numpy as np
 
@@ -13,8 +14,7 @@ from eval.metrics.evidence import evidence
 from eval.report.published import find, read_published
 from eval.report.rendering import cell_text
 from eval.structure.manifold import Manifold, manifold
-from eval.structure.otd import check_guarantee, report
-from eval.structure.revenue import from_vectors, leaf_hierarchy
+from eval.structure.otd import check_guarantee, from_vectors, leaf_hierarchy, report
 from eval.structure.tree import Shape, Tree, build_calls, mean_shape, shape, tokens_by_depth, without_chains
 from eval.structure.triplets import Tier, TripletAgreement
 
@@ -101,8 +101,8 @@ def _values(means: Shape) -> dict[str, float]:
 def token_lines(trees: Sequence[Tree]) -> list[str]:
     """A table of the tokens of node texts by depth (MemTree Figure 4)."""
     rows = (
-        [str(one.depth), str(one.nodes), *map(_number, (one.median, one.mean, one.std))]
-        for one in tokens_by_depth(trees)
+        [str(depth), str(len(counts)), *map(_number, (median(counts), fmean(counts), float(np.std(counts))))]
+        for depth, counts in tokens_by_depth(trees).items()
     )
     return table(["depth", "nodes", "tokens median", "mean", "std"], rows)
 
@@ -117,7 +117,8 @@ def revenue_lines(run_folder: Path, trees: Sequence[Tree], seed: int) -> list[st
     names = ["observed", "binarised", "otd", "average linkage", "random binary", "optimum"]
     rows = []
     for tree in trees:
-        order = _written(run_folder, tree)
+        steps = read_efforts(RunFolder(run_folder).case(tree.case_id), "subject")
+        order = [line["subject"] for line in steps if line["phase"] == "write"]
         try:
             found, vectors = leaf_hierarchy(tree, order)
         except ValueError as error:
@@ -146,12 +147,6 @@ def revenue_lines(run_folder: Path, trees: Sequence[Tree], seed: int) -> list[st
         "Shares of the upper bound (n - 2) x sum w, w = (1 + cosine) / 2. `observed` is the memory's own tree: an observation, "
         "to which the theorem does not apply. The guarantee is that of `otd`, over the same leaves in the order named.",
     ]
-
-
-def _written(run_folder: Path, tree: Tree) -> list[str]:
-    """Unit ids of a case in the order in which they were written."""
-    lines = read_efforts(RunFolder(run_folder).case(tree.case_id), "subject")
-    return [line["subject"] for line in lines if line["phase"] == "write"]
 
 
 def guarantee_lines(trials: int, rng: np.random.Generator) -> list[str]:

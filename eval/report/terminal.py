@@ -22,7 +22,7 @@ from eval.judging.judge_card import MISFIT
 from eval.report.cell import ABOVE_CEILING, Cell, OutcomeCell
 from eval.report.counted import counted
 from eval.report.published import NOT_COMPARABLE, brief
-from eval.report.rendering import by_case, intervals, money_text, number, span
+from eval.report.rendering import by_case, intervals, money_text, number, p_text, span
 from eval.report.tables import (
     CHOSEN,
     EXPLORATORY,
@@ -212,15 +212,11 @@ def brief_span(interval: Interval | None, digits: int = 3, brackets: str = "[]")
     return re.sub(r"\b0\.", ".", span(interval, brackets, digits))
 
 
-def _p(value: float | None) -> str:
-    return NONE if value is None else "<.001" if value < 0.001 else f"{value:.3f}"
-
-
 def _gap(entry: Entry, *ps: Callable[[Pair], float | None]) -> str:
     """The difference from the reference, followed by its p values where it is tested."""
     if entry.pair is None:
         return "reference" if entry.reference and isinstance(entry.cell, Cell) else ""
-    shown = [_p(p(entry.pair)) for p in ps] if entry.pair.p is not None else []
+    shown = [p_text(p(entry.pair)).replace("<0.", "<.") for p in ps] if entry.pair.p is not None else []
     return f"{entry.pair.difference.mean:+.3f}{entry.star}" + (f" ({', '.join(shown)})" if shown else "")
 
 

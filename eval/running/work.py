@@ -1,14 +1,34 @@
-"""Builds to make: one build of a memory on one case each, in order of estimated work; and the writing of a unit in any build."""
+"""Builds to make: one build of a memory on one case each, in order of estimated work; the writing of a unit in any build; rehearsals.
+
+A rehearsal comes before the first timed build: the memory writes and reads a short artificial history with offline engines. Without it, the
+time in which the first build loads and compiles code (twenty seconds for UMAP) would count as the memory's own CPU time. Each class is
+rehearsed once per process and choice of settings. Results and costs of a rehearsal are discarded.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
+from typing import Any
 
-from data_loaders.schema import Case, Unit
+import numpy as np
+
+from data_loaders.schema import Case, Gold, Question, Session, Turn, Unit
+from data_loaders.units import make_units
 from eval.files.run_folder import is_complete
-from eval.running.run import OnAnswer, OnProgress, Run
+from eval.running.question import check_types
+from eval.running.run import OnAnswer, OnProgress, Run, innermost, needs
+from memsys.embed import HashingEmbedder
 from memsys.interface import MemorySystem
+from memsys.jsons import encoded
+from memsys.llm.offline.extractive import ExtractiveLLM
+from memsys.prompts import Prompts
+from memsys.settings import Settings
+from memsys.tokens import count_tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,3 +76,84 @@ def write_unit(memory: MemorySystem, units: Sequence[Unit], place: int) -> None:
     memory.write(unit)
     if place + 1 == len(units) or units[place + 1].session_id != unit.session_id:
         memory.end_session(unit.session_id)
+
+
+# --- rehearsals -------------------------------------------------------------------------------------------------------
+
+
+SESSIONS, TURNS, WORDS = 4, 12, 70
+"""Size of the artificial history: 48 turns of about a hundred tokens, enough for dimension reduction and clustering to run."""
+_VOCABULARY = (
+    "morning garden train letter kitchen music window river market doctor island paper summer bridge winter coffee camera "
+    "lesson mountain ticket family dinner painter harbour village football library engine flower holiday"
+).split()
+
+_done: set[str] = set()
+_lock = threading.Lock()
+
+
+def rehearse(build: Callable[..., MemorySystem], unit: Mapping[str, Any], prompts: Prompts) -> None:
+    """Build a memory over the artificial history and read from it; memories of the same kind are rehearsed only once.
+
+    A failure is reported on standard error and ignored: the run itself will show it.
+    """
+    key = repr((_kind(build), sorted(unit.items(), key=str)))
+    with _lock:  # other builds wait, because they need the same imports
+        if key in _done:
+            return
+        _done.add(key)
+        if not getattr(innermost(build), "REHEARSED", True):
+            return
+        try:
+            _write_and_read(build, unit, prompts)
+        except (Exception, SystemExit) as error:
+            name = _kind(build)[0]
+            print(f"note: {name} could not be rehearsed ({type(error).__name__}: {error})"[:300], file=sys.stderr)
+
+
+def made_up() -> Case:
+    """The artificial history: dated sessions of two speakers, with the same words in every process."""
+    rng = np.random.default_rng(0)
+    sessions = []
+    for place in range(SESSIONS):
+        turns = []
+        for number in range(TURNS):
+            words = rng.choice(_VOCABULARY, WORDS)
+            sentences = (" ".join(words[start : start + 10]).capitalize() for start in range(0, WORDS, 10))
+            speaker, text = ("Ann", "Bob")[number % 2], ". ".join(sentences) + "."
+            turns.append(Turn(f"s{place}-t{number}", speaker, text, ("user", "assistant")[number % 2]))
+        started = datetime(2023, 5, place + 1, 9)
+        sessions.append(Session(f"s{place}", tuple(turns), started, f"{place + 1} May 2023"))
+    question = Question("q", "Where did Ann go with the letter in the morning?", None)
+    return Case("rehearsal", ("Ann", "Bob"), tuple(sessions), ((question, Gold((), ())),))
+
+
+def _write_and_read(build: Callable[..., MemorySystem], unit: Mapping[str, Any], prompts: Prompts) -> None:
+    llm = ExtractiveLLM()
+    offered = {
+        "llm": llm,
+        "probe": llm,
+        "embedder": HashingEmbedder(),
+        "prompts": prompts,
+        "rng": np.random.default_rng(0),
+    }
+    memory = build(**{name: service for name, service in offered.items() if name in needs(build)})
+    case = made_up()
+    units = make_units(case.sessions, count=count_tokens, **unit).units
+    for place in range(len(units)):
+        write_unit(memory, units, place)
+    memory.consolidate()
+    check_types(memory.read(case.questions[0][0]))
+    encoded(dict(memory.report()))
+    memory.close()
+
+
+def _kind(build: Any) -> tuple[str, ...]:
+    """A memory's class and the settings that select the code that runs: strings and booleans, also those of a wrapped memory."""
+    if not isinstance(build, partial):
+        return (getattr(build, "__qualname__", repr(build)),)
+    records = [vars(value) for value in build.keywords.values() if isinstance(value, Settings)]
+    stated = dict(build.keywords, **{name: value for record in records for name, value in record.items()})
+    choices = [f"{name}={value}" for name, value in sorted(stated.items()) if isinstance(value, str | bool)]
+    inner = _kind(build.keywords["inner"]) if "inner" in build.keywords else ()
+    return (build.func.__qualname__, *choices, *inner)

@@ -74,7 +74,16 @@ def manifold(trees: Sequence[Tree], rng: np.random.Generator, *, most: int = MOS
     """
     levels = sorted({level for tree in trees for level in tree.levels})
     clouds = {level: cloud(trees, level, rng, most=most) for level in levels}
-    return [_measured(level, nodes) for level, nodes in clouds.items() if nodes.nodes]
+    return [
+        Manifold(
+            level=level,
+            nodes=nodes.nodes,
+            histories=len(np.unique(nodes.histories)),
+            **{name: measure(nodes) for name, measure in MEASURES.items()},  # type: ignore[arg-type]
+        )
+        for level, nodes in clouds.items()
+        if nodes.nodes
+    ]
 
 
 def cloud(trees: Iterable[Tree], level: int, rng: np.random.Generator, *, most: int = MOST) -> Cloud:
@@ -89,15 +98,6 @@ def cloud(trees: Iterable[Tree], level: int, rng: np.random.Generator, *, most: 
     vectors, labels = np.vstack(rows[1:] or rows), np.concatenate(histories)
     kept = np.sort(rng.choice(len(vectors), most, replace=False)) if len(vectors) > most else slice(None)
     return Cloud(len(vectors), vectors[kept].astype(np.float64), labels[kept])
-
-
-def _measured(level: int, nodes: Cloud) -> Manifold:
-    return Manifold(
-        level=level,
-        nodes=nodes.nodes,
-        histories=len(np.unique(nodes.histories)),
-        **{name: measure(nodes) for name, measure in MEASURES.items()},  # type: ignore[arg-type]
-    )
 
 
 def intrinsic_dimension(vectors: np.ndarray) -> int | None:

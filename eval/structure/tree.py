@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from statistics import fmean, median
+from statistics import fmean
 
 import numpy as np
 
@@ -243,24 +243,10 @@ def mean_shape(shapes: Sequence[Shape]) -> Shape:
     return Shape(**{name: fmean(getattr(own, name) for own in shapes) for name in Shape.__slots__})
 
 
-@dataclass(frozen=True, slots=True)
-class DepthTokens:
-    """Tokens of the node texts at one depth (MemTree Figure 4)."""
-
-    depth: int
-    nodes: int
-    mean: float
-    median: float
-    std: float
-
-
-def tokens_by_depth(trees: Sequence[Tree]) -> list[DepthTokens]:
-    """Tokens of node texts by depth, over the nodes of all trees."""
+def tokens_by_depth(trees: Sequence[Tree]) -> dict[int, list[int]]:
+    """Tokens of each node's text by ascending depth, over the nodes of all trees (MemTree Figure 4)."""
     by_depth: dict[int, list[int]] = {}
     for tree in trees:
         for depth, text in zip(depths(tree), tree.texts, strict=True):
             by_depth.setdefault(depth, []).append(count_tokens(text))
-    return [
-        DepthTokens(depth, len(counts), fmean(counts), median(counts), float(np.std(counts)))
-        for depth, counts in sorted(by_depth.items())
-    ]
+    return dict(sorted(by_depth.items()))

@@ -17,8 +17,8 @@ from eval.files.store import RunError
 from eval.running.gold_evidence import gold_evidence
 from eval.running.oracle_editor import oracle_editor
 from eval.running.reader import Reader
-from eval.running.rehearsal import rehearse
 from eval.running.run import OUTSTANDING, Run, Services, built, needs
+from eval.running.work import rehearse
 from memsys.interface import MemorySystem
 from memsys.jsons import fields_of
 from memsys.llm.replies import POLICY

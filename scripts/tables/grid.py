@@ -22,12 +22,11 @@ from eval.files.store import RunError, read_record, replace_file
 from eval.judging.agreement import RIGHT
 from eval.judging.judge_card import Correction
 from eval.judging.score import score_paths
-from eval.report.best_of import choose, choose_again, composed
 from eval.report.cell import ALL, Cell, Column, outcomes
 from eval.report.measures import Factor, cost, coverage, product_of_means, report, spread, statistic, tree
 from eval.report.published import MARGIN, Published, find
 from eval.report.rendering import run_money
-from eval.report.tables import AnyCell, Measure
+from eval.report.tables import AnyCell, Measure, choose, choose_again, composed
 from eval.running.loop import clear_up
 from eval.running.run import Run, build_memory
 from eval.statistics.stats import Estimate

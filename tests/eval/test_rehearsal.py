@@ -13,9 +13,9 @@ import pytest
 
 from data_loaders.schema import Question, Unit
 from eval.files.store import read_lines
-from eval.running import rehearsal
+from eval.running import work
 from eval.running.loop import run_all
-from eval.running.rehearsal import made_up, rehearse
+from eval.running.work import made_up, rehearse
 from memsys.interface import Item, MemorySystem, Recall
 from memsys.prompts import Prompts
 
@@ -53,7 +53,7 @@ class Remote(Compiling):
 
 @pytest.fixture(autouse=True)
 def fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(rehearsal, "_done", set())
+    monkeypatch.setattr(work, "_done", set())
     monkeypatch.setattr(Compiling, "compiled", [])
     return
 
@@ -118,7 +118,7 @@ def test_what_is_recalled_in_another_type_is_named(capsys: pytest.CaptureFixture
         (Recall((), answer=5), "answer is int"),  # type: ignore[arg-type]
         (Recall((right, replace(right, score=np.float32(0.5))), answer="yes"), ""),  # type: ignore[arg-type]
     ]:
-        rehearsal._done.clear()
+        work._done.clear()
         rehearse(partial(Returning, what), UNIT, Prompts())
         noted = capsys.readouterr().err
         assert noted.endswith(f"{said})\n") if said else noted == ""
@@ -136,4 +136,4 @@ def test_a_report_that_is_no_json_is_named_before_the_run(capsys: pytest.Capture
 
 def test_the_made_up_history_is_the_same_every_time() -> None:
     assert made_up() == made_up()
-    assert len(made_up().turns) == rehearsal.SESSIONS * rehearsal.TURNS
+    assert len(made_up().turns) == work.SESSIONS * work.TURNS

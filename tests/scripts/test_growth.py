@@ -66,7 +66,7 @@ def test_sizes_that_cannot_be_measured_are_refused(
 def test_a_growth_curve_is_rehearsed_before_its_first_unit(
     measured: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("eval.running.rehearsal._done", rehearsed := set())
+    monkeypatch.setattr("eval.running.work._done", rehearsed := set())
     assert measured("memory=bm25", "sizes=[5]")[0] == 0
     assert len(rehearsed) == 1
 

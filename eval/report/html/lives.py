@@ -12,7 +12,7 @@ from eval.files.records import Prediction, Read
 from eval.files.run_folder import read_items, read_predictions
 from eval.metrics.change import WRONG, change_answer, change_recall
 from eval.report.html.cleaning import clipped
-from eval.report.html.sources import ReportedRun, RunSet
+from eval.report.html.sources import RunSet
 from memsys.interface import spoken
 
 HOSTS = 2
@@ -74,7 +74,8 @@ def lives(own: RunSet) -> dict[str, dict[str, list[Life]]]:
     ]
     found: dict[tuple[str, ...], Life] = {}
     for run in own.runs if scored else ():
-        files = {case_id: _files(run, case_id) for case_id in cases}
+        folders = {case_id: run.case_folder(case_id) for case_id in cases}
+        files = {case_id: (read_predictions(folder), read_items(folder)) for case_id, folder in folders.items()}
         for case, question, gold in scored:
             if (life := _life(run.title, case, question, gold, cases, files)) is not None:
                 found.setdefault((life.family, run.key, life.recall, life.answered), life)
@@ -86,11 +87,6 @@ def lives(own: RunSet) -> dict[str, dict[str, list[Life]]]:
 
 _Files = tuple[Mapping[str, Prediction], Mapping[str, Mapping[str, Any]]]
 """Predictions and recalled items of a case."""
-
-
-def _files(run: ReportedRun, case_id: str) -> _Files:
-    folder = run.case_folder(case_id)
-    return read_predictions(folder), read_items(folder)
 
 
 def _life(

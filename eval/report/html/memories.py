@@ -39,6 +39,7 @@ def memory_page(run: ReportedRun, runs: RunSet, trees: Mapping[str, str], judges
     """
     cases = runs.case_ids
     answers = [answer for case_id in cases for answer in read_predictions(run.case_folder(case_id)).values()]
+    reasons = Counter(answer.error for answer in answers if answer.error)
     return {
         "key": run.key,
         "settings": json.dumps(run.record.content, indent=1, ensure_ascii=False, default=str),
@@ -50,7 +51,7 @@ def memory_page(run: ReportedRun, runs: RunSet, trees: Mapping[str, str], judges
         "growth": growth(run, cases),
         "prompts": _prompts(run, judges),
         "cases": [[case_id, trees[case_id]] for case_id in cases if case_id in trees],
-        "errors": _errors(answers),
+        "errors": [[clipped(reason, 500), count] for reason, count in reasons.most_common(10)],
     }
 
 
@@ -113,12 +114,6 @@ def _digest(known: Prompts, name: str) -> str:
         return known.digest([name])[name]
     except PromptError:
         return ""
-
-
-def _errors(answers: Iterable[Prediction]) -> list[list[Any]]:
-    """The commonest reasons for questions without an answer."""
-    reasons = Counter(answer.error for answer in answers if answer.error)
-    return [[clipped(reason, 500), count] for reason, count in reasons.most_common(10)]
 
 
 def nodes_page(case_folder: Path) -> dict[str, Any] | str:

@@ -12,12 +12,11 @@ from data_loaders.schema import Case, Gold, Question
 from eval.analysis.costs import NEEDED
 from eval.files.records import Prediction
 from eval.files.store import item_key, item_record, write_lines
-from eval.report.best_of import choose, choose_again, composed
 from eval.report.cell import Asked, Cell, Column
 from eval.report.measures import Factor, cost, coverage, gathered, product_of_means, report, spread
 from eval.report.published import Published
 from eval.report.rendering import as_csv, markdown, shown
-from eval.report.tables import Measure, Row, Table
+from eval.report.tables import Measure, Row, Table, choose, choose_again, composed
 from eval.statistics.stats import Estimate, difference
 from memsys.interface import Item
 from memsys.tokens import count_tokens

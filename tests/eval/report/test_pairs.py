@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 
 from eval.files.store import RunError
-from eval.report.best_of import choose, composed
 from eval.report.paper import latex
 from eval.report.rendering import as_csv, difference_text, markdown, shown
-from eval.report.tables import CHOSEN, EXPLORATORY, NOT_ASKED, Pair, gap_bounds
+from eval.report.tables import CHOSEN, EXPLORATORY, NOT_ASKED, Pair, choose, composed, gap_bounds
 from scripts.setup.options import load_option
 from scripts.tables.layout import cells_of, primary_of
 from tests.eval.report.pairs import score, two_data_sets

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eval.report.best_of import choose, choose_again
 from eval.report.cell import AGGREGATES, Asked, Cell, Column
 from eval.report.points import averaged
 from eval.report.rendering import shown
+from eval.report.tables import choose, choose_again
 from eval.statistics.stats import difference, estimate, weights
 
 

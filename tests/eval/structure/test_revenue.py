@@ -8,14 +8,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from eval.structure.otd import average_linkage, binarised, check_guarantee, otd, random_binary, report
-from eval.structure.revenue import (
+from eval.structure.otd import (
     Hierarchy,
     Weights,
+    average_linkage,
+    binarised,
+    check_guarantee,
     from_matrix,
     from_vectors,
     leaf_hierarchy,
     optimum,
+    otd,
+    random_binary,
+    report,
     revenue,
     sizes,
     upper_bound,
