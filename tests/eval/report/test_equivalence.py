@@ -21,12 +21,12 @@ from eval.report.published import (
     brief,
     measured_runs,
     open_gaps,
+    settle,
     verdict,
 )
 from eval.report.rendering import shown
 from eval.report.tables import Row, Table, verdict_lines
 from eval.statistics.stats import Interval
-from memsys.llm.futures import settle
 from tests.rigs.coverage.verdicts import rows
 
 ONE = Runs(1, FLIPS / 2 / 1540, inf, measured=False)
