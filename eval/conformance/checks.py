@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from data_loaders.schema import Case, Unit
 from data_loaders.units import make_units
-from eval.conformance.canaries import CANARIES, HISTORY, OTHER, OTHERS, SUBJECT, Canary, asked, shows_date
+from eval.conformance.canaries import CANARIES, HISTORY, LAST, LATER, OTHER, OTHERS, SUBJECT, Canary, asked, shows_date
 from eval.running.failures import described, raise_if_stopped, stops
 from eval.running.work import write_unit
 from memsys.interface import MemorySystem, Recall
@@ -22,9 +22,11 @@ FAULTS = {
     "index late": "what was written is found only some time after the memory says that it is ready",
     "own text not stored": "what the assistant said is not found",
     "failures reported as success": "a write raised no error, and what it wrote is not found",
+    "forgets": "what was found is no longer found after more was written",
     "dates dropped": "recalled text does not say when it was said",
     "speaker lost": "recalled text does not say who said it",
     "order lost": "turns are recalled in another order than they were spoken",
+    "ids repeated": "hits have the id of another hit, and only the first of them is recalled",
     "k ignored": "a search returns more items than asked for",
     "search changes state": "the same question recalls something else the second time",
     "tenants leak": "one case recalls what another was told",
@@ -70,6 +72,7 @@ def examine(make: Make, unit: Mapping[str, object], patience: float = 10.0) -> C
         memories.append(first := make(HISTORY))
         _feed(first, HISTORY, unit)
         _look_into(first, verdict, patience)
+        _look_for_forgetting(first, unit, verdict)
         memories.append(second := make(OTHER))
         _look_for_leaks(first, second, unit, verdict)
         _look_for_subject(first, verdict)
@@ -106,6 +109,8 @@ def _look_into(memory: MemorySystem, verdict: ConformanceResult, patience: float
         recalls = _ask(memory, CANARIES)
     if ledger.notes["service.blank"] or any(not text.strip() for text in _texts(recalls.values())):
         verdict.faults["empties"] = "items without text are recalled"
+    if repeated := ledger.notes["service.repeated"]:
+        verdict.faults["ids repeated"] = f"{repeated} hits are left out"
     if not memory.REHEARSED:
         recalls = _later(memory, recalls, patience, verdict)
     else:
@@ -182,16 +187,12 @@ def _look_at_order(texts: Sequence[str], verdict: ConformanceResult) -> None:
 def _look_for_changes(memory: MemorySystem, recalls: Mapping[str, Recall], verdict: ConformanceResult) -> None:
     again = _ask(memory, CANARIES[::-1])
     changed = [word for word, recall in recalls.items() if _ids(recall) != _ids(again[word])]
-    repeated = [word for word, recall in again.items() if any(asked_in(recall, canary) for canary in CANARIES)]
+    shown = {word: " ".join(item.text for item in recall.items) for word, recall in again.items()}
+    repeated = [word for word, text in shown.items() if any(canary.question in text for canary in CANARIES)]
     if changed:
         verdict.faults["search changes state"] = f"recalled otherwise the second time: about {', '.join(changed)}"
     elif repeated:
         verdict.faults["search changes state"] = f"a question itself is recalled: about {', '.join(repeated)}"
-
-
-def asked_in(recall: Recall, canary: Canary) -> bool:
-    """Whether an item of a recall holds the question about a canary."""
-    return any(canary.question in item.text for item in recall.items)
 
 
 def _look_at_k(memory: MemorySystem, verdict: ConformanceResult) -> None:
@@ -203,6 +204,22 @@ def _look_at_k(memory: MemorySystem, verdict: ConformanceResult) -> None:
         most = max(len(few.read(asked(canary)).items) for canary in CANARIES)
     if most > FEW or any(note.endswith(".more_than_k") for note in ledger.notes):
         verdict.faults["k ignored"] = f"asked for {FEW} items, more came" + (f": {most}" if most > FEW else "")
+
+
+def _look_for_forgetting(memory: MemorySystem, unit: Mapping[str, object], verdict: ConformanceResult) -> None:
+    """Write more: what was found before is still found, and so is what was written last."""
+    if memory.REHEARSED:
+        verdict.unchecked["forgets"] = "it lives in this process, and what it keeps is part of its method"
+        return
+    before = set(_found(memory, CANARIES))
+    if len(before) < len(CANARIES) or "index late" in verdict.faults:
+        verdict.unchecked["forgets"] = "not all was found before more was written"
+        return
+    _feed(memory, LATER, unit)
+    if gone := sorted(before - set(_found(memory, CANARIES))):
+        verdict.faults["forgets"] = f"no longer found: {', '.join(gone)}"
+    if not _found(memory, LAST):
+        verdict.faults["failures reported as success"] = f"never found: {_words(LAST)}"
 
 
 # --- two cases --------------------------------------------------------------------------------------------------------
