@@ -370,19 +370,19 @@ class ServiceMemory(MemorySystem):
         for rank, hit in enumerate(hits):
             if len(known) == self.settings.k:
                 return
-            text = self._first(hit, "text") if self._results["text"] else hit
-            name = f"hit-{rank}" if (given := self._first(hit, "id")) in (None, "") else str(given)
+            text = _first(hit, self._results["text"]) if self._results["text"] else hit
+            name = f"hit-{rank}" if (given := _first(hit, self._results["id"])) in (None, "") else str(given)
             if text is None or not str(text).strip():
                 self._count("blank", reported=False)
             elif name in known:
                 self._count("repeated", reported=False)
             else:
                 known.add(name)
-                shown = dated(str(text), str(self._first(hit, "time") or ""))
+                shown = dated(str(text), str(_first(hit, self._results["time"]) or ""))
                 yield Item(name, shown, self._score(rank, hit), self._evidence(hit, shown))
 
     def _hits(self, reply: Any) -> list[Any]:
-        """The entries of a search's reply; null is none, as some services write an empty list.
+        """The entries of a search's reply; null is none, as some services write an empty list, and a reply that is itself a hit is one.
 
         Raises:
             ServiceError: there is no list where one was expected.
@@ -391,16 +391,16 @@ class ServiceMemory(MemorySystem):
         for value in reached(reply, path):
             if isinstance(value, list):
                 return value
-            if value is None or isinstance(value, str):
+            if (
+                value is None
+                or isinstance(value, str)
+                or (not path and _first(value, self._results["text"]) is not None)
+            ):
                 return [value] if value else []
         raise ServiceError(f"search: no list of items at {path!r}; the reply is {_excerpt(reply)}")
 
-    def _first(self, hit: Any, field: str) -> Any:
-        path = self._results[field]
-        return next((value for value in reached(hit, path) if value is not None), None) if path else None
-
     def _score(self, rank: int, hit: Any) -> float:
-        score, distance = self._first(hit, "score"), self._first(hit, "distance")
+        score, distance = _first(hit, self._results["score"]), _first(hit, self._results["distance"])
         ranked = score if _is_number(score) else -distance if _is_number(distance) else -rank
         return round(float(ranked), 6)
 
@@ -461,6 +461,11 @@ def _times(given: Unit | Question) -> dict[str, Any]:
         "time_text": given.time_text or None,
         "timestamp": None if moment is None else int(moment.timestamp()),
     }
+
+
+def _first(hit: Any, path: str) -> Any:
+    """The first value at a path that is not null; None for an empty path."""
+    return next((value for value in reached(hit, path) if value is not None), None) if path else None
 
 
 def _is_number(value: Any) -> bool:
