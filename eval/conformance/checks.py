@@ -1,17 +1,14 @@
-"""The conformance checks: write, read, write to another case, read again and delete; and the names of the faults.
-
-The canaries are a small history of invented words, each said once, by one person, on one day, and the questions about them.
-"""
+"""The conformance checks: write, read, write to another case, read again and delete; and the names of the faults."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
 
-from data_loaders.schema import Case, Question, Session, Turn, Unit
+from data_loaders.schema import Case, Unit
 from data_loaders.units import make_units
+from eval.conformance.canaries import CANARIES, HISTORY, LAST, LATER, OTHER, OTHERS, SUBJECT, Canary, asked, shows_date
 from eval.running.failures import described, raise_if_stopped, stops
 from eval.running.work import write_unit
 from memsys.interface import MemorySystem, Recall
@@ -19,117 +16,17 @@ from memsys.llm.meter import metering
 from memsys.settings import tuned
 from memsys.tokens import count_tokens
 
-
-@dataclass(frozen=True, slots=True)
-class Canary:
-    """A word that occurs in one turn of the history and nowhere else."""
-
-    word: str
-    question: str
-    """The question; it does not hold the word."""
-    speaker: str
-    own: bool
-    """Whether the assistant said it."""
-    time: datetime
-    time_text: str
-    turn: str
-
-
-SPEAKERS = ("Ottilie", "Casimir")
-_SAID = (
-    (
-        datetime(2023, 3, 4, 9, 30),
-        "9:30 am on 4 March, 2023",
-        {
-            "My sister keeps bees in Porto, and she named the best hive *Quillonar*.": (
-                "What is the name of the best hive that the sister keeps in Porto?"
-            ),
-            "I painted the boat shed last week in a colour that is sold as *Verdazzo*.": (
-                "In which colour was the boat shed painted?"
-            ),
-        },
-    ),
-    (
-        datetime(2023, 6, 19, 18, 5),
-        "6:05 pm on 19 June, 2023",
-        {
-            "I sold my old violin to a collector called *Harrowgant* at the street market.": (
-                "To which collector was the old violin sold at the street market?"
-            ),
-            "My doctor prescribed a syrup for the cough, it is called *Tamberlixin*.": (
-                "Which syrup did the doctor prescribe for the cough?"
-            ),
-        },
-    ),
-    (
-        datetime(2023, 11, 2, 12, 45),
-        "12:45 pm on 2 November, 2023",
-        {
-            "Our new train to the mountains leaves from a village named *Zyndervale* every Friday.": (
-                "From which village does the new train to the mountains leave?"
-            ),
-            "I baked a cake with a rare spice from the harbour, the label says *Moxaberry*.": (
-                "Which rare spice from the harbour is in the cake?"
-            ),
-        },
-    ),
-)
-"""Time of each session, and what Ottilie and then Casimir said, with the canary marked, and the question about it."""
-_ELSEWHERE = {
-    "The lighthouse keeper lent me a telescope that was built by *Ferrowick*.": (
-        "Who built the telescope that the lighthouse keeper lent?"
-    ),
-    "I planted a pear tree of the sort *Glimmerine* behind the school.": (
-        "Which sort of pear tree was planted behind the school?"
-    ),
-}
-
-
-def _case(name: str, said: Sequence[tuple[datetime, str, Mapping[str, str]]]) -> tuple[Case, tuple[Canary, ...]]:
-    sessions, canaries = [], []
-    for place, (when, time_text, lines) in enumerate(said, 1):
-        turns = []
-        for number, (marked, question) in enumerate(lines.items(), 1):
-            own, turn = number == 2, f"{name}-s{place}-t{number}"
-            turns.append(Turn(turn, SPEAKERS[own], marked.replace("*", ""), "assistant" if own else "user"))
-            canaries.append(Canary(marked.split("*")[1], question, SPEAKERS[own], own, when, time_text, turn))
-        sessions.append(Session(f"{name}-s{place}", tuple(turns), when, time_text))
-    return Case(name, SPEAKERS, tuple(sessions), ()), tuple(canaries)
-
-
-HISTORY, CANARIES = _case("canaries", _SAID)
-"""Three sessions of two turns."""
-SUBJECT = "the best hive of my sister in Porto"
-"""The subject of the first canary, for memories that delete by subject."""
-OTHER, OTHERS = _case("others", ((datetime(2022, 1, 15, 8), "8:00 am on 15 January, 2022", _ELSEWHERE),))
-"""Another case; its memory must not know the first case."""
-
-
-def asked(canary: Canary) -> Question:
-    """The question about a canary, with a time after the whole history."""
-    when = datetime(2023, 12, 1, 10)
-    return Question(f"about-{canary.turn}", canary.question, time=when, time_text="10:00 am on 1 December, 2023")
-
-
-def shows_date(text: str, canary: Canary) -> bool:
-    """Whether a text has the date of the canary's turn, in one of the usual spellings."""
-    day, month, year = canary.time.day, canary.time.strftime("%B"), canary.time.year
-    spelled = (f"{day} {month}", f"{month} {day}", f"{month[:3]} {day}", f"{day} {month[:3]}")
-    numbers = (canary.time.strftime("%Y-%m-%d"), canary.time.strftime("%Y/%m/%d"), canary.time.strftime("%d/%m/%Y"))
-    return any(date in text for date in numbers) or (str(year) in text and any(date in text for date in spelled))
-
-
-# --- the checks ---------------------------------------------------------------------------------------------------------
-
 FAULTS = {
     "a step failed": "a write, a search or a deletion raised an error",
     "empties": "nothing, or text that is blank, is recalled",
     "index late": "what was written is found only some time after the memory says that it is ready",
     "own text not stored": "what the assistant said is not found",
     "failures reported as success": "a write raised no error, and what it wrote is not found",
+    "forgets": "what was found is no longer found after more was written",
     "dates dropped": "recalled text does not say when it was said",
     "speaker lost": "recalled text does not say who said it",
     "order lost": "turns are recalled in another order than they were spoken",
+    "ids repeated": "hits have the id of another hit, and only the first of them is recalled",
     "k ignored": "a search returns more items than asked for",
     "search changes state": "the same question recalls something else the second time",
     "tenants leak": "one case recalls what another was told",
@@ -175,6 +72,7 @@ def examine(make: Make, unit: Mapping[str, object], patience: float = 10.0) -> C
         memories.append(first := make(HISTORY))
         _feed(first, HISTORY, unit)
         _look_into(first, verdict, patience)
+        _look_for_forgetting(first, unit, verdict)
         memories.append(second := make(OTHER))
         _look_for_leaks(first, second, unit, verdict)
         _look_for_subject(first, verdict)
@@ -211,6 +109,8 @@ def _look_into(memory: MemorySystem, verdict: ConformanceResult, patience: float
         recalls = _ask(memory, CANARIES)
     if ledger.notes["service.blank"] or any(not text.strip() for text in _texts(recalls.values())):
         verdict.faults["empties"] = "items without text are recalled"
+    if repeated := ledger.notes["service.repeated"]:
+        verdict.faults["ids repeated"] = f"{repeated} hits are left out"
     if not memory.REHEARSED:
         recalls = _later(memory, recalls, patience, verdict)
     else:
@@ -287,16 +187,12 @@ def _look_at_order(texts: Sequence[str], verdict: ConformanceResult) -> None:
 def _look_for_changes(memory: MemorySystem, recalls: Mapping[str, Recall], verdict: ConformanceResult) -> None:
     again = _ask(memory, CANARIES[::-1])
     changed = [word for word, recall in recalls.items() if _ids(recall) != _ids(again[word])]
-    repeated = [word for word, recall in again.items() if any(asked_in(recall, canary) for canary in CANARIES)]
+    shown = {word: " ".join(item.text for item in recall.items) for word, recall in again.items()}
+    repeated = [word for word, text in shown.items() if any(canary.question in text for canary in CANARIES)]
     if changed:
         verdict.faults["search changes state"] = f"recalled otherwise the second time: about {', '.join(changed)}"
     elif repeated:
         verdict.faults["search changes state"] = f"a question itself is recalled: about {', '.join(repeated)}"
-
-
-def asked_in(recall: Recall, canary: Canary) -> bool:
-    """Whether an item of a recall holds the question about a canary."""
-    return any(canary.question in item.text for item in recall.items)
 
 
 def _look_at_k(memory: MemorySystem, verdict: ConformanceResult) -> None:
@@ -308,6 +204,22 @@ def _look_at_k(memory: MemorySystem, verdict: ConformanceResult) -> None:
         most = max(len(few.read(asked(canary)).items) for canary in CANARIES)
     if most > FEW or any(note.endswith(".more_than_k") for note in ledger.notes):
         verdict.faults["k ignored"] = f"asked for {FEW} items, more came" + (f": {most}" if most > FEW else "")
+
+
+def _look_for_forgetting(memory: MemorySystem, unit: Mapping[str, object], verdict: ConformanceResult) -> None:
+    """Write more: what was found before is still found, and so is what was written last."""
+    if memory.REHEARSED:
+        verdict.unchecked["forgets"] = "it lives in this process, and what it keeps is part of its method"
+        return
+    before = set(_found(memory, CANARIES))
+    if len(before) < len(CANARIES) or "index late" in verdict.faults:
+        verdict.unchecked["forgets"] = "not all was found before more was written"
+        return
+    _feed(memory, LATER, unit)
+    if gone := sorted(before - set(_found(memory, CANARIES))):
+        verdict.faults["forgets"] = f"no longer found: {', '.join(gone)}"
+    if not _found(memory, LAST):
+        verdict.faults["failures reported as success"] = f"never found: {_words(LAST)}"
 
 
 # --- two cases --------------------------------------------------------------------------------------------------------

@@ -1,8 +1,8 @@
 """Any MCP server as a memory, described in YAML; decisions and deviations are in `memsys.services.memory`.
 
 A call is `{tool: add_memory, arguments: {text: "{text}"}}`; `ok` and `id` are those of `memsys.services.http`. A tool's result is its
-structured content, else the JSON of its first text, else that text; JSON that a tool returns as a text is read as JSON. `results.items`
-says where the list of hits is.
+structured content, else its text, and a list where there are several; JSON that a tool returns as a text is read as JSON.
+`results.items` says where the list of hits is.
 
 Decisions:
 

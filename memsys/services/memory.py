@@ -17,8 +17,8 @@ There is no paper and no `mode`. Decisions:
 
 from __future__ import annotations
 
-import math
 import secrets
+import sys
 import threading
 import time
 from abc import abstractmethod
@@ -361,17 +361,21 @@ class ServiceMemory(MemorySystem):
         if len(hits) > self.settings.k:
             self._count("more_than_k", reported=False)
         for rank, hit in enumerate(hits):
-            item = self._item(rank, hit)
-            if not item.text:
+            if len(known) == self.settings.k:
+                return
+            text = _first(hit, self._results["text"]) if self._results["text"] else hit
+            name = f"hit-{rank}" if (given := _first(hit, self._results["id"])) in (None, "") else str(given)
+            if text is None or not str(text).strip():
                 self._count("blank", reported=False)
-            elif item.id in known:
+            elif name in known:
                 self._count("repeated", reported=False)
-            elif len(known) < self.settings.k:
-                known.add(item.id)
-                yield item
+            else:
+                known.add(name)
+                shown = dated(str(text), str(_first(hit, self._results["time"]) or ""))
+                yield Item(name, shown, self._score(rank, hit), self._evidence(hit, shown))
 
     def _hits(self, reply: Any) -> list[Any]:
-        """The entries of a search's reply.
+        """The entries of a search's reply; null is none, as some services write an empty list, and a reply that is itself a hit is one.
 
         Raises:
             ServiceError: there is no list where one was expected.
@@ -380,36 +384,28 @@ class ServiceMemory(MemorySystem):
         for value in reached(reply, path):
             if isinstance(value, list):
                 return value
-            if isinstance(value, str):
+            if (
+                value is None
+                or isinstance(value, str)
+                or (not path and _first(value, self._results["text"]) is not None)
+            ):
                 return [value] if value else []
         raise ServiceError(f"search: no list of items at {path!r}; the reply is {_excerpt(reply)}")
 
-    def _item(self, rank: int, hit: Any) -> Item:
-        def first(field: str) -> Any:
-            path = self._results[field]
-            return next((value for value in reached(hit, path) if value is not None), None) if path else None
-
-        text = first("text") if self._results["text"] else hit
-        blank = text is None or not str(text).strip()
-        shown = "" if blank else dated(str(text), str(first("time") or ""))
-        score, distance = first("score"), first("distance")
+    def _score(self, rank: int, hit: Any) -> float:
+        score, distance = _first(hit, self._results["score"]), _first(hit, self._results["distance"])
         ranked = score if _is_number(score) else -distance if _is_number(distance) else -rank
-        name = first("id")
-        return Item(
-            f"hit-{rank}" if name in (None, "") else str(name),
-            shown,
-            round(float(ranked), 6),
-            self._evidence(hit, shown),
-        )
+        return round(float(ranked), 6)
 
     def _evidence(self, hit: Any, text: str) -> tuple[str, ...]:
         """Ids of the turns that an item comes from."""
         path = self._results["sources"]
         named = [name for value in reached(hit, path) for name in _listed(value)] if path else []
-        turns = union(self._adds.get(name, (name,) if name in self._texts else ()) for name in named)
-        if not turns:
+        if turns := union(self._adds.get(name, (name,) if name in self._texts else ()) for name in named):
+            how = "named"
+        else:
             turns = tuple(turn for turn, said in self._texts.items() if len(said) >= SHORTEST and said in text)
-        how = "unknown" if not turns else "named" if named else "matched"
+            how = "matched" if turns else "unknown"
         self._count(f"evidence_{how}", reported=False)
         return turns
 
@@ -458,12 +454,19 @@ def _times(given: Unit | Question) -> dict[str, Any]:
     }
 
 
+def _first(hit: Any, path: str) -> Any:
+    """The first value at a path that is not null; None for an empty path."""
+    return next((value for value in reached(hit, path) if value is not None), None) if path else None
+
+
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
 
 
 def _listed(value: Any) -> list[str]:
-    return [str(entry) for entry in value] if isinstance(value, list) else str(value).split(",")
+    return (
+        [str(entry) for entry in value] if isinstance(value, list) else [name.strip() for name in str(value).split(",")]
+    )
 
 
 def _excerpt(reply: Any) -> str:

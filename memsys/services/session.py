@@ -231,18 +231,23 @@ def _with(text: str, values: Mapping[str, str]) -> str:
 
 
 def _value(texts: list[str], structured: Mapping[str, Any] | None = None) -> Any:
-    """The structured content of a tool's result, else the JSON of its first text, else that text.
+    """The structured content of a tool's result, else what its text holds: JSON, or the text itself; several texts are a list.
 
     The package `mcp` wraps what a tool returns as text into `{"result": text}`; if that text is a JSON object or list, it comes first.
     """
-    try:
-        value = received(texts[0].encode(errors="replace")) if texts else None
-    except ValueError:
-        value = texts[0]
+    values = [_read(text) for text in texts]
+    value = values if len(values) > 1 else next(iter(values), None)
     wrapped = structured is not None and structured.keys() == {"result"} and isinstance(structured["result"], str)
     if structured is None or (wrapped and isinstance(value, dict | list)):
         return value
     return received(encoded(structured))
+
+
+def _read(text: str) -> Any:
+    try:
+        return received(text.encode(errors="replace"))
+    except ValueError:
+        return text
 
 
 def _innermost(error: BaseException) -> BaseException:

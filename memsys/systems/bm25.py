@@ -66,7 +66,7 @@ def words(text: str) -> list[str]:
 
 
 def plain_words(text: str) -> list[str]:
-    """The runs of letters and digits in a text, in lower case."""
+    """The runs of letters and digits in a text, in lower case. A script without spaces (Chinese, Japanese, Thai) gives a word a clause."""
     return "".join(c if c.isalnum() else " " for c in text.lower()).split()
 
 

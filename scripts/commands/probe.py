@@ -22,7 +22,7 @@ from typing import Any
 
 import yaml
 
-from eval.conformance.checks import CANARIES, HISTORY
+from eval.conformance.canaries import CANARIES, HISTORY
 from eval.files.store import RunError, replace_file
 from eval.report.cell import Cell, Column, outcomes
 from eval.report.rendering import evidence_means, grid, intervals

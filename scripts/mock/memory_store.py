@@ -10,6 +10,8 @@ from typing import Any
 FAULTS = {
     "dates dropped": "the time of a message is not kept",
     "index late": "what was added is reported as indexed before it can be found",
+    "forgets": "only the last three adds of a namespace are kept",
+    "ids repeated": "all entries have the same id",
     "k ignored": "a search returns everything",
     "tenants leak": "a search looks into all namespaces",
     "search changes state": "a query is stored as a message",
@@ -63,7 +65,8 @@ class Store:
             pending = LATE if self.fault == "index late" else self.delay
             shown = "" if self.fault == "dates dropped" else time
             turns = [str(each.get("id", "")) for each in kept]
-            self.spaces.setdefault(space, []).append(Entry(name, "\n".join(lines), turns, shown, pending))
+            entries = [*self.spaces.get(space, ()), Entry(name, "\n".join(lines), turns, shown, pending)]
+            self.spaces[space] = entries[-3:] if self.fault == "forgets" else entries
         return name
 
     def pending(self, space: str) -> int:
@@ -99,8 +102,8 @@ class Store:
         return f"{speaker}: {message['text']}" if speaker else str(message["text"])
 
     def _hit(self, entry: Entry, score: float) -> dict[str, Any]:
-        text = "" if self.fault == "empties" else entry.text
-        return {"id": entry.id, "text": text, "score": score, "turns": entry.turns, "time": entry.time}
+        name, text = "m1" if self.fault == "ids repeated" else entry.id, "" if self.fault == "empties" else entry.text
+        return {"id": name, "text": text, "score": score, "turns": entry.turns, "time": entry.time}
 
 
 def _words(text: str) -> set[str]:

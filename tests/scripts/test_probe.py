@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from eval.conformance.checks import HISTORY
+from eval.conformance.canaries import HISTORY
 from eval.files.store import RunError
 from memsys.interface import spoken
 from scripts.command import verb

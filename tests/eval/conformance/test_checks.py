@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from eval.conformance.checks import CANARIES, FAULTS, HISTORY, ConformanceResult, examine, shows_date
+from eval.conformance.canaries import CANARIES, HISTORY, shows_date
+from eval.conformance.checks import FAULTS, ConformanceResult, examine
 from eval.running.run import Run, Services, build_memory
 from memsys.embed import HashingEmbedder
 from memsys.interface import Item

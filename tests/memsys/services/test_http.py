@@ -205,12 +205,39 @@ def test_a_reply_without_the_list_that_was_promised_is_an_error_and_not_an_empty
         own.read(ASKED)
 
 
-def test_an_item_whose_id_is_the_number_0_keeps_it(
+HIT = {"id": 1, "text": "It rained", "turns": ["t1"]}
+
+
+@pytest.mark.parametrize(
+    ("hits", "recalled"),
+    [
+        ([{**HIT, "id": 0}, HIT, {**HIT, "id": 0}], [("0", 0.0, ("t1",)), ("1", -1.0, ("t1",))]),
+        (None, []),
+        ([{**HIT, "score": 10**400}, {**HIT, "id": 2, "score": "0.9"}], [("1", 0.0, ("t1",)), ("2", -1.0, ("t1",))]),
+        ([{**HIT, "turns": "t2, r2"}], [("1", 0.0, ("t2", "r2"))]),
+    ],
+    ids=["the id 0", "null", "no score that fits a float", "sources in one text"],
+)
+def test_hits_of_an_unusual_form_are_read(
+    memory: Callable[..., HttpMemory], monkeypatch: pytest.MonkeyPatch, hits: Any, recalled: Any
+) -> None:
+    monkeypatch.setattr(Store, "search", lambda *_: hits)
+    items = written(memory()).read(ASKED).items
+    assert [(item.id, item.score, item.sources) for item in items] == recalled
+
+
+def test_evidence_is_counted_for_recalled_items_alone_and_by_where_it_was_found(
     memory: Callable[..., HttpMemory], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    hits = [{"id": number, "text": f"text {number}"} for number in (1, 0, 0)]
+    texts = ["It rained", "", "I planted 1 tomatoes in garden 1.", "It snowed", *["It rained again"] * 10_000]
+    sources = [["t1"], [], ["elsewhere"], [], *[["t1"]] * 10_000]
+    hits = [{"text": text, "turns": turns} for text, turns in zip(texts, sources, strict=True)]
     monkeypatch.setattr(Store, "search", lambda *_: hits)
-    assert [item.id for item in written(memory()).read(ASKED).items] == ["1", "0"]
+    own = written(memory(k=3))
+    with metering() as ledger:
+        assert [item.sources for item in own.read(ASKED).items] == [("t1",), ("t1",), ()]
+    counted = {name: n for name, n in ledger.notes.items() if name.startswith("service.evidence")}
+    assert counted == {"service.evidence_named": 1, "service.evidence_matched": 1, "service.evidence_unknown": 1}
 
 
 def test_more_than_k_blank_and_repeated_items_are_left_out_and_counted(

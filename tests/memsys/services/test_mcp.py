@@ -296,5 +296,17 @@ def test_json_that_a_tool_returns_as_a_text_is_read_as_json() -> None:
     assert _value(["stored"], {"result": "stored"}) == {"result": "stored"}
     assert _value(["7"], {"result": "7"}) == {"result": "7"}
     assert _value(['{"a": 1}'], {"result": [1]}) == {"result": [1]}
+    assert _value(['{"text": "bees"}', "a shed"]) == [{"text": "bees"}, "a shed"], (
+        "a text for each hit, in older servers"
+    )
     assert _value([], {"n": 1}) == {"n": 1}
     assert _value([]) is None
+
+
+def test_a_server_that_returns_a_text_for_each_hit_may_find_one_or_none() -> None:
+    results = {"items": "", "text": "text", "id": "id"}
+    own = with_settings(McpMemory, {**REFERENCE, "results": results})(np.random.default_rng(0))
+    for texts, ids in (([], []), (['{"id": 7, "text": "bees"}'], ["7"]), (['{"id": 7, "text": "bees"}', "{}"], ["7"])):
+        assert [item.id for item in own._items(_value(texts))] == ids
+    with pytest.raises(ServiceError, match="no list of items"):
+        list(own._items(_value(['{"error": "busy"}'])))
