@@ -107,8 +107,9 @@ class Sample:
 
     @property
     def interval(self) -> Interval | None:
-        """The 95 % interval of the mean, by the histories that were joined (`eval.statistics.stats`)."""
-        return preferred_interval(estimate(self.values, self.histories)) if self.values else None
+        """The 95 % interval of the mean, by the histories that were joined (`eval.statistics.stats`); no value is below 0."""
+        span = preferred_interval(estimate(self.values, self.histories)) if self.values else None
+        return span and Interval(max(0.0, span.low), span.high)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ class Exponent:
 
     value: float
     interval: Interval | None
-    """Student's, with two degrees of freedom fewer than sizes; None for two sizes."""
+    """Student's, with two degrees of freedom fewer than sizes; None for two sizes, and for values on the line, which show no error."""
 
 
 def exponent(sizes: Sequence[float], values: Sequence[float]) -> Exponent | None:
@@ -24,7 +24,8 @@ def exponent(sizes: Sequence[float], values: Sequence[float]) -> Exponent | None
 
     The interval assumes that deviations from the line are independent and of equal variance on the log scale. It says how well a power law
     fits the measured sizes, and nothing about larger ones. Totals that contain those of smaller sizes do not fulfil this: for these it
-    covers .60 to .79 (simulated), and is not printed.
+    covers .60 to .79 (simulated), and is not printed. Neither do means over questions that sizes share: .89 to .97 for shares of evidence,
+    .76 to .93 for recalled bytes where histories differ by a fifth.
     """
     if len(set(sizes)) < 2 or min(*sizes, *values) <= 0:
         return None
@@ -32,7 +33,7 @@ def exponent(sizes: Sequence[float], values: Sequence[float]) -> Exponent | None
     x, y = x - x.mean(), y - y.mean()
     spread = float(x @ x)
     slope = float(x @ y) / spread
-    if (freedom := len(x) - 2) < 1:
-        return Exponent(slope, None)
-    error = float(np.sum((y - slope * x) ** 2) / freedom / spread) ** 0.5
-    return Exponent(slope, around(slope, Sampling(error, freedom)))
+    freedom = len(x) - 2
+    error = float(np.sum((y - slope * x) ** 2) / max(freedom, 1) / spread) ** 0.5
+    # Smaller errors are rounding errors.
+    return Exponent(slope, around(slope, Sampling(error, freedom)) if freedom > 0 and error > 1e-9 else None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ import pytest
 from data_loaders.schema import Case, Gold, Question, Session, Turn, Unit
 from data_loaders.units import make_units
 from eval.analysis.growth import FIELDS, Schedule, as_csv, build, costs_at, long_history
-from eval.analysis.growth_recall import RecallWatch, node_bytes, object_bytes
+from eval.analysis.growth_recall import RecallWatch, Sample, node_bytes, object_bytes
 from eval.files.records import Prediction, Score
 from eval.files.store import RunError
 from eval.running.run import Run
@@ -212,6 +213,19 @@ def test_a_rebuild_is_measured_once_and_has_no_interval() -> None:
     assert ends == ["", ""]
     ends = [row["own_cpu_seconds_low"] for row in measured(BM25(), [50, 100]) if row["what"] == "one_more"]
     assert all(ends)
+
+
+def test_equal_measurements_show_no_error_and_recalled_bytes_vary_by_history() -> None:
+    history, names, units = long_history(CASES, UTTERANCE, 50)
+    watch = RecallWatch(history, names, units, (), most=10, k=10)
+    costs = costs_at(list(build(BM25(), units, [50], (), watch)), False, 10)
+    values, histories = np.repeat([90.0, 100.0, 100.0, 110.0, 120.0], 20), np.repeat(list("abcde"), 20)
+    holding = replace(watch.holdings[0], recalled_bytes=Sample(tuple(values), tuple(histories)))
+    write, _, _, read, *_ = csv.DictReader(as_csv("m", "d", False, costs, [holding]).splitlines())
+    assert (write["calls"], write["calls_low"], read["histories"]) == ("0.000000", "", "1")
+    half = 2.776445 * (130 / 5) ** 0.5  # t(4), and the variance of the histories' means
+    ends = [float(read[f"recalled_bytes_{end}"]) for end in ("low", "high")]
+    assert ends == pytest.approx([104 - half, 104 + half], abs=1e-4)
 
 
 def test_two_ways_to_choose_the_questions_exclude_each_other() -> None:
