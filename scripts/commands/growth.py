@@ -77,9 +77,10 @@ def missing(text: str, limit: float) -> Iterator[str]:
     import csv
 
     for row in csv.DictReader(text.splitlines()):
-        failed, unscored = int(row["failed"] or 0), int(row["unscored"] or 0)
-        if failed + unscored > limit * max(int(row["questions"] or 0), int(row["first_questions"] or 0)):
-            yield f"{row['n']} units: {failed} questions failed, {unscored} have no score (limit {limit:.1%})"
+        if row["what"] == "cumulative":  # one line of each size
+            failed, unscored = int(row["failed"]), int(row["unscored"])
+            if failed + unscored > limit * max(int(row["questions"]), int(row["first_questions"])):
+                yield f"{row['n']} units: questions failed: {failed}, without a score: {unscored} (limit {limit:.1%})"
 
 
 def summary(text: str) -> Iterator[str]:

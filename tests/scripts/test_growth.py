@@ -101,7 +101,7 @@ def test_a_memory_whose_reads_fail_is_an_error(
 
     monkeypatch.setattr("memsys.systems.bm25.BM25.read", fail)
     assert measured("memory=bm25", "sizes=[40]", "questions=4")[0] == 1
-    assert "error: 40 units: 4 questions failed, 0 have no score (limit 1.0%)\n" in capsys.readouterr().err
+    assert capsys.readouterr().err.count("error: 40 units: questions failed: 4, without a score: 0 (limit 1.0%)\n") == 1
     assert measured("memory=bm25", "sizes=[40]", "questions=4", "max_unscored=1")[0] == 0
 
 
