@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -35,6 +36,7 @@ from eval.files.run_folder import RunFolder
 from eval.files.store import RunError
 from eval.judging.score import Scorer
 from eval.running.case_log import effort
+from eval.running.failures import described
 from eval.running.run import Run, build_memory
 from eval.running.work import write_unit
 from eval.statistics.intervals import Grouping, Interval, Sampling, around, independent
@@ -146,11 +148,11 @@ def measure(run: Run, dataset: str, schedule: Schedule, scorer: Scorer | None = 
     run.rehearse()
     memory = build_memory(run, history)
     try:
-        lines = list(build(memory, units, sizes, questions[: schedule.reads], watch))
-    except EndOfRun as error:
-        raise RunError(f"{error}; nothing was written, the replies already paid for are in the cache") from error
-    finally:
-        memory.close()
+        with closing(memory):
+            lines = list(build(memory, units, sizes, questions[: schedule.reads], watch))
+    except (EndOfRun, SystemExit) as error:  # the code of a memory's `sys.exit` says nothing about this command
+        why = str(error) if isinstance(error, EndOfRun) else described(error)
+        raise RunError(f"{why}; nothing was written, the replies already paid for are in the cache") from error
     costs = costs_at(lines, memory.OFFLINE, schedule.window)
     return as_csv(run.name, dataset, memory.OFFLINE, costs, watch.holdings if watch else ())
 

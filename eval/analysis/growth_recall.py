@@ -198,7 +198,7 @@ class RecallWatch:
         recall: Recall | None = None
         try:
             recall = memory.read(probe.question)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             if stops(error):
                 raise
             raise_if_stopped(error)

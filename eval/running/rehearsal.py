@@ -17,6 +17,7 @@ import numpy as np
 
 from data_loaders.schema import Case, Gold, Question, Session, Turn
 from data_loaders.units import make_units
+from eval.running.failures import described
 from eval.running.question import check_types
 from eval.running.run import innermost, needs
 from eval.running.work import write_unit
@@ -55,7 +56,7 @@ def rehearse(build: Callable[..., MemorySystem], unit: Mapping[str, Any], prompt
             _write_and_read(build, unit, prompts)
         except (Exception, SystemExit) as error:
             name = _kind(build)[0]
-            print(f"note: {name} could not be rehearsed ({type(error).__name__}: {error})"[:300], file=sys.stderr)
+            print(f"note: {name} could not be rehearsed ({described(error)})"[:300], file=sys.stderr)
 
 
 def made_up() -> Case:
