@@ -419,7 +419,7 @@ class User:
         """Count an error and continue after the block; an error that ends the run stops the other users, too."""
         try:
             yield
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # `sys.exit` in a memory is an error of the operation
             if stops(error):
                 self.over.set()
                 raise

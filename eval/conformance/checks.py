@@ -77,7 +77,7 @@ def examine(make: Make, unit: Mapping[str, object], patience: float = 10.0) -> C
         _look_for_leaks(first, second, unit, verdict)
         _look_for_subject(first, verdict)
         _look_for_remains(first, second, verdict)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         if stops(error):
             raise
         raise_if_stopped(error)
@@ -86,7 +86,7 @@ def examine(make: Make, unit: Mapping[str, object], patience: float = 10.0) -> C
         for memory in memories:
             try:
                 memory.close()
-            except Exception as error:
+            except (Exception, SystemExit) as error:
                 if stops(error):
                     raise
                 verdict.faults.setdefault("a step failed", f"close: {described(error)}")

@@ -223,7 +223,7 @@ class CaseRun:
         try:
             with meter.operation("close", self.logs[0].store):
                 memory.close()
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             if stops(error):
                 raise
             for log in self.logs:

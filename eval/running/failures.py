@@ -28,7 +28,11 @@ def stops(error: BaseException) -> bool:
 
 def described(error: BaseException) -> str:
     """The error's type and message in at most 500 characters, without secrets."""
-    return redact(f"{type(error).__name__}: {error}")[:500]  # redacted before it is cut: no part of a key may remain
+    try:
+        message = str(error)
+    except Exception as failure:  # foreign errors may have no text
+        message = f"no text ({type(failure).__name__})"
+    return redact(f"{type(error).__name__}: {message}")[:500]  # redacted before it is cut: no part of a key may remain
 
 
 def raise_if_stopped(error: BaseException) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from data_loaders.units import make_units
 from eval.analysis.growth import (
     FIELDS,
     RecallWatch,
+    Sample,
     Schedule,
     as_csv,
     build,
@@ -166,7 +168,7 @@ def test_evidence_that_the_unit_rule_leaves_out_counts_as_missed() -> None:
 class Failing(BM25):
     """Fails, or ends the run, where a certain thing is asked for."""
 
-    def __init__(self, error: Exception) -> None:
+    def __init__(self, error: BaseException) -> None:
         super().__init__()
         self.error = error
 
@@ -177,7 +179,7 @@ class Failing(BM25):
 
 
 def test_a_failed_read_is_counted_and_has_no_score() -> None:
-    rows = measured(Failing(ValueError("no")), [50, 100], 100)
+    rows = measured(Failing(SystemExit(0)), [50, 100], 100)
     assert column(rows, "read", "failed") == [1, 1]
     assert column(rows, "read", "questions") == [10, 20]
     assert column(rows, "read", "covered") == [1.0, 1.0]
@@ -221,6 +223,19 @@ def test_a_rebuild_is_measured_once_and_has_no_interval() -> None:
     assert ends == ["", ""]
     ends = [row["own_cpu_seconds_low"] for row in measured(BM25(), [50, 100]) if row["what"] == "one_more"]
     assert all(ends)
+
+
+def test_equal_measurements_show_no_error_and_recalled_bytes_vary_by_history() -> None:
+    history, names, units = long_history(CASES, UTTERANCE, 50)
+    watch = RecallWatch(history, names, units, (), most=10, k=10)
+    costs = costs_at(list(build(BM25(), units, [50], (), watch)), False, 10)
+    values, histories = np.repeat([90.0, 100.0, 100.0, 110.0, 120.0], 20), np.repeat(list("abcde"), 20)
+    holding = replace(watch.holdings[0], recalled_bytes=Sample(tuple(values), tuple(histories)))
+    write, _, _, read, *_ = csv.DictReader(as_csv("m", "d", False, costs, [holding]).splitlines())
+    assert (write["calls"], write["calls_low"], read["histories"]) == ("0.000000", "", "1")
+    half = 2.776445 * (130 / 5) ** 0.5  # t(4), and the variance of the histories' means
+    ends = [float(read[f"recalled_bytes_{end}"]) for end in ("low", "high")]
+    assert ends == pytest.approx([104 - half, 104 + half], abs=1e-4)
 
 
 def test_two_ways_to_choose_the_questions_exclude_each_other() -> None:

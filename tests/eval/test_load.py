@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -81,7 +82,7 @@ class Failing(Own):
 
     def write(self, unit: Unit) -> None:
         if self.store.called("tried") % 3 == 0:
-            raise ValueError("the disk is shy")
+            sys.exit("the disk is shy")
         super().write(unit)
 
     def recalled(self, number: int) -> Recall:
@@ -162,7 +163,7 @@ def test_failures_are_counted_and_everything_adds_up(levels: Any) -> None:
     for phase in ("first", "write", "consolidate", "read"):
         assert tally.sent[phase] == returned(tally, phase) + tally.errors[phase]
     assert writes(tally.sent) == tally.recalled + tally.lost + writes(tally.errors)
-    assert tally.causes["write: ValueError: the disk is shy"] == 4
+    assert tally.causes["write: SystemExit: the disk is shy"] == 4
     assert tally.causes["read: RunError: the search was aborted: too deep"] == tally.errors["read"]
     assert tally.causes["close: OSError: still busy"] == 3
 

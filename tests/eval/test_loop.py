@@ -190,7 +190,7 @@ class Broken(Diary):
         return {"names": {"a set"}}
 
     def close(self) -> None:
-        raise RuntimeError("closed twice")
+        sys.exit("closed twice")
 
 
 def test_a_memory_that_exits_recalls_wrong_types_or_fails_at_its_end_costs_its_own_questions_alone(
@@ -208,9 +208,9 @@ def test_a_memory_that_exits_recalls_wrong_types_or_fails_at_its_end_costs_its_o
     assert found["q2"].outcome == "answered"
     (complete,) = read_lines(run.case_folder(case.id) / "case.json")
     assert complete["memory"]["report failed"].startswith("TypeError: ")
-    assert complete["memory"]["close failed"] == "RuntimeError: closed twice"
+    assert complete["memory"]["close failed"] == "SystemExit: closed twice"
     assert "closed twice" in (run.case_folder(case.id) / "errors.log").read_text()
-    said = "FAILED after the answers, which stand: close() of bm25 in 1 of 1 history: RuntimeError: closed twice; "
+    said = "FAILED after the answers, which stand: close() of bm25 in 1 of 1 history: SystemExit: closed twice; "
     assert waivers([run])[-1].startswith(said)
     assert len(read_lines(run.case_folder(case.id) / "nodes.jsonl")) == 6, "the structure is saved nevertheless"
 

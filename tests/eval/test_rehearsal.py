@@ -24,6 +24,13 @@ pytestmark = pytest.mark.slow
 UNIT = {"rule": "utterance"}
 
 
+class Mute(Exception):
+    """An error that has no text."""
+
+    def __str__(self) -> str:
+        raise ValueError("not over made-up words")
+
+
 class Compiling(MemorySystem):
     """Works for long when its process first writes, as a library that compiles does."""
 
@@ -34,7 +41,7 @@ class Compiling(MemorySystem):
 
     def write(self, unit: Unit) -> None:
         if self.breaks:
-            raise ValueError("not over made-up words")
+            raise Mute
         if self.how not in self.compiled:
             self.compiled.append(self.how)
             until = time.thread_time() + 0.3
@@ -90,7 +97,7 @@ def test_a_memory_whose_writes_leave_the_process_is_not_rehearsed() -> None:
 
 def test_a_rehearsal_that_fails_is_said_and_stops_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     rehearse(partial(Compiling, breaks=True), UNIT, Prompts())
-    assert "Compiling could not be rehearsed (ValueError: not over made-up words)" in capsys.readouterr().err
+    assert "Compiling could not be rehearsed (Mute: no text (ValueError))" in capsys.readouterr().err
 
 
 class Returning(Compiling):

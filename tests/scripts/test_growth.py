@@ -11,6 +11,7 @@ import pytest
 from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig
 
+from scripts.commands.growth import INTERVALS
 from tests.scripts.commands import growth
 
 pytestmark = pytest.mark.slow
@@ -81,8 +82,10 @@ def test_with_questions_recall_is_measured_and_summed_up(
     said = capsys.readouterr().out
     asked = rows[0]["first_questions"]
     assert (
-        f"160 units (301 turns): 20 questions with their evidence written, and the {asked} of the first size\n" in said
+        f"160 units (301 turns): 20 questions of 3 histories with their evidence written, and the {asked} of the first size\n"
+        in said
     )
+    assert said.count(INTERVALS) == 1
     assert "score: locomo_f1 of the reader's answers\n" in said
     assert len(column(rows, "read", "score")) == 2
     assert f"covered: 10: {first:.4g} [" in said
@@ -98,7 +101,7 @@ def test_a_memory_whose_reads_fail_is_an_error(
 
     monkeypatch.setattr("memsys.systems.bm25.BM25.read", fail)
     assert measured("memory=bm25", "sizes=[40]", "questions=4")[0] == 1
-    assert "error: 40 units: 4 questions failed, 0 have no score (limit 1.0%)\n" in capsys.readouterr().err
+    assert capsys.readouterr().err.count("error: 40 units: questions failed: 4, without a score: 0 (limit 1.0%)\n") == 1
     assert measured("memory=bm25", "sizes=[40]", "questions=4", "max_unscored=1")[0] == 0
 
 

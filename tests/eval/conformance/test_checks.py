@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -140,22 +141,22 @@ def test_a_step_that_raises_refuses_the_memory_and_what_was_made_is_closed() -> 
 
     class Breaking(Nothing):
         def end_session(self, session_id: str) -> None:
-            raise OSError("the disk of the service is full")
+            sys.exit("the disk of the service is full")
 
         def close(self) -> None:
             closed.append(self)
 
     verdict = examine(lambda case: Breaking(), PAIRS)
-    assert verdict.faults == {"a step failed": "OSError: the disk of the service is full"}
+    assert verdict.faults == {"a step failed": "SystemExit: the disk of the service is full"}
     assert len(closed) == 1
 
 
 def test_a_memory_that_cannot_be_closed_is_refused() -> None:
     class Unclosable(FullHistory):
         def close(self) -> None:
-            raise RuntimeError("no connection")
+            sys.exit("no connection")
 
-    assert examine(lambda case: Unclosable(), PAIRS).faults["a step failed"] == "close: RuntimeError: no connection"
+    assert examine(lambda case: Unclosable(), PAIRS).faults["a step failed"] == "close: SystemExit: no connection"
 
 
 def test_each_canary_is_said_once_and_its_question_does_not_tell_it() -> None:
