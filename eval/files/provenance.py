@@ -62,28 +62,22 @@ def _parsed(source: str) -> ast.Module:
 
 def _written(part: Any) -> str:
     """A syntax tree as text. Empty fields are left out: newer versions of Python add fields that are empty for older code."""
-    if isinstance(part, ast.Constant):
+    kind = type(part)
+    if kind is ast.Constant:
         return repr(part.value)
-    if isinstance(part, ast.JoinedStr):  # Python 3.12 ends some formats with an empty string
-        return f"JoinedStr({','.join(_written(item) for item in part.values if _written(item) != repr(''))})"
-    if isinstance(part, ast.AST):
-        values = ((name, value) for name, value in ast.iter_fields(part) if name != "ctx")
-        return (
-            f"{type(part).__name__}({','.join(f'{n}={_written(v)}' for n, v in values if v is not None and v != [])})"
-        )
-    if isinstance(part, list):
+    if kind is ast.JoinedStr:  # Python 3.12 ends some formats with an empty string
+        return f"JoinedStr({','.join([text for text in map(_written, part.values) if text != repr('')])})"
+    if kind is list:
         # A statement that is a string alone is a docstring, or the description under a field.
-        code = (
-            each
-            for each in part
-            if not (
-                isinstance(each, ast.Expr)
-                and isinstance(each.value, ast.Constant)
-                and isinstance(each.value.value, str)
-            )
-        )
-        return f"[{','.join(map(_written, code))}]"
+        return f"[{','.join([_written(each) for each in part if not _is_text(each)])}]"
+    if isinstance(part, ast.AST):
+        values = [(name, getattr(part, name, None)) for name in part._fields if name != "ctx"]
+        return f"{kind.__name__}({','.join([f'{n}={_written(v)}' for n, v in values if v is not None and v != []])})"
     return repr(part)
+
+
+def _is_text(part: Any) -> bool:
+    return type(part) is ast.Expr and type(part.value) is ast.Constant and isinstance(part.value.value, str)
 
 
 def has_source(module: str) -> bool:
@@ -231,11 +225,18 @@ def _imports(path: Path, module: str) -> list[str]:
 
 @lru_cache(maxsize=1024)
 def _import_statements(source: str) -> list[ast.Import | ast.ImportFrom]:
+    found: list[ast.Import | ast.ImportFrom] = []
     try:
-        nodes = ast.walk(_parsed(source))
+        blocks: list[Any] = [_parsed(source)]
     except SyntaxError:  # it cannot be imported by this version of Python, either
-        return []
-    return [node for node in nodes if isinstance(node, ast.Import | ast.ImportFrom)]
+        return found
+    for part in blocks:  # statements hold statements: expressions, which are most of a tree, are passed over
+        if isinstance(part, ast.Import | ast.ImportFrom):
+            found.append(part)
+        for name in ("body", "orelse", "handlers", "finalbody", "cases"):
+            inner = getattr(part, name, ())
+            blocks += inner if isinstance(inner, list) else ()
+    return found
 
 
 COMPUTING = (
