@@ -16,8 +16,7 @@ from typing import Any
 import numpy as np
 
 from memsys.llm import meter
-from memsys.llm.futures import settle, waiting
-from memsys.llm.protocol import Completion, EndOfRun, Request
+from memsys.llm.protocol import Completion, EndOfRun, Request, settle, waiting
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,11 +11,12 @@ from typing import Any
 from eval.executors.channel import Ask, EmbeddingBatch, RemoteEmbedder, RemoteLLM, Reply, Vectors
 from eval.running.failures import described
 from eval.running.run import Services
-from memsys.embed import Embedder, HashingEmbedder
+from memsys.embed import HashingEmbedder
 from memsys.llm.meter import Metered, metering
 from memsys.llm.offline.extractive import ExtractiveLLM
 from memsys.llm.protocol import LLM, Completion
 from memsys.llm.secrets import scrub
+from memsys.vectors import Embedder
 
 EMBEDDING_THREADS = 16
 """Maximum number of the workers' embedding calls in flight; each sends its batches concurrently."""

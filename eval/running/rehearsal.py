@@ -21,11 +21,10 @@ from eval.running.question import check_types
 from eval.running.run import innermost, needs
 from eval.running.work import write_unit
 from memsys.embed import HashingEmbedder
-from memsys.interface import MemorySystem
+from memsys.interface import MemorySystem, Settings
 from memsys.jsons import encoded
 from memsys.llm.offline.extractive import ExtractiveLLM
 from memsys.prompts import Prompts
-from memsys.settings import Settings
 from memsys.tokens import count_tokens
 
 SESSIONS, TURNS, WORDS = 4, 12, 70

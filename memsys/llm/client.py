@@ -16,13 +16,11 @@ import numpy as np
 
 from memsys.jsons import canonical, encoded
 from memsys.llm import meter
-from memsys.llm.endpoint import Endpoint
-from memsys.llm.futures import keeping, release
+from memsys.llm.endpoint import Endpoint, Sent, Server
 from memsys.llm.pricing import ModelSettings
-from memsys.llm.protocol import Completion, ModelError, Request
+from memsys.llm.protocol import Completion, ModelError, Request, keeping, release
 from memsys.llm.replies import LEAST_SHARE, LONG_PROMPT, Usage, check_window, completion_of, usage_of
 from memsys.llm.secrets import redact
-from memsys.llm.server import Sent, Server
 from memsys.tokens import count_tokens, truncate
 from memsys.vectors import normalised
 

@@ -41,15 +41,13 @@ import numpy as np
 
 from data_loaders.schema import Question, Unit
 from memsys import lean
-from memsys.embed import Embedder
-from memsys.interface import Item, MemorySystem, NodeView, Recall, dated, period_text, spoken, union
+from memsys.interface import Item, MemorySystem, NodeView, Positive, Recall, Settings, dated, period_text, spoken, union
 from memsys.llm import meter
 from memsys.llm.ask import ParseFailure, ask_all
 from memsys.llm.protocol import LLM
 from memsys.prompts import Prompts
-from memsys.settings import Positive, Settings
 from memsys.tokens import count_tokens, truncate
-from memsys.vectors import best, cosines
+from memsys.vectors import Embedder, best, cosines
 
 Mode = Literal["paper", "code"]
 _count: Callable[[str], int] = partial(count_tokens, encoding="cl100k_base")

@@ -28,8 +28,8 @@ from eval.running.loop import run_all
 from eval.running.run import Run, ignore_answer, innermost, needs
 from eval.running.work import Executor
 from memsys.lean import cores
+from memsys.llm.endpoint import Traffic
 from memsys.llm.pricing import SpendingCapReached
-from memsys.llm.server import Traffic
 from scripts.assembly.models import Models
 from scripts.assembly.scorers import judging, refuse_unfit
 from scripts.setup.arguments import as_called

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from data_loaders.raw import as_lazy
 from eval.report.counted import counted
 from eval.running.run import Progress, Run
+from memsys.llm.endpoint import Traffic
 from memsys.llm.protocol import EndOfRun
-from memsys.llm.server import Traffic
 from scripts.setup.progress_screen import SCREEN, State, drawable, duration
 
 SILENT, TERMINAL_PAUSE, FILE_PAUSE = 2.0, 0.5, 15.0

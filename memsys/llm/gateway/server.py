@@ -25,10 +25,18 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from memsys.jsons import encoded, received
 from memsys.llm.gateway.accounts import Account
-from memsys.llm.gateway.bodies import MalformedBody, embedding_reply, embedding_texts, events, fitted, whole
-from memsys.llm.gateway.chat import ChatCall, ChatReplies
-from memsys.llm.gateway.responses import chat_from_response, response_events, response_from_chat
-from memsys.llm.gateway.upstream import Upstream
+from memsys.llm.gateway.bodies import (
+    MalformedBody,
+    chat_from_response,
+    embedding_reply,
+    embedding_texts,
+    events,
+    fitted,
+    response_events,
+    response_from_chat,
+    whole,
+)
+from memsys.llm.gateway.chat import ChatCall, ChatReplies, Upstream
 from memsys.llm.meter import metering
 from memsys.llm.pricing import SpendingCapReached
 from memsys.llm.protocol import ContextOverflow, ModelError
@@ -39,7 +47,7 @@ from memsys.llm.transport import event_loop
 if TYPE_CHECKING:
     from aiohttp import web
 
-    from memsys.embed import Embedder
+    from memsys.vectors import Embedder
 
     Answer = Callable[[Account, web.BaseRequest, dict[str, Any]], Awaitable[web.StreamResponse]]
 
