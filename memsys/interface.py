@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from copy import copy
 from dataclasses import dataclass, fields, replace
 from datetime import datetime
@@ -175,17 +175,6 @@ def positive(name: str, value: int) -> int:
     """
     if value < 1:
         raise ValueError(f"{name} must be at least 1, found {value}")
-    return value
-
-
-def one_of(name: str, value: str, choices: Sequence[str]) -> str:
-    """The value of a setting that must be one of several words.
-
-    Raises:
-        ValueError: it is not one of `choices`; the message names the setting.
-    """
-    if value not in choices:
-        raise ValueError(f"{name} must be one of {', '.join(choices)}, found {value!r}")
     return value
 
 

@@ -5,24 +5,15 @@ A tolerant parser turns a reply into JSON, a label or prose. It never evaluates 
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from memsys.llm import meter
-from memsys.llm.protocol import LLM, Completion, Request
-
-if TYPE_CHECKING:
-    from memsys.prompts import Prompt
-
-
-import json
-import re
-from dataclasses import dataclass
-from functools import lru_cache
-from typing import TYPE_CHECKING
-
-from memsys.llm.protocol import Stopped
+from memsys.llm.protocol import LLM, Completion, Request, Stopped
 
 if TYPE_CHECKING:
     from memsys.prompts import Prompt

@@ -75,17 +75,15 @@ class Client:
 
     def submit(self, request: Request) -> Future[Completion]:
         body, parse = chat_body(self.settings, request), partial(self._completion, request)
+        name = request_key(self.settings, self.endpoint.label, request).hex() if self.endpoint.named else ""
         try:
             return self.endpoint.start(
-                "/chat/completions", body, self._worst_cost(request), self.settings.cost_of, parse, self._name(request)
+                "/chat/completions", body, self._worst_cost(request), self.settings.cost_of, parse, name
             )
         except ModelError as error:
             refused: Future[Completion] = Future()
             refused.set_exception(error)
             return refused
-
-    def _name(self, request: Request) -> str:
-        return request_key(self.settings, self.endpoint.label, request).hex() if self.endpoint.named else ""
 
     def _completion(self, request: Request, value: Mapping[str, Any], seconds: float, attempts: int) -> Completion:
         settings, where = self.settings, f"{self.settings.model} at {self.endpoint.base_url}"

@@ -25,7 +25,7 @@ from urllib.parse import urlsplit
 
 import numpy as np
 
-from memsys.interface import Positive, one_of
+from memsys.interface import Positive
 from memsys.jsons import encoded, received
 from memsys.llm.endpoint import Endpoint, EndpointLimits
 from memsys.llm.outcome import Outcome, outcome_of
@@ -110,10 +110,9 @@ class ServiceEndpoint(Endpoint):
         if not any("{key}" in value for _, value in self._own_headers):
             return ""
         try:
-            key = super().key()
+            return super().key()
         except ModelError as error:
             raise EndOfRun(str(error)) from error
-        return key
 
     def _new_transport(self, key: str) -> LeanTransport:
         headers = {name: value.replace("{key}", key) for name, value in self._own_headers}
@@ -220,7 +219,9 @@ class HttpMemory(ServiceMemory):
         call = mapping(where, given, FIELDS)
         if not str(call.get("path", "")).startswith("/"):
             raise ValueError(f"{where}.path must begin with a slash, found {call.get('path')!r}")
-        method = one_of(f"{where}.method", str(call.get("method", "POST")), METHODS)
+        method = str(call.get("method", "POST"))
+        if method not in METHODS:
+            raise ValueError(f"{where}.method must be one of {', '.join(METHODS)}, found {method!r}")
         query = mapping(f"{where}.query", call.get("query") or {}, set(call.get("query") or {}))
         repeatable = bool(call.get("repeatable", where in HARMLESS))
         return {"body": None, **call, "method": method, "query": query, "repeatable": repeatable}

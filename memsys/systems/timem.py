@@ -464,7 +464,12 @@ class TiMem(MemorySystem):
         kept = self._gated(view, candidates, question.text, plan.scope)
         if self.settings.mode == "paper":
             kept = sorted(kept, key=_by_distance(view, question.time or view.clock))
-        return Recall(tuple(self._node_item(view.nodes[index], score_of[index]) for index in kept))
+        items = []
+        for index in kept:
+            node = view.nodes[index]
+            text = dated(node.text, self._date(node))
+            items.append(Item(node.id, text, score_of[index], node.span.sources, STEPS[node.level], node.level))
+        return Recall(tuple(items))
 
     def _view(self) -> View:
         return self._consolidated or View(self._tree)
@@ -527,11 +532,6 @@ class TiMem(MemorySystem):
         """A candidate as the gate's prompt shows it: level, session, time and text."""
         place = f"level {node.level}, {node.span.session}" if node.span.session else f"level {node.level}"
         return dated(f"({place}) {node.text}", self._date(node))
-
-    def _node_item(self, node: Node, score: float) -> Item:
-        return Item(
-            node.id, dated(node.text, self._date(node)), score, node.span.sources, STEPS[node.level], node.level
-        )
 
     def _date(self, node: Node) -> str:
         """A node's time as the reader sees it: the data set's text, or dates alone in mode `code`."""

@@ -254,17 +254,7 @@ def embedding_reply(vectors: np.ndarray, model: str, tokens: int, *, base64_enco
 
 _SAME = ("model", "temperature", "top_p", "store", "user", "metadata", "parallel_tool_calls", "seed", "stream", "top_logprobs",
          "safety_identifier", "prompt_cache_key", "prompt_cache_retention", "service_tier")  # fmt: skip
-_MAPPED = (
-    "input",
-    "instructions",
-    "max_output_tokens",
-    "text",
-    "reasoning",
-    "tools",
-    "tool_choice",
-    "include",
-    "stream_options",
-)
+_MAPPED = "input instructions max_output_tokens text reasoning tools tool_choice include stream_options".split()
 _VAIN = {"truncation": "disabled", "background": False}
 """Fields that a body may have, with the value that changes nothing."""
 _LOGPROBS = "message.output_text.logprobs"
