@@ -1,4 +1,4 @@
-"""Embedders: the protocol, and an offline embedder based on feature hashing.
+"""An offline embedder based on feature hashing.
 
 The embedder for OpenAI-compatible servers is in `memsys.llm.client`, the embedder for sentence-transformers in `memsys.llm.client`.
 """
@@ -11,21 +11,12 @@ import time
 import zlib
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Protocol
 
 import numpy as np
 
 from memsys.llm import meter
 from memsys.tokens import count_tokens, stem
 from memsys.vectors import normalised
-
-
-class Embedder(Protocol):
-    """Turns texts into unit vectors."""
-
-    def embed(self, texts: Sequence[str], *, query: bool = False) -> np.ndarray:
-        """The unit vectors of n texts, float32 [n, d]. `query` selects the query encoder of an asymmetric model."""
-
 
 _WORD = re.compile(r"\w+(?:'\w+)?", re.UNICODE)
 # English function words; their weight is a tenth of that of other words.

@@ -1,20 +1,26 @@
 """The interface of a memory system: the methods `write`, `consolidate` and `read`, and the records that they exchange.
 
 A new memory is built for every case. It receives, by keyword, the services that its `__init__` names:
-`llm` (`memsys.llm.protocol.LLM`), `probe` (an LLM that returns log-probabilities), `embedder` (`memsys.embed.Embedder`),
+`llm` (`memsys.llm.protocol.LLM`), `probe` (an LLM that returns log-probabilities), `embedder` (`memsys.vectors.Embedder`),
 `prompts` (`memsys.prompts.Prompts`) and `rng` (`numpy.random.Generator`, seeded per case). All other parameters are settings, or records
-of settings (`memsys.settings`); their values come from `conf/memory/<name>.yaml`.
+of settings: one or more frozen dataclasses (`Settings`), for parts of the build and for the settings that only reads use. Their values come
+from `conf/memory/<name>.yaml`, which states the fields of records flat, next to the other parameters.
 """
 
 from __future__ import annotations
 
+import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from copy import copy
+from dataclasses import dataclass, fields, replace
 from datetime import datetime
-from typing import Any, ClassVar
+from functools import cache, partial
+from types import UnionType
+from typing import Annotated, Any, ClassVar, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
+from annotated_types import Ge
 
 from data_loaders.schema import Question, Role, Turn, Unit
 
@@ -74,7 +80,7 @@ class MemorySystem(ABC):
     """
 
     READ_KNOBS: ClassVar[tuple[str, ...]] = ()
-    """Settings that only reads use: a sweep reads one build with several values of them (`memsys.settings.tuned`)."""
+    """Settings that only reads use: a sweep reads one build with several values of them (`memsys.interface.tuned`)."""
     PROMPTS: ClassVar[tuple[str, ...]] = ()
     """Folders of `memsys/prompts` that it uses; their contents are part of a run's identity."""
     MODES: ClassVar[tuple[str, ...]] = ()
@@ -172,17 +178,6 @@ def positive(name: str, value: int) -> int:
     return value
 
 
-def one_of(name: str, value: str, choices: Sequence[str]) -> str:
-    """The value of a setting that must be one of several words.
-
-    Raises:
-        ValueError: it is not one of `choices`; the message names the setting.
-    """
-    if value not in choices:
-        raise ValueError(f"{name} must be one of {', '.join(choices)}, found {value!r}")
-    return value
-
-
 def dated(text: str, time_text: str) -> str:
     """The text with its time in front, `[time] text`: the form in which all memories show dates to the reader."""
     return f"[{time_text}] {text}" if time_text else text
@@ -222,3 +217,97 @@ def shares(k: int, count: int) -> list[int]:
     """`k` divided into `count` (at least 1) parts that differ by at most 1, the larger parts first."""
     share, rest = divmod(k, count)
     return [share + (place < rest) for place in range(count)]
+
+
+Positive = Annotated[int, Ge(1)]
+NotNegative = Annotated[int, Ge(0)]
+Made = TypeVar("Made")
+Record = TypeVar("Record", bound="Settings")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Base class of a memory's settings records. Each record is a parameter of the constructor, with a default, and an attribute of the
+    memory under the same name.
+
+    Raises:
+        ValueError: a word is not one of its `Literal`, or a number is below its minimum.
+    """
+
+    def __post_init__(self) -> None:
+        for name, annotation in _hints(type(self)).items():  # type: ignore[arg-type]
+            value, union = getattr(self, name), get_origin(annotation) in (Union, UnionType)
+            kinds = get_args(annotation) if union else (annotation,)
+            words = [word for kind in kinds if get_origin(kind) is Literal for word in get_args(kind)]
+            if value is None and type(None) in kinds:
+                continue
+            if words and value not in words and (value is None or isinstance(value, str) or len(kinds) == 1):
+                raise ValueError(f"{name} must be one of {', '.join(map(str, words))}, found {value!r}")
+            for least in [bound.ge for kind in kinds for bound in get_args(kind)[1:] if isinstance(bound, Ge)]:
+                if isinstance(value, int) and value < least:  # type: ignore[operator]
+                    raise ValueError(f"{name} must be at least {least}, found {value}")
+
+
+_hints = cache(partial(get_type_hints, include_extras=True))
+"""The annotations of a record's fields, evaluated only once, because every read may make a record."""
+
+
+def parameters(target: Callable[..., Any]) -> dict[str, inspect.Parameter]:
+    """The values that a file states for a class or a function: its parameters, each record replaced by its fields."""
+    constructor = vars(target).get("__init__", target) if isinstance(target, type) else target
+    try:
+        hints = get_type_hints(constructor, include_extras=True)
+    except (NameError, TypeError):  # some annotations exist only for type checkers
+        hints = {}
+    flat: dict[str, inspect.Parameter] = {}
+    for name, parameter in inspect.signature(target).parameters.items():
+        if isinstance(record := parameter.default, Settings):
+            fields_of = parameters(type(record)).items()
+            flat |= {field: own.replace(default=getattr(record, field)) for field, own in fields_of}
+        else:
+            flat[name] = parameter.replace(annotation=hints.get(name, Any))
+    return flat
+
+
+def with_settings(target: Callable[..., Made], stated: Mapping[str, Any]) -> partial[Made]:
+    """A constructor with its settings, given flat in `stated`; services are still to be passed.
+
+    Raises:
+        ValueError: a record refuses a setting.
+    """
+    rest, records = dict(stated), {}
+    for name, parameter in inspect.signature(target).parameters.items():
+        if isinstance(record := parameter.default, Settings):
+            records[name] = _changed(record, rest)
+    return partial(target, **rest, **records)
+
+
+def _changed(record: Settings, rest: dict[str, Any]) -> Settings:
+    """The record with its fields set from these settings, which are removed from `rest`."""
+    return replace(record, **{field.name: rest.pop(field.name) for field in fields(record) if field.name in rest})
+
+
+def filled(record: Record, values: Mapping[str, Any]) -> Record:
+    """The record with these values where it holds None."""
+    return replace(record, **{name: value for name, value in values.items() if getattr(record, name) is None})
+
+
+def setting(memory: Any, name: str) -> Any:
+    """The value of a setting, which is an attribute of the memory or of one of its records."""
+    held = [record for record in vars(memory).values() if isinstance(record, Settings) and hasattr(record, name)]
+    return getattr(held[0] if held else memory, name)
+
+
+def tuned(memory: Made, knobs: Mapping[str, Any]) -> Made:
+    """A shallow copy of a memory with these read settings: the same build, read differently.
+
+    Raises:
+        ValueError: a record refuses a setting of the copy.
+    """
+    view, rest = copy(memory), dict(knobs)
+    for name, record in vars(memory).items():
+        if isinstance(record, Settings):
+            setattr(view, name, _changed(record, rest))
+    for name, value in rest.items():
+        setattr(view, name, value)
+    return view

@@ -63,11 +63,7 @@ def kept(command: Sequence[str], *, capabilities: Sequence[int] | None = FILE_CA
 
 def spawned(command: list[str], **more: Any) -> subprocess.Popen[bytes]:
     """Start a process from a thread that exists as long as this process: on Linux, a child watches its parent thread, not the process."""
-
-    def start() -> subprocess.Popen[bytes]:
-        return subprocess.Popen(command, **more)
-
-    return _spawner(os.getpid()).submit(start).result()
+    return _spawner(os.getpid()).submit(lambda: subprocess.Popen(command, **more)).result()
 
 
 @lru_cache(maxsize=1)

@@ -1,10 +1,18 @@
-"""A growable matrix of unit vectors with exact top-k search; of equal scores the lower index comes first."""
+"""The interface of embedders, and a growable matrix of unit vectors with exact top-k search; of equal scores the lower index is first."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Protocol
 
 import numpy as np
+
+
+class Embedder(Protocol):
+    """Turns texts into unit vectors."""
+
+    def embed(self, texts: Sequence[str], *, query: bool = False) -> np.ndarray:
+        """The unit vectors of n texts, float32 [n, d]. `query` selects the query encoder of an asymmetric model."""
 
 
 class Vectors:

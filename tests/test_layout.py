@@ -221,7 +221,7 @@ def has_a_function_too_long(module: Module) -> Iterable[str]:
 
 
 def has_a_function_with_too_many_parameters(module: Module) -> Iterable[str]:
-    """`self` and `cls` do not count. A constructor with many settings takes a record of them (`memsys.settings`)."""
+    """`self` and `cls` do not count. A constructor with many settings takes a record of them (`memsys.interface`)."""
     for node in module.nodes:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             names = [each.arg for each in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)]

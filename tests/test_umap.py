@@ -12,9 +12,9 @@ from scripted import ScriptedLLM
 from data_loaders.schema import Turn, Unit
 from eval.report.points import projected
 from memsys.embed import HashingEmbedder
+from memsys.interface import with_settings
 from memsys.lean import umap
 from memsys.prompts import Prompts
-from memsys.settings import with_settings
 from memsys.systems.raptor import Clustering, Raptor, clusters
 from memsys.systems.raptor import _reduced as reduced_to
 from memsys.vectors import normalised

@@ -26,9 +26,9 @@ from eval.files.run_folder import RunFolder, read_predictions
 from eval.files.store import RunError
 from eval.running.loop import run_all
 from eval.running.run import Run, no_rehearsal
-from memsys.embed import Embedder
 from memsys.interface import MemorySystem, Recall
 from memsys.llm.protocol import LLM, Completion, Request
+from memsys.vectors import Embedder
 
 MARK = "goldmarkzq"
 """Beginning of every mark; the rest of a mark identifies its question and field."""

@@ -11,9 +11,8 @@ from data_loaders.units import make_units
 from eval.conformance.canaries import CANARIES, HISTORY, LAST, LATER, OTHER, OTHERS, SUBJECT, Canary, asked, shows_date
 from eval.running.failures import described, raise_if_stopped, stops
 from eval.running.work import write_unit
-from memsys.interface import MemorySystem, Recall
+from memsys.interface import MemorySystem, Recall, tuned
 from memsys.llm.meter import metering
-from memsys.settings import tuned
 from memsys.tokens import count_tokens
 
 FAULTS = {

@@ -21,10 +21,9 @@ from eval.running.failures import described
 from eval.running.run import Services
 from memsys.embed import HashingEmbedder
 from memsys.llm import meter
-from memsys.llm.futures import settle, waiting
 from memsys.llm.meter import Metered, metering
 from memsys.llm.offline.extractive import ExtractiveLLM
-from memsys.llm.protocol import LLM, Completion, EndOfRun, Request
+from memsys.llm.protocol import LLM, Completion, EndOfRun, Request, settle, waiting
 from memsys.llm.secrets import scrub
 
 

@@ -23,10 +23,9 @@ from eval.running.cells import READING, OpenCell
 from eval.running.failures import described, raise_if_stopped, stops
 from eval.running.question import AnswerPools, Reading, ask_all
 from eval.running.run import OnProgress, Progress, Run, build_memory, ignore_progress, needs
-from memsys.interface import MemorySystem
+from memsys.interface import MemorySystem, setting, tuned
 from memsys.llm import meter
 from memsys.llm.limits import urgent
-from memsys.settings import setting, tuned
 from memsys.tokens import count_tokens
 
 

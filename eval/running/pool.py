@@ -12,8 +12,8 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Any
 
-from memsys.llm.futures import settle, while_waiting
 from memsys.llm.limits import BUILDS
+from memsys.llm.protocol import settle, while_waiting
 
 Work = tuple[float, int, Callable[[], None]]
 """Urgency (negated), number in the order of arrival, and function to call."""
@@ -26,7 +26,7 @@ COMPUTING = 2
 class UrgentPool:
     """Threads that are started when there is work for them; the most urgent waiting work is done first, then the oldest.
 
-    Only `computing` of them take new work at a time, and a thread that waits for a call (`memsys.llm.futures.waiting`) does not count.
+    Only `computing` of them take new work at a time, and a thread that waits for a call (`memsys.llm.protocol.waiting`) does not count.
     Therefore many reads can wait for their models at once, while few compute, which leaves the interpreter to the builds.
 
     Args:

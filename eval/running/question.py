@@ -21,10 +21,9 @@ from eval.running.reader import Rendered, render
 from eval.running.run import OnAnswer, OnProgress, Progress, Run, ignore_answer, needs
 from memsys.interface import Item, MemorySystem, Recall, unit_item
 from memsys.llm import meter
-from memsys.llm.futures import waiting
 from memsys.llm.limits import urgent
 from memsys.llm.meter import Ledger, metering
-from memsys.llm.protocol import Completion, ContextOverflow
+from memsys.llm.protocol import Completion, ContextOverflow, waiting
 from memsys.llm.replies import why_none
 
 

@@ -15,11 +15,11 @@ from data_loaders.schema import Case
 from eval.files.records import Prediction
 from eval.files.run_folder import RunFolder, RunRecord
 from eval.running.reader import Reader
-from memsys.embed import Embedder
 from memsys.interface import MemorySystem
 from memsys.llm.limits import CallQueue
 from memsys.llm.protocol import LLM
 from memsys.prompts import Prompts
+from memsys.vectors import Embedder
 
 if TYPE_CHECKING:
     from memsys.llm.gateway.server import Gateway

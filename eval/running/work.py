@@ -24,11 +24,10 @@ from eval.running.failures import described
 from eval.running.question import check_types
 from eval.running.run import OnAnswer, OnProgress, Run, innermost, needs
 from memsys.embed import HashingEmbedder
-from memsys.interface import MemorySystem
+from memsys.interface import MemorySystem, Settings
 from memsys.jsons import encoded
 from memsys.llm.offline.extractive import ExtractiveLLM
 from memsys.prompts import Prompts
-from memsys.settings import Settings
 from memsys.tokens import count_tokens
 
 

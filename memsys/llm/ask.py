@@ -5,24 +5,15 @@ A tolerant parser turns a reply into JSON, a label or prose. It never evaluates 
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from memsys.llm import meter
-from memsys.llm.protocol import LLM, Completion, Request
-
-if TYPE_CHECKING:
-    from memsys.prompts import Prompt
-
-
-import json
-import re
-from dataclasses import dataclass
-from functools import lru_cache
-from typing import TYPE_CHECKING
-
-from memsys.llm.protocol import Stopped
+from memsys.llm.protocol import LLM, Completion, Request, Stopped
 
 if TYPE_CHECKING:
     from memsys.prompts import Prompt
@@ -37,20 +28,28 @@ def complete(llm: LLM, request: Request) -> Completion:
     return llm.submit(request).result()
 
 
-def ask(llm: LLM, prompt: Prompt, *, retries: int = 0, sample: int = 0, **fields: Any) -> Any:
+def ask(llm: LLM, prompt: Prompt, *, retries: int = 0, sample: int = 0, noted: str = "", **fields: Any) -> Any:
     """Render a prompt, make the call and parse the reply: returns a value, or a `ParseFailure` after `retries` more attempts.
 
     The value is text, one of the labels, or a value that satisfies the prompt's JSON schema. The meter counts every reply that cannot be
     parsed, and every reply that was cut where only a complete reply can be used.
 
+    Args:
+        noted: the meter counts a `ParseFailure` that is returned as this event, too.
+
     Raises:
         ModelError: the call failed for good.
     """
-    return ask_all(llm, [(prompt, fields)], retries=retries, sample=sample)[0]
+    return ask_all(llm, [(prompt, fields)], retries=retries, sample=sample, noted=noted)[0]
 
 
 def ask_all(
-    llm: LLM, asks: Sequence[tuple[Prompt, Mapping[str, Any]]], *, retries: int = 0, sample: int = 0
+    llm: LLM,
+    asks: Sequence[tuple[Prompt, Mapping[str, Any]]],
+    *,
+    retries: int = 0,
+    sample: int = 0,
+    noted: str = "",
 ) -> list[Any]:
     """`ask` for calls that do not depend on each other: submit all, collect in order.
 
@@ -66,6 +65,8 @@ def ask_all(
         again = [replace(requests[index], retry=retry) for index in failed]
         for index, value in zip(failed, _round(llm, [asks[index] for index in failed], again), strict=True):
             values[index] = value
+    if noted and (unusable := sum(isinstance(value, ParseFailure) for value in values)):
+        meter.note(noted, unusable)
     return values
 
 

@@ -19,9 +19,8 @@ import numpy as np
 from memsys.jsons import canonical
 from memsys.llm import meter
 from memsys.llm.client import Embedded, Keep, request_key
-from memsys.llm.futures import keeping, release, settle, waiting
 from memsys.llm.pricing import ModelSettings
-from memsys.llm.protocol import LLM, Completion, EndOfRun, ModelError, Request
+from memsys.llm.protocol import LLM, Completion, EndOfRun, ModelError, Request, keeping, release, settle, waiting
 from memsys.llm.store import CacheStore
 
 

@@ -16,13 +16,11 @@ import numpy as np
 
 from memsys.jsons import canonical, encoded
 from memsys.llm import meter
-from memsys.llm.endpoint import Endpoint
-from memsys.llm.futures import keeping, release
+from memsys.llm.endpoint import Endpoint, Sent, Server
 from memsys.llm.pricing import ModelSettings
-from memsys.llm.protocol import Completion, ModelError, Request
+from memsys.llm.protocol import Completion, ModelError, Request, keeping, release
 from memsys.llm.replies import LEAST_SHARE, LONG_PROMPT, Usage, check_window, completion_of, usage_of
 from memsys.llm.secrets import redact
-from memsys.llm.server import Sent, Server
 from memsys.tokens import count_tokens, truncate
 from memsys.vectors import normalised
 
@@ -77,17 +75,15 @@ class Client:
 
     def submit(self, request: Request) -> Future[Completion]:
         body, parse = chat_body(self.settings, request), partial(self._completion, request)
+        name = request_key(self.settings, self.endpoint.label, request).hex() if self.endpoint.named else ""
         try:
             return self.endpoint.start(
-                "/chat/completions", body, self._worst_cost(request), self.settings.cost_of, parse, self._name(request)
+                "/chat/completions", body, self._worst_cost(request), self.settings.cost_of, parse, name
             )
         except ModelError as error:
             refused: Future[Completion] = Future()
             refused.set_exception(error)
             return refused
-
-    def _name(self, request: Request) -> str:
-        return request_key(self.settings, self.endpoint.label, request).hex() if self.endpoint.named else ""
 
     def _completion(self, request: Request, value: Mapping[str, Any], seconds: float, attempts: int) -> Completion:
         settings, where = self.settings, f"{self.settings.model} at {self.endpoint.base_url}"

@@ -21,8 +21,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from memsys.llm.futures import Awaited, settle
-from memsys.llm.protocol import LLM, Completion, Request
+from memsys.llm.protocol import LLM, Awaited, Completion, Request, settle
 
 
 class Recorder(Protocol):

@@ -336,7 +336,9 @@ class CacheStore:
         try:
             kept = [pair for pairs, _ in batch for pair in pairs]
             self._commit([(key, _json_text(reply)) for key, reply in kept if keepable(reply)])
-            self._commit_outcomes([(key, _json_text(reply)) for key, reply in kept if not keepable(reply)])
+            if outcomes := [(key, _json_text(reply)) for key, reply in kept if not keepable(reply)]:
+                with self._writing, self._out:
+                    self._out.executemany("INSERT OR REPLACE INTO outcomes VALUES (?, ?)", outcomes)
         except Exception as error:
             if len(batch) == 1:
                 _notify(batch[0][1], self._unwritable(error))
@@ -350,11 +352,6 @@ class CacheStore:
     def _commit(self, rows: Sequence[tuple[bytes, str]]) -> None:
         self._insert("answers", rows)
         self._prefixes_written.update(key[:8] for key, _ in rows)
-
-    def _commit_outcomes(self, rows: Sequence[tuple[bytes, str]]) -> None:
-        if rows:
-            with self._writing, self._out:
-                self._out.executemany("INSERT OR REPLACE INTO outcomes VALUES (?, ?)", rows)
 
     def _insert(self, table: str, rows: Sequence[Row]) -> None:
         """Insert rows in one transaction; a stored row is kept, unless it is known to be invalid."""

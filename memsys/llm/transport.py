@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import threading
+import zlib
 from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
@@ -21,8 +22,6 @@ from memsys.llm import network
 if TYPE_CHECKING:
     import aiohttp
 
-
-import zlib
 
 ACCEPTED = "gzip, deflate"
 """The Accept-Encoding header; replies in other encodings are rejected."""

@@ -7,6 +7,9 @@ reply, and `repeatable: true` permits a second attempt when the service may have
 Queue, limits, Retry-After, retries, outages, `network=false` and the removal of keys are those of `memsys.llm.endpoint`. One difference: a
 call that may not be repeated (most adds) is sent again only if the service did not begin to work on it; otherwise it might store twice.
 
+Queue, limits, Retry-After, retries, outages, `network=false` and the removal of keys are those of `memsys.llm.endpoint`. One difference: a
+call that may not be repeated (most adds) is sent again only if the service did not begin to work on it; otherwise it might store twice.
+
 The key comes from the environment variable `key_env` and is written as `{key}` in `headers`. A key in the settings, or a value that looks
 like one, is refused, because settings are written to run.json and to reports.
 """
@@ -22,7 +25,7 @@ from urllib.parse import urlsplit
 
 import numpy as np
 
-from memsys.interface import one_of
+from memsys.interface import Positive
 from memsys.jsons import encoded, received
 from memsys.llm.endpoint import Endpoint, EndpointLimits
 from memsys.llm.outcome import Outcome, outcome_of
@@ -32,7 +35,6 @@ from memsys.llm.transport import HttpReply, LeanTransport, event_loop
 from memsys.services.leftovers import Namespaces, namespaces_at
 from memsys.services.memory import LAST_WORDS, ServiceMemory, ServiceSettings
 from memsys.services.templates import filled, filled_path, mapping
-from memsys.settings import Positive
 
 if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
@@ -108,10 +110,9 @@ class ServiceEndpoint(Endpoint):
         if not any("{key}" in value for _, value in self._own_headers):
             return ""
         try:
-            key = super().key()
+            return super().key()
         except ModelError as error:
             raise EndOfRun(str(error)) from error
-        return key
 
     def _new_transport(self, key: str) -> LeanTransport:
         headers = {name: value.replace("{key}", key) for name, value in self._own_headers}
@@ -218,7 +219,9 @@ class HttpMemory(ServiceMemory):
         call = mapping(where, given, FIELDS)
         if not str(call.get("path", "")).startswith("/"):
             raise ValueError(f"{where}.path must begin with a slash, found {call.get('path')!r}")
-        method = one_of(f"{where}.method", str(call.get("method", "POST")), METHODS)
+        method = str(call.get("method", "POST"))
+        if method not in METHODS:
+            raise ValueError(f"{where}.method must be one of {', '.join(METHODS)}, found {method!r}")
         query = mapping(f"{where}.query", call.get("query") or {}, set(call.get("query") or {}))
         repeatable = bool(call.get("repeatable", where in HARMLESS))
         return {"body": None, **call, "method": method, "query": query, "repeatable": repeatable}

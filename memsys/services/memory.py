@@ -31,13 +31,12 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from data_loaders.schema import Asker, Question, Turn, Unit
-from memsys.interface import Item, MemorySystem, Recall, dated, union
+from memsys.interface import Item, MemorySystem, Positive, Recall, Settings, dated, union
 from memsys.llm import meter, stopping
 from memsys.llm.protocol import ModelError
 from memsys.llm.secrets import redact, written_key
 from memsys.services.leftovers import Namespaces, new_namespace
 from memsys.services.templates import Condition, condition, mapping, placeholders, reached
-from memsys.settings import Positive, Settings
 
 RESULTS = {"items": "", "text": "", "id": "", "score": "", "distance": "", "sources": "", "time": ""}
 SHORTEST = 12

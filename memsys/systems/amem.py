@@ -38,14 +38,12 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
 from data_loaders.schema import Question, Unit
-from memsys.embed import Embedder
-from memsys.interface import Item, MemorySystem, NodeView, Recall, dated
+from memsys.interface import Item, MemorySystem, NodeView, Positive, Recall, Settings, dated
 from memsys.llm import meter
 from memsys.llm.ask import ParseFailure, ask
 from memsys.llm.protocol import LLM
 from memsys.prompts import Option, Prompts
-from memsys.settings import Positive, Settings
-from memsys.vectors import Vectors, best
+from memsys.vectors import Embedder, Vectors, best
 
 
 @dataclass(slots=True)

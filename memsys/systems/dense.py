@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import ClassVar
 
 from data_loaders.schema import Question, Unit
-from memsys.embed import Embedder
 from memsys.interface import MemorySystem, Recall, positive, unit_item
-from memsys.vectors import Vectors
+from memsys.vectors import Embedder, Vectors
 
 
 class Dense(MemorySystem):

@@ -41,14 +41,12 @@ import numpy as np
 from scipy.sparse import coo_array, csr_array, hstack, vstack
 
 from data_loaders.schema import Question, Unit
-from memsys.embed import Embedder
-from memsys.interface import Item, MemorySystem, NodeView, Recall, dated, period, period_text, union
+from memsys.interface import Item, MemorySystem, NodeView, Positive, Recall, Settings, dated, period, period_text, union
 from memsys.llm import meter
 from memsys.llm.ask import ParseFailure, ask
 from memsys.llm.protocol import LLM
 from memsys.prompts import Option, Prompts
-from memsys.settings import Positive, Settings
-from memsys.vectors import Vectors, best, cosines
+from memsys.vectors import Embedder, Vectors, best, cosines
 
 Mode = Literal["paper", "code"]
 Triple = tuple[str, str, str]
@@ -292,9 +290,8 @@ class HippoRag(MemorySystem):
             "facts": candidates,
             "limit": self.settings.max_facts,
         }
-        value = ask(self.llm, self.prompts["hipporag/filter"], **fields)
-        if isinstance(value, ParseFailure):
-            meter.note("hipporag.dense_passages")
+        value = ask(self.llm, self.prompts["hipporag/filter"], noted="hipporag.dense_passages", **fields)
+        if not value:
             return []
         named = [
             fact if isinstance(fact, str) else fact_text(fact) for fact in value["facts"][: self.settings.max_facts]
@@ -307,10 +304,8 @@ class HippoRag(MemorySystem):
         equal = np.ones(len(graph.units))
         if not graph.phrases:
             return equal
-        value = ask(self.llm, self.prompts["hipporag/question_entities"], text=question.text)
-        if isinstance(value, ParseFailure):
-            meter.note("hipporag.all_passages_alike")
-            return equal
+        prompt, event = self.prompts["hipporag/question_entities"], "hipporag.all_passages_alike"
+        value = ask(self.llm, prompt, text=question.text, noted=event) or {"named_entities": ()}
         names = [normalised_phrase(name, self.settings.mode) for name in dict.fromkeys(value["named_entities"])]
         names = [name for name in names if name]
         if not names:

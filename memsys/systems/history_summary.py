@@ -11,8 +11,7 @@ from typing import Any, ClassVar
 
 from data_loaders.schema import Question, Unit
 from memsys.interface import Item, MemorySystem, Recall, dated, positive, union
-from memsys.llm import meter
-from memsys.llm.ask import ParseFailure, ask
+from memsys.llm.ask import ask
 from memsys.llm.protocol import LLM
 from memsys.prompts import Prompts
 from memsys.tokens import count_tokens, split_tokens
@@ -94,8 +93,8 @@ class HistorySummary(MemorySystem):
         """The summary so far, rewritten with the open window."""
         before, texts = self._summary, [piece.text for piece in self._pending]
         earlier = [f"Summary so far: {before.text}"] if before.text else []
-        reply = ask(self.llm, self.prompts["history_summary/summarise"], texts=[*earlier, *texts], words=self.words)
-        if isinstance(reply, ParseFailure):
-            meter.note("history_summary.unchanged")
+        prompt, event = self.prompts["history_summary/summarise"], "history_summary.unchanged"
+        reply = ask(self.llm, prompt, texts=[*earlier, *texts], words=self.words, noted=event)
+        if not reply:
             return before
         return _Summary(reply, union([before.sources, *(piece.turns for piece in self._pending)]), before.windows + 1)

@@ -37,17 +37,15 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from data_loaders.schema import Question, Unit
-from memsys.embed import Embedder
-from memsys.interface import Item, MemorySystem, NodeView, Recall, dated, union
+from memsys.interface import Item, MemorySystem, NodeView, Positive, Recall, Settings, dated, union
 from memsys.llm import meter
 from memsys.llm.ask import ParseFailure, ask, ask_all
 from memsys.llm.protocol import LLM
 from memsys.prompts import Option, Prompts
-from memsys.settings import Positive, Settings
 from memsys.systems.bm25 import words
 from memsys.systems.pruned import Scorer, prune, scorer_for
 from memsys.tokens import count_tokens
-from memsys.vectors import best, cosines
+from memsys.vectors import Embedder, best, cosines
 
 LONG = 512
 """A message of at least this many tokens is pruned again."""
@@ -236,11 +234,9 @@ class LightMem(MemorySystem):
             lines = [self._lines(exchange, number) for number, exchange in enumerate(exchanges)]
             if not any(lines):
                 continue  # no message of the roles that are used
-            reply = ask(self.llm, self.prompts["lightmem/extract"], text=with_headings(segments, lines))
-            if isinstance(reply, ParseFailure):
-                meter.note("lightmem.no_facts")
-                continue
-            for entry in reply["data"]:
+            prompt, text = self.prompts["lightmem/extract"], with_headings(segments, lines)
+            reply = ask(self.llm, prompt, text=text, noted="lightmem.no_facts")
+            for entry in reply["data"] if reply else ():
                 if entry["fact"].strip():
                     number = source_exchange(entry["source_id"], entry["fact"], lines)
                     facts.append(self._fact(entry["fact"].strip(), exchanges[number]))
@@ -291,12 +287,12 @@ class LightMem(MemorySystem):
         if self._table.vectors is None or not self._table.facts:
             return Recall(())
         scores = cosines(self._table.vectors, self.embedder.embed([question.text], query=True)[0])
-        return Recall(tuple(self._fact_item(index, float(scores[index])) for index in best(scores, self.settings.k)))
-
-    def _fact_item(self, index: int, score: float) -> Item:
-        fact = self._table.facts[index]
-        time = f"{fact.time:%d %B %Y, %A}" if fact.time else fact.time_text
-        return Item(f"fact-{index}", dated(fact.text, time), score, fact.sources, "fact", 1)
+        items = []
+        for index in best(scores, self.settings.k):
+            fact = self._table.facts[index]
+            text = dated(fact.text, f"{fact.time:%d %B %Y, %A}" if fact.time else fact.time_text)
+            items.append(Item(f"fact-{index}", text, float(scores[index]), fact.sources, "fact", 1))
+        return Recall(tuple(items))
 
     def nodes(self) -> Iterator[NodeView]:
         """The facts as of the last `consolidate`."""

@@ -36,14 +36,24 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from data_loaders.schema import Question, Role, Turn, Unit
-from memsys.embed import Embedder
-from memsys.interface import SIDES, Item, MemorySystem, NodeView, Recall, dated, period, shares, union
+from memsys.interface import (
+    SIDES,
+    Item,
+    MemorySystem,
+    NodeView,
+    Positive,
+    Recall,
+    Settings,
+    dated,
+    period,
+    shares,
+    union,
+)
 from memsys.llm import meter
-from memsys.llm.ask import ParseFailure, ask, ask_all
+from memsys.llm.ask import ask, ask_all
 from memsys.llm.protocol import LLM
 from memsys.prompts import Option, Prompts
-from memsys.settings import Positive, Settings
-from memsys.vectors import Vectors, best
+from memsys.vectors import Embedder, Vectors, best
 
 NEIGHBOURS = {"paper": 10, "code": 5}
 """Memories looked up for each new fact, by mode."""
@@ -181,8 +191,8 @@ class Mem0(MemorySystem):
             self._summarise()
         batches = self._batches(self._facts(unit))
         prompt = self.prompts["mem0/decide"]
-        replies = ask_all(self.llm, [(prompt, batch.fields()) for batch in batches])
-        decisions = [self._decisions(reply) for reply in replies]
+        replies = ask_all(self.llm, [(prompt, batch.fields()) for batch in batches], noted="mem0.no_decision")
+        decisions = [list(reply["memory"]) if reply else [] for reply in replies]
         vectors = self._vectors(batches, decisions)
         for batch, entries in zip(batches, decisions, strict=True):
             for decision in entries:
@@ -221,12 +231,10 @@ class Mem0(MemorySystem):
     def _facts(self, unit: Unit) -> list[tuple[str, ...]]:
         """New facts for each view."""
         prompt = self.prompts["mem0/extract"]
-        replies = ask_all(self.llm, [(prompt, self._extraction_fields(unit, view.side)) for view in self._views])
-        if failed := sum(isinstance(reply, ParseFailure) for reply in replies):
-            meter.note("mem0.no_facts", failed)
+        asks = [(prompt, self._extraction_fields(unit, view.side)) for view in self._views]
         return [
-            () if isinstance(reply, ParseFailure) else tuple(fact.strip() for fact in reply["facts"] if fact.strip())
-            for reply in replies
+            tuple(fact.strip() for fact in reply["facts"] if fact.strip()) if reply else ()
+            for reply in ask_all(self.llm, asks, noted="mem0.no_facts")
         ]
 
     def _extraction_fields(self, unit: Unit, side: Role) -> dict[str, Any]:
@@ -250,13 +258,6 @@ class Mem0(MemorySystem):
             if view_facts:
                 batches.append(_Batch(view, vectors, view_facts, neighbours))
         return batches
-
-    def _decisions(self, reply: Any) -> list[dict[str, Any]]:
-        """The decisions in a reply; none where it cannot be read."""
-        if isinstance(reply, ParseFailure):
-            meter.note("mem0.no_decision")
-            return []
-        return list(reply["memory"])
 
     def _vectors(
         self, batches: Sequence[_Batch], decisions: Sequence[Sequence[Mapping[str, Any]]]
@@ -288,12 +289,9 @@ class Mem0(MemorySystem):
     def _summarise(self) -> None:
         """Rewrite the summary with the messages since it was written."""
         texts = [self._summary, *self._unsummarised]
-        prompt, summary = self.prompts["mem0/summarise"], self._summary or _NONE
-        reply = ask(self.llm, prompt, summary=summary, dialogue=self._unsummarised, texts=texts)
-        if isinstance(reply, ParseFailure):
-            meter.note("mem0.kept_old_summary")
-            reply = self._summary
-        self._summary, self._unsummarised = reply, []
+        fields: dict[str, Any] = {"summary": self._summary or _NONE, "dialogue": self._unsummarised, "texts": texts}
+        reply = ask(self.llm, self.prompts["mem0/summarise"], noted="mem0.kept_old_summary", **fields)
+        self._summary, self._unsummarised = reply or self._summary, []
 
 
 def _line(turn: Turn) -> str:

@@ -43,17 +43,14 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from data_loaders.schema import Question, Unit
-from memsys.embed import Embedder
-from memsys.interface import Item, MemorySystem, NodeView, Recall, dated, union
+from memsys.interface import Item, MemorySystem, NodeView, Positive, Recall, Settings, dated, union
 from memsys.lean import hide_modules
-from memsys.llm import meter
-from memsys.llm.ask import ParseFailure, ask
+from memsys.llm.ask import ask
 from memsys.llm.protocol import LLM
 from memsys.prompts import Option, Prompts
-from memsys.settings import Positive, Settings
 from memsys.systems.bm25 import plain_words
 from memsys.tokens import stem
-from memsys.vectors import Vectors, best
+from memsys.vectors import Embedder, Vectors, best
 
 LEAST_POOL, POOL_PER_ITEM = 60, 4
 MESSAGE_CHARACTERS = 300
@@ -199,11 +196,9 @@ class Mem0V3(MemorySystem):
             dialogue=_lines(unit),
             earlier=tuple(self._recent) or _NONE,
             memories=options or _NONE,
+            noted="mem0_v3.no_memories",
         )
-        if isinstance(reply, ParseFailure):
-            meter.note("mem0_v3.no_memories")
-            return []
-        return [entry for entry in reply["memory"] if entry.get("text", "").strip()]
+        return [entry for entry in reply["memory"] if entry.get("text", "").strip()] if reply else []
 
     def _without_repetitions(
         self, entries: Sequence[Mapping[str, Any]], unit: Unit, neighbours: Sequence[int]

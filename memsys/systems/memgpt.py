@@ -42,16 +42,14 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from data_loaders.schema import Question, Unit
-from memsys.embed import Embedder
-from memsys.interface import Item, MemorySystem, Recall, dated, spoken, union
+from memsys.interface import Item, MemorySystem, Positive, Recall, Settings, dated, spoken, union
 from memsys.llm import meter
 from memsys.llm.ask import ParseFailure, ask
 from memsys.llm.protocol import LLM
 from memsys.prompts import Prompts
-from memsys.settings import Positive, Settings
 from memsys.systems.bm25 import bm25_index, bm25_scores, words
 from memsys.tokens import count_tokens, split_tokens, truncate
-from memsys.vectors import Vectors, best
+from memsys.vectors import Embedder, Vectors, best
 
 
 @dataclass(frozen=True, slots=True)
@@ -379,9 +377,9 @@ class MemGPT(MemorySystem):
             head = self._summary(messages[:half])
             messages = [Message("", "summary", head, count_tokens(head)), *messages[half:]]
         texts = [self._cut(message.text) for message in messages if message.role != "system"]
-        reply = ask(self.llm, self.prompts["memgpt/summary"], texts=texts, words=SUMMARY_WORDS)
-        if isinstance(reply, ParseFailure):
-            meter.note("memgpt.no_summary")
+        prompt = self.prompts["memgpt/summary"]
+        reply = ask(self.llm, prompt, texts=texts, words=SUMMARY_WORDS, noted="memgpt.no_summary")
+        if not reply:
             return _HIDDEN.sub("", messages[0].text) if messages[0].role == "summary" else ""
         return str(reply)
 
@@ -480,7 +478,11 @@ class MemGPT(MemorySystem):
             return Recall(())
         state = self._state.copy()
         view = list(state.queue)
-        self._event(state, "user", self._question_text(question), reading=True)
+        lines = [f"Question: {question.text}"]
+        if self.settings.own_answer:  # without a reader, the agent needs options, asker and instruction
+            lines += [f"({chr(65 + place)}) {option}" for place, option in enumerate(question.options)]
+            lines += [line for line in (question.asked_by, question.instruction) if line]
+        self._event(state, "user", dated("\n".join(lines), question.time_text), reading=True)
         calls = self._run(state, self.settings.max_calls, reading=True, question=question.text)
         items = self._recalled_items(state, view)
         if not self.settings.own_answer:
@@ -492,14 +494,6 @@ class MemGPT(MemorySystem):
     @property
     def uses_asker(self) -> bool:
         return self.settings.own_answer
-
-    def _question_text(self, question: Question) -> str:
-        """The question as a message of the user; with its options, asker and instruction where the agent answers it."""
-        lines = [f"Question: {question.text}"]
-        if self.settings.own_answer:
-            lines += [f"({chr(65 + place)}) {option}" for place, option in enumerate(question.options)]
-            lines += [line for line in (question.asked_by, question.instruction) if line]
-        return dated("\n".join(lines), question.time_text)
 
     def _recalled_items(self, state: State, view: Sequence[Message]) -> tuple[Item, ...]:
         """Working context, summary, turns in view and hits, scored by the order in which to keep them (1 / rank).

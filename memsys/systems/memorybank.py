@@ -40,14 +40,12 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from data_loaders.schema import Question, Unit
-from memsys.embed import Embedder
-from memsys.interface import Item, MemorySystem, NodeView, Recall, dated, period, period_text, union
+from memsys.interface import Item, MemorySystem, NodeView, Positive, Recall, Settings, dated, period, period_text, union
 from memsys.llm import meter
 from memsys.llm.ask import ParseFailure, ask_all
 from memsys.llm.protocol import LLM
 from memsys.prompts import Prompts
-from memsys.settings import Positive, Settings
-from memsys.vectors import Vectors, best, cosines
+from memsys.vectors import Embedder, Vectors, best, cosines
 
 KINDS = ("events", "portrait")
 """The two texts that are written about a day and about all days."""
@@ -219,14 +217,12 @@ class MemoryBank(MemorySystem):
         for kind in KINDS:
             self._covered[kind] = union(self._covered_turns(place, kind) for place in range(len(self._days)))
         kinds = [kind for kind in KINDS if self._covered[kind]]
-        asks = [(self.prompts[f"memorybank/global_{kind}"], self._global_fields(kind)) for kind in kinds]
+        days, user, asks = sorted(self._days, key=lambda day: day.number), self._user or "the user", []
+        for kind in kinds:
+            texts = [dated(day.texts[kind], self._time_text(day)) for day in days if day.texts[kind]]
+            asks.append((self.prompts[f"memorybank/global_{kind}"], {"texts": texts, "user": user}))
         replies = zip(kinds, ask_all(self.llm, asks), strict=True)
         self._global = {kind: _text(reply, f"memorybank.no_global_{kind}") for kind, reply in replies}
-
-    def _global_fields(self, kind: str) -> dict[str, Any]:
-        days = sorted((day for day in self._days if day.texts[kind]), key=lambda day: day.number)
-        texts = [dated(day.texts[kind], self._time_text(day)) for day in days]
-        return {"texts": texts, "user": self._user or "the user"}
 
     def _covered_turns(self, place: int, kind: str) -> tuple[str, ...]:
         """The turns that a day's text covers; none where there is no text."""

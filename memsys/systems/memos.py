@@ -39,13 +39,14 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from data_loaders.schema import Question, Role, Turn, Unit
-from memsys.embed import Embedder
 from memsys.interface import (
     SIDES,
     Item,
     MemorySystem,
     NodeView,
+    Positive,
     Recall,
+    Settings,
     dated,
     period,
     period_text,
@@ -57,8 +58,7 @@ from memsys.llm import meter
 from memsys.llm.ask import ParseFailure, ask, ask_all
 from memsys.llm.protocol import LLM
 from memsys.prompts import Option, Prompts
-from memsys.settings import Positive, Settings
-from memsys.vectors import best, cosines
+from memsys.vectors import Embedder, best, cosines
 
 CAPACITY = {"long_term": 1500, "user": 480}
 """Maximum number of memories of the long-term and the user store."""
@@ -199,10 +199,8 @@ class Reorganiser:
         similar = [others[place] for place in best(nearness, _NEIGHBOURS) if nearness[place] >= _LEAST_COSINE]
         prompt = self._prompts["memos/relation"]
         asks = [(prompt, {"history": other.text, "new": memory.text}) for other in similar]
-        for other, relation in zip(similar, ask_all(self._llm, asks), strict=True):
-            if isinstance(relation, ParseFailure):
-                meter.note("memos.unknown_relation")
-            elif relation != "independent":
+        for other, relation in zip(similar, ask_all(self._llm, asks, noted="memos.unknown_relation"), strict=True):
+            if relation and relation != "independent":
                 memory = self._fuse(store, other, memory)
 
     def _fuse(self, store: MemoryStore, old: Memory, new: Memory) -> Memory:
@@ -211,9 +209,9 @@ class Reorganiser:
         Both stay if the reply cannot be read. Returns the memory that now represents the new one.
         """
         texts = (old.dated_text, new.dated_text)
-        reply = ask(self._llm, self._prompts["memos/fuse"], texts=texts, old=texts[0], new=texts[1])
-        if isinstance(reply, ParseFailure):
-            meter.note("memos.not_fused")
+        prompt = self._prompts["memos/fuse"]
+        reply = ask(self._llm, prompt, texts=texts, old=texts[0], new=texts[1], noted="memos.not_fused")
+        if not reply:
             return new
         del store.memories[old.id]
         store.counts["fused"] += 1
@@ -244,11 +242,8 @@ class Reorganiser:
         ]
         prompt = self._prompts["memos/split"]
         asks = [(prompt, {"query": "", "options": _numbered(cluster)}) for cluster in clusters]
-        for cluster, reply in zip(clusters, ask_all(self._llm, asks), strict=True):
-            if isinstance(reply, ParseFailure):
-                meter.note("memos.no_groups")
-                continue
-            groups = [group for group in _groups(cluster, reply) if len(group) >= _LEAST_GROUP]
+        for cluster, reply in zip(clusters, ask_all(self._llm, asks, noted="memos.no_groups"), strict=True):
+            groups = [group for group in _groups(cluster, reply or {"groups": ()}) if len(group) >= _LEAST_GROUP]
             parents = self._write_parents(store, groups)
             if len(parents) >= _LEAST_PARENTS:
                 self._write_parents(store, [parents])
@@ -457,12 +452,8 @@ class MemOS(MemorySystem):
         prompt = self.prompts["memos/parse"]
         contexts = [[memory.text for memory, _ in store.search(query, _CONTEXT)] for store in stores]
         asks = [(prompt, {"text": question, "context": texts or "(none)"}) for texts in contexts]
-        replies = ask_all(self.llm, asks)
-        if failed := sum(isinstance(reply, ParseFailure) for reply in replies):
-            meter.note("memos.fast_parse", failed)
-        statements = [
-            () if isinstance(reply, ParseFailure) else _distinct(reply["memories"], question) for reply in replies
-        ]
+        replies = ask_all(self.llm, asks, noted="memos.fast_parse")
+        statements = [_distinct(reply["memories"], question) if reply else () for reply in replies]
         return [
             np.concatenate([query, self.embedder.embed(texts, query=True)]) if texts else query for texts in statements
         ]

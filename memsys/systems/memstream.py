@@ -37,15 +37,13 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from data_loaders.schema import Question, Unit
-from memsys.embed import Embedder
-from memsys.interface import Item, MemorySystem, NodeView, Recall, dated, union, unit_item
+from memsys.interface import Item, MemorySystem, NodeView, Positive, Recall, Settings, dated, union, unit_item
 from memsys.llm import meter
-from memsys.llm.ask import ParseFailure, ask, ask_all
+from memsys.llm.ask import ask, ask_all
 from memsys.llm.protocol import LLM
 from memsys.prompts import Option, Prompts
-from memsys.settings import Positive, Settings
 from memsys.systems.memtree import within_budget
-from memsys.vectors import Vectors, best
+from memsys.vectors import Embedder, Vectors, best
 
 Mode = Literal["paper", "code", "genagents"]
 DECAY = {"paper": 0.995, "code": 0.99, "genagents": 0.99}
@@ -219,12 +217,9 @@ class MemoryStream(MemorySystem):
         """The importance of each text, from 1 to 10."""
         prompt = self.prompts["memstream/importance"]
         asks = [(prompt, {"text": text, "identity": self.settings.identity}) for text in texts]
-        labels = ask_all(self.llm, asks, retries=_ATTEMPTS - 1)
-        failed = sum(isinstance(label, ParseFailure) for label in labels)
-        self._unrated += failed
-        if failed:
-            meter.note("memstream.default_importance", failed)
-        return [_UNRATED if isinstance(label, ParseFailure) else int(label) for label in labels]
+        labels = ask_all(self.llm, asks, retries=_ATTEMPTS - 1, noted="memstream.default_importance")
+        self._unrated += sum(not label for label in labels)
+        return [int(label) if label else _UNRATED for label in labels]
 
     def _reflect(self, unit: Unit) -> None:
         """Ask questions about recent memories, draw insights from the memories recalled for each question, and rate and store them."""
@@ -238,13 +233,11 @@ class MemoryStream(MemorySystem):
             (prompt, {"question": question, **self._statements(indices)})
             for question, indices in zip(questions, recalled, strict=True)
         ]
-        replies = ask_all(self.llm, asks, retries=_ATTEMPTS - 1)
-        if failed := sum(isinstance(reply, ParseFailure) for reply in replies):
-            meter.note("memstream.no_insights", failed)
+        replies = ask_all(self.llm, asks, retries=_ATTEMPTS - 1, noted="memstream.no_insights")
         insights = [
             (insight["insight"], _cited(insight["evidence"], indices))
             for reply, indices in zip(replies, recalled, strict=True)
-            if not isinstance(reply, ParseFailure)
+            if reply
             for insight in reply["insights"][:5]
             if insight["insight"].strip()
         ]
@@ -257,12 +250,9 @@ class MemoryStream(MemorySystem):
             recent = recent[np.argsort(np.array(self._accessed)[recent], kind="stable")][-self._new_events :]
         else:
             recent = recent[-self.settings.window :]
-        prompt = self.prompts["memstream/questions"]
-        reply = ask(self.llm, prompt, retries=_ATTEMPTS - 1, **self._statements(recent.tolist()))
-        if isinstance(reply, ParseFailure):
-            meter.note("memstream.general_question")
-            return [_GENERAL_QUESTION] * 3
-        return list(reply["questions"][:3])
+        prompt, event = self.prompts["memstream/questions"], "memstream.general_question"
+        reply = ask(self.llm, prompt, retries=_ATTEMPTS - 1, noted=event, **self._statements(recent.tolist()))
+        return list(reply["questions"][:3]) if reply else [_GENERAL_QUESTION] * 3
 
     def _statements(self, indices: Sequence[int]) -> dict[str, Any]:
         """The prompt fields that show memories, numbered from 1."""

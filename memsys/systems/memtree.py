@@ -33,15 +33,13 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from data_loaders.schema import Question, Unit
-from memsys.embed import Embedder
-from memsys.interface import Item, MemorySystem, NodeView, Recall, dated, period_text, unit_item
+from memsys.interface import Item, MemorySystem, NodeView, Positive, Recall, Settings, dated, period_text, unit_item
 from memsys.llm import meter
 from memsys.llm.ask import ParseFailure, ask_all
 from memsys.llm.protocol import LLM
 from memsys.prompts import Prompts
-from memsys.settings import Positive, Settings
 from memsys.tokens import count_tokens, truncate
-from memsys.vectors import Vectors, best, cosines
+from memsys.vectors import Embedder, Vectors, best, cosines
 
 
 @dataclass(slots=True)

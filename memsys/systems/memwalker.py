@@ -36,12 +36,11 @@ from typing import Annotated, Any, ClassVar, Literal
 from annotated_types import Ge
 
 from data_loaders.schema import Question, Unit
-from memsys.interface import Item, MemorySystem, NodeView, Recall, dated, union, unit_item
+from memsys.interface import Item, MemorySystem, NodeView, Positive, Recall, Settings, dated, union, unit_item
 from memsys.llm import meter
-from memsys.llm.ask import ParseFailure, ask_all, complete, read_json
+from memsys.llm.ask import ask_all, complete, read_json
 from memsys.llm.protocol import LLM
 from memsys.prompts import Option, Prompt, Prompts
-from memsys.settings import Positive, Settings
 from memsys.tokens import count_tokens, truncate
 
 NO_ANSWER = "no answer"
@@ -254,17 +253,12 @@ class MemWalker(MemorySystem):
     def _summaries(self, step: str, texts: Sequence[Sequence[str]]) -> list[tuple[str, bool]]:
         """Summarise each list of texts; True marks a summary that could not be parsed and is the start of the texts."""
         prompt = replace(self.prompts[f"memwalker/{step}"], max_tokens=self.settings.summary_tokens)
-        values = ask_all(self.llm, [(prompt, {"texts": tuple(parts)}) for parts in texts])
-        if failed := sum(isinstance(value, ParseFailure) for value in values):
-            meter.note("memwalker.truncated_texts", failed)
-        if capped := sum(
-            isinstance(value, str) and count_tokens(value) >= self.settings.summary_tokens for value in values
-        ):
+        asks, limit = [(prompt, {"texts": tuple(parts)}) for parts in texts], self.settings.summary_tokens
+        values = ask_all(self.llm, asks, noted="memwalker.truncated_texts")
+        if capped := sum(isinstance(value, str) and count_tokens(value) >= limit for value in values):
             meter.note("memwalker.summary_at_limit", capped)
         return [
-            (truncate(" ".join(parts), self.settings.summary_tokens), True)
-            if isinstance(value, ParseFailure)
-            else (value, False)
+            (value, False) if value else (truncate(" ".join(parts), limit), True)
             for parts, value in zip(texts, values, strict=True)
         ]
 

@@ -7,10 +7,9 @@ from typing import ClassVar
 import numpy as np
 
 from data_loaders.schema import Question, Unit
-from memsys.embed import Embedder
 from memsys.interface import Item, MemorySystem, Recall, dated, positive, union
 from memsys.tokens import count_tokens
-from memsys.vectors import Vectors, best, cosines
+from memsys.vectors import Embedder, Vectors, best, cosines
 
 
 class NaiveRag(MemorySystem):
@@ -51,7 +50,12 @@ class NaiveRag(MemorySystem):
         scores = self._vectors.similarities(query)
         if self._open:
             scores = np.append(scores, cosines(self.embedder.embed([_text(self._blocks[-1])]), query))
-        return Recall(tuple(self._block_item(index, float(scores[index])) for index in best(scores, self.k)))
+        items = []
+        for index in best(scores, self.k):
+            block, sources = self._blocks[index], union(unit.turn_ids for unit in self._blocks[index])
+            text = dated(_text(block), block[0].time_text)
+            items.append(Item(f"block-{index}", text, float(scores[index]), sources, "chunk"))
+        return Recall(tuple(items))
 
     @property
     def held(self) -> int:
@@ -65,11 +69,6 @@ class NaiveRag(MemorySystem):
         if self._open:
             self._vectors.add(self.embedder.embed([_text(self._blocks[-1])])[0])
             self._open = False
-
-    def _block_item(self, index: int, score: float) -> Item:
-        block = self._blocks[index]
-        text = dated(_text(block), block[0].time_text)
-        return Item(f"block-{index}", text, score, union(unit.turn_ids for unit in block), "chunk")
 
 
 def _text(block: list[Unit]) -> str:

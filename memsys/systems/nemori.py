@@ -41,15 +41,13 @@ import numpy as np
 
 from data_loaders.schema import Question, Unit
 from memsys.dates import parse_time
-from memsys.embed import Embedder
-from memsys.interface import Item, MemorySystem, NodeView, Recall, dated, period, union
+from memsys.interface import Item, MemorySystem, NodeView, Positive, Recall, Settings, dated, period, union
 from memsys.llm import meter
 from memsys.llm.ask import ParseFailure, ask
 from memsys.llm.protocol import LLM
 from memsys.prompts import Prompts
-from memsys.settings import Positive, Settings
 from memsys.systems.bm25 import bm25_index, bm25_scores, words
-from memsys.vectors import Vectors, best
+from memsys.vectors import Embedder, Vectors, best
 
 Mode = Literal["paper", "code"]
 NO_PREDICTION = "Nothing is known yet that would let anybody expect what happens here."
@@ -303,11 +301,10 @@ class EpisodeBuilder:
         known = [store.statements[index].text for index, cosine in similar if self.rules.is_known(cosine)]
         if not known:
             return NO_PREDICTION
-        reply = ask(self.llm, self.prompts["nemori/predict"], title=episode.title, texts=known)
-        if isinstance(reply, ParseFailure):
-            meter.note("nemori.no_prediction")
-            return NO_PREDICTION
-        return str(reply)
+        prompt = self.prompts["nemori/predict"]
+        return str(
+            ask(self.llm, prompt, title=episode.title, texts=known, noted="nemori.no_prediction") or NO_PREDICTION
+        )
 
 
 @dataclass(frozen=True)

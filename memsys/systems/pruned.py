@@ -34,13 +34,12 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 
 from data_loaders.schema import Question, Unit
-from memsys.embed import Embedder
-from memsys.interface import Item, MemorySystem, NodeView, Recall
+from memsys.interface import Item, MemorySystem, NodeView, Recall, Settings
 from memsys.llm import meter
 from memsys.llm.protocol import LLM
 from memsys.prompts import Prompts
-from memsys.settings import Settings
 from memsys.tokens import count_tokens
+from memsys.vectors import Embedder
 
 WINDOW = 510
 """Number of pieces that the classifier reads at once, without its two special tokens."""

@@ -41,15 +41,13 @@ import numpy as np
 
 from data_loaders.schema import Question, Unit
 from memsys import lean
-from memsys.embed import Embedder
-from memsys.interface import Item, MemorySystem, NodeView, Recall, dated, period_text, spoken, union
+from memsys.interface import Item, MemorySystem, NodeView, Positive, Recall, Settings, dated, period_text, spoken, union
 from memsys.llm import meter
 from memsys.llm.ask import ParseFailure, ask_all
 from memsys.llm.protocol import LLM
 from memsys.prompts import Prompts
-from memsys.settings import Positive, Settings
 from memsys.tokens import count_tokens, truncate
-from memsys.vectors import best, cosines
+from memsys.vectors import Embedder, best, cosines
 
 Mode = Literal["paper", "code"]
 _count: Callable[[str], int] = partial(count_tokens, encoding="cl100k_base")
@@ -165,7 +163,10 @@ class Raptor(MemorySystem):
         if self._tree.vectors is None:
             return Recall(())
         similarities = cosines(self._tree.vectors, self.embedder.embed([question.text], query=True)[0])
-        chosen = {"collapsed": self._collapsed, "traversal": self._traversal}[self.settings.retrieval](similarities)
+        if self.settings.retrieval == "traversal":
+            chosen = self._traversal(similarities)
+        else:
+            chosen = best(similarities, len(similarities) if self.settings.k is None else self.settings.k)
         items = (self._node_item(index, float(similarities[index])) for index in chosen)
         return Recall(
             tuple(items if self.settings.retrieval == "traversal" else _until_full(items, self.settings.max_tokens))
@@ -263,9 +264,6 @@ class Raptor(MemorySystem):
                 )
             )
         return summaries
-
-    def _collapsed(self, similarities: np.ndarray) -> list[int]:
-        return best(similarities, len(similarities) if self.settings.k is None else self.settings.k)
 
     def _traversal(self, similarities: np.ndarray) -> list[int]:
         """The nodes visited by a descent that keeps the `traversal_k` most similar nodes of each layer."""

@@ -56,15 +56,13 @@ from dateutil.relativedelta import relativedelta
 
 from data_loaders.schema import Question, Unit
 from memsys.dates import MONTHS, written
-from memsys.embed import Embedder
-from memsys.interface import Item, MemorySystem, NodeView, Recall, dated, union
+from memsys.interface import Item, MemorySystem, NodeView, NotNegative, Positive, Recall, Settings, dated, union
 from memsys.llm import meter
 from memsys.llm.ask import ParseFailure, ask, complete
 from memsys.llm.protocol import LLM
 from memsys.prompts import Option, Prompts
-from memsys.settings import NotNegative, Positive, Settings
 from memsys.tokens import truncate
-from memsys.vectors import best, cosines
+from memsys.vectors import Embedder, best, cosines
 
 STEPS = {1: "segment", 2: "session", 3: "day", 4: "week", 5: "month"}
 """Name of each level; also the name of its prompt."""
@@ -341,7 +339,11 @@ class TiMem(MemorySystem):
             self._close_session(tree)
         tree.clock = unit.time or tree.clock
         if tree.session is None:
-            self._open_session(tree, unit.session_id)
+            windows = calendar(tree.clock)
+            for level, window in windows.items():  # close those that the session does not belong to
+                if tree.windows and tree.windows[level] != window:
+                    self._close(tree, level)
+            tree.windows, tree.session, tree.turns = windows, unit.session_id, 0
         tree.pending.append(replace(unit, time=tree.clock))
         if len(tree.pending) == self.settings.segment:
             self._close_segment(tree)
@@ -358,14 +360,6 @@ class TiMem(MemorySystem):
             for level in (3, 4, 5):
                 self._close(tree, level)
             self._consolidated = View(tree)
-
-    def _open_session(self, tree: Tree, session: str) -> None:
-        """Open a session at the tree's clock, and close the windows that it does not belong to."""
-        windows = calendar(tree.clock)
-        for level, window in windows.items():
-            if tree.windows and tree.windows[level] != window:
-                self._close(tree, level)
-        tree.windows, tree.session, tree.turns = windows, session, 0
 
     def _close_session(self, tree: Tree) -> None:
         """Write the open segment and the open session."""
@@ -470,7 +464,12 @@ class TiMem(MemorySystem):
         kept = self._gated(view, candidates, question.text, plan.scope)
         if self.settings.mode == "paper":
             kept = sorted(kept, key=_by_distance(view, question.time or view.clock))
-        return Recall(tuple(self._node_item(view.nodes[index], score_of[index]) for index in kept))
+        items = []
+        for index in kept:
+            node = view.nodes[index]
+            text = dated(node.text, self._date(node))
+            items.append(Item(node.id, text, score_of[index], node.span.sources, STEPS[node.level], node.level))
+        return Recall(tuple(items))
 
     def _view(self) -> View:
         return self._consolidated or View(self._tree)
@@ -517,9 +516,10 @@ class TiMem(MemorySystem):
             Option(str(number), self._described(view.nodes[index])) for number, index in enumerate(candidates, start=1)
         ]
         retries, count = self.settings.attempts - 1, len(options)
-        reply = ask(self.llm, prompt, retries=retries, query=question, options=options, count=count)
-        if isinstance(reply, ParseFailure):
-            meter.note("timem.gate_failed")
+        reply = ask(
+            self.llm, prompt, retries=retries, query=question, options=options, count=count, noted="timem.gate_failed"
+        )
+        if not reply:
             return candidates
         relevant = set(reply["relevant_ids"])
         kept = [index for number, index in enumerate(candidates, start=1) if number in relevant]
@@ -532,11 +532,6 @@ class TiMem(MemorySystem):
         """A candidate as the gate's prompt shows it: level, session, time and text."""
         place = f"level {node.level}, {node.span.session}" if node.span.session else f"level {node.level}"
         return dated(f"({place}) {node.text}", self._date(node))
-
-    def _node_item(self, node: Node, score: float) -> Item:
-        return Item(
-            node.id, dated(node.text, self._date(node)), score, node.span.sources, STEPS[node.level], node.level
-        )
 
     def _date(self, node: Node) -> str:
         """A node's time as the reader sees it: the data set's text, or dates alone in mode `code`."""

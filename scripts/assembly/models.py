@@ -18,20 +18,20 @@ from eval.files.store import RunError
 from eval.judging.score import JudgingAhead
 from eval.report.otel_log import otel_spans
 from eval.running.run import Services
-from memsys.embed import Embedder, HashingEmbedder
+from memsys.embed import HashingEmbedder
 from memsys.lean import prepare_for_many_calls
 from memsys.llm.batching.endpoint import BatchEndpoint, BatchSettings
 from memsys.llm.batching.journal import Journal
 from memsys.llm.cache import CachedEmbedder, CachedLLM
 from memsys.llm.client import Client, HttpEmbedder
-from memsys.llm.endpoint import Endpoint, EndpointLimits
+from memsys.llm.endpoint import Endpoint, EndpointLimits, Traffic
 from memsys.llm.meter import Metered, record_to
 from memsys.llm.network import forbid_network
 from memsys.llm.offline.extractive import ExtractiveLLM
 from memsys.llm.pricing import KNOWLEDGE, ModelSettings, Purse, next_purse
-from memsys.llm.server import Traffic
 from memsys.llm.store import CacheStore
 from memsys.prompts import Prompts
+from memsys.vectors import Embedder
 from scripts.settings.types import laid_over
 from scripts.setup.options import model_option, options
 
@@ -233,8 +233,8 @@ def build_models(cfg: Settings) -> Models:
 
 def _gateway(memory: Model, embedder: Embedder, store: CacheStore, *, replay: bool) -> Gateway:
     """The gateway in front of the memory's model. Answers of an offline engine are not cached: they would outlive the engine's code."""
+    from memsys.llm.gateway.chat import EndpointUpstream, EngineUpstream
     from memsys.llm.gateway.server import Gateway
-    from memsys.llm.gateway.upstream import EndpointUpstream, EngineUpstream
 
     if memory.endpoint is None or memory.prices is None:
         return Gateway(EngineUpstream(memory.llm), embedder, None, "live")

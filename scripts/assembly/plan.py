@@ -32,11 +32,10 @@ from eval.statistics.power import shown as detectable
 from memsys.embed import HashingEmbedder
 from memsys.interface import MemorySystem
 from memsys.llm.batching.endpoint import BatchSettings
-from memsys.llm.futures import settle
 from memsys.llm.meter import Metered
 from memsys.llm.offline.extractive import ExtractiveLLM
 from memsys.llm.pricing import ModelSettings
-from memsys.llm.protocol import LLM, Completion, ContextOverflow, Request
+from memsys.llm.protocol import LLM, Completion, ContextOverflow, Request, settle
 from memsys.tokens import count_tokens
 from scripts.assembly.models import Model, Models
 from scripts.assembly.steps import execute, judging
@@ -476,8 +475,8 @@ def _detectable(dataset: str, sizes: Sequence[int]) -> Iterator[str]:
 def _offline(run: Run, engine: Metered, folder: Path) -> Run:
     gateway = None
     if run.services.gateway is not None:
+        from memsys.llm.gateway.chat import EngineUpstream
         from memsys.llm.gateway.server import Gateway
-        from memsys.llm.gateway.upstream import EngineUpstream
 
         gateway = Gateway(EngineUpstream(engine), HashingEmbedder(), None, "live")
     services = replace(

@@ -19,10 +19,9 @@ from eval.running.oracle_editor import oracle_editor
 from eval.running.reader import Reader
 from eval.running.run import OUTSTANDING, Run, Services, built, needs
 from eval.running.work import rehearse
-from memsys.interface import MemorySystem
+from memsys.interface import MemorySystem, with_settings
 from memsys.jsons import fields_of
 from memsys.llm.replies import POLICY
-from memsys.settings import with_settings
 from scripts.assembly.datasets import Data
 from scripts.assembly.models import Model, Models
 from scripts.settings.checking import checked_call, checked_option, checked_unit

@@ -45,8 +45,8 @@ from eval.running.loop import run_all
 from eval.running.run import Run, ignore_answer, innermost, needs
 from eval.running.work import Executor
 from memsys.lean import cores
+from memsys.llm.endpoint import Traffic
 from memsys.llm.pricing import SpendingCapReached
-from memsys.llm.server import Traffic
 from scripts.assembly.datasets import Data
 from scripts.assembly.models import Models
 from scripts.settings.checking import checked_call, nearest

@@ -17,8 +17,8 @@ from pathlib import Path
 from eval.files.store import RunError, replace_file
 from eval.report.counted import counted
 from memsys.jsons import decoded
+from memsys.llm.batching.endpoint import best, replies_of
 from memsys.llm.batching.journal import Journal
-from memsys.llm.batching.provider import best, replies_of
 from scripts.setup.arguments import verb_parser
 
 GROUP = "data"

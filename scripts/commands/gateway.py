@@ -19,20 +19,21 @@ from typing import Any
 import numpy as np
 
 from eval.files.store import RunError
-from memsys.embed import Embedder, HashingEmbedder
+from memsys.embed import HashingEmbedder
 from memsys.lean import prepare_for_many_calls
 from memsys.llm import meter
 from memsys.llm.cache import CachedEmbedder
 from memsys.llm.client import Embedded, HttpEmbedder
 from memsys.llm.endpoint import Endpoint, EndpointLimits
 from memsys.llm.gateway.accounts import Account, Purpose
+from memsys.llm.gateway.chat import EndpointUpstream, EngineUpstream
 from memsys.llm.gateway.server import MODES, Gateway
-from memsys.llm.gateway.upstream import EndpointUpstream, EngineUpstream
 from memsys.llm.network import forbid_network, is_local
 from memsys.llm.offline.extractive import ExtractiveLLM
 from memsys.llm.pricing import ModelSettings, Purse
 from memsys.llm.protocol import ModelError
 from memsys.llm.store import CacheStore
+from memsys.vectors import Embedder
 from scripts.settings.types import given_prices, laid_over
 from scripts.setup.arguments import amount, verb_parser, whole
 from scripts.setup.options import load_option, model_option

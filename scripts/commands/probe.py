@@ -28,7 +28,7 @@ from eval.report.cell import Cell, Column, outcomes
 from eval.report.rendering import evidence_means, grid, intervals
 from memsys.inert import visible
 from memsys.interface import spoken
-from memsys.services.session import Program, Session
+from memsys.services.mcp import Program, Session
 from memsys.services.templates import filled, reached
 from scripts.lab.lab import Lab, Scored, examined
 from scripts.setup.arguments import verb_parser

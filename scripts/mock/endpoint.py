@@ -28,7 +28,7 @@ from aiohttp import web
 from memsys.embed import HashingEmbedder
 from memsys.jsons import encoded
 from memsys.llm.gateway.accounts import text_of
-from memsys.llm.gateway.upstream import inlined
+from memsys.llm.gateway.chat import inlined
 from memsys.llm.transport import new_event_loop
 from memsys.tokens import count_tokens
 from scripts.mock.quirks import Quirks, QuirkyServer

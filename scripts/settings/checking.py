@@ -14,8 +14,8 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
 from data_loaders.units import Rule
 from eval.files.store import RunError
+from memsys.interface import parameters
 from memsys.llm.secrets import register, variables, written_key
-from memsys.settings import parameters
 from scripts.settings.schema import COMMANDS, GROUPS, Settings, row_keys
 from scripts.settings.types import FileOf, settled
 

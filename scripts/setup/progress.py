@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING
 from data_loaders.raw import as_lazy
 from eval.report.counted import counted
 from eval.running.run import Progress, Run
+from memsys.llm.endpoint import Traffic
 from memsys.llm.protocol import EndOfRun
-from memsys.llm.server import Traffic
 from scripts.setup.printing import console, duration
 
 if TYPE_CHECKING:

@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from data_loaders import locomo, source
-from data_loaders.change import CLEAN, VARIANTS, change, probes
-from data_loaders.change_words import HELD_OUT, MAIN, SUBJECTS, Wordings
+from data_loaders.change import CLEAN, HELD_OUT, MAIN, SUBJECTS, VARIANTS, Wordings, change, probes
 from data_loaders.patterns import holds
 from data_loaders.schema import Case, DataError, Session, Turn
 from memsys.embed import stem

@@ -13,8 +13,7 @@ import pytest
 from scripted import Script, ScriptedLLM
 
 from data_loaders import locomo, source
-from data_loaders.change import CLEAN, VARIANTS, change
-from data_loaders.change_words import MAIN
+from data_loaders.change import CLEAN, MAIN, VARIANTS, change
 from data_loaders.schema import Case, Question, Unit
 from eval.files.run_folder import read_predictions
 from eval.files.store import read_lines, write_lines

@@ -32,7 +32,7 @@ from eval.running.case_log import CaseLog
 from eval.running.gold_evidence import gold_evidence
 from eval.running.loop import run_all
 from eval.running.run import Progress, Run
-from memsys.interface import Item, MemorySystem, NodeView, Recall, unit_item
+from memsys.interface import Item, MemorySystem, NodeView, Recall, unit_item, with_settings
 from memsys.llm import secrets, stopping
 from memsys.llm.ask import complete
 from memsys.llm.cache import CachedLLM
@@ -51,7 +51,6 @@ from memsys.llm.protocol import (
 )
 from memsys.llm.replies import why_none
 from memsys.llm.store import CacheStore, DamagedCache
-from memsys.settings import with_settings
 from memsys.systems.bm25 import BM25
 from scripts.tables.captions import waivers
 

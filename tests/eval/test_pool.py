@@ -17,10 +17,9 @@ from eval.running.pool import UrgentPool
 from memsys.llm.ask import complete
 from memsys.llm.cache import CachedEmbedder
 from memsys.llm.client import Embedded, Keep
-from memsys.llm.futures import Awaited, waiting
 from memsys.llm.limits import BUILDS
 from memsys.llm.meter import Metered, metering
-from memsys.llm.protocol import Completion, ModelError, Request
+from memsys.llm.protocol import Awaited, Completion, ModelError, Request, waiting
 from memsys.llm.store import CacheStore
 
 PATIENCE = 5

@@ -48,10 +48,9 @@ from memory_stories import (
 )
 
 from data_loaders.schema import Asker, Question, Unit
-from memsys.interface import NodeView, Recall
+from memsys.interface import NodeView, Recall, parameters, setting, tuned
 from memsys.llm.meter import Metered, metering
 from memsys.llm.protocol import Completion, Request
-from memsys.settings import parameters, setting, tuned
 
 Promise = Callable[[str], None]
 PROMISES: dict[str, Promise] = {}

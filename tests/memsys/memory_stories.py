@@ -18,11 +18,10 @@ from hydra.utils import get_class
 
 from data_loaders.schema import Question, Turn, Unit
 from memsys.embed import HashingEmbedder
-from memsys.interface import MemorySystem, Recall
+from memsys.interface import MemorySystem, Recall, parameters
 from memsys.llm.offline.extractive import ExtractiveLLM
 from memsys.llm.protocol import LLM, Completion, Request
 from memsys.prompts import Prompts
-from memsys.settings import parameters
 from scripts.assembly.runs import builder
 from scripts.setup.options import load_option, memories_here
 

@@ -8,10 +8,9 @@ from threading import Lock
 
 import numpy as np
 
-from memsys.embed import Embedder
 from memsys.llm.protocol import Completion, ModelError, Request
 from memsys.tokens import count_tokens
-from memsys.vectors import normalised
+from memsys.vectors import Embedder, normalised
 
 Reply = str | Completion | Exception
 Script = Reply | Sequence[Reply] | Callable[[Request], Reply]

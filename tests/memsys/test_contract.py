@@ -34,8 +34,7 @@ from memory_stories import (
 )
 
 from data_loaders.schema import Question
-from memsys.interface import MemorySystem
-from memsys.settings import Settings, parameters
+from memsys.interface import MemorySystem, Settings, parameters
 
 OF_EACH_KIND = {"nothing", "bm25", "mem0", "segtree", "hipporag", "naive_rag_pruned"}
 """A control, an index, a store that a model keeps, a tree, a graph, and a wrapper: what `make quick` tries."""

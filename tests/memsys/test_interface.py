@@ -1,23 +1,15 @@
-"""The functions that several memories share: checks of settings, periods of units, and shares of a budget."""
+"""The functions that several memories share: periods of units, and shares of a budget."""
 
 from __future__ import annotations
 
 from datetime import datetime
 
-import pytest
-
 from data_loaders.schema import Turn, Unit
-from memsys.interface import one_of, period, period_text, shares, spoken
+from memsys.interface import period, period_text, shares, spoken
 
 
 def unit(time: datetime | None, time_text: str) -> Unit:
     return Unit("u", (), "s", time, time_text)
-
-
-def test_an_unknown_choice_is_refused_with_the_name_and_the_choices() -> None:
-    assert one_of("views", "user", ("both", "user")) == "user"
-    with pytest.raises(ValueError, match="views must be one of both, user, found 'one'"):
-        one_of("views", "one", ("both", "user"))
 
 
 def test_a_period_ignores_unknown_times_and_repeats_none() -> None:

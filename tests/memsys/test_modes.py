@@ -12,8 +12,8 @@ from scripted import ScriptedLLM
 
 from eval.running.run import needs
 from memsys.embed import HashingEmbedder
+from memsys.interface import parameters, with_settings
 from memsys.prompts import Prompts
-from memsys.settings import parameters, with_settings
 from scripts.commands.tables import systems_table
 from scripts.setup.options import load_option, options
 

@@ -11,7 +11,7 @@ import pytest
 import yaml
 from hydra.utils import get_class
 
-from memsys.settings import Positive, Settings, filled, parameters, setting, tuned, with_settings
+from memsys.interface import Positive, Settings, filled, parameters, setting, tuned, with_settings
 from memsys.systems.amem import AMemSettings
 from memsys.systems.nemori import EpisodeRules, NemoriSettings
 from scripts.assembly.runs import builder

@@ -19,11 +19,11 @@ from scripted import ScriptedLLM
 from data_loaders.schema import Turn, Unit
 from eval.files.store import RunError
 from memsys.embed import HashingEmbedder
+from memsys.interface import with_settings
 from memsys.llm.endpoint import Endpoint
 from memsys.llm.llama import LlamaServer, key_of
 from memsys.llm.protocol import EndOfRun
 from memsys.prompts import Prompts
-from memsys.settings import with_settings
 from memsys.systems.segtree import SegTree
 from memsys.tokens import count_tokens
 from scripts.assembly import local

@@ -51,9 +51,9 @@ import numpy as np
 from data_loaders.schema import Question, Turn, Unit
 from memsys.embed import HashingEmbedder
 from memsys.llm.gateway.server import Gateway
-from memsys.llm.gateway.upstream import EngineUpstream
+from memsys.llm.gateway.chat import EngineUpstream
 from memsys.llm.offline.extractive import ExtractiveLLM
-from memsys.settings import with_settings
+from memsys.interface import with_settings
 from memsys.systems.released import Released
 from scripts.setup.options import load_option
 build = load_option("memory", sys.argv[1])["build"]

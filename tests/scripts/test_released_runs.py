@@ -12,8 +12,8 @@ import pytest
 
 from memsys.embed import HashingEmbedder
 from memsys.llm.gateway.accounts import Account, Purpose
+from memsys.llm.gateway.chat import EngineUpstream
 from memsys.llm.gateway.server import Gateway
-from memsys.llm.gateway.upstream import EngineUpstream
 from memsys.llm.offline.extractive import ExtractiveLLM
 from memsys.products.places import place_of
 from scripts.lab.lab import Answers, Lab

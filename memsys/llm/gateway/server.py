@@ -25,10 +25,18 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from memsys.jsons import encoded, received
 from memsys.llm.gateway.accounts import Account
-from memsys.llm.gateway.bodies import MalformedBody, embedding_reply, embedding_texts, events, fitted, whole
-from memsys.llm.gateway.chat import ChatCall, ChatReplies
-from memsys.llm.gateway.responses import chat_from_response, response_events, response_from_chat
-from memsys.llm.gateway.upstream import Upstream
+from memsys.llm.gateway.bodies import (
+    MalformedBody,
+    chat_from_response,
+    embedding_reply,
+    embedding_texts,
+    events,
+    fitted,
+    response_events,
+    response_from_chat,
+    whole,
+)
+from memsys.llm.gateway.chat import ChatCall, ChatReplies, Upstream
 from memsys.llm.meter import metering
 from memsys.llm.pricing import SpendingCapReached
 from memsys.llm.protocol import ContextOverflow, ModelError
@@ -39,15 +47,9 @@ from memsys.llm.transport import event_loop
 if TYPE_CHECKING:
     from aiohttp import web
 
-    from memsys.embed import Embedder
+    from memsys.vectors import Embedder
 
     Answer = Callable[[Account, web.BaseRequest, dict[str, Any]], Awaitable[web.StreamResponse]]
-
-
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
     from multidict import CIMultiDictProxy
 
 
@@ -55,13 +57,8 @@ HOSTS = ("127.0.0.1", "localhost", "[::1]")
 JSON = "application/json"
 
 
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """The reason why a request is refused."""
-
-    status: int
-    code: str
-    message: str
+Refusal = tuple[int, str, str]
+"""Status, code and message of a refused request."""
 
 
 def refusal(target: str, headers: CIMultiDictProxy[str], port: int, *, posted: bool) -> Refusal | None:
@@ -74,13 +71,13 @@ def refusal(target: str, headers: CIMultiDictProxy[str], port: int, *, posted: b
     """
     hosts = headers.getall("Host", [])
     if not target.startswith("/") or len(hosts) != 1 or hosts[0].lower() not in _names(port):
-        return Refusal(403, "host_refused", f"the gateway answers to 127.0.0.1:{port} and localhost:{port} alone")
+        return 403, "host_refused", f"the gateway answers to 127.0.0.1:{port} and localhost:{port} alone"
     if "Origin" in headers or any(
         value.lower() not in ("none", "same-origin") for value in headers.getall("Sec-Fetch-Site", [])
     ):
-        return Refusal(403, "origin_refused", "the gateway answers programs, not pages in a browser")
+        return 403, "origin_refused", "the gateway answers programs, not pages in a browser"
     if posted and headers.get("Content-Type", "").partition(";")[0].strip().lower() != JSON:
-        return Refusal(415, "content_type", f"send the header Content-Type: {JSON} (curl: -H 'Content-Type: {JSON}')")
+        return 415, "content_type", f"send the header Content-Type: {JSON} (curl: -H 'Content-Type: {JSON}')"
     return None
 
 
@@ -240,7 +237,7 @@ class Gateway:
     async def _handled(self, request: web.BaseRequest) -> web.StreamResponse:
         posted = request.method == "POST"
         if (refused := refusal(request.raw_path, request.headers, self._served_port, posted=posted)) is not None:
-            return _error(refused.status, refused.code, refused.message)
+            return _error(*refused)
         token, method = token_and_method(request.path, request.headers)
         if (account := self._accounts.get(token)) is None:
             return _error(

@@ -46,13 +46,11 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from data_loaders.schema import Question, Unit
-from memsys.embed import Embedder
-from memsys.interface import Item, MemorySystem, NodeView, Recall, dated, period_text, union
+from memsys.interface import Item, MemorySystem, NodeView, Positive, Recall, Settings, dated, period_text, union
 from memsys.llm import meter
 from memsys.llm.ask import ParseFailure, ask, ask_all
 from memsys.llm.protocol import LLM
 from memsys.prompts import Option, Prompts
-from memsys.settings import Positive, Settings
 from memsys.systems.graphrag.graph import (
     Community,
     Entity,
@@ -67,7 +65,7 @@ from memsys.systems.graphrag.graph import (
     text_units,
 )
 from memsys.tokens import count_tokens, truncate
-from memsys.vectors import best, cosines
+from memsys.vectors import Embedder, best, cosines
 
 
 @dataclass(frozen=True)
@@ -473,9 +471,8 @@ class GraphRag(MemorySystem):
         if not points:
             return Recall((), aborted="a batch of reports could not be read") if unread else Recall((), NO_ANSWER)
         lines = [f"(analyst {point.id.split('-')[1]}, importance {point.score:.0f}) {point.text}" for point in points]
-        answer = ask(self.llm, self.prompts["graphrag/reduce"], memories=lines, **fields)
-        if isinstance(answer, ParseFailure):
-            meter.note("graphrag.no_answer")
+        answer = ask(self.llm, self.prompts["graphrag/reduce"], memories=lines, noted="graphrag.no_answer", **fields)
+        if not answer:
             return Recall(tuple(points), aborted="the answer could not be read")
         return Recall(tuple(points), answer)
 
@@ -486,16 +483,15 @@ class GraphRag(MemorySystem):
         memories = [
             [Option(str(community.id), reports[community.id].content) for community in batch] for batch in batches
         ]
-        replies = ask_all(self.llm, [(prompt, {**fields, "memories": options}) for options in memories])
-        if unread := sum(isinstance(reply, ParseFailure) for reply in replies):
-            meter.note("graphrag.no_points", unread)
+        asks = [(prompt, {**fields, "memories": options}) for options in memories]
+        replies = ask_all(self.llm, asks, noted="graphrag.no_points")
         points = [
             point
             for number, (batch, reply) in enumerate(zip(batches, replies, strict=True), start=1)
-            if not isinstance(reply, ParseFailure)
+            if reply
             for point in self._points(number, batch, reply["points"])
         ]
-        return points, unread
+        return points, sum(not reply for reply in replies)
 
     def _batches(self) -> list[list[Community]]:
         """Communities whose reports are used, shuffled and packed by tokens; in each batch those with most text units come first."""

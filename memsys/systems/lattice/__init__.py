@@ -40,12 +40,12 @@ from importlib.util import find_spec
 from typing import Any, ClassVar
 
 from data_loaders.schema import Question, Unit
-from memsys.embed import Embedder
 from memsys.interface import MemorySystem, NodeView, Recall, period, union, unit_item
 from memsys.llm import meter
 from memsys.llm.protocol import LLM
 from memsys.prompts import Prompts
 from memsys.systems.lattice.search import LatticeBuild, LatticeNode, Search, SearchRules, TreeBuilder, height
+from memsys.vectors import Embedder
 
 
 class Lattice(MemorySystem):

@@ -15,15 +15,13 @@ from annotated_types import Ge
 
 from data_loaders.schema import Question, Unit
 from memsys import lean
-from memsys.embed import Embedder
-from memsys.interface import dated
+from memsys.interface import NotNegative, Positive, Settings, dated
 from memsys.llm import meter
 from memsys.llm.ask import ParseFailure, ask_all, read_json
 from memsys.llm.protocol import LLM, Request
 from memsys.prompts import Option, Prompts
-from memsys.settings import NotNegative, Positive, Settings
 from memsys.tokens import count_tokens
-from memsys.vectors import best, normalised
+from memsys.vectors import Embedder, best, normalised
 
 _WORD_COUNTS = (2, 4, 6, 10, 15)
 """Words of the five labels of a unit, from the broadest to the finest."""

@@ -42,15 +42,26 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from data_loaders.schema import Question, Role, Unit
-from memsys.embed import Embedder
-from memsys.interface import Item, MemorySystem, NodeView, Recall, dated, period, period_text, spoken, union, unit_item
+from memsys.interface import (
+    Item,
+    MemorySystem,
+    NodeView,
+    Positive,
+    Recall,
+    Settings,
+    dated,
+    period,
+    period_text,
+    spoken,
+    union,
+    unit_item,
+)
 from memsys.llm import meter
 from memsys.llm.ask import ParseFailure, ask, ask_all
 from memsys.llm.protocol import LLM
 from memsys.prompts import Prompts
-from memsys.settings import Positive, Settings
 from memsys.systems.memoryos.midterm import RELEASES, MidTerm, Page, Segment, Theme, mean_overlap
-from memsys.vectors import Vectors, best
+from memsys.vectors import Embedder, Vectors, best
 
 
 @dataclass(frozen=True, slots=True)
@@ -324,10 +335,8 @@ class MemoryOS(MemorySystem):
     def _keywords(self, texts: Sequence[str]) -> list[frozenset[str]]:
         """Keywords that the model gives for each text; an empty set where the reply cannot be read."""
         prompt = self.prompts["memoryos/keywords"]
-        replies = ask_all(self.llm, [(prompt, {"text": text}) for text in texts])
-        if failed := sum(isinstance(reply, ParseFailure) for reply in replies):
-            meter.note("memoryos.no_keywords", failed)
-        return [frozenset() if isinstance(reply, ParseFailure) else _normal(_split(reply)) for reply in replies]
+        replies = ask_all(self.llm, [(prompt, {"text": text}) for text in texts], noted="memoryos.no_keywords")
+        return [_normal(_split(reply)) if reply else frozenset() for reply in replies]
 
     def _analyse_hottest(self) -> None:
         """Read the hottest segment's new pages for long-term knowledge when it reaches the threshold."""

@@ -28,15 +28,13 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from data_loaders.schema import Question, Unit
-from memsys.interface import Item, MemorySystem, NodeView, Recall, dated, spoken
+from memsys.interface import Item, MemorySystem, NodeView, Positive, Recall, Settings, dated, spoken
 from memsys.llm import meter
 from memsys.llm.gateway.accounts import Account, Normalisation, Purpose
 from memsys.llm.gateway.server import Gateway
 from memsys.products.places import place_of
-from memsys.products.process import MalformedReply, count
-from memsys.products.session import Limits, ProductSession
+from memsys.products.process import Limits, MalformedReply, ProductSession, count
 from memsys.products.surroundings import PROGRAM
-from memsys.settings import Positive, Settings
 
 CHANGES = ("stored", "changed", "deleted")
 

@@ -46,14 +46,13 @@ from typing import Any, Literal
 import numpy as np
 
 from data_loaders.schema import Unit
-from memsys.embed import Embedder
+from memsys.interface import Positive
 from memsys.llm import meter
 from memsys.llm.ask import ParseFailure, ask, ask_all
 from memsys.llm.protocol import LLM
 from memsys.prompts import Option, Prompts
-from memsys.settings import Positive
 from memsys.systems.segtree.reading import SegTreeReading, TreeBuild, TreeMemory
-from memsys.vectors import cosines
+from memsys.vectors import Embedder, cosines
 
 
 @dataclass(frozen=True)

@@ -17,15 +17,13 @@ import numpy as np
 from annotated_types import Ge
 
 from data_loaders.schema import Question, Unit
-from memsys.embed import Embedder
-from memsys.interface import Item, MemorySystem, NodeView, Recall, dated, union
+from memsys.interface import Item, MemorySystem, NodeView, NotNegative, Positive, Recall, Settings, dated, union
 from memsys.llm import meter
 from memsys.llm.ask import ParseFailure, ask_all
 from memsys.llm.protocol import LLM
 from memsys.prompts import Option, Prompts
-from memsys.settings import NotNegative, Positive, Settings
 from memsys.tokens import count_tokens, truncate
-from memsys.vectors import Vectors, cosines
+from memsys.vectors import Embedder, Vectors, cosines
 
 
 @dataclass(frozen=True, slots=True)

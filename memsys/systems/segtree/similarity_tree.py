@@ -22,11 +22,10 @@ from typing import Any, Literal
 import numpy as np
 
 from data_loaders.schema import Unit
-from memsys.embed import Embedder
 from memsys.llm.protocol import LLM
 from memsys.prompts import Prompts
 from memsys.systems.segtree.reading import SegTreeReading, TreeBuild, TreeMemory
-from memsys.vectors import Vectors, normalised
+from memsys.vectors import Embedder, Vectors, normalised
 
 
 @dataclass(frozen=True)
@@ -75,18 +74,15 @@ class SimilarityTree(TreeMemory):
             branch = self._tree.wrap(branch)
             level.add(branch, vector)
         else:
-            self._attach_to_root(branch)
+            if self._root is None:
+                self._root = self._tree.wrap(branch)
+            else:
+                self._tree.attach(self._root, branch)
         self._tree.update(self._tree.ancestors(leaf))
 
     def report(self) -> dict[str, Any]:
         """Shape of the tree, counts of annotations, and number of clusters."""
         return {**self._tree.report(), "clusters": len(self._levels[0])}
-
-    def _attach_to_root(self, branch: int) -> None:
-        if self._root is None:
-            self._root = self._tree.wrap(branch)
-        else:
-            self._tree.attach(self._root, branch)
 
 
 class _Clusters:

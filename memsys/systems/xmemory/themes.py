@@ -15,7 +15,7 @@ from typing import Literal
 
 import numpy as np
 
-from memsys.settings import Positive, Settings, filled
+from memsys.interface import Positive, Settings, filled
 from memsys.systems.nemori import Mode
 from memsys.vectors import Vectors, best, normalised
 

@@ -14,12 +14,11 @@ from eval.conformance.canaries import CANARIES, HISTORY, shows_date
 from eval.conformance.checks import FAULTS, ConformanceResult, examine
 from eval.running.run import Run, Services, build_memory
 from memsys.embed import HashingEmbedder
-from memsys.interface import Item
+from memsys.interface import Item, with_settings
+from memsys.llm.gateway.chat import EngineUpstream
 from memsys.llm.gateway.server import Gateway
-from memsys.llm.gateway.upstream import EngineUpstream
 from memsys.llm.offline.extractive import ExtractiveLLM
 from memsys.prompts import Prompts
-from memsys.settings import with_settings
 from memsys.systems.controls import FullHistory, Nothing
 from memsys.systems.released import Released
 from scripts.assembly.runs import builder, recipe_of

@@ -28,8 +28,8 @@ from eval.structure.tree import (
     without_chains,
 )
 from eval.structure.triplets import agreement, ask_triplets, sample_triplets
+from memsys.interface import with_settings
 from memsys.prompts import Prompts
-from memsys.settings import with_settings
 from memsys.systems.memtree import MemTree
 from memsys.systems.pruned import Pruned
 from memsys.systems.segtree import SegTree

@@ -17,9 +17,8 @@ import pytest
 from aiohttp import web
 
 from eval.files.store import RunError
-from memsys.llm.batching.endpoint import BatchEndpoint, BatchSettings
+from memsys.llm.batching.endpoint import BatchEndpoint, BatchSettings, Provider, replies_of
 from memsys.llm.batching.journal import Batch, Journal, JournalledCall
-from memsys.llm.batching.provider import Provider, replies_of
 from memsys.llm.cache import CachedLLM
 from memsys.llm.client import Client, HttpEmbedder, request_key
 from memsys.llm.endpoint import Endpoint, EndpointLimits
@@ -265,7 +264,7 @@ KILLED = """
 import os, sys
 from pathlib import Path
 from memsys.llm.batching.journal import JournalledCall, Journal
-from memsys.llm.batching.provider import Provider
+from memsys.llm.batching.endpoint import Provider
 url, cache, lines = sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3]).read_bytes().splitlines()
 journal = Journal(cache)
 journal.add([JournalledCall(name.decode(), "/chat/completions", body) for name, body in (line.split(b" ", 1) for line in lines)])

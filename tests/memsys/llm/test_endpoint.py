@@ -20,11 +20,9 @@ from memsys.llm import endpoint, secrets, stopping
 from memsys.llm import network as offline
 from memsys.llm.ask import complete
 from memsys.llm.client import Client, HttpEmbedder
-from memsys.llm.endpoint import Endpoint, EndpointLimits, Unreachable
-from memsys.llm.futures import keeping, release
+from memsys.llm.endpoint import Endpoint, EndpointLimits, Sent, Unreachable
 from memsys.llm.pricing import ModelSettings, Purse
-from memsys.llm.protocol import Completion, EndOfRun, ModelError, Request
-from memsys.llm.server import Sent
+from memsys.llm.protocol import Completion, EndOfRun, ModelError, Request, keeping, release
 from memsys.llm.transport import event_loop, new_event_loop
 from scripts.mock.endpoint import Mock, application, serving
 

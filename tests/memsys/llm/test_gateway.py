@@ -23,8 +23,8 @@ from memsys.llm.client import HttpEmbedder
 from memsys.llm.endpoint import Endpoint, EndpointLimits
 from memsys.llm.gateway.accounts import Account, Normalisation, Purpose
 from memsys.llm.gateway.bodies import embedding_texts
+from memsys.llm.gateway.chat import EndpointUpstream, EngineUpstream, inlined
 from memsys.llm.gateway.server import Gateway, Mode
-from memsys.llm.gateway.upstream import EndpointUpstream, EngineUpstream, inlined
 from memsys.llm.meter import metering
 from memsys.llm.offline.extractive import ExtractiveLLM
 from memsys.llm.pricing import ModelSettings, Purse

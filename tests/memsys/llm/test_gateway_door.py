@@ -20,8 +20,8 @@ from memsys.embed import HashingEmbedder
 from memsys.llm.endpoint import Endpoint, EndpointLimits
 from memsys.llm.gateway.accounts import Account
 from memsys.llm.gateway.bodies import IMAGE_TOKENS, most_tokens_in
+from memsys.llm.gateway.chat import EndpointUpstream, EngineUpstream
 from memsys.llm.gateway.server import Gateway
-from memsys.llm.gateway.upstream import EndpointUpstream, EngineUpstream
 from memsys.llm.offline.extractive import ExtractiveLLM
 from memsys.llm.pricing import ModelSettings, Purse
 from scripts.mock.endpoint import Mock, application, serving

@@ -17,17 +17,16 @@ import pytest
 
 from data_loaders.schema import Turn, Unit
 from memsys.embed import HashingEmbedder
+from memsys.interface import with_settings
 from memsys.llm.batching.endpoint import BatchEndpoint, BatchSettings
 from memsys.llm.batching.journal import Journal
 from memsys.llm.client import Client, HttpEmbedder
-from memsys.llm.endpoint import Endpoint, EndpointLimits
+from memsys.llm.endpoint import Endpoint, EndpointLimits, Server
 from memsys.llm.gateway.accounts import Account
+from memsys.llm.gateway.chat import EndpointUpstream
 from memsys.llm.gateway.server import Gateway
-from memsys.llm.gateway.upstream import EndpointUpstream
 from memsys.llm.pricing import SUSPECTED, ModelSettings, Purse, Reservation, SpendingCapReached
 from memsys.llm.protocol import Request
-from memsys.llm.server import Server
-from memsys.settings import with_settings
 from memsys.systems.released import Released
 from scripts.mock.endpoint import Mock, application, serving
 from scripts.setup.probe_calls import EndpointProbe

@@ -6,7 +6,7 @@ import asyncio
 import json
 
 from memsys.llm.gateway.accounts import Purpose
-from memsys.llm.gateway.upstream import EngineUpstream
+from memsys.llm.gateway.chat import EngineUpstream
 from memsys.llm.offline.extractive import ExtractiveLLM
 from memsys.tokens import count_tokens
 

@@ -12,12 +12,12 @@ from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
 from eval.files.store import RunError, line
+from memsys.interface import with_settings
 from memsys.llm import secrets
 from memsys.llm.endpoint import Endpoint
 from memsys.llm.secrets import names_secret, written_key
 from memsys.services.http import HttpMemory
 from memsys.services.mcp import McpMemory
-from memsys.settings import with_settings
 from scripts.command import verb
 from scripts.settings.checking import checked, resolved
 from scripts.setup.options import CONF, load_option, options

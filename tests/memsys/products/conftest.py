@@ -11,11 +11,11 @@ import pytest
 from hydra.utils import get_class
 
 from memsys.embed import HashingEmbedder
+from memsys.interface import with_settings
+from memsys.llm.gateway.chat import EngineUpstream
 from memsys.llm.gateway.server import Gateway
-from memsys.llm.gateway.upstream import EngineUpstream
 from memsys.llm.protocol import ModelError
 from memsys.products.places import place_of
-from memsys.settings import with_settings
 from scripts.setup.options import load_option
 
 Make = Callable[..., Any]

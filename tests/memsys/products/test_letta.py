@@ -7,7 +7,7 @@ from datetime import datetime
 import pytest
 
 from data_loaders.schema import Question, Turn, Unit
-from memsys.llm.gateway.upstream import EngineUpstream
+from memsys.llm.gateway.chat import EngineUpstream
 from memsys.llm.meter import metering
 from memsys.llm.offline.extractive import ExtractiveLLM
 from memsys.llm.protocol import ModelError

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from data_loaders.schema import Question, Turn, Unit
+from memsys.interface import tuned
+from memsys.llm.endpoint import Sent
 from memsys.llm.gateway.accounts import Purpose
-from memsys.llm.gateway.upstream import EngineUpstream
+from memsys.llm.gateway.chat import EngineUpstream
 from memsys.llm.meter import metering
 from memsys.llm.offline.extractive import ExtractiveLLM
 from memsys.llm.protocol import ModelError
-from memsys.llm.server import Sent
-from memsys.settings import tuned
 from memsys.systems.released import Released
 from tests.memsys.products.conftest import Make
 

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from data_loaders.schema import Question, Turn, Unit
+from memsys.llm.endpoint import Sent
 from memsys.llm.gateway.accounts import Purpose, system_text
-from memsys.llm.gateway.upstream import EngineUpstream
+from memsys.llm.gateway.chat import EngineUpstream
 from memsys.llm.meter import metering
 from memsys.llm.offline.extractive import ExtractiveLLM
-from memsys.llm.server import Sent
 from memsys.systems.released import Released
 from tests.memsys.products.conftest import Make
 

@@ -7,11 +7,11 @@ from datetime import datetime
 import pytest
 
 from data_loaders.schema import Question, Turn, Unit
-from memsys.llm.gateway.upstream import EngineUpstream
+from memsys.interface import tuned
+from memsys.llm.gateway.chat import EngineUpstream
 from memsys.llm.meter import metering
 from memsys.llm.offline.extractive import ExtractiveLLM
 from memsys.llm.protocol import ModelError
-from memsys.settings import tuned
 from memsys.systems.released import Released
 from tests.memsys.products.conftest import Away, Make
 

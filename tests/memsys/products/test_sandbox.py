@@ -26,13 +26,13 @@ from data_loaders.schema import Question, Turn, Unit
 from eval.files.run_folder import RunRecord
 from memsys import processes
 from memsys.embed import HashingEmbedder
+from memsys.interface import with_settings
+from memsys.llm.gateway.chat import EngineUpstream
 from memsys.llm.gateway.server import Gateway
-from memsys.llm.gateway.upstream import EngineUpstream
 from memsys.llm.offline.extractive import ExtractiveLLM
 from memsys.products import sandbox
 from memsys.products.process import AHEAD, Crashed, MalformedReply
 from memsys.products.surroundings import Guard
-from memsys.settings import with_settings
 from memsys.systems.released import Released
 from scripts.tables.captions import waivers
 
@@ -335,9 +335,9 @@ import sys, json
 import numpy as np
 from memsys.embed import HashingEmbedder
 from memsys.llm.gateway.server import Gateway
-from memsys.llm.gateway.upstream import EngineUpstream
+from memsys.llm.gateway.chat import EngineUpstream
 from memsys.llm.offline.extractive import ExtractiveLLM
-from memsys.settings import with_settings
+from memsys.interface import with_settings
 from memsys.systems.released import Released
 from scripts.tables.captions import waivers
 from data_loaders.schema import Turn, Unit

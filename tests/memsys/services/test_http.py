@@ -17,13 +17,13 @@ from aiohttp import web
 from memory_contract import PROMISES
 
 from data_loaders.schema import Asker, Question, Turn, Unit
+from memsys.interface import with_settings
 from memsys.llm import network, stopping
 from memsys.llm.meter import metering
 from memsys.llm.protocol import EndOfRun, ModelError
 from memsys.services.http import HttpMemory
 from memsys.services.memory import NotIndexed, ServiceError
 from memsys.services.templates import filled, filled_path, reached
-from memsys.settings import with_settings
 from scripts.commands.mock_memory import Service
 from scripts.mock.endpoint import serving
 from scripts.mock.memory_store import Store

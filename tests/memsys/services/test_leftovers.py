@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 import yaml
 
+from memsys.interface import with_settings
 from memsys.services.http import HttpMemory
 from memsys.services.leftovers import namespaces_at
-from memsys.settings import with_settings
 from scripts.commands.mock_memory import Service
 from scripts.mock.endpoint import serving
 from scripts.mock.memory_store import Store
@@ -30,7 +30,7 @@ RUN = """
 import sys, yaml, numpy as np
 from data_loaders.schema import Turn, Unit
 from memsys.services.http import HttpMemory
-from memsys.settings import with_settings
+from memsys.interface import with_settings
 memory = with_settings(HttpMemory, yaml.safe_load(sys.argv[1]))(np.random.default_rng(0))
 memory.write(Unit("u", (Turn("t", "Mara", "I planted tomatoes."),), "s"))
 print(memory.namespace, flush=True)

@@ -20,12 +20,11 @@ import yaml
 
 from data_loaders.schema import Question, Turn, Unit
 from eval.conformance.checks import examine
+from memsys.interface import with_settings
 from memsys.llm import network
 from memsys.llm.protocol import EndOfRun
-from memsys.services.mcp import McpMemory
+from memsys.services.mcp import MISSING, McpMemory, SessionError, _value
 from memsys.services.memory import ServiceError
-from memsys.services.session import MISSING, SessionError, _value
-from memsys.settings import with_settings
 from scripts.mock.memory_mcp import server
 from scripts.mock.memory_store import Store
 
@@ -225,7 +224,7 @@ import os, subprocess, sys, time
 import numpy as np, yaml
 from data_loaders.schema import Turn, Unit
 from memsys.services.mcp import McpMemory
-from memsys.settings import with_settings
+from memsys.interface import with_settings
 memory = with_settings(McpMemory, yaml.safe_load(sys.argv[1]))(np.random.default_rng(0))
 memory.write(Unit("u", (Turn("t", "Mara", "I planted tomatoes."),), "s"))
 print((memory._session()._folder / "stderr.txt").read_text(), flush=True)

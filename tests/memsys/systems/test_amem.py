@@ -11,10 +11,10 @@ import pytest
 from scripted import Script, ScriptedLLM
 
 from data_loaders.schema import Question, Turn, Unit
+from memsys.interface import tuned, with_settings
 from memsys.llm import meter
 from memsys.llm.protocol import ModelError
 from memsys.prompts import Prompts
-from memsys.settings import tuned, with_settings
 from memsys.systems.amem import AMem
 from memsys.systems.dense import Dense
 

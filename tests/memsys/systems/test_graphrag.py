@@ -17,11 +17,10 @@ from scripted import Script, ScriptedLLM
 import memsys.systems.graphrag
 from data_loaders.schema import Question, Turn, Unit
 from memsys.embed import HashingEmbedder
-from memsys.interface import Item, Recall
+from memsys.interface import Item, Recall, tuned, with_settings
 from memsys.llm import meter
 from memsys.llm.protocol import ModelError, Request
 from memsys.prompts import Prompts
-from memsys.settings import tuned, with_settings
 from memsys.systems.dense import Dense
 from memsys.systems.graphrag import NO_ANSWER, GraphRag
 from memsys.systems.graphrag.graph import (

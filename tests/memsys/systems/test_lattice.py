@@ -13,12 +13,12 @@ from scripted import ScriptedLLM
 
 from data_loaders.schema import Question, Turn, Unit
 from memsys.embed import HashingEmbedder
+from memsys.interface import tuned, with_settings
 from memsys.llm import meter
 from memsys.llm.meter import metering
 from memsys.llm.offline.extractive import ExtractiveLLM
 from memsys.llm.protocol import Completion, ModelError, Request
 from memsys.prompts import Prompts
-from memsys.settings import tuned, with_settings
 from memsys.systems.dense import Dense
 from memsys.systems.lattice import Lattice
 from memsys.systems.lattice.search import calibrated, clusters, fitted, gated, ratings

@@ -13,10 +13,10 @@ from scripted import ScriptedLLM, TableEmbedder
 
 from data_loaders.schema import Question, Turn, Unit
 from memsys.embed import HashingEmbedder
+from memsys.interface import with_settings
 from memsys.llm import meter
 from memsys.llm.protocol import ModelError, Request
 from memsys.prompts import Prompts
-from memsys.settings import with_settings
 from memsys.systems.dense import Dense
 from memsys.systems.lightmem import (
     THRESHOLDS,

@@ -12,11 +12,11 @@ from scripted import Script, ScriptedLLM
 from data_loaders.schema import Question, Session, Turn, Unit
 from data_loaders.units import make_units
 from memsys.embed import HashingEmbedder
+from memsys.interface import tuned, with_settings
 from memsys.llm import meter
 from memsys.llm.offline.extractive import ExtractiveLLM
 from memsys.llm.protocol import ModelError, Request
 from memsys.prompts import Prompts
-from memsys.settings import tuned, with_settings
 from memsys.systems.dense import Dense
 from memsys.systems.mem0 import Mem0
 

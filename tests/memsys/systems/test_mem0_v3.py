@@ -13,10 +13,10 @@ from scripted import ScriptedLLM
 
 from data_loaders.schema import Question, Turn, Unit
 from memsys.embed import HashingEmbedder
+from memsys.interface import tuned, with_settings
 from memsys.llm import meter
 from memsys.llm.protocol import ModelError
 from memsys.prompts import Prompts
-from memsys.settings import tuned, with_settings
 from memsys.systems.bm25 import bm25_index, bm25_scores, words
 from memsys.systems.dense import Dense
 from memsys.systems.mem0_v3 import (

@@ -12,11 +12,10 @@ from scripted import ScriptedLLM
 
 from data_loaders.schema import Question, Turn, Unit
 from memsys.embed import HashingEmbedder
-from memsys.interface import Item
+from memsys.interface import Item, with_settings
 from memsys.llm import meter
 from memsys.llm.protocol import ModelError, Request
 from memsys.prompts import Prompts
-from memsys.settings import with_settings
 from memsys.systems.dense import Dense
 from memsys.systems.memgpt import BLOCK_CHARS, MemGPT, evicted
 

@@ -12,11 +12,10 @@ from scripted import ScriptedLLM, TableEmbedder
 
 from data_loaders.schema import Question, Turn, Unit
 from memsys.embed import HashingEmbedder
-from memsys.interface import union
+from memsys.interface import tuned, union, with_settings
 from memsys.llm import meter
 from memsys.llm.protocol import ModelError, Request
 from memsys.prompts import Prompts
-from memsys.settings import tuned, with_settings
 from memsys.systems.dense import Dense
 from memsys.systems.memorybank import MemoryBank, _joined, retention
 

@@ -12,11 +12,10 @@ from scripted import ScriptedLLM, TableEmbedder
 from data_loaders.schema import Question, Session, Turn, Unit
 from data_loaders.units import make_units
 from memsys.embed import HashingEmbedder
-from memsys.interface import MemorySystem
+from memsys.interface import MemorySystem, tuned, with_settings
 from memsys.llm import meter
 from memsys.llm.protocol import ModelError, Request
 from memsys.prompts import Prompts
-from memsys.settings import tuned, with_settings
 from memsys.systems.dense import Dense
 from memsys.systems.memoryos import RELEASES, MemoryOS
 from memsys.systems.memoryos.midterm import heat, jaccard, mean_overlap, recency

@@ -11,10 +11,10 @@ from scripted import ScriptedLLM, TableEmbedder
 
 from data_loaders.schema import Question, Turn, Unit
 from memsys.embed import HashingEmbedder
+from memsys.interface import tuned, with_settings
 from memsys.llm import meter
 from memsys.llm.protocol import ModelError
 from memsys.prompts import Prompts
-from memsys.settings import tuned, with_settings
 from memsys.systems.dense import Dense
 from memsys.systems.memstream import MemoryStream, recency, scaled
 

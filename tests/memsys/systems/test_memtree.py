@@ -12,10 +12,10 @@ import yaml
 from scripted import Script, ScriptedLLM
 
 from data_loaders.schema import Question, Turn, Unit
+from memsys.interface import tuned, with_settings
 from memsys.llm import meter
 from memsys.llm.protocol import ModelError, Request
 from memsys.prompts import Prompts
-from memsys.settings import tuned, with_settings
 from memsys.systems.dense import Dense
 from memsys.systems.memtree import MemTree
 from memsys.tokens import count_tokens

@@ -12,11 +12,11 @@ from scripted import ScriptedLLM
 
 from data_loaders.schema import Question, Turn, Unit
 from memsys.embed import HashingEmbedder
+from memsys.interface import tuned, with_settings
 from memsys.llm import meter
 from memsys.llm.offline.extractive import ExtractiveLLM
 from memsys.llm.protocol import Completion, ModelError, Request
 from memsys.prompts import Prompts
-from memsys.settings import tuned, with_settings
 from memsys.systems.dense import Dense
 from memsys.systems.memwalker import MemWalker, action_of
 from memsys.tokens import count_tokens, truncate

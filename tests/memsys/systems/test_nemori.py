@@ -14,13 +14,14 @@ import pytest
 from scripted import Script, ScriptedLLM, TableEmbedder
 
 from data_loaders.schema import Question, Turn, Unit
-from memsys.embed import Embedder, HashingEmbedder
+from memsys.embed import HashingEmbedder
+from memsys.interface import with_settings
 from memsys.llm import meter
 from memsys.llm.protocol import Request
 from memsys.prompts import Prompts
-from memsys.settings import with_settings
 from memsys.systems.dense import Dense
 from memsys.systems.nemori import NO_PREDICTION, EpisodeBuilder, EpisodeRules, Nemori, fused
+from memsys.vectors import Embedder
 
 GARBAGE = [
     "",

@@ -14,10 +14,9 @@ from scripted import ScriptedLLM
 
 from data_loaders.schema import Question, Turn, Unit
 from memsys.embed import HashingEmbedder
-from memsys.interface import MemorySystem
+from memsys.interface import MemorySystem, with_settings
 from memsys.llm.meter import metering
 from memsys.prompts import Prompts
-from memsys.settings import with_settings
 from memsys.systems.controls import FullHistory
 from memsys.systems.memstream import MemoryStream
 from memsys.systems.naive_rag import NaiveRag

@@ -14,10 +14,10 @@ from scripted import Script, ScriptedLLM, TableEmbedder
 import memsys.systems.raptor
 from data_loaders.schema import Question, Turn, Unit
 from memsys.embed import HashingEmbedder
+from memsys.interface import tuned, with_settings
 from memsys.llm import meter
 from memsys.llm.protocol import ModelError, Request
 from memsys.prompts import Prompts
-from memsys.settings import tuned, with_settings
 from memsys.systems.dense import Dense
 from memsys.systems.raptor import Clustering, Raptor, RaptorSentence, chunks, clusters
 from memsys.tokens import count_tokens

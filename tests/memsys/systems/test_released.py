@@ -18,14 +18,14 @@ from memory_contract import PROMISES
 
 from data_loaders.schema import Question, Turn, Unit
 from memsys.embed import HashingEmbedder
+from memsys.interface import with_settings
+from memsys.llm.gateway.chat import EngineUpstream
 from memsys.llm.gateway.server import Gateway
-from memsys.llm.gateway.upstream import EngineUpstream
 from memsys.llm.meter import Ledger, metering
 from memsys.llm.offline.extractive import ExtractiveLLM
 from memsys.llm.protocol import ModelError
 from memsys.products.places import PINS, place_of
 from memsys.products.process import Crashed, Hung, Raised, WorkerError
-from memsys.settings import with_settings
 from memsys.systems.released import Released
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -17,11 +17,10 @@ from scripted import ScriptedLLM, TableEmbedder
 
 from data_loaders.schema import Question, Session, Turn, Unit
 from memsys.embed import HashingEmbedder
-from memsys.interface import NodeView
+from memsys.interface import NodeView, parameters, tuned, with_settings
 from memsys.llm.meter import metering
 from memsys.llm.protocol import Request
 from memsys.prompts import Prompts
-from memsys.settings import parameters, tuned, with_settings
 from memsys.systems.dense import Dense
 from memsys.systems.segtree import SegTree
 from memsys.systems.segtree import reading as tree_reading

@@ -17,10 +17,10 @@ from data_loaders.locomo import load
 from data_loaders.schema import Question, Session, Turn, Unit
 from data_loaders.units import make_units
 from memsys.embed import HashingEmbedder
+from memsys.interface import with_settings
 from memsys.llm import meter
 from memsys.llm.protocol import Completion, ModelError, Request
 from memsys.prompts import Prompts
-from memsys.settings import with_settings
 from memsys.systems.dense import Dense
 from memsys.systems.timem import BUDGETS, Plan, TiMem, Window, calendar, fused, lexical
 from memsys.tokens import count_tokens

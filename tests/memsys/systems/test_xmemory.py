@@ -15,15 +15,14 @@ import pytest
 from scripted import Script, ScriptedLLM
 
 from data_loaders.schema import Question, Turn, Unit
-from memsys.embed import Embedder, HashingEmbedder
+from memsys.embed import HashingEmbedder
+from memsys.interface import tuned, with_settings
 from memsys.llm import meter
 from memsys.llm.protocol import Completion, ModelError, Request
 from memsys.prompts import Prompts
-from memsys.settings import tuned, with_settings
 from memsys.systems.dense import Dense
 from memsys.systems.nemori import Mode, NemoriStore, Statement
-from memsys.systems.xmemory import XMemory
-from memsys.systems.xmemory.reading import Backbone, admitted, minmax, rank_episodes, representatives
+from memsys.systems.xmemory import Backbone, XMemory, admitted, minmax, rank_episodes, representatives
 from memsys.systems.xmemory.themes import (
     Partition,
     ThemeRules,
@@ -39,7 +38,7 @@ from memsys.systems.xmemory.themes import (
     sparsity,
 )
 from memsys.tokens import count_tokens
-from memsys.vectors import normalised
+from memsys.vectors import Embedder, normalised
 
 
 def theme_rules(**changes: Any) -> ThemeRules:

@@ -48,8 +48,8 @@ def _in_front_of(url: str) -> Iterator[str]:
     from memsys.lean import prepare_for_many_calls
     from memsys.llm.endpoint import Endpoint, EndpointLimits
     from memsys.llm.gateway.accounts import Account
+    from memsys.llm.gateway.chat import EndpointUpstream
     from memsys.llm.gateway.server import Gateway
-    from memsys.llm.gateway.upstream import EndpointUpstream
     from memsys.llm.pricing import ModelSettings
     from memsys.llm.store import CacheStore
 

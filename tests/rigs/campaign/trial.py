@@ -103,7 +103,7 @@ def quick(memory: str) -> list[str]:
     """Settings that only save time: UMAP compiles for half a minute, and mixtures of 50 components take long to fit."""
     from hydra.utils import get_class
 
-    from memsys.settings import parameters
+    from memsys.interface import parameters
     from scripts.setup.options import load_option
 
     takes = parameters(get_class(load_option("memory", memory)["build"]["_target_"]))
