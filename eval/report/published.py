@@ -145,7 +145,9 @@ def gap_error(runs: Runs, theirs: float | None, rounding: float, builds: int = 0
     return total**0.5, freedom * (total / share) ** 2 if share else inf
 
 
-def _needed(gap: float, span: Interval, runs: Runs, theirs: float | None, rounding: float, margin: float) -> int | None:
+def builds_needed(
+    gap: float, span: Interval, runs: Runs, theirs: float | None, rounding: float, margin: float
+) -> int | None:
     """Number of builds that would settle an open gap of this size; 0 if the missing answers would settle it, None if nothing would."""
     if any(decided(gap, gap, *gap_error(runs, theirs, rounding), margin)):
         return 0
@@ -319,7 +321,7 @@ def _compared(
         return f"{EQUIVALENT}, " * equivalent + f"{DIFFERS} by {numbers}"
     if equivalent:
         return EQUIVALENT
-    builds = _needed(gap, span, runs, theirs, rounding, margin)
+    builds = builds_needed(gap, span, runs, theirs, rounding, margin)
     if builds is None:
         return f"{OPEN}: {numbers}, however many builds"
     return f"{OPEN}: {numbers}, would need {f'{builds} builds' if builds else 'the missing answers'}"
