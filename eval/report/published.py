@@ -23,7 +23,6 @@ import csv
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import inf, log10
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -214,13 +213,13 @@ class Published:
         return None if self.low is None else self.low / scale, None if self.high is None else self.high / scale
 
 
-def read_published(name: str, folder: Path = FOLDER) -> tuple[Published, ...]:
+def read_published(name: str) -> tuple[Published, ...]:
     """All numbers of one table, e.g. `segtreemem_t4`.
 
     Raises:
         ValueError: a field that must be a number is not one.
     """
-    with (folder / f"{name}.csv").open(encoding="utf-8", newline="") as handle:
+    with (FOLDER / f"{name}.csv").open(encoding="utf-8", newline="") as handle:
         rows = list(csv.DictReader(handle))
     numbers = []
     for row in rows:
