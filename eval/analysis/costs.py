@@ -105,11 +105,10 @@ COST_COLUMNS = (
     CostColumn("dropped_items", "items over budget"),
 )
 
+TOKENS = ("tokens_in", "tokens_out", "tokens_cached")
 SUMMED = (
     "sent",
-    "tokens_in",
-    "tokens_out",
-    "tokens_cached",
+    *TOKENS,
     "embedding_tokens",
     "own_cpu_seconds",
     "provider_seconds",
@@ -140,7 +139,7 @@ class _Sums(Counter[str]):
             self[f"{PROBE}.{name}"] += count
         if batched := line["notes"].get(BATCHED, 0):
             came = sum(line["calls"].values()) - sum(line["failures"].values()) - probe.get("calls", 0)
-            for name in ("tokens_in", "tokens_out", "tokens_cached"):
+            for name in TOKENS:
                 self[f"{BATCHED}.{name}"] += (line[name] - probe.get(name, 0)) * batched / max(batched, came)
 
     @property

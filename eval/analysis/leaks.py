@@ -27,8 +27,7 @@ from eval.files.store import RunError
 from eval.running.loop import run_all
 from eval.running.run import Run, no_rehearsal
 from memsys.interface import MemorySystem, Recall
-from memsys.llm.protocol import LLM, Completion, Request
-from memsys.vectors import Embedder
+from memsys.llm.protocol import Completion, Request
 
 MARK = "goldmarkzq"
 """Beginning of every mark; the rest of a mark identifies its question and field."""
@@ -81,13 +80,9 @@ def check(run: Run, threads: int | None = None) -> Report:
         raise RunError(f"{run.name} is a control: it is given the answer key on purpose")
     watch, made = Watch(), [marked(case) for case in run.cases]
     cases = as_lazy([case for case, _ in made])
-    services = replace(
-        run.services,
-        llm=_WatchedLLM(run.services.llm, watch),
-        reader=_WatchedLLM(run.services.reader, watch),
-        probe=_WatchedLLM(run.services.probe, watch),
-        embedder=_WatchedEmbedder(run.services.embedder, watch),
-    )
+    searched = ("llm", "reader", "probe", "embedder")
+    watching: dict[str, Any] = {name: _Watched(getattr(run.services, name), watch) for name in searched}
+    services = replace(run.services, **watching)
     build = watched(run.build, watch)
     run_all(
         [replace(run, cases=cases, build=build, services=services, rehearse=no_rehearsal, shared="")], threads=threads
@@ -156,30 +151,21 @@ def _watched_class(memory: type[MemorySystem], watch: Watch) -> type[MemorySyste
     return type(memory.__name__, (memory,), {**names, **methods})
 
 
-class _WatchedLLM:
-    """A model whose requests are searched, also the fields that only offline engines read."""
+class _Watched:
+    """A model whose requests are searched, also the fields that only offline engines read, or an embedder whose texts are."""
 
-    def __init__(self, llm: LLM, watch: Watch) -> None:
-        self._llm, self._watch = llm, watch
+    def __init__(self, service: Any, watch: Watch) -> None:
+        self._service, self._watch = service, watch
 
     def submit(self, request: Request) -> Future[Completion]:
         self._watch.look("asked", repr((request.messages, dict(request.fields), request.schema)))
-        return self._llm.submit(request)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._llm, name)
-
-
-class _WatchedEmbedder:
-    """An embedder whose texts are searched."""
-
-    def __init__(self, embedder: Embedder, watch: Watch) -> None:
-        self._embedder, self._watch = embedder, watch
+        called: Future[Completion] = self._service.submit(request)
+        return called
 
     def embed(self, texts: Sequence[str], *, query: bool = False) -> np.ndarray:
         for text in texts:
             self._watch.look("embedded", text)
-        return self._embedder.embed(texts, query=query)
+        return np.asarray(self._service.embed(texts, query=query))
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._embedder, name)
+        return getattr(self._service, name)

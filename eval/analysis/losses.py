@@ -214,17 +214,13 @@ def _ratio(part: float, whole: float) -> float:
 @lru_cache(maxsize=50_000)
 def stems(text: str) -> tuple[str, ...]:
     """The stems of all words of a text, in order."""
-    return tuple(_stems(re.findall(r"\w+", text.lower())))
+    return tuple(map(stem, re.findall(r"\w+", text.lower())))
 
 
 @lru_cache(maxsize=50_000)
 def _content(text: str) -> frozenset[str]:
     """The stems of a text's words, without stop words."""
-    return frozenset(_stems(word for part in content_words(text) for word in re.findall(r"\w+", part)))
-
-
-def _stems(words: Iterable[str]) -> Iterator[str]:
-    return map(stem, words)
+    return frozenset(stem(word) for part in content_words(text) for word in re.findall(r"\w+", part))
 
 
 # --- the steps ----------------------------------------------------------------------------------------------------------

@@ -8,13 +8,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from eval.analysis.costs import PROBE, ROLES, embedded_again
+from eval.analysis.costs import PROBE, ROLES, TOKENS, embedded_again
 from eval.files.run_folder import COSTS, EFFORTS, PREDICTIONS, RunFolder, RunRecord, judge_metric
 from eval.files.store import RunError, read_record
 from memsys.jsons import decoded
 
 EMBEDDER = "embedder"
-TOKENS = ("tokens_in", "tokens_out", "tokens_cached")
 
 
 @dataclass(frozen=True, slots=True)

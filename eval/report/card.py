@@ -64,12 +64,15 @@ def run_card(folder: Path, record: RunRecord, *, level: int = 1) -> str:
     lines += [
         f"- {_line(each)}" for each in (*_origin(folder, record), *_models(record), *_data(record), *_seeds(record))
     ]
+    prompts = [f"- {_line(f'{name}: {_compact(digest)}')}" for name, digest in sorted(record.prompts.items())]
+    kept = ("memory", "unit", "reader", "replies", "source", "distributions")
+    settings = {name: record.content[name] for name in kept if name in record.content}
     for title, part in (
         ("Scores", _scores(folder, record)),
         ("Outcomes and failures", _outcomes(folder)),
         ("Costs", _costs(folder)),
-        ("Prompts", _prompts(record)),
-        ("Settings", _settings(record)),
+        ("Prompts", prompts or [NOT_RECORDED]),
+        ("Settings", ["```json", json.dumps(settings, indent=1, sort_keys=True, default=str), "```"]),
     ):
         lines += ["", f"{head}# {title}", "", *part]
     return visible(redact("\n".join(lines) + "\n"))
@@ -186,21 +189,6 @@ def _costs(folder: Path) -> list[str]:
         return [totals, "", f"By phase: {missing or NOT_RECORDED}."]
     header = ["phase", "calls", "not from the cache", "tokens in", "tokens out", "provider s"]
     return [totals, "", grid(header, spent), *([f"By phase: {missing}."] if missing else [])]
-
-
-def _prompts(record: RunRecord) -> list[str]:
-    return [f"- {_line(f'{name}: {_compact(digest)}')}" for name, digest in sorted(record.prompts.items())] or [
-        NOT_RECORDED
-    ]
-
-
-def _settings(record: RunRecord) -> list[str]:
-    kept = {
-        name: record.content[name]
-        for name in ("memory", "unit", "reader", "replies", "source", "distributions")
-        if name in record.content
-    }
-    return ["```json", json.dumps(kept, indent=1, sort_keys=True, default=str), "```"]
 
 
 def _compact(value: Any) -> str:

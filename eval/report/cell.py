@@ -237,6 +237,15 @@ class Column:
         names = {"question": lambda _: "", "case": lambda each: each.cluster, "category": lambda each: each.category}
         return list(map(names[self.aggregate], questions))
 
+    def estimate(
+        self, questions: Sequence[Asked], values: Sequence[float], without: Sequence[float] | None = None
+    ) -> Estimate:
+        """The weighted mean of a value for each question, with its intervals; `without` as for `eval.statistics.stats.estimate`."""
+        clusters = [question.cluster for question in questions]
+        if self.aggregate == "question":
+            return estimate(values, clusters, without)
+        return stratified(values, self.groups(questions), clusters, without)
+
     def mean(self, questions: Sequence[Asked], scores: Scores) -> float:
         """The weighted mean over the questions that have a score; 0 when none has."""
         scored = [question for question in questions if question.key in scores]
@@ -377,18 +386,12 @@ class Cell:
             return self._estimates[category]
         scored = [question for question in self._questions(category) if question.key in self.scores]
         values = [self.scores[question.key] for question in scored]
-        clusters = [question.cluster for question in scored]
         without = None
         if self.chooses:
-            without = [self.column.mean(scored, self.scores_without(name)) for name in sorted(set(clusters))]
-        if not scored:
-            ours = None
-        elif self.column.aggregate == "question":
-            ours = estimate(values, clusters, without)
-        else:
-            ours = stratified(values, self.column.groups(scored), clusters, without)
-        self._estimates[category] = ours
-        return ours
+            clusters = sorted({question.cluster for question in scored})
+            without = [self.column.mean(scored, self.scores_without(name)) for name in clusters]
+        self._estimates[category] = self.column.estimate(scored, values, without) if scored else None
+        return self._estimates[category]
 
     @property
     def chooses(self) -> bool:

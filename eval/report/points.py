@@ -25,7 +25,7 @@ from eval.files.store import RunError
 from eval.report.cell import Cell
 from eval.report.published import Published
 from eval.report.tables import AnyCell, estimate_of
-from eval.statistics.stats import Estimate, estimate, preferred_interval, stratified
+from eval.statistics.stats import Estimate, preferred_interval
 from eval.structure.tree import Tree, depths, tokens_by_depth, top_down
 from memsys.inert import csv_text
 from memsys.lean import umap
@@ -103,11 +103,7 @@ def averaged(cells: Sequence[AnyCell]) -> Estimate | None:
     shared = [question for question in column.questions if all(question.key in cell.scores for cell in scored)]
     if not shared:
         return None
-    values = [fmean(cell.scores[question.key] for cell in scored) for question in shared]
-    clusters = [question.cluster for question in shared]
-    if column.aggregate == "question":
-        return estimate(values, clusters)
-    return stratified(values, column.groups(shared), clusters)
+    return column.estimate(shared, [fmean(cell.scores[question.key] for cell in scored) for question in shared])
 
 
 def scored(at: Point, cells: Sequence[AnyCell]) -> list[Point]:

@@ -23,7 +23,6 @@ import csv
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import inf, log10
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -145,35 +144,10 @@ def gap_error(runs: Runs, theirs: float | None, rounding: float, builds: int = 0
     return total**0.5, freedom * (total / share) ** 2 if share else inf
 
 
-@dataclass(frozen=True, slots=True)
-class Settled:
-    """The gap between our mean and a published one."""
-
-    gap: float
-    interval: Interval
-    """The 95 % interval, widened by the possible scores of the missing answers."""
-    equivalent: bool
-    differs: bool
-    builds: int | None
+def builds_needed(
+    gap: float, span: Interval, runs: Runs, theirs: float | None, rounding: float, margin: float
+) -> int | None:
     """Number of builds that would settle an open gap of this size; 0 if the missing answers would settle it, None if nothing would."""
-
-
-def settle(gap: float, span: Interval, runs: Runs, theirs: float | None, rounding: float, margin: float) -> Settled:
-    """Compare a gap with 0 and with the margin.
-
-    Args:
-        gap: our mean minus the published one.
-        span: the gaps that the missing answers allow; both ends are the gap where none is missing.
-    """
-    error, freedom = gap_error(runs, theirs, rounding)
-    half = t_point(freedom) * error if error else 0.0
-    equivalent, differs = map(bool, decided(span.low, span.high, error, freedom, margin))
-    interval = Interval(span.low - half, span.high + half)
-    needed = None if equivalent or differs else _needed(gap, span, runs, theirs, rounding, margin)
-    return Settled(gap, interval, equivalent, differs, needed)
-
-
-def _needed(gap: float, span: Interval, runs: Runs, theirs: float | None, rounding: float, margin: float) -> int | None:
     if any(decided(gap, gap, *gap_error(runs, theirs, rounding), margin)):
         return 0
     for builds in range(runs.builds + 1, MOST_BUILDS + 1):
@@ -239,13 +213,13 @@ class Published:
         return None if self.low is None else self.low / scale, None if self.high is None else self.high / scale
 
 
-def read_published(name: str, folder: Path = FOLDER) -> tuple[Published, ...]:
+def read_published(name: str) -> tuple[Published, ...]:
     """All numbers of one table, e.g. `segtreemem_t4`.
 
     Raises:
         ValueError: a field that must be a number is not one.
     """
-    with (folder / f"{name}.csv").open(encoding="utf-8", newline="") as handle:
+    with (FOLDER / f"{name}.csv").open(encoding="utf-8", newline="") as handle:
         rows = list(csv.DictReader(handle))
     numbers = []
     for row in rows:
@@ -305,15 +279,9 @@ def verdict(
     near = COST_MARGIN * abs(printed) if margin is None else margin
     reach = span or Interval(ours, ours)
     digit = 10.0 ** -len(published.printed.partition(".")[2]) / scale  # the published value is rounded to this step
-    settled = settle(
-        ours - printed,
-        Interval(reach.low - printed, reach.high - printed),
-        runs,
-        _their_variance(published, scale, runs),
-        float(digit**2 / 12),
-        near + ROUNDING,
-    )
-    compared = _worded(settled, unit, " %" if margin is None else "")
+    errors = runs, _their_variance(published, scale, runs), float(digit**2 / 12)
+    gaps = Interval(reach.low - printed, reach.high - printed)
+    compared = _compared(ours - printed, gaps, *errors, near + ROUNDING, (unit, " %" if margin is None else ""))
     return f"{compared}, {qualifier}" if qualifier else compared
 
 
@@ -326,17 +294,36 @@ def brief(verdict: str) -> str:
     return next((word for word in (EQUIVALENT, DIFFERS, OPEN) if verdict.startswith(word)), verdict)
 
 
-def _worded(settled: Settled, unit: float, sign: str) -> str:
-    low, high = settled.interval.low * unit, settled.interval.high * unit
-    numbers = f"{settled.gap * unit:+.1f}{sign} [{low:+.1f}, {high:+.1f}]"
-    if settled.differs:
-        return f"{EQUIVALENT}, " * settled.equivalent + f"{DIFFERS} by {numbers}"
-    if settled.equivalent:
+def _compared(
+    gap: float,
+    span: Interval,
+    runs: Runs,
+    theirs: float | None,
+    rounding: float,
+    margin: float,
+    printed: tuple[float, str],
+) -> str:
+    """Compare a gap with 0 and with the margin.
+
+    Args:
+        gap: our mean minus the published one.
+        span: the gaps that the missing answers allow; both ends are the gap where none is missing.
+        printed: factor of the printed gap, and the sign after it.
+    """
+    error, freedom = gap_error(runs, theirs, rounding)
+    half = t_point(freedom) * error if error else 0.0
+    equivalent, differs = map(bool, decided(span.low, span.high, error, freedom, margin))
+    unit, sign = printed
+    ends = f"{(span.low - half) * unit:+.1f}, {(span.high + half) * unit:+.1f}"
+    numbers = f"{gap * unit:+.1f}{sign} [{ends}]"
+    if differs:
+        return f"{EQUIVALENT}, " * equivalent + f"{DIFFERS} by {numbers}"
+    if equivalent:
         return EQUIVALENT
-    if settled.builds is None:
+    builds = builds_needed(gap, span, runs, theirs, rounding, margin)
+    if builds is None:
         return f"{OPEN}: {numbers}, however many builds"
-    needed = f"{settled.builds} builds" if settled.builds else "the missing answers"
-    return f"{OPEN}: {numbers}, would need {needed}"
+    return f"{OPEN}: {numbers}, would need {f'{builds} builds' if builds else 'the missing answers'}"
 
 
 def _their_variance(published: Published, scale: float, runs: Runs) -> float | None:

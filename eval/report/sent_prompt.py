@@ -21,7 +21,7 @@ from memsys.prompts import PromptError, Prompts
 def sent_prompt(
     record: RunRecord, case_folder: Path, prediction: Prediction, question: Question
 ) -> tuple[tuple[str, str], ...]:
-    """The messages, each a role and its text.
+    """The messages, each a role and its text; if a failed answer was requested again, the last ones.
 
     Args:
         record: of `run.json`.
@@ -29,12 +29,15 @@ def sent_prompt(
     Raises:
         RunError: no reader was asked, or the prompt cannot be rendered again; the message says why.
     """
-    line = _effort(case_folder, prediction)
+    lines = read_efforts(case_folder, "subject", "context_tokens", "dropped_items")
+    asked = [line for line in lines if (line["phase"], line["subject"]) == ("answer", prediction.question_id)]
+    if not asked:
+        raise RunError("no reader was asked: the memory failed, gave up or answered itself")
     try:
         prompts = Prompts(record.prompts_dir)
     except PromptError as error:
         raise RunError(f"its prompt cannot be read again: {error}") from error
-    return rendered_again(record, prompts, read_items(case_folder), prediction, line, question)
+    return rendered_again(record, prompts, read_items(case_folder), prediction, asked[-1], question)
 
 
 def rendered_again(
@@ -71,12 +74,3 @@ def rendered_again(
             "rendered again, the prompt shows another number of tokens than was counted: it is not what was sent"
         )
     return tuple(rendered.request.messages)
-
-
-def _effort(case_folder: Path, prediction: Prediction) -> dict[str, Any]:
-    """The effort line of the answer; the last one if a failed answer was requested again."""
-    lines = read_efforts(case_folder, "subject", "context_tokens", "dropped_items")
-    asked = [line for line in lines if (line["phase"], line["subject"]) == ("answer", prediction.question_id)]
-    if not asked:
-        raise RunError("no reader was asked: the memory failed, gave up or answered itself")
-    return asked[-1]

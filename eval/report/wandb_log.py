@@ -106,10 +106,16 @@ def logged(config: Mapping[str, Any], name: str, kind: str) -> Iterator[Any]:
     Raises:
         RunError: the logger or mode is unknown, W&B is not installed, or the mode is online where the profile forbids the network.
     """
-    if config["logger"]["name"] in ("none", "otel"):
+    chosen = config["logger"]
+    if chosen["name"] in ("none", "otel"):
         yield None
         return
-    _check(config)
+    if chosen["name"] != "wandb":
+        raise RunError(f"logger must be none or wandb, found {chosen['name']!r}")
+    if chosen["mode"] not in MODES:
+        raise RunError(f"logger.mode must be one of {', '.join(MODES)}, found {chosen['mode']!r}")
+    if chosen["mode"] == "online" and not config["network"]:
+        raise RunError("logger.mode=online needs a profile with a network; the smoke profile has none")
     os.environ["WANDB_ERROR_REPORTING"] = "false"  # else W&B calls its servers, even in offline mode
     try:
         import wandb
@@ -119,15 +125,6 @@ def logged(config: Mapping[str, Any], name: str, kind: str) -> Iterator[Any]:
         begun.config.update(redact_values(config), allow_val_change=True)
         yield begun
         return
-    run = _begun(wandb, config, name, kind)
-    try:
-        yield run
-    finally:
-        run.finish()
-
-
-def _begun(wandb: Any, config: Mapping[str, Any], name: str, kind: str) -> Any:
-    """A new W&B run below the results folder; it collects no data by itself."""
     folder = Path(config["results"])  # W&B makes a subfolder `wandb`
     folder.mkdir(parents=True, exist_ok=True)
     quiet = wandb.Settings(
@@ -140,23 +137,9 @@ def _begun(wandb: Any, config: Mapping[str, Any], name: str, kind: str) -> Any:
         x_disable_stats=True,
         x_disable_machine_info=True,
     )
-    return wandb.init(
-        project=config["logger"]["project"],
-        entity=config["logger"]["entity"],
-        mode=config["logger"]["mode"],
-        dir=str(folder),
-        name=name,
-        job_type=kind,
-        config=redact_values(config),
-        settings=quiet,
-    )
-
-
-def _check(config: Mapping[str, Any]) -> None:
-    chosen = config["logger"]
-    if chosen["name"] != "wandb":
-        raise RunError(f"logger must be none or wandb, found {chosen['name']!r}")
-    if chosen["mode"] not in MODES:
-        raise RunError(f"logger.mode must be one of {', '.join(MODES)}, found {chosen['mode']!r}")
-    if chosen["mode"] == "online" and not config["network"]:
-        raise RunError("logger.mode=online needs a profile with a network; the smoke profile has none")
+    named = {"project": chosen["project"], "entity": chosen["entity"], "mode": chosen["mode"], "name": name}
+    run = wandb.init(**named, dir=str(folder), job_type=kind, config=redact_values(config), settings=quiet)
+    try:
+        yield run
+    finally:
+        run.finish()

@@ -368,7 +368,6 @@ def difference(
     first: Sequence[float] | np.ndarray,
     second: Sequence[float] | np.ndarray,
     clusters: Sequence[str] | np.ndarray,
-    seed: int = 0,
     without: Sequence[float] | None = None,
     test: bool = True,
     groups: Sequence[str] | np.ndarray | None = None,
@@ -378,7 +377,6 @@ def difference(
     Args:
         first, second: scores of the same questions in the same order.
         clusters: history of each question, same length.
-        seed: seed of the permutation test.
         without: the difference without each cluster, as for `estimate`.
         test: False leaves out the permutation test, the slow part; `p` is then None.
         groups: group of each question where the means are those of `stratified`; None weighs questions equally.
@@ -392,7 +390,7 @@ def difference(
     scores = np.array([are_scores(one) and are_scores(two)])
     gap = (one - two)[None]
     (own,) = differences(gap, grouping, scores, None if without is None else np.asarray(without)[None])
-    return replace(own, p=permutation_p(gap[0] * grouping.weights, seed)) if test else own
+    return replace(own, p=permutation_p(gap[0] * grouping.weights)) if test else own
 
 
 def differences(
@@ -439,7 +437,7 @@ def _students(means: np.ndarray, errors: np.ndarray, freedoms: np.ndarray) -> li
     ]
 
 
-def permutation_p(gap: np.ndarray, seed: int = 0, flips: int = 10_000) -> float | None:
+def permutation_p(gap: np.ndarray, flips: int = 10_000) -> float | None:
     """Two-sided p of a paired difference: the share of sign flips whose mean is at least as far from 0; None for fewer than two pairs.
 
     Exact when all non-zero gaps have the same size; otherwise from random sign flips and the observed signs: `flips`, and more up to
@@ -455,7 +453,7 @@ def permutation_p(gap: np.ndarray, seed: int = 0, flips: int = 10_000) -> float 
         from scipy.special import bdtr
 
         return min(1.0, float(2 * bdtr(min((moved > 0).sum(), (moved < 0).sum()), moved.size, 0.5)))
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     observed, extreme, drawn = abs(float(moved.sum())) - 1e-12, 0, 0
     while drawn < flips or (extreme < 10 and drawn < MOST_FLIPS):
         size = 500 if drawn >= flips else min(500, flips - drawn)

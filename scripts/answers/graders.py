@@ -17,7 +17,7 @@ from eval.analysis.losses import shown_estimate
 from eval.files.imported import THEIRS
 from eval.files.store import RunError, replace_file, safe_name
 from eval.judging.agreement import RIGHT, agreement
-from eval.judging.prediction_powered import prediction_powered, sample_order
+from eval.report.ratings import prediction_powered, sample_order
 from eval.report.rendering import number, span
 from eval.statistics.stats import estimate
 from scripts.answers.manifest import PEOPLE, Claim

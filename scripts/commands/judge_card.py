@@ -8,7 +8,7 @@ with `judge.corrected=true` print scores corrected by it.
 With `--run RUN` it prints the run's score by this judge, corrected for the errors (`eval.judging.judge_card`), and its agreement with
 every other grader of the run: other judges, the grades that came with imported answers, and a person's (`--ratings FILE`, exported from
 the report). Ratings of a random sample of the run's answers, which the report supports, also give a score that needs no assumption
-about the kinds of errors (`eval.judging.prediction_powered`). Settings such as `models.judge=…` and `endpoint.base_url=…` are those of
+about the kinds of errors (`eval.report.ratings`). Settings such as `models.judge=…` and `endpoint.base_url=…` are those of
 `memsys-bench run`.
 """
 
@@ -27,12 +27,11 @@ from eval.files.store import RunError, replace_file
 from eval.judging.agreement import RIGHT, Agreement, Verdicts, agreement
 from eval.judging.judge_card import UNSAID, Card, Correction, KindErrors, ProbeVerdicts, card, write_card
 from eval.judging.judge_probes import Probe, probes, spread, verdicts, why_not
-from eval.judging.prediction_powered import FEWEST, prediction_powered
 from eval.judging.score import Judging
 from eval.judging.score_files import mean_values, read_scores
 from eval.report.cell import asked, refusals
 from eval.report.counted import counted
-from eval.report.ratings import rated_sample, ratings_of
+from eval.report.ratings import FEWEST, prediction_powered, rated_sample, ratings_of
 from eval.report.rendering import grid, span
 from eval.report.tables import corrected_text, shown_share
 from eval.statistics.stats import ENOUGH_CLUSTERS, estimate

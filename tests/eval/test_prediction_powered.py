@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from eval.judging.prediction_powered import prediction_powered, sample_order
-from eval.report.ratings import rated_sample
+from eval.report.ratings import prediction_powered, rated_sample, sample_order
 
 KEYS = [(f"c{number % 8}", f"q{number}") for number in range(400)]
 CASES = [case for case, _ in KEYS]

@@ -15,9 +15,9 @@ from rich.console import Console
 
 from eval.files.run_folder import RunFolder
 from eval.files.store import RunError
-from eval.judging.prediction_powered import sample_order
 from eval.judging.score_files import read_scores
 from eval.report.cell import Cell
+from eval.report.ratings import sample_order
 from eval.report.rendering import as_csv, markdown
 from eval.report.tables import Table, correction_lines
 from eval.report.terminal import terminal

@@ -19,8 +19,7 @@ from eval.files.store import RunError
 from eval.judging.agreement import RIGHT
 from eval.report.counted import counted
 from eval.report.html.cleaning import Cleaner, Shards, cleaner
-from eval.report.html.lives import lives
-from eval.report.html.memories import COMPARED, memory_page, nodes_page
+from eval.report.html.memories import COMPARED, lives, memory_page, nodes_page
 from eval.report.html.scoring import Scorer, scorers, stale
 from eval.report.html.sets import loaded_prompts, write_set
 from eval.report.html.sources import ReportedRun, RunSet, Sources, TableFile

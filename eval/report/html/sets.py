@@ -20,13 +20,13 @@ from eval.files.records import Prediction
 from eval.files.run_folder import read_efforts, read_items, read_predictions
 from eval.files.store import RunError, read_record
 from eval.judging.judge import Judge, judge_requests
-from eval.judging.prediction_powered import sample_order
 from eval.judging.score_files import hash_of, read_scores
 from eval.metrics.evidence import answer_words, coverage
 from eval.report.cell import Asked
 from eval.report.html.cleaning import LONGEST, Shards, clipped
 from eval.report.html.scoring import Scorer, cells, disputed, pairs, vector
 from eval.report.html.sources import ReportedRun, RunSet
+from eval.report.ratings import sample_order
 from eval.report.sent_prompt import rendered_again
 from memsys.jsons import decoded
 from memsys.llm.protocol import Request

@@ -19,9 +19,11 @@ from eval.report.published import (
     assumed_runs,
     between_builds,
     brief,
+    builds_needed,
+    decided,
+    gap_error,
     measured_runs,
     open_gaps,
-    settle,
     verdict,
 )
 from eval.report.rendering import shown
@@ -110,13 +112,12 @@ def test_where_no_number_of_builds_helps_the_verdict_says_so() -> None:
 def test_the_number_of_builds_that_is_advised_does_settle_a_gap_of_that_size() -> None:
     for gap in np.arange(0.0, 0.03, 0.0005):
         here = Interval(gap, gap)
-        settled = settle(gap, here, ONE, None, 0.0, 0.02)
-        if settled.builds:
-            again = settle(gap, here, Runs(settled.builds, ONE.variance, inf, measured=False), None, 0.0, 0.02)
-            fewer = settle(gap, here, Runs(settled.builds - 1, ONE.variance, inf, measured=False), None, 0.0, 0.02)
-            assert again.equivalent or again.differs
-            assert not fewer.equivalent
-            assert not fewer.differs
+        open_gap = not any(decided(gap, gap, *gap_error(ONE, None, 0.0), 0.02))
+        if open_gap and (builds := builds_needed(gap, here, ONE, None, 0.0, 0.02)):
+            runs = [Runs(count, ONE.variance, inf, measured=False) for count in (builds, builds - 1)]
+            again, fewer = (decided(gap, gap, *gap_error(each, None, 0.0), 0.02) for each in runs)
+            assert any(again)
+            assert not any(fewer)
 
 
 def test_the_gaps_that_stay_open_are_those_that_nothing_settles() -> None:

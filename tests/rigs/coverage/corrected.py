@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from eval.judging.judge_card import Card, Corrected, KindErrors, Share, corrected
-from eval.judging.prediction_powered import prediction_powered
+from eval.report.ratings import prediction_powered
 from eval.statistics.stats import Interval, estimate, preferred_interval
 from tests.rigs.coverage.rows import Row
 
