@@ -1,4 +1,6 @@
-"""A worker process seen from the harness: sends a step, waits for its reply, and says how the process ended if none comes."""
+"""A worker process seen from the harness: sends a step, waits for its reply, and says how the process ended if none comes. And a product's
+session for one case: its worker, its account at the gateway, and the restart of a worker that has ended.
+"""
 
 from __future__ import annotations
 

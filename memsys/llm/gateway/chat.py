@@ -1,4 +1,6 @@
-"""Chat replies through the cache: looked up, sent once, kept, metered, and checked for the requested form."""
+"""Chat replies through the cache: looked up, sent once to an endpoint or to the offline engine in its place, kept, metered, and checked for
+the requested form. Most programs ignore a reply that does not have it, so the gateway counts such replies.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Search in a LATTICE tree: the choice of nodes to expand, the slates shown to the model, and the ranking of nodes (§3.2 and §3.3)."""
+"""A LATTICE tree with its descriptions and clusters of bounded size, and the search in it: the choice of nodes to expand, the slates that
+the model is shown, scores from the ratings of several slates, and the ranking of nodes (§3.2 and §3.3).
+"""
 
 from __future__ import annotations
 

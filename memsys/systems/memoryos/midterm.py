@@ -1,4 +1,6 @@
-"""The mid-term memory of MemoryOS: segments of pages about one subject, and their heat (Eq. 3 and 4)."""
+"""The mid-term memory of MemoryOS: segments of pages about one subject, and their heat (Eq. 3 and 4); and the three sets of settings, the
+paper's, its evaluation code's and the package's.
+"""
 
 from __future__ import annotations
 

@@ -419,6 +419,7 @@ def test_a_wrong_description_is_refused_by_name() -> None:
     wrong: dict[str, dict[str, Any]] = {
         "pth is no setting of it": {"add": {"pth": "/x"}},
         "must begin with a slash": {"add": {"path": "x"}},
+        "add.method must be one of": {"add": {"method": "FETCH", "path": "/x"}},
         "{k} is not known there": {"add": {"path": "/{k}"}},
         "delete is missing": {"delete": None},
         "hits is no setting of it": {"results": {"hits": "x"}},
