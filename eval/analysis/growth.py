@@ -304,8 +304,8 @@ def exponent(sizes: Sequence[float], values: Sequence[float]) -> Exponent | None
 
     The interval assumes that deviations from the line are independent and of equal variance on the log scale. It says how well a power law
     fits the measured sizes, and nothing about larger ones. Totals that contain those of smaller sizes do not fulfil this: for these it
-    covers .60 to .79 (simulated), and is not printed. Neither do means over questions that sizes share: .89 to .97 for shares of evidence,
-    .76 to .93 for recalled bytes where histories differ by a fifth.
+    covers .60 to .79 (simulated), and is not printed. Neither do means over questions that sizes share: .81 to .97 for shares of evidence,
+    .60 to .93 for recalled bytes, the less the more histories differ.
     """
     if len(set(sizes)) < 2 or min(*sizes, *values) <= 0:
         return None

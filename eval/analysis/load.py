@@ -179,7 +179,7 @@ def measure(run: Run, plan: Plan, salt: str = "") -> Iterator[Level]:
             yield _level(run, plan, count, histories, owners, salt)
     except EndOfRun as error:
         stopping.check()
-        raise RunError(f"{error}; no measurement of {count} users was kept") from error
+        raise RunError(f"{error}; nothing was kept of users={count}") from error
 
 
 def _history(run: Run, first: int, writes: int) -> tuple[Case, list[Unit]]:
@@ -448,7 +448,8 @@ def as_csv(memory: str, dataset: str, levels: Sequence[Level]) -> str:
     header = ["memory", "dataset", "users", "writes", "consolidations", "reads", "write_errors", "consolidate_errors"]
     header += ["read_errors", "build_errors", "close_errors", "writes_not_sent", "reads_not_sent", "leaks", "recalled"]
     header += ["never_recalled", "failed_calls", *(f"{phase}_p{percent}" for phase, percent in measured)]
-    rows: list[list[object]] = [[*header, "elapsed_seconds", "operations_per_second", "cpu_seconds", "bytes"]]
+    header += ["elapsed_seconds", "operations_per_second", "cpu_seconds", "bytes", "first_writes", "first_errors"]
+    rows: list[list[object]] = [[*header]]
     for level in levels:
         tally = level.tally
         sent = [writes(tally.sent), tally.sent["consolidate"], tally.sent["read"]]
@@ -458,5 +459,6 @@ def as_csv(memory: str, dataset: str, levels: Sequence[Level]) -> str:
         printed = ["" if value is None else f"{value:.6f}" for value in seconds]
         found = [tally.leaks, tally.recalled, tally.lost, tally.calls.total()]
         totals = [f"{level.elapsed:.6f}", f"{level.rate:.6f}", f"{level.cpu:.6f}", level.bytes]
-        rows.append([memory, dataset, level.users, *sent, *errors, *unsent, *found, *printed, *totals])
+        first = [tally.sent["first"], tally.errors["first"]]  # in the columns of writes, too
+        rows.append([memory, dataset, level.users, *sent, *errors, *unsent, *found, *printed, *totals, *first])
     return csv_text(rows)

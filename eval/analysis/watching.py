@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from eval.analysis.costs import PROBE, ROLES, TOKENS, embedded_again
+from eval.files.fields import wrong_field
 from eval.files.run_folder import COSTS, EFFORTS, PREDICTIONS, RunFolder, RunRecord, judge_metric
 from eval.files.store import RunError, read_record
 from memsys.jsons import decoded
@@ -35,7 +36,7 @@ class Seen:
     """Tokens (`TOKENS`) by role; a judge's role is `judge <name of its model>`."""
     failed_calls: int
     damaged: int
-    """Number of lines that are no JSON objects."""
+    """Number of lines that are no JSON objects with fields of the right types."""
     last: float
     """Unix time of the last line that was written."""
 
@@ -121,12 +122,14 @@ class Watcher:
 def _add(file: _File, line: bytes, judge: str) -> None:
     try:
         record = decoded(line)
+        if not isinstance(record, dict) or wrong_field([record]):
+            raise ValueError
         file.lines += 1
         if "outcome" in record:
             file.outcomes[record["question_id"]] = record["outcome"]
         if "phase" in record:
             _add_effort(file, record, judge)
-    except (ValueError, TypeError, KeyError):
+    except (ValueError, KeyError):
         file.damaged += 1
 
 

@@ -37,7 +37,7 @@ SHOWN = (
 INTERVALS = """\
 []: 95 %. covered, score, recalled bytes: by history; below five histories Wilson's on the effective number of questions (bytes: by
 question), by question for one. Costs: by write or read, about these histories alone. exponent: how well a power fits these sizes; where
-sizes share questions, it covers .76 to .97 (simulated)."""
+sizes share questions, it covers .60 to .97 (simulated)."""
 
 
 def main(cfg: Growth) -> int:

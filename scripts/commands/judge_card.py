@@ -66,6 +66,8 @@ def main(arguments: Sequence[str]) -> int:
         raise RunError(f"judge {options.judge} has no card on {data.title}: {reason}")
     graded = verdicts(made, grading, answer_first=not options.brief)
     result = card(graded)
+    if not any(line.n for line in result.lines):
+        raise RunError(f"no reply to {counted(len(made), 'probe')} holds a verdict; no card is written")
     title = f"{grading.judge.title} by {grading.model_name or 'a model'} on {data.title}"
     lines = card_lines(title, result, stand_in=grading.model in lab.models.stand_in_identities)
     if not options.brief:

@@ -12,6 +12,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
+from memsys.llm import stopping
 from scripts.setup.exits import guarded
 
 if TYPE_CHECKING:
@@ -42,6 +43,8 @@ def launch(job: Callable[[Any], int], primary: str, *, keep_record: bool = False
     def run(cfg: DictConfig) -> None:
         # Each job is guarded by itself, because the jobs after a failed one in a multirun must still run.
         codes.append(guarded(lambda: perform(job, _typed(cfg, primary), primary), traceback=traceback))
+        if stopping.requested() and not stopping.wound_down():  # no further job of a multirun begins
+            sys.exit(codes[-1])
 
     def work() -> int:
         if (cfg := _of_one_job(primary, sys.argv[1:])) is not None:

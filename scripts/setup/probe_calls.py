@@ -52,10 +52,16 @@ class ProbeReply:
         return self.broke_off or garbled or self.status in (408, 409, 425, 429) or self.status >= 500
 
     @property
+    def _choice(self) -> Mapping[str, Any]:
+        """The first choice of a chat completion; empty where a foreign server sends something else."""
+        choices = self.value.get("choices")
+        found = choices[0] if isinstance(choices, list) and choices else None
+        return found if isinstance(found, Mapping) else {}
+
+    @property
     def message(self) -> Mapping[str, Any]:
         """The assistant's message of a chat completion."""
-        choices = self.value.get("choices") or [{}]
-        found = choices[0].get("message") if isinstance(choices[0], Mapping) else None
+        found = self._choice.get("message")
         return found if isinstance(found, Mapping) else {}
 
     @property
@@ -65,7 +71,7 @@ class ProbeReply:
 
     @property
     def finish_reason(self) -> str:
-        return str((self.value.get("choices") or [{}])[0].get("finish_reason") or "")
+        return str(self._choice.get("finish_reason") or "")
 
     @property
     def usage(self) -> Mapping[str, Any]:

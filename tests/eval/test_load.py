@@ -227,7 +227,7 @@ def test_the_end_of_the_run_ends_all_users_and_closes_their_memories(levels: Any
         def recalled(self, number: int) -> Recall:
             raise EndOfRun("the spending cap was reached")
 
-    with pytest.raises(RunError, match="the spending cap was reached; no measurement of 3 users was kept"):
+    with pytest.raises(RunError, match="the spending cap was reached; nothing was kept of users=3"):
         levels(Spent)
     assert stores[0].calls["close"] == 3
 
@@ -256,6 +256,10 @@ def test_percentiles_are_by_nearest_rank_and_the_csv_says_what_is_missing() -> N
     assert (row["users"], row["writes"], row["write_errors"], row["leaks"]) == ("7", "101", "1", "2")
     assert (row["write_p50"], row["read_p50"], row["operations_per_second"]) == ("0.500000", "", "50.000000")
     assert (row["memory"], row["bytes"]) == ("'=m", "4096")
+    assert (row["first_writes"], row["first_errors"]) == (
+        str(level.tally.sent["first"]),
+        str(level.tally.errors["first"]),
+    )
 
 
 def test_items_of_a_recall_are_searched_one_by_one(levels: Any) -> None:

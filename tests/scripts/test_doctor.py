@@ -308,3 +308,9 @@ def test_a_reply_that_ends_before_the_limit_by_itself_does_not_show_that_the_lim
 def test_negative_token_counts_are_no_reported_usage() -> None:
     reply = ProbeReply(200, {"usage": {"prompt_tokens": -100, "completion_tokens": -10}}, "", 0.1)
     assert [one.found for one in reported(reply, [reply])] == ["not reported"]
+
+
+@pytest.mark.parametrize("choices", ["abc", [None], {"0": {}}, []])
+def test_choices_of_a_foreign_form_say_nothing(choices: object) -> None:
+    reply = ProbeReply(200, {"choices": choices}, "", 0.1)
+    assert (reply.text, reply.finish_reason) == ("", "")

@@ -15,6 +15,7 @@ from rich.console import Console
 
 from eval.files.run_folder import RunFolder
 from eval.files.store import RunError
+from eval.judging.judge_card import ProbeVerdicts
 from eval.judging.score_files import read_scores
 from eval.report.cell import Cell
 from eval.report.ratings import sample_order
@@ -131,6 +132,14 @@ def test_a_card_belongs_to_one_judge_one_model_and_one_file_of_data(tmp_path: Pa
     other = replace(data, source=replace(data.source, sha256="0" * 64))
     places = [(mem0, data), (segtree, data), (replace(mem0, model="another"), data), (mem0, other)]
     assert len({card_file(tmp_path, grading, dataset) for grading, dataset in places}) == len(places)
+
+
+def test_replies_without_a_verdict_make_no_card(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    silent = [ProbeVerdicts("gold", True, (None,)), ProbeVerdicts("another", False, (None,))]
+    monkeypatch.setattr("scripts.commands.judge_card.verdicts", lambda *_, **__: silent)
+    with pytest.raises(RunError, match="holds a verdict; no card is written"):
+        main(["--judge", "mem0", "--limit", "1", "--brief", "profile=smoke", f"results={tmp_path}"])
+    assert not (tmp_path / "judge_cards").exists()
 
 
 def test_a_judge_of_recalled_texts_has_no_card(tmp_path: Path) -> None:

@@ -71,7 +71,7 @@ def test_a_level_that_ended_is_in_the_file_when_a_later_one_is_cut(
     monkeypatch.setattr(measuring, "_level", cut)
     code, rows = of_load(tmp_path, "memory=bm25", "users=[1,3]")
     assert (code, [row["users"] for row in rows]) == (2, ["1"])
-    assert "no measurement of 3 users was kept" in capsys.readouterr().err
+    assert "nothing was kept of users=3" in capsys.readouterr().err
 
 
 def test_a_service_that_mixes_users_up_is_named_and_fails_the_command(

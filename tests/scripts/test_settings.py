@@ -21,6 +21,7 @@ from omegaconf import DictConfig, OmegaConf
 from pydantic import ValidationError
 
 from eval.files.store import RunError
+from memsys.llm import stopping
 from scripts.assembly.plan import Duration, Plan
 from scripts.assembly.readiness import confirmed
 from scripts.command import verb
@@ -363,6 +364,20 @@ def test_settings_alone_are_composed_once(more: list[str], times: int, monkeypat
     assert len(made) == times
     wanted = composed("config", ["memory=recency", "memory.build.k=3", "data.size=2"])
     assert jobs == [(wanted, logging.WARNING)]
+
+
+def test_a_stop_ends_a_multirun(monkeypatch: pytest.MonkeyPatch) -> None:
+    jobs: list[Any] = []
+
+    def stopped(settings: Any) -> int:
+        jobs.append(settings)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(sys, "argv", ["run", "memory=nothing", "data.size=1,2,3", "-m"])
+    with pytest.raises(SystemExit) as end:
+        launch(stopped, "config")
+    stopping.forget()
+    assert (end.value.code, len(jobs)) == (130, 1)
 
 
 def test_a_multirun_ends_with_the_worst_of_its_jobs(tmp_path: Path) -> None:

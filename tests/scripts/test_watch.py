@@ -89,10 +89,12 @@ def test_a_file_that_a_new_start_replaced_is_read_anew(folder: Path) -> None:
 
 def test_a_damaged_line_is_counted_and_shown(folder: Path) -> None:
     with (folder / "cases" / "c" / "predictions.jsonl").open("a") as handle:
-        handle.write("no json\n" + answer("q3"))
+        handle.write("no json\n" + answer("q3") + '[1]\n{"question_id": "q4", "outcome": ["answered"]}\n')
+    with (folder / "cases" / "c" / "effort.jsonl").open("a") as handle:
+        handle.write('{"phase": "write", "roles": null}\n{"phase": "write", "roles": {"probe": 5}}\n')
     seen = look(Watcher(), folder)
-    assert (seen.answered, seen.damaged) == (2, 1)
-    assert "1 (1 damaged lines)" in row(seen, PriceList(None), 0.0)
+    assert (seen.answered, seen.damaged) == (2, 5)
+    assert "1 (5 damaged lines)" in row(seen, PriceList(None), 0.0)
 
 
 def test_dollars_are_known_for_priced_models_unknown_for_others_and_none_for_engines(
