@@ -28,7 +28,7 @@ def misfit(body: Mapping[str, Any], reply: Mapping[str, Any]) -> str:
         value = json.loads(text)
     except ValueError:
         return "no JSON"
-    schema = (form.get("json_schema") or {}).get("schema")
+    schema = {"type": "object"} if form["type"] == "json_object" else (form.get("json_schema") or {}).get("schema")
     return "not the schema" if schema and not fits(value, schema) else ""
 
 
