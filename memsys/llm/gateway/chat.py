@@ -299,7 +299,10 @@ class ChatReplies:
             ledger.add_completion(call.purpose, completion, number)
             if wrong := misfit(call.body, value):
                 account.misfits[f"{call.purpose}: {wrong}"] += 1
-                ledger.count(ledger.notes, f"{call.purpose}: {wrong}")
+                if wrong != "cut":  # a text that was cut may be of use
+                    ledger.count(ledger.parse_failures, call.purpose)
+                if wrong != completion.stopped:  # noted already
+                    ledger.count(ledger.notes, f"{call.purpose}: {wrong}")
         return value | {"model": call.asked.get("model") or self._upstream.model}
 
     async def _completed(self, call: ChatCall) -> Completion:
@@ -448,7 +451,7 @@ def misfit(body: Mapping[str, Any], reply: Mapping[str, Any]) -> str:
         value = json.loads(text)
     except ValueError:
         return "no JSON"
-    schema = (form.get("json_schema") or {}).get("schema")
+    schema = {"type": "object"} if form["type"] == "json_object" else (form.get("json_schema") or {}).get("schema")
     return "not the schema" if schema and not fits(value, schema) else ""
 
 

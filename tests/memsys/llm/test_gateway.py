@@ -307,7 +307,7 @@ def test_the_tokens_of_a_step_are_those_that_the_endpoint_counted(mock: tuple[Mo
 
 
 def test_a_reply_without_the_form_that_was_asked_for_is_counted(mock: tuple[Mock, str], tmp_path: Path) -> None:
-    replies = iter(["no JSON at all", '{"name": 3}', '{"name": "Mara", "age": 4}'])
+    replies = iter(["no JSON at all", '{"name": 3}', '{"name": "Mara", "age": 4}', "", "null", "{}"])
     mock[0].said = lambda body, key: next(replies)
     form = {"type": "json_schema", "json_schema": {"name": "person", "schema": SCHEMA}}
     with in_front_of(mock[1], tmp_path / "c.sqlite") as gateway:
@@ -315,8 +315,18 @@ def test_a_reply_without_the_form_that_was_asked_for_is_counted(mock: tuple[Mock
         with metering() as ledger, account.credit("build"):
             for number in range(3):
                 chat(account, f"Who is number {number}?", response_format=form)
-        assert dict(account.misfits) == {"toy.person: no JSON": 1, "toy.person: not the schema": 1}
-        assert sum(ledger.notes.values()) == 2
+            for number in range(3):
+                chat(account, f"What is number {number}?", response_format={"type": "json_object"})
+    counted = {
+        "toy.person: no JSON": 1,
+        "toy.person: not the schema": 1,
+        "toy.6cbf18d7: empty": 1,
+        "toy.6cbf18d7: not the schema": 1,
+    }
+    assert dict(account.misfits) == dict(ledger.notes) == counted, "each once"
+    assert dict(ledger.parse_failures) == {"toy.person": 2, "toy.6cbf18d7": 2}, (
+        "in the column of memories that parse replies"
+    )
 
 
 def test_a_call_that_fails_for_good_is_told_to_the_harness_as_well_as_to_the_client(tmp_path: Path) -> None:
