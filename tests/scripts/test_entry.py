@@ -41,18 +41,7 @@ def test_a_bug_keeps_its_traceback() -> None:
 
 
 def test_an_entry_point_loads_nothing_heavy_before_its_command_line_is_read() -> None:
-    names = [
-        "run",
-        "reproduce",
-        "figures",
-        "sweep",
-        "growth",
-        "load",
-        "calibrate",
-        "budgets",
-        "fidelity",
-        "reproduce_all",
-    ]
+    names = "run reproduce figures sweep growth load calibrate budgets fidelity reproduce_all".split()
     heavy = ["numpy", "hydra", "omegaconf", "pydantic", "eval", "data_loaders"]
     code = f"""
 import importlib, sys
