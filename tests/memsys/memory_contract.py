@@ -42,6 +42,7 @@ from memory_stories import (
     feed,
     fresh,
     picture,
+    recalled,
     recalls,
     settings_of,
     turn_ids,
@@ -75,7 +76,7 @@ def of_reading(promise: Promise) -> Promise:
 @of_reading
 def what_is_recalled_stands_for_what_was_written_so_far(name: str) -> None:
     for size in (1, 20, len(STORY)):
-        for recall in recalls(built(name, size)):
+        for recall in recalled(name, size):
             assert_sound(recall, STORY[:size])
             assert all(item.text.strip() for item in recall.items)
 
@@ -85,7 +86,7 @@ def who_asks_changes_a_recall_only_where_the_memory_says_so(name: str) -> None:
     """`MemorySystem.uses_asker`: of memories that answer themselves, and of services whose search names the asker."""
     memory = built(name)
     by_ines = [replace(question, asker=Asker("Ines", "owner", ("owns the loom",))) for question in QUESTIONS]
-    assert memory.uses_asker or recalls(memory, by_ines) == recalls(memory)
+    assert memory.uses_asker or recalls(memory, by_ines) == recalled(name)
 
 
 @of_reading
@@ -109,7 +110,7 @@ def the_same_history_is_recalled_the_same_by_readers_at_the_same_time(name: str)
         return [found[question.id] for question in QUESTIONS]
 
     with ThreadPoolExecutor(READERS) as pool:
-        assert list(pool.map(read_all, range(READERS))) == [recalls(built(name))] * READERS
+        assert list(pool.map(read_all, range(READERS))) == [recalled(name)] * READERS
     assert picture(list(memory.nodes())) == picture(list(built(name).nodes()))
 
 
@@ -117,14 +118,14 @@ def the_same_history_is_recalled_the_same_by_readers_at_the_same_time(name: str)
 def a_file_that_differs_in_reading_alone_is_the_same_build_read_otherwise(name: str) -> None:
     memory = built(stories.STANDS_FOR[name], 20)
     swept = tuned(memory, {knob: setting(built(name, 20), knob) for knob in memory.READ_KNOBS})
-    assert recalls(swept) == recalls(built(name, 20))
+    assert recalls(swept) == recalled(name, 20)
     assert picture(list(swept.nodes())) == picture(list(built(name, 20).nodes()))
 
 
 @of_building
 def two_memories_share_nothing(name: str) -> None:
     first = built(name)
-    before, held = recalls(first), picture(vars(first))
+    before, held = recalled(name), picture(vars(first))
     second = feed(fresh(name), OTHER)
     for recall in recalls(second):
         assert_sound(recall, OTHER)
@@ -195,8 +196,7 @@ def alternatives(name: str, knob: str) -> list[Any]:
 
 @of_building
 def a_knob_turned_on_a_copy_is_a_build_with_that_value(name: str) -> None:
-    memory = built(name, 20)
-    before = recalls(memory)
+    memory, before = built(name, 20), recalled(name, 20)
     for knob in memory.READ_KNOBS:
         values = alternatives(name, knob)
         assert values, f"no other value of {knob} is known: a variant's file or the annotation must tell one"
@@ -217,7 +217,7 @@ def consolidation_is_provisional_and_a_second_one_changes_nothing(name: str) -> 
     memory.consolidate()
     assert (recalls(memory), picture(list(memory.nodes())), memory.report(), memory.held) == before
     feed(memory, STORY, 23)
-    assert recalls(memory) == recalls(built(name))
+    assert recalls(memory) == recalled(name)
     assert memory.held == built(name).held
 
 
@@ -264,7 +264,7 @@ def to_2099(monkeypatch: pytest.MonkeyPatch) -> None:
 @of_building
 def no_clock_is_looked_at(name: str) -> None:
     llm = Recorder()
-    built(name)  # by the clock of today
+    today = recalled(name)
     with pytest.MonkeyPatch.context() as monkeypatch:
         to_2099(monkeypatch)
         memory = feed(fresh(name, llm), STORY)
@@ -273,7 +273,7 @@ def no_clock_is_looked_at(name: str) -> None:
     shown += [f"{node.text} {node.start} {node.end}" for node in memory.nodes()]
     shown += [repr(found), repr(picture(vars(memory)))]
     assert not [text for text in shown if "2099" in text and re.search(r"(?<![\d.])2099(?!\d)", text)]
-    assert found == recalls(built(name))
+    assert found == today
 
 
 # --- odd input ---------------------------------------------------------------------------------------------------------

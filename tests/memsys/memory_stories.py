@@ -191,6 +191,12 @@ def recalls(memory: MemorySystem, questions: Sequence[Question] = QUESTIONS) -> 
     return [memory.read(question) for question in questions]
 
 
+@cache
+def recalled(name: str, size: int = len(STORY)) -> list[Recall]:
+    """What the shared memory recalls at first: what other memories, and later reads of it, are compared with."""
+    return recalls(built(name, size))
+
+
 def turn_ids(units: Sequence[Unit]) -> set[str]:
     return {turn for unit in units for turn in unit.turn_ids}
 

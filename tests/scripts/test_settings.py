@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import logging
-import os
 import shutil
 import subprocess
 import sys
@@ -24,7 +23,7 @@ from eval.files.store import RunError
 from memsys.llm import stopping
 from scripts.assembly.plan import Duration, Plan
 from scripts.assembly.readiness import confirmed
-from scripts.command import verb
+from scripts.command import main, verb
 from scripts.settings.checking import checked, checked_call, checked_option, checked_unit
 from scripts.settings.schema import COMMANDS, GROUPS, Settings
 from scripts.setup.launch import composed, launch
@@ -296,16 +295,16 @@ def test_data_of_an_unknown_hash_are_refused_when_unpinned_is_no(tmp_path: Path,
 # --- the command line --------------------------------------------------------------------------------------------------
 
 
-def command(folder: Path, *arguments: str, verb: str = "run") -> subprocess.CompletedProcess[str]:
-    """A command as a user starts it, in a folder of its own."""
-    return subprocess.run(
-        [sys.executable, "-m", "scripts", verb, *arguments],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+Command = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Command:
+    """A command line in the empty working folder `here`: its exit code, its output and its errors."""
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    monkeypatch.setattr("sys.argv", [])
+    return lambda *arguments: (main(arguments), *capfd.readouterr())
 
 
 @pytest.mark.parametrize(
@@ -321,27 +320,26 @@ def command(folder: Path, *arguments: str, verb: str = "run") -> subprocess.Comp
         ("memory=[bm25", "error: cannot read the setting 'memory=[bm25'; settings are written name=value\n"),
     ],
 )
-def test_a_command_line_that_cannot_be_composed_is_one_sentence(argument: str, said: str, tmp_path: Path) -> None:
-    done = command(tmp_path, argument)
-    assert (done.returncode, done.stdout, done.stderr) == (2, "", said)
-    assert not list(tmp_path.iterdir())
+def test_a_command_line_that_cannot_be_composed_is_one_sentence(argument: str, said: str, command: Command) -> None:
+    assert command("run", argument) == (2, "", said)
+    assert not list(Path.cwd().iterdir())
 
 
-def test_where_an_error_was_raised_is_shown_to_those_who_ask(tmp_path: Path) -> None:
+def test_where_an_error_was_raised_is_shown_to_those_who_ask() -> None:
     for asked in ("--traceback", "traceback=true"):
-        done = command(tmp_path, "data.size=six", asked)
+        command = [sys.executable, "-m", "scripts", "run", "data.size=six", asked]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
         assert done.returncode == 1
         assert "Traceback" in done.stderr
         assert done.stderr.splitlines()[-1].startswith("eval.files.store.RunError: data.size must be")
 
 
-def test_a_multirun_runs_all_its_jobs_and_leaves_no_file_behind(tmp_path: Path) -> None:
-    here = tmp_path / "here"
-    here.mkdir()
-    done = command(here, "-m", "memory=nothing,recency", "data.size=2", f"results={tmp_path / 'results'}")
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count("run folder: ") == 2
-    assert not list(here.iterdir())
+def test_a_multirun_runs_all_its_jobs_and_leaves_no_file_behind(tmp_path: Path, command: Command) -> None:
+    results = f"results={tmp_path / 'results'}"
+    code, printed, said = command("run", "-m", "memory=nothing,recency", "data.size=2", results)
+    assert code == 0, said
+    assert printed.count("run folder: ") == 2
+    assert not list(Path.cwd().iterdir())
     assert {path.name for path in (tmp_path / "results").iterdir()} <= {
         "runs",
         "cache.sqlite",
@@ -380,11 +378,10 @@ def test_a_stop_ends_a_multirun(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (end.value.code, len(jobs)) == (130, 1)
 
 
-def test_a_multirun_ends_with_the_worst_of_its_jobs(tmp_path: Path) -> None:
-    done = command(tmp_path, "-m", "threads=0,1", "memory=nothing", "data.size=2", f"results={tmp_path / 'results'}")
-    assert done.returncode == 2
-    assert done.stderr == "error: threads must be at least 1, found 0\n"
-    assert done.stdout.count("run folder: ") == 1
+def test_a_multirun_ends_with_the_worst_of_its_jobs(command: Command) -> None:
+    code, printed, said = command("run", "-m", "threads=0,1", "memory=nothing", "data.size=2", "results=results")
+    assert (code, said) == (2, "error: threads must be at least 1, found 0\n")
+    assert printed.count("run folder: ") == 1
 
 
 def test_make_passes_the_answer_on_as_it_is_given() -> None:
@@ -407,10 +404,10 @@ def test_make_passes_the_answer_on_as_it_is_given() -> None:
         ("mock_endpoint", ["--faults", "2"], "argument --faults: must be a number of at least 0 and at most 1, found '2'"),
     ],
 )  # fmt: skip
-def test_arguments_have_ranges_too(module: str, arguments: list[str], said: str, tmp_path: Path) -> None:
-    done = command(tmp_path, *arguments, verb=module.replace("_", "-"))
-    assert done.returncode == 2
-    assert done.stderr.splitlines()[-1].endswith(said)
+def test_arguments_have_ranges_too(module: str, arguments: list[str], said: str, command: Command) -> None:
+    code, _, errors = command(module.replace("_", "-"), *arguments)
+    assert code == 2
+    assert errors.splitlines()[-1].endswith(said)
 
 
 @pytest.mark.parametrize(

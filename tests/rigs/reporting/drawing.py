@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -25,6 +26,7 @@ BOXES = (
 DRAWING = re.compile(r"(?<=<!-- drawing -->\n).*?(?=<!-- end of drawing -->)", re.DOTALL)
 
 
+@cache
 def arrows() -> set[tuple[int, int]]:
     """Pairs of boxes, by their numbers in BOXES: a module of the first imports a module of the second."""
     return {
