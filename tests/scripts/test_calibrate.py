@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from hydra import compose, initialize_config_dir
 
-from scripts.commands.calibrate import Trial, nearest
+from scripts.lab.calibration import Trial, nearest
 from scripts.settings.checking import checked_option
 from scripts.setup.options import load_option
 from scripts.tables.captions import unfitted
