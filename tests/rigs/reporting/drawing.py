@@ -13,7 +13,7 @@ PACKAGES = ("data_loaders", "memsys", "eval", "scripts")
 BOXES = (
     ("data_loaders",),
     ("memsys",),
-    ("memsys.llm", "memsys.embed", "memsys.llm.client", "memsys.prompts"),
+    ("memsys.llm", "memsys.embed", "memsys.prompts"),
     ("memsys.products", "memsys.services"),
     ("memsys.systems",),
     ("eval.files", "eval.running", "eval.executors", "eval.conformance"),
