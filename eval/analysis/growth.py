@@ -130,9 +130,13 @@ class Sample:
 
     @property
     def interval(self) -> Interval | None:
-        """The 95 % interval of the mean, by the histories that were joined (`eval.statistics.stats`); no value is below 0."""
-        span = preferred_interval(estimate(self.values, self.histories)) if self.values else None
-        return span and Interval(max(0.0, span.low), span.high)
+        """The 95 % interval of the mean, by the histories that were joined (`eval.statistics.stats`)."""
+        return _from_zero(preferred_interval(estimate(self.values, self.histories))) if self.values else None
+
+
+def _from_zero(span: Interval | None) -> Interval | None:
+    """The interval without its part below 0, where no cost, size or share can lie."""
+    return span and Interval(max(0.0, span.low), span.high)
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,8 +226,6 @@ class RecallWatch:
         try:
             recall = memory.read(probe.question)
         except (Exception, SystemExit) as error:
-            if stops(error):
-                raise
             raise_if_stopped(error)
         self._recalls.append((probe, recall))
 
@@ -589,8 +591,7 @@ def _spans(sample: Sequence[tuple[float, ...]]) -> list[Interval | None]:
     spans: list[Interval | None] = []
     for values in np.asarray(sample, dtype=float).T:
         sampling = Sampling.of(*independent(values[None], Grouping.alone(values.size)))
-        span = None if sampling is None else around(float(values.mean()), sampling)
-        spans.append(span and Interval(max(0.0, span.low), span.high))  # no cost is below 0
+        spans.append(None if sampling is None else _from_zero(around(float(values.mean()), sampling)))
     return spans
 
 

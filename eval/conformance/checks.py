@@ -77,8 +77,6 @@ def examine(make: Make, unit: Mapping[str, object], patience: float = 10.0) -> C
         _look_for_subject(first, verdict)
         _look_for_remains(first, second, verdict)
     except (Exception, SystemExit) as error:
-        if stops(error):
-            raise
         raise_if_stopped(error)
         verdict.faults["a step failed"] = described(error)
     finally:

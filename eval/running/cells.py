@@ -86,8 +86,8 @@ class OpenCell:
         self, cells: CellQueue, index: int, on_built: Callable[[OpenCell], None], on_end: Callable[[], None]
     ) -> None:
         self.group, self.index = cells.group, index
-        self._pace, self._left = cells.pace, float(cells.group[0].sizes[index])
-        self._began, self._done = time.monotonic(), 0.0
+        self._pace, self._size = cells.pace, float(cells.group[0].sizes[index])
+        self._left, self._began = self._size, time.monotonic()
         self._on_built, self._on_end = on_built, on_end
         self._built = False
 
@@ -98,13 +98,14 @@ class OpenCell:
 
     def step(self, calls: int, share: float) -> None:
         """Count a step of the build: its dependent calls, and the share of the history that it covers."""
-        size = share * float(self.group[0].sizes[self.index])
-        self._left, self._done = max(0.0, self._left - size), self._done + size
+        size = share * self._size
+        self._left = max(0.0, self._left - size)
         self._pace.add(calls, size)
 
     def seconds_left(self, now: float) -> float:
         """Estimated seconds that its build still needs at the speed of its steps until now."""
-        return (now - self._began) * self._left / self._done if self._done else 0.0
+        done = self._size - self._left
+        return (now - self._began) * self._left / done if done else 0.0
 
     def built(self) -> None:
         """Mark the memory as built; another cell may be built in its place."""

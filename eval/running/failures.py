@@ -36,10 +36,10 @@ def described(error: BaseException) -> str:
 
 
 def raise_if_stopped(error: BaseException) -> None:
-    """Raise `Stopped` when the user has requested a stop: the stop caused the error, and the question stays open.
-
-    Raises:
-        Stopped: a stop was requested.
+    """Raise an error that ends the run (`stops`), and `Stopped` when the user has requested a stop: then the stop caused the error, and
+    the question stays open.
     """
+    if stops(error):
+        raise error
     if stopping.requested():
         raise stopping.Stopped() from error

@@ -124,8 +124,6 @@ class _Answer:
                 sample=self.reading.run.replicate,
             )
         except (Exception, SystemExit) as error:  # `sys.exit` in a memory is an error of the question
-            if stops(error):
-                raise
             raise_if_stopped(error)
             self.reading.log.trouble(error)
             self.save("error", "", f"read: {described(error)}")

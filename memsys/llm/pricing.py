@@ -280,9 +280,10 @@ class Purse:
         """If the cap refused a call: the amount spent and how to continue; else empty."""
         if not self.reached:
             return ""
-        unbilled = f" ({self.unbilled_usd:.4f} of it the highest cost of calls without a known bill: {self.unbilled})"
-        said = unbilled if self.unbilled else ""
-        return f"Stopped at max_usd={self.max_usd:g}: {self.spent:.4f} USD spent{said}; {AGAIN}."
+        said = f"Stopped at max_usd={self.max_usd:g}: {self.spent:.4f} USD spent"
+        if self.unbilled:
+            said += f" ({self.unbilled_usd:.4f} of it the highest cost of calls without a known bill: {self.unbilled})"
+        return f"{said}; {AGAIN}."
 
     def settle(self, made: Reservation, actual: float | None) -> None:
         """Replace a reservation by the call's actual cost; None means unknown, and the reserved amount is taken."""
