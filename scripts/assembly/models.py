@@ -135,11 +135,6 @@ class Models:
         return Services(self.memory.llm, reader, probe, self.embedder.embedder, self.prompts, gauges)
 
     @property
-    def paid(self) -> bool:
-        """Whether a call of some model is known to cost money."""
-        return bool(self.paid_names)
-
-    @property
     def paid_names(self) -> list[str]:
         """Names of the models of all roles, and of the further judges built so far, whose calls are known to cost money."""
         chat = (self.memory, self.reader, self.judge, self.probe, *self.by_name.values())

@@ -71,14 +71,16 @@ def agreed(
             "add models.reader=NAME (make … MODEL=NAME names the model of all roles), or leave it out"
         )
     local = models.memory.endpoint if cfg.profile_name == "local" else None
-    if cfg.replay or not (cfg.profile_name == "paper" or local is not None or models.paid):
+    if cfg.replay or not (cfg.profile_name == "paper" or local is not None or models.paid_names):
         return True, None
     window = cfg.local.window if local is not None and cfg.local.model is not None else None
     planned = plan(cfg, models, workable(cfg, runs), judges, window)
     if local is not None:
         speed = pace(local.base_url, models.memory.name)
         planned = at_pace(planned, speed, cfg.endpoint.max_output_tokens or 512)
-    if cfg.profile_name == "paper" or (models.paid and planned.usd != 0.0):  # None: a price of another model is unknown
+    if cfg.profile_name == "paper" or (
+        models.paid_names and planned.usd != 0.0
+    ):  # None: a price of another model is unknown
         return confirmed(cfg, replace(planned, spent=models.purse.spent)), planned
     print("\n".join([planned.duration.text, *planned.failures]), file=sys.stderr)
     return True, planned

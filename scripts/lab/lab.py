@@ -60,7 +60,7 @@ from scripts.tables.grid import examine_and_keep, other_data
 if TYPE_CHECKING:
     import pandas
 
-    from scripts.answers.importing import Origin
+    from scripts.answers.formats import Origin
     from scripts.settings.schema import Single
 
 
@@ -157,7 +157,7 @@ class Lab:
         """
         if not self._agreed:
             ask_without_plan(self.cfg, self.models)
-            self._agreed = self.models.paid  # a judge that is built later may be the first with a price
+            self._agreed = bool(self.models.paid_names)  # a judge that is built later may be the first with a price
 
     def load(self, name: str | None = None, *, transform: str | None = None) -> Data:
         """Load a data set by the name of its file in conf/dataset; None takes the setting `dataset=`.
@@ -289,8 +289,7 @@ class Lab:
         Raises:
             DataError, RunError: the file cannot be read, or does not belong to the data.
         """
-        from scripts.answers.formats import read_answers
-        from scripts.answers.importing import import_run
+        from scripts.answers.formats import import_run, read_answers
 
         own = dataset if isinstance(dataset, Data) else self.load(dataset)
         run = import_run(self.cfg, self.models, own, partial(read_answers, path=Path(file), wanted=format), origin)

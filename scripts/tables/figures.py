@@ -81,11 +81,8 @@ class Subject:
     def text(self, pattern: str, names: Mapping[str, str]) -> str:
         """Fill a pattern such as `"{dataset}, {row}"`."""
         parts = pattern.replace("}", "{").split("{")  # every second part is a name
-        return "".join(_printed(self.value(part, names)) if place % 2 else part for place, part in enumerate(parts))
-
-
-def _printed(value: str | float) -> str:
-    return f"{value:g}" if isinstance(value, float) else value
+        values = [self.value(part, names) if place % 2 else part for place, part in enumerate(parts)]
+        return "".join(f"{value:g}" if isinstance(value, float) else value for value in values)
 
 
 def _setting(line: TableRow, name: str) -> Any:

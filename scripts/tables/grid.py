@@ -456,7 +456,12 @@ class Experiment(Generic[S]):
                 places = [score_paths(run, lexical, judges, k) for run in self._replicates(line, group)]
                 self._files[key] = [{name: path for name, path in each.items() if path.is_file()} for each in places]
             if line.answers is not None:
-                self._files[key] = [{**files, **_their_files(files)} for files in self._files[key]]
+                for files in self._files[key]:  # the authors' own grades are shown next to ours
+                    folders = [path.parent for path in files.values()][
+                        :1
+                    ]  # none in a row outside `only` that was never scored
+                    graded = [path for folder in folders for path in sorted(folder.glob(f"{THEIRS}*.jsonl"))]
+                    files |= {metric_of(path): path for path in graded}
         return self._files[key]
 
     def _why_not(self, group: ColumnGroup, metric: Mapping[str, Any]) -> str:
@@ -499,14 +504,6 @@ def all_prompts(experiment: Experiment[Any]) -> set[str]:
         for metric in cells_of(group.option)
     ]
     return {name for line, group, metric in cells for name in prompts_behind(experiment, line, group, metric)}
-
-
-def _their_files(files: Mapping[str, Path]) -> dict[str, Path]:
-    """The score files of the authors' own grades, which are shown next to ours."""
-    folder = next((path.parent for path in files.values()), None)
-    if folder is None:  # a row outside `only` that was never scored
-        return {}
-    return {metric_of(path): path for path in sorted(folder.glob(f"{THEIRS}*.jsonl"))}
 
 
 def _held_out(line: TableRow) -> bool:

@@ -95,7 +95,10 @@ def sweep(cfg: Sweeps, swept: Sequence[str], purses: list[Purse]) -> int:
         experiment = assembled(filled, backbone, cfg.sweep["columns"], rows, frozenset(row.name for row in rows))
     if experiment is None:
         return 3
-    groups = _with_data(experiment.groups)
+    for group in experiment.groups:
+        if group.dataset is None:
+            print(f"note: {group.title}: {group.missing}", file=sys.stderr)
+    groups = [group for group in experiment.groups if group.dataset is not None]
     plain = filled.changed(endpoint=cfg.endpoint, endpoints=cfg.endpoints).plain
     protocol = identity(_without(plain, (*RUNTIME, "hydra", *swept)))
     lines = [
@@ -128,14 +131,6 @@ def _without(tree: Mapping[str, Any], names: Sequence[str], above: str = "") -> 
         for name, value in tree.items()
         if f"{above}{name}" not in names
     }
-
-
-def _with_data(groups: Sequence[ColumnGroup]) -> list[ColumnGroup]:
-    """The groups with an available data set; a note on standard error names the others."""
-    for group in groups:
-        if group.dataset is None:
-            print(f"note: {group.title}: {group.missing}", file=sys.stderr)
-    return [group for group in groups if group.dataset is not None]
 
 
 def _row(memory: Mapping[str, Any], number: int, read: Mapping[str, Any]) -> TableRow:

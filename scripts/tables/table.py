@@ -28,8 +28,7 @@ from eval.report.tables import Row, Table, estimate_of
 from eval.report.wandb_log import log_table
 from eval.running.run import Run
 from memsys.inert import csv_text
-from scripts.answers.formats import read_answers
-from scripts.answers.importing import Origin, import_run
+from scripts.answers.formats import Origin, import_run, read_answers
 from scripts.assembly.datasets import Data, check_data_root, fetch_missing
 from scripts.assembly.local import with_local_models
 from scripts.assembly.models import Models, build_models, chosen_models, other_models
@@ -158,7 +157,7 @@ def assembled(
     before = meter(models)
     costs = planned.costs if planned is not None else {}
     capped = _execute(cfg, models, groups, _asked_for(runs, only), judges, costs) if run else ""
-    if not (cfg.replay or models.paid or capped):
+    if not (cfg.replay or models.paid_names or capped):
         _examine(groups, lines, runs, only)
     numbers = published_of(backbone)
     return Experiment(cfg, models, backbone, groups, lines, only, runs, numbers, absent, capped, before, planned)
