@@ -25,8 +25,7 @@ from eval.statistics.stats import ENOUGH_CLUSTERS, Difference
 from memsys.interface import MemorySystem, positive
 from memsys.llm import stopping
 from scripts.assembly.datasets import Data, data
-from scripts.assembly.local import with_local_models
-from scripts.assembly.models import build_models
+from scripts.assembly.models import build_models, with_local_models
 from scripts.assembly.plan import Plan
 from scripts.assembly.readiness import agreed, ask_without_plan, check_prices, confirmed, prepared
 from scripts.assembly.runs import memory_run, reader, recipe_of

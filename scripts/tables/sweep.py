@@ -36,8 +36,7 @@ from eval.report.wandb_log import log_sweep
 from eval.statistics.stats import Interval
 from memsys.inert import csv_text, plain_cell
 from memsys.llm.pricing import Purse, one_cap
-from scripts.assembly.local import with_local_models
-from scripts.assembly.models import STAND_IN, Models
+from scripts.assembly.models import STAND_IN, Models, with_local_models
 from scripts.assembly.steps import print_missing
 from scripts.tables.captions import evidence_lines, prompts_line
 from scripts.tables.grid import Experiment, prompts_behind

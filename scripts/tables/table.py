@@ -30,8 +30,7 @@ from eval.running.run import Run
 from memsys.inert import csv_text
 from scripts.answers.formats import Origin, import_run, read_answers
 from scripts.assembly.datasets import Data, check_data_root, fetch_missing
-from scripts.assembly.local import with_local_models
-from scripts.assembly.models import Models, build_models, chosen_models, other_models
+from scripts.assembly.models import Models, build_models, chosen_models, other_models, with_local_models
 from scripts.assembly.readiness import agreed, check_prices, meter, prepared
 from scripts.assembly.runs import NotInstalled, memory_run, recipe_of
 from scripts.assembly.steps import answer_all, complain, finished, judging, score, unmeasured
