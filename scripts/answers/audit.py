@@ -15,7 +15,7 @@ answers that both graded. If people gave the stored verdicts, there is a predict
 from __future__ import annotations
 
 import json
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,7 +31,6 @@ from eval.files.store import RunError, replace_file, safe_name
 from eval.judging.agreement import RIGHT, agreement
 from eval.report.ratings import prediction_powered, sample_order
 from eval.report.rendering import number, span
-from eval.statistics.power import planned
 from eval.statistics.stats import Estimate, Interval, estimate, t_point
 from scripts.answers.manifest import PEOPLE, Claim, Printed
 from scripts.answers.scoring import ScoredClaim
@@ -575,9 +574,3 @@ def mean_of(scored: ScoredClaim, name: str, mask: np.ndarray) -> Estimate | None
     values = scored.measures[name][picked]
     clusters = [scored.asked[at].case_id for at in np.flatnonzero(picked)]
     return estimate(values.tolist(), clusters) if values.size else None
-
-
-def detectable_at(scored: ScoredClaim) -> float | None:
-    """The paired difference that these questions detect with 80 % power, with the assumption of `eval.statistics.power.planned`."""
-    known = planned(list(Counter(each.case_id for each in scored.asked).values()))
-    return None if known is None else known[0]

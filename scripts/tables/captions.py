@@ -231,7 +231,7 @@ def _data(dataset: Data, questions: int) -> str:
 
 
 def _dataset_line(cfg: Settings, dataset: Data, reader: Reader, unit: Mapping[str, Any]) -> str:
-    gone = lost(dataset.cases, unit)
+    gone = lost_by_row(dataset.cases, {"": unit})[""]
     counts = [(len(case.questions), len(case.notes)) for case in dataset.cases]
     questions, notes = sum(count for count, _ in counts), sum(count for _, count in counts)
     rule = ", ".join(f"{name} {value}" if name != "rule" else str(value) for name, value in unit.items())
@@ -276,11 +276,6 @@ class Lost:
     def text(self) -> str:
         """The counts in words."""
         return f"{self.dropped:,} of {counted(self.turns, 'turn', ',')}; {self.losing} evidence, {len(self.wholly):,} of them all of it"
-
-
-def lost(cases: LazyCases, unit: Mapping[str, Any]) -> Lost:
-    """The evidence that a unit rule leaves out of a data set."""
-    return lost_by_row(cases, {"": unit})[""]
 
 
 def _lost(case: Case, unit: Mapping[str, Any]) -> Lost:

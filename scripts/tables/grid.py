@@ -277,7 +277,13 @@ class Experiment(Generic[S]):
         reached = outcomes((run.folder for run in self._replicates(line, group)[builds]), group.questions)
         repeats = None if "theirs" in metric else self.cfg.judge.repeats
         column = column or self.column(group, metric)
-        fix = self._correction(group, metric)
+        fix: Correction | None = None
+        if self.cfg.judge.corrected and group.dataset is not None:
+            judge = with_our_judge(self.cfg, self.backbone, metric).get("judge")
+            if metric.get("theirs") == "judge":
+                fix = Correction(None, "the judge of these grades is the authors', and cannot be asked")
+            elif judge is not None:
+                fix = correction(self.cfg, self.models, judge, group.dataset)
         return cell_of(name)(column, reached, files, repeats=repeats, correction=fix, errata=self.errata)
 
     def column(self, group: ColumnGroup, metric: Mapping[str, Any]) -> Column:
@@ -337,14 +343,6 @@ class Experiment(Generic[S]):
         if not any(question.key in wrong for group in self.groups for question in group.questions):
             raise RunError(f"errata={name} names no question of this table")
         return wrong
-
-    def _correction(self, group: ColumnGroup, metric: Mapping[str, Any]) -> Correction | None:
-        if not self.cfg.judge.corrected or group.dataset is None:
-            return None
-        if metric.get("theirs") == "judge":
-            return Correction(None, "the judge of these grades is the authors', and cannot be asked")
-        name = with_our_judge(self.cfg, self.backbone, metric).get("judge")
-        return None if name is None else correction(self.cfg, self.models, name, group.dataset)
 
     def _difference(self, line: TableRow, group: ColumnGroup, metric: Mapping[str, Any]) -> AnyCell:
         """The paired difference from another row or group, given by `minus`."""
