@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 from data_loaders.schema import DataError
 from eval.files.imported import RECORDABLE, THEIRS
@@ -27,10 +27,8 @@ from scripts.answers.matching import Answer, Asked, Matched, Questions, match, o
 from scripts.assembly.datasets import Data, data
 from scripts.assembly.models import Models
 from scripts.assembly.runs import reader
+from scripts.settings.schema import Settings
 from scripts.settings.types import PLAIN_NAME
-
-if TYPE_CHECKING:
-    from scripts.settings.schema import Settings
 
 
 @dataclass(frozen=True, slots=True)

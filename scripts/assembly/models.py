@@ -46,7 +46,6 @@ from scripts.setup.wheels import download as fetch_wheel
 
 if TYPE_CHECKING:
     from memsys.llm.gateway.server import Gateway
-    from scripts.settings.schema import Settings
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,6 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from data_loaders.schema import Case
 from data_loaders.transforms import beginning_of
@@ -39,12 +38,9 @@ from memsys.llm.protocol import LLM, Completion, ContextOverflow, Request, settl
 from memsys.tokens import count_tokens
 from scripts.assembly.models import Model, Models
 from scripts.assembly.steps import execute, judging
+from scripts.settings.schema import Settings
 from scripts.setup.probe_calls import EndpointProbe
 from scripts.setup.probes import ask
-
-if TYPE_CHECKING:
-    from scripts.settings.schema import Settings
-
 
 SAMPLED = 10
 """Number of questions of the sampled history that are answered, spread evenly over it."""

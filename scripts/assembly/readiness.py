@@ -11,7 +11,6 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass, replace
-from typing import TYPE_CHECKING
 
 from eval.files.store import RunError
 from eval.report.counted import counted
@@ -22,15 +21,13 @@ from memsys.llm.pricing import ModelSettings, SpendingCapReached
 from scripts.assembly.models import Model, Models
 from scripts.assembly.plan import Plan, at_pace, pace, plan, total_usd
 from scripts.assembly.steps import judging, workable
+from scripts.settings.schema import Settings
 from scripts.settings.types import how_to_give
 from scripts.setup.causes import remedy
 from scripts.setup.printing import agrees
 from scripts.setup.probe_calls import EndpointProbe
 from scripts.setup.probes import ask, examine, examine_embedder, table
 from scripts.setup.progress import progress_line
-
-if TYPE_CHECKING:
-    from scripts.settings.schema import Settings
 
 
 def ask_without_plan(cfg: Settings, models: Models) -> None:

@@ -42,6 +42,7 @@ from scripts.assembly.steps import (
     score,
     unmeasured,
 )
+from scripts.settings.schema import Single
 from scripts.setup.launch import composed
 from scripts.setup.options import load_option, memory_classes, option_file
 from scripts.tables.captions import (
@@ -60,7 +61,6 @@ if TYPE_CHECKING:
     import pandas
 
     from scripts.answers.formats import Origin
-    from scripts.settings.schema import Single
 
 
 AnyMemory = str | Path | type[MemorySystem] | Mapping[str, Any] | None

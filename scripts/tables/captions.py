@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from weakref import WeakKeyDictionary
 
 from data_loaders.raw import LazyCases
@@ -25,11 +25,9 @@ from memsys.tokens import count_tokens
 from scripts.assembly.datasets import Data
 from scripts.assembly.models import Models
 from scripts.assembly.runs import unit_of
+from scripts.settings.schema import Settings
 from scripts.setup.options import load_option, options
 from scripts.tables.layout import ColumnGroup, TableRow, belongs, column_group, group_name, read_lines_of, table_unit
-
-if TYPE_CHECKING:
-    from scripts.settings.schema import Settings
 
 
 def stand_ins_in_use(models: Models, runs: Iterable[Run], *, judged: bool) -> list[str]:

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from eval.analysis.growth import TOTALS, Exponent, Schedule, exponent, growth_file, measure
 from eval.files.run_folder import RunFolder
@@ -38,9 +38,6 @@ from scripts.tables.captions import evidence_lines, models_line, prompts_line, u
 from scripts.tables.grid import Experiment, all_prompts
 from scripts.tables.layout import ColumnGroup, TableRow, cells_of, group_name, title_of
 from scripts.tables.table import Outcome, experiment
-
-if TYPE_CHECKING:
-    from scripts.settings.schema import Figures
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from eval.analysis.costs import costs
 from eval.files.provenance import identity
@@ -38,14 +38,11 @@ from memsys.inert import csv_text, plain_cell
 from memsys.llm.pricing import Purse, one_cap
 from scripts.assembly.models import STAND_IN, Models, with_local_models
 from scripts.assembly.steps import print_missing
+from scripts.settings.schema import Sweeps
 from scripts.tables.captions import evidence_lines, prompts_line
 from scripts.tables.grid import Experiment, prompts_behind
 from scripts.tables.layout import ColumnGroup, TableRow, score_name
 from scripts.tables.table import assembled, with_papers
-
-if TYPE_CHECKING:
-    from scripts.settings.schema import Sweeps
-
 
 RUNTIME = (
     "results", "cache", "threads", "executor", "ray", "workers", "shard", "max_usd", "prices", "yes", "replay", "network", "logger",

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from data_loaders.schema import DataError
 from data_loaders.source import find, manifest
@@ -34,7 +34,7 @@ from scripts.assembly.models import Models, build_models, chosen_models, other_m
 from scripts.assembly.readiness import agreed, check_prices, meter, prepared
 from scripts.assembly.runs import NotInstalled, memory_run, recipe_of
 from scripts.assembly.steps import answer_all, complain, finished, judging, score, unmeasured
-from scripts.settings.schema import Chosen, Settings
+from scripts.settings.schema import Chosen, Reproduce, Settings
 from scripts.setup.launch import composed
 from scripts.setup.options import load_option
 from scripts.setup.printing import print_table
@@ -70,10 +70,6 @@ from scripts.tables.layout import (
     wanted_columns,
     wanted_rows,
 )
-
-if TYPE_CHECKING:
-    from scripts.settings.schema import Reproduce
-
 
 C = TypeVar("C", bound=Chosen)
 
