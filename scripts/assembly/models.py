@@ -462,23 +462,16 @@ def with_local_models(cfg: S) -> S:
         ImportError: the extra is not installed.
     """
     if cfg.local.model is not None:
-        cfg = _with_chat_model(cfg, model_file(cfg.local.model))
-    if cfg.local.embedder is not None:
-        cfg = _with_embedder(cfg, model_file(cfg.local.embedder))
-    return cfg
-
-
-def _with_chat_model(cfg: S, file: Path) -> S:
-    url = "http://127.0.0.1:9/v1"  # a replay sends nothing
-    if not cfg.replay:
-        url = _served(file, cfg.local.window, cfg.local.slots, cfg.local.threads, False).base_url
-    label = f"local {file_sha256(file)[:12]}, window {cfg.local.window}"
-    roles = {role: getattr(cfg.models, role) or file.stem for role in ("memory", "reader", "judge")}
-    endpoint = {"base_url": url, "label": label, "in_flight": cfg.local.slots}
-    return cfg.changed(endpoint=endpoint, models=roles, prices={**cfg.prices, file.stem: NOTHING})
-
-
-def _with_embedder(cfg: S, place: Path) -> S:
+        file, url = model_file(cfg.local.model), "http://127.0.0.1:9/v1"  # a replay sends nothing
+        if not cfg.replay:
+            url = _served(file, cfg.local.window, cfg.local.slots, cfg.local.threads, False).base_url
+        label = f"local {file_sha256(file)[:12]}, window {cfg.local.window}"
+        roles = {role: getattr(cfg.models, role) or file.stem for role in ("memory", "reader", "judge")}
+        endpoint = {"base_url": url, "label": label, "in_flight": cfg.local.slots}
+        cfg = cfg.changed(endpoint=endpoint, models=roles, prices={**cfg.prices, file.stem: NOTHING})
+    if cfg.local.embedder is None:
+        return cfg
+    place = model_file(cfg.local.embedder)
     if place.is_dir():  # a sentence-transformers model, which `build_models` loads
         return cfg.changed(models={"embedder": "minilm"}, local={"embedder": str(place)})
     if not cfg.replay:

@@ -282,12 +282,8 @@ def _check(served: ServedModel, timeout: float) -> None:
     elif not heard.ok:
         raise _refusal(served, heard.error, _cure(served, heard.error))
     else:
-        _note_latency(served.endpoint, heard.seconds)
-
-
-def _note_latency(endpoint: Endpoint, seconds: float) -> None:
-    """Keep the longest latency of an endpoint's models: a short request is answered faster than most requests."""
-    endpoint.latency = max(endpoint.latency or 0.0, seconds)
+        # The longest of an endpoint's models: a short request is answered faster than most requests.
+        served.endpoint.latency = max(served.endpoint.latency or 0.0, heard.seconds)
 
 
 def _cure(served: ServedModel, reason: str) -> str:
@@ -322,7 +318,7 @@ def _examined(models: Models, every: list[ServedModel], timeout: float) -> Model
         with _line(served, timeout) as line:
             examination = examine(line, served.settings, window=WINDOW, brief=True)
         calls += line.calls
-        _note_latency(served.endpoint, line.seconds / max(1, line.calls))
+        served.endpoint.latency = max(served.endpoint.latency or 0.0, line.seconds / max(1, line.calls))
         print(f"{served.name} ({counted(line.calls, 'call')})\n{table(examination.findings)}", file=sys.stderr)
         if examination.stops:
             known, better = served.settings, examination.settings

@@ -72,7 +72,16 @@ def caption(
             f"Offline memories are rebuilt at every {cfg.build.rebuild_every}th question point only; they show units written since "
             "the last build as raw text. The costs below follow this schedule."
         )
-    lines += [_dataset_line(cfg, dataset, reader, unit) for dataset, reader, unit in used]
+    transform = "" if cfg.data.transform == "none" else f", transform {cfg.data.transform}"
+    for dataset, reader, unit in used:
+        gone = lost_by_row(dataset.cases, {"": unit})[""]
+        counts = [(len(case.questions), len(case.notes)) for case in dataset.cases]
+        questions, notes = sum(count for count, _ in counts), sum(count for _, count in counts)
+        rule = ", ".join(f"{name} {value}" if name != "rule" else str(value) for name, value in unit.items())
+        lines.append(
+            f"{_data(dataset, questions)}{', ' + dataset.fewer if dataset.fewer else ''}{transform}; default unit {rule} drops "
+            f"{gone.dropped} of {counted(gone.turns, 'turn')} ({gone.losing} evidence); {notes} loader notes; reader {reader.name}."
+        )
     built, published = f"{cfg.build.replicates}x", cfg.build.published or cfg.build.replicates
     if published != cfg.build.replicates:
         built += f", rows with a published number {published}x"
@@ -225,20 +234,6 @@ def _data(dataset: Data, questions: int) -> str:
     source = f"{dataset.source.status} data (sha256 {dataset.source.sha256[:12]})"
     return (
         f"{dataset.title}: {source}, {remark}{counted(len(dataset.cases), 'history')}, {counted(questions, 'question')}"
-    )
-
-
-def _dataset_line(cfg: Settings, dataset: Data, reader: Reader, unit: Mapping[str, Any]) -> str:
-    gone = lost_by_row(dataset.cases, {"": unit})[""]
-    counts = [(len(case.questions), len(case.notes)) for case in dataset.cases]
-    questions, notes = sum(count for count, _ in counts), sum(count for _, count in counts)
-    rule = ", ".join(f"{name} {value}" if name != "rule" else str(value) for name, value in unit.items())
-    transform = "" if cfg.data.transform == "none" else f", transform {cfg.data.transform}"
-    return (
-        f"{_data(dataset, questions)}{', ' + dataset.fewer if dataset.fewer else ''}"
-        f"{transform}; default unit {rule} drops {gone.dropped} of {counted(gone.turns, 'turn')} "
-        f"({gone.losing} evidence); "
-        f"{notes} loader notes; reader {reader.name}."
     )
 
 
