@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import quote
@@ -194,29 +194,20 @@ def disagreements(scored: ScoredClaim, most: int, data: Terms, answers: Terms) -
     for kind, mask in kinds.items():
         places = np.flatnonzero(mask & (np.abs(verdict - f1) >= APART))
         order = places[np.argsort(-np.abs(verdict - f1)[places], kind="stable")][:most]
-        listed = tuple(_apart(scored, int(at), data, answers) for at in order)
+        listed = tuple(
+            Apart(
+                excerpt(asked.case_id),
+                excerpt(asked.question_id),
+                shown(asked.text, 600) if data.whole else excerpt(asked.text),
+                shown(asked.gold, 600) if data.whole else excerpt(asked.gold),
+                shown(scored.texts[at], 600) if answers.whole else excerpt(scored.texts[at]),
+                f"{float(verdict[at]):g}",
+                f"{f1[at]:.2f}",
+            )
+            for at, asked in ((at, scored.asked[at]) for at in map(int, order))
+        )
         made[kind] = Disagreement(listed, int(places.size), int(mask.sum()))
     return made
-
-
-def _apart(scored: ScoredClaim, at: int, data: Terms, answers: Terms) -> Apart:
-    asked, verdict = scored.asked[at], float(scored.measures["verdict"][at])
-    whole = 600
-    return Apart(
-        excerpt(asked.case_id),
-        excerpt(asked.question_id),
-        shown(asked.text, whole) if data.whole else excerpt(asked.text),
-        shown(asked.gold, whole) if data.whole else excerpt(asked.gold),
-        shown(scored.texts[at], whole) if answers.whole else excerpt(scored.texts[at]),
-        f"{verdict:g}",
-        f"{scored.measures['f1'][at]:.2f}",
-    )
-
-
-def shared_questions(all_scored: Iterable[ScoredClaim], terms: Mapping[str, Terms]) -> dict[str, SharedQuestions]:
-    """An empty store of questions for each data set whose claims share them."""
-    present = {scored.claim.dataset for scored in all_scored}
-    return {name: SharedQuestions(terms[name]) for name in SHARED if name in present}
 
 
 KINDS = {
@@ -341,7 +332,7 @@ class Link:
     address: str = ""
 
 
-def line_of_page(claim: Claim, printed: Printed) -> Link:
+def _line_of_page(claim: Claim, printed: Printed) -> Link:
     """Link to the owner's line that prints a score; no text if the claim names no line."""
     safe = SLUG.fullmatch(claim.repository) and PLACE.fullmatch(printed.printed_at)
     return Link(shown(printed.printed_at, TEXT), claim.line_url(printed) if safe else "")
@@ -434,7 +425,7 @@ def claim_page(
         "repository": Link(f"{excerpt(claim.repository)} at {excerpt(claim.commit)}", tree if safe else ""),
         "files": files_of(claim),
         "extract": claim.extract,
-        "says": [(shown(says(each), TEXT), line_of_page(claim, each.printed)) for each in row.findings],
+        "says": [(shown(says(each), TEXT), _line_of_page(claim, each.printed)) for each in row.findings],
         "flags": [shown(flag, TEXT) for flag in row.flags],
         "same": same,
         "bars": [each for each in lines.values() if each.is_bar and each.dataset == claim.dataset and each is not own],
