@@ -343,7 +343,16 @@ def _usage(
     by_run: dict[Path, dict[str, Usage]] = {}
     for sample in samples:
         used = by_run.setdefault(sample.planned.folder, {role: Usage() for role in ROLES})
-        _add_run(used, sample, counts_build=sample.run.shared not in builds)
+        half = _used(sample.half)
+        for (phase, role), figures in _used(sample.run).items():
+            if phase in BUILD and sample.run.shared in builds:
+                continue
+            smaller = half.get((phase, role), (0, 0, 0))
+            grown = [
+                count * sample.growth(phase, before, count) if sample.half is not None else count
+                for before, count in zip(smaller, figures, strict=True)
+            ]
+            used[role].add(sample.factor(phase), *grown)
         builds |= {sample.run.shared} - {""}
         for judge in judges.get(sample.run.dataset, ()):
             graded = used.setdefault(judge.model if judge.model in others else "judge", Usage())
@@ -434,20 +443,6 @@ def duration(cfg: Settings, models: Models, shares: Sequence[Share], longest: fl
     calls = sum(share.calls for share in shares)
     by_rate = 60.0 * max(minutes.values(), default=0.0)
     return Duration(longest, calls, cfg.endpoint.in_flight, latency, bool(measured), by_rate)
-
-
-def _add_run(usage: Mapping[str, Usage], sample: Sample, *, counts_build: bool) -> None:
-    """Add the usage of a sample's memory, reader and embedder; a build that several runs share counts once."""
-    half = _used(sample.half)
-    for (phase, role), used in _used(sample.run).items():
-        if phase in BUILD and not counts_build:
-            continue
-        smaller = half.get((phase, role), (0, 0, 0))
-        grown = [
-            count * sample.growth(phase, before, count) if sample.half is not None else count
-            for before, count in zip(smaller, used, strict=True)
-        ]
-        usage[role].add(sample.factor(phase), *grown)
 
 
 def _used(run: Run | None) -> dict[tuple[str, str], tuple[int, int, int]]:

@@ -54,7 +54,7 @@ ASKED = "asked"
 
 
 def recall_of(
-    run_folder: Path, text: str, case_id: str | None, root: Path | None, settings: Sequence[str] = ()
+    run_folder: Path, text: str, case_id: str | None, root: Path | None, settings: Sequence[str]
 ) -> tuple[str, Recall]:
     """Recall of a case's memory for a text once the whole history is written; also the id of the case.
 
@@ -292,15 +292,6 @@ def reader_lines(case_folder: Path, prediction: Prediction) -> list[str]:
     ]
 
 
-def recall_lines(
-    case_folder: Path, prediction: Prediction, tree: Tree | None, width: int, evidence: Sequence[str] = ()
-) -> list[str]:
-    """The recalled items, in the order in which the memory returned them; items that hold evidence turns name them."""
-    items = read_items(case_folder)
-    recalled = [(items[key], score) for key, score in zip(prediction.items, prediction.scores, strict=True)]
-    return item_lines(recalled, tree, width, evidence)
-
-
 def item_lines(
     recalled: Sequence[tuple[Mapping[str, Any], float]], tree: Tree | None, width: int, evidence: Sequence[str] = ()
 ) -> list[str]:
@@ -324,12 +315,11 @@ def _ancestry(tree: Tree, deep: Sequence[int], above: frozenset[int]) -> str:
     levels: dict[int, list[str]] = {}
     for node in sorted(above, key=lambda one: (deep[one], one)):
         levels.setdefault(deep[node], []).append(tree.ids[node])
-    return "  ".join(f"Depth {depth}: {_named(names)}" for depth, names in levels.items()) or "(topmost)"
-
-
-def _named(names: Sequence[str]) -> str:
-    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-    return ", ".join(names[:NAMED]) + more
+    parts = []
+    for depth, names in levels.items():
+        more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+        parts.append(f"Depth {depth}: {', '.join(names[:NAMED])}{more}")
+    return "  ".join(parts) or "(topmost)"
 
 
 def verdict_lines(run_folder: Path, prediction: Prediction) -> list[str]:
@@ -359,7 +349,9 @@ def inspect(
     if record.imported:
         recall = [f"Imported  {described(record.imported)}", "Recall    not recorded"]
     else:
-        recall = recall_lines(folder, prediction, read_tree(folder), width, evidence)
+        items = read_items(folder)
+        recalled = [(items[key], score) for key, score in zip(prediction.items, prediction.scores, strict=True)]
+        recall = item_lines(recalled, read_tree(folder), width, evidence)
     ended = "" if prediction.outcome == "answered" else f"  [{prediction.outcome}: {prediction.error}]"
     page = [
         f"Run       {record.name} on {record.dataset['name']} ({record.data_status} data), case {prediction.case_id}, "
@@ -438,7 +430,6 @@ def asked_lines(
     Raises:
         DataError, RunError: see `recall_of`.
     """
-
     case, recall = recall_of(run_folder, text, case_id, root, settings)
     folder = RunFolder(run_folder).case(case)
     page = [

@@ -189,22 +189,14 @@ def measure(names: Sequence[str], folder: Path) -> list[Calls]:
     dataset = lab.load("locomo")
     runs = [lab.run(lab.memory(name), dataset) for name in names]
     run_all(runs, threads=1)
-    return [_calls(run) for run in runs]
-
-
-def _calls(run: Run) -> Calls:
-    found = costs(run.folder)
-    lines = list(efforts(run.folder))
-    rebuild = sum(sum(line["calls"].values()) for line in lines if line["phase"] == "consolidate")
-    offline = memory_classes(load_option("memory", run.name)["build"])[0].OFFLINE
-    return Calls(
-        run.name,
-        found.calls_per_insertion or 0.0,
-        rebuild,
-        found.calls_per_query or 0.0,
-        offline,
-        printed(run.name),
-    )
+    made = []
+    for run in runs:
+        found = costs(run.folder)
+        writing, asking = found.calls_per_insertion or 0.0, found.calls_per_query or 0.0
+        rebuild = sum(sum(line["calls"].values()) for line in efforts(run.folder) if line["phase"] == "consolidate")
+        offline = memory_classes(load_option("memory", run.name)["build"])[0].OFFLINE
+        made.append(Calls(run.name, writing, rebuild, asking, offline, printed(run.name)))
+    return made
 
 
 def printed(name: str) -> str:
@@ -245,7 +237,8 @@ def systems_table() -> str:
     for name in sorted(path.stem for path in (CONF / "memory").glob("*.yaml")):
         option = load_option("memory", name)
         module = option["build"]["_target_"].rpartition(".")[0]
-        source = _source(module)
+        stem = ROOT.joinpath(*module.split("."))
+        source = sorted(stem.glob("*.py")) if stem.is_dir() else [stem.with_suffix(".py")]
         room = "services" if ".services." in module else "systems"
         tests = ROOT / "tests" / "memsys" / room / f"test_{module.split('.')[-1]}.py"
         count = tests.read_text(encoding="utf-8").count("\ndef test_") if tests.is_file() else 0
@@ -254,11 +247,6 @@ def systems_table() -> str:
         modes, how = ", ".join(memory.MODES) or "–", "offline" if memory.OFFLINE else "online"
         lines.append(f"| {name} | {option['title']} | `{module}` | {length} | {count} | {modes} | {how} |")
     return "\n".join(lines) + "\n"
-
-
-def _source(module: str) -> list[Path]:
-    stem = ROOT.joinpath(*module.split("."))
-    return sorted(stem.glob("*.py")) if stem.is_dir() else [stem.with_suffix(".py")]
 
 
 def main(arguments: Sequence[str]) -> int:

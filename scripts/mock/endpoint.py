@@ -1,11 +1,8 @@
-"""A local OpenAI-compatible server for tests and benchmarks: deterministic replies, chosen latency, injected faults, its own counter.
+"""The server of `memsys-bench mock-endpoint`, whose manual says what it does.
 
-`python -m scripts mock-endpoint --port 8099 --latency 0.2 --faults 0.3` serves `/v1/chat/completions`, `/v1/embeddings`, `/v1/models`
-and `/stats`. It knows tools (the first that is offered is called, then its output is answered), `n`, schemas with references and streams.
-A reply depends on the request alone; whether the n-th arrival of a request fails depends on the request, n and the seed.
-`--shape harmony` sends every chat reply in the form of a certain server (`scripts.mock.shapes`); the model name `mock@harmony` does so for
-its own replies only. The batch API (files and batches with a delay, expiry, cancellation, partial failure, torn files and a limited queue)
-is answered by the same code as live calls, so their replies are the same; `/stats` counts both.
+It knows tools (the first that is offered is called, then its output is answered), `n`, schemas with references and streams. The batch API
+(files and batches with a delay, expiry, cancellation, partial failure, torn files and a limited queue) is answered by the same code as
+live calls, so their replies are the same; `/stats` counts both.
 """
 
 from __future__ import annotations
@@ -34,6 +31,7 @@ from memsys.tokens import count_tokens
 from scripts.mock.shapes import OVERFLOWS, SHAPES, Quirks, QuirkyServer
 
 BYTES_A_TOKEN = 4
+"""For the estimate that a server makes of a request before it answers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,7 +301,7 @@ class Mock:
         key = hashlib.sha256(body).hexdigest()
         self._began = self._began or clock()
         self.arrivals[key] += 1
-        if (refusal := self._rations.refusal(_tokens(body))) is not None:
+        if (refusal := self._rations.refusal(len(body) // BYTES_A_TOKEN)) is not None:
             self.refused.append(round(clock() - self._began, 3))
             value, headers = refusal
             return web.json_response(value, status=429, headers=headers)
@@ -423,11 +421,6 @@ class Mock:
         tokens = sum(len(text.split()) for text in texts)
         usage = {"prompt_tokens": tokens, "total_tokens": tokens}
         return {"object": "list", "data": data, "model": body["model"], "usage": usage}
-
-
-def _tokens(body: bytes) -> int:
-    """Estimated tokens of a request, as a server counts them before it answers."""
-    return len(body) // 4
 
 
 def said(body: dict[str, Any], key: str) -> str:

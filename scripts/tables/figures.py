@@ -72,7 +72,12 @@ class Subject:
             "model": self.model,
             **self.line.option.get("values", {}),
         }
-        value = known[name] if name in known else _setting(self.line, name)
+        if name not in known:  # `inner` gives the class path of the memory inside a wrapper
+            build = self.line.memory["build"] if self.line.memory else self.line.option
+            if name not in build:
+                raise RunError(f"{self.line.name} has no setting {name!r}; there are: {', '.join(build)}")
+            known[name] = build[name]["_target_"] if name == "inner" else build[name]
+        value = known[name]
         return float(value) if isinstance(value, int | float) else names.get(str(value), str(value))
 
     def text(self, pattern: str, names: Mapping[str, str]) -> str:
@@ -80,14 +85,6 @@ class Subject:
         parts = pattern.replace("}", "{").split("{")  # every second part is a name
         values = [self.value(part, names) if place % 2 else part for place, part in enumerate(parts)]
         return "".join(f"{value:g}" if isinstance(value, float) else value for value in values)
-
-
-def _setting(line: TableRow, name: str) -> Any:
-    """A setting of the row's memory; `inner` gives the class path of the memory inside a wrapper."""
-    build = line.memory["build"] if line.memory else line.option
-    if name not in build:
-        raise RunError(f"{line.name} has no setting {name!r}; there are: {', '.join(build)}")
-    return build[name]["_target_"] if name == "inner" else build[name]
 
 
 def _subjects(experiment: Experiment[Figures], *, metrics: bool) -> Iterator[Subject]:
@@ -306,12 +303,14 @@ def make_figure(cfg: Figures) -> Outcome:
         RunError: no row has a result, or a published number that the figure names does not exist.
     """
     options = cfg.figure
+    vectors = True if options["show"] == "map" and cfg.nodes.vectors is None else cfg.nodes.vectors
     points: list[Point] = []
     experiments: list[Experiment[Figures]] = []
     purses: list[Purse] = []
     for backbone in _backbones(cfg, options):
         with one_cap(purses):
-            assembled = _experiment(cfg, options, backbone)
+            chosen = cfg.changed(backbone=backbone, nodes={"vectors": vectors})
+            assembled = experiment(chosen, layout(options), run=options["show"] != "growth")
         if assembled is None:
             return Outcome(3)
         if assembled.stopped:
@@ -368,14 +367,6 @@ def _backbones(cfg: Figures, options: Mapping[str, Any]) -> list[str | None]:
     if chosen is not None or cfg.profile_name != "paper":
         return [chosen]
     return [None if name == "default" else name for name in options.get("backbones", ["default"])]
-
-
-def _experiment(cfg: Figures, options: Mapping[str, Any], backbone: str | None) -> Experiment[Figures] | None:
-    """Run the table behind the figure; None when the plan is declined."""
-    vectors = True if options["show"] == "map" and cfg.nodes.vectors is None else cfg.nodes.vectors
-    return experiment(
-        cfg.changed(backbone=backbone, nodes={"vectors": vectors}), layout(options), run=options["show"] != "growth"
-    )
 
 
 def layout(options: Mapping[str, Any]) -> dict[str, Any]:
