@@ -43,8 +43,6 @@ TITLES = {"f1": "F1", "plain_f1": "plain F1", "bleu1": "BLEU-1", "rouge_l": "ROU
 
 @dataclass(frozen=True)
 class Row:
-    """All data about one claim."""
-
     scored: ScoredClaim
     findings: Sequence[Finding]
     flags: Sequence[str]
@@ -63,7 +61,6 @@ class Row:
 
     @property
     def first(self) -> Finding | None:
-        """The first printed score."""
         return self.findings[0] if self.findings else None
 
     @property

@@ -92,8 +92,6 @@ class Asked:
 
 @dataclass(frozen=True)
 class Questions:
-    """The questions of a data set."""
-
     title: str
     asked: tuple[Asked, ...]
     cases: tuple[str, ...]

@@ -97,7 +97,6 @@ class BuiltEmbedder:
 
     @property
     def stand_in(self) -> bool:
-        """Whether an offline engine stands in for a model."""
         return self.name == STAND_IN["embedder"]
 
 
@@ -163,7 +162,6 @@ class Models:
 
     @property
     def stand_in_identities(self) -> set[str]:
-        """Identities of the offline engines."""
         return {model.identity for model in (self.judge, *self.by_name.values()) if model.stand_in}
 
     @property

@@ -99,12 +99,10 @@ class Duration:
 
     @property
     def minutes(self) -> str:
-        """The estimate in minutes."""
         return f"{self.seconds / 60:.1f}"
 
     @property
     def text(self) -> str:
-        """The estimate with its reason."""
         reasons = {
             self.by_rate: "the limits of requests and tokens a minute",
             self.calls * self.latency / self.in_flight: f"{counted(self.calls, 'call')}, {self.in_flight} in flight",
@@ -116,8 +114,6 @@ class Duration:
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """The speed of a local model."""
-
     prompt_tokens_a_second: float
     reply_tokens_a_second: float
 
@@ -158,7 +154,6 @@ class LocalDuration:
 
     @property
     def text(self) -> str:
-        """The estimate with its reason."""
         return (
             f"Local model: {counted(self.calls, 'call')} with {self.tokens_in} prompt tokens, "
             f"read at {self.pace.prompt_tokens_a_second:.0f} a "
@@ -168,8 +163,6 @@ class LocalDuration:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The estimate of a whole experiment."""
-
     shares: tuple[Share, ...]
     duration: Duration | LocalDuration
     detectable: tuple[str, ...] = ()
@@ -200,11 +193,7 @@ class Plan:
 
 
 def at_pace(plan: Plan, pace: Pace, most_reply_tokens: int) -> Plan:
-    """Return the plan with the duration for a local model of this pace.
-
-    Args:
-        most_reply_tokens: the limit of a reply.
-    """
+    """Return the plan with the duration for a local model of this pace."""
     asked = [share for share in plan.shares if share.role != "embedder"]
     calls, tokens_in = sum(share.calls for share in asked), sum(share.tokens_in for share in asked)
     tokens_out = sum(share.tokens_out for share in asked)
@@ -286,7 +275,6 @@ def plan(
     Args:
         cfg: sets threads and calls in flight.
         models: the real models, whose prices are used.
-        runs: everything that would be run.
         judges: names of the judges by data set.
         window: maximum tokens of a prompt, if known; a longer prompt fails, as it will in the run, and costs nothing.
     """

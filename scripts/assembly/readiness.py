@@ -94,7 +94,6 @@ class Meter:
     seconds: float
 
     def since(self, before: Meter) -> Meter:
-        """Usage since an earlier moment."""
         return Meter(*(now - then for now, then in zip(astuple(self), astuple(before), strict=True)))
 
 
@@ -127,7 +126,6 @@ def side_by_side(plan: Plan, actual: Meter) -> str:
 
 
 def plan_text(plan: Plan) -> str:
-    """The printed text of a plan."""
     lines = ["Plan (estimated from a sample of the same runs with the offline engines):"]
     for share in plan.shares:
         price = "unknown price" if share.usd is None else f"{share.usd:.2f} USD"

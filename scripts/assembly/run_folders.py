@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ListedRun:
-    """A run on the disk."""
-
     path: Path
     record: RunRecord
     """The content of `run.json`; empty if it is missing or unreadable."""

@@ -90,8 +90,6 @@ def memory_run(
 
     Args:
         cfg: sets seed, rebuild schedule, prompts folder and whether node vectors are kept.
-        models: models by role.
-        dataset: the data set, loaded and cut.
         memory: values of a file of `conf/memory`, with settings changed or not; `reader` answers the questions.
         unit: unit rule; None takes the memory's own, else the data set's.
         replicate: number of the build, from 0.

@@ -209,8 +209,6 @@ STATIC = {"eval.report.html": ("report.css", "dom.js"), "scripts.answers": ("cla
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Settings of the site."""
-
     day: str | None = None
     """Day of the changes; None takes the manifest's dates."""
     base: str = ""

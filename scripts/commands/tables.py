@@ -169,8 +169,6 @@ PRINTED: Mapping[str, tuple[str, Mapping[str, str]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Calls:
-    """Logical model calls of one memory on one history."""
-
     name: str
     per_insertion: float
     """Calls of writing and consolidating, divided by units: amortised for offline systems."""
@@ -209,7 +207,6 @@ def printed(name: str) -> str:
 
 
 def calls_table(rows: Sequence[Calls]) -> str:
-    """The calls of all systems as Markdown."""
     note = (
         "STAND-IN: measured on one history of the LoCoMo sample with the offline engines; "
         "replies of a model change how often some systems call."

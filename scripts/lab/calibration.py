@@ -40,7 +40,6 @@ class Trial:
 
 
 def calibrate(cfg: Calibrate) -> int:
-    """Build, print and write."""
     lab = Lab(cfg=cfg)
     dataset, memory = lab.load(), lab.memory()
     if memory["build"].get("compatibility") != "cosine":

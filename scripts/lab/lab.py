@@ -89,8 +89,6 @@ class Answers:
 
 @dataclass(frozen=True, slots=True)
 class Scored:
-    """Answers with their scores."""
-
     answers: Answers
     cells: Mapping[str, Cell]
     """Cells by metric, judges as `judge_<name>`: `cells["locomo_f1"].estimate().mean`."""

@@ -36,8 +36,6 @@ BYTES_A_TOKEN = 4
 
 @dataclass(frozen=True, slots=True)
 class BatchQuirks:
-    """Faults of the batch API."""
-
     delay: float = 0.0
     """Seconds until a batch ends."""
     expired: float = 0.0
@@ -73,7 +71,6 @@ class Batches:
     _downloads: int = 0
 
     def routes(self, router: Any) -> None:
-        """Add the five requests."""
         router.add_post("/v1/files", self.upload)
         router.add_get("/v1/files/{file}/content", self.content)
         router.add_post("/v1/batches", self.create)
@@ -262,8 +259,6 @@ def _error(message: str, code: str) -> dict[str, Any]:
 
 
 class Mock:
-    """The server's state."""
-
     def __init__(
         self,
         latency: float = 0.0,
@@ -335,7 +330,6 @@ class Mock:
         return 200, self._reply(path, json.loads(body), key, self.shape)
 
     async def stats(self, request: Any) -> Any:
-        """Requests that arrived so far."""
         repeats = {key: count for key, count in self.answered.items() if count > 1}
         return web.json_response(
             {
@@ -486,7 +480,6 @@ def fitting(schema: dict[str, Any], key: str) -> Any:
 
 
 def application(mock: Mock) -> Any:
-    """The aiohttp application."""
     app = web.Application(client_max_size=64 << 20)
     app.router.add_post("/v1/chat/completions", mock.handle)
     app.router.add_post("/v1/embeddings", mock.handle)

@@ -108,7 +108,6 @@ def checked_option(group: str, values: Mapping[str, Any], where: object = None) 
 
     Args:
         group: a folder of `conf`; values of a group without a schema are returned unchanged.
-        values: the parsed file.
         where: the file, for messages.
 
     Raises:

@@ -19,7 +19,6 @@ def verb_parser(verb: str, manual: str | None) -> argparse.ArgumentParser:
 
 
 def add_data_folder(parser: argparse.ArgumentParser) -> None:
-    """Add the option for the folder of the raw data."""
     text = "folder of the raw files (default: MEMSYS_DATA, else the download folder)"
     parser.add_argument("--data", type=Path, help=text)
 

@@ -186,11 +186,7 @@ def _thought(heard: ProbeReply) -> str:
 
 
 def textless(line: EndpointProbe, settings: ModelSettings, first: ProbeReply) -> Checked | None:
-    """The finding that replies hold no text, so that every answer of a run would be empty; None if one of three replies has text.
-
-    Args:
-        first: the first reply of the endpoint.
-    """
+    """The finding that replies hold no text, so that every answer of a run would be empty; None if one of three replies has text."""
     heard, questions = first, ["Write one short sentence about the sea.", "Reply with the word ready."]
     while _silent(heard):
         if not questions:

@@ -46,7 +46,6 @@ class Attempt:
     """The last line of its output if it failed; otherwise empty."""
 
     def row(self) -> str:
-        """A row of the index."""
         file = "–" if self.file is None else str(self.file)
         cells = (self.name, f"`{self.command}`", f"{self.seconds:.1f}", file, self.failure or "made")
         return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"

@@ -55,7 +55,6 @@ class Subject:
         """The row's value of `name`: its data set, category, metric, title, model, or a setting of its memory.
 
         Args:
-            name: name of the value.
             names: printed forms of values; other values are printed unchanged.
 
         Raises:

@@ -74,7 +74,6 @@ def sweep(cfg: Sweeps, swept: Sequence[str], purses: list[Purse]) -> int:
     """Run, score and write the settings of one job; return 1 if too much is not scored, 3 if the plan is declined.
 
     Args:
-        cfg: the settings of this job.
         swept: dotted names of the settings that differ between jobs.
         purses: the purses of the command's earlier jobs; this job's is appended.
     """
