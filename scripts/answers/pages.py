@@ -217,6 +217,8 @@ KINDS = {
     "f1": "F1",
 }
 OVER = {"all": "all questions", "1-4": "questions that the history answers"}
+ClaimLine = Mapping[str, Any]
+"""What templates show of a claim (`line_of`)."""
 TEXT, LISTED = 400, 20
 """Maximum number of characters of a text on a page, and of entries of a list."""
 SLUG = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
@@ -224,92 +226,50 @@ COMMIT = re.compile(r"[0-9a-f]{6,64}")
 PLACE = re.compile(r"\S+:\d+ @[0-9a-f]{6,64}")
 
 
-@dataclass(frozen=True, slots=True)
-class Bar:
-    """A score with its interval, for a table and as positions in a drawing of width 200."""
-
-    text: str
-    interval: str
-    at: float | None
-    low: float | None
-    high: float | None
-
-
-def bar(ours: Estimate | None) -> Bar:
-    """A score for drawing; only `–` if there is none."""
+def bar(ours: Estimate | None) -> dict[str, Any]:
+    """A score with its interval, for a table and as positions in a drawing of width 200; only `–` if there is none."""
     if ours is None:
-        return Bar("–", "", None, None, None)
+        return {"text": "–", "interval": "", "at": None, "low": None, "high": None}
     interval = preferred_interval(ours)
-    ends = (None, None) if interval is None else (_place(interval.low), _place(interval.high))
-    return Bar(number(ours.mean), span(interval), _place(ours.mean), *ends)
+    low, high = (None, None) if interval is None else (_place(interval.low), _place(interval.high))
+    return {"text": number(ours.mean), "interval": span(interval), "at": _place(ours.mean), "low": low, "high": high}
 
 
 def _place(value: float) -> float:
     return round(200 * min(1.0, max(0.0, value)), 1)
 
 
-@dataclass(frozen=True, slots=True)
-class ClaimLine:
-    """A claim's line in a leaderboard and at the top of its page."""
-
-    name: str
-    page: str
-    data: str
-    """Name of its data file."""
-    system: str
-    product: str
-    by: str
-    dataset: str
-    is_bar: bool
-    n: str
-    printed: str
-    file: str
-    status: str
-    judge: Bar
-    unanswerable: Bar
-    f1: Bar
-    others: Sequence[str]
-    """Plain F1, BLEU-1, ROUGE-L."""
-    joined: str
-    unknown: str
-    words: str
-    tokens: str
-    detectable: str
-    remarks: Sequence[str]
-    search: str
-
-
 def line_of(row: Row) -> ClaimLine:
-    """A row of `memsys-bench claims` in the form of the pages."""
+    """A row of `memsys-bench claims` in the form of the pages: a claim's line in a leaderboard and at the top of its page."""
     scored, claim = row.scored, row.scored.claim
     first, name = row.first, safe_name(claim.name)
     remarks = [*(f"also printed: {says(finding)}" for finding in row.findings[1:]), *row.remarks]
     known = [claim.name, claim.system, claim.product, claim.by, claim.repository, claim.dataset, claim.judge]
-    return ClaimLine(
-        excerpt(claim.name),
-        f"claim-{name}.html",
-        f"claim-{name}",
-        excerpt(claim.system),
-        excerpt(claim.product),
-        excerpt(claim.by),
-        claim.dataset,
-        claim.product == FULL_CONTEXT,
-        f"{len(scored.asked):,} of {scored.whole:,}",
-        "–" if first is None else first.printed.text,
-        number(row.file, first.printed.digits if first else 3),
-        row.status,
-        bar(row.answerable),
-        bar(row.unanswerable),
-        bar(row.measures["f1"]),
-        [bar(row.measures[each]).text for each in ("plain_f1", "bleu1", "rouge_l")],
-        number(scored.joined),
-        f"{row.unknown:.0%}",
-        f"{row.words:.0f}",
-        "–" if row.tokens is None else f"{row.tokens:,.0f}",
-        number(row.detectable),
-        [shown(remark, TEXT) for remark in remarks],
-        " ".join(shown(" ".join([*known, row.status, *remarks]), 2 * TEXT).lower().split()),  # searched text
-    )
+    return {
+        "name": excerpt(claim.name),
+        "page": f"claim-{name}.html",
+        "data": f"claim-{name}",  # name of its data file
+        "system": excerpt(claim.system),
+        "product": excerpt(claim.product),
+        "by": excerpt(claim.by),
+        "dataset": claim.dataset,
+        "is_bar": claim.product == FULL_CONTEXT,
+        "n": f"{len(scored.asked):,} of {scored.whole:,}",
+        "printed": "–" if first is None else first.printed.text,
+        "file": number(row.file, first.printed.digits if first else 3),
+        "status": row.status,
+        "judge": bar(row.answerable),
+        "unanswerable": bar(row.unanswerable),
+        "f1": bar(row.measures["f1"]),
+        "others": [bar(row.measures[each])["text"] for each in ("plain_f1", "bleu1", "rouge_l")],
+        "joined": number(scored.joined),
+        "unknown": f"{row.unknown:.0%}",
+        "words": f"{row.words:.0f}",
+        "tokens": "–" if row.tokens is None else f"{row.tokens:,.0f}",
+        "detectable": number(row.detectable),
+        "remarks": [shown(remark, TEXT) for remark in remarks],
+        "search": " ".join(shown(" ".join([*known, row.status, *remarks]), 2 * TEXT).lower().split()),  # searched text
+    }
 
 
 def says(finding: Finding) -> str:
@@ -418,7 +378,7 @@ def claim_page(
     tree = f"https://github.com/{claim.repository}/tree/{claim.commit}"
     quoted = [each for each in (claim.name, *(each.name for each in row.same)) if re.fullmatch(r"[\w.-]+", each)]
     command = f".venv/bin/python -m scripts claims {' '.join(quoted)} --data ~/data"
-    same = [Link(shown(str(each), TEXT), lines[each.name].page if each.name in lines else "") for each in row.same]
+    same = [Link(shown(str(each), TEXT), lines[each.name]["page"] if each.name in lines else "") for each in row.same]
     return {
         "line": own,
         "claim": {name: shown(value, TEXT) for name, value in _facts(claim).items() if value},
@@ -428,7 +388,9 @@ def claim_page(
         "says": [(shown(says(each), TEXT), _line_of_page(claim, each.printed)) for each in row.findings],
         "flags": [shown(flag, TEXT) for flag in row.flags],
         "same": same,
-        "bars": [each for each in lines.values() if each.is_bar and each.dataset == claim.dataset and each is not own],
+        "bars": [
+            each for each in lines.values() if each["is_bar"] and each["dataset"] == claim.dataset and each is not own
+        ],
         "counts": [(shown(kind, TEXT), count) for kind, count in sorted(scored.counts.items())],
         "listed": [shown(each, TEXT) for each in scored.listed[:LISTED]],
         "more": max(0, len(scored.listed) - LISTED),  # irregularities that are not listed

@@ -257,7 +257,7 @@ def _fill(
     terms = {name: data_terms(name, wanted.commercial) for name in dict.fromkeys(each.claim.dataset for each in scored)}
     pages = _Pages(draft, clean, wanted)
     _write_claims(draft, pages, rows, lines, terms, changes, again)
-    boards = [(name, [line for line in lines.values() if line.dataset == name], terms[name]) for name in terms]
+    boards = [(name, [line for line in lines.values() if line["dataset"] == name], terms[name]) for name in terms]
     more = {
         "boards": boards,
         "statuses": statuses(rows),
@@ -270,8 +270,8 @@ def _fill(
             text = (files(package) / "static" / name).read_text(encoding="utf-8")
             (draft / name).write_text(text, encoding="utf-8")
     (draft / "claims.csv").write_text(clean.page(as_csv(rows)), encoding="utf-8")
-    (draft / "atom.xml").write_bytes(atom(changes, {name: line.page for name, line in lines.items()}, wanted.base))
-    claims = [{**record(row), "page": lines[row.scored.claim.name].page, "hash": digest(row)} for row in rows]
+    (draft / "atom.xml").write_bytes(atom(changes, {name: line["page"] for name, line in lines.items()}, wanted.base))
+    claims = [{**record(row), "page": lines[row.scored.claim.name]["page"], "hash": digest(row)} for row in rows]
     for claim in claims:  # in the form of `memsys-bench claims`, with its page, hash, graders and history
         if graded := again[claim["name"]]:
             graders = [dict(zip(COLUMNS, row, strict=True)) for row in graded.rows]
@@ -328,11 +328,11 @@ def _write_claims(
         data, answers = terms[claim.dataset], terms_of(claim.licence, pages.wanted.commercial)
         graded = again[claim.name]
         judges = graded.verdicts if graded else None
-        shards.write(line.data, claim_data(row.scored, shared.get(claim.dataset), data, answers, judges))
+        shards.write(line["data"], claim_data(row.scored, shared.get(claim.dataset), data, answers, judges))
         apart = disagreements(row.scored, APART_EACH, data, answers)
         page = claim_page(row, lines, (answers, data), apart, changes[claim.name], graded)
         pages.write(
-            line.page,
+            line["page"],
             "claim.html.j2",
             page=page,
             shared=_shared_name(claim.dataset) if claim.dataset in shared else "",
