@@ -161,30 +161,9 @@ def _rounded(value: float) -> float | None:
     return None if np.isnan(value) else round(float(value), 3)
 
 
-@dataclass(frozen=True, slots=True)
-class Apart:
-    """An answer whose verdict and F1 differ."""
-
-    case_id: str
-    question_id: str
-    question: str
-    gold: str
-    answer: str
-    verdict: str
-    f1: str
-
-
-@dataclass(frozen=True, slots=True)
-class Disagreement:
-    """Answers of one kind: the first of them, their number, and the total."""
-
-    listed: tuple[Apart, ...]
-    count: int
-    of: int
-
-
-def disagreements(scored: ScoredClaim, most: int, data: Terms, answers: Terms) -> Mapping[str, Disagreement]:
-    """Answers that count as right and share little with the gold, and answers that count as wrong and share much.
+def disagreements(scored: ScoredClaim, most: int, data: Terms, answers: Terms) -> dict[str, dict[str, Any]]:
+    """Answers that count as right and share little with the gold, and answers that count as wrong and share much: of each kind the first,
+    their number, and the total.
 
     The largest difference comes first; equal differences keep the order of the file. The terms decide whether texts are whole or excerpts.
     """
@@ -194,19 +173,19 @@ def disagreements(scored: ScoredClaim, most: int, data: Terms, answers: Terms) -
     for kind, mask in kinds.items():
         places = np.flatnonzero(mask & (np.abs(verdict - f1) >= APART))
         order = places[np.argsort(-np.abs(verdict - f1)[places], kind="stable")][:most]
-        listed = tuple(
-            Apart(
-                excerpt(asked.case_id),
-                excerpt(asked.question_id),
-                shown(asked.text, 600) if data.whole else excerpt(asked.text),
-                shown(asked.gold, 600) if data.whole else excerpt(asked.gold),
-                shown(scored.texts[at], 600) if answers.whole else excerpt(scored.texts[at]),
-                f"{float(verdict[at]):g}",
-                f"{f1[at]:.2f}",
-            )
+        listed = [
+            {
+                "case_id": excerpt(asked.case_id),
+                "question_id": excerpt(asked.question_id),
+                "question": shown(asked.text, 600) if data.whole else excerpt(asked.text),
+                "gold": shown(asked.gold, 600) if data.whole else excerpt(asked.gold),
+                "answer": shown(scored.texts[at], 600) if answers.whole else excerpt(scored.texts[at]),
+                "verdict": f"{float(verdict[at]):g}",
+                "f1": f"{f1[at]:.2f}",
+            }
             for at, asked in ((at, scored.asked[at]) for at in map(int, order))
-        )
-        made[kind] = Disagreement(listed, int(places.size), int(mask.sum()))
+        ]
+        made[kind] = {"listed": listed, "count": int(places.size), "of": int(mask.sum())}
     return made
 
 
@@ -362,7 +341,7 @@ def claim_page(
     row: Row,
     lines: Mapping[str, ClaimLine],
     terms: tuple[Terms, Terms],
-    apart: Mapping[str, Disagreement],
+    apart: Mapping[str, Mapping[str, Any]],
     changes: Sequence[Mapping[str, Any]],
     again: Again | None = None,
 ) -> dict[str, Any]:
@@ -373,6 +352,16 @@ def claim_page(
         terms: the terms of the answers and of the data set.
     """
     scored, claim = row.scored, row.scored.claim
+    facts = {
+        "data set": claim.dataset + (f", {claim.part}" if claim.part else ""),
+        "published by": claim.by,
+        "date": claim.date or "not stated",
+        "licence": claim.licence,
+        "answer model": claim.answer_model or "not stated",
+        "judge": claim.judge or "not stated",
+        "form": claim.form + "".join(f", {name} {value}" for name, value in claim.options.items()),
+        "note": claim.note,
+    }
     own = lines[claim.name]
     safe = SLUG.fullmatch(claim.repository) and COMMIT.fullmatch(claim.commit)
     tree = f"https://github.com/{claim.repository}/tree/{claim.commit}"
@@ -381,7 +370,7 @@ def claim_page(
     same = [Link(shown(str(each), TEXT), lines[each.name]["page"] if each.name in lines else "") for each in row.same]
     return {
         "line": own,
-        "claim": {name: shown(value, TEXT) for name, value in _facts(claim).items() if value},
+        "claim": {name: shown(value, TEXT) for name, value in facts.items() if value},
         "repository": Link(f"{excerpt(claim.repository)} at {excerpt(claim.commit)}", tree if safe else ""),
         "files": files_of(claim),
         "extract": claim.extract,
@@ -400,19 +389,6 @@ def claim_page(
         "commands": ["make fetch SET=answers DATA=~/data", command],
         "changes": [{**each, "summary": shown(str(each["summary"]), 2 * TEXT)} for each in reversed(changes)],
         "again": again,
-    }
-
-
-def _facts(claim: Claim) -> dict[str, str]:
-    return {
-        "data set": claim.dataset + (f", {claim.part}" if claim.part else ""),
-        "published by": claim.by,
-        "date": claim.date or "not stated",
-        "licence": claim.licence,
-        "answer model": claim.answer_model or "not stated",
-        "judge": claim.judge or "not stated",
-        "form": claim.form + "".join(f", {name} {value}" for name, value in claim.options.items()),
-        "note": claim.note,
     }
 
 

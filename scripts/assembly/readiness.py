@@ -278,28 +278,24 @@ def _check(served: ServedModel, timeout: float) -> None:
     if heard.busy:
         print(f"note: {served.name} answers, but is busy or failing: {heard.error}", file=sys.stderr)
     elif not heard.ok:
-        raise _refusal(served, heard.error, _cure(served, heard.error))
+        raise _refusal(served, heard.error)
     else:
         # The longest of an endpoint's models: a short request is answered faster than most requests.
         served.endpoint.latency = max(served.endpoint.latency or 0.0, heard.seconds)
 
 
-def _cure(served: ServedModel, reason: str) -> str:
-    """The remedy if the request explains the failure better than the error does; otherwise empty."""
+def _refusal(served: ServedModel, reason: str) -> RunError:
+    """The error with its remedy, also where the request explains the failure better than the error does."""
+    key_env, cure = served.endpoint.key_env, remedy(reason)
     if not served.chat and re.search(r"HTTP (40[45]|501)\b", reason):
-        return (
+        cure = (
             "this server makes no embeddings, or not with this model: name one that does (make … EMBEDDER_BASE_URL=), take a model of this "
             "machine (LOCAL_EMBEDDER=minilm), or leave EMBEDDER out, so that a hashing stand-in takes its place"
         )
-    key_env = served.endpoint.key_env
-    if re.search(r"HTTP 40[13]\b", reason) and not os.environ.get(key_env):
-        return f"the environment variable {key_env} is not set: export it, or name another one (make … KEY_ENV=)"
-    return ""
-
-
-def _refusal(served: ServedModel, reason: str, cure: str = "") -> RunError:
+    elif re.search(r"HTTP 40[13]\b", reason) and not os.environ.get(key_env):
+        cure = f"the environment variable {key_env} is not set: export it, or name another one (make … KEY_ENV=)"
     return RunError(
-        f"{served.name}: {reason}\n  remedy: {cure or remedy(reason)}\n"
+        f"{served.name}: {reason}\n  remedy: {cure}\n"
         "  (asked before anything was planned or built; replay=true answers from the cache alone, endpoint.probe=false does not ask)"
     )
 

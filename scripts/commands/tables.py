@@ -70,7 +70,15 @@ def pareto(name: str, overrides: Sequence[str]) -> int:
     rows, unfinished = tradeoffs(assembled)
     if not rows:
         raise RunError(f"no row of {name} has been run: python -m scripts reproduce table={name} {' '.join(overrides)}")
-    points = cost_points(rows)
+    titles = list(dict.fromkeys(row.quality.series for row in rows))
+    points = [  # in a panel for each data set and cost; `label` is the row's number in the printed table
+        replace(
+            row.quality, panel=f"{row.quality.panel}: {name}", x=cost, label=str(titles.index(row.quality.series) + 1)
+        )
+        for row in rows
+        for name, cost in row.costs.items()
+        if cost is not None
+    ]
     drawing = _drawing(name, assembled, rows)
     stem = assembled.models.results / "figures" / "-".join(["pareto", name, cfg.profile_name])
     files = write_figure(stem, drawing, points, assembled.models)
@@ -109,19 +117,6 @@ def row_costs(run: Run, model: Model) -> dict[str, float | None]:
         if (usd := model.prices.cost(tokens_in, tokens_out)) is not None:
             return {**recalled, "building, USD for 1,000 units": 1000 * usd / max(1, sums.units)}
     return {**recalled, "building, model tokens a unit": sums.build_tokens_per_unit}
-
-
-def cost_points(rows: Sequence[Tradeoff]) -> list[Point]:
-    """One point per row and cost, in a panel for each data set and cost; `label` is the row's number in the printed table."""
-    titles = list(dict.fromkeys(row.quality.series for row in rows))
-    return [
-        replace(
-            row.quality, panel=f"{row.quality.panel}: {name}", x=cost, label=str(titles.index(row.quality.series) + 1)
-        )
-        for row in rows
-        for name, cost in row.costs.items()
-        if cost is not None
-    ]
 
 
 def pareto_table(points: Sequence[Point]) -> str:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from eval.analysis.growth import TOTALS, Exponent, Schedule, exponent, growth_file, measure
+from eval.analysis.growth import TOTALS, Schedule, exponent, growth_file, measure
 from eval.files.run_folder import RunFolder
 from eval.files.store import RunError, replace_file
 from eval.metrics.evidence import evidence
@@ -306,7 +306,10 @@ def make_figure(cfg: Figures) -> Outcome:
     points: list[Point] = []
     experiments: list[Experiment[Figures]] = []
     purses: list[Purse] = []
-    for backbone in _backbones(cfg, options):
+    backbones: list[str | None] = [cfg.backbone or options.get("backbone")]
+    if backbones == [None] and cfg.profile_name == "paper":  # the sets of models that the figure compares
+        backbones = [None if name == "default" else name for name in options.get("backbones", ["default"])]
+    for backbone in backbones:
         with one_cap(purses):
             chosen = cfg.changed(backbone=backbone, nodes={"vectors": vectors})
             assembled = experiment(chosen, layout(options), run=options["show"] != "growth")
@@ -346,26 +349,13 @@ def exponents(points: Sequence[Point], totals: Collection[str] = ()) -> Iterator
     for point in (each for each in points if each.origin != "published"):
         curves.setdefault(point.panel, {}).setdefault(point.series, []).append((float(point.x), point.y))
     for panel, by_series in curves.items():
-        fits = [
-            f"{series} {_fit(exponent(*zip(*curve, strict=True)), panel not in totals)}"
-            for series, curve in by_series.items()
-        ]
+        fits = []
+        for series, curve in by_series.items():
+            found = exponent(*zip(*curve, strict=True))
+            span = found.interval if found is not None and panel not in totals else None
+            ends = f" [{span.low:.3f}, {span.high:.3f}]" if span else ""
+            fits.append(f"{series} none" if found is None else f"{series} {found.value:.3f}{ends}")  # a value is 0
         yield f"exponent, {panel}: {', '.join(fits)}"
-
-
-def _fit(found: Exponent | None, bounded: bool) -> str:
-    if found is None:  # a value is 0
-        return "none"
-    span = found.interval if bounded else None
-    return f"{found.value:.3f}" + (f" [{span.low:.3f}, {span.high:.3f}]" if span else "")
-
-
-def _backbones(cfg: Figures, options: Mapping[str, Any]) -> list[str | None]:
-    """Sets of models that the figure compares; outside the paper profile there is only one set."""
-    chosen = cfg.backbone or options.get("backbone")
-    if chosen is not None or cfg.profile_name != "paper":
-        return [chosen]
-    return [None if name == "default" else name for name in options.get("backbones", ["default"])]
 
 
 def layout(options: Mapping[str, Any]) -> dict[str, Any]:
