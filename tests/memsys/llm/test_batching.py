@@ -411,3 +411,20 @@ def test_a_batch_whose_creation_was_not_confirmed_is_not_created_again(cache: Pa
         endpoint.live.limits = replace(endpoint.live.limits, patience=10.0)
         assert len(answers(endpoint, store)) == 20
     assert len(mock.batches.batches) == 1
+
+
+def test_a_negative_bill_costs_what_was_reserved_and_a_malformed_reply_shows_no_key(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-a-key-that-must-not-be-shown-1234")
+
+    def odd(*sent: Any) -> Completion:
+        raise ValueError("found sk-a-key-that-must-not-be-shown-1234")
+
+    body, purse = {"model": "mock", "messages": [{"role": "user", "content": "hello"}]}, Purse(1.0)
+    with serving(application(Mock())) as url, batching(url, cache, purse=purse) as endpoint:
+        error = endpoint.start("/chat/completions", body, 0.5, lambda usage: -0.5, odd, "ab").exception(20)
+    assert isinstance(error, ModelError)
+    assert "unexpected reply" in str(error)
+    assert "must-not-be-shown" not in str(error)
+    assert purse.spent == 0.25
