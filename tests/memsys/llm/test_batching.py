@@ -19,9 +19,10 @@ from aiohttp import web
 from eval.files.store import RunError
 from memsys.llm.batching.endpoint import BatchEndpoint, BatchSettings, Provider, replies_of
 from memsys.llm.batching.journal import Batch, Journal, JournalledCall
-from memsys.llm.cache import CachedLLM
+from memsys.llm.cache import CachedEmbedder, CachedLLM
 from memsys.llm.client import Client, HttpEmbedder, request_key
 from memsys.llm.endpoint import Endpoint, EndpointLimits
+from memsys.llm.meter import metering
 from memsys.llm.pricing import ModelSettings, Purse
 from memsys.llm.protocol import Completion, EndOfRun, ModelError, Request
 from memsys.llm.store import CacheStore
@@ -223,6 +224,23 @@ def test_long_lists_of_texts_are_embedded_in_a_batch_and_queries_live(cache: Pat
         again = embedder.fetch(texts[:3]), embedder.fetch(texts, query=True)
         assert len(mock.batches.batches) == 1
     assert [embedded.vector.tolist() for embedded in again[0]] == [each.vector.tolist() for each in vectors[:3]]  # type: ignore[union-attr]
+
+
+def test_the_tokens_of_vectors_from_batches_are_noted_also_when_they_come_from_the_cache(
+    cache: Path, store: CacheStore
+) -> None:
+    texts = [f"text {number}" for number in range(10)]
+    with serving(application(Mock())) as url, batching(url, cache) as endpoint:
+        http = HttpEmbedder(endpoint.live, SETTINGS, batch=4, batches=endpoint)
+        embedder = CachedEmbedder(http, store, "m", "mock")
+        noted = []
+        for listed in (texts, texts[:3], ["live"], [*texts, "live"]):
+            with metering() as ledger:
+                embedder.embed(listed)
+            noted.append((ledger.notes["batch.embedding_tokens"], ledger.embedding_tokens))
+    (every, all_tokens), (some, some_tokens), (none, live), (both, _) = noted
+    assert (every, some, none, both) == (all_tokens, some_tokens, 0, all_tokens)
+    assert live > 0
 
 
 def test_collected_calls_wait_in_the_journal_and_imported_replies_answer_them(cache: Path, store: CacheStore) -> None:
