@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -12,13 +13,13 @@ import numpy as np
 
 from eval.report.counted import counted
 from eval.report.rendering import grid, number, span
+from eval.statistics.power import planned
 from eval.statistics.stats import Estimate, preferred_interval
 from memsys.inert import csv_text, visible
 from scripts.answers.audit import (
     Finding,
     Lenience,
     Same,
-    detectable_at,
     duplicates,
     findings,
     flags,
@@ -57,6 +58,7 @@ class Row:
     words: float
     tokens: float | None
     detectable: float | None
+    """The paired difference that these questions detect with 80 % power, with the assumption of `eval.statistics.power.planned`."""
     lenience: Lenience | None
 
     @property
@@ -95,6 +97,7 @@ def rows_of(all_scored: Sequence[ScoredClaim]) -> list[Row]:
 
 def _row(scored: ScoredClaim, same: Sequence[Same]) -> Row:
     tokens, answerable = scored.measures["tokens"], scored.answerable
+    detectable = planned(list(Counter(each.case_id for each in scored.asked).values()))
     return Row(
         scored,
         findings(scored),
@@ -107,7 +110,7 @@ def _row(scored: ScoredClaim, same: Sequence[Same]) -> Row:
         float(scored.measures["abstains"].mean()),
         float(scored.measures["words"].mean()),
         float(np.nanmean(tokens)) if scored.where("tokens").any() else None,
-        detectable_at(scored),
+        None if detectable is None else detectable[0],
         lenience(scored),
     )
 

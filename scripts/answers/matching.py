@@ -273,22 +273,15 @@ def of_longmemeval(root: Path | None) -> Questions:
         except DataError as error:
             missing.append(str(error))
             continue
-        asked = [_longmemeval(record, f"{file}[{number}]") for number, record in enumerate(records)]
+        asked = []
+        for number, record in enumerate(records):
+            place = f"{file}[{number}]"
+            name, text = get_text(record, "question_id", place), get_text(record, "question", place)
+            gold = str(get(record, "answer", (str, int, float), place))
+            kind = get_text(record, "question_type", place)
+            asked.append(Asked(name, name, text, gold, kind, not name.endswith("_abs")))
         return Questions("LongMemEval", tuple(asked), tuple(each.case_id for each in asked))
     raise DataError(missing[0])
-
-
-def _longmemeval(record: object, place: str) -> Asked:
-    name = get_text(record, "question_id", place)
-    gold = str(get(record, "answer", (str, int, float), place))
-    return Asked(
-        name,
-        name,
-        get_text(record, "question", place),
-        gold,
-        get_text(record, "question_type", place),
-        not name.endswith("_abs"),
-    )
 
 
 def of_beam(tier: str, root: Path | None) -> Questions | None:

@@ -19,9 +19,20 @@ from eval.files.store import safe_name
 from eval.report.rendering import number, span
 from eval.statistics.stats import Estimate, preferred_interval
 from memsys.inert import visible
-from scripts.answers.audit import Finding, judged, lenient, rank_agreement, regressions, spreads
+from scripts.answers.audit import (
+    STAND_IN,
+    STORED,
+    Finding,
+    Judged,
+    Key,
+    compared,
+    judged,
+    lenient,
+    rank_agreement,
+    regressions,
+    spreads,
+)
 from scripts.answers.claim_tables import FULL_CONTEXT, Row, ends
-from scripts.answers.graders import STAND_IN, STORED, Judged, Key, compared
 from scripts.answers.manifest import Claim, Printed
 from scripts.answers.matching import Asked
 from scripts.answers.scoring import ScoredClaim
@@ -330,13 +341,6 @@ class Link:
     address: str = ""
 
 
-def repository_of(claim: Claim) -> Link:
-    """The repository at the published commit."""
-    text = f"{excerpt(claim.repository)} at {excerpt(claim.commit)}"
-    safe = SLUG.fullmatch(claim.repository) and COMMIT.fullmatch(claim.commit)
-    return Link(text, f"https://github.com/{claim.repository}/tree/{claim.commit}" if safe else "")
-
-
 def line_of_page(claim: Claim, printed: Printed) -> Link:
     """Link to the owner's line that prints a score; no text if the claim names no line."""
     safe = SLUG.fullmatch(claim.repository) and PLACE.fullmatch(printed.printed_at)
@@ -419,13 +423,15 @@ def claim_page(
     """
     scored, claim = row.scored, row.scored.claim
     own = lines[claim.name]
+    safe = SLUG.fullmatch(claim.repository) and COMMIT.fullmatch(claim.commit)
+    tree = f"https://github.com/{claim.repository}/tree/{claim.commit}"
     quoted = [each for each in (claim.name, *(each.name for each in row.same)) if re.fullmatch(r"[\w.-]+", each)]
     command = f".venv/bin/python -m scripts claims {' '.join(quoted)} --data ~/data"
     same = [Link(shown(str(each), TEXT), lines[each.name].page if each.name in lines else "") for each in row.same]
     return {
         "line": own,
         "claim": {name: shown(value, TEXT) for name, value in _facts(claim).items() if value},
-        "repository": repository_of(claim),
+        "repository": Link(f"{excerpt(claim.repository)} at {excerpt(claim.commit)}", tree if safe else ""),
         "files": files_of(claim),
         "extract": claim.extract,
         "says": [(shown(says(each), TEXT), line_of_page(claim, each.printed)) for each in row.findings],

@@ -27,9 +27,9 @@ from eval.files.store import RunError
 from eval.metrics.lexical import locomo_token_f1, rouge_words, squad_token_f1, word_tokenize
 from eval.metrics.locomo import abstains, question_score
 from eval.report.counted import counted
+from scripts.answers.declared import digest
 from scripts.answers.manifest import Claim, contents_of, files_of
 from scripts.answers.matching import Answer, Asked, match, own_questions, questions_of
-from scripts.answers.parsing import digest
 
 UNKNOWN = re.compile(
     r"\b(?:not (?:mentioned|specified|stated|provided|available|known|enough information)\b|no (?:specific )?information\b"

@@ -16,7 +16,6 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from data_loaders.schema import Case
 from data_loaders.transforms import beginning_of
@@ -39,12 +38,9 @@ from memsys.llm.protocol import LLM, Completion, ContextOverflow, Request, settl
 from memsys.tokens import count_tokens
 from scripts.assembly.models import Model, Models
 from scripts.assembly.steps import execute, judging
+from scripts.settings.schema import Settings
 from scripts.setup.probe_calls import EndpointProbe
 from scripts.setup.probes import ask
-
-if TYPE_CHECKING:
-    from scripts.settings.schema import Settings
-
 
 SAMPLED = 10
 """Number of questions of the sampled history that are answered, spread evenly over it."""
@@ -577,6 +573,11 @@ def _sample(planned: Run, run: Run, places: Sequence[Sequence[Place]]) -> Sample
     chosen = [history[(2 * number + 1) * len(history) // (2 * count)] for number in range(count)]
     every = run.rebuild_every if count == len(history) else 1  # each sampled question stands for several rebuilds
     builds = [size * _builds(each, run.rebuild_every) for size, each in zip(run.sizes, asked, strict=True)]
+    unwritten = []  # a build under way is repeated from the cache, and asks for the units that no earlier command wrote
+    for index in by_size:
+        lines = read_efforts(planned.case_folder(places[index][0][0]))
+        written = len({line["subject"] for line in lines if line["phase"] == "write"})
+        unwritten.append(max(0, run.sizes[index] - written))
     return Sample(
         planned,
         replace(
@@ -587,17 +588,11 @@ def _sample(planned: Run, run: Run, places: Sequence[Sequence[Place]]) -> Sample
             questions=ChosenQuestions(frozenset(place[:2] for place in chosen)),
         ),
         questions=len(chosen),
-        write_factor=sum(_unwritten(planned, places[index], run.sizes[index]) for index in by_size) / run.sizes[median],
+        write_factor=sum(unwritten) / run.sizes[median],
         consolidate_factor=sum(builds) / (run.sizes[median] * _builds(chosen, every)),
         question_factor=sum(map(len, asked)) / len(chosen),
         by_history=tuple(map(len, every_question)),
     )
-
-
-def _unwritten(run: Run, history: Sequence[Place], size: int) -> int:
-    """Units of a history that no earlier command wrote. A build under way is repeated from the cache, and asks for the others only."""
-    lines = read_efforts(run.case_folder(history[0][0]))
-    return max(0, size - len({line["subject"] for line in lines if line["phase"] == "write"}))
 
 
 def _open(run: Run, history: Sequence[Place]) -> list[Place]:

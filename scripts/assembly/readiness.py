@@ -11,7 +11,6 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass, replace
-from typing import TYPE_CHECKING
 
 from eval.files.store import RunError
 from eval.report.counted import counted
@@ -22,15 +21,13 @@ from memsys.llm.pricing import ModelSettings, SpendingCapReached
 from scripts.assembly.models import Model, Models
 from scripts.assembly.plan import Plan, at_pace, pace, plan, total_usd
 from scripts.assembly.steps import judging, workable
+from scripts.settings.schema import Settings
 from scripts.settings.types import how_to_give
 from scripts.setup.causes import remedy
 from scripts.setup.printing import agrees
 from scripts.setup.probe_calls import EndpointProbe
 from scripts.setup.probes import ask, examine, examine_embedder, table
 from scripts.setup.progress import progress_line
-
-if TYPE_CHECKING:
-    from scripts.settings.schema import Settings
 
 
 def ask_without_plan(cfg: Settings, models: Models) -> None:
@@ -71,14 +68,16 @@ def agreed(
             "add models.reader=NAME (make … MODEL=NAME names the model of all roles), or leave it out"
         )
     local = models.memory.endpoint if cfg.profile_name == "local" else None
-    if cfg.replay or not (cfg.profile_name == "paper" or local is not None or models.paid):
+    if cfg.replay or not (cfg.profile_name == "paper" or local is not None or models.paid_names):
         return True, None
     window = cfg.local.window if local is not None and cfg.local.model is not None else None
     planned = plan(cfg, models, workable(cfg, runs), judges, window)
     if local is not None:
         speed = pace(local.base_url, models.memory.name)
         planned = at_pace(planned, speed, cfg.endpoint.max_output_tokens or 512)
-    if cfg.profile_name == "paper" or (models.paid and planned.usd != 0.0):  # None: a price of another model is unknown
+    if cfg.profile_name == "paper" or (
+        models.paid_names and planned.usd != 0.0
+    ):  # None: a price of another model is unknown
         return confirmed(cfg, replace(planned, spent=models.purse.spent)), planned
     print("\n".join([planned.duration.text, *planned.failures]), file=sys.stderr)
     return True, planned

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from data_loaders.schema import Case
 from eval.files.provenance import ROOT, code_only, distributions, identity, source_digest, surroundings
@@ -25,11 +25,8 @@ from memsys.llm.replies import POLICY
 from scripts.assembly.datasets import Data
 from scripts.assembly.models import Model, Models
 from scripts.settings.checking import checked_call, checked_option, checked_unit
+from scripts.settings.schema import Settings
 from scripts.setup.options import load_option, memory_classes, options
-
-if TYPE_CHECKING:
-    from scripts.settings.schema import Settings
-
 
 _surroundings = cache(surroundings)
 BUDGET = ("max_context_tokens", "fill")

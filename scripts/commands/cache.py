@@ -9,6 +9,7 @@ cache costs calls, never results: the content of the run folders does not depend
 from __future__ import annotations
 
 import fcntl
+import itertools
 import os
 import sqlite3
 import time
@@ -137,7 +138,11 @@ def survey(connection: sqlite3.Connection) -> CacheCounts:
 def check(path: Path) -> int:
     """Print the faults of a cache; return 0 if there are none, else 1."""
     with closing(_opened(path)) as connection:
-        said = _integrity(connection)
+        try:
+            said = [str(line) for (line,) in connection.execute("PRAGMA integrity_check(5)")]
+        except sqlite3.DatabaseError as error:
+            said = [str(error)]
+        said = [] if said == ["ok"] else said
         bad = survey(connection).bad
     for line in said:
         print(f"{path}: {line}")
@@ -163,7 +168,9 @@ def repair(path: Path, without: int | None = None) -> int:
     """
     _opened(path).close()  # refuses a file that is no cache, before a lock file is created next to it
     with _for_itself(path):  # held until the new file is in place: a run that starts now waits, and opens the new file
-        aside, draft = _aside(path), path.with_name(f"{path.name}.{os.getpid()}.draft")
+        numbered = (path.with_name(f"{path.name}.damaged-{number}") for number in itertools.count(1))
+        aside = next(name for name in numbered if not name.exists())
+        draft = path.with_name(f"{path.name}.{os.getpid()}.draft")
         draft.unlink(missing_ok=True)
         kept, lost = Counter[str](), Counter[str]()
         with closing(_opened(path, alone=True)) as old, closing(sqlite3.connect(draft)) as new:
@@ -312,22 +319,6 @@ def _opened(path: Path, *, alone: bool = False) -> sqlite3.Connection:
 
 def _tables(connection: sqlite3.Connection) -> set[str]:
     return {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
-
-
-def _integrity(connection: sqlite3.Connection) -> list[str]:
-    try:
-        said = [str(line) for (line,) in connection.execute("PRAGMA integrity_check(5)")]
-    except sqlite3.DatabaseError as error:
-        return [str(error)]
-    return [] if said == ["ok"] else said
-
-
-def _aside(path: Path) -> Path:
-    """A free file name next to `path` for the damaged file."""
-    number = 1
-    while (found := path.with_name(f"{path.name}.damaged-{number}")).exists():
-        number += 1
-    return found
 
 
 def main(arguments: Sequence[str]) -> int:

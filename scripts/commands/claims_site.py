@@ -11,7 +11,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -26,8 +26,8 @@ from eval.report.html.build import write_whole
 from eval.report.html.cleaning import Cleaner, Shards, cleaner
 from memsys.inert import visible
 from memsys.llm.secrets import redact
+from scripts.answers.audit import COLUMNS, Judged, kept
 from scripts.answers.claim_tables import LENIENCY, Row, as_csv, record, rows_of
-from scripts.answers.graders import COLUMNS, Judged, kept
 from scripts.answers.manifest import chosen
 from scripts.answers.pages import (
     EXCERPT,
@@ -68,16 +68,16 @@ History = dict[str, list[dict[str, Any]]]
 def digest(row: Row) -> str:
     """A hash of a claim's numbers, rounded to six digits, so that rounding errors of another machine are no change."""
     known = record(row)
-    text = json.dumps(_coarse({name: known[name] for name in NUMBERS}), sort_keys=True)
+    numbers = {name: known[name] for name in NUMBERS}
+    text = json.dumps(_each(numbers, lambda leaf: f"{leaf:.6g}" if isinstance(leaf, float) else leaf), sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def _coarse(value: Any) -> Any:
-    if isinstance(value, float):
-        return f"{value:.6g}"
+def _each(value: Any, changed: Callable[[Any], Any]) -> Any:
+    """A nested value with every leaf changed."""
     if isinstance(value, Mapping):
-        return {str(name): _coarse(inner) for name, inner in value.items()}
-    return [_coarse(inner) for inner in value] if isinstance(value, list | tuple) else value
+        return {str(name): _each(inner, changed) for name, inner in value.items()}
+    return [_each(inner, changed) for inner in value] if isinstance(value, list | tuple) else changed(value)
 
 
 def headline(row: Row) -> dict[str, str]:
@@ -276,17 +276,13 @@ def _fill(
             (draft / name).write_text(text, encoding="utf-8")
     (draft / "claims.csv").write_text(clean.page(as_csv(rows)), encoding="utf-8")
     (draft / "atom.xml").write_bytes(atom(changes, {name: line.page for name, line in lines.items()}, wanted.base))
-    content = clean.value(_cut(_everything(rows, lines, missing, changes, again)))
+    content = clean.value(_each(_everything(rows, lines, missing, changes, again), _cut))
     (draft / MARK).write_text(redact(json.dumps(content, indent=1)) + "\n", encoding="utf-8")
 
 
 def _cut(value: Any) -> Any:
-    """A nested value with long texts cut as on the pages."""
-    if isinstance(value, str):
-        return value if len(value) <= LONGEST else shown(value)
-    if isinstance(value, Mapping):
-        return {str(name): _cut(inner) for name, inner in value.items()}
-    return [_cut(inner) for inner in value] if isinstance(value, list | tuple) else value
+    """A long text cut as on the pages; any other value unchanged."""
+    return shown(value) if isinstance(value, str) and len(value) > LONGEST else value
 
 
 class _Pages:

@@ -19,7 +19,7 @@ from typing import Any
 
 import yaml
 
-from data_loaders.schema import Case, DataError, Gold, Question
+from data_loaders.schema import DataError, Gold, Question
 from data_loaders.units import make_units
 from eval.files.imported import described
 from eval.files.records import Prediction
@@ -70,7 +70,12 @@ def recall_of(
         RunError: the run has no memory, no such case, or other settings than these.
     """
     run = _same_run(run_folder, root, settings)
-    case = _case_of(run, case_id)
+    ids = [case.id for case in run.cases]
+    if case_id is not None and case_id not in ids:
+        raise RunError(
+            f"the data have no case {case_id!r}; there are {', '.join(ids[:5])}{' …' if len(ids) > 5 else ''}"
+        )
+    case = run.cases[0 if case_id is None else ids.index(case_id)]
     units = make_units(case.sessions, count=count_tokens, **run.unit).units
     memory = build_memory(run, case)
     try:
@@ -113,15 +118,6 @@ def _same_run(run_folder: Path, root: Path | None, settings: Sequence[str]) -> R
             "give those of its command, such as profile=paper models.memory=…"
         )
     return run
-
-
-def _case_of(run: Run, case_id: str | None) -> Case:
-    ids = [case.id for case in run.cases]
-    if case_id is not None and case_id not in ids:
-        raise RunError(
-            f"the data have no case {case_id!r}; there are {', '.join(ids[:5])}{' …' if len(ids) > 5 else ''}"
-        )
-    return run.cases[0 if case_id is None else ids.index(case_id)]
 
 
 def _data_settings(known: Mapping[str, object], status: str, root: Path | None) -> list[str]:

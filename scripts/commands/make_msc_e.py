@@ -447,16 +447,17 @@ class StandIn:
         self._engine = ExtractiveLLM()
 
     def submit(self, request: Request) -> Future[Completion]:
-        text = self._continued(request) if request.purpose == "msc_e.continue" else self._asked(request)
+        fields = request.fields
+        if request.purpose == "msc_e.continue":
+            start = 7919 * (fields["number"] + 1) + fields["round"]  # a prime, so that conversations start apart
+            rounds = (self._rounds[(start + n) % len(self._rounds)] for n in range(fields["rounds"]))
+            text = "\n".join(lines(rounds))
+        else:
+            text = self._asked(request)
         future: Future[Completion] = Future()
         sent = sum(count_tokens(content) for _, content in request.messages)
         future.set_result(Completion(text, sent, count_tokens(text), model="stand-in", endpoint="offline"))
         return future
-
-    def _continued(self, request: Request) -> str:
-        fields = request.fields
-        start = 7919 * (fields["number"] + 1) + fields["round"]  # a prime, so that conversations start apart
-        return "\n".join(lines(self._rounds[(start + n) % len(self._rounds)] for n in range(fields["rounds"])))
 
     def _asked(self, request: Request) -> str:
         said = request.fields["said"]

@@ -164,7 +164,9 @@ def _differing(both: sqlite3.Connection) -> tuple[int, int]:
     """The numbers of answers and of vectors in which two caches of one connection differ."""
     texts = "SELECT a.completion, b.completion FROM main.answers a JOIN other.answers b USING (key)"
     arrays = "SELECT a.vector, b.vector FROM main.vectors a JOIN other.vectors b USING (key) WHERE a.vector != b.vector"
-    answers = sum(_other_text(*pair) for pair in both.execute(texts))
+    # Seconds and attempts may differ, and a damaged row is no contradiction.
+    rows = (tuple(map(completion_of, pair)) for pair in both.execute(texts))
+    answers = sum(None not in pair and _said(pair[0]) != _said(pair[1]) for pair in rows)
     return answers, sum(_other_direction(*pair) for pair in both.execute(arrays))
 
 
@@ -206,12 +208,6 @@ def _attached(cache: Path, other: Path) -> sqlite3.Connection:
             f"{cache} or {other} is no readable cache ({error}); see python -m scripts cache check"
         ) from error
     return connection
-
-
-def _other_text(one: str, other: str) -> bool:
-    """Whether two rows hold different answers; seconds and attempts may differ, and a damaged row is no contradiction."""
-    first, second = completion_of(one), completion_of(other)
-    return None not in (first, second) and _said(first) != _said(second)
 
 
 def _said(completion: object) -> tuple[object, ...]:

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from eval.report.html.build import Wanted
+from scripts.assembly.run_folders import write_report
 from scripts.setup.arguments import verb_parser, whole
-from scripts.tables.html_report import write_report
 
 GROUP = "look"
 

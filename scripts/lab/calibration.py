@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from data_loaders.schema import Case
 from data_loaders.units import make_units
@@ -20,10 +20,8 @@ from eval.running.run import Run, build_memory
 from memsys.tokens import count_tokens
 from scripts.assembly.steps import check_no_replay
 from scripts.lab.lab import Lab
+from scripts.settings.schema import Calibrate
 from scripts.tables.captions import models_line
-
-if TYPE_CHECKING:
-    from scripts.settings.schema import Calibrate
 
 SETTING = "tau_c"
 

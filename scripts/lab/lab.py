@@ -25,8 +25,7 @@ from eval.statistics.stats import ENOUGH_CLUSTERS, Difference
 from memsys.interface import MemorySystem, positive
 from memsys.llm import stopping
 from scripts.assembly.datasets import Data, data
-from scripts.assembly.local import with_local_models
-from scripts.assembly.models import build_models
+from scripts.assembly.models import build_models, with_local_models
 from scripts.assembly.plan import Plan
 from scripts.assembly.readiness import agreed, ask_without_plan, check_prices, confirmed, prepared
 from scripts.assembly.runs import memory_run, reader, recipe_of
@@ -43,6 +42,7 @@ from scripts.assembly.steps import (
     score,
     unmeasured,
 )
+from scripts.settings.schema import Single
 from scripts.setup.launch import composed
 from scripts.setup.options import load_option, memory_classes, option_file
 from scripts.tables.captions import (
@@ -60,8 +60,7 @@ from scripts.tables.grid import examine_and_keep, other_data
 if TYPE_CHECKING:
     import pandas
 
-    from scripts.answers.importing import Origin
-    from scripts.settings.schema import Single
+    from scripts.answers.formats import Origin
 
 
 AnyMemory = str | Path | type[MemorySystem] | Mapping[str, Any] | None
@@ -157,7 +156,7 @@ class Lab:
         """
         if not self._agreed:
             ask_without_plan(self.cfg, self.models)
-            self._agreed = self.models.paid  # a judge that is built later may be the first with a price
+            self._agreed = bool(self.models.paid_names)  # a judge that is built later may be the first with a price
 
     def load(self, name: str | None = None, *, transform: str | None = None) -> Data:
         """Load a data set by the name of its file in conf/dataset; None takes the setting `dataset=`.
@@ -289,8 +288,7 @@ class Lab:
         Raises:
             DataError, RunError: the file cannot be read, or does not belong to the data.
         """
-        from scripts.answers.formats import read_answers
-        from scripts.answers.importing import import_run
+        from scripts.answers.formats import import_run, read_answers
 
         own = dataset if isinstance(dataset, Data) else self.load(dataset)
         run = import_run(self.cfg, self.models, own, partial(read_answers, path=Path(file), wanted=format), origin)

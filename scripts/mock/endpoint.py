@@ -31,8 +31,7 @@ from memsys.llm.gateway.accounts import text_of
 from memsys.llm.gateway.chat import inlined
 from memsys.llm.transport import new_event_loop
 from memsys.tokens import count_tokens
-from scripts.mock.quirks import Quirks, QuirkyServer
-from scripts.mock.shapes import OVERFLOWS, SHAPES
+from scripts.mock.shapes import OVERFLOWS, SHAPES, Quirks, QuirkyServer
 
 BYTES_A_TOKEN = 4
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from weakref import WeakKeyDictionary
 
 from data_loaders.raw import LazyCases
@@ -26,11 +26,9 @@ from memsys.tokens import count_tokens
 from scripts.assembly.datasets import Data
 from scripts.assembly.models import Models
 from scripts.assembly.runs import unit_of
+from scripts.settings.schema import Settings
 from scripts.setup.options import load_option, options
 from scripts.tables.layout import ColumnGroup, TableRow, belongs, column_group, group_name, read_lines_of, table_unit
-
-if TYPE_CHECKING:
-    from scripts.settings.schema import Settings
 
 
 def stand_ins_in_use(models: Models, runs: Iterable[Run], *, judged: bool) -> list[str]:
@@ -232,7 +230,7 @@ def _data(dataset: Data, questions: int) -> str:
 
 
 def _dataset_line(cfg: Settings, dataset: Data, reader: Reader, unit: Mapping[str, Any]) -> str:
-    gone = lost(dataset.cases, unit)
+    gone = lost_by_row(dataset.cases, {"": unit})[""]
     counts = [(len(case.questions), len(case.notes)) for case in dataset.cases]
     questions, notes = sum(count for count, _ in counts), sum(count for _, count in counts)
     rule = ", ".join(f"{name} {value}" if name != "rule" else str(value) for name, value in unit.items())
@@ -277,11 +275,6 @@ class Lost:
     def text(self) -> str:
         """The counts in words."""
         return f"{self.dropped:,} of {counted(self.turns, 'turn', ',')}; {self.losing} evidence, {len(self.wholly):,} of them all of it"
-
-
-def lost(cases: LazyCases, unit: Mapping[str, Any]) -> Lost:
-    """The evidence that a unit rule leaves out of a data set."""
-    return lost_by_row(cases, {"": unit})[""]
 
 
 def _lost(case: Case, unit: Mapping[str, Any]) -> Lost:

@@ -12,7 +12,7 @@ recall are unchanged; a row that cannot fill a budget is marked. The whole histo
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import yaml
 
@@ -26,6 +26,7 @@ from eval.running.run import Run
 from memsys.interface import MemorySystem
 from memsys.llm.pricing import ModelSettings
 from memsys.systems import controls
+from scripts.settings.schema import Budgets
 from scripts.settings.types import laid_over
 from scripts.setup.options import CONF, load_option
 from scripts.tables.figures import footnote, write_figure
@@ -45,9 +46,6 @@ from scripts.tables.layout import (
     wanted_columns,
 )
 from scripts.tables.table import experiment
-
-if TYPE_CHECKING:
-    from scripts.settings.schema import Budgets
 
 WHOLE = "full_history"
 """The memory that every row's costs are compared with; it is read without a budget."""

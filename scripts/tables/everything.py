@@ -16,20 +16,17 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from eval.files.store import RunError, replace_file
 from memsys.llm import stopping
 from memsys.llm.pricing import Purse, one_cap
 from memsys.processes import quiet_tracker
 from scripts.settings.checking import nearest
+from scripts.settings.schema import Reproduce
 from scripts.setup.exits import guarded
 from scripts.setup.launch import composed, perform
 from scripts.setup.options import CONF, load_option
 from scripts.tables.table import Outcome
-
-if TYPE_CHECKING:
-    from scripts.settings.schema import Reproduce
 
 PAPERS = ("memtree", "timem", "segtreemem", "xmemory")
 HEADER = ("| what | command | seconds | file | outcome |", "|---|---|---|---|---|")

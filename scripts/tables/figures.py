@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from eval.analysis.growth import SHARING, Exponent, Schedule, exponent, growth_file, measure
 from eval.files.run_folder import RunFolder
@@ -38,9 +38,6 @@ from scripts.tables.captions import evidence_lines, models_line, prompts_line, u
 from scripts.tables.grid import Experiment, all_prompts
 from scripts.tables.layout import ColumnGroup, TableRow, cells_of, group_name, title_of
 from scripts.tables.table import Outcome, experiment
-
-if TYPE_CHECKING:
-    from scripts.settings.schema import Figures
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,11 +78,8 @@ class Subject:
     def text(self, pattern: str, names: Mapping[str, str]) -> str:
         """Fill a pattern such as `"{dataset}, {row}"`."""
         parts = pattern.replace("}", "{").split("{")  # every second part is a name
-        return "".join(_printed(self.value(part, names)) if place % 2 else part for place, part in enumerate(parts))
-
-
-def _printed(value: str | float) -> str:
-    return f"{value:g}" if isinstance(value, float) else value
+        values = [self.value(part, names) if place % 2 else part for place, part in enumerate(parts)]
+        return "".join(f"{value:g}" if isinstance(value, float) else value for value in values)
 
 
 def _setting(line: TableRow, name: str) -> Any:

@@ -277,7 +277,13 @@ class Experiment(Generic[S]):
         reached = outcomes((run.folder for run in self._replicates(line, group)[builds]), group.questions)
         repeats = None if "theirs" in metric else self.cfg.judge.repeats
         column = column or self.column(group, metric)
-        fix = self._correction(group, metric)
+        fix: Correction | None = None
+        if self.cfg.judge.corrected and group.dataset is not None:
+            judge = with_our_judge(self.cfg, self.backbone, metric).get("judge")
+            if metric.get("theirs") == "judge":
+                fix = Correction(None, "the judge of these grades is the authors', and cannot be asked")
+            elif judge is not None:
+                fix = correction(self.cfg, self.models, judge, group.dataset)
         return cell_of(name)(column, reached, files, repeats=repeats, correction=fix, errata=self.errata)
 
     def column(self, group: ColumnGroup, metric: Mapping[str, Any]) -> Column:
@@ -337,14 +343,6 @@ class Experiment(Generic[S]):
         if not any(question.key in wrong for group in self.groups for question in group.questions):
             raise RunError(f"errata={name} names no question of this table")
         return wrong
-
-    def _correction(self, group: ColumnGroup, metric: Mapping[str, Any]) -> Correction | None:
-        if not self.cfg.judge.corrected or group.dataset is None:
-            return None
-        if metric.get("theirs") == "judge":
-            return Correction(None, "the judge of these grades is the authors', and cannot be asked")
-        name = with_our_judge(self.cfg, self.backbone, metric).get("judge")
-        return None if name is None else correction(self.cfg, self.models, name, group.dataset)
 
     def _difference(self, line: TableRow, group: ColumnGroup, metric: Mapping[str, Any]) -> AnyCell:
         """The paired difference from another row or group, given by `minus`."""
@@ -456,7 +454,12 @@ class Experiment(Generic[S]):
                 places = [score_paths(run, lexical, judges, k) for run in self._replicates(line, group)]
                 self._files[key] = [{name: path for name, path in each.items() if path.is_file()} for each in places]
             if line.answers is not None:
-                self._files[key] = [{**files, **_their_files(files)} for files in self._files[key]]
+                for files in self._files[key]:  # the authors' own grades are shown next to ours
+                    folders = [path.parent for path in files.values()][
+                        :1
+                    ]  # none in a row outside `only` that was never scored
+                    graded = [path for folder in folders for path in sorted(folder.glob(f"{THEIRS}*.jsonl"))]
+                    files |= {metric_of(path): path for path in graded}
         return self._files[key]
 
     def _why_not(self, group: ColumnGroup, metric: Mapping[str, Any]) -> str:
@@ -499,14 +502,6 @@ def all_prompts(experiment: Experiment[Any]) -> set[str]:
         for metric in cells_of(group.option)
     ]
     return {name for line, group, metric in cells for name in prompts_behind(experiment, line, group, metric)}
-
-
-def _their_files(files: Mapping[str, Path]) -> dict[str, Path]:
-    """The score files of the authors' own grades, which are shown next to ours."""
-    folder = next((path.parent for path in files.values()), None)
-    if folder is None:  # a row outside `only` that was never scored
-        return {}
-    return {metric_of(path): path for path in sorted(folder.glob(f"{THEIRS}*.jsonl"))}
 
 
 def _held_out(line: TableRow) -> bool:

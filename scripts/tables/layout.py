@@ -18,7 +18,7 @@ from fnmatch import fnmatchcase
 from hashlib import sha256
 from itertools import product
 from re import sub
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from data_loaders.schema import DataError
 from eval.files.imported import THEIRS
@@ -30,12 +30,9 @@ from eval.running.reader import Reader
 from scripts.assembly.datasets import Data, data
 from scripts.assembly.runs import reader
 from scripts.assembly.steps import metric_title
+from scripts.settings.schema import Chosen, Settings
 from scripts.setup.arguments import as_called
 from scripts.setup.options import load_option, options, profile_settings
-
-if TYPE_CHECKING:
-    from scripts.settings.schema import Chosen, Settings
-
 
 DATA_CUTS = ("source", "size", "max_cases", "transform", "seed")
 """Settings of `data` that choose histories and questions."""

@@ -23,7 +23,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from eval.analysis.costs import costs
 from eval.files.provenance import identity
@@ -36,17 +36,13 @@ from eval.report.wandb_log import log_sweep
 from eval.statistics.stats import Interval
 from memsys.inert import csv_text, plain_cell
 from memsys.llm.pricing import Purse, one_cap
-from scripts.assembly.local import with_local_models
-from scripts.assembly.models import STAND_IN, Models
+from scripts.assembly.models import STAND_IN, Models, with_local_models
 from scripts.assembly.steps import print_missing
+from scripts.settings.schema import Sweeps
 from scripts.tables.captions import evidence_lines, prompts_line
 from scripts.tables.grid import Experiment, prompts_behind
 from scripts.tables.layout import ColumnGroup, TableRow, score_name
 from scripts.tables.table import assembled, with_papers
-
-if TYPE_CHECKING:
-    from scripts.settings.schema import Sweeps
-
 
 RUNTIME = (
     "results", "cache", "threads", "executor", "ray", "workers", "shard", "max_usd", "prices", "yes", "replay", "network", "logger",
@@ -95,7 +91,10 @@ def sweep(cfg: Sweeps, swept: Sequence[str], purses: list[Purse]) -> int:
         experiment = assembled(filled, backbone, cfg.sweep["columns"], rows, frozenset(row.name for row in rows))
     if experiment is None:
         return 3
-    groups = _with_data(experiment.groups)
+    for group in experiment.groups:
+        if group.dataset is None:
+            print(f"note: {group.title}: {group.missing}", file=sys.stderr)
+    groups = [group for group in experiment.groups if group.dataset is not None]
     plain = filled.changed(endpoint=cfg.endpoint, endpoints=cfg.endpoints).plain
     protocol = identity(_without(plain, (*RUNTIME, "hydra", *swept)))
     lines = [
@@ -128,14 +127,6 @@ def _without(tree: Mapping[str, Any], names: Sequence[str], above: str = "") -> 
         for name, value in tree.items()
         if f"{above}{name}" not in names
     }
-
-
-def _with_data(groups: Sequence[ColumnGroup]) -> list[ColumnGroup]:
-    """The groups with an available data set; a note on standard error names the others."""
-    for group in groups:
-        if group.dataset is None:
-            print(f"note: {group.title}: {group.missing}", file=sys.stderr)
-    return [group for group in groups if group.dataset is not None]
 
 
 def _row(memory: Mapping[str, Any], number: int, read: Mapping[str, Any]) -> TableRow:

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from data_loaders.schema import DataError
 from data_loaders.source import find, manifest
@@ -28,15 +28,13 @@ from eval.report.tables import Row, Table, estimate_of
 from eval.report.wandb_log import log_table
 from eval.running.run import Run
 from memsys.inert import csv_text
-from scripts.answers.formats import read_answers
-from scripts.answers.importing import Origin, import_run
+from scripts.answers.formats import Origin, import_run, read_answers
 from scripts.assembly.datasets import Data, check_data_root, fetch_missing
-from scripts.assembly.local import with_local_models
-from scripts.assembly.models import Models, build_models, chosen_models, other_models
+from scripts.assembly.models import Models, build_models, chosen_models, other_models, with_local_models
 from scripts.assembly.readiness import agreed, check_prices, meter, prepared
 from scripts.assembly.runs import NotInstalled, memory_run, recipe_of
 from scripts.assembly.steps import answer_all, complain, finished, judging, score, unmeasured
-from scripts.settings.schema import Chosen, Settings
+from scripts.settings.schema import Chosen, Reproduce, Settings
 from scripts.setup.launch import composed
 from scripts.setup.options import load_option
 from scripts.setup.printing import print_table
@@ -72,10 +70,6 @@ from scripts.tables.layout import (
     wanted_columns,
     wanted_rows,
 )
-
-if TYPE_CHECKING:
-    from scripts.settings.schema import Reproduce
-
 
 C = TypeVar("C", bound=Chosen)
 
@@ -158,7 +152,7 @@ def assembled(
     before = meter(models)
     costs = planned.costs if planned is not None else {}
     capped = _execute(cfg, models, groups, _asked_for(runs, only), judges, costs) if run else ""
-    if not (cfg.replay or models.paid or capped):
+    if not (cfg.replay or models.paid_names or capped):
         _examine(groups, lines, runs, only)
     numbers = published_of(backbone)
     return Experiment(cfg, models, backbone, groups, lines, only, runs, numbers, absent, capped, before, planned)

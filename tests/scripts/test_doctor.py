@@ -21,7 +21,7 @@ from scripts.assembly.runs import memory_run, reader
 from scripts.command import verb
 from scripts.commands.doctor import file_name, settings_file, write
 from scripts.mock.endpoint import Mock, application, serving
-from scripts.mock.quirks import SETS, Quirks
+from scripts.mock.shapes import SETS, Quirks
 from scripts.setup.launch import composed
 from scripts.setup.options import CONF, load_option
 from scripts.setup.probe_calls import EndpointProbe, ProbeReply

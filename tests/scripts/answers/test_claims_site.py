@@ -18,8 +18,8 @@ import pytest
 from eval.files.store import RunError
 from eval.judging.agreement import kappa
 from eval.report.rendering import number
+from scripts.answers.audit import STAND_IN, STORED, Grader, Judged
 from scripts.answers.claim_tables import as_json, rows_of
-from scripts.answers.graders import STAND_IN, STORED, Grader, Judged
 from scripts.answers.manifest import AnswersFile, Printed
 from scripts.answers.matching import Asked
 from scripts.answers.pages import EXCERPT, EXCERPTS, LONGEST, data_terms, disagreements, terms_of
