@@ -73,7 +73,9 @@ def examine(make: Make, unit: Mapping[str, object], patience: float = 10.0) -> C
         _look_into(first, verdict, patience)
         _look_for_forgetting(first, unit, verdict)
         memories.append(second := make(OTHER))
-        _look_for_leaks(first, second, unit, verdict)
+        _feed(second, OTHER, unit)
+        if leaked := [*_found(second, CANARIES), *_found(first, OTHERS)]:
+            verdict.faults["tenants leak"] = f"told to another case: {', '.join(leaked)}"
         _look_for_subject(first, verdict)
         _look_for_remains(first, second, verdict)
     except (Exception, SystemExit) as error:
@@ -220,14 +222,6 @@ def _look_for_forgetting(memory: MemorySystem, unit: Mapping[str, object], verdi
 
 
 # --- two cases --------------------------------------------------------------------------------------------------------
-
-
-def _look_for_leaks(
-    first: MemorySystem, second: MemorySystem, unit: Mapping[str, object], verdict: ConformanceResult
-) -> None:
-    _feed(second, OTHER, unit)
-    if leaked := [*_found(second, CANARIES), *_found(first, OTHERS)]:
-        verdict.faults["tenants leak"] = f"told to another case: {', '.join(leaked)}"
 
 
 def _look_for_subject(memory: MemorySystem, verdict: ConformanceResult) -> None:

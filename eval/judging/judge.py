@@ -46,7 +46,7 @@ from data_loaders.schema import Gold, Question
 from eval.files.records import Score
 from eval.files.store import RunError
 from eval.metrics import beam, gatemem, halumem, locomo, locomo_plus, longmemeval, longmemeval_v2, msc, realmem
-from eval.metrics.labels import FIELD, label_of
+from eval.metrics.labels import FIELD, label_of, says_yes
 from memsys.llm.protocol import Completion, Request
 from memsys.llm.replies import why_none
 from memsys.prompts import Prompts
@@ -227,7 +227,7 @@ def _is_read_whole(judge: Judge) -> bool:
 def _rubric_item(judge: Judge, text: str, gold: Gold) -> Score | None:
     official = judge.reading == "official"
     if _is_pair(judge, gold):
-        return _binary(beam.same_event(text, official=official))
+        return _binary(says_yes(text, official=official))
     value = beam.item_score(text, official=official)
     return _valued(value if judge.halves else beam.truncated(value, text))
 
@@ -239,10 +239,6 @@ def _uses_cue(judge: Judge, text: str, gold: Gold) -> Score | None:
 def _grade(judge: Judge, text: str, gold: Gold) -> Score | None:
     grade = realmem.qa_score(text)
     return None if grade is None else Score(float(grade >= judge.threshold), detail={"grade": grade})
-
-
-def _yes_or_no(judge: Judge, text: str, gold: Gold) -> Score | None:
-    return _binary(longmemeval.official_verdict(text) if _is_read_whole(judge) else longmemeval.stated_verdict(text))
 
 
 def _memory(judge: Judge, text: str, gold: Gold) -> Score | None:
@@ -400,7 +396,10 @@ RULES: Mapping[Rule, GradingRule] = {
         needs="time_gap",
         lacking="it asks whether a reply uses an earlier remark, and these data do not name one",
     ),
-    "longmemeval": GradingRule(_yes_or_no, _beginning(r"(?:yes|no)(?=\W)")),
+    "longmemeval": GradingRule(
+        lambda judge, text, gold: _binary(says_yes(text, official=judge.reading == "official")),
+        _beginning(r"(?:yes|no)(?=\W)"),
+    ),
     "memory": GradingRule(
         _memory,
         lambda text: text,  # its parser accepts only a closed JSON object

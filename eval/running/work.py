@@ -62,14 +62,6 @@ Executor = Callable[[Sequence[Build], OnProgress, OnAnswer], None]
 """Works on every build, longest first; raises what `eval.running.loop.run_all` raises."""
 
 
-def builds_of(groups: Sequence[Sequence[Run]]) -> list[Build]:
-    """The builds of groups of runs that share a build, the largest case first."""
-    builds = [
-        Build(tuple(runs), group, index) for group, runs in enumerate(groups) for index in range(len(runs[0].sizes))
-    ]
-    return sorted(builds, key=lambda build: -build.size)
-
-
 def write_unit(memory: MemorySystem, units: Sequence[Unit], place: int) -> None:
     """Write the unit at an index, and end its session if the next unit is of another one, or there is none."""
     unit = units[place]

@@ -94,6 +94,7 @@ class BuiltEmbedder:
     """None for an embedder that runs on this machine."""
     endpoint: Endpoint | None = None
     """None for an embedder that runs on this machine."""
+    discount: float = 1.0
 
     @property
     def stand_in(self) -> bool:
@@ -151,12 +152,12 @@ class Models:
     @property
     def prices(self) -> dict[str, Price]:
         """Cost functions by role, and by model identity for judges, each with what its batches save; offline engines have none."""
-        chat_models = {"memory": self.memory, "reader": self.reader, "probe": self.probe}
-        chat_models |= {model.identity: model for model in self.by_name.values()}
-        prices = {name: model.prices for name, model in chat_models.items()} | {"embedder": self.embedder.prices}
-        costs: dict[str, Price] = {name: price.cost for name, price in prices.items() if price is not None}
-        for name, model in chat_models.items():
+        roles: dict[str, Model | BuiltEmbedder] = {"memory": self.memory, "reader": self.reader, "probe": self.probe}
+        roles |= {"embedder": self.embedder, **{model.identity: model for model in self.by_name.values()}}
+        costs: dict[str, Price] = {}
+        for name, model in roles.items():
             if model.prices is not None:
+                costs[name] = model.prices.cost
                 costs[f"{name} {BATCHED}"] = _scaled(costs[name], model.discount - 1.0)
         return costs
 
@@ -301,7 +302,7 @@ def _build_embedder(cfg: Settings, name: str, store: CacheStore, places: Endpoin
         "max_input_tokens": known.max_input_tokens,
     }
     cached = CachedEmbedder(inner, store, known.model, endpoint.label, query_differs=bool(prefix))
-    return BuiltEmbedder(known.model, cached, settings, known, endpoint)
+    return BuiltEmbedder(known.model, cached, settings, known, endpoint, cfg.endpoint.batch.discount)
 
 
 OPENAI = "https://api.openai.com/v1"

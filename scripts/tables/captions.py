@@ -13,6 +13,7 @@ from weakref import WeakKeyDictionary
 from data_loaders.raw import LazyCases
 from data_loaders.schema import Case
 from data_loaders.units import lost_evidence, make_units
+from eval.analysis.costs import phases
 from eval.files.imported import described
 from eval.files.run_folder import COMPLETE, RunFolder
 from eval.files.store import read_record
@@ -57,10 +58,6 @@ def caption(
     probe = "" if models.probe.name == models.reader.name else f", probe {models.probe.name}"
     names = f"memory {models.memory.name}, reader {models.reader.name}, judge {models.judge.name}{probe}"
     lines.append(f"Models: {names}; embedder {models.embedder.name}.")
-    if models.batches:
-        lines.append(
-            "Replies that came through the batch API: their prices are discounted, and their seconds were not measured (0)."
-        )
     if cfg.build.rebuild_every > 1:
         lines.append(
             f"Offline memories are rebuilt at every {cfg.build.rebuild_every}th question point only; they show units written since "
@@ -115,7 +112,7 @@ def prompts_line(prompts: Prompts, names: Iterable[str]) -> str:
 
 def waivers(runs: Iterable[Run]) -> tuple[str, ...]:
     """Lines below a table: which memories are untested, which tests programs outside this process cannot pass, and why, which products
-    ran without a sandbox, and which memories failed after their last answer."""
+    ran without a sandbox, which memories failed after their last answer, and whether replies came in batches."""
     made = list(runs)
     records = {run.name: run.record for run in made}
     lines = [f"UNTESTED: {name}: {record.untested}." for name, record in records.items() if record.untested]
@@ -140,6 +137,10 @@ def waivers(runs: Iterable[Run]) -> tuple[str, ...]:
                 where = f"{step}() of {run.name} in {len(errors)} of {counted(len(own), 'history')}"
                 place = "errors.log of the run has the place"
                 lines.append(f"FAILED after the answers, which stand: {where}: {errors[0]}; {place}.")
+    if any(any((*cost.batched, cost.batch_embedded)) for run in made for cost in phases(run.folder)):
+        lines.append(
+            "Replies that came through the batch API: their prices are discounted, and their seconds were not measured (0)."
+        )
     return tuple(lines)
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from eval.analysis.growth import TOTALS, Schedule, exponent, growth_file, measure
+from eval.analysis.growth import SHARING, Schedule, exponent, growth_file, measure
 from eval.files.run_folder import RunFolder
 from eval.files.store import RunError, replace_file
 from eval.metrics.evidence import evidence
@@ -331,19 +331,19 @@ def make_figure(cfg: Figures) -> Outcome:
         models.results / "figures" / name, replace(sheet(options, notes), bare=cfg.bare), points, models
     )
     grown = options["panels"] if options["show"] == "growth" else {}
-    totals = {panel for panel, (kind, *_) in grown.items() if kind in TOTALS}
-    for note in (*notes, *(exponents(points, totals) if grown else ())):
+    sharing = {panel for panel, (kind, *_) in grown.items() if kind in SHARING}
+    for note in (*notes, *(exponents(points, sharing) if grown else ())):
         print(note)
     print(f"written: {', '.join(str(file) for file in files)} ({counted(len(points), 'point')})")
     log_figure(cfg.plain, options["name"], files)
     return Outcome(0, files[0])
 
 
-def exponents(points: Sequence[Point], totals: Collection[str] = ()) -> Iterator[str]:
+def exponents(points: Sequence[Point], sharing: Collection[str] = ()) -> Iterator[str]:
     """A line for each panel: the exponent of every curve in the size, with its interval (`eval.analysis.growth`).
 
     Args:
-        totals: panels whose values contain those of smaller sizes; their exponents have no interval.
+        sharing: panels whose exponents have no interval (`SHARING`).
     """
     curves: dict[str, dict[str, list[tuple[float, float]]]] = {}
     for point in (each for each in points if each.origin != "published"):
@@ -352,7 +352,7 @@ def exponents(points: Sequence[Point], totals: Collection[str] = ()) -> Iterator
         fits = []
         for series, curve in by_series.items():
             found = exponent(*zip(*curve, strict=True))
-            span = found.interval if found is not None and panel not in totals else None
+            span = found.interval if found is not None and panel not in sharing else None
             ends = f" [{span.low:.3f}, {span.high:.3f}]" if span else ""
             fits.append(f"{series} none" if found is None else f"{series} {found.value:.3f}{ends}")  # a value is 0
         yield f"exponent, {panel}: {', '.join(fits)}"
