@@ -50,20 +50,16 @@ def main(arguments: Sequence[str]) -> int:
     for folder, record in records.items():
         groups = ceilings_of(folder, record, options.scores, layer, options.data)
         rows += [[record.name if place == 0 else "", *cells(group)] for place, group in enumerate(groups)]
-        _write(folder, record, options.scores, layer, groups)
+        title = f"{record.name} on {record.dataset['name']}, {options.scores}, errata {layer.name}"
+        name = f"{folder.name}-{safe_name(options.scores)}-{safe_name(layer.name)}.json"
+        shown = json.dumps(as_json(title, groups, record.stand_ins), indent=1)
+        replace_file(RunFolder(folder).results / "ceilings" / name, shown)  # the report shows it
     print(f"# {options.scores} with the errata {layer.name}\n")
     if any(record.stand_ins for record in records.values()):
         print("STAND-IN: engines without a model; these numbers test the machinery.\n")
     means = ["as released", "without known errors", "corrected", "ceiling"]
     print(grid(["memory", "questions", "n", "wrong gold", *means, ""], rows))
     return 0
-
-
-def _write(folder: Path, record: RunRecord, metric: str, layer: Layer, groups: Sequence[Overlaid]) -> None:
-    title = f"{record.name} on {record.dataset['name']}, {metric}, errata {layer.name}"
-    name = f"{folder.name}-{safe_name(metric)}-{safe_name(layer.name)}.json"
-    text = json.dumps(as_json(title, groups, record.stand_ins), indent=1)
-    replace_file(RunFolder(folder).results / "ceilings" / name, text)
 
 
 def ceilings_of(folder: Path, record: RunRecord, metric: str, layer: Layer, root: Path | None) -> list[Overlaid]:

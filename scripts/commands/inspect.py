@@ -395,9 +395,13 @@ def wrong_lines(run_folder: Path, metric: str | None, root: Path | None, width: 
     """
     record = RunFolder(run_folder).record()
     scores = score_file(run_folder, metric)
-    wrong = wrong_answers(run_folder, scores)
-    lines = []
-    for prediction, score in wrong:
+    means, lines, count = mean_values(scores), [], 0
+    every = (line for folder in RunFolder(run_folder).cases() for line in read_predictions(folder).values())
+    for prediction in every:
+        score = means.get((prediction.case_id, prediction.question_id))
+        if score is not None and score >= RIGHT:
+            continue
+        count += 1
         ended = "" if prediction.outcome == "answered" else f"  [{prediction.outcome}: {cut(prediction.error, width)}]"
         shown = "–" if score is None else f"{score:.2f}"
         lines.append(f"{shown:<5} {prediction.case_id}  {prediction.question_id}{ended}")
@@ -405,7 +409,7 @@ def wrong_lines(run_folder: Path, metric: str | None, root: Path | None, width: 
             f"      {cut(line, width)}" for line in question_lines(record, prediction, root)[0] if line[:5] in SHOWN
         ]
         lines.append(f"      Answer    {cut(prediction.answer, width)}")
-    lines.append(f"{counted(len(wrong), 'answer')} wrong or without a score, by {scores.stem}")
+    lines.append(f"{counted(count, 'answer')} wrong or without a score, by {scores.stem}")
     return [visible(line) for line in lines]
 
 
@@ -432,11 +436,7 @@ def worked_lines(run_folder: Path, name: str, root: Path | None, width: int) -> 
 def asked_lines(
     run_folder: Path, text: str, case_id: str | None, root: Path | None, width: int, settings: Sequence[str]
 ) -> list[str]:
-    """The recall of a run's memory for a text of the user.
-
-    Raises:
-        DataError, RunError: see `recall_of`.
-    """
+    """The recall of a run's memory for a text of the user."""
     case, recall = recall_of(run_folder, text, case_id, root, settings)
     folder = RunFolder(run_folder).case(case)
     page = [
@@ -505,15 +505,3 @@ def score_file(run_folder: Path, metric: str | None) -> Path:
     if not fitting:
         raise RunError(f"{run_folder} has no scores of {wanted}; there are: {', '.join(names) or 'none'}")
     return max(fitting, key=lambda path: path.stat().st_mtime)
-
-
-def wrong_answers(run_folder: Path, scores: Path) -> list[tuple[Prediction, float | None]]:
-    """The answers with a mean score below `RIGHT` or without a score, with that score; in the order of the cases' folders."""
-    means = mean_values(scores)
-    wrong = []
-    for folder in RunFolder(run_folder).cases():
-        for prediction in read_predictions(folder).values():
-            score = means.get((prediction.case_id, prediction.question_id))
-            if score is None or score < RIGHT:
-                wrong.append((prediction, score))
-    return wrong
