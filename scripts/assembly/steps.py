@@ -213,11 +213,6 @@ def execute(
         run_all(runs, threads=threads, on_progress=line.on_progress, on_answer=on_answer, executor=executor)
 
 
-def _builds(runs: Sequence[Run]) -> int:
-    """Number of histories that are built: runs may share a build."""
-    return sum({run.shared or str(run.folder): len(run.sizes) for run in runs}.values())
-
-
 def score(
     run: Run,
     metrics: Sequence[Metric],
@@ -333,7 +328,8 @@ def executor_of(cfg: Settings, runs: Sequence[Run]) -> Executor | None:
             file=sys.stderr,
         )
     several = cfg.executor == "auto" and workers > 1 and _offline(runs)
-    if cfg.executor == "processes" or (several and cfg.data.source == "real" and _builds(runs) >= ENOUGH):
+    cells = sum({run.shared or str(run.folder): len(run.sizes) for run in runs}.values())  # runs may share a build
+    if cfg.executor == "processes" or (several and cfg.data.source == "real" and cells >= ENOUGH):
         return in_processes(workers, cfg.threads or WORKING)
     return None
 

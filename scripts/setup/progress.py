@@ -208,9 +208,6 @@ class ProgressLine:
         self._ended = threading.Event()
         self._beating = threading.Thread(target=self._beat_on, name="progress", daemon=True)
 
-    def start(self) -> None:
-        self._beating.start()
-
     def step(self, outcome: str = "") -> None:
         with self._lock:
             self._first_answer = self._first_answer or self._clock()
@@ -413,7 +410,7 @@ def progress_line(
 ) -> Iterator[ProgressLine]:
     """Show a progress line while the block runs."""
     line = ProgressLine(label, total, histories=histories, traffic=traffic, expected=expected)
-    line.start()
+    line._beating.start()
     try:
         yield line
     except (KeyboardInterrupt, EndOfRun):
