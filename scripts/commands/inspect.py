@@ -34,7 +34,6 @@ from eval.running.run import Run, build_memory
 from eval.running.work import write_unit
 from eval.structure.tree import Tree, ancestors, depths, read_tree, top_down
 from memsys.inert import visible
-from memsys.interface import Recall
 from memsys.jsons import fields_of
 from memsys.llm.meter import metering
 from memsys.systems.segtree.reading import TreeMemory
@@ -51,41 +50,6 @@ GROUP = "look"
 
 ASKED = "asked"
 """Id of the question; no data set has it."""
-
-
-def recall_of(
-    run_folder: Path, text: str, case_id: str | None, root: Path | None, settings: Sequence[str]
-) -> tuple[str, Recall]:
-    """Recall of a case's memory for a text once the whole history is written; also the id of the case.
-
-    A run folder holds no memory that could be read, so the memory is built again with the recorded settings; the cache answers every call
-    of the first build. The models are those of the given settings; if these settings make another run, nothing is built.
-
-    Args:
-        case_id: None takes the first case.
-        settings: the settings of the run's command line: `profile=paper`, `endpoint.base_url=…`, `models.memory=…`.
-
-    Raises:
-        DataError: the data cannot be loaded.
-        RunError: the run has no memory, no such case, or other settings than these.
-    """
-    run = _same_run(run_folder, root, settings)
-    ids = [case.id for case in run.cases]
-    if case_id is not None and case_id not in ids:
-        raise RunError(
-            f"the data have no case {case_id!r}; there are {', '.join(ids[:5])}{' …' if len(ids) > 5 else ''}"
-        )
-    case = run.cases[0 if case_id is None else ids.index(case_id)]
-    units = make_units(case.sessions, count=count_tokens, **run.unit).units
-    memory = build_memory(run, case)
-    try:
-        with metering():
-            for place in range(len(units)):
-                write_unit(memory, units, place)
-            memory.consolidate()
-            return case.id, memory.read(Question(ASKED, text))
-    finally:
-        memory.close()
 
 
 def _same_run(run_folder: Path, root: Path | None, settings: Sequence[str]) -> Run:
@@ -436,11 +400,39 @@ def worked_lines(run_folder: Path, name: str, root: Path | None, width: int) -> 
 def asked_lines(
     run_folder: Path, text: str, case_id: str | None, root: Path | None, width: int, settings: Sequence[str]
 ) -> list[str]:
-    """The recall of a run's memory for a text of the user."""
-    case, recall = recall_of(run_folder, text, case_id, root, settings)
-    folder = RunFolder(run_folder).case(case)
+    """The recall of a case's memory for a text of the user once the whole history is written.
+
+    A run folder holds no memory that could be read, so the memory is built again with the recorded settings; the cache answers every call
+    of the first build. The models are those of the given settings; if these settings make another run, nothing is built.
+
+    Args:
+        case_id: None takes the first case.
+        settings: the settings of the run's command line: `profile=paper`, `endpoint.base_url=…`, `models.memory=…`.
+
+    Raises:
+        DataError: the data cannot be loaded.
+        RunError: the run has no memory, no such case, or other settings than these.
+    """
+    run = _same_run(run_folder, root, settings)
+    ids = [case.id for case in run.cases]
+    if case_id is not None and case_id not in ids:
+        raise RunError(
+            f"the data have no case {case_id!r}; there are {', '.join(ids[:5])}{' …' if len(ids) > 5 else ''}"
+        )
+    case = run.cases[0 if case_id is None else ids.index(case_id)]
+    units = make_units(case.sessions, count=count_tokens, **run.unit).units
+    memory = build_memory(run, case)
+    try:
+        with metering():
+            for place in range(len(units)):
+                write_unit(memory, units, place)
+            memory.consolidate()
+            recall = memory.read(Question(ASKED, text))
+    finally:
+        memory.close()
+    folder = RunFolder(run_folder).case(case.id)
     page = [
-        f"Run       {RunFolder(run_folder).record().name}, case {case}; built again, no question of the data set",
+        f"Run       {RunFolder(run_folder).record().name}, case {case.id}; built again, no question of the data set",
         f"Query     {text}",
         *([f"Answer    {recall.answer}"] if recall.answer is not None else []),
         *([f"Aborted   {recall.aborted}"] if recall.aborted else []),
