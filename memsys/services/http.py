@@ -150,15 +150,12 @@ class ServiceTransport(LeanTransport):
     def _request(
         self, session: aiohttp.ClientSession, url: str, body: Mapping[str, Any]
     ) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
+        from yarl import URL
+
         query = {name: _spelled(value) for name, value in body["query"].items()}
         data = None if body["body"] is None else encoded(body["body"])
-        return session.request(body["method"], _already_quoted(url), params=query, data=data, allow_redirects=False)
-
-
-def _already_quoted(url: str) -> Any:
-    from yarl import URL
-
-    return URL(url, encoded=True)  # else yarl would normalise it: %2E in a value would become a dot
+        quoted = URL(url, encoded=True)  # else yarl would normalise it: %2E in a value would become a dot
+        return session.request(body["method"], quoted, params=query, data=data, allow_redirects=False)
 
 
 def _spelled(value: Any) -> str:
