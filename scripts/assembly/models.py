@@ -26,13 +26,14 @@ from eval.report.otel_log import otel_spans
 from eval.running.run import Services
 from memsys.embed import HashingEmbedder
 from memsys.lean import prepare_for_many_calls
+from memsys.llm import meter
 from memsys.llm.batching.endpoint import BatchEndpoint, BatchSettings
 from memsys.llm.batching.journal import Journal
 from memsys.llm.cache import CachedEmbedder, CachedLLM
 from memsys.llm.client import Client, HttpEmbedder
 from memsys.llm.endpoint import Endpoint, EndpointLimits, Traffic
 from memsys.llm.llama import LlamaServer
-from memsys.llm.meter import Metered, record_to
+from memsys.llm.meter import Metered
 from memsys.llm.network import forbid_network
 from memsys.llm.offline.extractive import ExtractiveLLM
 from memsys.llm.pricing import KNOWLEDGE, ModelSettings, Purse, next_purse
@@ -197,7 +198,7 @@ def build_models(cfg: Settings) -> Models:
         RunError: a model has no file in `conf` and no endpoint is configured that could serve it.
     """
     forbid_network(not cfg.network)
-    record_to(otel_spans(cfg.logger.texts) if cfg.logger.name == "otel" else None)
+    meter.recorder = otel_spans(cfg.logger.texts) if cfg.logger.name == "otel" else None
     prepare_for_many_calls()
     results = Path(cfg.results)
     store = CacheStore(Path(cfg.cache) if cfg.cache else results / "cache.sqlite")
