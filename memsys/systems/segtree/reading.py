@@ -67,9 +67,6 @@ class AnnotatedTree:
         """The latest refreshed annotation of each node, reused while its children's annotations stay the same."""
         self._counts: Counter[str] = Counter()
 
-    def __len__(self) -> int:
-        return len(self.parents)
-
     def add_leaf(self, unit: Unit, vector: np.ndarray) -> int:
         """Add a leaf without a parent, discard the annotations of the last `refresh`, and return the leaf's number."""
         self._current = {}
@@ -344,7 +341,7 @@ class AnnotatedTree:
         """List (node, parent or -1) in order of creation; without chains, the parent is the nearest ancestor that is kept."""
         kept = [not collapse_chains or len(children) != 1 for children in self.children]
         edges = []
-        for node in range(len(self)):
+        for node in range(len(self.parents)):
             parent = self.parents[node]
             while parent >= 0 and not kept[parent]:
                 parent = self.parents[parent]
@@ -441,7 +438,7 @@ class TreeMemory(MemorySystem):
     def read(self, question: Question) -> Recall:
         """Recall by Algorithm 2; an item's score is its node's propagated relevance, s-tilde in the paper."""
         tree, reading = self._tree, self.reading
-        if not len(tree):
+        if not tree.parents:
             return Recall(())
         query = self.embedder.embed([question.text], query=True)[0]
         scores = propagated(tree.similarities(query), tree.parents, reading)
@@ -462,7 +459,7 @@ class TreeMemory(MemorySystem):
 
     @property
     def held(self) -> int:
-        return len(self._tree)
+        return len(self._tree.parents)
 
 
 def propagated(relevance: np.ndarray, parents: Sequence[int] | np.ndarray, reading: SegTreeReading) -> np.ndarray:
