@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import importlib.util
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from importlib.machinery import EXTENSION_SUFFIXES, ExtensionFileLoader, FileFinder
-from typing import Any
+from typing import Any, TypeVar
+
+Entry = TypeVar("Entry")
 
 CL100K_TOKENS = 100_256
 """Number of tokens of cl100k_base, without special tokens."""
@@ -49,6 +51,17 @@ def split_tokens(text: str, size: int, overlap: int = 0, encoding: str = "o200k_
     firsts = range(0, max(1, len(starts) - overlap), size - overlap)
     windows = [text[edges[first] : edges[min(first + size, len(starts))]] for first in firsts]
     return [window for window in windows if window]
+
+
+def first_within(entries: Iterable[Entry], budget: float, size: Callable[[Entry], int]) -> list[Entry]:
+    """The entries before the first with which their sizes together would exceed a budget."""
+    kept: list[Entry] = []
+    for entry in entries:
+        budget -= size(entry)
+        if budget < 0:
+            break
+        kept.append(entry)
+    return kept
 
 
 def decode_tokens(tokens: Sequence[int]) -> str:

@@ -22,7 +22,7 @@ from memsys.llm import meter
 from memsys.llm.ask import ParseFailure, ask_all
 from memsys.llm.protocol import LLM
 from memsys.prompts import Option, Prompts
-from memsys.tokens import count_tokens, truncate
+from memsys.tokens import count_tokens, first_within, truncate
 from memsys.vectors import Embedder, Vectors, cosines
 
 
@@ -295,25 +295,15 @@ class AnnotatedTree:
         children = self.children[node]
         if self._limit is None:
             return [self._part(child) for child in children]
-        latest = self._latest(children, self._limit)
+        latest = first_within(reversed(children), self._limit, self._size)[::-1]
         if len(latest) == len(children):
             return [self._part(child) for child in children]
         self._capped(1)
         lead = self._lead(self._texts[node])
         remaining = self._limit - count_tokens(lead.text)
-        parts = [self._part(child) for child in self._latest(children, remaining)]
+        parts = [self._part(child) for child in first_within(reversed(children), remaining, self._size)[::-1]]
         last = self._part(children[-1])
         return [lead, *(parts or [Option(last.label, truncate(last.text, remaining))])]
-
-    def _latest(self, children: Sequence[int], budget: int) -> list[int]:
-        """The last children whose annotations fit into a budget of tokens, in their order."""
-        kept: list[int] = []
-        for child in reversed(children):
-            budget -= self._size(child)
-            if budget < 0:
-                break
-            kept.append(child)
-        return kept[::-1]
 
     def _size(self, node: int) -> int:
         """Tokens of a node's text, at least 1."""
