@@ -346,17 +346,8 @@ class Endpoint:
 
     async def _hand_over(self, future: Reply[Result], parse: Parse[Result], sent: Sent) -> None:
         """Settle a call's future, then wait until its place may be given away."""
-        settle(future, lambda: self._parsed(parse, sent))
+        settle(future, partial(parsed, self.base_url, parse, sent))
         await future.released()
-
-    def _parsed(self, parse: Parse[Result], sent: Sent) -> Result:
-        try:
-            return parse(*sent)
-        except ModelError:
-            raise
-        except Exception as error:
-            why = redact(f"{self.base_url}: unexpected reply ({error!r})")[:500]
-            raise ModelError(why, attempts=sent[2], seconds=sent[1]) from error
 
     async def _send(
         self,
@@ -446,7 +437,10 @@ class Endpoint:
         try:
             outcome = await self._outcome(path, body)
             if outcome.value is not None:
-                actual = self._cost(outcome.value, price)
+                usage = usage_of(outcome.value)
+                self._tokens_in += usage.prompt or 0
+                self._tokens_out += usage.completion or 0
+                actual = billed(price, usage)
             elif outcome.refused:
                 actual = 0.0
         finally:
@@ -473,17 +467,6 @@ class Endpoint:
             usage = usage_of(outcome.value)
             if usage.prompt is not None:
                 places.rates.corrected(model, tokens, usage.prompt + (usage.completion or 0))
-
-    def _cost(self, value: Mapping[str, Any], price: Price) -> float | None:
-        """Add a reply's tokens to the totals and return its cost in US dollars; None when unknown."""
-        try:
-            usage = usage_of(value)
-            self._tokens_in += usage.prompt or 0
-            self._tokens_out += usage.completion or 0
-            dollars = price(usage)
-            return dollars if dollars is not None and dollars >= 0.0 else None
-        except Exception:  # a reply with malformed usage is kept; unknown cost counts as the highest possible
-            return None
 
     async def _outcome(self, path: str, body: Mapping[str, Any]) -> Outcome:
         assert self._transport is not None
@@ -512,6 +495,30 @@ class Endpoint:
                 raise
             why, failure = f"reply broke off ({type(error).__name__}: {error})", Outcome(retry=True)
         return replace(failure, why=redact(f"{url}: {why}"))
+
+
+def billed(price: Price, usage: Usage) -> float | None:
+    """The cost of a reply in US dollars. None when it is unknown, negative or not computable, and so counts as the highest."""
+    try:
+        dollars = price(usage)
+        return dollars if dollars is not None and dollars >= 0.0 else None
+    except Exception:  # the reply is kept
+        return None
+
+
+def parsed(where: str, parse: Parse[Result], sent: Sent) -> Result:
+    """A reply as `parse` returns it.
+
+    Raises:
+        ModelError: the reply is malformed; keys are redacted.
+    """
+    try:
+        return parse(*sent)
+    except ModelError:
+        raise
+    except Exception as error:
+        why = redact(f"{where}: unexpected reply ({error!r})")[:500]
+        raise ModelError(why, attempts=sent[2], seconds=sent[1]) from error
 
 
 def _cancelled() -> ModelError:

@@ -18,8 +18,7 @@ from pydantic import AfterValidator, Field
 
 from data_loaders.schema import DataError
 from eval.files.store import RunError
-from scripts.answers.declared import FORMS, Contents, forms, read_declared, read_yaml
-from scripts.answers.parsing import Parsed, parsed
+from scripts.answers.declared import FORMS, Contents, Parsed, forms, parsed, read_declared, read_yaml
 from scripts.settings.checking import nearest, typed
 from scripts.settings.types import STRICT, Name, Natural, Share, Text
 
@@ -72,8 +71,6 @@ class Printed:
 
 @dataclass(frozen=True, slots=True)
 class AnswersFile:
-    """One file of a claim."""
-
     __pydantic_config__ = STRICT
 
     path: Text

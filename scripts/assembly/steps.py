@@ -15,7 +15,7 @@ from functools import partial
 from importlib.metadata import version
 from inspect import signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from data_loaders.raw import as_lazy
 from eval.executors.channel import runs_anywhere
@@ -50,13 +50,11 @@ from memsys.llm.pricing import SpendingCapReached
 from scripts.assembly.datasets import Data
 from scripts.assembly.models import Models
 from scripts.settings.checking import checked_call, nearest
+from scripts.settings.schema import Settings
 from scripts.setup.arguments import as_called
 from scripts.setup.causes import commonest
 from scripts.setup.options import load_option, metric_options
 from scripts.setup.progress import expected_cells, progress_line
-
-if TYPE_CHECKING:
-    from scripts.settings.schema import Settings
 
 
 def judging(cfg: Settings, models: Models, name: str) -> Judging:

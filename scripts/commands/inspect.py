@@ -19,7 +19,7 @@ from typing import Any
 
 import yaml
 
-from data_loaders.schema import Case, DataError, Gold, Question
+from data_loaders.schema import DataError, Gold, Question
 from data_loaders.units import make_units
 from eval.files.imported import described
 from eval.files.records import Prediction
@@ -54,7 +54,7 @@ ASKED = "asked"
 
 
 def recall_of(
-    run_folder: Path, text: str, case_id: str | None, root: Path | None, settings: Sequence[str] = ()
+    run_folder: Path, text: str, case_id: str | None, root: Path | None, settings: Sequence[str]
 ) -> tuple[str, Recall]:
     """Recall of a case's memory for a text once the whole history is written; also the id of the case.
 
@@ -70,7 +70,12 @@ def recall_of(
         RunError: the run has no memory, no such case, or other settings than these.
     """
     run = _same_run(run_folder, root, settings)
-    case = _case_of(run, case_id)
+    ids = [case.id for case in run.cases]
+    if case_id is not None and case_id not in ids:
+        raise RunError(
+            f"the data have no case {case_id!r}; there are {', '.join(ids[:5])}{' …' if len(ids) > 5 else ''}"
+        )
+    case = run.cases[0 if case_id is None else ids.index(case_id)]
     units = make_units(case.sessions, count=count_tokens, **run.unit).units
     memory = build_memory(run, case)
     try:
@@ -113,15 +118,6 @@ def _same_run(run_folder: Path, root: Path | None, settings: Sequence[str]) -> R
             "give those of its command, such as profile=paper models.memory=…"
         )
     return run
-
-
-def _case_of(run: Run, case_id: str | None) -> Case:
-    ids = [case.id for case in run.cases]
-    if case_id is not None and case_id not in ids:
-        raise RunError(
-            f"the data have no case {case_id!r}; there are {', '.join(ids[:5])}{' …' if len(ids) > 5 else ''}"
-        )
-    return run.cases[0 if case_id is None else ids.index(case_id)]
 
 
 def _data_settings(known: Mapping[str, object], status: str, root: Path | None) -> list[str]:
@@ -328,12 +324,11 @@ def _ancestry(tree: Tree, deep: Sequence[int], above: frozenset[int]) -> str:
     levels: dict[int, list[str]] = {}
     for node in sorted(above, key=lambda one: (deep[one], one)):
         levels.setdefault(deep[node], []).append(tree.ids[node])
-    return "  ".join(f"Depth {depth}: {_named(names)}" for depth, names in levels.items()) or "(topmost)"
-
-
-def _named(names: Sequence[str]) -> str:
-    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-    return ", ".join(names[:NAMED]) + more
+    parts = []
+    for depth, names in levels.items():
+        more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+        parts.append(f"Depth {depth}: {', '.join(names[:NAMED])}{more}")
+    return "  ".join(parts) or "(topmost)"
 
 
 def verdict_lines(run_folder: Path, prediction: Prediction) -> list[str]:
@@ -442,7 +437,6 @@ def asked_lines(
     Raises:
         DataError, RunError: see `recall_of`.
     """
-
     case, recall = recall_of(run_folder, text, case_id, root, settings)
     folder = RunFolder(run_folder).case(case)
     page = [

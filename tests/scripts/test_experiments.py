@@ -20,7 +20,8 @@ from omegaconf import DictConfig
 
 from eval.files.store import RunError, read_lines
 from eval.report.tables import estimate_of
-from scripts.assembly import local, runs
+from scripts.assembly import models as local
+from scripts.assembly import runs
 from scripts.door import Lab
 from scripts.mock.endpoint import Mock, application, serving
 from scripts.tables.grid import other_data

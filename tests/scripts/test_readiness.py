@@ -15,7 +15,7 @@ from scripts.assembly.plan import Plan
 from scripts.assembly.readiness import prepared
 from scripts.assembly.steps import judging
 from scripts.mock.endpoint import Mock, application, serving
-from scripts.mock.quirks import SETS, Quirks
+from scripts.mock.shapes import SETS, Quirks
 from scripts.setup.options import CONF
 from scripts.tables.table import experiment
 from tests.scripts.commands import reproduce, run_single, typed

@@ -21,7 +21,7 @@ from typing import Any
 from memsys.jsons import decoded, encoded, received
 from memsys.llm import stopping
 from memsys.llm.batching.journal import Batch, Journal, JournalledCall, Reply
-from memsys.llm.endpoint import Endpoint, Parse, Price, Result, Traffic
+from memsys.llm.endpoint import Endpoint, Parse, Price, Result, Traffic, billed, parsed
 from memsys.llm.outcome import RETRIED, outcome_of
 from memsys.llm.pricing import ModelSettings, Reservation, SpendingCapReached
 from memsys.llm.protocol import EndOfRun, ModelError, settle
@@ -550,8 +550,10 @@ class BatchEndpoint:
             self._fail(self._take_callers(name), outcome.error(outcome.why))
         else:
             for one in self._take_callers(name):
-                self.purse.settle(one.reserved, self._cost(one, outcome.value))
-                settle(one.future, partial(_parsed, one, outcome.value))
+                dollars = billed(one.price, usage_of(outcome.value))
+                self.purse.settle(one.reserved, None if dollars is None else dollars * self.settings.discount)
+                sent = (outcome.value, 0.0, one.call.attempts + 1)
+                settle(one.future, partial(parsed, f"{self.base_url} (batch)", one.parse, sent))
         return True
 
     def _take_callers(self, name: str) -> list[_Waiting]:
@@ -560,13 +562,6 @@ class BatchEndpoint:
             waiting = self._waiting.pop(name, [])
         self._finished += len(waiting)
         return waiting
-
-    def _cost(self, waiting: _Waiting, value: Any) -> float | None:
-        try:
-            dollars = waiting.price(usage_of(value))
-        except Exception:  # a reply with malformed usage is kept; unknown cost counts as the highest possible
-            return None
-        return None if dollars is None else dollars * self.settings.discount
 
     def _fail_all(self, error: BaseException, *, ended: bool = False) -> None:
         """Fail all calls; `ended` when the worker's thread ends, so that later calls fail at once."""
@@ -580,15 +575,6 @@ class BatchEndpoint:
         for one in waiting:
             self.purse.settle(one.reserved, 0.0)
             one.future.set_exception(error)
-
-
-def _parsed(waiting: _Waiting, value: Any) -> Any:
-    try:
-        return waiting.parse(value, 0.0, waiting.call.attempts + 1)
-    except ModelError:
-        raise
-    except Exception as bad:
-        raise ModelError(f"unexpected reply in a batch ({bad!r})"[:500]) from bad
 
 
 def _chunks(

@@ -24,11 +24,10 @@ from eval.metrics.lexical import nltk_bleu, rouge
 from scripts.answers import audit, matching, scoring
 from scripts.answers.audit import duplicates, findings, flags, lenience, regression, spreads
 from scripts.answers.claim_tables import as_csv, as_json, cell, inert, rows_of, table
-from scripts.answers.declared import forms
+from scripts.answers.declared import GZIP, Parsed, forms, parse, parsed
 from scripts.answers.formats import best_reading
 from scripts.answers.manifest import FOLDER, AnswersFile, Claim, Printed, claims, contents_of, located
 from scripts.answers.matching import Answer, Asked, Questions, match, of_beam, questions_of
-from scripts.answers.parsing import GZIP, Parsed, parse, parsed
 from scripts.answers.scoring import ScoredClaim, rouge_l, says_unknown, score_claim, unigram_bleu
 from scripts.commands import check_answers
 from scripts.commands.claims import chosen, page, scored_claims
