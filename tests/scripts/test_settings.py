@@ -13,7 +13,9 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any, get_args
 
+import omegaconf
 import pytest
+import yaml
 from hydra import compose, initialize_config_dir
 from hydra._internal.hydra import Hydra
 from omegaconf import DictConfig, OmegaConf
@@ -184,6 +186,13 @@ def test_only_what_composes_settings_knows_omegaconf() -> None:
         "options",
         *reading,
     }
+
+
+def test_libyaml_reads_files_by_the_rules_of_omegaconf() -> None:
+    assert issubclass(omegaconf._utils.get_yaml_loader(), yaml.CSafeLoader)
+    assert OmegaConf.create("{a: 1e-3, b: 2026-01-02, c: 1_000}") == {"a": 0.001, "b": "2026-01-02", "c": 1000}
+    with pytest.raises(yaml.constructor.ConstructorError, match="duplicate key a"):
+        OmegaConf.create("{a: 1, a: 2}")
 
 
 def test_every_file_of_a_group_is_what_its_schema_says(subtests: pytest.Subtests) -> None:
