@@ -16,7 +16,6 @@ from typing import Any, get_args
 import omegaconf
 import pytest
 import yaml
-from hydra import compose, initialize_config_dir
 from hydra._internal.hydra import Hydra
 from omegaconf import DictConfig, OmegaConf
 from pydantic import ValidationError
@@ -30,17 +29,22 @@ from scripts.settings.checking import checked, checked_call, checked_option, che
 from scripts.settings.schema import COMMANDS, GROUPS, Settings
 from scripts.setup.launch import composed, launch
 from scripts.setup.options import CONF, load_option, options
-from tests.scripts.commands import budgets, calibrate, change, figure, growth, load, reproduce, run_single, sweep
+from tests.scripts.commands import (
+    budgets,
+    calibrate,
+    change,
+    configuration,
+    figure,
+    growth,
+    load,
+    reproduce,
+    run_single,
+    sweep,
+)
 
 pytestmark = pytest.mark.slow
 
 ROOT = CONF.parent
-
-
-def configuration(command: str, *overrides: str) -> DictConfig:
-    """As the command line composes it, nothing checked."""
-    with initialize_config_dir(str(CONF), version_base="1.3"):
-        return compose(command, list(overrides))
 
 
 def booleans(schema: Any, above: str = "") -> list[str]:
