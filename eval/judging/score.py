@@ -32,7 +32,6 @@ from eval.judging.score_files import (
     answer_key,
     answered,
     answers_of,
-    cases_of,
     hash_of,
     order_of,
     place_of,
@@ -239,7 +238,7 @@ def _score_together(run: Run, scorers: Mapping[Path, JointScorer]) -> None:
     """
     predictions: dict[str, Mapping[str, Prediction]] = {}
     joined: list[tuple[Question, Gold, dict[str, Prediction], str]] = []
-    for case in cases_of(run) if scorers else ():
+    for case in run.cases if scorers else ():
         for question, gold in case.questions:
             if gold.supports or "reads" not in gold.detail:
                 continue

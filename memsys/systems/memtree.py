@@ -155,7 +155,11 @@ class MemTree(MemorySystem):
         if not self._nodes:
             return Recall(())
         similarities = self._vectors.similarities(self.embedder.embed([question.text], query=True)[0])
-        chosen = {"collapsed": self._collapsed, "traversal": self._traversal}[self.settings.retrieval](similarities)
+        if self.settings.retrieval == "traversal":
+            chosen = self._traversal(similarities)
+        else:
+            ranked = best(similarities, len(similarities) if self.settings.k is None else self.settings.k)
+            chosen = [index for index in ranked if similarities[index] >= self.settings.theta_retrieve]
         items = (self._node_item(index, float(similarities[index])) for index in chosen)
         return Recall(within_budget(items, self.settings.max_tokens))
 
@@ -270,11 +274,6 @@ class MemTree(MemorySystem):
         (self._top if parent is None else self._nodes[parent].children).append(index)
         self._deepest = max(self._deepest, depth)
         return index
-
-    def _collapsed(self, similarities: np.ndarray) -> list[int]:
-        """The most similar of all nodes."""
-        ranked = best(similarities, len(similarities) if self.settings.k is None else self.settings.k)
-        return [index for index in ranked if similarities[index] >= self.settings.theta_retrieve]
 
     def _traversal(self, similarities: np.ndarray) -> list[int]:
         """The nodes visited by a descent that keeps the `width` most similar nodes of each level."""

@@ -71,8 +71,6 @@ class Printed:
 
 @dataclass(frozen=True, slots=True)
 class AnswersFile:
-    """One file of a claim."""
-
     __pydantic_config__ = STRICT
 
     path: Text

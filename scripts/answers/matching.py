@@ -60,15 +60,12 @@ class Answer:
 
 def amount_of(value: Any) -> float | None:
     """A time or a count if it is a finite number of at least 0; None for any other value, which counts as not recorded."""
-    known = isinstance(value, int | float) and not isinstance(value, bool) and _finite(value) and value >= 0
-    return float(value) if known else None
-
-
-def _finite(value: float) -> bool:
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return None
     try:
-        return math.isfinite(value)
+        return float(value) if math.isfinite(value) and value >= 0 else None
     except OverflowError:  # an integer with hundreds of digits
-        return False
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +89,6 @@ class Asked:
 
 @dataclass(frozen=True)
 class Questions:
-    """The questions of a data set."""
-
     title: str
     asked: tuple[Asked, ...]
     cases: tuple[str, ...]

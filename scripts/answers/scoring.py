@@ -111,12 +111,13 @@ def score_claim(claim: Claim, root: Path) -> ScoredClaim:
         listed += [*matched.unjoined, *matched.duplicates]
     if not pairs:
         raise DataError(f"none of {counted(len(contents.answers), 'answer')} belongs to {claim.dataset}")
+    rows = [_row(asked, answer, claim.dataset == "LoCoMo") for asked, answer in pairs]
     return ScoredClaim(
         claim,
         digest(files),
         {file.sha256 for file in files} != {file.sha256 for file in claim.files},
         tuple(asked for asked, _ in pairs),
-        _measured(pairs, claim.dataset == "LoCoMo"),
+        {name: np.array([row[name] for row in rows], dtype=float) for name in rows[0]},
         tuple(fingerprint(answer.answer) for _, answer in pairs),
         len(contents.answers),
         tuple(value for answer in contents.answers if (value := answer.grade("judge")) is not None),
@@ -128,11 +129,6 @@ def score_claim(claim: Claim, root: Path) -> ScoredClaim:
         tuple(answer.answer for _, answer in pairs),
         questions is not None,
     )
-
-
-def _measured(pairs: Sequence[tuple[Asked, Answer]], official: bool) -> dict[str, np.ndarray]:
-    rows = [_row(asked, answer, official) for asked, answer in pairs]
-    return {name: np.array([row[name] for row in rows], dtype=float) for name in rows[0]}
 
 
 def _row(asked: Asked, answer: Answer, official: bool) -> dict[str, float]:

@@ -141,8 +141,8 @@ def data(wanted: DataCut, config: Mapping[str, Any]) -> Data:
         "seed": wanted.seed,
     }
     suite = str(wanted.transform).startswith("change")
-    cut = _changed(wanted, cases) if suite else _cut(wanted, cases)
-    kept = cut if suite else _transformed(wanted, cut)
+    cut = cases if suite else _cut(wanted, cases)  # the suite chooses its own hosts and probes
+    kept = _transformed(wanted, cut)
     files = [source.path] if source.path.is_file() else [file for file in source.path.rglob("*") if file.is_file()]
     if (
         sum(file.stat().st_size for file in files) <= KEPT_BYTES
@@ -152,7 +152,7 @@ def data(wanted: DataCut, config: Mapping[str, Any]) -> Data:
     fewer = _fewer_probes(wanted, kept) if suite else _fewer(wanted, cut)
     if fewer:
         print(f"note: {config['name']}: {fewer}", file=sys.stderr)
-    less = wanted.size != "all" or len(cut) < len(cases)
+    less = wanted.size != "all" or len(kept) < len(cases)
     return Data(config["name"], config["title"], kept, source, settings, config, note, fewer, less)
 
 
@@ -191,15 +191,6 @@ def _cut(wanted: DataCut, cases: LazyCases) -> LazyCases:
     return cases if wanted.max_cases is None else subset(cases, n_cases=wanted.max_cases, seed=wanted.seed)
 
 
-def _changed(wanted: DataCut, cases: LazyCases) -> LazyCases:
-    """The suite `change` on the histories of a data set, with `data.size` probes per family and at most `data.max_cases` hosts."""
-    from data_loaders.change import change
-
-    name, _, order = str(wanted.transform).partition(":")
-    seed = wanted.seed + ORDER_SEEDS * int(order or 0)
-    return change(cases, seed=seed, size=_probes(wanted), hosts=wanted.max_cases, held_out=name == "change_held_out")
-
-
 def _probes(wanted: DataCut) -> int:
     """Number of probes per family: `data.size`, else 640, or 64 for samples."""
     from data_loaders.change import SIZE, SMOKE
@@ -231,11 +222,15 @@ def _fewer(wanted: DataCut, cut: LazyCases) -> str:
 
 
 def _transformed(wanted: DataCut, cases: LazyCases) -> LazyCases:
-    """Apply `data.transform`."""
+    """Apply `data.transform`. The suite `change` has `data.size` probes per family and at most `data.max_cases` hosts."""
+    from data_loaders.change import change
     from data_loaders.transforms import oracle, permute, shuffle_sessions
 
     name, _, order = str(wanted.transform).partition(":")
     seed = wanted.seed + ORDER_SEEDS * int(order or 0)
+    if name.startswith("change"):
+        held_out = name == "change_held_out"
+        return change(cases, seed=seed, size=_probes(wanted), hosts=wanted.max_cases, held_out=held_out)
     if name == "oracle":
         return oracle(cases)
     if name in ("permute", "permute_between_questions", "permute_exchanges"):

@@ -60,7 +60,6 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _write(folder: Path, record: RunRecord, metric: str, layer: Layer, groups: Sequence[Overlaid]) -> None:
-    """Write the file that the report shows."""
     title = f"{record.name} on {record.dataset['name']}, {metric}, errata {layer.name}"
     name = f"{folder.name}-{safe_name(metric)}-{safe_name(layer.name)}.json"
     text = json.dumps(as_json(title, groups, record.stand_ins), indent=1)
@@ -101,7 +100,6 @@ def _again(folder: Path, cases: Sequence[Case], metric: str, layer: Layer) -> di
 
 
 def cells(group: Overlaid) -> list[str]:
-    """A group as the cells of a printed row."""
     counts = [group.category, str(group.released.n), str(group.faulty)]
     means = [
         "–" if each is None else f"{each.mean:.3f} {span(each.by_question)} {by_case(each)}"

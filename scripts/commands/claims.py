@@ -161,7 +161,6 @@ def _judged(wanted: Sequence[Claim], args: argparse.Namespace, settings: Sequenc
 
 
 def page(scored: Sequence[ScoredClaim], missing: dict[str, str]) -> tuple[str, list[Row]]:
-    """The whole Markdown page and its rows."""
     rows = rows_of(scored)
     parts = ["# Published claims, audited from their own answers", "", HEAD, ""]
     for dataset in dict.fromkeys(each.claim.dataset for each in scored):

@@ -11,7 +11,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from data_loaders.schema import Gold, Question
 from eval.files.run_folder import read_predictions
 from eval.files.store import RunError
 from eval.report.cell import Asked, Cell, categories
@@ -62,20 +61,15 @@ def telling_questions(scored: Sequence[Scored], metric: str, count: int) -> Iter
         return
     yield f"The {counted(len(entries), 'most telling question')}, {scored[0].cells[metric].column.metric}"
     for number, entry in enumerate(entries, 1):
-        question, gold = _asked(scored[0], entry)
-        asked = entry.question
+        asked, cases = entry.question, scored[0].answers.dataset.cases
+        case = cases[cases.ids.index(asked.case_id)]
+        question, gold = next(pair for pair in case.questions if pair[0].id == asked.question_id)
         yield f"{number:>3}. {asked.case_id} {asked.question_id}{f' ({asked.category})' if asked.category else ''}"
         yield f"     Q     {cut(question.text, WIDTH)}"
         yield f"     gold  {cut(' | '.join(gold.answers), WIDTH) or '–'}"
         for one, score in zip(scored, entry.scores, strict=True):
             shown = "–" if score is None else f"{score:.2f}"
             yield f"     {shown:<5} {one.answers.title}: {cut(_answer(one, entry), WIDTH)}"
-
-
-def _asked(scored: Scored, entry: Telling) -> tuple[Question, Gold]:
-    cases = scored.answers.dataset.cases
-    case = cases[cases.ids.index(entry.question.case_id)]
-    return next(pair for pair in case.questions if pair[0].id == entry.question.question_id)
 
 
 def _answer(scored: Scored, entry: Telling) -> str:

@@ -54,7 +54,7 @@ ASKED = "asked"
 
 
 def recall_of(
-    run_folder: Path, text: str, case_id: str | None, root: Path | None, settings: Sequence[str] = ()
+    run_folder: Path, text: str, case_id: str | None, root: Path | None, settings: Sequence[str]
 ) -> tuple[str, Recall]:
     """Recall of a case's memory for a text once the whole history is written; also the id of the case.
 
@@ -324,12 +324,11 @@ def _ancestry(tree: Tree, deep: Sequence[int], above: frozenset[int]) -> str:
     levels: dict[int, list[str]] = {}
     for node in sorted(above, key=lambda one: (deep[one], one)):
         levels.setdefault(deep[node], []).append(tree.ids[node])
-    return "  ".join(f"Depth {depth}: {_named(names)}" for depth, names in levels.items()) or "(topmost)"
-
-
-def _named(names: Sequence[str]) -> str:
-    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-    return ", ".join(names[:NAMED]) + more
+    parts = []
+    for depth, names in levels.items():
+        more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+        parts.append(f"Depth {depth}: {', '.join(names[:NAMED])}{more}")
+    return "  ".join(parts) or "(topmost)"
 
 
 def verdict_lines(run_folder: Path, prediction: Prediction) -> list[str]:
@@ -438,7 +437,6 @@ def asked_lines(
     Raises:
         DataError, RunError: see `recall_of`.
     """
-
     case, recall = recall_of(run_folder, text, case_id, root, settings)
     folder = RunFolder(run_folder).case(case)
     page = [

@@ -70,7 +70,15 @@ def pareto(name: str, overrides: Sequence[str]) -> int:
     rows, unfinished = tradeoffs(assembled)
     if not rows:
         raise RunError(f"no row of {name} has been run: python -m scripts reproduce table={name} {' '.join(overrides)}")
-    points = cost_points(rows)
+    titles = list(dict.fromkeys(row.quality.series for row in rows))
+    points = [  # in a panel for each data set and cost; `label` is the row's number in the printed table
+        replace(
+            row.quality, panel=f"{row.quality.panel}: {name}", x=cost, label=str(titles.index(row.quality.series) + 1)
+        )
+        for row in rows
+        for name, cost in row.costs.items()
+        if cost is not None
+    ]
     drawing = _drawing(name, assembled, rows)
     stem = assembled.models.results / "figures" / "-".join(["pareto", name, cfg.profile_name])
     files = write_figure(stem, drawing, points, assembled.models)
@@ -109,19 +117,6 @@ def row_costs(run: Run, model: Model) -> dict[str, float | None]:
         if (usd := model.prices.cost(tokens_in, tokens_out)) is not None:
             return {**recalled, "building, USD for 1,000 units": 1000 * usd / max(1, sums.units)}
     return {**recalled, "building, model tokens a unit": sums.build_tokens_per_unit}
-
-
-def cost_points(rows: Sequence[Tradeoff]) -> list[Point]:
-    """One point per row and cost, in a panel for each data set and cost; `label` is the row's number in the printed table."""
-    titles = list(dict.fromkeys(row.quality.series for row in rows))
-    return [
-        replace(
-            row.quality, panel=f"{row.quality.panel}: {name}", x=cost, label=str(titles.index(row.quality.series) + 1)
-        )
-        for row in rows
-        for name, cost in row.costs.items()
-        if cost is not None
-    ]
 
 
 def pareto_table(points: Sequence[Point]) -> str:
@@ -169,8 +164,6 @@ PRINTED: Mapping[str, tuple[str, Mapping[str, str]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Calls:
-    """Logical model calls of one memory on one history."""
-
     name: str
     per_insertion: float
     """Calls of writing and consolidating, divided by units: amortised for offline systems."""
@@ -189,22 +182,14 @@ def measure(names: Sequence[str], folder: Path) -> list[Calls]:
     dataset = lab.load("locomo")
     runs = [lab.run(lab.memory(name), dataset) for name in names]
     run_all(runs, threads=1)
-    return [_calls(run) for run in runs]
-
-
-def _calls(run: Run) -> Calls:
-    found = costs(run.folder)
-    lines = list(efforts(run.folder))
-    rebuild = sum(sum(line["calls"].values()) for line in lines if line["phase"] == "consolidate")
-    offline = memory_classes(load_option("memory", run.name)["build"])[0].OFFLINE
-    return Calls(
-        run.name,
-        found.calls_per_insertion or 0.0,
-        rebuild,
-        found.calls_per_query or 0.0,
-        offline,
-        printed(run.name),
-    )
+    made = []
+    for run in runs:
+        found = costs(run.folder)
+        writing, asking = found.calls_per_insertion or 0.0, found.calls_per_query or 0.0
+        rebuild = sum(sum(line["calls"].values()) for line in efforts(run.folder) if line["phase"] == "consolidate")
+        offline = memory_classes(load_option("memory", run.name)["build"])[0].OFFLINE
+        made.append(Calls(run.name, writing, rebuild, asking, offline, printed(run.name)))
+    return made
 
 
 def printed(name: str) -> str:
@@ -217,7 +202,6 @@ def printed(name: str) -> str:
 
 
 def calls_table(rows: Sequence[Calls]) -> str:
-    """The calls of all systems as Markdown."""
     note = (
         "STAND-IN: measured on one history of the LoCoMo sample with the offline engines; "
         "replies of a model change how often some systems call."
@@ -245,7 +229,8 @@ def systems_table() -> str:
     for name in sorted(path.stem for path in (CONF / "memory").glob("*.yaml")):
         option = load_option("memory", name)
         module = option["build"]["_target_"].rpartition(".")[0]
-        source = _source(module)
+        stem = ROOT.joinpath(*module.split("."))
+        source = sorted(stem.glob("*.py")) if stem.is_dir() else [stem.with_suffix(".py")]
         room = "services" if ".services." in module else "systems"
         tests = ROOT / "tests" / "memsys" / room / f"test_{module.split('.')[-1]}.py"
         count = tests.read_text(encoding="utf-8").count("\ndef test_") if tests.is_file() else 0
@@ -254,11 +239,6 @@ def systems_table() -> str:
         modes, how = ", ".join(memory.MODES) or "–", "offline" if memory.OFFLINE else "online"
         lines.append(f"| {name} | {option['title']} | `{module}` | {length} | {count} | {modes} | {how} |")
     return "\n".join(lines) + "\n"
-
-
-def _source(module: str) -> list[Path]:
-    stem = ROOT.joinpath(*module.split("."))
-    return sorted(stem.glob("*.py")) if stem.is_dir() else [stem.with_suffix(".py")]
 
 
 def main(arguments: Sequence[str]) -> int:

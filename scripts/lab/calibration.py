@@ -40,7 +40,6 @@ class Trial:
 
 
 def calibrate(cfg: Calibrate) -> int:
-    """Build, print and write."""
     lab = Lab(cfg=cfg)
     dataset, memory = lab.load(), lab.memory()
     if memory["build"].get("compatibility") != "cosine":
@@ -53,11 +52,13 @@ def calibrate(cfg: Calibrate) -> int:
         if (published := find(read_published("segtreemem_t5"), wanted)) is None:
             raise RunError(f"SegTreeMem's Table 5 has no depth for {dataset.title}: give target_depth")
         target = published.value
+    case = next((case for case in dataset.cases if cfg.history in (None, case.id)), None)
+    if case is None:
+        raise RunError(f"history: the data set has no history {cfg.history!r}")
     trials = []
     for value in sorted(set(cfg.tau_c)):
         run = lab.run({**memory, "build": {**memory["build"], SETTING: value}}, dataset)
         check_no_replay(cfg, run, "calibrate")
-        case = _history(run.cases, cfg.history)
         trials.append(_trial(run, case, value))
         if trials[-1].at_max_depth and trials[-1].depth > target:
             break  # stop: a higher threshold only opens more roots, and every tree costs the calls of a whole build
@@ -70,13 +71,6 @@ def calibrate(cfg: Calibrate) -> int:
     print(f"written: {path}")
     print(f"copy it to conf/memory/{memory['name']}.yaml of the working folder: tables and figures then take it")
     return 0
-
-
-def _history(cases: Sequence[Case], name: str | None) -> Case:
-    chosen = next((case for case in cases if name in (None, case.id)), None)
-    if chosen is None:
-        raise RunError(f"history: the data set has no history {name!r}")
-    return chosen
 
 
 def _trial(run: Run, case: Case, value: float) -> Trial:

@@ -43,7 +43,6 @@ def fidelity(first: str, second: str, settings: Sequence[str]) -> int:
 def rendered(
     answers: Sequence[Answers], scored: Sequence[Scored], result: Fidelity, caption_lines: Sequence[str]
 ) -> str:
-    """The comparison as Markdown."""
     titles = [each.title for each in answers]
     heading = cell_text(f"{titles[0]} and {titles[1]} on {answers[0].dataset.title}")
     lines = [f"## {heading}", "", *map(cell_text, caption_lines), ""]

@@ -109,7 +109,8 @@ class QuirkyServer:
         if quirks.window is not None and tokens > quirks.window:
             if not quirks.cuts:
                 return _error(400, f"This model's maximum context length is {quirks.window} tokens, not {tokens}")
-            prompt, tokens = _last(prompt, quirks.window), quirks.window
+            # About as many tokens as fit, at the end; the beginning is lost.
+            prompt, tokens = prompt[-int(len(prompt) * quirks.window / tokens) :], quirks.window
         thinks = bool(quirks.thinks) and not (quirks.switch and body.get(quirks.switch) in ("none", "minimal", False))
         thought = "<think>Let me see.</think>" if thinks and quirks.thinks == "text" else ""
         said, finish = self._limited(thought + self._text(body, prompt), body)
@@ -180,11 +181,6 @@ class QuirkyServer:
 
 def _error(status: int, message: str) -> Answered:
     return status, {"error": {"message": message, "type": "invalid_request_error"}}
-
-
-def _last(prompt: str, tokens: int) -> str:
-    """About this many tokens at the end; the beginning is lost."""
-    return prompt[-int(len(prompt) * tokens / count_tokens(prompt)) :]
 
 
 def _hash(parts: Mapping[str, Any]) -> str:

@@ -125,7 +125,6 @@ class Screen:
         self._lock = threading.RLock()
 
     def show(self, phase: ProgressLine) -> None:
-        """Add a phase and draw all phases."""
         with self._lock:
             if phase not in self._phases:
                 self._phases.append(phase)
@@ -148,7 +147,6 @@ class Screen:
                     self._live = None
 
     def console(self) -> Console:
-        """The console on which the phases are drawn."""
         return console(sys.stderr)
 
     def _draw(self, live: Live) -> None:
@@ -212,11 +210,9 @@ class ProgressLine:
         self._beating = threading.Thread(target=self._beat_on, name="progress", daemon=True)
 
     def start(self) -> None:
-        """Start the thread that shows the line."""
         self._beating.start()
 
     def step(self, outcome: str = "") -> None:
-        """Count one more item as done."""
         with self._lock:
             self._first_answer = self._first_answer or self._clock()
             self.done += 1
@@ -252,7 +248,6 @@ class ProgressLine:
                     self._units -= build.units - build.written  # a failed build writes no more units
 
     def line(self) -> str:
-        """The current text of the line."""
         traffic = self._traffic()
         state = self._state(traffic)
         parts = [f"{state.label}: {state.done}/{state.total}", *_counts(state), *_calls(state, traffic)]
@@ -261,7 +256,6 @@ class ProgressLine:
         return ", ".join(parts) + (f" · {state.waited}" if state.waited else "")
 
     def state(self) -> State:
-        """The current state of the line."""
         return self._state(self._traffic())
 
     def _state(self, traffic: Sequence[Traffic]) -> State:
@@ -462,9 +456,6 @@ class TimeLeft:
     A common rate over all units would mislead: the longest cells start first, and the time per unit differs by a factor of a hundred
     between memories. A memory that has not begun gets the pace of the others, scaled by the dependent calls per unit if the plan
     knows them.
-
-    Args:
-        expected: the cells that the run will work on.
     """
 
     def __init__(self, expected: Iterable[Expected], started: float) -> None:
@@ -480,19 +471,16 @@ class TimeLeft:
             self._cells[run, case_id] = _Cell(expected, units, now)
 
     def write(self, run: str, case_id: str, now: float) -> None:
-        """Record a written unit of a cell."""
         if (cell := self._cells.get((run, case_id))) is not None:
             cell.written += 1
             if cell.written >= cell.units:
                 cell.built = now
 
     def answer(self, run: str, case_id: str) -> None:
-        """Record a finished question of a cell."""
         if (cell := self._cells.get((run, case_id))) is not None and cell.built is not None:
             cell.answered += 1
 
     def complete(self, run: str, case_id: str, now: float) -> None:
-        """Record the end of a cell."""
         self._waiting.pop((run, case_id), None)
         if (cell := self._cells.get((run, case_id))) is not None:
             cell.ended = now
@@ -537,7 +525,6 @@ class _Pace:
         self._chained = [0.0, 0.0]
 
     def add(self, cell: Expected, seconds: float, work: float, *, by_chain: bool = True) -> None:
-        """Add seconds and work of a cell."""
         self._seconds[cell.run] += seconds
         self._work[cell.run] += work
         if by_chain and cell.chain and work:

@@ -18,7 +18,6 @@ from memsys.llm.endpoint import Endpoint, Sent
 from memsys.llm.gateway.accounts import (
     Account,
     Purpose,
-    body_digest,
     first_choice,
     first_difference,
     journal_key,
@@ -257,7 +256,7 @@ class ChatCall:
         overridden = {name: value for name, value in {**asked, **account.overrides}.items() if value is not None}
         body = upstream.prepared(checked(overridden))
         kept = keyed(body, account.normalisations)
-        digest = body_digest(kept)
+        digest = hashlib.sha256(canonical(kept)).digest()
         purpose, declared = account.purpose_of(body)
         occurrence, place, again = account.numbered(digest, again=again)
         key = reply_key(upstream.label, digest, occurrence)
