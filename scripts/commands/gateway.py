@@ -53,34 +53,6 @@ def main(arguments: Sequence[str]) -> int:
             store.close()
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = verb_parser("gateway", __doc__)
-    parser.add_argument("--port", type=whole(0, 65535), default=8098, help="0 takes any free one")
-    parser.add_argument(
-        "--account", action="append", metavar="NAME", help="a client with figures of its own; may be repeated"
-    )
-    parser.add_argument("--max-usd", type=amount(0), help="most US dollars to spend; needed where a call has a price")
-    parser.add_argument(
-        "--prices", metavar="FILE", help="YAML, dollars per million tokens: my-model: {in: 0.15, out: 0.60}"
-    )
-    parser.add_argument(
-        "--max-output-tokens", type=whole(1), help="limit of every reply, also where a client sends none"
-    )
-    parser.add_argument("--mode", choices=MODES, default="record")
-    parser.add_argument("--cache", type=Path, default=Path("results/cache.sqlite"))
-    parser.add_argument("--base-url", default=OPENAI)
-    parser.add_argument("--label", default="", help="part of the cache key (default: the base URL)")
-    parser.add_argument("--model", help="takes the place of whatever model a client names")
-    parser.add_argument("--embedder", help="likewise; without it, vectors come from the hashing embedder")
-    parser.add_argument("--dimension", type=whole(1), default=1024, help="of the hashing embedder")
-    parser.add_argument("--key-env", default="OPENAI_API_KEY", help="environment variable that holds the key")
-    parser.add_argument("--in-flight", type=whole(1), default=64)
-    parser.add_argument("--timeout", type=amount(0), default=120.0)
-    parser.add_argument("--stand-in", action="store_true", help="the offline engine answers")
-    parser.add_argument("--memory", help="a file of conf/memory whose purposes name the calls")
-    return parser
-
-
 def _served(gateway: Gateway, given: argparse.Namespace) -> int:
     declared = load_option("memory", given.memory)["build"].get("purposes", []) if given.memory is not None else []
     purposes = [Purpose(**each) for each in declared]
@@ -183,3 +155,31 @@ def _settings(group: str, name: str, given: argparse.Namespace) -> ModelSettings
     limit = {} if given.max_output_tokens is None else {"max_output_tokens": given.max_output_tokens}
     changed: dict[str, Any] = {**limit, **laid_over(prices, settings.model, name)}
     return replace(settings, **changed)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = verb_parser("gateway", __doc__)
+    parser.add_argument("--port", type=whole(0, 65535), default=8098, help="0 takes any free one")
+    parser.add_argument(
+        "--account", action="append", metavar="NAME", help="a client with figures of its own; may be repeated"
+    )
+    parser.add_argument("--max-usd", type=amount(0), help="most US dollars to spend; needed where a call has a price")
+    parser.add_argument(
+        "--prices", metavar="FILE", help="YAML, dollars per million tokens: my-model: {in: 0.15, out: 0.60}"
+    )
+    parser.add_argument(
+        "--max-output-tokens", type=whole(1), help="limit of every reply, also where a client sends none"
+    )
+    parser.add_argument("--mode", choices=MODES, default="record")
+    parser.add_argument("--cache", type=Path, default=Path("results/cache.sqlite"))
+    parser.add_argument("--base-url", default=OPENAI)
+    parser.add_argument("--label", default="", help="part of the cache key (default: the base URL)")
+    parser.add_argument("--model", help="takes the place of whatever model a client names")
+    parser.add_argument("--embedder", help="likewise; without it, vectors come from the hashing embedder")
+    parser.add_argument("--dimension", type=whole(1), default=1024, help="of the hashing embedder")
+    parser.add_argument("--key-env", default="OPENAI_API_KEY", help="environment variable that holds the key")
+    parser.add_argument("--in-flight", type=whole(1), default=64)
+    parser.add_argument("--timeout", type=amount(0), default=120.0)
+    parser.add_argument("--stand-in", action="store_true", help="the offline engine answers")
+    parser.add_argument("--memory", help="a file of conf/memory whose purposes name the calls")
+    return parser

@@ -13,6 +13,7 @@ the data set that `run.json` names; if this fails, the reason is printed instead
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ from eval.judging.agreement import RIGHT
 from eval.judging.score_files import graded_files, mean_values, score_lines
 from eval.report.counted import counted
 from eval.report.sent_prompt import sent_prompt
+from eval.running import failures
 from eval.running.reader import Reader
 from eval.running.run import Run, build_memory
 from eval.running.work import write_unit
@@ -428,8 +430,13 @@ def asked_lines(
                 write_unit(memory, units, place)
             memory.consolidate()
             recall = memory.read(Question(ASKED, text))
+    except failures.EXITS as error:
+        raise RunError(f"the memory cannot be asked: {failures.described(error)}") from error
     finally:
-        memory.close()
+        try:
+            memory.close()
+        except failures.RAISED as error:
+            print(f"note: the memory failed to close ({failures.described(error)})", file=sys.stderr)
     folder = RunFolder(run_folder).case(case.id)
     page = [
         f"Run       {RunFolder(run_folder).record().name}, case {case.id}; built again, no question of the data set",

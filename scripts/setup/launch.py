@@ -81,6 +81,8 @@ def _of_one_job(primary: str, arguments: Sequence[str]) -> DictConfig | None:
 def _compose(primary: str, arguments: Sequence[str]) -> DictConfig:
     from hydra import compose, initialize_config_dir
 
+    from scripts.setup import options  # noqa: F401  # its faster parser
+
     with initialize_config_dir(CONF, version_base="1.3"):
         return compose(primary, [*arguments], return_hydra_config=True)
 
