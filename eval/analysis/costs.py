@@ -23,6 +23,8 @@ PROBE = "probe"
 """The role whose calls effort lines count separately (`Effort.roles`): its model may differ from the memory's."""
 BATCHED = "batch"
 """The note of a reply that came in a batch (`memsys.llm.client`); after a role or a judge's model, the name of what its batches save."""
+BATCH_EMBEDDED = f"{BATCHED}.embedding_tokens"
+"""The note of the tokens of vectors that came in a batch (`memsys.llm.cache`)."""
 
 Price = Callable[[float, float, float], float | None]
 """US dollars for tokens in, out and cached; None when the price is unknown."""
@@ -133,6 +135,7 @@ class _Sums(Counter[str]):
         self["cut"] += sum(
             count for name, count in line["notes"].items() if name.endswith((": cut", ": cut in thought"))
         )
+        self[BATCH_EMBEDDED] += line["notes"].get(BATCH_EMBEDDED, 0)
         self["prefix_again"] += sum(count for name, count in line["notes"].items() if name.endswith(PREFIX_AGAIN))
         probe = line.get("roles", {}).get(PROBE, {})  # lines of earlier versions have no roles
         for name, count in probe.items():
@@ -256,7 +259,7 @@ def _spent(
     for case_id, own in bought.items():
         by_phase["embed"]["embedding_tokens"] -= again[case_id]
         share: Any = again[case_id] / max(1, own["embedding_tokens"])  # a counter's values are typed as integers
-        for name in ("provider_seconds", "provider_seconds_sum"):
+        for name in ("provider_seconds", "provider_seconds_sum", BATCH_EMBEDDED):
             by_phase["embed"][name] -= own[name] * share
     return by_phase, seconds, summed_seconds, held
 
@@ -309,6 +312,8 @@ class PhaseCost:
     """The part of the sums that the memory asked of the probe."""
     batched: tuple[float, float, float]
     """Tokens in, out and cached of `role` in batches."""
+    batch_embedded: float
+    """Tokens of vectors that came in batches."""
     steps: int
     calls: int
     sent: int
@@ -348,16 +353,21 @@ def phases(run_folder: Path) -> list[PhaseCost]:
 
 
 def _phase(phase: str, role: str, sums: _Sums) -> PhaseCost:
-    names = (field.name for field in fields(PhaseCost) if field.name not in ("phase", "role", "probe", "batched"))
+    names = (
+        field.name
+        for field in fields(PhaseCost)
+        if field.name not in ("phase", "role", "probe", "batched", "batch_embedded")
+    )
     probe = Usage(**{field.name: sums[f"{PROBE}.{field.name}"] for field in fields(Usage)})
     batched = (sums[f"{BATCHED}.tokens_in"], sums[f"{BATCHED}.tokens_out"], sums[f"{BATCHED}.tokens_cached"])
-    return PhaseCost(phase, role, probe, batched, **{name: sums[name] for name in names})
+    return PhaseCost(phase, role, probe, batched, sums[BATCH_EMBEDDED], **{name: sums[name] for name in names})
 
 
 def dollars(cost: PhaseCost, prices: Mapping[str, Price]) -> list[float | None]:
     """Cost of each priced model of a phase, and what batches saved; None where the price is unknown. Offline engines have no price."""
     used = {role: (usage.tokens_in, usage.tokens_out, usage.tokens_cached) for role, usage in cost.by_role.items()}
     tokens = {**used, f"{cost.role} {BATCHED}": cost.batched, "embedder": (cost.embedding_tokens, 0, 0)}
+    tokens[f"embedder {BATCHED}"] = (cost.batch_embedded, 0, 0)
     return [prices[role](*amounts) for role, amounts in tokens.items() if role in prices and any(amounts)]
 
 

@@ -50,7 +50,7 @@ from eval.files.store import RunError, item_score
 from eval.judging.score import Scorer
 from eval.metrics.retrieval import covered_at_k
 from eval.running.case_log import effort
-from eval.running.failures import described, raise_if_stopped, stops
+from eval.running.failures import EXITS, RAISED, described, raise_if_stopped, stops
 from eval.running.question import outcome_of
 from eval.running.reader import render
 from eval.running.run import Run, build_memory
@@ -225,7 +225,7 @@ class RecallWatch:
         recall: Recall | None = None
         try:
             recall = memory.read(probe.question)
-        except (Exception, SystemExit) as error:
+        except RAISED as error:
             raise_if_stopped(error)
         self._recalls.append((probe, recall))
 
@@ -305,9 +305,8 @@ def exponent(sizes: Sequence[float], values: Sequence[float]) -> Exponent | None
     """Fit the exponent; None for fewer than two different sizes, and where a value is not above 0 (it has no logarithm).
 
     The interval assumes that deviations from the line are independent and of equal variance on the log scale. It says how well a power law
-    fits the measured sizes, and nothing about larger ones. Totals that contain those of smaller sizes do not fulfil this: for these it
-    covers .60 to .79 (simulated), and is not printed. Neither do means over questions that sizes share: .81 to .97 for shares of evidence,
-    .60 to .93 for recalled bytes, the less the more histories differ.
+    fits the measured sizes, and nothing about larger ones. Totals that contain those of smaller sizes do not fulfil this, and neither do
+    means over questions that sizes share (`SHARING`): for these it covers .60 to .79 and .34 to .97 (simulated), and is not printed.
     """
     if len(set(sizes)) < 2 or min(*sizes, *values) <= 0:
         return None
@@ -333,8 +332,9 @@ FIELDS = (
 """The parts of a cost; seconds, calls and tokens."""
 KINDS = ("one_more", "consolidation", "cumulative", "read")
 """Subjects of the lines of a size."""
-TOTALS = ("cumulative",)
-"""Lines whose exponents have no interval: a total contains those of smaller sizes, so deviations from a line are not independent."""
+SHARING = ("cumulative", "read")
+"""Lines whose exponents have no interval: a total contains those of smaller sizes, and means over questions share questions with them,
+so deviations from a line are not independent."""
 HELD = ("object_bytes", "node_bytes", "recalled_bytes", "covered", "covered_first", "score")
 """Measures next to costs. Bytes held: all of them in `cumulative`, those of a unit since the size before in `one_more`. Bytes of
 recalled texts, coverage of the evidence, also of the questions of the first size alone, and scores: in `read`, means over questions."""
@@ -422,7 +422,7 @@ def measure(run: Run, dataset: str, schedule: Schedule, scorer: Scorer | None = 
     try:
         with closing(memory):
             lines = list(build(memory, units, sizes, questions[: schedule.reads], watch))
-    except (EndOfRun, SystemExit) as error:  # the code of a memory's `sys.exit` says nothing about this command
+    except (EndOfRun, *EXITS) as error:  # the code of a memory's `sys.exit` says nothing about this command
         why = str(error) if isinstance(error, EndOfRun) else described(error)
         raise RunError(f"{why}; nothing was written, the replies already paid for are in the cache") from error
     costs = costs_at(lines, memory.OFFLINE, schedule.window)
@@ -549,7 +549,7 @@ def as_csv(memory: str, dataset: str, rebuilds: bool, costs: Sequence[Cost], hol
     for kind, series in measured.items():
         fits = [_fitted(series, column) for column in range(len(FIELDS) + len(HELD))]
         powers = [None if fit is None else fit.value for fit in fits]
-        spans = [None if fit is None or kind in TOTALS else fit.interval for fit in fits]
+        spans = [None if fit is None or kind in SHARING else fit.interval for fit in fits]
         rows.append([*start, "", "", f"{kind}_exponent", *map(_printed, powers), *_ends(spans), *[""] * len(COUNTS)])
     return csv_text(rows)
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from data_loaders.schema import Case, Unit
 from data_loaders.units import make_units
 from eval.conformance.canaries import CANARIES, HISTORY, LAST, LATER, OTHER, OTHERS, SUBJECT, Canary, asked, shows_date
-from eval.running.failures import described, raise_if_stopped, stops
+from eval.running.failures import RAISED, described, raise_if_stopped, stops
 from eval.running.work import write_unit
 from memsys.interface import MemorySystem, Recall, tuned
 from memsys.llm.meter import metering
@@ -73,17 +73,19 @@ def examine(make: Make, unit: Mapping[str, object], patience: float = 10.0) -> C
         _look_into(first, verdict, patience)
         _look_for_forgetting(first, unit, verdict)
         memories.append(second := make(OTHER))
-        _look_for_leaks(first, second, unit, verdict)
+        _feed(second, OTHER, unit)
+        if leaked := [*_found(second, CANARIES), *_found(first, OTHERS)]:
+            verdict.faults["tenants leak"] = f"told to another case: {', '.join(leaked)}"
         _look_for_subject(first, verdict)
         _look_for_remains(first, second, verdict)
-    except (Exception, SystemExit) as error:
+    except RAISED as error:
         raise_if_stopped(error)
         verdict.faults["a step failed"] = described(error)
     finally:
         for memory in memories:
             try:
                 memory.close()
-            except (Exception, SystemExit) as error:
+            except RAISED as error:
                 if stops(error):
                     raise
                 verdict.faults.setdefault("a step failed", f"close: {described(error)}")
@@ -222,14 +224,6 @@ def _look_for_forgetting(memory: MemorySystem, unit: Mapping[str, object], verdi
 # --- two cases --------------------------------------------------------------------------------------------------------
 
 
-def _look_for_leaks(
-    first: MemorySystem, second: MemorySystem, unit: Mapping[str, object], verdict: ConformanceResult
-) -> None:
-    _feed(second, OTHER, unit)
-    if leaked := [*_found(second, CANARIES), *_found(first, OTHERS)]:
-        verdict.faults["tenants leak"] = f"told to another case: {', '.join(leaked)}"
-
-
 def _look_for_subject(memory: MemorySystem, verdict: ConformanceResult) -> None:
     """Let a memory that offers `delete(subject)` delete one canary: it must be gone and stay gone, and the others must stay."""
     delete = getattr(memory, "delete", None)
@@ -261,7 +255,7 @@ def _look_for_remains(first: MemorySystem, second: MemorySystem, verdict: Confor
     first.close()
     try:
         remains += _found(first, CANARIES)
-    except Exception as error:
+    except RAISED as error:
         if stops(error):
             raise
         # A memory that refuses to be read after it was closed holds nothing that could be recalled.

@@ -72,10 +72,6 @@ class Reply:
         return self.value
 
 
-class DriverGone(EndOfRun):
-    """The process that owns the services has ended."""
-
-
 class CallClient:
     """A worker's connection to the driver; calls and answers are messages of it."""
 
@@ -112,7 +108,7 @@ def open_post(post: CallClient) -> None:
 
 def _ask(service: int, payload: Request | EmbeddingBatch) -> Future[Reply]:
     if _post is None:
-        raise DriverGone("this process has no connection to the process that owns the models")
+        raise EndOfRun("this process has no connection to the process that owns the models")
     return _post.ask(service, payload)
 
 

@@ -25,7 +25,6 @@ from typing import Any, Literal
 
 from data_loaders.schema import Gold, Question
 from eval.files.records import Prediction, Score
-from eval.metrics.labels import stated
 from memsys.llm.ask import read_json
 
 Reading = Literal["official", "corrected"]
@@ -94,14 +93,6 @@ def truncated(score: float | None, text: str) -> float | None:
     if score is None or (isinstance(raw, str) and not re.fullmatch(r"\s*[+-]?\d+\s*", raw)):
         return None
     return float(int(score))
-
-
-def same_event(text: str, *, official: bool) -> bool | None:
-    """Whether a reply says that a line and an event are the same; None without a verdict (never in the official reading)."""
-    if official:
-        return "yes" in text.lower()
-    label = stated(text, ("yes", "no"))
-    return None if label is None else label == "yes"
 
 
 def lines_of(answer: str, *, official: bool) -> list[str]:

@@ -107,15 +107,11 @@ def read_reply(text: str) -> ParsedReply:
 
 def _object_in(text: str) -> dict[str, Any] | None:
     """The object from the first brace to the last."""
-    text = _unfenced(text)
+    text = text.strip()
+    text = _FENCE_END.sub("", _FENCE_START.sub("", text)).strip() if text.startswith("```") else text
     start, end = text.find("{"), text.rfind("}")
     value = _literal(text[start : end + 1]) if 0 <= start < end else None
     return value if isinstance(value, dict) else None
-
-
-def _unfenced(text: str) -> str:
-    text = text.strip()
-    return _FENCE_END.sub("", _FENCE_START.sub("", text)).strip() if text.startswith("```") else text
 
 
 def _literal(text: str) -> Any:
@@ -165,11 +161,6 @@ def _distinct(patterns: Iterable[str]) -> list[str]:
 def _all_hit(patterns: Iterable[str], text: str) -> bool:
     clean = cleaned(text)
     return all(hit_in_cleaned(each, text, clean) for each in patterns)
-
-
-def _any_hit(patterns: Iterable[str], text: str) -> bool:
-    clean = cleaned(text)
-    return any(hit_in_cleaned(each, text, clean) for each in patterns)
 
 
 # --- rules -------------------------------------------------------------------------------------------------------------
@@ -286,7 +277,8 @@ def gatemem_exposure(question: Question, gold: Gold, prediction: Prediction, rec
     if gold.category == UTILITY:
         return Score(None, why="a utility question has no targets")
     targets = strict_targets(gold)
-    return Score(float(any(_any_hit(targets, text) for text in recalled)))
+    texts = [(text, cleaned(text)) for text in recalled]
+    return Score(float(any(hit_in_cleaned(each, *text) for text in texts for each in targets)))
 
 
 def _without_reply(prediction: Prediction) -> Score | None:

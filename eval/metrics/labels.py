@@ -43,3 +43,15 @@ def stated(reply: str, labels: Sequence[str], *, capitals: bool = False) -> str 
     whole = [label for label in labels if as_compared(label) in pieces]
     opening = [label for label in labels if any(piece.startswith(f"{as_compared(label)} ") for piece in pieces)]
     return whole[0] if len(whole) == 1 and set(opening) <= set(whole) else None
+
+
+def says_yes(reply: str, *, official: bool) -> bool | None:
+    """Whether a reply says yes; None when it states neither yes nor no, or both.
+
+    The official scripts of BEAM (whether a line and an event are the same) and LongMemEval (evaluate_qa.py) look for "yes" anywhere, in
+    any case; without it the reply says no.
+    """
+    if official:
+        return "yes" in reply.lower()
+    label = stated(reply, ("yes", "no"))
+    return None if label is None else label == "yes"

@@ -1,18 +1,16 @@
-"""The official rules of LongMemEval: the choice among five judge rules, and parsing of the judge's reply.
+"""The official rules of LongMemEval: the choice among five judge rules.
 
 Source: xiaowu0162/LongMemEval, src/evaluation at 9e0b455. The prompts are in `memsys/prompts/judge`, in our own words.
 
 Deviations. The official script takes "yes" anywhere in a reply for yes, so "No, she left yesterday" counts as right;
-ours accepts yes or no only as a phrase of its own (`stated_verdict`), and reads as the script does where a judge's settings ask for it
-(`official_verdict`). The official retrieval metrics and summaries are
+ours (`eval.judging.judge`) accepts yes or no only as a phrase of its own, and reads as the script does where a judge's settings ask for
+it. The official retrieval metrics and summaries are
 not implemented: no published table that we reproduce prints them. Our tables compute means and the task average.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-
-from eval.metrics.labels import stated
 
 RULE_OF_TYPE: Mapping[str, str] = {
     "single-session-user": "standard",
@@ -40,14 +38,3 @@ def judge_rule(question_id: str, question_type: str) -> str:
     if question_type not in RULE_OF_TYPE:
         raise ValueError(f"question {question_id}: expected a type of {tuple(RULE_OF_TYPE)}, found {question_type!r}")
     return RULE_OF_TYPE[question_type]
-
-
-def official_verdict(reply: str) -> bool:
-    """Whether the reply contains "yes", in any case and any word, as evaluate_qa.py reads it."""
-    return "yes" in reply.lower()
-
-
-def stated_verdict(reply: str) -> bool | None:
-    """True for yes, False for no; None when the reply states neither or both (`eval.metrics.labels`)."""
-    label = stated(reply, ("yes", "no"))
-    return label == "yes" if label else None

@@ -86,6 +86,8 @@ def _lines(axes: Axis, sheet: Sheet, points: Sequence[Point], style: Style) -> N
 
     A point with a label (the reason why it is not comparable with the others) is drawn open and gets no tick.
     """
+    from matplotlib.transforms import ScaledTranslation
+
     place = _positions(sheet, points)
     ends: list[tuple[float, str, str]] = []
     levels = [point for point in points if point.x == "" and point.origin != PUBLISHED]
@@ -106,7 +108,8 @@ def _lines(axes: Axis, sheet: Sheet, points: Sequence[Point], style: Style) -> N
             if len(spread) <= BANDS:
                 axes.fill_between(at, low, high, color=colour, alpha=0.13, linewidth=0)
             else:
-                aside = _shifted(axes, 1.6 * (spread.index(name) - (len(spread) - 1) / 2))
+                to_the_right = 1.6 * (spread.index(name) - (len(spread) - 1) / 2)
+                aside = axes.transData + ScaledTranslation(to_the_right / 72, 0, axes.figure.dpi_scale_trans)
                 axes.vlines(at, low, high, color=colour, alpha=0.6, linewidth=0.7, transform=aside)
                 axes.update_datalim([*zip(at, low, strict=True), *zip(at, high, strict=True)])
         if sheet.stars:
@@ -127,13 +130,6 @@ def _lines(axes: Axis, sheet: Sheet, points: Sequence[Point], style: Style) -> N
         axes.set_yscale("symlog", linthresh=min((point.y for point in points if point.y > 0), default=1.0))
     _ticks(axes, sheet, points, place)
     _named_ends(axes, sheet, ends)
-
-
-def _shifted(axes: Axis, by: float) -> Any:
-    """The coordinates of the data, moved to the right by `by` typographic points."""
-    from matplotlib.transforms import ScaledTranslation
-
-    return axes.transData + ScaledTranslation(by / 72, 0, axes.figure.dpi_scale_trans)
 
 
 def _positions(sheet: Sheet, points: Sequence[Point]) -> Callable[[str | float], float]:

@@ -66,11 +66,13 @@ class CellQueue:
     """The cells of runs that share their builds, in the order in which they are opened."""
 
     def __init__(self, group: Sequence[Run]) -> None:
-        run = group[0]
-        self.group, self.gauge = group, run.services.gauge_of(needs(run.build))
+        run, services = group[0], needs(group[0].build)
+        role = "memory" if "llm" in services else "probe" if "probe" in services else "reader"
+        self.group, self.gauge = group, run.services.gauges.get(role)
+        """The runs, and the gauge of the endpoint that a cell uses: the memory's, or the reader's if building makes no call."""
         self.indices = sorted(range(len(run.sizes)), key=lambda index: (run.sizes[index], -index))
         """Indices of the cases; the largest case is at the end."""
-        calls_a_model = bool(needs(run.build) & {"llm", "probe"})
+        calls_a_model = bool(services & {"llm", "probe"})
         self.pace = Pace(run.chain or float(calls_a_model), float(min(run.sizes, default=1)))
 
     def longest(self) -> tuple[bool, float, float]:

@@ -26,7 +26,7 @@ from eval.running.cells import OpenCell, Opening
 from eval.running.pool import UrgentPool
 from eval.running.question import AnswerPools
 from eval.running.run import OnAnswer, OnProgress, Run, build_memory, ignore_answer, ignore_progress, innermost
-from eval.running.work import Executor, builds_of
+from eval.running.work import Build, Executor
 
 OTHER_FILES = 256
 """Open files of a run in addition to the locks of its folders and the files of its cells: connections, the cache, modules."""
@@ -70,7 +70,12 @@ def run_all(
             )
         clear_up(runs)
         if executor is not None:
-            executor(builds_of(groups), on_progress, on_answer)
+            builds = [
+                Build(tuple(runs), group, index)
+                for group, runs in enumerate(groups)
+                for index in range(len(runs[0].sizes))
+            ]
+            executor(sorted(builds, key=lambda build: -build.size), on_progress, on_answer)  # the largest case first
             return
         _run_cells(Opening(groups, threads), on_progress, on_answer)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -50,11 +50,6 @@ class Services:
     """Load gauges of the endpoints by role (`memory`, `probe`, `reader`); a role without an endpoint has none."""
     gateway: Gateway | None = None
     """The gateway for programs outside this process; None if the memory is not such a program."""
-
-    def gauge_of(self, services: Collection[str]) -> CallQueue | None:
-        """The gauge of the endpoint that a cell uses: the memory's, or the reader's if building makes no call."""
-        role = "memory" if "llm" in services else "probe" if "probe" in services else "reader"
-        return self.gauges.get(role)
 
 
 @dataclass(frozen=True, slots=True)

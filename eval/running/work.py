@@ -20,7 +20,7 @@ import numpy as np
 from data_loaders.schema import Case, Gold, Question, Session, Turn, Unit
 from data_loaders.units import make_units
 from eval.files.run_folder import is_complete
-from eval.running.failures import described
+from eval.running.failures import RAISED, described
 from eval.running.question import check_types
 from eval.running.run import OnAnswer, OnProgress, Run, innermost, needs
 from memsys.embed import HashingEmbedder
@@ -62,14 +62,6 @@ Executor = Callable[[Sequence[Build], OnProgress, OnAnswer], None]
 """Works on every build, longest first; raises what `eval.running.loop.run_all` raises."""
 
 
-def builds_of(groups: Sequence[Sequence[Run]]) -> list[Build]:
-    """The builds of groups of runs that share a build, the largest case first."""
-    builds = [
-        Build(tuple(runs), group, index) for group, runs in enumerate(groups) for index in range(len(runs[0].sizes))
-    ]
-    return sorted(builds, key=lambda build: -build.size)
-
-
 def write_unit(memory: MemorySystem, units: Sequence[Unit], place: int) -> None:
     """Write the unit at an index, and end its session if the next unit is of another one, or there is none."""
     unit = units[place]
@@ -106,7 +98,7 @@ def rehearse(build: Callable[..., MemorySystem], unit: Mapping[str, Any], prompt
             return
         try:
             _write_and_read(build, unit, prompts)
-        except (Exception, SystemExit) as error:
+        except RAISED as error:
             name = _kind(build)[0]
             print(f"note: {name} could not be rehearsed ({described(error)})"[:300], file=sys.stderr)
 

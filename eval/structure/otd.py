@@ -339,7 +339,11 @@ def check_guarantee(trials: int, rng: np.random.Generator) -> Guarantee:
     """Check OTD's guarantee on random weight matrices (3-7 points) and, every twentieth time, on random embeddings (4-8)."""
     to_optimum, to_promise, to_bound = [], [], []
     for trial in range(trials):
-        weights = _random_vectors(rng) if trial % 20 == 19 else _random_matrix(rng)
+        if trial % 20 == 19:
+            rows = rng.standard_normal((int(rng.integers(4, 9)), 3))
+            weights = from_vectors(rows / np.linalg.norm(rows, axis=1, keepdims=True))
+        else:
+            weights = _random_matrix(rng)
         run = otd(weights)
         earned, best = revenue(run.tree, weights), optimum(weights)
         to_optimum.append(earned / best)
@@ -359,11 +363,6 @@ def _random_matrix(rng: np.random.Generator) -> Weights:
     n = int(rng.integers(3, 8))
     upper = np.triu(rng.random((n, n)), 1)
     return from_matrix(upper + upper.T)
-
-
-def _random_vectors(rng: np.random.Generator) -> Weights:
-    rows = rng.standard_normal((int(rng.integers(4, 9)), 3))
-    return from_vectors(rows / np.linalg.norm(rows, axis=1, keepdims=True))
 
 
 # --- a memory's tree and others ---------------------------------------------------------------------------------------

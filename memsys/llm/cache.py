@@ -134,6 +134,8 @@ class CachedEmbedder:
         if (ledger := meter.current()) is not None and texts:
             tokens = sum(vectors[key].tokens for key in keys)
             ledger.add_embedding(tokens, sum(vectors[key].seconds for key in dict.fromkeys(keys)))
+            if batched := sum(vectors[key].tokens for key in keys if not vectors[key].seconds):
+                meter.note("batch.embedding_tokens", batched)  # a live call takes time
             told(tokens)
         return np.stack([vectors[key].vector for key in keys]) if texts else np.empty((0, 0), dtype=np.float32)
 

@@ -21,7 +21,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
@@ -208,7 +208,9 @@ class CacheStore:
         self._prefixes_written: set[bytes] = set()
         self._unsound: set[bytes] = set()  # keys of invalid rows, which the next valid answer replaces
         self._theirs: set[bytes] = set()  # keys of rows of which another process may have committed some first
-        self._broken: DamagedCache | None = None
+        self._broken: tuple[DamagedCache, Callable[[], None]] | None = (
+            None  # and what writes the rows that it did not take
+        )
         self._only_writer, self._next_check = True, 0.0
         self._closing, self._closed = threading.Lock(), False
         self._arrived: SimpleQueue[Entry | threading.Event | None] = SimpleQueue()
@@ -333,15 +335,12 @@ class CacheStore:
                     entry.set()
 
     def _commit_batch(self, batch: Sequence[Entry]) -> None:
+        kept = [pair for pairs, _ in batch for pair in pairs]
         try:
-            kept = [pair for pairs, _ in batch for pair in pairs]
-            self._commit([(key, _json_text(reply)) for key, reply in kept if keepable(reply)])
-            if outcomes := [(key, _json_text(reply)) for key, reply in kept if not keepable(reply)]:
-                with self._writing, self._out:
-                    self._out.executemany("INSERT OR REPLACE INTO outcomes VALUES (?, ?)", outcomes)
+            self._commit(kept)
         except Exception as error:
             if len(batch) == 1:
-                _notify(batch[0][1], self._unwritable(error))
+                _notify(batch[0][1], self._unwritable(error, partial(self._commit, kept)))
             else:  # one by one, so that only those that cannot be written fail
                 for entry in batch:
                     self._commit_batch([entry])
@@ -349,9 +348,13 @@ class CacheStore:
             for _, on_written in batch:
                 _notify(on_written, None)
 
-    def _commit(self, rows: Sequence[tuple[bytes, str]]) -> None:
+    def _commit(self, kept: Sequence[Kept]) -> None:
+        rows = [(key, _json_text(reply)) for key, reply in kept if keepable(reply)]
         self._insert("answers", rows)
         self._prefixes_written.update(key[:8] for key, _ in rows)
+        if outcomes := [(key, _json_text(reply)) for key, reply in kept if not keepable(reply)]:
+            with self._writing, self._out:
+                self._out.executemany("INSERT OR REPLACE INTO outcomes VALUES (?, ?)", outcomes)
 
     def _insert(self, table: str, rows: Sequence[Row]) -> None:
         """Insert rows in one transaction; a stored row is kept, unless it is known to be invalid."""
@@ -411,27 +414,37 @@ class CacheStore:
         try:
             self._insert("vectors", values)
         except sqlite3.DatabaseError as error:
-            raise self._unwritable(error) from error
+            raise self._unwritable(error, partial(self._insert, "vectors", values)) from error
         return dict(rows) | self.vectors([key for key, _ in rows if key in self._theirs])
 
-    def _unwritable(self, error: Exception) -> ModelError:
-        """The error for rows that could not be written; `DamagedCache`, which ends the run, when the file takes no rows at all."""
+    def _unwritable(self, error: Exception, again: Callable[[], None]) -> ModelError:
+        """The error for rows that could not be written; `DamagedCache`, which ends the run, when the file takes no rows at all.
+
+        Args:
+            again: writes the rows.
+        """
         if not isinstance(error, sqlite3.DatabaseError) or isinstance(
             error, sqlite3.IntegrityError | sqlite3.DataError
         ):
             return ModelError(f"{self.path}: cannot be written ({error})")
         remedy = "; free some space and run again" if "full" in str(error) else f"; {REMEDY}"
-        self._broken = DamagedCache(f"{self.path}: cannot be written ({error}){remedy}")
-        return self._broken
+        self._broken = DamagedCache(f"{self.path}: cannot be written ({error}){remedy}"), again
+        return self._broken[0]
 
     def check(self) -> None:
-        """Check that the file took the last rows, before a call is sent whose answer would be lost.
+        """Check that the file took the last rows, before a call is sent whose answer would be lost; it is asked to take them again.
 
         Raises:
-            DamagedCache: it took none; a new store tries again.
+            DamagedCache: it does not take them.
         """
-        if self._broken is not None:
-            raise self._broken
+        if self._broken is None:
+            return
+        error, again = self._broken
+        try:
+            again()
+        except sqlite3.DatabaseError:
+            raise error from None
+        self._broken = None
 
     def close(self) -> None:
         """Commit all answers that have arrived, move them into the single file, and close it."""

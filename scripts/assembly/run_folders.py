@@ -1,14 +1,18 @@
-"""Run folders: the record, data set and trees of a finished run, and the list of all runs of a results folder (`runs list`)."""
+"""Run folders: the record, data set and trees of a finished run, the list of all runs of a results folder (`runs list`), and its report."""
 
 from __future__ import annotations
 
 import fcntl
+import os
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from data_loaders.schema import Case, DataError
 from eval.files.run_folder import COMPLETE, PREDICTIONS, RunFolder, RunRecord
 from eval.files.store import RunError, read_lines
 from eval.report.counted import counted
@@ -16,12 +20,11 @@ from eval.structure.tree import Tree, read_trees
 
 if TYPE_CHECKING:
     from data_loaders.raw import LazyCases
+    from eval.report.html.build import Wanted
 
 
 @dataclass(frozen=True, slots=True)
 class ListedRun:
-    """A run on the disk."""
-
     path: Path
     record: RunRecord
     """The content of `run.json`; empty if it is missing or unreadable."""
@@ -154,3 +157,42 @@ def trees_of(run_folder: Path, record: RunRecord, *, vectors: bool = False) -> l
     if not trees:
         raise RunError(f"{run_folder}: no finished case with nodes; {record.name} may have no tree")
     return trees
+
+
+def write_report(
+    results: Path,
+    out: Path | None = None,
+    *,
+    roots: Sequence[Path | None] = (None,),
+    tables: Sequence[str] = (),
+    wanted: Wanted | None = None,
+) -> Path:
+    """Build the report of a results folder; returns its first page.
+
+    Args:
+        out: the report's folder; None takes `<results>/report`.
+        roots: folders of the raw data files, tried in this order; None is the default one.
+        tables: names of table files; only these and their runs are shown. Empty: everything.
+
+    Raises:
+        RunError: there is nothing to report, or the target folder is no report.
+    """
+    from eval.report.html.build import Wanted, build
+    from eval.report.html.sources import read_sources
+
+    if not results.is_dir():
+        raise RunError(f"no folder {results}; name the results folder, such as: python -m scripts report results")
+    wanted = wanted or Wanted(private=(*roots, os.environ.get("MEMSYS_DATA")))
+    sources = read_sources(results, partial(_cases_of, roots=roots), tables)
+    return build(sources, out or results / "report", wanted, lambda step: print(step, file=sys.stderr, flush=True))
+
+
+def _cases_of(record: RunRecord, roots: Sequence[Path | None]) -> Sequence[Case]:
+    """The cases of a run from the first folder that holds its files: public and private data may be in different folders."""
+    for place, root in enumerate(roots):
+        try:
+            return data_of(record, root)
+        except (DataError, RunError):
+            if place == len(roots) - 1:
+                raise
+    raise AssertionError("no folder is given")

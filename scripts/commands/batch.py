@@ -42,7 +42,13 @@ def main(arguments: Sequence[str]) -> int:
         )
     with closing(Journal(options.cache)) as journal:
         if options.command == "status":
-            return print_status(journal)
+            for name, count in journal.counts().items():
+                print(f"{name:<28}{count:>9}")
+            for batch in journal.under_way():
+                at = time.localtime(batch.begun)
+                begun = "" if batch.begun is None else f" begun {time.strftime('%Y-%m-%d %H:%M', at)}"
+                print(f"under way: {batch.at_provider or batch.id + ' (not sent yet)'}{begun}")
+            return 0
         if options.command == "forget":
             return forget(journal, options.batch)
         return (export if options.command == "export" else take)(journal, options.file)
@@ -100,14 +106,4 @@ def forget(journal: Journal, batch: str) -> int:
     print(
         f"batch {batch} is forgotten; its {counted(calls, 'call')} will be sent again by the next run that needs them"
     )
-    return 0
-
-
-def print_status(journal: Journal) -> int:
-    """Count the entries of the journal, and list the open batches."""
-    for name, count in journal.counts().items():
-        print(f"{name:<28}{count:>9}")
-    for batch in journal.under_way():
-        begun = "" if batch.begun is None else f" begun {time.strftime('%Y-%m-%d %H:%M', time.localtime(batch.begun))}"
-        print(f"under way: {batch.at_provider or batch.id + ' (not sent yet)'}{begun}")
     return 0

@@ -9,6 +9,7 @@ cache costs calls, never results: the content of the run folders does not depend
 from __future__ import annotations
 
 import fcntl
+import itertools
 import os
 import sqlite3
 import time
@@ -56,8 +57,6 @@ BATCHES = {"batch_calls": "open or sent calls", "batches": "batches", "batch_rep
 
 @dataclass(slots=True)
 class CacheCounts:
-    """Counts of the rows of a cache."""
-
     answers: Counter[str] = field(default_factory=Counter)
     """Answers by model and endpoint."""
     outcomes: int = 0
@@ -109,7 +108,6 @@ def fault(table: str, row: tuple[Any, ...]) -> str:
 
 
 def survey(connection: sqlite3.Connection) -> CacheCounts:
-    """Read every row."""
     found, unread = CacheCounts(), Counter[str]()
     for table in TABLES:
         for row in rows(connection, table, unread):
@@ -137,7 +135,11 @@ def survey(connection: sqlite3.Connection) -> CacheCounts:
 def check(path: Path) -> int:
     """Print the faults of a cache; return 0 if there are none, else 1."""
     with closing(_opened(path)) as connection:
-        said = _integrity(connection)
+        try:
+            said = [str(line) for (line,) in connection.execute("PRAGMA integrity_check(5)")]
+        except sqlite3.DatabaseError as error:
+            said = [str(error)]
+        said = [] if said == ["ok"] else said
         bad = survey(connection).bad
     for line in said:
         print(f"{path}: {line}")
@@ -158,12 +160,13 @@ def repair(path: Path, without: int | None = None) -> int:
     """Copy valid rows into a new cache, swap it in, and keep the old file next to it.
 
     Args:
-        path: the cache.
         without: also leave out vectors with this number of dimensions.
     """
     _opened(path).close()  # refuses a file that is no cache, before a lock file is created next to it
     with _for_itself(path):  # held until the new file is in place: a run that starts now waits, and opens the new file
-        aside, draft = _aside(path), path.with_name(f"{path.name}.{os.getpid()}.draft")
+        numbered = (path.with_name(f"{path.name}.damaged-{number}") for number in itertools.count(1))
+        aside = next(name for name in numbered if not name.exists())
+        draft = path.with_name(f"{path.name}.{os.getpid()}.draft")
         draft.unlink(missing_ok=True)
         kept, lost = Counter[str](), Counter[str]()
         with closing(_opened(path, alone=True)) as old, closing(sqlite3.connect(draft)) as new:
@@ -249,7 +252,6 @@ def _sound(old: sqlite3.Connection, table: str, lost: Counter[str], without: int
 
 
 def stats(path: Path) -> int:
-    """Print the counts of a cache."""
     with closing(_opened(path)) as connection:
         found = survey(connection)
     state = path.stat()
@@ -312,22 +314,6 @@ def _opened(path: Path, *, alone: bool = False) -> sqlite3.Connection:
 
 def _tables(connection: sqlite3.Connection) -> set[str]:
     return {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
-
-
-def _integrity(connection: sqlite3.Connection) -> list[str]:
-    try:
-        said = [str(line) for (line,) in connection.execute("PRAGMA integrity_check(5)")]
-    except sqlite3.DatabaseError as error:
-        return [str(error)]
-    return [] if said == ["ok"] else said
-
-
-def _aside(path: Path) -> Path:
-    """A free file name next to `path` for the damaged file."""
-    number = 1
-    while (found := path.with_name(f"{path.name}.damaged-{number}")).exists():
-        number += 1
-    return found
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -33,22 +33,14 @@ def main(arguments: Sequence[str]) -> int:
         others = f"-and-{len(folders) - 1}" if folders[1:] else ""
         file = RunFolder(folders[0]).results / "cards" / f"{folders[0].name}{others}.md"
     else:
-        text, file = _of_table(args.what[0], args.what[1:])
+        from scripts.tables.table import finished_table
+
+        table, stem = finished_table(args.what[0], args.what[1:])
+        every = (RunFolder(folder) for row in table.rows for folder in row.runs.values())
+        text = table_card(table, {run.path: run.record() for run in every if run.file.is_file()})
+        file = stem.parents[1] / "cards" / f"{stem.name}.md"
     file = args.to or file
     replace_file(file, text)
     print(text)
     print(f"written: {file}")
     return 0
-
-
-def _of_table(name: str, settings: Sequence[str]) -> tuple[str, Path]:
-    from scripts.tables.table import finished_table
-
-    table, stem = finished_table(name, settings)
-    runs = {
-        folder: RunFolder(folder).record()
-        for row in table.rows
-        for folder in row.runs.values()
-        if RunFolder(folder).file.is_file()
-    }
-    return table_card(table, runs), stem.parents[1] / "cards" / f"{stem.name}.md"

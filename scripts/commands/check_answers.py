@@ -14,10 +14,9 @@ from pathlib import Path
 from data_loaders.source import data_root
 from eval.report.counted import counted
 from memsys.inert import visible
-from scripts.answers.declared import forms
+from scripts.answers.declared import forms, parsed
 from scripts.answers.formats import Reading, best_reading
 from scripts.answers.matching import LOADERS, Questions, questions_of
-from scripts.answers.parsing import parsed
 from scripts.setup.arguments import add_data_folder, verb_parser
 
 GROUP = "publish"

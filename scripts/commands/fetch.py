@@ -13,8 +13,8 @@ from data_loaders.schema import DataError
 from data_loaders.source import Entry, data_root
 from eval.files.store import RunError
 from eval.report.counted import counted
+from scripts.answers.declared import GZIP, unpacked
 from scripts.answers.manifest import FOLDER, Claim, claims, located
-from scripts.answers.parsing import GZIP, unpacked
 from scripts.assembly.datasets import NoDownload, download_names, entries_to_download
 from scripts.settings.checking import nearest
 from scripts.setup.arguments import verb_parser
@@ -64,7 +64,6 @@ def fetch_claims(
 
     Args:
         known: the claims; None takes those of the manifest.
-        get: downloads an entry.
     """
     lines, gone, there = [], [], 0
     away: dict[str | None, str] = {}  # unreachable servers; each is tried once

@@ -36,8 +36,8 @@ SHOWN = (
 """Columns of the summary: its name, and line and column of the CSV."""
 INTERVALS = """\
 []: 95 %. covered, score, recalled bytes: by history; below five histories Wilson's on the effective number of questions (bytes: by
-question), by question for one. Costs: by write or read, about these histories alone. exponent: how well a power fits these sizes; where
-sizes share questions, it covers .60 to .97 (simulated)."""
+question), by question for one. Costs: by write or read, about these histories alone. exponent: how well a power fits these sizes; none
+for totals and reads, because sizes share writes and questions."""
 
 
 def main(cfg: Growth) -> int:

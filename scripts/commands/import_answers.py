@@ -25,7 +25,7 @@ from eval.report.counted import counted
 from eval.report.rendering import markdown, shown
 from eval.report.tables import Table
 from scripts.answers.finished import score_title
-from scripts.answers.importing import Origin
+from scripts.answers.formats import Origin
 from scripts.setup.arguments import verb_parser
 from scripts.setup.options import metric_options
 

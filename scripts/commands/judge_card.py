@@ -83,7 +83,6 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def card_lines(title: str, result: Card, *, stand_in: bool) -> list[str]:
-    """The card as Markdown."""
     lines = [f"# {title}", ""]
     if stand_in:
         lines += ["STAND-IN: an engine without a model is the judge; its errors say nothing about models.", ""]
@@ -153,18 +152,17 @@ def prompt_lines(lab: Lab, chosen: str, made: Sequence[Probe], graded: Sequence[
                 asked.append(ByPrompt(name, card(theirs), _accepted(theirs)))
     lines = ["## By judge prompt, the same model and answers", ""]
     header = ["judge", "rejects right", "accepts wrong", f"agreement with {own}"]
-    lines += [grid(header, [_prompt_row(each, asked[0]) for each in asked]), "", *_band(asked)]
+    rows = []
+    for each in asked:
+        shares = [("–" if share is None else shown_share(share)) for share in (each.card.rejected, each.card.accepted)]
+        same = agreement([asked[0].verdicts, each.verdicts]) if each is not asked[0] else None
+        rows.append([each.name, *shares, "" if same is None else _agreement_text(same)])
+    lines += [grid(header, rows), "", *_band(asked)]
     return [*lines, *(f"Not asked: {', '.join(names)}: {reason}." for reason, names in refused.items())]
 
 
 def _accepted(graded: Sequence[ProbeVerdicts]) -> Verdicts:
     return {place: 2 * sum(own) > len(own) for place, verdict in enumerate(graded) if (own := verdict.accepts)}
-
-
-def _prompt_row(each: ByPrompt, chosen: ByPrompt) -> list[str]:
-    shares = [("–" if share is None else shown_share(share)) for share in (each.card.rejected, each.card.accepted)]
-    same = agreement([chosen.verdicts, each.verdicts]) if each is not chosen else None
-    return [each.name, *shares, "" if same is None else _agreement_text(same)]
 
 
 def _band(asked: Sequence[ByPrompt]) -> Iterator[str]:

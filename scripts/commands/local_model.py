@@ -16,7 +16,7 @@ def main(arguments: Sequence[str]) -> int:
     parser = verb_parser("local-model", __doc__)
     parser.add_argument("name", nargs="?", help="a file of conf/local")
     name = parser.parse_args(arguments).name
-    from scripts.assembly.local import fetch
+    from scripts.assembly.models import fetch
     from scripts.setup.options import load_option, options
 
     if name is not None:

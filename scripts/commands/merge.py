@@ -44,7 +44,7 @@ def merge(
 
     Args:
         first: of two cached answers to one request, keep the answer of the folder that comes first.
-        left_out: counts the rows of the sources' caches that were not copied although `into` lacks them, by the reason.
+        left_out: counts the rows of the sources' caches that are not in `into` afterwards, by the reason.
 
     Raises:
         RunError: a source is no results folder or is `into`, or two folders contradict each other; nothing is written.
@@ -66,7 +66,8 @@ def merge(
         raise RunError(f"nothing was merged: {_listed(faults)}")
     copied = sum(_merge_runs(source, into) for source in sources)
     counter: Counter[str] = Counter() if left_out is None else left_out
-    return copied, sum(_merge_cache(source / "cache.sqlite", into / "cache.sqlite", counter) for source in sources)
+    pairs = [(source / "cache.sqlite", into / "cache.sqlite") for source in sources]
+    return copied, sum(_merge_cache(*pair, counter, first=first) for pair in pairs)
 
 
 def _listed(faults: Sequence[str]) -> str:
@@ -153,35 +154,38 @@ def _cache_faults(caches: Sequence[Path]) -> Iterator[str]:
     for place, cache in enumerate(present):
         for other in present[:place]:
             with closing(_attached(cache, other)) as both:
-                texts = "SELECT a.completion, b.completion FROM main.answers a JOIN other.answers b USING (key)"
-                answers = sum(_other_text(*pair) for pair in both.execute(texts))
-                arrays = "SELECT a.vector, b.vector FROM main.vectors a JOIN other.vectors b USING (key) WHERE a.vector != b.vector"
-                vectors = sum(_other_direction(*pair) for pair in both.execute(arrays))
+                answers, vectors = _differing(both)
             if answers or vectors:
                 differing = f"{counted(answers, 'answer')} and {counted(vectors, 'vector')}"
                 yield f"{cache} and {other} differ in {differing} (--first keeps one of each)"
 
 
+def _differing(both: sqlite3.Connection) -> tuple[int, int]:
+    """The numbers of answers and of vectors in which two caches of one connection differ."""
+    texts = "SELECT a.completion, b.completion FROM main.answers a JOIN other.answers b USING (key)"
+    arrays = "SELECT a.vector, b.vector FROM main.vectors a JOIN other.vectors b USING (key) WHERE a.vector != b.vector"
+    # Seconds and attempts may differ, and a damaged row is no contradiction.
+    rows = (tuple(map(completion_of, pair)) for pair in both.execute(texts))
+    answers = sum(None not in pair and _said(pair[0]) != _said(pair[1]) for pair in rows)
+    return answers, sum(_other_direction(*pair) for pair in both.execute(arrays))
+
+
 def _batches_under_way(folders: Sequence[Path]) -> Iterator[str]:
     """Results folders with open batches at a provider: the command that fetches the replies needs them in that folder."""
-    for folder in folders:
-        if (cache := folder / "cache.sqlite").is_file() and (batches := _count_under_way(cache)):
+    for cache in (cache for folder in folders if (cache := folder / "cache.sqlite").is_file()):
+        batches = 0
+        try:
+            with closing(connected(cache)) as connection:
+                check_schema(connection)
+                if connection.execute("PRAGMA table_info(batches)").fetchall():
+                    ((batches,),) = connection.execute("SELECT count(*) FROM batches WHERE state != 'ended'")
+        except DAMAGE as error:
+            raise RunError(f"{cache} is no readable cache ({error}); see python -m scripts cache check") from error
+        if batches:
             yield (
                 f"{cache}: {batches} batches are under way; run that folder's command again to fetch them, or see "
                 "python -m scripts batch status"
             )
-
-
-def _count_under_way(cache: Path) -> int:
-    """Number of batches that have not ended."""
-    try:
-        with closing(connected(cache)) as connection:
-            check_schema(connection)
-            if not connection.execute("PRAGMA table_info(batches)").fetchall():
-                return 0
-            return int(connection.execute("SELECT count(*) FROM batches WHERE state != 'ended'").fetchone()[0])
-    except DAMAGE as error:
-        raise RunError(f"{cache} is no readable cache ({error}); see python -m scripts cache check") from error
 
 
 def _attached(cache: Path, other: Path) -> sqlite3.Connection:
@@ -202,12 +206,6 @@ def _attached(cache: Path, other: Path) -> sqlite3.Connection:
     return connection
 
 
-def _other_text(one: str, other: str) -> bool:
-    """Whether two rows hold different answers; seconds and attempts may differ, and a damaged row is no contradiction."""
-    first, second = completion_of(one), completion_of(other)
-    return None not in (first, second) and _said(first) != _said(second)
-
-
 def _said(completion: object) -> tuple[object, ...]:
     return tuple(getattr(completion, name) for name in ("text", "reasoning", "logprobs", "stopped"))
 
@@ -219,13 +217,19 @@ def _other_direction(one: bytes, other: bytes) -> bool:
     return len(first) != len(second) or float(np.dot(first, second)) < SAME_DIRECTION
 
 
-def _merge_cache(source: Path, into: Path, left_out: Counter[str]) -> int:
-    """Add the rows whose keys `into` lacks, in one transaction; returns their number."""
+def _merge_cache(source: Path, into: Path, left_out: Counter[str], *, first: bool) -> int:
+    """Add the rows whose keys `into` lacks, in one transaction; returns their number.
+
+    Args:
+        first: the rows that both have may differ.
+    """
     if not source.is_file():
         return 0
     Journal(into).close()  # creates the file if there is none
     with closing(_attached(into, source)) as both:
         before = both.total_changes
+        for kind, count in zip(("answers", "vectors"), _differing(both) if first else (), strict=False):
+            left_out[f"{kind} that differ from those of a folder before"] += count
         both.execute("BEGIN IMMEDIATE")
         for table in ("answers", "outcomes", "vectors"):
             both.execute(

@@ -11,8 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from scripts.mock.endpoint import BatchQuirks, Mock, Rations, application, serve
-from scripts.mock.quirks import SETS
-from scripts.mock.shapes import OVERFLOWS, SHAPES
+from scripts.mock.shapes import OVERFLOWS, SETS, SHAPES
 from scripts.setup.arguments import amount, verb_parser, whole
 
 GROUP = "develop"

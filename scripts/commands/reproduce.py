@@ -23,7 +23,7 @@ def main(cfg: Reproduce) -> int:
 
     made = make_table(cfg)
     if cfg.report and made.file is not None:
-        from scripts.tables.html_report import write_report
+        from scripts.assembly.run_folders import write_report
 
-        print(f"open in a browser: {write_report(Path(cfg.results), root=cfg.data.folder)}")
+        print(f"open in a browser: {write_report(Path(cfg.results), roots=[cfg.data.folder])}")
     return made.code

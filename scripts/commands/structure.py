@@ -64,7 +64,7 @@ def lines_of(run_folder: Path, args: argparse.Namespace) -> list[str]:
     return [*lines, ""]
 
 
-def parser() -> argparse.ArgumentParser:
+def main(arguments: Sequence[str]) -> int:
     made = verb_parser("structure", __doc__)
     made.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="a folder below results/runs")
     made.add_argument("--tokens", action="store_true", help="tokens of node texts by depth")
@@ -80,12 +80,7 @@ def parser() -> argparse.ArgumentParser:
         "--with", dest="overrides", nargs="*", default=[], metavar="KEY=VALUE", help="settings of the judge"
     )
     made.add_argument("--seed", type=whole(0), default=0)
-    return made
-
-
-def main(arguments: Sequence[str]) -> int:
-    args = parser().parse_args(arguments)
-
+    args = made.parse_args(arguments)
     import numpy as np
 
     from eval.report.shapes import guarantee_lines

@@ -29,13 +29,11 @@ from eval.running.run import Run
 from memsys.inert import visible
 from memsys.llm.meter import Metered
 from memsys.llm.offline.extractive import ExtractiveLLM
-from scripts.answers.declared import forms
-from scripts.answers.formats import Reading, best_reading
-from scripts.answers.graders import COLUMNS, STAND_IN, STORED, Grader, Judged, Key, compared, keep
-from scripts.answers.importing import Origin, import_run, write_run
+from scripts.answers.audit import COLUMNS, STAND_IN, STORED, Grader, Judged, Key, compared, keep
+from scripts.answers.declared import Parsed, digest, forms
+from scripts.answers.formats import Origin, Reading, best_reading, import_run, write_run
 from scripts.answers.manifest import FOLDER, Claim, contents_of, files_of
 from scripts.answers.matching import LONGMEMEVAL, TIERS, Matched, own_questions
-from scripts.answers.parsing import Parsed, digest
 from scripts.assembly.datasets import Data, data
 from scripts.assembly.models import STAND_IN as STAND_INS
 from scripts.assembly.plan import Plan, Usage, duration
@@ -74,7 +72,7 @@ def rejudge(claims: Sequence[Claim], judges: Sequence[str], lab: Lab, root: Path
             missing.append(f"- {visible(claim.name)}: {visible(str(error))}")
     if not answers:
         raise RunError(f"no claim can be judged; {missing[0][2:]}" if missing else "no claim can be judged")
-    priced = lab.models.paid and not lab.cfg.replay
+    priced = not lab.cfg.replay and lab.models.paid_names
     if not lab.confirm(judging_plan(lab, [each.runs[0] for _, each in answers], judges) if priced else None):
         return "", 3
     parts = ["# Published answers, judged again", ""]

@@ -9,16 +9,14 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from eval.analysis.watching import Watcher
 from eval.files.run_folder import RunFolder
 from eval.report.wandb_log import counts_of, logged
 from memsys.llm.secrets import redact
+from scripts.settings.schema import Settings
 from scripts.setup.progress import FOLLOWERS, State
-
-if TYPE_CHECKING:
-    from scripts.settings.schema import Settings
 
 PAUSE = 15.0
 """Seconds between two entries, as between the progress lines of a log file."""

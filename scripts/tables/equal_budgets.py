@@ -12,7 +12,7 @@ recall are unchanged; a row that cannot fill a budget is marked. The whole histo
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import yaml
 
@@ -26,6 +26,7 @@ from eval.running.run import Run
 from memsys.interface import MemorySystem
 from memsys.llm.pricing import ModelSettings
 from memsys.systems import controls
+from scripts.settings.schema import Budgets
 from scripts.settings.types import laid_over
 from scripts.setup.options import CONF, load_option
 from scripts.tables.figures import footnote, write_figure
@@ -45,9 +46,6 @@ from scripts.tables.layout import (
     wanted_columns,
 )
 from scripts.tables.table import experiment
-
-if TYPE_CHECKING:
-    from scripts.settings.schema import Budgets
 
 WHOLE = "full_history"
 """The memory that every row's costs are compared with; it is read without a budget."""
@@ -229,7 +227,12 @@ def budgeted(table: Mapping[str, Any], backbone: str | None, budgets: Sequence[i
         lines += read_lines_of({"name": table["name"], "rows": [], "others": [WHOLE]}, None)
     columns = [each for option in table["columns"] for each in _columns(option, lines, budgets)]
     kept = {name: table[name] for name in ("name", "title", "paper", "backbones", "notes") if name in table}
-    return {**kept, "columns": columns, "rows": [_deepened_row(line, max(budgets)) for line in lines]}
+    rows = []
+    for line in lines:
+        own = {name: value for name, value in line.option.items() if name in ("memory", "build")}
+        deeper = {} if line.name == WHOLE else deepened(line.memory or {}, max(budgets))
+        rows.append({**own, "name": line.name, "title": line.title, "build": {**own.get("build", {}), **deeper}})
+    return {**kept, "columns": columns, "rows": rows}
 
 
 def _columns(option: Mapping[str, Any], lines: Sequence[TableRow], budgets: Sequence[int]) -> list[dict[str, Any]]:
@@ -258,12 +261,6 @@ def _plain(metric: Mapping[str, Any]) -> dict[str, Any]:
     """A metric over its first category, without published numbers and differences."""
     kept = {name: value for name, value in metric.items() if name not in ("by", "published", "minus", "rows")}
     return kept | ({"by": {next(iter(metric["by"])): None}} if metric.get("by") else {})
-
-
-def _deepened_row(line: TableRow, longest: int) -> dict[str, Any]:
-    kept = {name: value for name, value in line.option.items() if name in ("memory", "build")}
-    deeper = {} if line.name == WHOLE else deepened(line.memory or {}, longest)
-    return {**kept, "name": line.name, "title": line.title, "build": {**kept.get("build", {}), **deeper}}
 
 
 def deepened(memory: Mapping[str, Any], longest: int) -> dict[str, Any]:

@@ -12,9 +12,9 @@ import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from eval.analysis.growth import TOTALS, Exponent, Schedule, exponent, growth_file, measure
+from eval.analysis.growth import SHARING, Schedule, exponent, growth_file, measure
 from eval.files.run_folder import RunFolder
 from eval.files.store import RunError, replace_file
 from eval.metrics.evidence import evidence
@@ -39,9 +39,6 @@ from scripts.tables.grid import Experiment, all_prompts
 from scripts.tables.layout import ColumnGroup, TableRow, cells_of, group_name, title_of
 from scripts.tables.table import Outcome, experiment
 
-if TYPE_CHECKING:
-    from scripts.settings.schema import Figures
-
 
 @dataclass(frozen=True, slots=True)
 class Subject:
@@ -58,7 +55,6 @@ class Subject:
         """The row's value of `name`: its data set, category, metric, title, model, or a setting of its memory.
 
         Args:
-            name: name of the value.
             names: printed forms of values; other values are printed unchanged.
 
         Raises:
@@ -75,25 +71,19 @@ class Subject:
             "model": self.model,
             **self.line.option.get("values", {}),
         }
-        value = known[name] if name in known else _setting(self.line, name)
+        if name not in known:  # `inner` gives the class path of the memory inside a wrapper
+            build = self.line.memory["build"] if self.line.memory else self.line.option
+            if name not in build:
+                raise RunError(f"{self.line.name} has no setting {name!r}; there are: {', '.join(build)}")
+            known[name] = build[name]["_target_"] if name == "inner" else build[name]
+        value = known[name]
         return float(value) if isinstance(value, int | float) else names.get(str(value), str(value))
 
     def text(self, pattern: str, names: Mapping[str, str]) -> str:
         """Fill a pattern such as `"{dataset}, {row}"`."""
         parts = pattern.replace("}", "{").split("{")  # every second part is a name
-        return "".join(_printed(self.value(part, names)) if place % 2 else part for place, part in enumerate(parts))
-
-
-def _printed(value: str | float) -> str:
-    return f"{value:g}" if isinstance(value, float) else value
-
-
-def _setting(line: TableRow, name: str) -> Any:
-    """A setting of the row's memory; `inner` gives the class path of the memory inside a wrapper."""
-    build = line.memory["build"] if line.memory else line.option
-    if name not in build:
-        raise RunError(f"{line.name} has no setting {name!r}; there are: {', '.join(build)}")
-    return build[name]["_target_"] if name == "inner" else build[name]
+        values = [self.value(part, names) if place % 2 else part for place, part in enumerate(parts)]
+        return "".join(f"{value:g}" if isinstance(value, float) else value for value in values)
 
 
 def _subjects(experiment: Experiment[Figures], *, metrics: bool) -> Iterator[Subject]:
@@ -312,12 +302,17 @@ def make_figure(cfg: Figures) -> Outcome:
         RunError: no row has a result, or a published number that the figure names does not exist.
     """
     options = cfg.figure
+    vectors = True if options["show"] == "map" and cfg.nodes.vectors is None else cfg.nodes.vectors
     points: list[Point] = []
     experiments: list[Experiment[Figures]] = []
     purses: list[Purse] = []
-    for backbone in _backbones(cfg, options):
+    backbones: list[str | None] = [cfg.backbone or options.get("backbone")]
+    if backbones == [None] and cfg.profile_name == "paper":  # the sets of models that the figure compares
+        backbones = [None if name == "default" else name for name in options.get("backbones", ["default"])]
+    for backbone in backbones:
         with one_cap(purses):
-            assembled = _experiment(cfg, options, backbone)
+            chosen = cfg.changed(backbone=backbone, nodes={"vectors": vectors})
+            assembled = experiment(chosen, layout(options), run=options["show"] != "growth")
         if assembled is None:
             return Outcome(3)
         if assembled.stopped:
@@ -336,52 +331,31 @@ def make_figure(cfg: Figures) -> Outcome:
         models.results / "figures" / name, replace(sheet(options, notes), bare=cfg.bare), points, models
     )
     grown = options["panels"] if options["show"] == "growth" else {}
-    totals = {panel for panel, (kind, *_) in grown.items() if kind in TOTALS}
-    for note in (*notes, *(exponents(points, totals) if grown else ())):
+    sharing = {panel for panel, (kind, *_) in grown.items() if kind in SHARING}
+    for note in (*notes, *(exponents(points, sharing) if grown else ())):
         print(note)
     print(f"written: {', '.join(str(file) for file in files)} ({counted(len(points), 'point')})")
     log_figure(cfg.plain, options["name"], files)
     return Outcome(0, files[0])
 
 
-def exponents(points: Sequence[Point], totals: Collection[str] = ()) -> Iterator[str]:
+def exponents(points: Sequence[Point], sharing: Collection[str] = ()) -> Iterator[str]:
     """A line for each panel: the exponent of every curve in the size, with its interval (`eval.analysis.growth`).
 
     Args:
-        totals: panels whose values contain those of smaller sizes; their exponents have no interval.
+        sharing: panels whose exponents have no interval (`SHARING`).
     """
     curves: dict[str, dict[str, list[tuple[float, float]]]] = {}
     for point in (each for each in points if each.origin != "published"):
         curves.setdefault(point.panel, {}).setdefault(point.series, []).append((float(point.x), point.y))
     for panel, by_series in curves.items():
-        fits = [
-            f"{series} {_fit(exponent(*zip(*curve, strict=True)), panel not in totals)}"
-            for series, curve in by_series.items()
-        ]
+        fits = []
+        for series, curve in by_series.items():
+            found = exponent(*zip(*curve, strict=True))
+            span = found.interval if found is not None and panel not in sharing else None
+            ends = f" [{span.low:.3f}, {span.high:.3f}]" if span else ""
+            fits.append(f"{series} none" if found is None else f"{series} {found.value:.3f}{ends}")  # a value is 0
         yield f"exponent, {panel}: {', '.join(fits)}"
-
-
-def _fit(found: Exponent | None, bounded: bool) -> str:
-    if found is None:  # a value is 0
-        return "none"
-    span = found.interval if bounded else None
-    return f"{found.value:.3f}" + (f" [{span.low:.3f}, {span.high:.3f}]" if span else "")
-
-
-def _backbones(cfg: Figures, options: Mapping[str, Any]) -> list[str | None]:
-    """Sets of models that the figure compares; outside the paper profile there is only one set."""
-    chosen = cfg.backbone or options.get("backbone")
-    if chosen is not None or cfg.profile_name != "paper":
-        return [chosen]
-    return [None if name == "default" else name for name in options.get("backbones", ["default"])]
-
-
-def _experiment(cfg: Figures, options: Mapping[str, Any], backbone: str | None) -> Experiment[Figures] | None:
-    """Run the table behind the figure; None when the plan is declined."""
-    vectors = True if options["show"] == "map" and cfg.nodes.vectors is None else cfg.nodes.vectors
-    return experiment(
-        cfg.changed(backbone=backbone, nodes={"vectors": vectors}), layout(options), run=options["show"] != "growth"
-    )
 
 
 def layout(options: Mapping[str, Any]) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from eval.analysis.costs import Price, cost_missing, costs
 from eval.files.imported import THEIRS
-from eval.files.provenance import identity
+from eval.files.provenance import identity, source_digest
 from eval.files.run_folder import RunFolder, metric_of
 from eval.files.store import RunError, read_record, replace_file
 from eval.judging.agreement import RIGHT
@@ -61,18 +61,14 @@ RULES = {"utterance": "single turns", "floor_pair": "pairs of turns", "ab_pair":
 
 
 def fact(run: Run, memory: Mapping[str, Any], name: str, prices: Mapping[str, Price]) -> str:
-    """A fact about a run as text: `recall`, `price` or `conformance`.
+    """A fact about a run as text: `price`, `conformance`, or `recall`: the unit, the settings that only reading uses, and the memory file's
+    note on its protocol.
 
     Args:
         memory: values of the row's memory, with the row's settings.
     """
-    if name == "recall":
-        return recall_protocol(run, memory)
-    return price(run, prices) if name == "price" else conformance(run)
-
-
-def recall_protocol(run: Run, memory: Mapping[str, Any]) -> str:
-    """The unit, the settings that only reading uses, and the memory file's note on its protocol (`recall`)."""
+    if name != "recall":
+        return price(run, prices) if name == "price" else conformance(run)
     unit = RULES.get(run.unit["rule"], run.unit["rule"])
     known = dict.fromkeys(knob for each in memory_classes(memory["build"]) for knob in each.READ_KNOBS)
     stated = {name: memory["build"][name] for name in known if name in memory["build"]}
@@ -93,7 +89,8 @@ def price(run: Run, prices: Mapping[str, Price]) -> str:
 
 
 def conformance(run: Run) -> str:
-    """`accepted`, `refused` with the faults' names, or a note that the memory was not examined with these settings and models."""
+    """`accepted`, `refused` with the faults' names, or `NOT_EXAMINED` with these settings and models. Controls are built from the answer
+    key and have none."""
     if run.control is not None:
         return "–"
     if not (path := _file(run)).is_file():
@@ -125,17 +122,13 @@ def examine_and_keep(run: Run, waived: Collection[str]) -> ConformanceResult:
     return verdict
 
 
-def is_examined(run: Run) -> bool:
-    """Whether conformance is known; controls are built from the answer key and have none."""
-    return run.control is not None or _file(run).is_file()
-
-
 def _file(run: Run) -> Path:
-    """The file of a memory's result; its name identifies everything that affects the memory: the loader, but no data or reader."""
+    """The file of a memory's result; its name identifies the checks and all that affects the memory: the loader, but no data or reader."""
     content = run.record.content
     parts = {name: content[name] for name in ("memory", "unit", "source", "distributions", "replies")}
     models = {role: settings for role, settings in run.record.models.items() if role != "reader"}
-    known = identity({**parts, "models": models, "outside": content.get("outside")})
+    checks = source_digest(["eval.conformance.checks"])
+    known = identity({**parts, "models": models, "outside": content.get("outside"), "checks": checks})
     return RunFolder(run.folder).results / "conformance" / f"{run.name}-{known}.json"
 
 
@@ -211,7 +204,7 @@ class Experiment(Generic[S]):
             if not isinstance(cell, str):
                 fields = reference(self.backbone, line, group.option, metric)
                 published = None if fields is None else find(self.numbers, fields)
-                why_not = (self._why_not if line.answers is None else self._why_not_theirs)(group, metric)
+                why_not = self._why_not(line, group, metric)
                 names = prompts_behind(self, line, group, metric)
                 qualifier = PROMPTS_OURS if any(self.models.prompts[name].text != "theirs" for name in names) else ""
                 cell = replace(cell, published=published, why_not=why_not, qualifier=qualifier)
@@ -253,17 +246,6 @@ class Experiment(Generic[S]):
             return CHOOSES
         return self._scores(line, group, metric, builds=slice(1, None) if chooses else slice(None))
 
-    def absent_products(self) -> list[str]:
-        """Names of the missing products of rows, for `make product`."""
-        absent = {
-            str(line.memory["build"]["product"]): None
-            for line in self.lines
-            for group in self.groups
-            if line.memory is not None and "product" in line.memory["build"]
-            if self.cell(line, group, cells_of(group.option)[0]) == NOT_INSTALLED
-        }
-        return list(absent)
-
     def _scores(
         self,
         line: TableRow,
@@ -277,7 +259,13 @@ class Experiment(Generic[S]):
         reached = outcomes((run.folder for run in self._replicates(line, group)[builds]), group.questions)
         repeats = None if "theirs" in metric else self.cfg.judge.repeats
         column = column or self.column(group, metric)
-        fix = self._correction(group, metric)
+        fix: Correction | None = None
+        if self.cfg.judge.corrected and group.dataset is not None:
+            judge = with_our_judge(self.cfg, self.backbone, metric).get("judge")
+            if metric.get("theirs") == "judge":
+                fix = Correction(None, "the judge of these grades is the authors', and cannot be asked")
+            elif judge is not None:
+                fix = correction(self.cfg, self.models, judge, group.dataset)
         return cell_of(name)(column, reached, files, repeats=repeats, correction=fix, errata=self.errata)
 
     def column(self, group: ColumnGroup, metric: Mapping[str, Any]) -> Column:
@@ -337,14 +325,6 @@ class Experiment(Generic[S]):
         if not any(question.key in wrong for group in self.groups for question in group.questions):
             raise RunError(f"errata={name} names no question of this table")
         return wrong
-
-    def _correction(self, group: ColumnGroup, metric: Mapping[str, Any]) -> Correction | None:
-        if not self.cfg.judge.corrected or group.dataset is None:
-            return None
-        if metric.get("theirs") == "judge":
-            return Correction(None, "the judge of these grades is the authors', and cannot be asked")
-        name = with_our_judge(self.cfg, self.backbone, metric).get("judge")
-        return None if name is None else correction(self.cfg, self.models, name, group.dataset)
 
     def _difference(self, line: TableRow, group: ColumnGroup, metric: Mapping[str, Any]) -> AnyCell:
         """The paired difference from another row or group, given by `minus`."""
@@ -456,26 +436,28 @@ class Experiment(Generic[S]):
                 places = [score_paths(run, lexical, judges, k) for run in self._replicates(line, group)]
                 self._files[key] = [{name: path for name, path in each.items() if path.is_file()} for each in places]
             if line.answers is not None:
-                self._files[key] = [{**files, **_their_files(files)} for files in self._files[key]]
+                for files in self._files[key]:  # the authors' own grades are shown next to ours
+                    folders = [path.parent for path in files.values()][
+                        :1
+                    ]  # none in a row outside `only` that was never scored
+                    graded = [path for folder in folders for path in sorted(folder.glob(f"{THEIRS}*.jsonl"))]
+                    files |= {metric_of(path): path for path in graded}
         return self._files[key]
 
-    def _why_not(self, group: ColumnGroup, metric: Mapping[str, Any]) -> str:
+    def _why_not(self, line: TableRow, group: ColumnGroup, metric: Mapping[str, Any]) -> str:
+        """The reason why a published number is not comparable with ours; for published answers, that we score by another judge or have
+        other data."""
         if group.dataset is None:
             return ""
-        if "data" in metric:
+        if line.answers is not None and "judge" in metric:
+            return "stand-in" if "judge" in self.models.stand_ins else "other judge"
+        if line.answers is not None or "data" in metric:
             return other_data(self.cfg, group.dataset)
         if self.guessing == "exclude" and self.guessable(group):
             return "questions left out"
         reason = why_not_comparable(self.cfg, self.models, self.backbone, group.dataset)
         other_judge = with_our_judge(self.cfg, self.backbone, metric) != metric
         return reason or ("other model" if other_judge else "")
-
-    def _why_not_theirs(self, group: ColumnGroup, metric: Mapping[str, Any]) -> str:
-        """The reason why a published number is not comparable with our score of the same answers: another judge, or other data."""
-        assert group.dataset is not None
-        if "judge" in metric:
-            return "stand-in" if "judge" in self.models.stand_ins else "other judge"
-        return other_data(self.cfg, group.dataset)
 
 
 def prompts_behind(
@@ -499,14 +481,6 @@ def all_prompts(experiment: Experiment[Any]) -> set[str]:
         for metric in cells_of(group.option)
     ]
     return {name for line, group, metric in cells for name in prompts_behind(experiment, line, group, metric)}
-
-
-def _their_files(files: Mapping[str, Path]) -> dict[str, Path]:
-    """The score files of the authors' own grades, which are shown next to ours."""
-    folder = next((path.parent for path in files.values()), None)
-    if folder is None:  # a row outside `only` that was never scored
-        return {}
-    return {metric_of(path): path for path in sorted(folder.glob(f"{THEIRS}*.jsonl"))}
 
 
 def _held_out(line: TableRow) -> bool:

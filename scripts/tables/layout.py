@@ -18,7 +18,7 @@ from fnmatch import fnmatchcase
 from hashlib import sha256
 from itertools import product
 from re import sub
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from data_loaders.schema import DataError
 from eval.files.imported import THEIRS
@@ -30,12 +30,9 @@ from eval.running.reader import Reader
 from scripts.assembly.datasets import Data, data
 from scripts.assembly.runs import reader
 from scripts.assembly.steps import metric_title
+from scripts.settings.schema import Chosen, Settings
 from scripts.setup.arguments import as_called
 from scripts.setup.options import load_option, options, profile_settings
-
-if TYPE_CHECKING:
-    from scripts.settings.schema import Chosen, Settings
-
 
 DATA_CUTS = ("source", "size", "max_cases", "transform", "seed")
 """Settings of `data` that choose histories and questions."""
@@ -277,14 +274,12 @@ def kind_of(metric: Mapping[str, Any]) -> str:
 
 
 def score_name(metric: Mapping[str, Any]) -> str:
-    """Name of a metric's score file."""
     if "theirs" in metric:
         return f"{THEIRS}{metric['theirs']}"
     return judge_metric(metric["judge"]) if "judge" in metric else str(metric["metric"])
 
 
 def title_of(metric: Mapping[str, Any]) -> str:
-    """Title of a metric's column."""
     kind = kind_of(metric)
     plain = metric_title(score_name(metric)) if kind in ("judge", "metric") else f"{kind} {metric[kind]}"
     title = str(metric.get("title") or plain)
@@ -358,7 +353,6 @@ class ColumnGroup:
 
     @property
     def name(self) -> str:
-        """The group's name, else the name of its data set."""
         return group_name(self.option)
 
     @property

@@ -22,8 +22,9 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
+from operator import getitem
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from eval.analysis.costs import costs
 from eval.files.provenance import identity
@@ -36,17 +37,13 @@ from eval.report.wandb_log import log_sweep
 from eval.statistics.stats import Interval
 from memsys.inert import csv_text, plain_cell
 from memsys.llm.pricing import Purse, one_cap
-from scripts.assembly.local import with_local_models
-from scripts.assembly.models import STAND_IN, Models
+from scripts.assembly.models import STAND_IN, with_local_models
 from scripts.assembly.steps import print_missing
+from scripts.settings.schema import Sweeps
 from scripts.tables.captions import evidence_lines, prompts_line
 from scripts.tables.grid import Experiment, prompts_behind
 from scripts.tables.layout import ColumnGroup, TableRow, score_name
 from scripts.tables.table import assembled, with_papers
-
-if TYPE_CHECKING:
-    from scripts.settings.schema import Sweeps
-
 
 RUNTIME = (
     "results", "cache", "threads", "executor", "ray", "workers", "shard", "max_usd", "prices", "yes", "replay", "network", "logger",
@@ -78,11 +75,13 @@ def sweep(cfg: Sweeps, swept: Sequence[str], purses: list[Purse]) -> int:
     """Run, score and write the settings of one job; return 1 if too much is not scored, 3 if the plan is declined.
 
     Args:
-        cfg: the settings of this job.
         swept: dotted names of the settings that differ between jobs.
         purses: the purses of the command's earlier jobs; this job's is appended.
     """
-    job_settings = {name.removeprefix("memory.build."): _value(cfg.plain, name) for name in swept}
+    job_settings: dict[str, Any] = {}
+    for name in swept:  # the value of a memory is its name
+        value = cfg.memory["name"] if name == "memory" else reduce(getitem, name.split("."), cfg.plain)
+        job_settings[name.removeprefix("memory.build.")] = value
     given = {role: model for role, model in cfg.sweep["models"].items() if model is not None}
     backbone: dict[str, Any] = {"models": {**STAND_IN, **given}, "file": []}
     local = with_local_models(cfg)
@@ -90,12 +89,17 @@ def sweep(cfg: Sweeps, swept: Sequence[str], purses: list[Purse]) -> int:
         local = local.changed(models={role: engine for role, engine in STAND_IN.items() if f"models.{role}" in swept})
     filled = with_papers(local, backbone["models"], cfg.sweep.get("repeats", 1))
     grid = settings(cfg.sweep["read"])
-    rows = [_row(cfg.memory, number, read) for number, read in enumerate(grid)]
+    memory, option = cfg.memory, {"memory": cfg.memory["name"]}
+    built = [{**memory, "build": {**memory["build"], **read}} for read in grid]
+    rows = [TableRow(str(number), memory["title"], each, option, False) for number, each in enumerate(built)]
     with one_cap(purses):
         experiment = assembled(filled, backbone, cfg.sweep["columns"], rows, frozenset(row.name for row in rows))
     if experiment is None:
         return 3
-    groups = _with_data(experiment.groups)
+    for group in experiment.groups:
+        if group.dataset is None:
+            print(f"note: {group.title}: {group.missing}", file=sys.stderr)
+    groups = [group for group in experiment.groups if group.dataset is not None]
     plain = filled.changed(endpoint=cfg.endpoint, endpoints=cfg.endpoints).plain
     protocol = identity(_without(plain, (*RUNTIME, "hydra", *swept)))
     lines = [
@@ -114,13 +118,6 @@ def sweep(cfg: Sweeps, swept: Sequence[str], purses: list[Purse]) -> int:
     return _report(experiment, path, lines)
 
 
-def _value(plain: Mapping[str, Any], name: str) -> Any:
-    """Value of a swept setting by its dotted name; the value of a memory is its name."""
-    return (
-        plain["memory"]["name"] if name == "memory" else reduce(lambda level, part: level[part], name.split("."), plain)
-    )
-
-
 def _without(tree: Mapping[str, Any], names: Sequence[str], above: str = "") -> dict[str, Any]:
     """A nested configuration without the settings of these dotted names."""
     return {
@@ -130,24 +127,12 @@ def _without(tree: Mapping[str, Any], names: Sequence[str], above: str = "") -> 
     }
 
 
-def _with_data(groups: Sequence[ColumnGroup]) -> list[ColumnGroup]:
-    """The groups with an available data set; a note on standard error names the others."""
-    for group in groups:
-        if group.dataset is None:
-            print(f"note: {group.title}: {group.missing}", file=sys.stderr)
-    return [group for group in groups if group.dataset is not None]
-
-
-def _row(memory: Mapping[str, Any], number: int, read: Mapping[str, Any]) -> TableRow:
-    """The row of a setting; its name is the setting's number."""
-    option = {"memory": memory["name"]}
-    return TableRow(str(number), memory["title"], {**memory, "build": {**memory["build"], **read}}, option, False)
-
-
 def _lines(experiment: Experiment[Sweeps], group: ColumnGroup, row: TableRow) -> Iterator[tuple[dict[str, Any], float]]:
     """Score one setting on one data set; yields for each metric the values of its line and the share of unscored questions."""
     folder = experiment.runs[row.name, group.name, 0].folder
-    spent, calls = costs(folder), cost(folder, "build_calls")
+    spent, calls, models = costs(folder), cost(folder, "build_calls"), experiment.models
+    engines = (f"{role} {'stand-in' if role in models.stand_ins else getattr(models, role).name}" for role in STAND_IN)
+    engine = "; ".join(engines)
     for metric in group.option["metrics"]:
         cell = experiment.cell(row, group, metric)
         assert isinstance(cell, Cell), f"a metric of a sweep is a score: {metric}"
@@ -158,8 +143,8 @@ def _lines(experiment: Experiment[Sweeps], group: ColumnGroup, row: TableRow) ->
                 "metric": score_name(metric),
                 "recalled_tokens": spent.recalled_tokens,
                 "build_calls": None if calls is None else int(calls.mean),
-                "engine": _engine(experiment.models),
-                "prompts": prompts_line(experiment.models.prompts, prompts_behind(experiment, row, group, metric)),
+                "engine": engine,
+                "prompts": prompts_line(models.prompts, prompts_behind(experiment, row, group, metric)),
                 "run": RunFolder(folder).key,
             },
             missing_share,
@@ -189,14 +174,6 @@ def _scores(cell: Cell, category: str) -> tuple[dict[str, Any], float]:
 def _ends(name: str, interval: Interval | None) -> dict[str, float | None]:
     low, high = (None, None) if interval is None else (interval.low, interval.high)
     return {f"{name}_low": low, f"{name}_high": high}
-
-
-def _engine(models: Models) -> str:
-    """Models by role; `stand-in` if an offline engine fills the role."""
-    roles = ("memory", "reader", "judge", "embedder")
-    return "; ".join(
-        f"{role} {'stand-in' if role in models.stand_ins else getattr(models, role).name}" for role in roles
-    )
 
 
 def mean_text(line: SweepLine) -> str:

@@ -12,7 +12,7 @@ import pytest
 from small_history import history
 
 from data_loaders.schema import Question
-from eval.analysis.costs import Usage, costs, phases
+from eval.analysis.costs import Usage, costs, dollars, phases
 from eval.files.store import write_lines
 from eval.report.cell import Asked, Cell, Column
 from eval.report.rendering import markdown
@@ -77,6 +77,17 @@ def test_units_that_are_embedded_in_advance_cost_once(tmp_path: Path) -> None:
     assert {one.phase: one.embedding_tokens for one in phases(tmp_path)} == {"embed": 0, "write": 1000}
     write_lines(tmp_path / "cases" / "c" / "effort.jsonl", lines[:2])
     assert costs(tmp_path).embedding_tokens == 1000, "a build that broke off has bought all of them"
+
+
+def test_vectors_from_batches_cost_their_discounted_price_once(tmp_path: Path) -> None:
+    def noted(line: Any) -> Any:
+        return replace(line, notes={"batch.embedding_tokens": line.embedding_tokens})
+
+    lines = [noted(spent("embed", "", embedded=1000)), noted(spent("write", "u1", embedded=400))]
+    write_lines(tmp_path / "cases" / "c" / "effort.jsonl", lines)
+    prices = {"embedder": lambda *tokens: tokens[0], "embedder batch": lambda *tokens: -0.5 * tokens[0]}
+    paid = [sum(part or 0.0 for part in dollars(cost, prices)) for cost in phases(tmp_path)]
+    assert paid == [300, 200]
 
 
 def test_costs_of_some_questions_are_of_their_reads_and_answers_and_of_the_whole_build(run_folder: Path) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from data_loaders.beam import REFERENCES
 from eval.metrics import beam
+from eval.metrics.labels import says_yes
 
 FOLDER = Path(__file__).parents[1] / "golden"
 RECORDED = json.loads((FOLDER / "next_beam_metrics.json").read_text(encoding="utf-8"))
@@ -41,7 +42,7 @@ def test_replies_are_read_as_the_official_script_reads_them(subtests: pytest.Sub
             assert beam.truncated(kept, case["reply"]) == close(case["nine_abilities"].get("score"))
     for case in RECORDED["equivalence_reply"]:
         with subtests.test(case["reply"]):
-            assert beam.same_event(case["reply"], official=True) is case["same"]
+            assert says_yes(case["reply"], official=True) is case["same"]
 
 
 def test_the_mean_of_a_rubric_is_the_official_one_with_and_without_halves(subtests: pytest.Subtests) -> None:

@@ -225,6 +225,16 @@ def test_a_rebuild_is_measured_once_and_has_no_interval() -> None:
     assert all(ends)
 
 
+def test_what_sizes_share_has_exponents_without_an_interval() -> None:
+    rows = measured(BM25(), [50, 75, 100], 20)
+    ends = {
+        row["what"]: (row["recalled_bytes"] != "", {value for name, value in row.items() if name.endswith("_low")})
+        for row in rows
+        if row["what"] in ("read_exponent", "cumulative_exponent")
+    }
+    assert ends == {"read_exponent": (True, {""}), "cumulative_exponent": (False, {""})}
+
+
 def test_equal_measurements_show_no_error_and_recalled_bytes_vary_by_history() -> None:
     history, names, units = long_history(CASES, UTTERANCE, 50)
     watch = RecallWatch(history, names, units, (), most=10, k=10)

@@ -13,9 +13,8 @@ from eval.analysis.watching import Watcher
 from eval.files.run_folder import RunFolder
 from eval.files.store import RunError
 from eval.report.html.sources import read_sources
-from scripts.answers.declared import forms, read_declared
+from scripts.answers.declared import Parsed, forms, read_declared
 from scripts.answers.matching import amount_of
-from scripts.answers.parsing import Parsed
 from scripts.command import verb
 from scripts.commands import card, inspect, runs
 

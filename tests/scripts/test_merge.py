@@ -121,6 +121,15 @@ def test_two_caches_with_different_answers_are_refused_unless_the_first_is_right
     assert sorted(answers_in(tmp_path / "into")) == ["own", "own", "red"]
 
 
+def test_the_answers_that_the_first_folder_overrules_are_counted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for folder, text in (("a", "red"), ("b", "blue"), ("c", "red")):
+        cache_of(tmp_path / folder, text)
+    assert main(["--first", *(str(tmp_path / folder) for folder in "abc"), str(tmp_path / "into")]) == 0
+    assert capsys.readouterr().out.endswith("left out: 1 answers that differ from those of a folder before\n")
+
+
 def test_an_answer_that_only_took_longer_elsewhere_is_the_same_answer(tmp_path: Path) -> None:
     cache_of(tmp_path / "a", "red", seconds=1.0)
     cache_of(tmp_path / "b", "red", seconds=2.0)

@@ -10,11 +10,11 @@ import pytest
 from data_loaders.schema import DataError
 from eval.files.run_folder import RunFolder
 from eval.files.store import read_lines
+from scripts.assembly import run_folders
 from scripts.assembly.run_folders import data_of
 from scripts.command import verb
 from scripts.commands.inspect import _data_settings
 from scripts.setup.launch import CONF, composed
-from scripts.tables import html_report
 from tests.scripts.commands import run_single
 
 SAMPLE = Path(CONF).parent / "data_loaders/samples/locomo.json"
@@ -26,10 +26,10 @@ def test_public_data_and_ones_own_may_lie_in_different_folders(monkeypatch: pyte
             raise DataError(f"not in {root}")
         return ["case"]
 
-    monkeypatch.setattr(html_report, "data_of", data_of)
-    assert list(html_report._cases_of({}, (Path("public"), Path("mine")))) == ["case"]
+    monkeypatch.setattr(run_folders, "data_of", data_of)
+    assert list(run_folders._cases_of({}, (Path("public"), Path("mine")))) == ["case"]
     with pytest.raises(DataError, match="not in public"):
-        html_report._cases_of({}, (Path("mine2"), Path("public")))
+        run_folders._cases_of({}, (Path("mine2"), Path("public")))
 
 
 @pytest.mark.slow

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.resources import files
@@ -128,6 +128,12 @@ def _fill(draft: Path, sources: Sources, wanted: Wanted, on_progress: Callable[[
         {"stem": table.stem, "title": title, "caption": table.content["caption"]}
         for table, title in zip(sources.tables, titles, strict=True)
     ]
+    unfinished = [  # the same command continues them
+        f"run {run['key']} ({run['title']}) is not finished: {run['finished']} of {counted(run['cases'], 'history')}, "
+        f"{run['answered']} of {counted(run['asked'], 'question')}"
+        for run in runs
+        if run["answered"] < run["asked"] or run["finished"] < run["cases"]
+    ]
     index = {
         "title": wanted.title,
         "sets": [{**line, "label": label} for line, label in zip(sets, labels, strict=True)],
@@ -136,7 +142,7 @@ def _fill(draft: Path, sources: Sources, wanted: Wanted, on_progress: Callable[[
         "lives": told,
         "losses": _places(more, losses),
         "ceilings": _places(more, sources.ceilings),
-        "missing": [*sources.missing, *_unfinished(runs), *stale(sources.results, sources.sets, sources.tables)],
+        "missing": [*sources.missing, *unfinished, *stale(sources.results, sources.sets, sources.tables)],
         "costs": COMPARED,
         "right": RIGHT,
     }
@@ -214,16 +220,6 @@ def _run_line(run: ReportedRun, own: RunSet, number: int, place: int, answered: 
         "stand_ins": run.record.stand_ins,
         "costs": {name: getattr(spent, name) for name, _ in COMPARED},
     }
-
-
-def _unfinished(runs: Iterable[dict[str, Any]]) -> list[str]:
-    """A sentence for each run that is not finished; the same command continues it."""
-    return [
-        f"run {run['key']} ({run['title']}) is not finished: {run['finished']} of {counted(run['cases'], 'history')}, "
-        f"{run['answered']} of {counted(run['asked'], 'question')}"
-        for run in runs
-        if run["answered"] < run["asked"] or run["finished"] < run["cases"]
-    ]
 
 
 def _write_trees(shards: Shards, name: str, run: ReportedRun, own: RunSet, most: int) -> dict[str, str]:

@@ -20,9 +20,8 @@ from eval.files.provenance import identity
 from eval.files.run_folder import RunFolder, RunRecord
 from eval.files.store import RunError, read_record
 from eval.report.cell import ALL, Asked, answered, asked
-from eval.report.html.cleaning import changed
 from memsys.inert import visible
-from memsys.jsons import encoded
+from memsys.jsons import changed, encoded
 
 CasesOf = Callable[[RunRecord], Sequence[Case]]
 """Loads the cases of a run again, given its `run.json`."""
@@ -163,7 +162,12 @@ def read_sources(results: Path, cases_of: CasesOf, stems: Sequence[str] = ()) ->
     """
     missing: list[str] = []
     tables = _tables(results, stems, missing)
-    titles = _titles(tables)
+    titles = {  # of the row that each run belongs to, by run key
+        run.removeprefix("runs/"): row["title"]
+        for table in tables
+        for row in table.content["rows"]
+        for run in row["runs"].values()
+    }
     records = _records(results, set(titles) if stems else None, missing)
     if not records and not tables:
         raise RunError(f"{results}: no runs and no tables; run something first, such as: make reproduce-table4")
@@ -206,16 +210,6 @@ def _table_files(folder: Path, missing: list[str]) -> tuple[TableFile, ...]:
         except RunError as error:
             missing.append(str(error))
     return tuple(files)
-
-
-def _titles(tables: Sequence[TableFile]) -> dict[str, str]:
-    """Title of the row that each run belongs to, by run key."""
-    return {
-        run.removeprefix("runs/"): row["title"]
-        for table in tables
-        for row in table.content["rows"]
-        for run in row["runs"].values()
-    }
 
 
 def _records(results: Path, wanted: set[str] | None, missing: list[str]) -> dict[str, RunRecord]:

@@ -21,7 +21,7 @@ from typing import Any
 from memsys.jsons import decoded, encoded, received
 from memsys.llm import stopping
 from memsys.llm.batching.journal import Batch, Journal, JournalledCall, Reply
-from memsys.llm.endpoint import Endpoint, Parse, Price, Result, Traffic
+from memsys.llm.endpoint import Call, Endpoint, Parse, Price, Result, Traffic, billed, parsed
 from memsys.llm.outcome import RETRIED, outcome_of
 from memsys.llm.pricing import ModelSettings, Reservation, SpendingCapReached
 from memsys.llm.protocol import EndOfRun, ModelError, settle
@@ -274,29 +274,19 @@ class BatchEndpoint:
         """As `Endpoint.serve`; a batch has no limits per minute."""
         self.live.permitted()
 
-    def start(
-        self,
-        path: str,
-        body: Mapping[str, Any],
-        worst: float | None,
-        price: Price,
-        parse: Parse[Result],
-        name: str = "",
-    ) -> Future[Result]:
+    def start(self, call: Call, parse: Parse[Result]) -> Future[Result]:
         """As `Endpoint.start`; the reply comes with the batch that holds the call.
-
-        Args:
-            name: hexadecimal cache key of the call, its `custom_id`.
 
         Raises:
             Stopped: the user requested a stop.
             SpendingCapReached: the call might cost more than is left.
         """
         stopping.check()
-        discounted = None if worst is None else worst * self.settings.discount
+        discounted = None if call.worst is None else call.worst * self.settings.discount
         future: Future[Result] = Future()
-        reserved = self.purse.reserve(discounted, (self.base_url, body.get("model")))
-        waiting = _Waiting(JournalledCall(name, path, encoded(body)), future, reserved, price, parse)
+        reserved = self.purse.reserve(discounted, (self.base_url, call.body.get("model")))
+        noted = JournalledCall(call.name, call.path, encoded(call.body))
+        waiting = _Waiting(noted, future, reserved, call.price, parse)
         with self._lock:
             self._last_arrival = time.monotonic()
             if (ended := self._ended) is None:
@@ -550,8 +540,10 @@ class BatchEndpoint:
             self._fail(self._take_callers(name), outcome.error(outcome.why))
         else:
             for one in self._take_callers(name):
-                self.purse.settle(one.reserved, self._cost(one, outcome.value))
-                settle(one.future, partial(_parsed, one, outcome.value))
+                dollars = billed(one.price, usage_of(outcome.value))
+                self.purse.settle(one.reserved, None if dollars is None else dollars * self.settings.discount)
+                sent = (outcome.value, 0.0, one.call.attempts + 1)
+                settle(one.future, partial(parsed, f"{self.base_url} (batch)", one.parse, sent))
         return True
 
     def _take_callers(self, name: str) -> list[_Waiting]:
@@ -560,13 +552,6 @@ class BatchEndpoint:
             waiting = self._waiting.pop(name, [])
         self._finished += len(waiting)
         return waiting
-
-    def _cost(self, waiting: _Waiting, value: Any) -> float | None:
-        try:
-            dollars = waiting.price(usage_of(value))
-        except Exception:  # a reply with malformed usage is kept; unknown cost counts as the highest possible
-            return None
-        return None if dollars is None else dollars * self.settings.discount
 
     def _fail_all(self, error: BaseException, *, ended: bool = False) -> None:
         """Fail all calls; `ended` when the worker's thread ends, so that later calls fail at once."""
@@ -580,15 +565,6 @@ class BatchEndpoint:
         for one in waiting:
             self.purse.settle(one.reserved, 0.0)
             one.future.set_exception(error)
-
-
-def _parsed(waiting: _Waiting, value: Any) -> Any:
-    try:
-        return waiting.parse(value, 0.0, waiting.call.attempts + 1)
-    except ModelError:
-        raise
-    except Exception as bad:
-        raise ModelError(f"unexpected reply in a batch ({bad!r})"[:500]) from bad
 
 
 def _chunks(

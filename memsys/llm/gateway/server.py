@@ -316,6 +316,8 @@ class Gateway:
             with metering() as own:
                 vectors = embedder.embed([text or " " for text in texts])
             ledger.add_embedding(own.embedding_tokens, own.seconds)
+            for event, amount in own.notes.items():
+                ledger.count(ledger.notes, event, amount)
             model, as_base64 = str(body.get("model", "embedder")), body.get("encoding_format") == "base64"
             fitting = fitted(vectors, dimensions)
             return encoded(embedding_reply(fitting, model, own.embedding_tokens, base64_encoded=as_base64))

@@ -7,6 +7,7 @@ import pytest
 from data_loaders.schema import Gold, Question
 from eval.files.records import Prediction
 from eval.metrics import beam
+from eval.metrics.labels import says_yes
 
 EVENTS = ["Setting up a bee log", "Buying a smoker", "The first honey test"]
 REFUSAL = "I am sorry, I cannot tell."
@@ -59,8 +60,8 @@ def test_an_answer_without_lines_is_zero_and_one_event_alone_has_no_tau() -> Non
     [("yes", True, True), ("No.", False, False), ("It happened yesterday.", True, None), ("", False, None)],
 )
 def test_yes_anywhere_is_a_yes_officially_only(reply: str, official: bool, corrected: bool | None) -> None:
-    assert beam.same_event(reply, official=True) is official
-    assert beam.same_event(reply, official=False) is corrected
+    assert says_yes(reply, official=True) is official
+    assert says_yes(reply, official=False) is corrected
 
 
 @pytest.mark.parametrize(

@@ -113,7 +113,7 @@ def test_the_command_writes_the_card_without_the_data(
 
 @pytest.mark.slow
 def test_a_card_of_imported_answers_says_what_nobody_recorded(lab: Lab, tmp_path: Path) -> None:
-    from scripts.answers.importing import Origin
+    from scripts.answers.formats import Origin
 
     line = {"case_id": "conv-901", "question_id": "conv-901_q4", "answer": "Brioche"}
     file = tmp_path / "ours.jsonl"

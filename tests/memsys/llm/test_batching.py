@@ -19,9 +19,10 @@ from aiohttp import web
 from eval.files.store import RunError
 from memsys.llm.batching.endpoint import BatchEndpoint, BatchSettings, Provider, replies_of
 from memsys.llm.batching.journal import Batch, Journal, JournalledCall
-from memsys.llm.cache import CachedLLM
+from memsys.llm.cache import CachedEmbedder, CachedLLM
 from memsys.llm.client import Client, HttpEmbedder, request_key
-from memsys.llm.endpoint import Endpoint, EndpointLimits
+from memsys.llm.endpoint import Call, Endpoint, EndpointLimits
+from memsys.llm.meter import metering
 from memsys.llm.pricing import ModelSettings, Purse
 from memsys.llm.protocol import Completion, EndOfRun, ModelError, Request
 from memsys.llm.store import CacheStore
@@ -225,6 +226,23 @@ def test_long_lists_of_texts_are_embedded_in_a_batch_and_queries_live(cache: Pat
     assert [embedded.vector.tolist() for embedded in again[0]] == [each.vector.tolist() for each in vectors[:3]]  # type: ignore[union-attr]
 
 
+def test_the_tokens_of_vectors_from_batches_are_noted_also_when_they_come_from_the_cache(
+    cache: Path, store: CacheStore
+) -> None:
+    texts = [f"text {number}" for number in range(10)]
+    with serving(application(Mock())) as url, batching(url, cache) as endpoint:
+        http = HttpEmbedder(endpoint.live, SETTINGS, batch=4, batches=endpoint)
+        embedder = CachedEmbedder(http, store, "m", "mock")
+        noted = []
+        for listed in (texts, texts[:3], ["live"], [*texts, "live"]):
+            with metering() as ledger:
+                embedder.embed(listed)
+            noted.append((ledger.notes["batch.embedding_tokens"], ledger.embedding_tokens))
+    (every, all_tokens), (some, some_tokens), (none, live), (both, _) = noted
+    assert (every, some, none, both) == (all_tokens, some_tokens, 0, all_tokens)
+    assert live > 0
+
+
 def test_collected_calls_wait_in_the_journal_and_imported_replies_answer_them(cache: Path, store: CacheStore) -> None:
     collecting = BatchSettings(idle=0.05, poll=0.02, collect=True)
     with batching("http://127.0.0.1:9/v1", cache, collecting) as endpoint:
@@ -411,3 +429,20 @@ def test_a_batch_whose_creation_was_not_confirmed_is_not_created_again(cache: Pa
         endpoint.live.limits = replace(endpoint.live.limits, patience=10.0)
         assert len(answers(endpoint, store)) == 20
     assert len(mock.batches.batches) == 1
+
+
+def test_a_negative_bill_costs_what_was_reserved_and_a_malformed_reply_shows_no_key(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-a-key-that-must-not-be-shown-1234")
+
+    def odd(*sent: Any) -> Completion:
+        raise ValueError("found sk-a-key-that-must-not-be-shown-1234")
+
+    body, purse = {"model": "mock", "messages": [{"role": "user", "content": "hello"}]}, Purse(1.0)
+    with serving(application(Mock())) as url, batching(url, cache, purse=purse) as endpoint:
+        error = endpoint.start(Call("/chat/completions", body, 0.5, lambda usage: -0.5, "ab"), odd).exception(20)
+    assert isinstance(error, ModelError)
+    assert "unexpected reply" in str(error)
+    assert "must-not-be-shown" not in str(error)
+    assert purse.spent == 0.25

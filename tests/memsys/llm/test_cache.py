@@ -641,6 +641,9 @@ def test_a_file_that_takes_no_more_rows_ends_the_run_and_nothing_more_is_sent(st
         with pytest.raises(DamagedCache, match=r"cannot be written .*free some space"):
             cached(inner, store).submit(REQUEST).result(timeout=10)
     assert len(inner.requests) == 1
+    store._out.execute("PRAGMA max_page_count=1000000")
+    store.check()
+    assert cached(inner, store).submit(REQUEST).result(timeout=10).cached, "the paid answer is kept when there is room"
 
 
 def test_a_text_that_is_being_embedded_already_is_not_sent_a_second_time(store: CacheStore) -> None:

@@ -110,15 +110,19 @@ def test_a_call_keeps_its_place_in_flight_until_its_reply_is_on_disk(mock: tuple
     assert answered == 2
 
 
-def test_a_full_disk_ends_buying(mock: tuple[Mock, str], tmp_path: Path) -> None:
+def test_a_full_disk_ends_buying_until_there_is_room_again(mock: tuple[Mock, str], tmp_path: Path) -> None:
     mock[0].said = lambda body, key: "x" * 1_000_000
     with in_front_of(mock[1], tmp_path / "c.sqlite") as gateway:
         assert gateway._store is not None
         gateway._store._out.execute("PRAGMA max_page_count=1")
         account = gateway.open("one", Account("one"))
         replies = [chat(account, "first"), chat(account, "second"), post(account, "embeddings", {"input": "third"})]
+        bought = sum(mock[0].arrivals.values())
+        gateway._store._out.execute("PRAGMA max_page_count=1000000")
+        later = [chat(account, "second"), chat(account, "first"), post(account, "embeddings", {"input": "third"})]
     assert all(status == 400 and b"free some space" in body for status, body in replies)
-    assert sum(mock[0].arrivals.values()) == 1
+    assert bought == 1
+    assert [status for status, _ in later] == [200, 200, 200]
 
 
 @pytest.mark.slow

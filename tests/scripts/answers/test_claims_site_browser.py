@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from scripts.answers.audit import STORED, Grader, Judged
 from scripts.answers.claim_tables import rows_of
-from scripts.answers.graders import STORED, Grader, Judged
 from scripts.answers.scoring import ScoredClaim
 from scripts.commands.claims_site import Wanted, build
 from tests.rigs.reporting.browser import Browser, program

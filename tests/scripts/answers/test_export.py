@@ -14,11 +14,11 @@ import pytest
 from eval.files.run_folder import read_predictions
 from eval.files.store import RunError, write_lines
 from scripts.answers import scoring
+from scripts.answers.declared import parsed
 from scripts.answers.finished import finished_run
-from scripts.answers.importing import Origin
+from scripts.answers.formats import Origin
 from scripts.answers.manifest import FOLDER, AnswersFile, Claim
 from scripts.answers.matching import of_cases
-from scripts.answers.parsing import parsed
 from scripts.answers.scoring import score_claim
 from scripts.command import verb
 from scripts.commands import check_answers

@@ -16,11 +16,10 @@ import pytest
 
 from data_loaders.schema import DataError
 from eval.files.store import RunError
-from scripts.answers.declared import Contents, Scale, forms, read_declared, verdict_of
+from scripts.answers.declared import Contents, Parsed, Scale, forms, parse, parsed, read_declared, verdict_of
 from scripts.answers.formats import best_reading
 from scripts.answers.manifest import claims
 from scripts.answers.matching import Answer, Asked, Questions, match
-from scripts.answers.parsing import Parsed, parse, parsed
 
 Q, G, A = "Where does Ada keep bees?", "in Lund", "She keeps them in Lund"
 LME = {"question_id": "q1", "hypothesis": A}

@@ -19,8 +19,7 @@ from eval.files.run_folder import read_predictions
 from eval.files.store import RunError, read_record
 from eval.judging.score_files import read_scores
 from eval.report.rendering import markdown
-from scripts.answers.formats import read_answers
-from scripts.answers.importing import Origin
+from scripts.answers.formats import Origin, read_answers
 from scripts.answers.matching import Questions
 from scripts.command import verb
 from scripts.commands.import_answers import their_cells

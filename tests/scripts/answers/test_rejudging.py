@@ -14,9 +14,9 @@ import pytest
 
 from data_loaders.source import sample
 from eval.files.store import RunError
-from scripts.answers.graders import Grader, Judged, keep, kept
+from scripts.answers.audit import Grader, Judged, keep, kept
+from scripts.answers.declared import parsed
 from scripts.answers.manifest import FOLDER, AnswersFile, Claim
-from scripts.answers.parsing import parsed
 from scripts.command import verb
 from scripts.commands.claims import _judged
 from scripts.door import Lab
