@@ -136,7 +136,7 @@ def by_question(values: Sequence[float] | np.ndarray, level: float = LEVEL) -> I
     array = np.asarray(values, dtype=float)
     if array.size < 2:
         return None
-    if np.isin(array, (0.0, 1.0)).all():
+    if ((array == 0.0) | (array == 1.0)).all():
         return wilson(float(array.sum()), array.size, level)
     return by_question_in_groups(array, Grouping.alone(array.size), level)
 
@@ -525,8 +525,8 @@ def _jackknife(
     total = sums.sum(axis=1)
     if without is None:
         left = grouping.counts - grouping.held
-        rest = total[:, None] - sums
-        without = np.nanmean(np.divide(rest, left, out=np.full_like(rest, np.nan), where=left > 0), axis=2)
+        means = np.divide(total[:, None] - sums, left, out=np.zeros_like(sums), where=left > 0)
+        without = means.sum(axis=2) / (left > 0).sum(axis=1)
     return _delete_one_errors(without - (total / grouping.counts).mean(axis=1)[:, None])
 
 

@@ -425,7 +425,7 @@ def the_structure_is_one(name: str) -> None:
 @of_building
 def the_prompts_and_embeddings_used_are_those_that_the_class_declares(name: str) -> None:
     made = build(name)
-    recalls(made.memory)
+    recalled(name)  # by the same memory
     known = PROMPTS.digest(made.memory.PROMPTS)
     assert {request.purpose.replace(".", "/") for request in made.llm.requests} <= set(known)
     if made.embedder.texts and made.memory.EMBEDS_UNITS:

@@ -272,21 +272,15 @@ def test_the_same_points_give_the_same_bytes(kind: str, tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["first.pdf", "first.png", "second.pdf", "second.png"]
 
 
-def test_every_kind_carries_title_panel_and_footnote(subtests: pytest.Subtests) -> None:
+def test_every_kind_carries_title_panel_and_footnote_and_nothing_is_beyond_the_paper(subtests: pytest.Subtests) -> None:
+    title = "A title long enough to be broken into several lines of print"
     for kind in sorted(KINDS):
         with subtests.test(kind=kind):
-            said = texts(draw(Sheet("Title", FOOT, kind), points_of(kind)))
-            assert "Title" in said
+            figure = draw(Sheet(title, FOOT, kind), points_of(kind))
+            said = texts(figure)
+            assert title in [" ".join(text.split()) for text in said]
             assert points_of(kind)[0].panel in said
             assert FOOT[0].split()[0] in " ".join(said)
-
-
-def test_nothing_is_drawn_beyond_the_paper(subtests: pytest.Subtests) -> None:
-    for kind in sorted(KINDS):
-        with subtests.test(kind=kind):
-            figure = draw(
-                Sheet("A title long enough to be broken into several lines of print", FOOT, kind), points_of(kind)
-            )
             assert figure.get_size_inches()[0] == pytest.approx(3.3)
             box = figure.get_tightbbox()
             assert box.x0 >= -0.02
