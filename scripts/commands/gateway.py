@@ -44,6 +44,16 @@ OPENAI = "https://api.openai.com/v1"
 
 
 def main(arguments: Sequence[str]) -> int:
+    given = _parser().parse_args(arguments)
+    store = None if given.mode == "live" else CacheStore(given.cache)
+    try:
+        return _served(build(given, store), given)
+    finally:
+        if store is not None:
+            store.close()
+
+
+def _parser() -> argparse.ArgumentParser:
     parser = verb_parser("gateway", __doc__)
     parser.add_argument("--port", type=whole(0, 65535), default=8098, help="0 takes any free one")
     parser.add_argument(
@@ -68,13 +78,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--timeout", type=amount(0), default=120.0)
     parser.add_argument("--stand-in", action="store_true", help="the offline engine answers")
     parser.add_argument("--memory", help="a file of conf/memory whose purposes name the calls")
-    given = parser.parse_args(arguments)
-    store = None if given.mode == "live" else CacheStore(given.cache)
-    try:
-        return _served(build(given, store), given)
-    finally:
-        if store is not None:
-            store.close()
+    return parser
 
 
 def _served(gateway: Gateway, given: argparse.Namespace) -> int:
