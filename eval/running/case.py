@@ -20,7 +20,7 @@ from eval.files.run_folder import NODES, PREDICTIONS, VECTORS, is_complete, read
 from eval.files.store import AGAIN, RunError
 from eval.running.case_log import CaseLog, metered_step
 from eval.running.cells import READING, OpenCell
-from eval.running.failures import described, raise_if_stopped, stops
+from eval.running.failures import RAISED, described, raise_if_stopped, stops
 from eval.running.question import AnswerPools, Reading, ask_all
 from eval.running.run import OnProgress, Progress, Run, build_memory, ignore_progress, needs
 from eval.running.work import write_unit
@@ -213,10 +213,9 @@ class CaseRun:
                     self._write(memory, unit, position)
             for log, own in zip(self.logs, knobs, strict=True):
                 log.structure(_with_knobs(memory, own), None if log is self.logs[0] else self.logs[0])
-        except (Exception, SystemExit) as error:  # `sys.exit` in a memory is an error of the case
+        except RAISED as error:
             if stops(error):
                 wait(self.answers)
-                raise
             raise_if_stopped(error)
             self._give_up(error)
         finally:
@@ -227,7 +226,7 @@ class CaseRun:
         try:
             with meter.operation("close", self.logs[0].store):
                 memory.close()
-        except (Exception, SystemExit) as error:
+        except RAISED as error:
             if stops(error):
                 raise
             for log in self.logs:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import sqlite3
+from asyncio import CancelledError
 
 from memsys.llm import stopping
 from memsys.llm.protocol import EndOfRun
@@ -14,11 +15,18 @@ FATAL_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EMFILE, errno.ENF
 """Errors of the file system that would also affect the next file: no space, read-only, too many open files, broken disk, lost server."""
 
 
+EXITS = (SystemExit, GeneratorExit, CancelledError, BaseExceptionGroup)
+"""What a memory may raise besides an `Exception`, such as by `sys.exit`: no more than an error of its case or question."""
+RAISED = (Exception, *EXITS)
+
+
 def stops(error: BaseException) -> bool:
-    """Whether an error ends the run because every other question would fail, too.
+    """Whether an error, or one in its group, ends the run because every other question would fail, too.
 
     True when no model call can be made, when the disk refuses to write, and when a memory uses a prompt that it does not declare.
     """
+    if isinstance(error, BaseExceptionGroup):
+        return any(map(stops, error.exceptions))
     if isinstance(error, sqlite3.Error):
         return isinstance(error, sqlite3.OperationalError) and ("full" in str(error) or "readonly" in str(error))
     if isinstance(error, OSError):
@@ -36,10 +44,12 @@ def described(error: BaseException) -> str:
 
 
 def raise_if_stopped(error: BaseException) -> None:
-    """Raise an error that ends the run (`stops`), and `Stopped` when the user has requested a stop: then the stop caused the error, and
-    the question stays open.
+    """Raise an error that ends the run (`stops`; of a group the one that does), and `Stopped` when the user has requested a stop: then the
+    stop caused the error, and the question stays open.
     """
     if stops(error):
+        while isinstance(error, BaseExceptionGroup):
+            error = next(filter(stops, error.exceptions))
         raise error
     if stopping.requested():
         raise stopping.Stopped() from error
