@@ -1,7 +1,4 @@
-"""An offline embedder based on feature hashing.
-
-The embedder for OpenAI-compatible servers is in `memsys.llm.client`, the embedder for sentence-transformers in `memsys.llm.client`.
-"""
+"""An offline embedder based on feature hashing. The embedders for servers and for sentence-transformers are in `memsys.llm.client`."""
 
 from __future__ import annotations
 

@@ -542,7 +542,8 @@ def as_csv(memory: str, dataset: str, rebuilds: bool, costs: Sequence[Cost], hol
         holding, before = holdings[at[n]], holdings[at[n] - 1] if at[n] else None
         numbers = (*values, *_held(kind, holding, before))
         measured.setdefault(kind, []).append((n, numbers))
-        spans = [*_spans(samples[n].get(kind, ())), *_held_spans(kind, holding)]
+        held_spans = [getattr(holding, name).interval if kind == "read" else None for name in HELD[2:]]
+        spans = [*_spans(samples[n].get(kind, ())), None, None, *held_spans]
         counts = [holding.turns, holding.asked, holding.first, holding.failed, holding.unscored]
         counts.append(len(set(holding.covered.histories)))
         rows.append([*start, n, held, kind, *map(_printed, numbers), *_ends(spans), *counts])
@@ -576,12 +577,6 @@ def _held(kind: str, holding: Holding, before: Holding | None) -> tuple[float | 
         for now, then in zip(held, earlier, strict=True)
     ]
     return (*gained, *unread)
-
-
-def _held_spans(kind: str, holding: Holding) -> list[Interval | None]:
-    if kind != "read":
-        return [None] * len(HELD)
-    return [None, None, *(getattr(holding, name).interval for name in HELD[2:])]
 
 
 def _spans(sample: Sequence[tuple[float, ...]]) -> list[Interval | None]:

@@ -6,14 +6,12 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from data_loaders.schema import Case, Unit
-from data_loaders.units import make_units
+from data_loaders.schema import Case
 from eval.conformance.canaries import CANARIES, HISTORY, LAST, LATER, OTHER, OTHERS, SUBJECT, Canary, asked, shows_date
 from eval.running.failures import RAISED, described, raise_if_stopped, stops
-from eval.running.work import write_unit
+from eval.running.work import write_history
 from memsys.interface import MemorySystem, Recall, tuned
 from memsys.llm.meter import metering
-from memsys.tokens import count_tokens
 
 FAULTS = {
     "a step failed": "a write, a search or a deletion raised an error",
@@ -69,11 +67,11 @@ def examine(make: Make, unit: Mapping[str, object], patience: float = 10.0) -> C
     memories: list[MemorySystem] = []
     try:
         memories.append(first := make(HISTORY))
-        _feed(first, HISTORY, unit)
+        write_history(first, HISTORY, unit)
         _look_into(first, verdict, patience)
         _look_for_forgetting(first, unit, verdict)
         memories.append(second := make(OTHER))
-        _feed(second, OTHER, unit)
+        write_history(second, OTHER, unit)
         if leaked := [*_found(second, CANARIES), *_found(first, OTHERS)]:
             verdict.faults["tenants leak"] = f"told to another case: {', '.join(leaked)}"
         _look_for_subject(first, verdict)
@@ -90,14 +88,6 @@ def examine(make: Make, unit: Mapping[str, object], patience: float = 10.0) -> C
                     raise
                 verdict.faults.setdefault("a step failed", f"close: {described(error)}")
     return verdict
-
-
-def _feed(memory: MemorySystem, case: Case, unit: Mapping[str, object]) -> None:
-    """Write a history as the run loop does."""
-    units: Sequence[Unit] = make_units(case.sessions, count=count_tokens, **unit).units  # type: ignore[arg-type]
-    for place in range(len(units)):
-        write_unit(memory, units, place)
-    memory.consolidate()
 
 
 # --- one case ---------------------------------------------------------------------------------------------------------
@@ -214,7 +204,7 @@ def _look_for_forgetting(memory: MemorySystem, unit: Mapping[str, object], verdi
     if len(before) < len(CANARIES) or "index late" in verdict.faults:
         verdict.unchecked["forgets"] = "not all was found before more was written"
         return
-    _feed(memory, LATER, unit)
+    write_history(memory, LATER, unit)
     if gone := sorted(before - set(_found(memory, CANARIES))):
         verdict.faults["forgets"] = f"no longer found: {', '.join(gone)}"
     if not _found(memory, LAST):

@@ -59,8 +59,11 @@ class Ordered:
 def item_score(text: str, *, official: bool) -> float | None:
     """The score in a judge's reply on one rubric item, halves kept; None without a verdict."""
     score = _first_score(text)
-    if official:
-        return _as_number(score)
+    if official:  # as the script converts it: numbers, booleans, and text that Python's `float` reads
+        try:
+            return float(score) if isinstance(score, int | float | str) else None
+        except ValueError:
+            return None
     fits = isinstance(score, int | float) and not isinstance(score, bool) and score in (0, 0.5, 1)
     return float(score) if fits and score is not None and len(set(_SCORE.findall(text))) < 2 else None
 
@@ -77,14 +80,6 @@ def _first_score(text: str) -> Any:
         start, end = 0, len(text)
     value = read_json(text[start : end + 1])
     return value.get("score") if isinstance(value, dict) else None
-
-
-def _as_number(score: object) -> float | None:
-    """A score as the official script converts it: numbers, booleans, and text that Python's `float` reads."""
-    try:
-        return float(score) if isinstance(score, int | float | str) else None
-    except ValueError:
-        return None
 
 
 def truncated(score: float | None, text: str) -> float | None:

@@ -23,6 +23,7 @@ from eval.running.cells import READING, OpenCell
 from eval.running.failures import RAISED, described, raise_if_stopped, stops
 from eval.running.question import AnswerPools, Reading, ask_all
 from eval.running.run import OnProgress, Progress, Run, build_memory, ignore_progress, needs
+from eval.running.work import write_unit
 from memsys.interface import MemorySystem, setting, tuned
 from memsys.llm import meter
 from memsys.llm.limits import urgent
@@ -232,13 +233,10 @@ class CaseRun:
                 log.failed("close", error)
 
     def _write(self, memory: MemorySystem, unit: Unit, position: int) -> None:
-        following = self.units[position + 1] if position + 1 < len(self.units) else None
         with urgent(self.cell.remaining), metered_step(self.logs, "write", unit.id, lambda: memory.held) as ledger:
             if meter.recorder is not None:
                 meter.recorder.records([(unit.id, unit.text)])
-            memory.write(unit)
-            if following is None or following.session_id != unit.session_id:
-                memory.end_session(unit.session_id)
+            write_unit(memory, self.units, position)
         self.cell.step(ledger.dependent, 1 / len(self.units))
         self.on_progress(Progress(self.run.name, self.case.id, "", "written"))
 

@@ -70,6 +70,14 @@ def write_unit(memory: MemorySystem, units: Sequence[Unit], place: int) -> None:
         memory.end_session(unit.session_id)
 
 
+def write_history(memory: MemorySystem, case: Case, unit: Mapping[str, Any]) -> None:
+    """Write a history as the run loop does, and consolidate it."""
+    units = make_units(case.sessions, count=count_tokens, **unit).units
+    for place in range(len(units)):
+        write_unit(memory, units, place)
+    memory.consolidate()
+
+
 # --- rehearsals -------------------------------------------------------------------------------------------------------
 
 
@@ -131,10 +139,7 @@ def _write_and_read(build: Callable[..., MemorySystem], unit: Mapping[str, Any],
     }
     memory = build(**{name: service for name, service in offered.items() if name in needs(build)})
     case = made_up()
-    units = make_units(case.sessions, count=count_tokens, **unit).units
-    for place in range(len(units)):
-        write_unit(memory, units, place)
-    memory.consolidate()
+    write_history(memory, case, unit)
     check_types(memory.read(case.questions[0][0]))
     encoded(dict(memory.report()))
     memory.close()

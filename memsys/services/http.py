@@ -64,7 +64,7 @@ class ServiceEndpoint(Endpoint):
         sent = Call(call["path"], call, 0.0, lambda _: 0.0)
         return self.start(sent, lambda value, *_: value["reply"]).result()
 
-    def ask_once(self, call: Mapping[str, Any]) -> None:
+    def ask_once(self, call: Mapping[str, Any]) -> Any:
         """Send a call although a stop was requested: without queueing, once, within a few seconds.
 
         Raises:
@@ -77,6 +77,7 @@ class ServiceEndpoint(Endpoint):
         outcome = sending.result(timeout=LAST_WORDS)
         if outcome.value is None:
             raise ModelError(outcome.why)
+        return outcome.value["reply"]
 
     def key(self) -> str:
         if not any("{key}" in value for _, value in self.headers):
@@ -196,11 +197,8 @@ class HttpMemory(ServiceMemory):
         base_url = self.settings.base_url
         return namespaces_at(urlsplit(base_url).netloc, base_url, [self.settings.key_env, self._endpoint.headers])
 
-    def _send(self, step: str, call: Mapping[str, Any], values: Mapping[str, Any]) -> Any:
-        return self._endpoint.ask(_filled(call, values))
-
-    def _send_at_last(self, call: Mapping[str, Any], values: Mapping[str, Any]) -> None:
-        self._endpoint.ask_once(_filled(call, values))
+    def _send(self, step: str, call: Mapping[str, Any], values: Mapping[str, Any], *, last: bool = False) -> Any:
+        return (self._endpoint.ask_once if last else self._endpoint.ask)(_filled(call, values))
 
 
 def _filled(call: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:

@@ -356,12 +356,9 @@ class McpMemory(ServiceMemory):
         name = Path(program.command).name
         return namespaces_at(name, " ".join((name, *program.args)), door)
 
-    def _send(self, step: str, call: Mapping[str, Any], values: Mapping[str, Any]) -> Any:
-        return self._session().call(call["tool"], filled(call["arguments"], values), self.settings.step_seconds)
-
-    def _send_at_last(self, call: Mapping[str, Any], values: Mapping[str, Any]) -> None:
-        arguments = filled(call["arguments"], values)
-        self._session().call(call["tool"], arguments, LAST_WORDS, stoppable=False)
+    def _send(self, step: str, call: Mapping[str, Any], values: Mapping[str, Any], *, last: bool = False) -> Any:
+        seconds, arguments = LAST_WORDS if last else self.settings.step_seconds, filled(call["arguments"], values)
+        return self._session().call(call["tool"], arguments, seconds, stoppable=not last)
 
     def _session(self) -> Session:
         shared = self._shared

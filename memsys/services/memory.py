@@ -171,12 +171,12 @@ class ServiceMemory(MemorySystem):
         """The description of a call, checked; raises ValueError for another form."""
 
     @abstractmethod
-    def _send(self, step: str, call: Mapping[str, Any], values: Mapping[str, Any]) -> Any:
-        """Make a call and return the decoded reply; raises ModelError if it failed for good."""
+    def _send(self, step: str, call: Mapping[str, Any], values: Mapping[str, Any], *, last: bool = False) -> Any:
+        """Make a call and return the decoded reply; raises ModelError if it failed for good.
 
-    @abstractmethod
-    def _send_at_last(self, call: Mapping[str, Any], values: Mapping[str, Any]) -> None:
-        """Make a call although a stop was requested, once and for a few seconds."""
+        Args:
+            last: make it although a stop was requested, once and for a few seconds.
+        """
 
     @property
     @abstractmethod
@@ -244,7 +244,7 @@ class ServiceMemory(MemorySystem):
         try:
             if self._opened and "delete" in self._steps:
                 if stopping.requested():
-                    self._send_at_last(self._steps["delete"], {"namespace": self.namespace})
+                    self._send("delete", self._steps["delete"], {"namespace": self.namespace}, last=True)
                 else:
                     self._ask("delete", {})
                 self._namespaces.remove(self.namespace)

@@ -150,8 +150,6 @@ class _Batch:
 
 @dataclass(frozen=True)
 class Mem0Settings(Settings):
-    """Settings of `Mem0`."""
-
     mode: Literal["paper", "code"] = "paper"
     """`paper` or `code`, see the module."""
     k: Positive = 60

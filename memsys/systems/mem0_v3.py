@@ -81,8 +81,6 @@ class _Entity:
 
 @dataclass(frozen=True)
 class Mem0V3Settings(Settings):
-    """Settings of `Mem0V3`."""
-
     k: Positive = 20
     """Maximum number of items of a recall; they are chosen from the 4k, at least 60, most similar memories."""
     threshold: float = 0.1

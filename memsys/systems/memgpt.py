@@ -190,8 +190,6 @@ _ALERT = (
 
 @dataclass(frozen=True)
 class MemGPTSettings(Settings):
-    """Settings of `MemGPT`."""
-
     mode: Literal["paper", "code"] = "paper"
     """`paper` or `code`, see the module: thresholds and eviction."""
     window: Positive = 8192

@@ -92,8 +92,6 @@ class _Day:
 
 @dataclass(frozen=True)
 class MemoryBankSettings(Settings):
-    """Settings of `MemoryBank`."""
-
     mode: Literal["paper", "code"] = "paper"
     """`paper` or `code`, see the module."""
     k: Positive = 2

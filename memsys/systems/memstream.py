@@ -71,8 +71,6 @@ class _Memory:
 
 @dataclass(frozen=True)
 class MemoryStreamSettings(Settings):
-    """Settings of `MemoryStream`."""
-
     mode: Mode = "paper"
     """`paper`, `code` or `genagents`, see the module."""
     k: Positive = 10

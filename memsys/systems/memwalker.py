@@ -50,8 +50,6 @@ RETRY_TEMPERATURE = 0.7
 
 @dataclass(frozen=True)
 class MemWalkerSettings(Settings):
-    """Settings of `MemWalker`."""
-
     segment: Literal["pack", "unit"] = "pack"
     """`pack` whole units up to `segment_tokens` (a longer unit is a segment of its own), or one `unit` per segment."""
     segment_tokens: Positive = 1000

@@ -306,8 +306,6 @@ class EpisodeBuilder:
 
 @dataclass(frozen=True)
 class NemoriSettings(EpisodeRules):
-    """Settings of `Nemori`."""
-
     extraction: Literal["predict", "direct"] = "predict"
     """As in `EpisodeRules`, without the None that leaves the choice to xMemory."""
     k_episodes: Positive = 10

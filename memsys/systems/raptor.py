@@ -79,8 +79,6 @@ class _Tree:
 
 @dataclass(frozen=True)
 class RaptorSettings(Settings):
-    """Settings of `Raptor`."""
-
     mode: Mode = "paper"
     k: Positive | None = None
     """Maximum number of items, None for no limit. In a traversal, the most similar of the visited nodes are kept. The paper limits only

@@ -31,7 +31,7 @@ from memsys.llm.meter import Ledger
 from memsys.llm.pricing import ModelSettings
 from memsys.llm.protocol import LLM, Completion, ContextOverflow, EndOfRun, ModelError, Request
 from memsys.llm.replies import usage_of
-from memsys.llm.store import CacheStore, Kept
+from memsys.llm.store import CacheStore
 from memsys.tokens import count_tokens
 
 
@@ -339,13 +339,10 @@ class ChatReplies:
         return completion if self._store is None else self._store.first(call.key, completion)
 
     async def _kept(self, call: ChatCall, completion: Completion) -> None:
-        if self._store is not None:
-            journal = journal_key(self._upstream.label, call.account.client, call.place)
-            parts = Completion(_text({"outline": outline(call.kept), "changed": _changed(call)}))
-            await self._committed((call.key, completion), (journal, parts))
-
-    async def _committed(self, reply: Kept, journal: Kept) -> None:
-        assert self._store is not None
+        if self._store is None:
+            return
+        journal = journal_key(self._upstream.label, call.account.client, call.place)
+        parts = Completion(_text({"outline": outline(call.kept), "changed": _changed(call)}))
         loop = asyncio.get_running_loop()
         written: asyncio.Future[None] = loop.create_future()
 
@@ -355,7 +352,7 @@ class ChatReplies:
             else:
                 loop.call_soon_threadsafe(written.set_exception, error)
 
-        self._store.keep_answer(*reply, on_written, journal)
+        self._store.keep_answer(call.key, completion, on_written, (journal, parts))
         await written
 
     def _miss(self, call: ChatCall) -> str:

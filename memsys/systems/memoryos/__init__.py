@@ -207,8 +207,6 @@ _NONE = "(none)"
 
 @dataclass(frozen=True)
 class MemoryOSSettings(Settings):
-    """Settings of `MemoryOS`."""
-
     mode: Literal["paper", "code", "library"] = "paper"
     """`paper`, `code` or `library`, see the module."""
     k: Positive | None = None
