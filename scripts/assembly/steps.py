@@ -329,7 +329,7 @@ def executor_of(cfg: Settings, runs: Sequence[Run]) -> Executor | None:
     if cfg.executor == "ray":
         return in_ray(cfg.ray.address, cfg.workers, cfg.threads or WORKING)
     workers = cfg.workers or cores()
-    if cfg.executor == "processes" and cfg.threads is None and not _offline(runs):
+    if cfg.executor == "processes" and cfg.threads is None and _builds(runs) > WORKING and not _offline(runs):
         print(
             f"note: executor=processes builds {WORKING} histories at once, fewer than the endpoint may answer; "
             "executor=threads builds as many as keep it busy, and threads=N sets how many processes build",
