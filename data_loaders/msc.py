@@ -14,8 +14,10 @@ Deviations from the raw records:
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from data_loaders.raw import LazyCases, check_text, check_unique, expect, get, get_text, read_jsonl
 from data_loaders.schema import Case, DataError, Gold, Question, Session, Turn
@@ -32,13 +34,7 @@ def load(path: Path, *, session: int = 3, split: Literal["train", "valid", "test
     `session_<n>/<split>.txt`. Raises DataError for a missing file and for malformed records.
     """
     file = path / f"session_{session}" / f"{split}.txt" if path.is_dir() else path
-    records = read_jsonl(file)
-    ids = _ids(records, file.name)
-    return LazyCases(
-        ids,
-        [_turn_count(record, f"{file.name}: {case_id}") for case_id, record in zip(ids, records, strict=True)],
-        lambda index: _case(records[index], ids[index], f"{file.name}: {ids[index]}"),
-    )
+    return _cases(file, _case)
 
 
 def load_dmr(path: Path, *, history: Literal["all", "last_session"] = "all") -> LazyCases:
@@ -50,22 +46,20 @@ def load_dmr(path: Path, *, history: Literal["all", "last_session"] = "all") -> 
     """
     if history not in ("all", "last_session"):
         raise ValueError(f"history: expected all or last_session, found {history!r}")
-    records = read_jsonl(path)
-    ids = _ids(records, path.name)
-    return LazyCases(
-        ids,
-        [_turn_count(record, f"{path.name}: {case_id}") for case_id, record in zip(ids, records, strict=True)],
-        lambda index: _dmr_case(records[index], ids[index], history, f"{path.name}: {ids[index]}"),
-    )
+    return _cases(path, partial(_dmr_case, history))
 
 
-def _ids(records: list[Any], name: str) -> list[str]:
+def _cases(file: Path, parse: Callable[[object, str, str], Case]) -> LazyCases:
+    """The cases of a file, each parsed on access from its record, its id and its place."""
+    records = read_jsonl(file)
     ids = []
     for index, record in enumerate(records):
-        where = f"{name}: record {index}"
+        where = f"{file.name}: record {index}"
         ids.append(get_text(get(record, "metadata", dict, where), "initial_data_id", f"{where}.metadata"))
-    check_unique(ids, f"{name}: initial_data_id")
-    return ids
+    check_unique(ids, f"{file.name}: initial_data_id")
+    places = [f"{file.name}: {case_id}" for case_id in ids]
+    sizes = [_turn_count(record, place) for record, place in zip(records, places, strict=True)]
+    return LazyCases(ids, sizes, lambda index: parse(records[index], ids[index], places[index]))
 
 
 def _turn_count(record: object, where: str) -> int:
@@ -74,7 +68,7 @@ def _turn_count(record: object, where: str) -> int:
     return sum(len(get(each, "dialog", list, place)) for each, place in [*dialogs, (record, where)])
 
 
-def _dmr_case(record: object, case_id: str, history: str, where: str) -> Case:
+def _dmr_case(history: str, record: object, case_id: str, where: str) -> Case:
     case = _case(record, case_id, where)
     place = f"{where}.self_instruct"
     pair = get(record, "self_instruct", dict, where)

@@ -161,7 +161,11 @@ def manifest() -> Mapping[str, Entry]:
     # libyaml's loader is ten times faster, and every script reads the manifest at its start.
     read = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     raw_entries = read((Path(__file__).parent / "manifest.yaml").read_text(encoding="utf-8")).get_single_data()
-    return {raw["file"]: _entry(raw) for raw in raw_entries}
+    parts = {"hub": Hub, "archive": Archive}
+    return {
+        raw["file"]: Entry(**{name: parts[name](**value) if name in parts else value for name, value in raw.items()})
+        for raw in raw_entries
+    }
 
 
 def entries_for(file: str) -> tuple[Entry, ...]:
@@ -180,15 +184,6 @@ def file_sha256(path: Path) -> str:
     """The hexadecimal sha256 of a file's bytes, cached until the file's size or modification time changes."""
     info = path.stat()
     return _sha256(path, info.st_size, info.st_mtime_ns)
-
-
-def _entry(raw: dict[str, Any]) -> Entry:
-    fields = dict(raw)
-    if "hub" in fields:
-        fields["hub"] = Hub(**fields["hub"])
-    if "archive" in fields:
-        fields["archive"] = Archive(**fields["archive"])
-    return Entry(**fields)
 
 
 def _file(file: str, root: Path, unpinned: bool) -> Source:

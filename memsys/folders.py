@@ -102,16 +102,7 @@ def hold(root: Path) -> Held:
 
 def abandoned(root: Path) -> list[Path]:
     """Folders below `root` whose process has ended. `root` must be locked, and stay so while they are emptied."""
-    return [folder for folder in sorted(root.iterdir()) if folder.is_dir() and not _is_held(folder / HELD)]
-
-
-def _is_held(lock: Path) -> bool:
-    """Whether a running process holds a lock file; True if that cannot be determined."""
-    try:
-        with locked_file(lock, fcntl.LOCK_EX | fcntl.LOCK_NB):
-            return False
-    except OSError:
-        return True
+    return [folder for folder in sorted(root.iterdir()) if folder.is_dir() and not is_alive(folder / HELD)]
 
 
 def hold_file(path: Path) -> Held:
@@ -130,13 +121,15 @@ def hold_file(path: Path) -> Held:
 
 
 def is_alive(path: Path) -> bool:
-    """Whether the process that made a lock file with `hold_file` is running. The file of a process that has ended is removed."""
+    """Whether the process that made a lock file with `hold_file` is running; True if that cannot be determined. The file of a process that
+    has ended is removed.
+    """
     if not path.exists():
         return False
     try:
         with locked_file(path, fcntl.LOCK_EX | fcntl.LOCK_NB):
             path.unlink(missing_ok=True)  # while it is locked: see `hold_file`
-    except OSError:  # held, or it cannot be determined
+    except OSError:
         return True
     return False
 

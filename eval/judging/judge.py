@@ -167,7 +167,8 @@ def judged(judge: Judge, reply: Completion, gold: Gold) -> Score:
     """The score in a judge's reply; without a value, but with the reason, when the reply is empty or was cut before its verdict."""
     if not reply.usable:
         return Score(None, f"no verdict: {why_none(reply)}")
-    if reply.stopped != "cut" or _is_read_whole(judge):
+    # LongMemEval's script looks for a word anywhere in the first ten tokens: its reading takes a cut reply as a whole.
+    if reply.stopped != "cut" or (judge.rule == "longmemeval" and judge.reading == "official"):
         return verdict(judge, reply.text, gold)
     rule: Rule = "longmemeval" if _is_pair(judge, gold) else judge.rule  # the replies of both are yes or no
     complete = RULES[rule].complete(reply.text)
@@ -219,26 +220,12 @@ def _is_pair(judge: Judge, gold: Gold) -> bool:
     return judge.rule == "beam" and gold.category == ORDERING and "rubric" in gold.detail
 
 
-def _is_read_whole(judge: Judge) -> bool:
-    """Whether a reply is read even when it was cut: LongMemEval's script looks for a word anywhere in the first ten tokens."""
-    return judge.rule == "longmemeval" and judge.reading == "official"
-
-
 def _rubric_item(judge: Judge, text: str, gold: Gold) -> Score | None:
     official = judge.reading == "official"
     if _is_pair(judge, gold):
         return _binary(says_yes(text, official=official))
     value = beam.item_score(text, official=official)
     return _valued(value if judge.halves else beam.truncated(value, text))
-
-
-def _uses_cue(judge: Judge, text: str, gold: Gold) -> Score | None:
-    return _valued(locomo_plus.official_score(text) if judge.reading == "official" else locomo_plus.verdict(text))
-
-
-def _grade(judge: Judge, text: str, gold: Gold) -> Score | None:
-    grade = realmem.qa_score(text)
-    return None if grade is None else Score(float(grade >= judge.threshold), detail={"grade": grade})
 
 
 def _memory(judge: Judge, text: str, gold: Gold) -> Score | None:
@@ -249,16 +236,6 @@ def _memory(judge: Judge, text: str, gold: Gold) -> Score | None:
     return Score(
         verdict.recall, "" if verdict.recall is not None else f"no recall in the reply: {text[:200]!r}", detail=detail
     )
-
-
-def _of_three(judge: Judge, text: str, gold: Gold) -> Score | None:
-    label = halumem.verdict(text)
-    return None if label is None else Score(float(label == judge.counted), detail={"label": label})
-
-
-def _by_rubric(judge: Judge, text: str, gold: Gold) -> Score | None:
-    label = label_of(text, tuple(RUBRIC))
-    return None if label is None else Score(RUBRIC[label])
 
 
 def _binary(right: bool | None) -> Score | None:
@@ -377,7 +354,12 @@ RULES: Mapping[Rule, GradingRule] = {
         needs="eval_function",
         lacking="it grades replies to questions with a false premise, and these data do not name any",
     ),
-    "halumem": GradingRule(_of_three, _STATED_LABEL),
+    "halumem": GradingRule(
+        lambda judge, text, gold: (
+            Score(float(label == judge.counted), detail={"label": label}) if (label := halumem.verdict(text)) else None
+        ),
+        _STATED_LABEL,
+    ),
     "binary": GradingRule(
         lambda judge, text, gold: _binary(msc.memtree_verdict(text)), _beginning(r"[01](?=[^\w.]|\.\D)")
     ),
@@ -389,9 +371,18 @@ RULES: Mapping[Rule, GradingRule] = {
         unasked=None,
         no_probes="it says whether a reply leaks, and the probes are right and wrong answers",
     ),
-    "grade": GradingRule(_grade, _field(r'("score"\s*:\s*\d+)\s*[,}]')),
+    "grade": GradingRule(
+        lambda judge, text, gold: (
+            None
+            if (grade := realmem.qa_score(text)) is None
+            else Score(float(grade >= judge.threshold), detail={"grade": grade})
+        ),
+        _field(r'("score"\s*:\s*\d+)\s*[,}]'),
+    ),
     "locomo_plus": GradingRule(
-        _uses_cue,
+        lambda judge, text, gold: _valued(
+            locomo_plus.official_score(text) if judge.reading == "official" else locomo_plus.verdict(text)
+        ),
         _STATED_LABEL,
         needs="time_gap",
         lacking="it asks whether a reply uses an earlier remark, and these data do not name one",
@@ -406,7 +397,7 @@ RULES: Mapping[Rule, GradingRule] = {
         no_probes="it grades recalled texts, not answers",
     ),
     "rubric": GradingRule(
-        _by_rubric,
+        lambda judge, text, gold: Score(RUBRIC[label]) if (label := label_of(text, tuple(RUBRIC))) else None,
         _STATED_LABEL,
         lambda judge, question, gold, answer: {"rubric": judge.rubric.strip()},
     ),

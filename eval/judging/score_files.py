@@ -90,7 +90,7 @@ def only_score_file(run_folder: Path, name: str) -> Path:
 
 def answered(run: Run) -> Iterator[tuple[Case, Question, Gold, Prediction]]:
     """Case, question, gold and prediction of every question that can be scored, in the order of the data."""
-    for case in cases_of(run):
+    for case in run.cases:
         predictions = read_predictions(run.case_folder(case.id))
         for question, gold in case.questions:
             prediction = predictions.get(question.id)
@@ -152,10 +152,6 @@ def score_lines(path: Path, *more: str) -> list[dict[str, Any]]:
     return read_lines(path, fields=("case_id", "question_id", "value", *more))
 
 
-def cases_of(run: Run) -> Iterator[Case]:
-    return (run.cases[index] for index in range(len(run.cases)))
-
-
 def score_file(run: Run, name: str, settings: Mapping[str, Any], facts: Mapping[str, Any] | None = None) -> Path:
     """The score file for these settings; they are saved next to it as JSON.
 
@@ -191,7 +187,7 @@ def hash_of(answer: str) -> str:
 
 def order_of(run: Run) -> Callable[[Mapping[str, Any]], tuple[int, int]]:
     places: dict[tuple[str, str], int] = {}
-    for case in cases_of(run):
+    for case in run.cases:
         for question, _ in case.questions:
             places[case.id, question.id] = len(places)
     return lambda record: (places.get((record["case_id"], record["question_id"]), -1), record["repeat"])

@@ -30,6 +30,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import lru_cache
+from types import SimpleNamespace
 from typing import Any, Literal
 
 from data_loaders.schema import Gold, Question
@@ -310,11 +311,7 @@ def rouge_words(text: str, stemmer: bool = False) -> list[str]:
     with _nltk_alone():
         from rouge_score import tokenize
 
-    return list(tokenize.tokenize(text, _Stems if stemmer else None))
-
-
-class _Stems:
-    stem = staticmethod(_stem)
+    return list(tokenize.tokenize(text, SimpleNamespace(stem=_stem) if stemmer else None))
 
 
 @lru_cache(maxsize=8)

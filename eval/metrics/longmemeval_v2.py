@@ -122,6 +122,11 @@ def _choice(answer: str, gold: str, options: dict[str, Any], needed: bool) -> bo
     return letter == wanted and bool(letter or not needed)
 
 
+def _choices(answer: str, gold: str, options: dict[str, Any], needed: bool) -> bool:
+    said, wanted = _letters(answer), _letters(gold)
+    return said == wanted and bool(said or not needed)
+
+
 def _letters(text: str) -> set[str]:
     return {letter for word in re.findall(r"[A-Z]+", text.upper()) if word not in _FILLERS for letter in word}
 
@@ -130,9 +135,7 @@ _SCORERS: Mapping[str, Callable[[str, str, dict[str, Any], bool], bool]] = {
     "norm_phrase_set_match": _phrases,
     "norm_phrase_set_match_ordered": _ordered,
     "mc_choice_match": _choice,
-    "mc_choice_set_match": lambda answer, gold, options, needed: (
-        (said := _letters(answer)) == _letters(gold) and bool(said or not needed)
-    ),
+    "mc_choice_set_match": _choices,
 }
 
 

@@ -50,13 +50,7 @@ class Recorder(Protocol):
 
 
 recorder: Recorder | None = None
-"""The tracer of this process; None for none."""
-
-
-def record_to(tracer: Recorder | None) -> None:
-    """From now on, report everything to this tracer; None for none."""
-    global recorder
-    recorder = tracer
+"""The tracer of this process, to which everything is reported from when it is set; None for none."""
 
 
 def operation(phase: str, store: str, subject: str = "") -> AbstractContextManager[None]:

@@ -109,11 +109,6 @@ class HttpReply:
     """The `x-ratelimit-*` headers, in lower case."""
 
 
-def _reply(status: int, body: bytes, headers: Mapping[str, str]) -> HttpReply:
-    limits = {name: headers[name] for name in RATE_HEADERS if name in headers}
-    return HttpReply(status, body, headers.get("Retry-After", ""), headers.get("Location", ""), limits)
-
-
 class Unconnected(OSError):
     """No connection could be made: the server is not running or not reachable."""
 
@@ -148,7 +143,9 @@ class LeanTransport:
             async with self._request(session, url, body) as response:
                 headers = response.headers
                 content = await self._content(response)
-                return _reply(response.status, content, headers)
+                limits = {name: headers[name] for name in RATE_HEADERS if name in headers}
+                places = headers.get("Retry-After", ""), headers.get("Location", "")
+                return HttpReply(response.status, content, *places, limits)
         except self._unconnected as error:
             if isinstance(error, self._certificate):
                 raise OSError(str(error)) from error

@@ -7,9 +7,6 @@ reply, and `repeatable: true` permits a second attempt when the service may have
 Queue, limits, Retry-After, retries, outages, `network=false` and the removal of keys are those of `memsys.llm.endpoint`. One difference: a
 call that may not be repeated (most adds) is sent again only if the service did not begin to work on it; otherwise it might store twice.
 
-Queue, limits, Retry-After, retries, outages, `network=false` and the removal of keys are those of `memsys.llm.endpoint`. One difference: a
-call that may not be repeated (most adds) is sent again only if the service did not begin to work on it; otherwise it might store twice.
-
 The key comes from the environment variable `key_env` and is written as `{key}` in `headers`. A key in the settings, or a value that looks
 like one, is refused, because settings are written to run.json and to reports.
 """
@@ -18,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -27,7 +24,7 @@ import numpy as np
 
 from memsys.interface import Positive
 from memsys.jsons import encoded, received
-from memsys.llm.endpoint import Endpoint, EndpointLimits
+from memsys.llm.endpoint import Call, Endpoint, EndpointLimits
 from memsys.llm.outcome import Outcome, outcome_of
 from memsys.llm.protocol import EndOfRun, ModelError
 from memsys.llm.secrets import redact, redact_bytes
@@ -42,57 +39,32 @@ if TYPE_CHECKING:
     import aiohttp
 
 
-@dataclass(frozen=True, slots=True)
-class ServiceCall:
-    """One HTTP request."""
-
-    method: str
-    path: str
-    query: Mapping[str, Any]
-    body: Any
-    """The body, sent as JSON; None for a request without a body."""
-    repeatable: bool
-    """Whether the call may be sent twice without harm."""
-
-
-@dataclass(frozen=True, slots=True)
-class Address:
-    """A service with its limits; memories of the same address share their limits."""
-
-    base_url: str
-    key_env: str
-    headers: tuple[tuple[str, str], ...]
-    """Headers, in which `{key}` is replaced by the key."""
-    in_flight: int
-    rpm: float | None
-    timeout: float
-    retries: int
-
-
-@lru_cache(maxsize=64)
-def endpoint_of(address: Address) -> ServiceEndpoint:
-    """The endpoint of an address; this process has one per address."""
-    return ServiceEndpoint(address)
+Headers = tuple[tuple[str, str], ...]
+"""Headers of a service, in which `{key}` is replaced by the key."""
 
 
 class ServiceEndpoint(Endpoint):
-    """One service with its connections and limits."""
+    """One service with its connections and limits.
 
-    def __init__(self, address: Address) -> None:
-        limits = EndpointLimits(address.in_flight, address.timeout, address.retries, rpm=address.rpm)
-        super().__init__(address.base_url, limits, key_env=address.key_env)
-        self._own_headers = address.headers
-        self.places.rates.allow("", address.rpm, None)
+    A call is `method`, `path`, `query`, `body` (sent as JSON; None for a request without a body) and `repeatable`: whether it may be sent
+    twice without harm.
+    """
 
-    def ask(self, call: ServiceCall) -> Any:
+    def __init__(self, base_url: str, key_env: str, headers: Headers, limits: EndpointLimits) -> None:
+        super().__init__(base_url, limits, key_env=key_env)
+        self.headers = headers
+        self.places.rates.allow("", limits.rpm, None)
+
+    def ask(self, call: Mapping[str, Any]) -> Any:
         """Send a call and return the decoded reply; None for an empty one.
 
         Raises:
             ModelError: the call failed for good; `EndOfRun` if no further call can succeed.
         """
-        return self.start(call.path, asdict(call), 0.0, lambda _: 0.0, lambda value, *_: value["reply"]).result()
+        sent = Call(call["path"], call, 0.0, lambda _: 0.0)
+        return self.start(sent, lambda value, *_: value["reply"]).result()
 
-    def ask_once(self, call: ServiceCall) -> None:
+    def ask_once(self, call: Mapping[str, Any]) -> None:
         """Send a call although a stop was requested: without queueing, once, within a few seconds.
 
         Raises:
@@ -101,13 +73,13 @@ class ServiceEndpoint(Endpoint):
         """
         if self._transport is None:
             self._connect()
-        sending = asyncio.run_coroutine_threadsafe(self._outcome(call.path, asdict(call)), event_loop())
+        sending = asyncio.run_coroutine_threadsafe(self._outcome(call["path"], call), event_loop())
         outcome = sending.result(timeout=LAST_WORDS)
         if outcome.value is None:
             raise ModelError(outcome.why)
 
     def key(self) -> str:
-        if not any("{key}" in value for _, value in self._own_headers):
+        if not any("{key}" in value for _, value in self.headers):
             return ""
         try:
             return super().key()
@@ -115,7 +87,7 @@ class ServiceEndpoint(Endpoint):
             raise EndOfRun(str(error)) from error
 
     def _new_transport(self, key: str) -> LeanTransport:
-        headers = {name: value.replace("{key}", key) for name, value in self._own_headers}
+        headers = {name: value.replace("{key}", key) for name, value in self.headers}
         return ServiceTransport(
             headers, self.base_url, self.limits.in_flight, self.limits.timeout, self.limits.most_bytes
         )
@@ -137,6 +109,10 @@ class ServiceEndpoint(Endpoint):
         return Outcome(value={"reply": value}, limits=reply.limits)
 
 
+endpoint_of = lru_cache(maxsize=64)(ServiceEndpoint)
+"""The endpoint of a service with its limits; this process has one for each, which memories share."""
+
+
 class ServiceTransport(LeanTransport):
     """aiohttp with any method, and with the service's own headers."""
 
@@ -150,15 +126,12 @@ class ServiceTransport(LeanTransport):
     def _request(
         self, session: aiohttp.ClientSession, url: str, body: Mapping[str, Any]
     ) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
+        from yarl import URL
+
         query = {name: _spelled(value) for name, value in body["query"].items()}
         data = None if body["body"] is None else encoded(body["body"])
-        return session.request(body["method"], _already_quoted(url), params=query, data=data, allow_redirects=False)
-
-
-def _already_quoted(url: str) -> Any:
-    from yarl import URL
-
-    return URL(url, encoded=True)  # else yarl would normalise it: %2E in a value would become a dot
+        quoted = URL(url, encoded=True)  # else yarl would normalise it: %2E in a value would become a dot
+        return session.request(body["method"], quoted, params=query, data=data, allow_redirects=False)
 
 
 def _spelled(value: Any) -> str:
@@ -200,18 +173,10 @@ class HttpMemory(ServiceMemory):
     def __init__(self, rng: np.random.Generator, settings: HttpSettings = HttpSettings()) -> None:
         super().__init__(rng, settings)
         self.settings: HttpSettings = settings
-        shown = tuple(sorted((str(name), str(value)) for name, value in (settings.headers or {}).items()))
-        self._address = Address(
-            settings.base_url,
-            settings.key_env,
-            shown,
-            settings.in_flight,
-            settings.rpm,
-            settings.timeout,
-            settings.retries,
-        )
+        headers = tuple(sorted((str(name), str(value)) for name, value in (settings.headers or {}).items()))
+        limits = EndpointLimits(settings.in_flight, settings.timeout, settings.retries, rpm=settings.rpm)
         try:
-            self._endpoint = endpoint_of(self._address)
+            self._endpoint = endpoint_of(settings.base_url, settings.key_env, headers, limits)
         except ModelError as error:
             raise ValueError(f"base_url: {error}") from error
 
@@ -228,16 +193,16 @@ class HttpMemory(ServiceMemory):
 
     @property
     def _namespaces(self) -> Namespaces:
-        door = [self._address.key_env, self._address.headers]
-        return namespaces_at(urlsplit(self._address.base_url).netloc, self._address.base_url, door)
+        base_url = self.settings.base_url
+        return namespaces_at(urlsplit(base_url).netloc, base_url, [self.settings.key_env, self._endpoint.headers])
 
     def _send(self, step: str, call: Mapping[str, Any], values: Mapping[str, Any]) -> Any:
-        return self._endpoint.ask(_call(call, values))
+        return self._endpoint.ask(_filled(call, values))
 
     def _send_at_last(self, call: Mapping[str, Any], values: Mapping[str, Any]) -> None:
-        self._endpoint.ask_once(_call(call, values))
+        self._endpoint.ask_once(_filled(call, values))
 
 
-def _call(call: Mapping[str, Any], values: Mapping[str, Any]) -> ServiceCall:
-    path, query = filled_path(call["path"], values), filled(call["query"], values)
-    return ServiceCall(call["method"], path, query, filled(call["body"], values), call["repeatable"])
+def _filled(call: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    path = filled_path(call["path"], values)
+    return {**call, "path": path, "query": filled(call["query"], values), "body": filled(call["body"], values)}

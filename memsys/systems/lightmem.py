@@ -278,7 +278,11 @@ class LightMem(MemorySystem):
     def _decide(self, cases: Sequence[tuple[str, ...]]) -> None:
         """Ask for a decision on each different case: a fact's text, followed by its later near-duplicates."""
         different = list(dict.fromkeys(cases))
-        asks = [(self.prompts["lightmem/update"], update_fields(texts)) for texts in different]
+        prompt = self.prompts["lightmem/update"]
+        asks = [
+            (prompt, {"query": text, "options": [Option(str(place), each) for place, each in enumerate(later, 1)]})
+            for text, *later in different
+        ]
         for texts, reply in zip(different, ask_all(self.llm, asks), strict=True):
             self._decided[texts] = decision(reply)
 
@@ -456,12 +460,6 @@ def source_exchange(source_id: Any, fact: str, lines: Sequence[Sequence[str]]) -
     meter.note("lightmem.source_by_words")
     stems = set(words(fact))
     return max(range(len(lines)), key=lambda number: (len(stems & set(words(" ".join(lines[number])))), -number))
-
-
-def update_fields(texts: tuple[str, ...]) -> dict[str, Any]:
-    """The fields of the update prompt for a fact's text and its later near-duplicates."""
-    options = [Option(str(number), text) for number, text in enumerate(texts[1:], start=1)]
-    return {"query": texts[0], "options": options}
 
 
 def decision(reply: Any) -> tuple[str, str]:

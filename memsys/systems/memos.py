@@ -404,7 +404,10 @@ class MemOS(MemorySystem):
     def _read_windows(self, windows: Sequence[tuple[MemoryStore, list[Line]]]) -> None:
         """Store the memories that the model lists for each window, in order."""
         prompt = self.prompts["memos/read"]
-        asks = [(prompt, _window_fields(lines)) for _, lines in windows]
+        asks = []
+        for _, lines in windows:
+            text = [dated(spoken(line.turn), line.unit.time_text) for line in lines]
+            asks.append((prompt, {"lines": [line.text for line in lines], "text": text}))
         for (store, lines), reply in zip(windows, ask_all(self.llm, asks), strict=True):
             store.counts["windows"] += 1
             if isinstance(reply, ParseFailure):
@@ -498,9 +501,3 @@ def _line(turn: Turn, unit: Unit, side: Role) -> Line:
     """A message as the view of `side` shows it: `role: [time]: speaker: text`."""
     role = "user" if turn.role == side else "assistant"
     return Line(f"{role}: {f'[{unit.time_text}]: ' if unit.time_text else ''}{spoken(turn)}", turn, unit)
-
-
-def _window_fields(lines: Sequence[Line]) -> dict[str, Any]:
-    """The fields of the reading prompt for one window."""
-    text = [dated(spoken(line.turn), line.unit.time_text) for line in lines]
-    return {"lines": [line.text for line in lines], "text": text}

@@ -38,7 +38,7 @@ from memsys.llm import meter
 from memsys.llm.ask import ParseFailure, ask_all
 from memsys.llm.protocol import LLM
 from memsys.prompts import Prompts
-from memsys.tokens import count_tokens, truncate
+from memsys.tokens import count_tokens, first_within, truncate
 from memsys.vectors import Embedder, Vectors, best, cosines
 
 
@@ -155,7 +155,11 @@ class MemTree(MemorySystem):
         if not self._nodes:
             return Recall(())
         similarities = self._vectors.similarities(self.embedder.embed([question.text], query=True)[0])
-        chosen = {"collapsed": self._collapsed, "traversal": self._traversal}[self.settings.retrieval](similarities)
+        if self.settings.retrieval == "traversal":
+            chosen = self._traversal(similarities)
+        else:
+            ranked = best(similarities, len(similarities) if self.settings.k is None else self.settings.k)
+            chosen = [index for index in ranked if similarities[index] >= self.settings.theta_retrieve]
         items = (self._node_item(index, float(similarities[index])) for index in chosen)
         return Recall(within_budget(items, self.settings.max_tokens))
 
@@ -271,11 +275,6 @@ class MemTree(MemorySystem):
         self._deepest = max(self._deepest, depth)
         return index
 
-    def _collapsed(self, similarities: np.ndarray) -> list[int]:
-        """The most similar of all nodes."""
-        ranked = best(similarities, len(similarities) if self.settings.k is None else self.settings.k)
-        return [index for index in ranked if similarities[index] >= self.settings.theta_retrieve]
-
     def _traversal(self, similarities: np.ndarray) -> list[int]:
         """The nodes visited by a descent that keeps the `width` most similar nodes of each level."""
         visited: list[int] = []
@@ -309,13 +308,8 @@ def _earlier(unit: Unit, other: Unit) -> bool:
 
 def within_budget(items: Iterable[Item], budget: int | None) -> tuple[Item, ...]:
     """Take items until one would exceed the budget (o200k tokens); if the very first does, it is truncated to the budget."""
+    found = tuple(items)
     if budget is None:
-        return tuple(items)
-    kept: list[Item] = []
-    remaining = budget
-    for item in items:
-        remaining -= count_tokens(item.text)
-        if remaining < 0:
-            return tuple(kept) or (replace(item, text=truncate(item.text, budget)),)
-        kept.append(item)
-    return tuple(kept)
+        return found
+    kept = tuple(first_within(found, budget, lambda item: count_tokens(item.text)))
+    return kept or tuple(replace(item, text=truncate(item.text, budget)) for item in found[:1])

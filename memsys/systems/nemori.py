@@ -192,10 +192,6 @@ class EpisodeRules(Settings):
         """`enforce_max`, or the mode's choice."""
         return self.mode == "paper" if self.enforce_max is None else self.enforce_max
 
-    def is_known(self, cosine: float) -> bool:
-        """Whether a statement with this cosine to an episode is used to predict it."""
-        return round(2 * cosine - 1, 6) >= self.known_threshold
-
 
 class EpisodeBuilder:
     """Turns a stream of messages into a `NemoriStore`: Nemori's construction."""
@@ -298,7 +294,8 @@ class EpisodeBuilder:
     def _predicted(self, store: NemoriStore, episode: Episode, vector: np.ndarray) -> str:
         """Predict an episode from similar known statements; a fixed sentence replaces the prediction when there are none."""
         similar = store.statement_vectors.top(vector, self.rules.known)
-        known = [store.statements[index].text for index, cosine in similar if self.rules.is_known(cosine)]
+        near = [index for index, cosine in similar if round(2 * cosine - 1, 6) >= self.rules.known_threshold]
+        known = [store.statements[index].text for index in near]
         if not known:
             return NO_PREDICTION
         prompt = self.prompts["nemori/predict"]

@@ -82,8 +82,10 @@ def compared(
             for title, other in zip(titles, graders, strict=True)
             if other is not grader
         )
-        counts = (str(len(grader.values)), str(grader.failed))
-        rows.append((titles[at], *counts, _mean(grader, clusters), "; ".join(kappas) or "–"))
+        values, mean = grader.values, "–"
+        if values:
+            mean = shown_estimate(estimate(list(values.values()), [clusters[key] for key in values]))
+        rows.append((titles[at], str(len(values)), str(grader.failed), mean, "; ".join(kappas) or "–"))
     judges = graders[1:] if titles[:1] == [PEOPLE] else ()
     return rows, [_powered(each, graders[0], clusters) for each in judges]
 
@@ -93,11 +95,6 @@ def title_of(claim: Claim, grader: Grader) -> str:
     if grader.name != STORED:
         return grader.name
     return PEOPLE if claim.judge == PEOPLE else "stored verdict"
-
-
-def _mean(grader: Grader, clusters: Mapping[Key, str]) -> str:
-    values = grader.values
-    return shown_estimate(estimate(list(values.values()), [clusters[key] for key in values])) if values else "–"
 
 
 def _kappa(one: Grader, other: Grader, clusters: Mapping[Key, str]) -> str:
@@ -282,18 +279,13 @@ def rank_agreement(all_scored: Sequence[ScoredClaim]) -> Agreement | None:
             rows.append([float(scored.measures[name][mask].mean()) for name in ("verdict", "f1", "words")])
     if len(rows) < 5:
         return None
-    ranks = np.apply_along_axis(_ranks, 0, np.asarray(rows))
-    table = np.corrcoef(ranks.T)
+    from scipy.stats import rankdata
+
+    ranks = rankdata(np.asarray(rows), axis=0)
+    table = np.asarray(np.corrcoef(ranks.T))
     verdict_f1, verdict_words, f1_words = table[0, 1], table[0, 2], table[1, 2]
     partial = (verdict_f1 - verdict_words * f1_words) / np.sqrt((1 - verdict_words**2) * (1 - f1_words**2))
     return Agreement(len(rows), float(verdict_f1), float(partial))
-
-
-def _ranks(values: np.ndarray) -> np.ndarray:
-    """Ranks from 1, ties with their mean rank."""
-    _, places, counts = np.unique(values, return_inverse=True, return_counts=True)
-    ranks: np.ndarray = (np.cumsum(counts) - (counts - 1) / 2)[places]
-    return ranks
 
 
 @dataclass(frozen=True, slots=True)
@@ -390,19 +382,20 @@ class Finding:
 
 def findings(scored: ScoredClaim) -> list[Finding]:
     """Every printed score of a claim with its status."""
-    return [_finding(scored, printed) for printed in scored.claim.claimed]
-
-
-def _finding(scored: ScoredClaim, printed: Printed) -> Finding:
-    known = readings(scored, printed)
-    if scored.changed or not known:
-        return Finding(printed, "cannot be told", None, "")
-    half = 0.5 * 10.0**-printed.digits + 1e-9
-    agreeing = [(name, value) for name, value in known.items() if abs(value - printed.score) <= half]
-    name, value = agreeing[0] if agreeing else next(iter(known.items()))
-    if agreeing:
-        return Finding(printed, "subset" if is_subset(scored) else "supported", value, name)
-    return Finding(printed, "another run" if printed.other_run else "not supported by this file", value, name)
+    found = []
+    for printed in scored.claim.claimed:
+        known = readings(scored, printed)
+        if scored.changed or not known:
+            found.append(Finding(printed, "cannot be told", None, ""))
+            continue
+        half = 0.5 * 10.0**-printed.digits + 1e-9
+        agreeing = [(name, value) for name, value in known.items() if abs(value - printed.score) <= half]
+        name, value = agreeing[0] if agreeing else next(iter(known.items()))
+        status: Status = "another run" if printed.other_run else "not supported by this file"
+        if agreeing:
+            status = "subset" if is_subset(scored) else "supported"
+        found.append(Finding(printed, status, value, name))
+    return found
 
 
 def is_subset(scored: ScoredClaim) -> bool:
@@ -457,6 +450,20 @@ def readings(scored: ScoredClaim, printed: Printed) -> dict[str, float]:
     return means
 
 
+IRREGULAR = {
+    "judge error": "judge errors",
+    "blank answer": "blank answers",
+    "missing answer": "missing answers",
+    "duplicate": "duplicates",
+    "without a gold in the file": "answers without a gold, which have no F1",
+    "without a verdict, which the form has for 0": "verdicts left out by the form, taken as 0",
+    "record that is no object": "damaged records",
+    "record without a question": "records without a question",
+    "record whose text is no text": "damaged records",
+}
+"""Flags of the counted irregularities, by kind."""
+
+
 def flags(scored: ScoredClaim) -> list[str]:
     """Warnings before a comparison with the claim; each is a fact of the file, with a number."""
     found, verdict, words = [], scored.measures["verdict"], scored.measures["words"]
@@ -485,31 +492,16 @@ def flags(scored: ScoredClaim) -> list[str]:
         found.append(
             f"all {int((judged & answerable).sum())} verdicts of answerable questions are {verdict[judged & answerable][0]:g}"
         )
-    found += _of_counts(scored)
+    found += [
+        f"{count} {kind if count == 1 and name == f'{kind}s' else name}"
+        for kind, name in IRREGULAR.items()
+        if (count := scored.counts[kind])
+    ]
     if words.size and np.median(words) >= LONG:
         found.append(f"long answers, {np.median(words):.0f} words in the middle")
     if scored.golds and scored.other_gold / scored.golds > 0.01:
         found.append(f"{scored.other_gold} of {scored.golds} golds are not the data set's")
     return found
-
-
-def _of_counts(scored: ScoredClaim) -> list[str]:
-    names = {
-        "judge error": "judge errors",
-        "blank answer": "blank answers",
-        "missing answer": "missing answers",
-        "duplicate": "duplicates",
-        "without a gold in the file": "answers without a gold, which have no F1",
-        "without a verdict, which the form has for 0": "verdicts left out by the form, taken as 0",
-        "record that is no object": "damaged records",
-        "record without a question": "records without a question",
-        "record whose text is no text": "damaged records",
-    }
-    return [
-        f"{count} {kind if count == 1 and name == f'{kind}s' else name}"
-        for kind, name in names.items()
-        if (count := scored.counts[kind])
-    ]
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,8 +43,6 @@ TITLES = {"f1": "F1", "plain_f1": "plain F1", "bleu1": "BLEU-1", "rouge_l": "ROU
 
 @dataclass(frozen=True)
 class Row:
-    """All data about one claim."""
-
     scored: ScoredClaim
     findings: Sequence[Finding]
     flags: Sequence[str]
@@ -63,7 +61,6 @@ class Row:
 
     @property
     def first(self) -> Finding | None:
-        """The first printed score."""
         return self.findings[0] if self.findings else None
 
     @property
@@ -259,6 +256,10 @@ def as_csv(rows: Sequence[Row]) -> str:
     return csv_text([list(lines[0]), *(line.values() for line in lines)])
 
 
+NO_SCORE: dict[str, Any] = {"printed": None, "printed_of": "", "printed_over": "", "printed_at": ""}
+NO_SCORE |= {"file": None, "reading": "", "status": "no score printed"}
+
+
 def _csv_lines(row: Row) -> list[dict[str, Any]]:
     known, f1 = record(row), row.measures["f1"]
     interval = preferred_interval(f1) if f1 else None
@@ -273,23 +274,22 @@ def _csv_lines(row: Row) -> list[dict[str, Any]]:
         **{name: known[name] for name in ("unknown", "words", "tokens", "detectable")},
         "flags": "; ".join(row.remarks),
     }
+    printed = [
+        {
+            "printed": each.printed.score,
+            "printed_of": each.printed.of,
+            "printed_over": each.printed.over,
+            "printed_at": each.printed.printed_at,
+            "file": each.file,
+            "reading": each.reading,
+            "status": each.status,
+        }
+        for each in row.findings
+    ]
     return [
         {
             name: cell(value) if isinstance(value, str) else value
             for name, value in {**facts, **each, **measured}.items()
         }
-        for each in map(_csv_printed, row.findings or (None,))
+        for each in printed or [NO_SCORE]
     ]
-
-
-def _csv_printed(finding: Finding | None) -> dict[str, Any]:
-    printed = finding.printed if finding else None
-    return {
-        "printed": printed.score if printed else None,
-        "printed_of": printed.of if printed else "",
-        "printed_over": printed.over if printed else "",
-        "printed_at": printed.printed_at if printed else "",
-        "file": finding.file if finding else None,
-        "reading": finding.reading if finding else "",
-        "status": finding.status if finding else "no score printed",
-    }

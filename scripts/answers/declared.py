@@ -43,8 +43,6 @@ MAX_BYTES = 512 << 20
 
 @dataclass(frozen=True, slots=True)
 class Parsed:
-    """One file."""
-
     name: str
     """File name without folders and without `.gz`."""
     content: Any
@@ -164,8 +162,6 @@ class Scale:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """One verdict of the file."""
-
     value: float | None
     state: State
     said: str = ""

@@ -36,8 +36,6 @@ class ExportedAnswer:
 
 @dataclass(frozen=True, slots=True)
 class ScoreFile:
-    """One score file of the run."""
-
     id: str
     """Name of the file: the metric and the hash of its settings."""
     metric: str
@@ -52,8 +50,6 @@ class ScoreFile:
 
 @dataclass(frozen=True, slots=True)
 class FinishedRun:
-    """A run for export."""
-
     folder: Path
     record: RunRecord
     title: str

@@ -126,14 +126,11 @@ def _worth(reading: Reading) -> tuple[bool, int, bool, int, int, int]:
     """
     answers, matched = reading.contents.answers, reading.matched
     texts = sum(bool(answer.answer.strip()) for answer in answers)
-    verdicts = sum(_is_verdict(answer.grade("judge")) for answer in answers)
+    grades = [answer.grade("judge") for answer in answers]
+    # 1 of 100 is no verdict: it is the full mark of a file from 0 to 1 that is read in percent.
+    verdicts = sum(grade is not None and not 0 < grade <= 0.01 for grade in grades)
     joined, right = len(answers) - len(matched.without_question), matched.golds - len(matched.other_gold)
     return texts > 0, joined, reading.golds_are_right, texts, right, verdicts
-
-
-def _is_verdict(grade: float | None) -> bool:
-    """Whether a grade counts as a verdict: 1 of 100 does not, because it is the full mark of a file from 0 to 1 that is read in percent."""
-    return grade is not None and not 0 < grade <= 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,15 +254,14 @@ def _write(run: Run, pairs: Sequence[tuple[Asked, Answer]]) -> list[tuple[Predic
         folder = run.case_folder(case.id)
         write_lines(folder / PREDICTIONS, [prediction for prediction, _ in own])
         write_lines(folder / ITEMS, [])
-        if recorded := [line for prediction, answer in own if (line := _recorded(prediction, answer))]:
-            write_lines(folder / RECORDED, recorded)
+        efforts = [
+            (each, {name: value for name in RECORDABLE if (value := getattr(answer, name)) is not None})
+            for each, answer in own
+        ]
+        ids = [{"case_id": case.id, "question_id": each.question_id, **known} for each, known in efforts if known]
+        if ids:  # the file's own record of effort
+            write_lines(folder / RECORDED, ids)
         notes = {"case_id": case.id, "cluster": case.cluster or case.id, "dropped_turns": [], "notes": case.notes}
         write_lines(folder / COMPLETE, [{**notes, "memory": {}, "hidden_root": False}])
         kept += own
     return kept
-
-
-def _recorded(prediction: Prediction, answer: Answer) -> dict[str, Any]:
-    """The file's record of the effort of an answer; empty when there is none."""
-    known = {name: value for name in RECORDABLE if (value := getattr(answer, name)) is not None}
-    return {"case_id": prediction.case_id, "question_id": prediction.question_id, **known} if known else {}

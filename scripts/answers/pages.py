@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import quote
@@ -161,30 +161,9 @@ def _rounded(value: float) -> float | None:
     return None if np.isnan(value) else round(float(value), 3)
 
 
-@dataclass(frozen=True, slots=True)
-class Apart:
-    """An answer whose verdict and F1 differ."""
-
-    case_id: str
-    question_id: str
-    question: str
-    gold: str
-    answer: str
-    verdict: str
-    f1: str
-
-
-@dataclass(frozen=True, slots=True)
-class Disagreement:
-    """Answers of one kind: the first of them, their number, and the total."""
-
-    listed: tuple[Apart, ...]
-    count: int
-    of: int
-
-
-def disagreements(scored: ScoredClaim, most: int, data: Terms, answers: Terms) -> Mapping[str, Disagreement]:
-    """Answers that count as right and share little with the gold, and answers that count as wrong and share much.
+def disagreements(scored: ScoredClaim, most: int, data: Terms, answers: Terms) -> dict[str, dict[str, Any]]:
+    """Answers that count as right and share little with the gold, and answers that count as wrong and share much: of each kind the first,
+    their number, and the total.
 
     The largest difference comes first; equal differences keep the order of the file. The terms decide whether texts are whole or excerpts.
     """
@@ -194,29 +173,20 @@ def disagreements(scored: ScoredClaim, most: int, data: Terms, answers: Terms) -
     for kind, mask in kinds.items():
         places = np.flatnonzero(mask & (np.abs(verdict - f1) >= APART))
         order = places[np.argsort(-np.abs(verdict - f1)[places], kind="stable")][:most]
-        listed = tuple(_apart(scored, int(at), data, answers) for at in order)
-        made[kind] = Disagreement(listed, int(places.size), int(mask.sum()))
+        listed = [
+            {
+                "case_id": excerpt(asked.case_id),
+                "question_id": excerpt(asked.question_id),
+                "question": shown(asked.text, 600) if data.whole else excerpt(asked.text),
+                "gold": shown(asked.gold, 600) if data.whole else excerpt(asked.gold),
+                "answer": shown(scored.texts[at], 600) if answers.whole else excerpt(scored.texts[at]),
+                "verdict": f"{float(verdict[at]):g}",
+                "f1": f"{f1[at]:.2f}",
+            }
+            for at, asked in ((at, scored.asked[at]) for at in map(int, order))
+        ]
+        made[kind] = {"listed": listed, "count": int(places.size), "of": int(mask.sum())}
     return made
-
-
-def _apart(scored: ScoredClaim, at: int, data: Terms, answers: Terms) -> Apart:
-    asked, verdict = scored.asked[at], float(scored.measures["verdict"][at])
-    whole = 600
-    return Apart(
-        excerpt(asked.case_id),
-        excerpt(asked.question_id),
-        shown(asked.text, whole) if data.whole else excerpt(asked.text),
-        shown(asked.gold, whole) if data.whole else excerpt(asked.gold),
-        shown(scored.texts[at], whole) if answers.whole else excerpt(scored.texts[at]),
-        f"{verdict:g}",
-        f"{scored.measures['f1'][at]:.2f}",
-    )
-
-
-def shared_questions(all_scored: Iterable[ScoredClaim], terms: Mapping[str, Terms]) -> dict[str, SharedQuestions]:
-    """An empty store of questions for each data set whose claims share them."""
-    present = {scored.claim.dataset for scored in all_scored}
-    return {name: SharedQuestions(terms[name]) for name in SHARED if name in present}
 
 
 KINDS = {
@@ -226,6 +196,8 @@ KINDS = {
     "f1": "F1",
 }
 OVER = {"all": "all questions", "1-4": "questions that the history answers"}
+ClaimLine = Mapping[str, Any]
+"""What templates show of a claim (`line_of`)."""
 TEXT, LISTED = 400, 20
 """Maximum number of characters of a text on a page, and of entries of a list."""
 SLUG = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
@@ -233,92 +205,50 @@ COMMIT = re.compile(r"[0-9a-f]{6,64}")
 PLACE = re.compile(r"\S+:\d+ @[0-9a-f]{6,64}")
 
 
-@dataclass(frozen=True, slots=True)
-class Bar:
-    """A score with its interval, for a table and as positions in a drawing of width 200."""
-
-    text: str
-    interval: str
-    at: float | None
-    low: float | None
-    high: float | None
-
-
-def bar(ours: Estimate | None) -> Bar:
-    """A score for drawing; only `–` if there is none."""
+def bar(ours: Estimate | None) -> dict[str, Any]:
+    """A score with its interval, for a table and as positions in a drawing of width 200; only `–` if there is none."""
     if ours is None:
-        return Bar("–", "", None, None, None)
+        return {"text": "–", "interval": "", "at": None, "low": None, "high": None}
     interval = preferred_interval(ours)
-    ends = (None, None) if interval is None else (_place(interval.low), _place(interval.high))
-    return Bar(number(ours.mean), span(interval), _place(ours.mean), *ends)
+    low, high = (None, None) if interval is None else (_place(interval.low), _place(interval.high))
+    return {"text": number(ours.mean), "interval": span(interval), "at": _place(ours.mean), "low": low, "high": high}
 
 
 def _place(value: float) -> float:
     return round(200 * min(1.0, max(0.0, value)), 1)
 
 
-@dataclass(frozen=True, slots=True)
-class ClaimLine:
-    """A claim's line in a leaderboard and at the top of its page."""
-
-    name: str
-    page: str
-    data: str
-    """Name of its data file."""
-    system: str
-    product: str
-    by: str
-    dataset: str
-    is_bar: bool
-    n: str
-    printed: str
-    file: str
-    status: str
-    judge: Bar
-    unanswerable: Bar
-    f1: Bar
-    others: Sequence[str]
-    """Plain F1, BLEU-1, ROUGE-L."""
-    joined: str
-    unknown: str
-    words: str
-    tokens: str
-    detectable: str
-    remarks: Sequence[str]
-    search: str
-
-
 def line_of(row: Row) -> ClaimLine:
-    """A row of `memsys-bench claims` in the form of the pages."""
+    """A row of `memsys-bench claims` in the form of the pages: a claim's line in a leaderboard and at the top of its page."""
     scored, claim = row.scored, row.scored.claim
     first, name = row.first, safe_name(claim.name)
     remarks = [*(f"also printed: {says(finding)}" for finding in row.findings[1:]), *row.remarks]
     known = [claim.name, claim.system, claim.product, claim.by, claim.repository, claim.dataset, claim.judge]
-    return ClaimLine(
-        excerpt(claim.name),
-        f"claim-{name}.html",
-        f"claim-{name}",
-        excerpt(claim.system),
-        excerpt(claim.product),
-        excerpt(claim.by),
-        claim.dataset,
-        claim.product == FULL_CONTEXT,
-        f"{len(scored.asked):,} of {scored.whole:,}",
-        "–" if first is None else first.printed.text,
-        number(row.file, first.printed.digits if first else 3),
-        row.status,
-        bar(row.answerable),
-        bar(row.unanswerable),
-        bar(row.measures["f1"]),
-        [bar(row.measures[each]).text for each in ("plain_f1", "bleu1", "rouge_l")],
-        number(scored.joined),
-        f"{row.unknown:.0%}",
-        f"{row.words:.0f}",
-        "–" if row.tokens is None else f"{row.tokens:,.0f}",
-        number(row.detectable),
-        [shown(remark, TEXT) for remark in remarks],
-        " ".join(shown(" ".join([*known, row.status, *remarks]), 2 * TEXT).lower().split()),  # searched text
-    )
+    return {
+        "name": excerpt(claim.name),
+        "page": f"claim-{name}.html",
+        "data": f"claim-{name}",  # name of its data file
+        "system": excerpt(claim.system),
+        "product": excerpt(claim.product),
+        "by": excerpt(claim.by),
+        "dataset": claim.dataset,
+        "is_bar": claim.product == FULL_CONTEXT,
+        "n": f"{len(scored.asked):,} of {scored.whole:,}",
+        "printed": "–" if first is None else first.printed.text,
+        "file": number(row.file, first.printed.digits if first else 3),
+        "status": row.status,
+        "judge": bar(row.answerable),
+        "unanswerable": bar(row.unanswerable),
+        "f1": bar(row.measures["f1"]),
+        "others": [bar(row.measures[each])["text"] for each in ("plain_f1", "bleu1", "rouge_l")],
+        "joined": number(scored.joined),
+        "unknown": f"{row.unknown:.0%}",
+        "words": f"{row.words:.0f}",
+        "tokens": "–" if row.tokens is None else f"{row.tokens:,.0f}",
+        "detectable": number(row.detectable),
+        "remarks": [shown(remark, TEXT) for remark in remarks],
+        "search": " ".join(shown(" ".join([*known, row.status, *remarks]), 2 * TEXT).lower().split()),  # searched text
+    }
 
 
 def says(finding: Finding) -> str:
@@ -341,7 +271,7 @@ class Link:
     address: str = ""
 
 
-def line_of_page(claim: Claim, printed: Printed) -> Link:
+def _line_of_page(claim: Claim, printed: Printed) -> Link:
     """Link to the owner's line that prints a score; no text if the claim names no line."""
     safe = SLUG.fullmatch(claim.repository) and PLACE.fullmatch(printed.printed_at)
     return Link(shown(printed.printed_at, TEXT), claim.line_url(printed) if safe else "")
@@ -411,7 +341,7 @@ def claim_page(
     row: Row,
     lines: Mapping[str, ClaimLine],
     terms: tuple[Terms, Terms],
-    apart: Mapping[str, Disagreement],
+    apart: Mapping[str, Mapping[str, Any]],
     changes: Sequence[Mapping[str, Any]],
     again: Again | None = None,
 ) -> dict[str, Any]:
@@ -422,22 +352,34 @@ def claim_page(
         terms: the terms of the answers and of the data set.
     """
     scored, claim = row.scored, row.scored.claim
+    facts = {
+        "data set": claim.dataset + (f", {claim.part}" if claim.part else ""),
+        "published by": claim.by,
+        "date": claim.date or "not stated",
+        "licence": claim.licence,
+        "answer model": claim.answer_model or "not stated",
+        "judge": claim.judge or "not stated",
+        "form": claim.form + "".join(f", {name} {value}" for name, value in claim.options.items()),
+        "note": claim.note,
+    }
     own = lines[claim.name]
     safe = SLUG.fullmatch(claim.repository) and COMMIT.fullmatch(claim.commit)
     tree = f"https://github.com/{claim.repository}/tree/{claim.commit}"
     quoted = [each for each in (claim.name, *(each.name for each in row.same)) if re.fullmatch(r"[\w.-]+", each)]
     command = f".venv/bin/python -m scripts claims {' '.join(quoted)} --data ~/data"
-    same = [Link(shown(str(each), TEXT), lines[each.name].page if each.name in lines else "") for each in row.same]
+    same = [Link(shown(str(each), TEXT), lines[each.name]["page"] if each.name in lines else "") for each in row.same]
     return {
         "line": own,
-        "claim": {name: shown(value, TEXT) for name, value in _facts(claim).items() if value},
+        "claim": {name: shown(value, TEXT) for name, value in facts.items() if value},
         "repository": Link(f"{excerpt(claim.repository)} at {excerpt(claim.commit)}", tree if safe else ""),
         "files": files_of(claim),
         "extract": claim.extract,
-        "says": [(shown(says(each), TEXT), line_of_page(claim, each.printed)) for each in row.findings],
+        "says": [(shown(says(each), TEXT), _line_of_page(claim, each.printed)) for each in row.findings],
         "flags": [shown(flag, TEXT) for flag in row.flags],
         "same": same,
-        "bars": [each for each in lines.values() if each.is_bar and each.dataset == claim.dataset and each is not own],
+        "bars": [
+            each for each in lines.values() if each["is_bar"] and each["dataset"] == claim.dataset and each is not own
+        ],
         "counts": [(shown(kind, TEXT), count) for kind, count in sorted(scored.counts.items())],
         "listed": [shown(each, TEXT) for each in scored.listed[:LISTED]],
         "more": max(0, len(scored.listed) - LISTED),  # irregularities that are not listed
@@ -447,19 +389,6 @@ def claim_page(
         "commands": ["make fetch SET=answers DATA=~/data", command],
         "changes": [{**each, "summary": shown(str(each["summary"]), 2 * TEXT)} for each in reversed(changes)],
         "again": again,
-    }
-
-
-def _facts(claim: Claim) -> dict[str, str]:
-    return {
-        "data set": claim.dataset + (f", {claim.part}" if claim.part else ""),
-        "published by": claim.by,
-        "date": claim.date or "not stated",
-        "licence": claim.licence,
-        "answer model": claim.answer_model or "not stated",
-        "judge": claim.judge or "not stated",
-        "form": claim.form + "".join(f", {name} {value}" for name, value in claim.options.items()),
-        "note": claim.note,
     }
 
 

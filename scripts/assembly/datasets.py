@@ -141,18 +141,18 @@ def data(wanted: DataCut, config: Mapping[str, Any]) -> Data:
         "seed": wanted.seed,
     }
     suite = str(wanted.transform).startswith("change")
-    cut = _changed(wanted, cases) if suite else _cut(wanted, cases)
-    kept = cut if suite else _transformed(wanted, cut)
+    cut = cases if suite else _cut(wanted, cases)  # the suite chooses its own hosts and probes
+    kept = _transformed(wanted, cut)
     files = [source.path] if source.path.is_file() else [file for file in source.path.rglob("*") if file.is_file()]
     if (
         sum(file.stat().st_size for file in files) <= KEPT_BYTES
     ):  # a case of a larger data set is parsed whenever it is read
         kept = LazyCases(kept.ids, kept.sizes, lru_cache(maxsize=None)(kept.__getitem__))
     note = cache(partial(_note, config, source, cases))
-    fewer = _fewer_probes(wanted, kept) if suite else _fewer(wanted, cut)
+    fewer = _fewer(wanted, kept if suite else cut, suite=suite)
     if fewer:
         print(f"note: {config['name']}: {fewer}", file=sys.stderr)
-    less = wanted.size != "all" or len(cut) < len(cases)
+    less = wanted.size != "all" or len(kept) < len(cases)
     return Data(config["name"], config["title"], kept, source, settings, config, note, fewer, less)
 
 
@@ -191,15 +191,6 @@ def _cut(wanted: DataCut, cases: LazyCases) -> LazyCases:
     return cases if wanted.max_cases is None else subset(cases, n_cases=wanted.max_cases, seed=wanted.seed)
 
 
-def _changed(wanted: DataCut, cases: LazyCases) -> LazyCases:
-    """The suite `change` on the histories of a data set, with `data.size` probes per family and at most `data.max_cases` hosts."""
-    from data_loaders.change import change
-
-    name, _, order = str(wanted.transform).partition(":")
-    seed = wanted.seed + ORDER_SEEDS * int(order or 0)
-    return change(cases, seed=seed, size=_probes(wanted), hosts=wanted.max_cases, held_out=name == "change_held_out")
-
-
 def _probes(wanted: DataCut) -> int:
     """Number of probes per family: `data.size`, else 640, or 64 for samples."""
     from data_loaders.change import SIZE, SMOKE
@@ -208,20 +199,16 @@ def _probes(wanted: DataCut) -> int:
     return usual if wanted.size == "all" else int(wanted.size)
 
 
-def _fewer_probes(wanted: DataCut, suite: LazyCases) -> str:
-    """A text such as `640 probes a family asked, 96 given (the data has no more histories)`; empty if none are missing."""
-    from data_loaders.change import VARIANTS, probes
-
-    given = sum(1 for case in suite for _ in probes(case)) // len(VARIANTS)
-    why = "data.max_cases" if wanted.max_cases is not None else "the data has no more histories"
-    return (
-        f"{counted(_probes(wanted), 'probe')} a family asked, {given} given ({why})" if given < _probes(wanted) else ""
-    )
-
-
-def _fewer(wanted: DataCut, cut: LazyCases) -> str:
-    """A text such as `200 questions asked, 2 given (data.max_cases=2)`; empty if none are missing."""
+def _fewer(wanted: DataCut, cut: LazyCases, *, suite: bool) -> str:
+    """A text such as `200 questions asked, 2 given (data.max_cases=2)`, for the suite `change` about probes a family; empty if none are
+    missing."""
     limit, size = wanted.max_cases, wanted.size
+    if suite:
+        from data_loaders.change import VARIANTS, probes
+
+        asked, given = _probes(wanted), sum(1 for case in cut for _ in probes(case)) // len(VARIANTS)
+        why = "data.max_cases" if limit is not None else "the data has no more histories"
+        return f"{counted(asked, 'probe')} a family asked, {given} given ({why})" if given < asked else ""
     if size != "all" and (given := sum(len(case.questions) for case in cut)) < int(size):
         why = f"data.max_cases={limit}" if len(cut) == limit else "the data has no more"
         return f"{counted(size, 'question')} asked, {given} given ({why})"
@@ -231,11 +218,15 @@ def _fewer(wanted: DataCut, cut: LazyCases) -> str:
 
 
 def _transformed(wanted: DataCut, cases: LazyCases) -> LazyCases:
-    """Apply `data.transform`."""
+    """Apply `data.transform`. The suite `change` has `data.size` probes per family and at most `data.max_cases` hosts."""
+    from data_loaders.change import change
     from data_loaders.transforms import oracle, permute, shuffle_sessions
 
     name, _, order = str(wanted.transform).partition(":")
     seed = wanted.seed + ORDER_SEEDS * int(order or 0)
+    if name.startswith("change"):
+        held_out = name == "change_held_out"
+        return change(cases, seed=seed, size=_probes(wanted), hosts=wanted.max_cases, held_out=held_out)
     if name == "oracle":
         return oracle(cases)
     if name in ("permute", "permute_between_questions", "permute_exchanges"):

@@ -26,13 +26,14 @@ from eval.report.otel_log import otel_spans
 from eval.running.run import Services
 from memsys.embed import HashingEmbedder
 from memsys.lean import prepare_for_many_calls
+from memsys.llm import meter
 from memsys.llm.batching.endpoint import BatchEndpoint, BatchSettings
 from memsys.llm.batching.journal import Journal
 from memsys.llm.cache import CachedEmbedder, CachedLLM
 from memsys.llm.client import Client, HttpEmbedder
 from memsys.llm.endpoint import Endpoint, EndpointLimits, Traffic
 from memsys.llm.llama import LlamaServer
-from memsys.llm.meter import Metered, record_to
+from memsys.llm.meter import Metered
 from memsys.llm.network import forbid_network
 from memsys.llm.offline.extractive import ExtractiveLLM
 from memsys.llm.pricing import KNOWLEDGE, ModelSettings, Purse, next_purse
@@ -98,7 +99,6 @@ class BuiltEmbedder:
 
     @property
     def stand_in(self) -> bool:
-        """Whether an offline engine stands in for a model."""
         return self.name == STAND_IN["embedder"]
 
 
@@ -164,7 +164,6 @@ class Models:
 
     @property
     def stand_in_identities(self) -> set[str]:
-        """Identities of the offline engines."""
         return {model.identity for model in (self.judge, *self.by_name.values()) if model.stand_in}
 
     @property
@@ -199,7 +198,7 @@ def build_models(cfg: Settings) -> Models:
         RunError: a model has no file in `conf` and no endpoint is configured that could serve it.
     """
     forbid_network(not cfg.network)
-    record_to(otel_spans(cfg.logger.texts) if cfg.logger.name == "otel" else None)
+    meter.recorder = otel_spans(cfg.logger.texts) if cfg.logger.name == "otel" else None
     prepare_for_many_calls()
     results = Path(cfg.results)
     store = CacheStore(Path(cfg.cache) if cfg.cache else results / "cache.sqlite")
@@ -329,32 +328,32 @@ def other_models(cfg: Settings, backbone: Mapping[str, Any]) -> list[str]:
     return [f"{role} {ours[role]} (the paper's: {model})" for role, model in theirs.items() if ours[role] != model]
 
 
+@dataclass(frozen=True, slots=True)
 class Endpoints:
     """Endpoints of an experiment. Roles at the same URL with the same key share one."""
 
-    def __init__(self, cfg: Settings, purse: Purse, cache: Path) -> None:
-        self._cfg, self.purse, self._cache = cfg, purse, cache
-        self.batched: dict[Endpoint, BatchEndpoint] = {}
-        self.built: dict[tuple[str, str], Endpoint] = {}
+    cfg: Settings
+    purse: Purse
+    cache: Path
+    batched: dict[Endpoint, BatchEndpoint] = field(default_factory=dict)
+    built: dict[tuple[str, str], Endpoint] = field(default_factory=dict)
 
-    def url(self, option: Mapping[str, Any], role: str) -> str:
-        """URL of a role's model: the role's own endpoint, else the endpoint of the model's file, else the common endpoint."""
-        common = self._cfg.endpoint.base_url
-        return str(getattr(self._cfg.endpoints, role).base_url or option.get("base_url") or common or OPENAI)
-
-    def key_env(self, option: Mapping[str, Any], role: str) -> str:
-        """The environment variable that holds the key of a role's model."""
-        return str(getattr(self._cfg.endpoints, role).key_env or option.get("key_env") or self._cfg.endpoint.key_env)
+    def place(self, option: Mapping[str, Any], role: str) -> tuple[str, str]:
+        """URL of a role's model and the environment variable that holds its key: each of the role's own endpoint, else of the model's file,
+        else of the common endpoint."""
+        own, common = getattr(self.cfg.endpoints, role), self.cfg.endpoint
+        url = own.base_url or option.get("base_url") or common.base_url or OPENAI
+        return str(url), str(own.key_env or option.get("key_env") or common.key_env)
 
     def title(self, name: str, option: Mapping[str, Any], role: str) -> str:
         """A model's name, with its URL and key variable if they are not the common ones: one name at two endpoints means two models."""
-        common = (self._cfg.endpoint.base_url or OPENAI, self._cfg.endpoint.key_env)
-        url, key_env = self.url(option, role), self.key_env(option, role)
+        common = (self.cfg.endpoint.base_url or OPENAI, self.cfg.endpoint.key_env)
+        url, key_env = self.place(option, role)
         return name if option["engine"] != "http" or (url, key_env) == common else f"{name} at {url} with {key_env}"
 
     def endpoint(self, option: Mapping[str, Any], role: str) -> Endpoint:
         """The endpoint of a role's model; built on first use."""
-        cfg, url, key_env = self._cfg.endpoint, self.url(option, role), self.key_env(option, role)
+        cfg, (url, key_env) = self.cfg.endpoint, self.place(option, role)
         if (url, key_env) not in self.built:
             names = ("timeout", "retries", "backoff", "patience", "max_reply_mb", "rpm", "tpm")
             stated = {name: getattr(cfg, name) for name in names}
@@ -365,18 +364,18 @@ class Endpoints:
 
     def batches(self, endpoint: Endpoint) -> BatchEndpoint | None:
         """The batch API of an endpoint, built on first use; None in live mode."""
-        mode = self._cfg.endpoint.mode
+        mode = self.cfg.endpoint.mode
         if mode == "live":
             return None
         if endpoint not in self.batched:
-            settings = BatchSettings(**dict(self._cfg.endpoint.batch), collect=mode == "collect")
-            self.batched[endpoint] = BatchEndpoint(endpoint, Journal(self._cache), settings)
+            settings = BatchSettings(**dict(self.cfg.endpoint.batch), collect=mode == "collect")
+            self.batched[endpoint] = BatchEndpoint(endpoint, Journal(self.cache), settings)
         return self.batched[endpoint]
 
     def settings(self, name: str, option: Mapping[str, Any]) -> ModelSettings:
         """A model's settings, with the prices that the user set for its file or its name."""
         known = option["settings"]
-        return ModelSettings(**{**known, **laid_over(self._cfg.prices, known["model"], name)})
+        return ModelSettings(**{**known, **laid_over(self.cfg.prices, known["model"], name)})
 
 
 FOLDER = "models"
@@ -463,23 +462,16 @@ def with_local_models(cfg: S) -> S:
         ImportError: the extra is not installed.
     """
     if cfg.local.model is not None:
-        cfg = _with_chat_model(cfg, model_file(cfg.local.model))
-    if cfg.local.embedder is not None:
-        cfg = _with_embedder(cfg, model_file(cfg.local.embedder))
-    return cfg
-
-
-def _with_chat_model(cfg: S, file: Path) -> S:
-    url = "http://127.0.0.1:9/v1"  # a replay sends nothing
-    if not cfg.replay:
-        url = _served(file, cfg.local.window, cfg.local.slots, cfg.local.threads, False).base_url
-    label = f"local {file_sha256(file)[:12]}, window {cfg.local.window}"
-    roles = {role: getattr(cfg.models, role) or file.stem for role in ("memory", "reader", "judge")}
-    endpoint = {"base_url": url, "label": label, "in_flight": cfg.local.slots}
-    return cfg.changed(endpoint=endpoint, models=roles, prices={**cfg.prices, file.stem: NOTHING})
-
-
-def _with_embedder(cfg: S, place: Path) -> S:
+        file, url = model_file(cfg.local.model), "http://127.0.0.1:9/v1"  # a replay sends nothing
+        if not cfg.replay:
+            url = _served(file, cfg.local.window, cfg.local.slots, cfg.local.threads, False).base_url
+        label = f"local {file_sha256(file)[:12]}, window {cfg.local.window}"
+        roles = {role: getattr(cfg.models, role) or file.stem for role in ("memory", "reader", "judge")}
+        endpoint = {"base_url": url, "label": label, "in_flight": cfg.local.slots}
+        cfg = cfg.changed(endpoint=endpoint, models=roles, prices={**cfg.prices, file.stem: NOTHING})
+    if cfg.local.embedder is None:
+        return cfg
+    place = model_file(cfg.local.embedder)
     if place.is_dir():  # a sentence-transformers model, which `build_models` loads
         return cfg.changed(models={"embedder": "minilm"}, local={"embedder": str(place)})
     if not cfg.replay:

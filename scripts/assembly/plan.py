@@ -99,12 +99,10 @@ class Duration:
 
     @property
     def minutes(self) -> str:
-        """The estimate in minutes."""
         return f"{self.seconds / 60:.1f}"
 
     @property
     def text(self) -> str:
-        """The estimate with its reason."""
         reasons = {
             self.by_rate: "the limits of requests and tokens a minute",
             self.calls * self.latency / self.in_flight: f"{counted(self.calls, 'call')}, {self.in_flight} in flight",
@@ -116,8 +114,6 @@ class Duration:
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """The speed of a local model."""
-
     prompt_tokens_a_second: float
     reply_tokens_a_second: float
 
@@ -158,7 +154,6 @@ class LocalDuration:
 
     @property
     def text(self) -> str:
-        """The estimate with its reason."""
         return (
             f"Local model: {counted(self.calls, 'call')} with {self.tokens_in} prompt tokens, "
             f"read at {self.pace.prompt_tokens_a_second:.0f} a "
@@ -168,8 +163,6 @@ class LocalDuration:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The estimate of a whole experiment."""
-
     shares: tuple[Share, ...]
     duration: Duration | LocalDuration
     detectable: tuple[str, ...] = ()
@@ -200,11 +193,7 @@ class Plan:
 
 
 def at_pace(plan: Plan, pace: Pace, most_reply_tokens: int) -> Plan:
-    """Return the plan with the duration for a local model of this pace.
-
-    Args:
-        most_reply_tokens: the limit of a reply.
-    """
+    """Return the plan with the duration for a local model of this pace."""
     asked = [share for share in plan.shares if share.role != "embedder"]
     calls, tokens_in = sum(share.calls for share in asked), sum(share.tokens_in for share in asked)
     tokens_out = sum(share.tokens_out for share in asked)
@@ -286,7 +275,6 @@ def plan(
     Args:
         cfg: sets threads and calls in flight.
         models: the real models, whose prices are used.
-        runs: everything that would be run.
         judges: names of the judges by data set.
         window: maximum tokens of a prompt, if known; a longer prompt fails, as it will in the run, and costs nothing.
     """
@@ -343,7 +331,16 @@ def _usage(
     by_run: dict[Path, dict[str, Usage]] = {}
     for sample in samples:
         used = by_run.setdefault(sample.planned.folder, {role: Usage() for role in ROLES})
-        _add_run(used, sample, counts_build=sample.run.shared not in builds)
+        half = _used(sample.half)
+        for (phase, role), figures in _used(sample.run).items():
+            if phase in BUILD and sample.run.shared in builds:
+                continue
+            smaller = half.get((phase, role), (0, 0, 0))
+            grown = [
+                count * sample.growth(phase, before, count) if sample.half is not None else count
+                for before, count in zip(smaller, figures, strict=True)
+            ]
+            used[role].add(sample.factor(phase), *grown)
         builds |= {sample.run.shared} - {""}
         for judge in judges.get(sample.run.dataset, ()):
             graded = used.setdefault(judge.model if judge.model in others else "judge", Usage())
@@ -377,34 +374,34 @@ def dependent_calls(folder: Path, phases: Collection[str]) -> float:
     return float(sum(line["provider_seconds"] for line in lines if line["phase"] in phases))
 
 
+@dataclass(frozen=True, slots=True)
 class OneSecond:
     """A wrapper that makes every call take a second, so that seconds on the critical path count dependent calls."""
 
-    def __init__(self, inner: LLM) -> None:
-        self._inner = inner
+    inner: LLM
 
     def submit(self, request: Request) -> Future[Completion]:
-        inner, outer = self._inner.submit(request), Future[Completion]()
+        inner, outer = self.inner.submit(request), Future[Completion]()
         inner.add_done_callback(lambda done: settle(outer, lambda: replace(done.result(), seconds=1.0)))
         return outer
 
 
+@dataclass(frozen=True, slots=True)
 class Windowed:
     """A wrapper that refuses a prompt longer than a model's window, as a server does.
 
     Tokens are counted with the project's own vocabulary, so the model may decide differently about a prompt near the limit.
     """
 
-    def __init__(self, inner: LLM, window: int) -> None:
-        self._inner = inner
-        self._window = window
+    inner: LLM
+    window: int
 
     def submit(self, request: Request) -> Future[Completion]:
         tokens = sum(count_tokens(text) for _, text in request.messages)
-        if tokens <= self._window:
-            return self._inner.submit(request)
+        if tokens <= self.window:
+            return self.inner.submit(request)
         refused = Future[Completion]()
-        refused.set_exception(ContextOverflow(f"a prompt of about {tokens} tokens in a window of {self._window}"))
+        refused.set_exception(ContextOverflow(f"a prompt of about {tokens} tokens in a window of {self.window}"))
         return refused
 
 
@@ -434,20 +431,6 @@ def duration(cfg: Settings, models: Models, shares: Sequence[Share], longest: fl
     calls = sum(share.calls for share in shares)
     by_rate = 60.0 * max(minutes.values(), default=0.0)
     return Duration(longest, calls, cfg.endpoint.in_flight, latency, bool(measured), by_rate)
-
-
-def _add_run(usage: Mapping[str, Usage], sample: Sample, *, counts_build: bool) -> None:
-    """Add the usage of a sample's memory, reader and embedder; a build that several runs share counts once."""
-    half = _used(sample.half)
-    for (phase, role), used in _used(sample.run).items():
-        if phase in BUILD and not counts_build:
-            continue
-        smaller = half.get((phase, role), (0, 0, 0))
-        grown = [
-            count * sample.growth(phase, before, count) if sample.half is not None else count
-            for before, count in zip(smaller, used, strict=True)
-        ]
-        usage[role].add(sample.factor(phase), *grown)
 
 
 def _used(run: Run | None) -> dict[tuple[str, str], tuple[int, int, int]]:

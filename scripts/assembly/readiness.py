@@ -94,7 +94,6 @@ class Meter:
     seconds: float
 
     def since(self, before: Meter) -> Meter:
-        """Usage since an earlier moment."""
         return Meter(*(now - then for now, then in zip(astuple(self), astuple(before), strict=True)))
 
 
@@ -127,7 +126,6 @@ def side_by_side(plan: Plan, actual: Meter) -> str:
 
 
 def plan_text(plan: Plan) -> str:
-    """The printed text of a plan."""
     lines = ["Plan (estimated from a sample of the same runs with the offline engines):"]
     for share in plan.shares:
         price = "unknown price" if share.usd is None else f"{share.usd:.2f} USD"
@@ -281,32 +279,24 @@ def _check(served: ServedModel, timeout: float) -> None:
     if heard.busy and pages < ATTEMPTS:
         print(f"note: {served.name} answers, but is busy or failing: {heard.error}", file=sys.stderr)
     elif not heard.ok:
-        raise _refusal(served, heard.error, _cure(served, heard.error))
+        raise _refusal(served, heard.error)
     else:
-        _note_latency(served.endpoint, heard.seconds)
+        # The longest of an endpoint's models: a short request is answered faster than most requests.
+        served.endpoint.latency = max(served.endpoint.latency or 0.0, heard.seconds)
 
 
-def _note_latency(endpoint: Endpoint, seconds: float) -> None:
-    """Keep the longest latency of an endpoint's models: a short request is answered faster than most requests."""
-    endpoint.latency = max(endpoint.latency or 0.0, seconds)
-
-
-def _cure(served: ServedModel, reason: str) -> str:
-    """The remedy if the request explains the failure better than the error does; otherwise empty."""
+def _refusal(served: ServedModel, reason: str) -> RunError:
+    """The error with its remedy, also where the request explains the failure better than the error does."""
+    key_env, cure = served.endpoint.key_env, remedy(reason)
     if not served.chat and re.search(r"HTTP (40[45]|501)\b", reason):
-        return (
+        cure = (
             "this server makes no embeddings, or not with this model: name one that does (make … EMBEDDER_BASE_URL=), take a model of this "
             "machine (LOCAL_EMBEDDER=minilm), or leave EMBEDDER out, so that a hashing stand-in takes its place"
         )
-    key_env = served.endpoint.key_env
-    if re.search(r"HTTP 40[13]\b", reason) and not os.environ.get(key_env):
-        return f"the environment variable {key_env} is not set: export it, or name another one (make … KEY_ENV=)"
-    return ""
-
-
-def _refusal(served: ServedModel, reason: str, cure: str = "") -> RunError:
+    elif re.search(r"HTTP 40[13]\b", reason) and not os.environ.get(key_env):
+        cure = f"the environment variable {key_env} is not set: export it, or name another one (make … KEY_ENV=)"
     return RunError(
-        f"{served.name}: {reason}\n  remedy: {cure or remedy(reason)}\n"
+        f"{served.name}: {reason}\n  remedy: {cure}\n"
         "  (asked before anything was planned or built; replay=true answers from the cache alone, endpoint.probe=false does not ask)"
     )
 
@@ -323,7 +313,7 @@ def _examined(models: Models, every: list[ServedModel], timeout: float) -> Model
         with _line(served, timeout) as line:
             examination = examine(line, served.settings, window=WINDOW, brief=True)
         calls += line.calls
-        _note_latency(served.endpoint, line.seconds / max(1, line.calls))
+        served.endpoint.latency = max(served.endpoint.latency or 0.0, line.seconds / max(1, line.calls))
         print(f"{served.name} ({counted(line.calls, 'call')})\n{table(examination.findings)}", file=sys.stderr)
         if examination.stops:
             known, better = served.settings, examination.settings

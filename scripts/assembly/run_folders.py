@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ListedRun:
-    """A run on the disk."""
-
     path: Path
     record: RunRecord
     """The content of `run.json`; empty if it is missing or unreadable."""
@@ -165,8 +163,7 @@ def write_report(
     results: Path,
     out: Path | None = None,
     *,
-    root: Path | None = None,
-    more_roots: Sequence[Path] = (),
+    roots: Sequence[Path | None] = (None,),
     tables: Sequence[str] = (),
     wanted: Wanted | None = None,
 ) -> Path:
@@ -174,7 +171,7 @@ def write_report(
 
     Args:
         out: the report's folder; None takes `<results>/report`.
-        root, more_roots: folders of the raw data files, tried in this order.
+        roots: folders of the raw data files, tried in this order; None is the default one.
         tables: names of table files; only these and their runs are shown. Empty: everything.
 
     Raises:
@@ -185,8 +182,8 @@ def write_report(
 
     if not results.is_dir():
         raise RunError(f"no folder {results}; name the results folder, such as: python -m scripts report results")
-    wanted = wanted or Wanted(private=(root, *more_roots, os.environ.get("MEMSYS_DATA")))
-    sources = read_sources(results, partial(_cases_of, roots=(root, *more_roots)), tables)
+    wanted = wanted or Wanted(private=(*roots, os.environ.get("MEMSYS_DATA")))
+    sources = read_sources(results, partial(_cases_of, roots=roots), tables)
     return build(sources, out or results / "report", wanted, lambda step: print(step, file=sys.stderr, flush=True))
 
 

@@ -90,8 +90,6 @@ def memory_run(
 
     Args:
         cfg: sets seed, rebuild schedule, prompts folder and whether node vectors are kept.
-        models: models by role.
-        dataset: the data set, loaded and cut.
         memory: values of a file of `conf/memory`, with settings changed or not; `reader` answers the questions.
         unit: unit rule; None takes the memory's own, else the data set's.
         replicate: number of the build, from 0.
@@ -102,15 +100,20 @@ def memory_run(
         RunError: a setting of the memory is refused, or a service it needs is missing.
     """
     recipe = recipe_of(dataset, memory, unit)
-    parts = _parts(cfg, models, dataset, recipe, reader, replicate)
-    services = _services(models, recipe)
+    record = _record(cfg, models, dataset, recipe, reader, replicate)
+    parts = {name: value for name, value in record.items() if name not in NOT_IDENTIFYING}
+    suited = all(each.INDEPENDENT_CALLS for each in recipe.classes)  # to the batch API, where there is one
+    services = replace(
+        models.services,
+        llm=models.memory.batched_or_live if suited else models.memory.llm,
+        gateway=models.gateway() if "gateway" in recipe.services else None,
+    )
     if asked_for:
         _check_logprobs(_built_once(recipe, services), recipe, models.probe)
-    control: Callable[[Case], MemorySystem] | None = None  # needs the answer key
-    if recipe.memory.get("control") == "gold_evidence":
-        control = partial(gold_evidence, unit=dict(recipe.unit))
-    elif recipe.memory.get("control") == "oracle_editor":
-        control = oracle_editor
+    controls: dict[str | None, Callable[[Case], MemorySystem]] = {  # they need the answer key
+        "gold_evidence": partial(gold_evidence, unit=dict(recipe.unit)),
+        "oracle_editor": oracle_editor,
+    }
     return Run(
         name=recipe.name,
         folder=models.results / "runs" / dataset.name / f"{recipe.name}-{identity(parts)}",
@@ -126,17 +129,10 @@ def memory_run(
         rebuild_every=cfg.build.rebuild_every,
         shared=_shared_build(parts, recipe),
         rehearse=partial(rehearse, recipe.build, dict(recipe.unit), models.prompts),
-        control=control,
+        control=controls.get(recipe.memory.get("control")),
         vectors=bool(cfg.nodes.vectors),
-        record=RunRecord.of({**parts, **_not_identifying(cfg, recipe, dataset)}),
+        record=RunRecord.of(record),
     )
-
-
-def _services(models: Models, recipe: Recipe) -> Services:
-    """The models of a run; a build of independent calls goes through the batch API where there is one."""
-    suited = all(each.INDEPENDENT_CALLS for each in recipe.classes)
-    llm = models.memory.batched_or_live if suited else models.memory.llm
-    return replace(models.services, llm=llm, gateway=models.gateway() if "gateway" in recipe.services else None)
 
 
 def recipe_of(dataset: Data, memory: Mapping[str, Any], unit: Mapping[str, Any] | None = None) -> Recipe:
@@ -183,12 +179,26 @@ def unit_of(memory: Mapping[str, Any], config: Mapping[str, Any]) -> Mapping[str
     return unit
 
 
-def _parts(
+NOT_IDENTIFYING = ("name", "waived", "untested", "cases", "prompts_dir", "data_status", "data_file", "made_with")
+"""Facts in `run.json` that are not part of the run's identity."""
+
+
+def _record(
     cfg: Settings, models: Models, dataset: Data, recipe: Recipe, reader: Reader, replicate: int
 ) -> dict[str, Any]:
-    """The parts of a run's identity: two runs that agree in these parts give the same numbers."""
+    """The content of `run.json`: the parts of a run's identity, then `NOT_IDENTIFYING`. Two runs that agree in the parts of the identity
+    give the same numbers.
+
+    Raises:
+        NotInstalled: a program that the memory runs outside this process is not installed.
+    """
     build, loader = recipe.memory["build"], dataset.config["load"]["_target_"]
     prompts = [*(name for each in recipe.classes for name in each.PROMPTS), reader.prompt]
+    try:
+        outside = recipe.classes[-1].outside(_innermost_settings(build))
+    except ValueError as error:
+        raise NotInstalled(f"memory {recipe.name}: {error}") from error
+    waived = {} if all(each.REHEARSED for each in recipe.classes) else recipe.waived
     return {
         "memory": {name: value for name, value in recipe.memory.items() if name not in DESCRIBING},
         "unit": dict(recipe.unit),
@@ -200,38 +210,15 @@ def _parts(
             **({"probe": models.probe.settings} if "probe" in recipe.services else {}),
             **({"embedder": models.embedder.settings} if recipe.services & {"embedder", "gateway"} else {}),
         },
-        **({"outside": outside} if (outside := _outside(recipe)) else {}),
+        **({"outside": outside} if outside else {}),
         "replies": POLICY,
         "prompts": models.prompts.digest(prompts),
         "source": sources(build, loader),
         "distributions": used_distributions(build, loader),
         "seed": [cfg.build.seed, replicate],
         "rebuild_every": cfg.build.rebuild_every if any(each.OFFLINE for each in recipe.classes) else 1,
-    }
-
-
-def _outside(recipe: Recipe) -> dict[str, Any]:
-    """Identity of the programs that the memory runs outside this process.
-
-    Raises:
-        NotInstalled: such a program is not installed.
-    """
-    try:
-        return recipe.classes[-1].outside(_innermost_settings(recipe.memory["build"]))
-    except ValueError as error:
-        raise NotInstalled(f"memory {recipe.name}: {error}") from error
-
-
-NOT_IDENTIFYING = ("name", "waived", "untested", "cases", "prompts_dir", "data_status", "data_file", "made_with")
-"""Facts in `run.json` that are not part of the run's identity."""
-
-
-def _not_identifying(cfg: Settings, recipe: Recipe, dataset: Data) -> dict[str, Any]:
-    """The values of `NOT_IDENTIFYING`."""
-    here = all(each.REHEARSED for each in recipe.classes)
-    return {
         "name": recipe.name,
-        **({} if here or not recipe.waived else {"waived": recipe.waived}),
+        **({"waived": waived} if waived else {}),
         **({"untested": recipe.memory["untested"]} if recipe.memory.get("untested") else {}),
         "cases": len(dataset.cases),
         "prompts_dir": cfg.prompts_dir,

@@ -116,7 +116,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     if __name__ == "memsys_bench":
         called.add(COMMAND)
-    sys.argv = [f"memsys-bench {name}", *_with_own_files(constants, _named(constants, rest))]
+    sys.argv = [f"memsys-bench {name}", *_completed(constants, rest)]
     try:
         return verb(name, sys.argv[1:])
     except SystemExit as end:
@@ -190,18 +190,15 @@ def _import_from(folder: Path) -> None:
         sys.path.append(str(Path.cwd()))
 
 
-def _named(constants: Mapping[str, Any], rest: list[str]) -> list[str]:
-    """The settings or options, with the plain words at their beginning under the names that `WORDS` gives them."""
+def _completed(constants: Mapping[str, Any], rest: list[str]) -> list[str]:
+    """The settings or options, with the plain words at their beginning under the names that `WORDS` gives them; settings with the working
+    folder's `conf` and `prompts` if they exist and none are named."""
     settings = constants.keys() & {"CONFIG", "RUNS_MEMORIES"}
     names = [name if settings else f"--{name}" for name in constants.get("WORDS", "").split()]
     plain = list(takewhile(lambda word: word[:1].isalnum() and "=" not in word, rest[: len(names)]))
-    return [*(f"{name}={word}" for name, word in zip(names, plain, strict=False)), *rest[len(plain) :]]
-
-
-def _with_own_files(constants: Mapping[str, Any], rest: list[str]) -> list[str]:
-    """The settings, with the working folder's `conf` and `prompts` if they exist and none are named."""
+    rest = [*(f"{name}={word}" for name, word in zip(names, plain, strict=False)), *rest[len(plain) :]]
     conf, prompts = Path.cwd() / "conf", Path.cwd() / "prompts"
-    if not constants.keys() & {"CONFIG", "RUNS_MEMORIES"} or Path.cwd() == home():
+    if not settings or Path.cwd() == home():
         return rest
     named = [setting.partition("=")[0] for setting in rest]
     if "CONFIG" in constants and conf.is_dir() and "--config-dir" not in named:

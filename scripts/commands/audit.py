@@ -263,16 +263,6 @@ def audit_published() -> list[Finding]:
     return sorted(findings, key=lambda one: one.where)
 
 
-def audit_evidence(root: Path | None) -> list[Finding]:
-    """Column groups of the tables in `conf/table` whose rows lose evidence, on the samples or the real files below `root`."""
-    from scripts.setup.launch import composed
-    from scripts.tables.captions import evidence_of_tables
-
-    where = ["data.source=sample"] if root is None else ["data.source=real", f"data.root={root}", "data.unpinned=true"]
-    lines = evidence_of_tables(composed("reproduce", ["table=regression", *where]))
-    return [Finding("evidence", table, group, text) for table, group, text in lines if text]
-
-
 def read_table(path: Path, counts: Sequence[int], *, runs: int, means: bool) -> list[AuditedRow]:
     """The rows of a CSV: name, a cell per count, total.
 
@@ -348,7 +338,13 @@ def main(arguments: Sequence[str]) -> int:
     if (chosen.table is None) != (chosen.counts is None):
         parser.error("a table needs --counts, and --counts a table")
     if chosen.evidence:
-        findings = audit_evidence(chosen.data)
+        from scripts.setup.launch import composed
+        from scripts.tables.captions import evidence_of_tables
+
+        real = ["data.source=real", f"data.root={chosen.data}", "data.unpinned=true"]
+        cut = ["data.source=sample"] if chosen.data is None else real
+        lines = evidence_of_tables(composed("reproduce", ["table=regression", *cut]))
+        findings = [Finding("evidence", table, group, text) for table, group, text in lines if text]
     elif chosen.table is None:
         findings = audit_published()
     else:

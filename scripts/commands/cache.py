@@ -57,8 +57,6 @@ BATCHES = {"batch_calls": "open or sent calls", "batches": "batches", "batch_rep
 
 @dataclass(slots=True)
 class CacheCounts:
-    """Counts of the rows of a cache."""
-
     answers: Counter[str] = field(default_factory=Counter)
     """Answers by model and endpoint."""
     outcomes: int = 0
@@ -110,7 +108,6 @@ def fault(table: str, row: tuple[Any, ...]) -> str:
 
 
 def survey(connection: sqlite3.Connection) -> CacheCounts:
-    """Read every row."""
     found, unread = CacheCounts(), Counter[str]()
     for table in TABLES:
         for row in rows(connection, table, unread):
@@ -163,7 +160,6 @@ def repair(path: Path, without: int | None = None) -> int:
     """Copy valid rows into a new cache, swap it in, and keep the old file next to it.
 
     Args:
-        path: the cache.
         without: also leave out vectors with this number of dimensions.
     """
     _opened(path).close()  # refuses a file that is no cache, before a lock file is created next to it
@@ -256,7 +252,6 @@ def _sound(old: sqlite3.Connection, table: str, lost: Counter[str], without: int
 
 
 def stats(path: Path) -> int:
-    """Print the counts of a cache."""
     with closing(_opened(path)) as connection:
         found = survey(connection)
     state = path.stat()

@@ -33,8 +33,10 @@ from scripts.answers.pages import (
     EXCERPT,
     EXCERPTS,
     LONGEST,
+    SHARED,
     Again,
     ClaimLine,
+    SharedQuestions,
     Terms,
     analysis,
     claim_data,
@@ -43,12 +45,11 @@ from scripts.answers.pages import (
     disagreements,
     judged_again,
     line_of,
-    shared_questions,
     shown,
     statuses,
     terms_of,
 )
-from scripts.answers.scoring import ScoredClaim, refuse_none, scored_claims
+from scripts.answers.scoring import ScoredClaim, scored_claims
 from scripts.setup.arguments import add_data_folder, verb_parser, whole
 
 GROUP = "publish"
@@ -172,7 +173,7 @@ def atom(entries: History, pages: Mapping[str, str], base: str) -> bytes:
     )
     _add(feed, "id", "tag:memsys-bench,2026:claims")
     _add(feed, "title", "Published claims, audited from their own answers: changes")
-    _add(feed, "updated", _midnight(versions[0][0] if versions else "1970-01-01"))
+    _add(feed, "updated", f"{versions[0][0] if versions else '1970-01-01'}T00:00:00Z")
     _add(_add(feed, "author"), "name", "memsys-bench")
     _add(feed, "link", rel="self", href=f"{base}atom.xml")
     _add(feed, "link", rel="alternate", href=f"{base}index.html")
@@ -180,7 +181,7 @@ def atom(entries: History, pages: Mapping[str, str], base: str) -> bytes:
         node = _add(feed, "entry")
         _add(node, "id", f"tag:memsys-bench,2026:claims/{_plain(name)}/{entry['hash']}")
         _add(node, "title", f"{_plain(name)}: {'numbers have changed' if place else 'new'}")
-        _add(node, "updated", _midnight(date))
+        _add(node, "updated", f"{date}T00:00:00Z")
         _add(node, "link", rel="alternate", href=f"{base}{pages.get(name, 'index.html')}")
         _add(node, "summary", _plain(entry["summary"]))
     text: str = ElementTree.tostring(feed, encoding="unicode")
@@ -191,10 +192,6 @@ def _add(parent: ElementTree.Element, name: str, text: str | None = None, **attr
     node = ElementTree.SubElement(parent, f"{{{ATOM}}}{name}", attributes)
     node.text = text
     return node
-
-
-def _midnight(day: str) -> str:
-    return f"{day}T00:00:00Z"
 
 
 def _plain(text: str) -> str:
@@ -212,8 +209,6 @@ STATIC = {"eval.report.html": ("report.css", "dom.js"), "scripts.answers": ("cla
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Settings of the site."""
-
     day: str | None = None
     """Day of the changes; None takes the manifest's dates."""
     base: str = ""
@@ -262,7 +257,7 @@ def _fill(
     terms = {name: data_terms(name, wanted.commercial) for name in dict.fromkeys(each.claim.dataset for each in scored)}
     pages = _Pages(draft, clean, wanted)
     _write_claims(draft, pages, rows, lines, terms, changes, again)
-    boards = [(name, [line for line in lines.values() if line.dataset == name], terms[name]) for name in terms]
+    boards = [(name, [line for line in lines.values() if line["dataset"] == name], terms[name]) for name in terms]
     more = {
         "boards": boards,
         "statuses": statuses(rows),
@@ -275,8 +270,14 @@ def _fill(
             text = (files(package) / "static" / name).read_text(encoding="utf-8")
             (draft / name).write_text(text, encoding="utf-8")
     (draft / "claims.csv").write_text(clean.page(as_csv(rows)), encoding="utf-8")
-    (draft / "atom.xml").write_bytes(atom(changes, {name: line.page for name, line in lines.items()}, wanted.base))
-    content = clean.value(_each(_everything(rows, lines, missing, changes, again), _cut))
+    (draft / "atom.xml").write_bytes(atom(changes, {name: line["page"] for name, line in lines.items()}, wanted.base))
+    claims = [{**record(row), "page": lines[row.scored.claim.name]["page"], "hash": digest(row)} for row in rows]
+    for claim in claims:  # in the form of `memsys-bench claims`, with its page, hash, graders and history
+        if graded := again[claim["name"]]:
+            graders = [dict(zip(COLUMNS, row, strict=True)) for row in graded.rows]
+            claim["judged_again"] = {"graders": graders, "prediction_powered": graded.powered, "note": graded.note}
+    known = {"schema": SCHEMA, "version": VERSION, "claims": claims, "missing": dict(missing), "changes": changes}
+    content = clean.value(_each(known, _cut))
     (draft / MARK).write_text(redact(json.dumps(content, indent=1)) + "\n", encoding="utf-8")
 
 
@@ -320,17 +321,18 @@ def _write_claims(
 ) -> None:
     """Write a page and a data file for each claim, and a data file of questions for each data set."""
     shards = Shards(draft / "data", pages.clean)
-    shared = shared_questions((row.scored for row in rows), terms)
+    present = {row.scored.claim.dataset for row in rows}
+    shared = {name: SharedQuestions(terms[name]) for name in SHARED if name in present}
     for row in rows:
         claim, line = row.scored.claim, lines[row.scored.claim.name]
         data, answers = terms[claim.dataset], terms_of(claim.licence, pages.wanted.commercial)
         graded = again[claim.name]
         judges = graded.verdicts if graded else None
-        shards.write(line.data, claim_data(row.scored, shared.get(claim.dataset), data, answers, judges))
+        shards.write(line["data"], claim_data(row.scored, shared.get(claim.dataset), data, answers, judges))
         apart = disagreements(row.scored, APART_EACH, data, answers)
         page = claim_page(row, lines, (answers, data), apart, changes[claim.name], graded)
         pages.write(
-            line.page,
+            line["page"],
             "claim.html.j2",
             page=page,
             shared=_shared_name(claim.dataset) if claim.dataset in shared else "",
@@ -342,22 +344,6 @@ def _write_claims(
 
 def _shared_name(dataset: str) -> str:
     return f"questions-{dataset.lower()}"
-
-
-def _everything(
-    rows: Sequence[Row],
-    lines: Mapping[str, ClaimLine],
-    missing: Mapping[str, str],
-    changes: History,
-    again: Mapping[str, Again | None],
-) -> dict[str, Any]:
-    """`claims.json`: every claim in the form of `memsys-bench claims`, with its page, hash, graders and history."""
-    claims = [{**record(row), "page": lines[row.scored.claim.name].page, "hash": digest(row)} for row in rows]
-    for claim in claims:
-        if graded := again[claim["name"]]:
-            graders = [dict(zip(COLUMNS, row, strict=True)) for row in graded.rows]
-            claim["judged_again"] = {"graders": graders, "prediction_powered": graded.powered, "note": graded.note}
-    return {"schema": SCHEMA, "version": VERSION, "claims": claims, "missing": dict(missing), "changes": changes}
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -378,7 +364,6 @@ def main(arguments: Sequence[str]) -> int:
     if args.url and not args.url.startswith(("https://", "http://")):
         raise RunError(f"--url: expected an address that begins with https://, found {args.url!r}")
     scored, missing = scored_claims(chosen(args.names), data_root(args.data), args.workers)
-    refuse_none(scored, missing)
     base = f"{args.url.rstrip('/')}/" if args.url else ""
     private = (args.results, args.data, os.environ.get("MEMSYS_DATA"))
     wanted = Wanted(args.date, base, args.contact, args.commercial, private)

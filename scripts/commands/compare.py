@@ -11,7 +11,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from data_loaders.schema import Gold, Question
 from eval.files.run_folder import read_predictions
 from eval.files.store import RunError
 from eval.report.cell import Asked, Cell, categories
@@ -62,29 +61,18 @@ def telling_questions(scored: Sequence[Scored], metric: str, count: int) -> Iter
         return
     yield f"The {counted(len(entries), 'most telling question')}, {scored[0].cells[metric].column.metric}"
     for number, entry in enumerate(entries, 1):
-        question, gold = _asked(scored[0], entry)
-        asked = entry.question
+        asked, cases = entry.question, scored[0].answers.dataset.cases
+        case = cases[cases.ids.index(asked.case_id)]
+        question, gold = next(pair for pair in case.questions if pair[0].id == asked.question_id)
         yield f"{number:>3}. {asked.case_id} {asked.question_id}{f' ({asked.category})' if asked.category else ''}"
         yield f"     Q     {cut(question.text, WIDTH)}"
         yield f"     gold  {cut(' | '.join(gold.answers), WIDTH) or '–'}"
         for one, score in zip(scored, entry.scores, strict=True):
-            shown = "–" if score is None else f"{score:.2f}"
-            yield f"     {shown:<5} {one.answers.title}: {cut(_answer(one, entry), WIDTH)}"
-
-
-def _asked(scored: Scored, entry: Telling) -> tuple[Question, Gold]:
-    cases = scored.answers.dataset.cases
-    case = cases[cases.ids.index(entry.question.case_id)]
-    return next(pair for pair in case.questions if pair[0].id == entry.question.question_id)
-
-
-def _answer(scored: Scored, entry: Telling) -> str:
-    """The answer of the first replicate, or the question's outcome."""
-    run = scored.answers.runs[0]
-    prediction = read_predictions(run.case_folder(entry.question.case_id)).get(entry.question.question_id)
-    if prediction is None:
-        return "not reached"
-    return prediction.answer if prediction.outcome == "answered" else f"{prediction.outcome}: {prediction.error}"
+            shown, answer = "–" if score is None else f"{score:.2f}", "not reached"  # of the first replicate
+            predictions = read_predictions(one.answers.runs[0].case_folder(asked.case_id))
+            if (said := predictions.get(asked.question_id)) is not None:
+                answer = said.answer if said.outcome == "answered" else f"{said.outcome}: {said.error}"
+            yield f"     {shown:<5} {one.answers.title}: {cut(answer, WIDTH)}"
 
 
 def compare(names: Sequence[str], settings: Sequence[str], metric: str | None, count: int, choice: str) -> int:

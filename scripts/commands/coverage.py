@@ -42,7 +42,6 @@ def simulated(name: str, share: float = 1.0) -> list[Row]:
 
 
 def table(rows: Sequence[Row]) -> str:
-    """The rows in Markdown."""
     header = ["Number", "situation", "measure", "simulated", "repetitions"]
     lines = [[row.number, row.situation, row.measure, f"{row.value:.3f}", f"{row.repetitions:,}"] for row in rows]
     return f"\n{grid(header, lines)}\n\n"

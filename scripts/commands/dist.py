@@ -54,7 +54,11 @@ def build(root: Path, to: Path) -> tuple[Path, Path]:
         out.mkdir()
         with tarfile.open(fileobj=io.BytesIO(source)) as tar:
             tar.extractall(checkout, filter="data")
-        _check_tag(checkout, _git(root, "tag", "--points-at", "HEAD").decode().split())
+        version = tomllib.loads((checkout / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
+        tags = _git(root, "tag", "--points-at", "HEAD").decode().split()
+        named = [tag for tag in tags if re.fullmatch(r"v\d.*", tag)]
+        if named and f"v{version}" not in named:
+            raise RunError(f"the tag is {named[0]}, and pyproject.toml says version {version}")
         _run("build_meta.build_sdist", checkout, out, when)
         (made,) = out.glob("*.tar.gz")
         sdist = to / made.name
@@ -68,13 +72,6 @@ def build(root: Path, to: Path) -> tuple[Path, Path]:
         wheel = to / made.name
         wheel.write_bytes(made.read_bytes())
     return wheel, sdist
-
-
-def _check_tag(checkout: Path, tags: Sequence[str]) -> None:
-    version = tomllib.loads((checkout / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
-    named = [tag for tag in tags if re.fullmatch(r"v\d.*", tag)]
-    if named and f"v{version}" not in named:
-        raise RunError(f"the tag is {named[0]}, and pyproject.toml says version {version}")
 
 
 def _normal(sdist: bytes, when: int) -> bytes:

@@ -10,7 +10,6 @@ import argparse
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -29,14 +28,6 @@ from scripts.setup.probe_calls import EndpointProbe
 from scripts.setup.probes import Checked, examine, examine_embedder, table
 
 GROUP = "develop"
-
-
-@dataclass(frozen=True, slots=True)
-class Written:
-    """A settings file, and a message about it."""
-
-    path: Path
-    note: str
 
 
 def file_name(model: str) -> str:
@@ -64,8 +55,8 @@ def _changed(settings: ModelSettings) -> dict[str, Any]:
     return shown
 
 
-def write(text: str, group: str, name: str, out: Path | None) -> Written:
-    """Write a settings file; an existing file is kept, and the new file is written next to it.
+def write(text: str, group: str, name: str, out: Path | None) -> tuple[Path, str]:
+    """Write a settings file; an existing file is kept, and the new file is written next to it. Returns its path and a message about it.
 
     Args:
         group: `llm` or `embedder`: the folder of `conf`; the working folder is used if that is not writable.
@@ -88,7 +79,7 @@ def write(text: str, group: str, name: str, out: Path | None) -> Written:
         raise RunError(f"{path}: cannot be written ({error}); name another file with --out") from error
     role = "MODEL" if group == "llm" else "EMBEDDER"
     use = f"; look through it, then use it as {role}={path.stem}" if path.parent == ROOT / "conf" / group else ""
-    return Written(path, f"written: {path}{note}{use}")
+    return path, f"written: {path}{note}{use}"
 
 
 def _place(group: str) -> Path:
@@ -99,7 +90,20 @@ def _place(group: str) -> Path:
 
 def main(arguments: Sequence[str]) -> int:
     """Examine the endpoint; return 0 if runs can use the current or the written settings, 1 if the endpoint is not usable."""
-    args = _parser().parse_args(arguments)
+    parser = verb_parser("doctor", __doc__)
+    parser.add_argument("--base-url", help="OpenAI-compatible endpoint, usually ending in /v1 (default: OpenAI's own)")
+    parser.add_argument("--model", required=True, help="a file of conf/llm, or any name that the endpoint serves")
+    parser.add_argument("--embedder", help="a file of conf/embedder, or any name that the endpoint serves")
+    parser.add_argument("--embedder-base-url", help="where the embedder is (default: as the model)")
+    parser.add_argument("--key-env", default="OPENAI_API_KEY", help="environment variable that holds the key")
+    parser.add_argument("--window", type=int, default=32000, help="tokens of the longest prompt that is tried")
+    parser.add_argument("--timeout", type=float, default=120.0, help="seconds that a reply may take")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        help="file to write (default: conf/llm/<name>.yaml); the embedder's file is written next to it",
+    )
+    args = parser.parse_args(arguments)
     known = _option("llm", args.model)
     base_url = str(args.base_url or known.get("base_url") or OPENAI).rstrip("/")
     _check_url(base_url)
@@ -112,7 +116,7 @@ def main(arguments: Sequence[str]) -> int:
         limit = {} if examined.in_flight is None else {"in_flight": examined.in_flight}
         top = {"base_url": base_url, "key_env": args.key_env, **limit}
         text = settings_file(top, examined.settings, examined.findings)
-        print(write(text, "llm", file_name(args.model), args.out).note)
+        print(write(text, "llm", file_name(args.model), args.out)[1])
     code = 0 if there and not any(one.asked == "window" for one in examined.stops) else 1
     return max(code, _visit_embedder(args, base_url)) if args.embedder else code
 
@@ -129,7 +133,7 @@ def _visit_embedder(args: argparse.Namespace, base_url: str) -> int:
         return 1
     beside = None if args.out is None else args.out.with_name(f"{file_name(args.embedder)}.embedder.yaml")
     text = settings_file({"base_url": url, "key_env": args.key_env, "batch": 64}, settings, findings)
-    print(write(text, "embedder", file_name(args.embedder), beside).note)
+    print(write(text, "embedder", file_name(args.embedder), beside)[1])
     return 0
 
 
@@ -149,20 +153,3 @@ def _check_url(url: str) -> None:
         raise RunError(
             "the base URL holds a user or a password, which would be written to files; give the key with --key-env"
         )
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = verb_parser("doctor", __doc__)
-    parser.add_argument("--base-url", help="OpenAI-compatible endpoint, usually ending in /v1 (default: OpenAI's own)")
-    parser.add_argument("--model", required=True, help="a file of conf/llm, or any name that the endpoint serves")
-    parser.add_argument("--embedder", help="a file of conf/embedder, or any name that the endpoint serves")
-    parser.add_argument("--embedder-base-url", help="where the embedder is (default: as the model)")
-    parser.add_argument("--key-env", default="OPENAI_API_KEY", help="environment variable that holds the key")
-    parser.add_argument("--window", type=int, default=32000, help="tokens of the longest prompt that is tried")
-    parser.add_argument("--timeout", type=float, default=120.0, help="seconds that a reply may take")
-    parser.add_argument(
-        "--out",
-        type=Path,
-        help="file to write (default: conf/llm/<name>.yaml); the embedder's file is written next to it",
-    )
-    return parser

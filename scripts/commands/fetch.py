@@ -64,7 +64,6 @@ def fetch_claims(
 
     Args:
         known: the claims; None takes those of the manifest.
-        get: downloads an entry.
     """
     lines, gone, there = [], [], 0
     away: dict[str | None, str] = {}  # unreachable servers; each is tried once

@@ -62,8 +62,6 @@ UPDATE = "run the gate with --update and commit the new baseline, if the change 
 
 
 class Gate(Strict):
-    """A gate's file."""
-
     memory: Text
     dataset: Text = "locomo"
     size: Size = "all"

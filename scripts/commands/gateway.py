@@ -88,7 +88,15 @@ def build(given: argparse.Namespace, store: CacheStore | None) -> Gateway:
     if given.embedder and given.embedder != "hashing":
         embedding = _settings("embedder", given.embedder, given)
     if given.mode != "replay":
-        _check_cap(given, [each for each in (settings, embedding) if each is not None])
+        models = [each for each in (settings, embedding) if each is not None]
+        unpriced = [each.model for each in models if each.usd_per_million_in is None]
+        if given.max_usd is not None and unpriced:
+            raise RunError(
+                f"--max-usd is set, but the price of {unpriced[0]} is unknown: write {unpriced[0]}: {{in: USD, out: USD}} (per million "
+                "tokens) into a file, and give it as --prices FILE"
+            )
+        if given.max_usd is None and len(unpriced) < len(models) and not is_local(given.base_url):
+            raise RunError(f"{given.base_url} costs money: say how much may be spent, such as --max-usd 5")
     endpoint = Endpoint(
         given.base_url,
         EndpointLimits(in_flight=given.in_flight, timeout=given.timeout),
@@ -108,18 +116,6 @@ def build(given: argparse.Namespace, store: CacheStore | None) -> Gateway:
 
     plain = _embedder(endpoint, known, store, given.mode, known.model)
     return Gateway(upstream, plain, store, given.mode, port=given.port, sized=sized)
-
-
-def _check_cap(given: argparse.Namespace, models: Sequence[ModelSettings]) -> None:
-    """Check that spending is limited by a cap that the user set."""
-    unpriced = [each.model for each in models if each.usd_per_million_in is None]
-    if given.max_usd is not None and unpriced:
-        raise RunError(
-            f"--max-usd is set, but the price of {unpriced[0]} is unknown: write {unpriced[0]}: {{in: USD, out: USD}} (per million "
-            "tokens) into a file, and give it as --prices FILE"
-        )
-    if given.max_usd is None and len(unpriced) < len(models) and not is_local(given.base_url):
-        raise RunError(f"{given.base_url} costs money: say how much may be spent, such as --max-usd 5")
 
 
 def _embedder(endpoint: Endpoint, settings: ModelSettings, store: CacheStore | None, mode: str, name: str) -> Embedder:

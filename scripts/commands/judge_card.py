@@ -83,7 +83,6 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def card_lines(title: str, result: Card, *, stand_in: bool) -> list[str]:
-    """The card as Markdown."""
     lines = [f"# {title}", ""]
     if stand_in:
         lines += ["STAND-IN: an engine without a model is the judge; its errors say nothing about models.", ""]

@@ -281,26 +281,34 @@ def generate(
     """
     path = out / "msc_e.jsonl"
     with locked(writer.parts):
-        _same_settings(writer.parts / "settings.json", settings)
+        begun = writer.parts / "settings.json"
+        if begun.is_file() and (there := json.loads(begun.read_text(encoding="utf-8"))) != settings:
+            other = [name for name in settings if there.get(name) != settings[name]]
+            raise RunError(
+                f"{writer.parts} was begun with other settings ({', '.join(other)}); name another --out, or delete it"
+            )
+        begun.write_text(json.dumps(settings, indent=1) + "\n", encoding="utf-8")
         _extend_all(writer, beginnings, threads, on_progress)
         parts = [(seed, read_lines(writer.part(seed))) for seed in beginnings]
         generator = {
             name: settings[name] for name in ("version", "model", "stand_in", "window", "rounds_a_step", "prompts")
         }
         write_lines(path, (conversation(seed, steps, generator, after_round) for seed, steps in parts))
-        about = path.with_name(path.name + ".about.json")
-        about.write_text(json.dumps(_about(path, parts, settings, after_round), indent=1) + "\n", encoding="utf-8")
+        steps = [step for _, each in parts for step in each]
+        about = {
+            "what": WHAT if not settings["stand_in"] else f"{WHAT} {STAND_IN}",
+            **settings,
+            "conversations": len(parts),
+            "questions": len(steps),
+            "asked": "after_round" if after_round else "end",
+            "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
+            "calls": dict(sum((Counter(step["calls"]) for step in steps), Counter())),
+            "tokens_in": sum(step["tokens_in"] for step in steps),
+            "tokens_out": sum(step["tokens_out"] for step in steps),
+            "made_with": surroundings(),
+        }
+        path.with_name(path.name + ".about.json").write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")
     return path
-
-
-def _same_settings(path: Path, settings: Mapping[str, Any]) -> None:
-    """Refuse parts that were begun by another model, with other prompts or from other seeds."""
-    if path.is_file() and (there := json.loads(path.read_text(encoding="utf-8"))) != settings:
-        other = [name for name in settings if there.get(name) != settings[name]]
-        raise RunError(
-            f"{path.parent} was begun with other settings ({', '.join(other)}); name another --out, or delete it"
-        )
-    path.write_text(json.dumps(settings, indent=1) + "\n", encoding="utf-8")
 
 
 def _extend_all(writer: Writer, beginnings: Sequence[Seed], threads: int, on_progress: Callable[[], None]) -> None:
@@ -320,24 +328,6 @@ def _extend_all(writer: Writer, beginnings: Sequence[Seed], threads: int, on_pro
             raise
     if failed:
         raise RunError(f"{len(failed)} of {len(beginnings)} conversations are not finished; {failed[0]}") from failed[0]
-
-
-def _about(
-    path: Path, parts: Sequence[tuple[Seed, list[dict[str, Any]]]], settings: Mapping[str, Any], after_round: bool
-) -> dict[str, Any]:
-    steps = [step for _, each in parts for step in each]
-    return {
-        "what": WHAT if not settings["stand_in"] else f"{WHAT} {STAND_IN}",
-        **settings,
-        "conversations": len(parts),
-        "questions": len(steps),
-        "asked": "after_round" if after_round else "end",
-        "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
-        "calls": dict(sum((Counter(step["calls"]) for step in steps), Counter())),
-        "tokens_in": sum(step["tokens_in"] for step in steps),
-        "tokens_out": sum(step["tokens_out"] for step in steps),
-        "made_with": surroundings(),
-    }
 
 
 # --- services ----------------------------------------------------------------------------------------------------------
@@ -380,7 +370,22 @@ def settings_of(args: argparse.Namespace, prompts: Prompts, source: Source) -> d
 
 
 def main(arguments: Sequence[str]) -> int:
-    parser = _parser()
+    parser = verb_parser("make-msc-e", __doc__)
+    parser.add_argument(
+        "--out", type=Path, required=True, help="folder of the set; the same folder again goes on with it"
+    )
+    parser.add_argument("--conversations", type=whole(1), default=70)
+    parser.add_argument("--rounds", type=whole(1), default=200, help="of each conversation, its seed included")
+    parser.add_argument("--model", help="a file of conf/llm, or any name that the endpoint serves")
+    parser.add_argument("--base-url", help="OpenAI-compatible endpoint; without one, a stand-in without a model writes")
+    parser.add_argument("--key-env", default="OPENAI_API_KEY", help="environment variable that holds the key")
+    parser.add_argument("--ask", choices=("end", "after_round"), default="end", help="when the questions are asked")
+    parser.add_argument("--data", type=Path, help="data root with MSC for the seeds (default: the shipped sample)")
+    parser.add_argument("--unpinned", action="store_true", help="accept MSC files whose sha256 is not known")
+    parser.add_argument("--retries", type=whole(0), default=5, help="further attempts at a reply that can be used")
+    parser.add_argument("--threads", type=whole(1), default=16, help="conversations written at the same time")
+    parser.add_argument("--prompts-dir", type=Path, help="a folder laid over memsys/prompts")
+    parser.add_argument("--max-usd", type=amount(0), help="spending cap of this start; needed where a call has a price")
     args = parser.parse_args(arguments)
     if (args.model is None) != (args.base_url is None):
         parser.error(
@@ -412,26 +417,6 @@ def main(arguments: Sequence[str]) -> int:
         print(STAND_IN)
     print("To use it, put it at msc_e/msc_e.jsonl below the data root and say data.unpinned=true.")
     return 0
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = verb_parser("make-msc-e", __doc__)
-    parser.add_argument(
-        "--out", type=Path, required=True, help="folder of the set; the same folder again goes on with it"
-    )
-    parser.add_argument("--conversations", type=whole(1), default=70)
-    parser.add_argument("--rounds", type=whole(1), default=200, help="of each conversation, its seed included")
-    parser.add_argument("--model", help="a file of conf/llm, or any name that the endpoint serves")
-    parser.add_argument("--base-url", help="OpenAI-compatible endpoint; without one, a stand-in without a model writes")
-    parser.add_argument("--key-env", default="OPENAI_API_KEY", help="environment variable that holds the key")
-    parser.add_argument("--ask", choices=("end", "after_round"), default="end", help="when the questions are asked")
-    parser.add_argument("--data", type=Path, help="data root with MSC for the seeds (default: the shipped sample)")
-    parser.add_argument("--unpinned", action="store_true", help="accept MSC files whose sha256 is not known")
-    parser.add_argument("--retries", type=whole(0), default=5, help="further attempts at a reply that can be used")
-    parser.add_argument("--threads", type=whole(1), default=16, help="conversations written at the same time")
-    parser.add_argument("--prompts-dir", type=Path, help="a folder laid over memsys/prompts")
-    parser.add_argument("--max-usd", type=amount(0), help="spending cap of this start; needed where a call has a price")
-    return parser
 
 
 def lines(rounds: Iterable[Round]) -> list[str]:

@@ -172,24 +172,20 @@ def _differing(both: sqlite3.Connection) -> tuple[int, int]:
 
 def _batches_under_way(folders: Sequence[Path]) -> Iterator[str]:
     """Results folders with open batches at a provider: the command that fetches the replies needs them in that folder."""
-    for folder in folders:
-        if (cache := folder / "cache.sqlite").is_file() and (batches := _count_under_way(cache)):
+    for cache in (cache for folder in folders if (cache := folder / "cache.sqlite").is_file()):
+        batches = 0
+        try:
+            with closing(connected(cache)) as connection:
+                check_schema(connection)
+                if connection.execute("PRAGMA table_info(batches)").fetchall():
+                    ((batches,),) = connection.execute("SELECT count(*) FROM batches WHERE state != 'ended'")
+        except DAMAGE as error:
+            raise RunError(f"{cache} is no readable cache ({error}); see python -m scripts cache check") from error
+        if batches:
             yield (
                 f"{cache}: {batches} batches are under way; run that folder's command again to fetch them, or see "
                 "python -m scripts batch status"
             )
-
-
-def _count_under_way(cache: Path) -> int:
-    """Number of batches that have not ended."""
-    try:
-        with closing(connected(cache)) as connection:
-            check_schema(connection)
-            if not connection.execute("PRAGMA table_info(batches)").fetchall():
-                return 0
-            return int(connection.execute("SELECT count(*) FROM batches WHERE state != 'ended'").fetchone()[0])
-    except DAMAGE as error:
-        raise RunError(f"{cache} is no readable cache ({error}); see python -m scripts cache check") from error
 
 
 def _attached(cache: Path, other: Path) -> sqlite3.Connection:

@@ -34,8 +34,6 @@ class Service:
         """`METHOD path` of every request."""
 
     def application(self) -> Any:
-        """The aiohttp application."""
-
         @web.middleware
         async def guarded(request: Any, handler: Any) -> Any:
             self.asked.append(f"{request.method} {request.path}")

@@ -37,8 +37,6 @@ RELEASED = "released_"
 
 @dataclass(frozen=True, slots=True)
 class OrderEffect:
-    """Effect of another order on a memory's score."""
-
     title: str
     usual: Estimate
     other: Estimate

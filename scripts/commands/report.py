@@ -35,8 +35,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--title", default=Wanted().title)
     args = parser.parse_args(arguments)
 
-    root, *more = args.data or [None]
     wanted = Wanted(args.title, args.trees, (*args.data, os.environ.get("MEMSYS_DATA")))
-    page = write_report(args.results, args.out, root=root, more_roots=more, tables=args.tables, wanted=wanted)
+    page = write_report(args.results, args.out, roots=args.data or [None], tables=args.tables, wanted=wanted)
     print(f"open in a browser: {page}")
     return 0

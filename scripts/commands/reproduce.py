@@ -25,5 +25,5 @@ def main(cfg: Reproduce) -> int:
     if cfg.report and made.file is not None:
         from scripts.assembly.run_folders import write_report
 
-        print(f"open in a browser: {write_report(Path(cfg.results), root=cfg.data.folder)}")
+        print(f"open in a browser: {write_report(Path(cfg.results), roots=[cfg.data.folder])}")
     return made.code

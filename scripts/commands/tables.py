@@ -70,8 +70,24 @@ def pareto(name: str, overrides: Sequence[str]) -> int:
     rows, unfinished = tradeoffs(assembled)
     if not rows:
         raise RunError(f"no row of {name} has been run: python -m scripts reproduce table={name} {' '.join(overrides)}")
-    points = cost_points(rows)
-    drawing = _drawing(name, assembled, rows)
+    titles = list(dict.fromkeys(row.quality.series for row in rows))
+    points = [  # in a panel for each data set and cost; `label` is the row's number in the printed table
+        replace(
+            row.quality, panel=f"{row.quality.panel}: {name}", x=cost, label=str(titles.index(row.quality.series) + 1)
+        )
+        for row in rows
+        for name, cost in row.costs.items()
+        if cost is not None
+    ]
+    metrics = dict.fromkeys(f"{row.quality.panel} by {row.metric}" for row in rows)
+    footnote = (
+        f"{models_line(assembled.models)}.",
+        f"Quality: {'; '.join(metrics)}. {INTERVALS}",
+        prompts_line(assembled.models.prompts, all_prompts(assembled)),
+        "Filled, numbered and joined: no other row is as good for less, or better for as much. The CSV file names every row.",
+    )
+    title, notes = f"{name}: quality against cost", tuple(filter(None, footnote))
+    drawing = Sheet(title, notes, "pareto", y_label="quality", across=2, height=1.75, spacing="log")
     stem = assembled.models.results / "figures" / "-".join(["pareto", name, cfg.profile_name])
     files = write_figure(stem, drawing, points, assembled.models)
     print("\n".join(drawing.footnote), "", pareto_table(points), sep="\n")
@@ -111,19 +127,6 @@ def row_costs(run: Run, model: Model) -> dict[str, float | None]:
     return {**recalled, "building, model tokens a unit": sums.build_tokens_per_unit}
 
 
-def cost_points(rows: Sequence[Tradeoff]) -> list[Point]:
-    """One point per row and cost, in a panel for each data set and cost; `label` is the row's number in the printed table."""
-    titles = list(dict.fromkeys(row.quality.series for row in rows))
-    return [
-        replace(
-            row.quality, panel=f"{row.quality.panel}: {name}", x=cost, label=str(titles.index(row.quality.series) + 1)
-        )
-        for row in rows
-        for name, cost in row.costs.items()
-        if cost is not None
-    ]
-
-
 def pareto_table(points: Sequence[Point]) -> str:
     """The points as Markdown, cheapest first; a star marks the rows that no other row beats."""
     lines = []
@@ -138,20 +141,6 @@ def pareto_table(points: Sequence[Point]) -> str:
             rows.append([star, point.label, point.series, f"{point.y:.3f}", span, f"{float(point.x):,.4g}"])
         lines += [f"## {cell_text(panel)}", "", grid(["", "no.", "memory", "quality", "95 %", "cost"], rows), ""]
     return "\n".join(lines)
-
-
-def _drawing(name: str, assembled: Experiment[Any], rows: Sequence[Tradeoff]) -> Sheet:
-    metrics = dict.fromkeys(f"{row.quality.panel} by {row.metric}" for row in rows)
-    footnote = (
-        f"{models_line(assembled.models)}.",
-        f"Quality: {'; '.join(metrics)}. {INTERVALS}",
-        prompts_line(assembled.models.prompts, all_prompts(assembled)),
-        "Filled, numbered and joined: no other row is as good for less, or better for as much. The CSV file names every row.",
-    )
-    title = f"{name}: quality against cost"
-    return Sheet(
-        title, tuple(filter(None, footnote)), "pareto", y_label="quality", across=2, height=1.75, spacing="log"
-    )
 
 
 # Places where a paper prints calls: file of results/published, and the fields that select the line.
@@ -169,8 +158,6 @@ PRINTED: Mapping[str, tuple[str, Mapping[str, str]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Calls:
-    """Logical model calls of one memory on one history."""
-
     name: str
     per_insertion: float
     """Calls of writing and consolidating, divided by units: amortised for offline systems."""
@@ -189,22 +176,14 @@ def measure(names: Sequence[str], folder: Path) -> list[Calls]:
     dataset = lab.load("locomo")
     runs = [lab.run(lab.memory(name), dataset) for name in names]
     run_all(runs, threads=1)
-    return [_calls(run) for run in runs]
-
-
-def _calls(run: Run) -> Calls:
-    found = costs(run.folder)
-    lines = list(efforts(run.folder))
-    rebuild = sum(sum(line["calls"].values()) for line in lines if line["phase"] == "consolidate")
-    offline = memory_classes(load_option("memory", run.name)["build"])[0].OFFLINE
-    return Calls(
-        run.name,
-        found.calls_per_insertion or 0.0,
-        rebuild,
-        found.calls_per_query or 0.0,
-        offline,
-        printed(run.name),
-    )
+    made = []
+    for run in runs:
+        found = costs(run.folder)
+        writing, asking = found.calls_per_insertion or 0.0, found.calls_per_query or 0.0
+        rebuild = sum(sum(line["calls"].values()) for line in efforts(run.folder) if line["phase"] == "consolidate")
+        offline = memory_classes(load_option("memory", run.name)["build"])[0].OFFLINE
+        made.append(Calls(run.name, writing, rebuild, asking, offline, printed(run.name)))
+    return made
 
 
 def printed(name: str) -> str:
@@ -217,7 +196,6 @@ def printed(name: str) -> str:
 
 
 def calls_table(rows: Sequence[Calls]) -> str:
-    """The calls of all systems as Markdown."""
     note = (
         "STAND-IN: measured on one history of the LoCoMo sample with the offline engines; "
         "replies of a model change how often some systems call."
@@ -245,7 +223,8 @@ def systems_table() -> str:
     for name in sorted(path.stem for path in (CONF / "memory").glob("*.yaml")):
         option = load_option("memory", name)
         module = option["build"]["_target_"].rpartition(".")[0]
-        source = _source(module)
+        stem = ROOT.joinpath(*module.split("."))
+        source = sorted(stem.glob("*.py")) if stem.is_dir() else [stem.with_suffix(".py")]
         room = "services" if ".services." in module else "systems"
         tests = ROOT / "tests" / "memsys" / room / f"test_{module.split('.')[-1]}.py"
         count = tests.read_text(encoding="utf-8").count("\ndef test_") if tests.is_file() else 0
@@ -254,11 +233,6 @@ def systems_table() -> str:
         modes, how = ", ".join(memory.MODES) or "–", "offline" if memory.OFFLINE else "online"
         lines.append(f"| {name} | {option['title']} | `{module}` | {length} | {count} | {modes} | {how} |")
     return "\n".join(lines) + "\n"
-
-
-def _source(module: str) -> list[Path]:
-    stem = ROOT.joinpath(*module.split("."))
-    return sorted(stem.glob("*.py")) if stem.is_dir() else [stem.with_suffix(".py")]
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -187,19 +187,13 @@ def _designs_text(subjects: Sequence[Subject]) -> Iterator[str]:
             for name in factors
         ]
         now = f"{shown(detects(parts, parts.design))} ({tokens.of(parts.design):,.0f})"
-        rows.append([title, now, *cells, _largest(parts)])
+        adds = contributions(parts, parts.design)
+        part, total = max(adds, key=adds.__getitem__), sum(adds.values())
+        rows.append([title, now, *cells, f"{part} ({adds[part] / total:.0%})" if total else "none"])
     yield grid(["", "now", *factors, "largest part of the error"], rows)
     if few := [title for title, parts, _, _ in subjects if not sampled(parts.design)]:
         which = f" ({', '.join(few)})" if len(few) < len(subjects) else ""
         yield f"\nFewer than five histories{which}: they are not a sample, and every number is about these histories alone."
-
-
-def _largest(parts: Components) -> str:
-    """The effect that adds most to the error of the mean."""
-    adds = contributions(parts, parts.design)
-    total = sum(adds.values())
-    part = max(adds, key=adds.__getitem__)
-    return f"{part} ({adds[part] / total:.0%})" if total else "none"
 
 
 def _proposals(subjects: Sequence[Subject], wished: float, histories: int, questions: int) -> Iterator[str]:

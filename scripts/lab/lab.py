@@ -51,7 +51,6 @@ from scripts.tables.captions import (
     imported_caption,
     models_line,
     prompts_line,
-    stand_ins_in_use,
     usage_note,
     waivers,
 )
@@ -89,8 +88,6 @@ class Answers:
 
 @dataclass(frozen=True, slots=True)
 class Scored:
-    """Answers with their scores."""
-
     answers: Answers
     cells: Mapping[str, Cell]
     """Cells by metric, judges as `judge_<name>`: `cells["locomo_f1"].estimate().mean`."""
@@ -181,13 +178,19 @@ class Lab:
         Raises:
             RunError: there is no such file, or the class is defined in a notebook's cell, so that its source cannot be recorded.
         """
-        option = (
-            {**what}
-            if isinstance(what, Mapping)
-            else self._of_class(what)
-            if isinstance(what, type)
-            else self._of_file(what)
-        )
+        what = self.cfg.memory if what is None else what
+        if isinstance(what, Mapping):
+            option = {**what}
+        elif isinstance(what, type):
+            option = _of_class(what)
+        elif not isinstance(what, str | Path):
+            raise RunError(f"a memory is the name or path of a YAML file, or a class; found {what!r}")
+        elif Path(what).suffix != ".yaml":
+            option = load_option("memory", str(what))
+        elif Path(what).is_file():
+            option = option_file("memory", Path(what))
+        else:
+            raise RunError(f"no file {what}")
         if not settings:
             return option
         title = f"{option['title']} ({', '.join(f'{name}={value}' for name, value in settings.items())})"
@@ -348,7 +351,9 @@ class Lab:
         capped = [scored.answers.capped for scored in every if scored.answers.capped]
         facts = [run.record.imported for scored in every if (run := scored.answers.runs[0]).record.imported]
         judges = judges_of(first.cells)
-        filled = stand_ins_in_use(self.models, runs, judged=bool(judges))
+        used = {"judge"} if judges else set()
+        used |= {role for run in runs for role in run.record.models}  # not every memory calls a model or embeds
+        filled = [role for role in self.models.stand_ins if role.partition(" ")[0] in used]
         answers = {row.title: scored.answers for row, scored in zip(rows, every, strict=True)}
         prompts = {name for run in runs for name in run.record.prompts}
         prompts.update(prompt for judge in judges for prompt in judge_prompts({"judge": judge}))
@@ -419,29 +424,16 @@ class Lab:
             *(f"Imported: {fact['title']}: {described(fact)}." for fact in facts),
         ]
 
-    def _of_file(self, name: str | Path | None) -> dict[str, Any]:
-        if name is None:
-            return {**self.cfg.memory}
-        if not isinstance(name, str | Path):
-            raise RunError(f"a memory is the name or path of a YAML file, or a class; found {name!r}")
-        if Path(name).suffix != ".yaml":
-            return load_option("memory", str(name))
-        if not Path(name).is_file():
-            raise RunError(f"no file {name}")
-        return option_file("memory", Path(name))
 
-    def _of_class(self, target: type[MemorySystem]) -> dict[str, Any]:
-        if target.__module__ == "__main__":
-            raise RunError(
-                f"{target.__name__} stands in a notebook's cell, and a run's identity needs its source: "
-                f"begin the cell with `%%writefile my_memory.py`, then `from my_memory import {target.__name__}`"
-            )
-        path = f"{target.__module__}.{target.__qualname__}"
-        return {
-            "name": target.__name__.lower(),
-            "title": target.__name__,
-            "build": {"_target_": path, "_partial_": True},
-        }
+def _of_class(target: type[MemorySystem]) -> dict[str, Any]:
+    name = target.__name__
+    if target.__module__ == "__main__":
+        raise RunError(
+            f"{name} stands in a notebook's cell, and a run's identity needs its source: "
+            f"begin the cell with `%%writefile my_memory.py`, then `from my_memory import {name}`"
+        )
+    build = {"_target_": f"{target.__module__}.{target.__qualname__}", "_partial_": True}
+    return {"name": name.lower(), "title": name, "build": build}
 
 
 _IMPORTED: WeakKeyDictionary[Any, str] = WeakKeyDictionary()

@@ -1,11 +1,8 @@
-"""A local OpenAI-compatible server for tests and benchmarks: deterministic replies, chosen latency, injected faults, its own counter.
+"""The server of `memsys-bench mock-endpoint`, whose manual says what it does.
 
-`python -m scripts mock-endpoint --port 8099 --latency 0.2 --faults 0.3` serves `/v1/chat/completions`, `/v1/embeddings`, `/v1/models`
-and `/stats`. It knows tools (the first that is offered is called, then its output is answered), `n`, schemas with references and streams.
-A reply depends on the request alone; whether the n-th arrival of a request fails depends on the request, n and the seed.
-`--shape harmony` sends every chat reply in the form of a certain server (`scripts.mock.shapes`); the model name `mock@harmony` does so for
-its own replies only. The batch API (files and batches with a delay, expiry, cancellation, partial failure, torn files and a limited queue)
-is answered by the same code as live calls, so their replies are the same; `/stats` counts both.
+It knows tools (the first that is offered is called, then its output is answered), `n`, schemas with references and streams. The batch API
+(files and batches with a delay, expiry, cancellation, partial failure, torn files and a limited queue) is answered by the same code as
+live calls, so their replies are the same; `/stats` counts both.
 """
 
 from __future__ import annotations
@@ -34,12 +31,11 @@ from memsys.tokens import count_tokens
 from scripts.mock.shapes import OVERFLOWS, SHAPES, Quirks, QuirkyServer
 
 BYTES_A_TOKEN = 4
+"""For the estimate that a server makes of a request before it answers."""
 
 
 @dataclass(frozen=True, slots=True)
 class BatchQuirks:
-    """Faults of the batch API."""
-
     delay: float = 0.0
     """Seconds until a batch ends."""
     expired: float = 0.0
@@ -75,7 +71,6 @@ class Batches:
     _downloads: int = 0
 
     def routes(self, router: Any) -> None:
-        """Add the five requests."""
         router.add_post("/v1/files", self.upload)
         router.add_get("/v1/files/{file}/content", self.content)
         router.add_post("/v1/batches", self.create)
@@ -264,8 +259,6 @@ def _error(message: str, code: str) -> dict[str, Any]:
 
 
 class Mock:
-    """The server's state."""
-
     def __init__(
         self,
         latency: float = 0.0,
@@ -303,7 +296,7 @@ class Mock:
         key = hashlib.sha256(body).hexdigest()
         self._began = self._began or clock()
         self.arrivals[key] += 1
-        if (refusal := self._rations.refusal(_tokens(body))) is not None:
+        if (refusal := self._rations.refusal(len(body) // BYTES_A_TOKEN)) is not None:
             self.refused.append(round(clock() - self._began, 3))
             value, headers = refusal
             return web.json_response(value, status=429, headers=headers)
@@ -337,7 +330,6 @@ class Mock:
         return 200, self._reply(path, json.loads(body), key, self.shape)
 
     async def stats(self, request: Any) -> Any:
-        """Requests that arrived so far."""
         repeats = {key: count for key, count in self.answered.items() if count > 1}
         return web.json_response(
             {
@@ -425,11 +417,6 @@ class Mock:
         return {"object": "list", "data": data, "model": body["model"], "usage": usage}
 
 
-def _tokens(body: bytes) -> int:
-    """Estimated tokens of a request, as a server counts them before it answers."""
-    return len(body) // 4
-
-
 def said(body: dict[str, Any], key: str) -> str:
     """The text of a reply: a value that fits the requested JSON schema, else a few words from the request's hash."""
     form = body.get("response_format") or {}
@@ -493,7 +480,6 @@ def fitting(schema: dict[str, Any], key: str) -> Any:
 
 
 def application(mock: Mock) -> Any:
-    """The aiohttp application."""
     app = web.Application(client_max_size=64 << 20)
     app.router.add_post("/v1/chat/completions", mock.handle)
     app.router.add_post("/v1/embeddings", mock.handle)

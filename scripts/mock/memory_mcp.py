@@ -12,7 +12,6 @@ from scripts.mock.memory_store import FAULTS, Store
 
 
 def server(store: Store) -> Any:
-    """The MCP server of a store."""
     from mcp.server.mcpserver import MCPServer
 
     served = MCPServer("reference-memory", version="1")

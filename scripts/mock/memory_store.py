@@ -41,8 +41,6 @@ class Entry:
 
 @dataclass(slots=True)
 class Store:
-    """All namespaces."""
-
     fault: str = ""
     """A name of `FAULTS`; empty for a working store."""
     delay: int = 0
@@ -93,7 +91,6 @@ class Store:
         return [self._hit(entry, _score(wanted, entry)) for entry in found]
 
     def delete(self, space: str) -> None:
-        """Empty a namespace."""
         if self.fault != "deletions kept":
             self.spaces.pop(space, None)
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 Record = TypeVar("Record")
 Model = TypeVar("Model", bound=BaseModel)
+ARGUMENTS = ConfigDict(arbitrary_types_allowed=True, allow_inf_nan=False, coerce_numbers_to_str=True)
 NAMED_FAULTS = 3
 """Maximum number of faults that a message names; it counts the others."""
 EXPECTED = {
@@ -108,7 +109,6 @@ def checked_option(group: str, values: Mapping[str, Any], where: object = None) 
 
     Args:
         group: a folder of `conf`; values of a group without a schema are returned unchanged.
-        values: the parsed file.
         where: the file, for messages.
 
     Raises:
@@ -160,21 +160,18 @@ def checked_call(where: str, call: Mapping[str, Any]) -> dict[str, Any]:
         elif isinstance(value, Mapping) and "_target_" in value:
             typed[name] = checked_call(f"{where}, {name}", value)
         else:
-            typed[name] = _argument(f"{where}: {name}", value, known[name].annotation)
+            leaves = list(_leaves(known[name].annotation))
+            if isinstance(value, bool) and not {bool, Any, object} & set(leaves):
+                raise RunError(f"{where}: {name} must be a number or text, found {str(value).lower()}")
+            try:
+                adapter: TypeAdapter[Any] = TypeAdapter(known[name].annotation, config=ARGUMENTS)
+                typed[name] = settled(value, adapter.validate_python(value))
+            except ValidationError as error:
+                choices = [leaf for leaf in leaves if isinstance(leaf, str)]  # the values of a `Literal`
+                first = error.errors(include_url=False)[0]
+                expected = f"must be one of {', '.join(choices)}" if choices else _expected(first)
+                raise RunError(f"{where}: {name} {expected}, found {value!r}{nearest(str(value), choices)}") from None
     return typed
-
-
-def _argument(where: str, value: Any, annotation: Any) -> Any:
-    if isinstance(value, bool) and not {bool, Any, object} & set(_leaves(annotation)):
-        raise RunError(f"{where} must be a number or text, found {str(value).lower()}")
-    try:
-        settings = ConfigDict(arbitrary_types_allowed=True, allow_inf_nan=False, coerce_numbers_to_str=True)
-        return settled(value, TypeAdapter(annotation, config=settings).validate_python(value))
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        choices = [leaf for leaf in _leaves(annotation) if isinstance(leaf, str)]  # the values of a `Literal`
-        expected = f"must be one of {', '.join(choices)}" if choices else _expected(first)
-        raise RunError(f"{where} {expected}, found {value!r}{nearest(str(value), choices)}") from None
 
 
 def _leaves(annotation: Any) -> Iterator[Any]:
@@ -299,21 +296,16 @@ def _fields(schema: type[BaseModel], above: str = "") -> Iterator[tuple[str, Fie
 
 
 @cache
-def text_settings(command: str) -> frozenset[str]:
-    """Dotted names of the settings of a command whose value is any text, such as a model's name or a URL; a `Literal` is not."""
+def lists_and_texts(command: str) -> tuple[frozenset[str], frozenset[str]]:
+    """Dotted names of the settings of a command whose value is a list, and of those whose value is any text, such as a model's name or a
+    URL; a `Literal` is not."""
     types = {name: _parts(field.annotation) for name, field in _fields(COMMANDS[command])}
     plain = {
         name: [get_args(part)[0] if get_origin(part) is Annotated else part for part in own]
         for name, own in types.items()
     }
-    return frozenset(name for name, own in plain.items() if all(part is str for part in own))
-
-
-@cache
-def list_settings(command: str) -> frozenset[str]:
-    """Dotted names of the settings of a command whose value is a list."""
-    parts = ((name, part) for name, field in _fields(COMMANDS[command]) for part in _parts(field.annotation))
-    return frozenset(name for name, part in parts if get_origin(part) is list)
+    lists = (name for name, own in types.items() if any(get_origin(part) is list for part in own))
+    return frozenset(lists), frozenset(name for name, own in plain.items() if all(part is str for part in own))
 
 
 def _parts(annotation: Any) -> list[Any]:

@@ -7,6 +7,9 @@ import math
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
+
+Number = TypeVar("Number", int, float)
 
 
 def verb_parser(verb: str, manual: str | None) -> argparse.ArgumentParser:
@@ -16,41 +19,33 @@ def verb_parser(verb: str, manual: str | None) -> argparse.ArgumentParser:
 
 
 def add_data_folder(parser: argparse.ArgumentParser) -> None:
-    """Add the option for the folder of the raw data."""
     text = "folder of the raw files (default: MEMSYS_DATA, else the download folder)"
     parser.add_argument("--data", type=Path, help=text)
 
 
-def whole(least: int, most: int | None = None) -> Callable[[str], int]:
+def whole(least: int, most: float = math.inf) -> Callable[[str], int]:
     """An argparse type: a whole number from `least` to `most`."""
-    span = f"a whole number of at least {least}" + ("" if most is None else f" and at most {most}")
-
-    def read(text: str) -> int:
-        try:
-            value = int(text)
-        except ValueError:
-            value = least - 1
-        if value < least or (most is not None and value > most):
-            raise argparse.ArgumentTypeError(f"must be {span}, found {text!r}")
-        return value
-
-    return read
+    return _number("a whole number", int, least, most)
 
 
 def amount(least: float, most: float = math.inf) -> Callable[[str], float]:
     """An argparse type: a finite number from `least` to `most`."""
-    span = f"a number of at least {least:g}" + ("" if math.isinf(most) else f" and at most {most:g}")
+    return _number("a number", float, least, most)
 
-    def read(text: str) -> float:
+
+def _number(what: str, read: Callable[[str], Number], least: float, most: float) -> Callable[[str], Number]:
+    span = f"{what} of at least {least:g}" + ("" if math.isinf(most) else f" and at most {most:g}")
+
+    def checked(text: str) -> Number:
         try:
-            value = float(text)
+            value = read(text)
         except ValueError:
-            value = math.nan
-        if not math.isfinite(value) or not least <= value <= most:
+            value = None
+        if value is None or value == math.inf or not least <= value <= most:
             raise argparse.ArgumentTypeError(f"must be {span}, found {text!r}")
         return value
 
-    return read
+    return checked
 
 
 COMMAND = "memsys-bench"

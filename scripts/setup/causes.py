@@ -74,19 +74,16 @@ class Cause:
     """The `errors.log` with its traceback; None if no case wrote one."""
 
     def __str__(self) -> str:
-        cure = remedy(self.text) if of_endpoint(self.text) else _in_code(self.log, self.text)
+        # Errors of these types come from a model's endpoint. Memories, products and services raise errors of other types.
+        raised = re.match(r"[a-z ]+: ([A-Za-z_]\w*): ", self.text)
+        of_endpoint = raised is None or raised[1] in ("ModelError", "ContextOverflow", "EndOfRun", "ReplyError")
+        cure = remedy(self.text) if of_endpoint else _in_code(self.log, self.text)
         return f"the most common cause, {self.count} of {self.total}: {self.text}\n  remedy: {cure}"
 
 
 def remedy(text: str) -> str:
     """The remedy for an error message."""
     return next((cure for pattern, cure in REMEDIES if re.search(pattern, text, re.IGNORECASE | re.DOTALL)), DOCTOR)
-
-
-def of_endpoint(text: str) -> bool:
-    """Whether an error came from a model's endpoint. Memories, products and services raise errors of other types."""
-    raised = re.match(r"[a-z ]+: ([A-Za-z_]\w*): ", text)
-    return raised is None or raised[1] in ("ModelError", "ContextOverflow", "EndOfRun", "ReplyError")
 
 
 def _in_code(log: Path | None, text: str) -> str:

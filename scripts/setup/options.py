@@ -9,7 +9,9 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import yaml
 from omegaconf import OmegaConf
+from omegaconf import _utils as omegaconf_yaml
 
 from eval.files.provenance import ROOT
 from eval.files.store import RunError
@@ -19,6 +21,13 @@ if TYPE_CHECKING:
     from memsys.interface import MemorySystem
 
 CONF = ROOT / "conf"
+
+if hasattr(yaml, "CSafeLoader"):
+    # With libyaml, OmegaConf and Hydra read files by the same rules in a tenth of the time.
+    class _Loader(yaml.CSafeLoader, omegaconf_yaml.get_yaml_loader()):  # type: ignore[misc]
+        pass
+
+    omegaconf_yaml.get_yaml_loader = lambda: _Loader
 
 
 def folders() -> tuple[Path, ...]:

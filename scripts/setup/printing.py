@@ -52,11 +52,7 @@ def print_table(table: Table, choice: str | None) -> None:
 
 
 def console(stream: TextIO, **options: Any) -> Console:
-    """A console of Rich with `visible` texts: only its own colours and movements reach the terminal as escape sequences.
-
-    Args:
-        options: options of `rich.console.Console`.
-    """
+    """A console of Rich with `visible` texts: only its own colours and movements reach the terminal as escape sequences."""
     from rich.console import Console
     from rich.segment import Segment
 

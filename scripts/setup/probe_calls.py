@@ -29,8 +29,6 @@ STOP_LOOK = 0.2
 
 @dataclass(frozen=True, slots=True)
 class ProbeReply:
-    """Outcome of one call."""
-
     status: int
     """HTTP status; 0 when no reply came."""
     value: Mapping[str, Any]

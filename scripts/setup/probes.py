@@ -186,11 +186,7 @@ def _thought(heard: ProbeReply) -> str:
 
 
 def textless(line: EndpointProbe, settings: ModelSettings, first: ProbeReply) -> Checked | None:
-    """The finding that replies hold no text, so that every answer of a run would be empty; None if one of three replies has text.
-
-    Args:
-        first: the first reply of the endpoint.
-    """
+    """The finding that replies hold no text, so that every answer of a run would be empty; None if one of three replies has text."""
     heard, questions = first, ["Write one short sentence about the sea.", "Reply with the word ready."]
     while _silent(heard):
         if not questions:
@@ -470,7 +466,10 @@ def examine_embedder(line: EndpointProbe, settings: ModelSettings) -> tuple[Chec
         sized = Checked("embedding size", f"{size} numbers", "SMALL: is this the model you mean, uncut?", "note")
     if len(alone) < len(TEXTS) or any(len(one) != size for one in alone):
         return sized, Checked("embedding order", "single texts come in another form than batches", "not usable", "stop")
-    return sized, _order(ordered, as_sent, np.stack(alone)), _usage(batch)
+    usage = Checked("embedding usage", "reported", "costs are known")
+    if not batch.tokens("prompt_tokens"):
+        usage = Checked("embedding usage", "not reported", "tokens are counted here", "note")
+    return sized, _order(ordered, as_sent, np.stack(alone)), usage
 
 
 def _body(settings: ModelSettings, texts: list[str]) -> dict[str, Any]:
@@ -514,12 +513,6 @@ def _order(ordered: np.ndarray, as_sent: np.ndarray, alone: np.ndarray) -> Check
 
 def _same(first: np.ndarray, second: np.ndarray) -> bool:
     return bool(((first * second).sum(axis=1) >= SAME).all())
-
-
-def _usage(batch: ProbeReply) -> Checked:
-    if batch.tokens("prompt_tokens"):
-        return Checked("embedding usage", "reported", "costs are known")
-    return Checked("embedding usage", "not reported", "tokens are counted here", "note")
 
 
 def table(findings: Sequence[Checked], width: int | None = None) -> str:

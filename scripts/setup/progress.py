@@ -17,9 +17,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from data_loaders.raw import as_lazy
 from eval.report.counted import counted
-from eval.running.run import Progress, Run
+from eval.running.run import Progress
 from memsys.llm.endpoint import Traffic
 from memsys.llm.protocol import EndOfRun
 from scripts.setup.printing import console, duration
@@ -125,7 +124,6 @@ class Screen:
         self._lock = threading.RLock()
 
     def show(self, phase: ProgressLine) -> None:
-        """Add a phase and draw all phases."""
         with self._lock:
             if phase not in self._phases:
                 self._phases.append(phase)
@@ -148,7 +146,6 @@ class Screen:
                     self._live = None
 
     def console(self) -> Console:
-        """The console on which the phases are drawn."""
         return console(sys.stderr)
 
     def _draw(self, live: Live) -> None:
@@ -211,12 +208,7 @@ class ProgressLine:
         self._ended = threading.Event()
         self._beating = threading.Thread(target=self._beat_on, name="progress", daemon=True)
 
-    def start(self) -> None:
-        """Start the thread that shows the line."""
-        self._beating.start()
-
     def step(self, outcome: str = "") -> None:
-        """Count one more item as done."""
         with self._lock:
             self._first_answer = self._first_answer or self._clock()
             self.done += 1
@@ -252,7 +244,6 @@ class ProgressLine:
                     self._units -= build.units - build.written  # a failed build writes no more units
 
     def line(self) -> str:
-        """The current text of the line."""
         traffic = self._traffic()
         state = self._state(traffic)
         parts = [f"{state.label}: {state.done}/{state.total}", *_counts(state), *_calls(state, traffic)]
@@ -261,7 +252,6 @@ class ProgressLine:
         return ", ".join(parts) + (f" · {state.waited}" if state.waited else "")
 
     def state(self) -> State:
-        """The current state of the line."""
         return self._state(self._traffic())
 
     def _state(self, traffic: Sequence[Traffic]) -> State:
@@ -420,7 +410,7 @@ def progress_line(
 ) -> Iterator[ProgressLine]:
     """Show a progress line while the block runs."""
     line = ProgressLine(label, total, histories=histories, traffic=traffic, expected=expected)
-    line.start()
+    line._beating.start()
     try:
         yield line
     except (KeyboardInterrupt, EndOfRun):
@@ -462,9 +452,6 @@ class TimeLeft:
     A common rate over all units would mislead: the longest cells start first, and the time per unit differs by a factor of a hundred
     between memories. A memory that has not begun gets the pace of the others, scaled by the dependent calls per unit if the plan
     knows them.
-
-    Args:
-        expected: the cells that the run will work on.
     """
 
     def __init__(self, expected: Iterable[Expected], started: float) -> None:
@@ -480,19 +467,16 @@ class TimeLeft:
             self._cells[run, case_id] = _Cell(expected, units, now)
 
     def write(self, run: str, case_id: str, now: float) -> None:
-        """Record a written unit of a cell."""
         if (cell := self._cells.get((run, case_id))) is not None:
             cell.written += 1
             if cell.written >= cell.units:
                 cell.built = now
 
     def answer(self, run: str, case_id: str) -> None:
-        """Record a finished question of a cell."""
         if (cell := self._cells.get((run, case_id))) is not None and cell.built is not None:
             cell.answered += 1
 
     def complete(self, run: str, case_id: str, now: float) -> None:
-        """Record the end of a cell."""
         self._waiting.pop((run, case_id), None)
         if (cell := self._cells.get((run, case_id))) is not None:
             cell.ended = now
@@ -537,7 +521,6 @@ class _Pace:
         self._chained = [0.0, 0.0]
 
     def add(self, cell: Expected, seconds: float, work: float, *, by_chain: bool = True) -> None:
-        """Add seconds and work of a cell."""
         self._seconds[cell.run] += seconds
         self._work[cell.run] += work
         if by_chain and cell.chain and work:
@@ -552,21 +535,3 @@ class _Pace:
             return cell.chain * self._chained[0] / self._chained[1]
         rates = [self._seconds[run] / work for run, work in self._work.items() if work]
         return sum(rates) / len(rates) if rates else 0.0
-
-
-def expected_cells(runs: Sequence[Run], questions: int) -> list[Expected]:
-    """The cells of some runs; cells with the same build are counted once.
-
-    Args:
-        questions: number of questions over all runs; each history gets the same share.
-    """
-    groups: dict[str, list[Run]] = {}
-    for run in runs:
-        groups.setdefault(run.shared or str(run.folder), []).append(run)
-    histories = sum(len(run.sizes) for run in runs)
-    share = questions / max(1, histories)
-    return [
-        Expected(group[0].name, case_id, float(size), share * len(group), group[0].chain)
-        for group in groups.values()
-        for case_id, size in zip(as_lazy(group[0].cases).ids, group[0].sizes, strict=True)
-    ]

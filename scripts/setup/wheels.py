@@ -37,7 +37,6 @@ def install(folder: Path, pins: Iterable[str], uv: str | None) -> None:
     """Make a virtual environment that holds only these pins, with a Python of our version or of the version that they need.
 
     Args:
-        folder: folder of the new environment.
         pins: `name==version` each, the complete list: nothing is resolved. A line `# python>=3.12` requires a Python version.
         uv: the result of `find_uv`; None installs with pip, which is about ten times slower.
 

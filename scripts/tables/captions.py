@@ -31,16 +31,6 @@ from scripts.setup.options import load_option, options
 from scripts.tables.layout import ColumnGroup, TableRow, belongs, column_group, group_name, read_lines_of, table_unit
 
 
-def stand_ins_in_use(models: Models, runs: Iterable[Run], *, judged: bool) -> list[str]:
-    """Roles that an offline engine fills, without unused roles: not every memory calls a model or embeds.
-
-    Args:
-        judged: whether a judge grades the answers.
-    """
-    used = {role for run in runs for role in run.record.models} | ({"judge"} if judged else set())
-    return [role for role in models.stand_ins if role.partition(" ")[0] in used]
-
-
 def caption(
     cfg: Settings,
     models: Models,
@@ -50,8 +40,6 @@ def caption(
     """Lines below a table's title: models by role, each data set with its status and unit, explanation of a cell.
 
     Args:
-        cfg: the checked configuration.
-        models: models by role.
         used: each data set with its reader and its unit rule.
         stand_ins: roles that offline engines fill, named first; None takes all of `models`.
     """
@@ -69,7 +57,16 @@ def caption(
             f"Offline memories are rebuilt at every {cfg.build.rebuild_every}th question point only; they show units written since "
             "the last build as raw text. The costs below follow this schedule."
         )
-    lines += [_dataset_line(cfg, dataset, reader, unit) for dataset, reader, unit in used]
+    transform = "" if cfg.data.transform == "none" else f", transform {cfg.data.transform}"
+    for dataset, reader, unit in used:
+        gone = lost_by_row(dataset.cases, {"": unit})[""]
+        counts = [(len(case.questions), len(case.notes)) for case in dataset.cases]
+        questions, notes = sum(count for count, _ in counts), sum(count for _, count in counts)
+        rule = ", ".join(f"{name} {value}" if name != "rule" else str(value) for name, value in unit.items())
+        lines.append(
+            f"{_data(dataset, questions)}{', ' + dataset.fewer if dataset.fewer else ''}{transform}; default unit {rule} drops "
+            f"{gone.dropped} of {counted(gone.turns, 'turn')} ({gone.losing} evidence); {notes} loader notes; reader {reader.name}."
+        )
     built, published = f"{cfg.build.replicates}x", cfg.build.published or cfg.build.replicates
     if published != cfg.build.replicates:
         built += f", rows with a published number {published}x"
@@ -162,7 +159,6 @@ def imported_caption(
 
     Args:
         facts: `imported` of each run's record.
-        judged: whether our judge graded the answers.
     """
     lines = [f"Imported: {fact['title']}: {described(fact)}." for fact in facts]
     if judged and "judge" in models.stand_ins:
@@ -189,8 +185,6 @@ def usage_note(
     Args:
         reasons: reasons why its numbers are not comparable with the published ones (`scripts.tables.grid.why_not_comparable`); empty if
             they are.
-        published: whether the table has published numbers.
-        stand_ins: roles that offline engines fill.
         imported: whether some rows, but not all, are imported answers.
         unmeasured: judging models without a card (`scripts.assembly.steps.unmeasured`).
     """
@@ -229,20 +223,6 @@ def _data(dataset: Data, questions: int) -> str:
     )
 
 
-def _dataset_line(cfg: Settings, dataset: Data, reader: Reader, unit: Mapping[str, Any]) -> str:
-    gone = lost_by_row(dataset.cases, {"": unit})[""]
-    counts = [(len(case.questions), len(case.notes)) for case in dataset.cases]
-    questions, notes = sum(count for count, _ in counts), sum(count for _, count in counts)
-    rule = ", ".join(f"{name} {value}" if name != "rule" else str(value) for name, value in unit.items())
-    transform = "" if cfg.data.transform == "none" else f", transform {cfg.data.transform}"
-    return (
-        f"{_data(dataset, questions)}{', ' + dataset.fewer if dataset.fewer else ''}"
-        f"{transform}; default unit {rule} drops {gone.dropped} of {counted(gone.turns, 'turn')} "
-        f"({gone.losing} evidence); "
-        f"{notes} loader notes; reader {reader.name}."
-    )
-
-
 Key = tuple[str, str]
 """Ids of a case and of its question."""
 UNPAIRED = {
@@ -273,7 +253,6 @@ class Lost:
 
     @property
     def text(self) -> str:
-        """The counts in words."""
         return f"{self.dropped:,} of {counted(self.turns, 'turn', ',')}; {self.losing} evidence, {len(self.wholly):,} of them all of it"
 
 
@@ -293,13 +272,7 @@ def _lost(case: Case, unit: Mapping[str, Any]) -> Lost:
 def row_units(
     option: Mapping[str, Any], lines: Sequence[TableRow], config: Mapping[str, Any]
 ) -> dict[str, Mapping[str, Any]]:
-    """The unit rules of a column group's rows with a memory, by the row's title.
-
-    Args:
-        option: the column group in the table's YAML.
-        lines: rows of the table.
-        config: values of the data set's file in `conf/dataset`.
-    """
+    """The unit rules of a column group's rows with a memory, by the row's title; `config` holds the values of a file of `conf/dataset`."""
     return {
         line.title: table_unit(line, option) or unit_of(line.memory, config)
         for line in lines
@@ -312,12 +285,7 @@ _KNOWN: WeakKeyDictionary[LazyCases, dict[tuple[tuple[str, Any], ...], Lost]] = 
 
 
 def lost_by_row(cases: LazyCases, units: Mapping[str, Mapping[str, Any]]) -> dict[str, Lost]:
-    """Lost turns of each row, by title; every rule is evaluated once, and only one case is held at a time.
-
-    Args:
-        cases: the histories of a data set.
-        units: unit rule by row.
-    """
+    """Lost turns of each row, by title; every rule is evaluated once, and only one case is held at a time."""
     rules = {row: tuple(sorted(unit.items())) for row, unit in units.items()}
     known = _KNOWN.setdefault(cases, {})
     wanted = [rule for rule in dict.fromkeys(rules.values()) if rule not in known]
@@ -347,13 +315,7 @@ def evidence_lines(groups: Sequence[ColumnGroup], lines: Sequence[TableRow]) -> 
 
 
 def evidence_line(title: str, cases: LazyCases, units: Mapping[str, Mapping[str, Any]]) -> str:
-    """The caption line of a column group: rows that lose evidence, with numbers of questions; empty if no row does.
-
-    Args:
-        title: title of the column group.
-        cases: the histories of its data set.
-        units: unit rule by row.
-    """
+    """The caption line of a column group: rows that lose evidence, with numbers of questions; empty if no row does."""
     losses = lost_by_row(cases, units)
     losing: dict[tuple[str, str], list[str]] = {}
     for row, each in losses.items():

@@ -227,7 +227,12 @@ def budgeted(table: Mapping[str, Any], backbone: str | None, budgets: Sequence[i
         lines += read_lines_of({"name": table["name"], "rows": [], "others": [WHOLE]}, None)
     columns = [each for option in table["columns"] for each in _columns(option, lines, budgets)]
     kept = {name: table[name] for name in ("name", "title", "paper", "backbones", "notes") if name in table}
-    return {**kept, "columns": columns, "rows": [_deepened_row(line, max(budgets)) for line in lines]}
+    rows = []
+    for line in lines:
+        own = {name: value for name, value in line.option.items() if name in ("memory", "build")}
+        deeper = {} if line.name == WHOLE else deepened(line.memory or {}, max(budgets))
+        rows.append({**own, "name": line.name, "title": line.title, "build": {**own.get("build", {}), **deeper}})
+    return {**kept, "columns": columns, "rows": rows}
 
 
 def _columns(option: Mapping[str, Any], lines: Sequence[TableRow], budgets: Sequence[int]) -> list[dict[str, Any]]:
@@ -256,12 +261,6 @@ def _plain(metric: Mapping[str, Any]) -> dict[str, Any]:
     """A metric over its first category, without published numbers and differences."""
     kept = {name: value for name, value in metric.items() if name not in ("by", "published", "minus", "rows")}
     return kept | ({"by": {next(iter(metric["by"])): None}} if metric.get("by") else {})
-
-
-def _deepened_row(line: TableRow, longest: int) -> dict[str, Any]:
-    kept = {name: value for name, value in line.option.items() if name in ("memory", "build")}
-    deeper = {} if line.name == WHOLE else deepened(line.memory or {}, longest)
-    return {**kept, "name": line.name, "title": line.title, "build": {**kept.get("build", {}), **deeper}}
 
 
 def deepened(memory: Mapping[str, Any], longest: int) -> dict[str, Any]:

@@ -46,7 +46,6 @@ class Attempt:
     """The last line of its output if it failed; otherwise empty."""
 
     def row(self) -> str:
-        """A row of the index."""
         file = "–" if self.file is None else str(self.file)
         cells = (self.name, f"`{self.command}`", f"{self.seconds:.1f}", file, self.failure or "made")
         return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
@@ -149,8 +148,9 @@ def make(name: str, overrides: Sequence[str]) -> Attempt:
     from scripts.tables import figures, table
 
     stopping.check()
-    primary, make_it = ("reproduce", table.make_table) if _is_table(name) else ("figures", figures.make_figure)
-    settings = composed(primary, [_choice(name), *overrides])
+    primary, choice = _words(name)
+    make_it = table.make_table if primary == "reproduce" else figures.make_figure
+    settings = composed(primary, [choice, *overrides])
     output, started = io.StringIO(), time.perf_counter()
     outcome = Outcome(2)
 
@@ -174,15 +174,13 @@ def make(name: str, overrides: Sequence[str]) -> Attempt:
 
 def command_of(name: str, overrides: Sequence[str]) -> str:
     """The command that makes only this table or figure."""
-    return " ".join([f"python -m scripts {'reproduce' if _is_table(name) else 'figures'}", _choice(name), *overrides])
+    return " ".join(["python -m scripts", *_words(name), *overrides])
 
 
-def _choice(name: str) -> str:
-    return f"{'table' if _is_table(name) else 'figure'}={name}"
-
-
-def _is_table(name: str) -> bool:
-    return (CONF / "table" / f"{name}.yaml").is_file()
+def _words(name: str) -> tuple[str, str]:
+    """The verb that makes a table or figure, and the setting that names it."""
+    is_table = (CONF / "table" / f"{name}.yaml").is_file()
+    return ("reproduce", f"table={name}") if is_table else ("figures", f"figure={name}")
 
 
 def _paper(name: str) -> str:
@@ -194,5 +192,6 @@ def _size(name: str) -> int:
     from scripts.tables.figures import layout
     from scripts.tables.layout import read_lines_of
 
-    table = load_option("table", name) if _is_table(name) else layout(load_option("figure", name))
+    is_table = _words(name)[0] == "reproduce"
+    table = load_option("table", name) if is_table else layout(load_option("figure", name))
     return len(read_lines_of(table, None)) * len(table["columns"])

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from eval.analysis.growth import SHARING, Exponent, Schedule, exponent, growth_file, measure
+from eval.analysis.growth import SHARING, Schedule, exponent, growth_file, measure
 from eval.files.run_folder import RunFolder
 from eval.files.store import RunError, replace_file
 from eval.metrics.evidence import evidence
@@ -55,7 +55,6 @@ class Subject:
         """The row's value of `name`: its data set, category, metric, title, model, or a setting of its memory.
 
         Args:
-            name: name of the value.
             names: printed forms of values; other values are printed unchanged.
 
         Raises:
@@ -72,7 +71,12 @@ class Subject:
             "model": self.model,
             **self.line.option.get("values", {}),
         }
-        value = known[name] if name in known else _setting(self.line, name)
+        if name not in known:  # `inner` gives the class path of the memory inside a wrapper
+            build = self.line.memory["build"] if self.line.memory else self.line.option
+            if name not in build:
+                raise RunError(f"{self.line.name} has no setting {name!r}; there are: {', '.join(build)}")
+            known[name] = build[name]["_target_"] if name == "inner" else build[name]
+        value = known[name]
         return float(value) if isinstance(value, int | float) else names.get(str(value), str(value))
 
     def text(self, pattern: str, names: Mapping[str, str]) -> str:
@@ -80,14 +84,6 @@ class Subject:
         parts = pattern.replace("}", "{").split("{")  # every second part is a name
         values = [self.value(part, names) if place % 2 else part for place, part in enumerate(parts)]
         return "".join(f"{value:g}" if isinstance(value, float) else value for value in values)
-
-
-def _setting(line: TableRow, name: str) -> Any:
-    """A setting of the row's memory; `inner` gives the class path of the memory inside a wrapper."""
-    build = line.memory["build"] if line.memory else line.option
-    if name not in build:
-        raise RunError(f"{line.name} has no setting {name!r}; there are: {', '.join(build)}")
-    return build[name]["_target_"] if name == "inner" else build[name]
 
 
 def _subjects(experiment: Experiment[Figures], *, metrics: bool) -> Iterator[Subject]:
@@ -306,12 +302,17 @@ def make_figure(cfg: Figures) -> Outcome:
         RunError: no row has a result, or a published number that the figure names does not exist.
     """
     options = cfg.figure
+    vectors = True if options["show"] == "map" and cfg.nodes.vectors is None else cfg.nodes.vectors
     points: list[Point] = []
     experiments: list[Experiment[Figures]] = []
     purses: list[Purse] = []
-    for backbone in _backbones(cfg, options):
+    backbones: list[str | None] = [cfg.backbone or options.get("backbone")]
+    if backbones == [None] and cfg.profile_name == "paper":  # the sets of models that the figure compares
+        backbones = [None if name == "default" else name for name in options.get("backbones", ["default"])]
+    for backbone in backbones:
         with one_cap(purses):
-            assembled = _experiment(cfg, options, backbone)
+            chosen = cfg.changed(backbone=backbone, nodes={"vectors": vectors})
+            assembled = experiment(chosen, layout(options), run=options["show"] != "growth")
         if assembled is None:
             return Outcome(3)
         if assembled.stopped:
@@ -348,34 +349,13 @@ def exponents(points: Sequence[Point], sharing: Collection[str] = ()) -> Iterato
     for point in (each for each in points if each.origin != "published"):
         curves.setdefault(point.panel, {}).setdefault(point.series, []).append((float(point.x), point.y))
     for panel, by_series in curves.items():
-        fits = [
-            f"{series} {_fit(exponent(*zip(*curve, strict=True)), panel not in sharing)}"
-            for series, curve in by_series.items()
-        ]
+        fits = []
+        for series, curve in by_series.items():
+            found = exponent(*zip(*curve, strict=True))
+            span = found.interval if found is not None and panel not in sharing else None
+            ends = f" [{span.low:.3f}, {span.high:.3f}]" if span else ""
+            fits.append(f"{series} none" if found is None else f"{series} {found.value:.3f}{ends}")  # a value is 0
         yield f"exponent, {panel}: {', '.join(fits)}"
-
-
-def _fit(found: Exponent | None, bounded: bool) -> str:
-    if found is None:  # a value is 0
-        return "none"
-    span = found.interval if bounded else None
-    return f"{found.value:.3f}" + (f" [{span.low:.3f}, {span.high:.3f}]" if span else "")
-
-
-def _backbones(cfg: Figures, options: Mapping[str, Any]) -> list[str | None]:
-    """Sets of models that the figure compares; outside the paper profile there is only one set."""
-    chosen = cfg.backbone or options.get("backbone")
-    if chosen is not None or cfg.profile_name != "paper":
-        return [chosen]
-    return [None if name == "default" else name for name in options.get("backbones", ["default"])]
-
-
-def _experiment(cfg: Figures, options: Mapping[str, Any], backbone: str | None) -> Experiment[Figures] | None:
-    """Run the table behind the figure; None when the plan is declined."""
-    vectors = True if options["show"] == "map" and cfg.nodes.vectors is None else cfg.nodes.vectors
-    return experiment(
-        cfg.changed(backbone=backbone, nodes={"vectors": vectors}), layout(options), run=options["show"] != "growth"
-    )
 
 
 def layout(options: Mapping[str, Any]) -> dict[str, Any]:

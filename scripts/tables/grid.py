@@ -61,18 +61,14 @@ RULES = {"utterance": "single turns", "floor_pair": "pairs of turns", "ab_pair":
 
 
 def fact(run: Run, memory: Mapping[str, Any], name: str, prices: Mapping[str, Price]) -> str:
-    """A fact about a run as text: `recall`, `price` or `conformance`.
+    """A fact about a run as text: `price`, `conformance`, or `recall`: the unit, the settings that only reading uses, and the memory file's
+    note on its protocol.
 
     Args:
         memory: values of the row's memory, with the row's settings.
     """
-    if name == "recall":
-        return recall_protocol(run, memory)
-    return price(run, prices) if name == "price" else conformance(run)
-
-
-def recall_protocol(run: Run, memory: Mapping[str, Any]) -> str:
-    """The unit, the settings that only reading uses, and the memory file's note on its protocol (`recall`)."""
+    if name != "recall":
+        return price(run, prices) if name == "price" else conformance(run)
     unit = RULES.get(run.unit["rule"], run.unit["rule"])
     known = dict.fromkeys(knob for each in memory_classes(memory["build"]) for knob in each.READ_KNOBS)
     stated = {name: memory["build"][name] for name in known if name in memory["build"]}
@@ -93,7 +89,8 @@ def price(run: Run, prices: Mapping[str, Price]) -> str:
 
 
 def conformance(run: Run) -> str:
-    """`accepted`, `refused` with the faults' names, or a note that the memory was not examined with these settings and models."""
+    """`accepted`, `refused` with the faults' names, or `NOT_EXAMINED` with these settings and models. Controls are built from the answer
+    key and have none."""
     if run.control is not None:
         return "–"
     if not (path := _file(run)).is_file():
@@ -123,11 +120,6 @@ def examine_and_keep(run: Run, waived: Collection[str]) -> ConformanceResult:
     }
     replace_file(_file(run), json.dumps(kept, indent=1) + "\n")
     return verdict
-
-
-def is_examined(run: Run) -> bool:
-    """Whether conformance is known; controls are built from the answer key and have none."""
-    return run.control is not None or _file(run).is_file()
 
 
 def _file(run: Run) -> Path:
@@ -212,7 +204,7 @@ class Experiment(Generic[S]):
             if not isinstance(cell, str):
                 fields = reference(self.backbone, line, group.option, metric)
                 published = None if fields is None else find(self.numbers, fields)
-                why_not = (self._why_not if line.answers is None else self._why_not_theirs)(group, metric)
+                why_not = self._why_not(line, group, metric)
                 names = prompts_behind(self, line, group, metric)
                 qualifier = PROMPTS_OURS if any(self.models.prompts[name].text != "theirs" for name in names) else ""
                 cell = replace(cell, published=published, why_not=why_not, qualifier=qualifier)
@@ -253,17 +245,6 @@ class Experiment(Generic[S]):
         if chooses and len(self._replicates(line, group)) < 2:
             return CHOOSES
         return self._scores(line, group, metric, builds=slice(1, None) if chooses else slice(None))
-
-    def absent_products(self) -> list[str]:
-        """Names of the missing products of rows, for `make product`."""
-        absent = {
-            str(line.memory["build"]["product"]): None
-            for line in self.lines
-            for group in self.groups
-            if line.memory is not None and "product" in line.memory["build"]
-            if self.cell(line, group, cells_of(group.option)[0]) == NOT_INSTALLED
-        }
-        return list(absent)
 
     def _scores(
         self,
@@ -463,23 +444,20 @@ class Experiment(Generic[S]):
                     files |= {metric_of(path): path for path in graded}
         return self._files[key]
 
-    def _why_not(self, group: ColumnGroup, metric: Mapping[str, Any]) -> str:
+    def _why_not(self, line: TableRow, group: ColumnGroup, metric: Mapping[str, Any]) -> str:
+        """The reason why a published number is not comparable with ours; for published answers, that we score by another judge or have
+        other data."""
         if group.dataset is None:
             return ""
-        if "data" in metric:
+        if line.answers is not None and "judge" in metric:
+            return "stand-in" if "judge" in self.models.stand_ins else "other judge"
+        if line.answers is not None or "data" in metric:
             return other_data(self.cfg, group.dataset)
         if self.guessing == "exclude" and self.guessable(group):
             return "questions left out"
         reason = why_not_comparable(self.cfg, self.models, self.backbone, group.dataset)
         other_judge = with_our_judge(self.cfg, self.backbone, metric) != metric
         return reason or ("other model" if other_judge else "")
-
-    def _why_not_theirs(self, group: ColumnGroup, metric: Mapping[str, Any]) -> str:
-        """The reason why a published number is not comparable with our score of the same answers: another judge, or other data."""
-        assert group.dataset is not None
-        if "judge" in metric:
-            return "stand-in" if "judge" in self.models.stand_ins else "other judge"
-        return other_data(self.cfg, group.dataset)
 
 
 def prompts_behind(

@@ -274,14 +274,12 @@ def kind_of(metric: Mapping[str, Any]) -> str:
 
 
 def score_name(metric: Mapping[str, Any]) -> str:
-    """Name of a metric's score file."""
     if "theirs" in metric:
         return f"{THEIRS}{metric['theirs']}"
     return judge_metric(metric["judge"]) if "judge" in metric else str(metric["metric"])
 
 
 def title_of(metric: Mapping[str, Any]) -> str:
-    """Title of a metric's column."""
     kind = kind_of(metric)
     plain = metric_title(score_name(metric)) if kind in ("judge", "metric") else f"{kind} {metric[kind]}"
     title = str(metric.get("title") or plain)
@@ -355,7 +353,6 @@ class ColumnGroup:
 
     @property
     def name(self) -> str:
-        """The group's name, else the name of its data set."""
         return group_name(self.option)
 
     @property

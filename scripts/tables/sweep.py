@@ -22,6 +22,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
+from operator import getitem
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,7 @@ from eval.report.wandb_log import log_sweep
 from eval.statistics.stats import Interval
 from memsys.inert import csv_text, plain_cell
 from memsys.llm.pricing import Purse, one_cap
-from scripts.assembly.models import STAND_IN, Models, with_local_models
+from scripts.assembly.models import STAND_IN, with_local_models
 from scripts.assembly.steps import print_missing
 from scripts.settings.schema import Sweeps
 from scripts.tables.captions import evidence_lines, prompts_line
@@ -74,11 +75,13 @@ def sweep(cfg: Sweeps, swept: Sequence[str], purses: list[Purse]) -> int:
     """Run, score and write the settings of one job; return 1 if too much is not scored, 3 if the plan is declined.
 
     Args:
-        cfg: the settings of this job.
         swept: dotted names of the settings that differ between jobs.
         purses: the purses of the command's earlier jobs; this job's is appended.
     """
-    job_settings = {name.removeprefix("memory.build."): _value(cfg.plain, name) for name in swept}
+    job_settings: dict[str, Any] = {}
+    for name in swept:  # the value of a memory is its name
+        value = cfg.memory["name"] if name == "memory" else reduce(getitem, name.split("."), cfg.plain)
+        job_settings[name.removeprefix("memory.build.")] = value
     given = {role: model for role, model in cfg.sweep["models"].items() if model is not None}
     backbone: dict[str, Any] = {"models": {**STAND_IN, **given}, "file": []}
     local = with_local_models(cfg)
@@ -86,7 +89,9 @@ def sweep(cfg: Sweeps, swept: Sequence[str], purses: list[Purse]) -> int:
         local = local.changed(models={role: engine for role, engine in STAND_IN.items() if f"models.{role}" in swept})
     filled = with_papers(local, backbone["models"], cfg.sweep.get("repeats", 1))
     grid = settings(cfg.sweep["read"])
-    rows = [_row(cfg.memory, number, read) for number, read in enumerate(grid)]
+    memory, option = cfg.memory, {"memory": cfg.memory["name"]}
+    built = [{**memory, "build": {**memory["build"], **read}} for read in grid]
+    rows = [TableRow(str(number), memory["title"], each, option, False) for number, each in enumerate(built)]
     with one_cap(purses):
         experiment = assembled(filled, backbone, cfg.sweep["columns"], rows, frozenset(row.name for row in rows))
     if experiment is None:
@@ -113,13 +118,6 @@ def sweep(cfg: Sweeps, swept: Sequence[str], purses: list[Purse]) -> int:
     return _report(experiment, path, lines)
 
 
-def _value(plain: Mapping[str, Any], name: str) -> Any:
-    """Value of a swept setting by its dotted name; the value of a memory is its name."""
-    return (
-        plain["memory"]["name"] if name == "memory" else reduce(lambda level, part: level[part], name.split("."), plain)
-    )
-
-
 def _without(tree: Mapping[str, Any], names: Sequence[str], above: str = "") -> dict[str, Any]:
     """A nested configuration without the settings of these dotted names."""
     return {
@@ -129,16 +127,12 @@ def _without(tree: Mapping[str, Any], names: Sequence[str], above: str = "") -> 
     }
 
 
-def _row(memory: Mapping[str, Any], number: int, read: Mapping[str, Any]) -> TableRow:
-    """The row of a setting; its name is the setting's number."""
-    option = {"memory": memory["name"]}
-    return TableRow(str(number), memory["title"], {**memory, "build": {**memory["build"], **read}}, option, False)
-
-
 def _lines(experiment: Experiment[Sweeps], group: ColumnGroup, row: TableRow) -> Iterator[tuple[dict[str, Any], float]]:
     """Score one setting on one data set; yields for each metric the values of its line and the share of unscored questions."""
     folder = experiment.runs[row.name, group.name, 0].folder
-    spent, calls = costs(folder), cost(folder, "build_calls")
+    spent, calls, models = costs(folder), cost(folder, "build_calls"), experiment.models
+    engines = (f"{role} {'stand-in' if role in models.stand_ins else getattr(models, role).name}" for role in STAND_IN)
+    engine = "; ".join(engines)
     for metric in group.option["metrics"]:
         cell = experiment.cell(row, group, metric)
         assert isinstance(cell, Cell), f"a metric of a sweep is a score: {metric}"
@@ -149,8 +143,8 @@ def _lines(experiment: Experiment[Sweeps], group: ColumnGroup, row: TableRow) ->
                 "metric": score_name(metric),
                 "recalled_tokens": spent.recalled_tokens,
                 "build_calls": None if calls is None else int(calls.mean),
-                "engine": _engine(experiment.models),
-                "prompts": prompts_line(experiment.models.prompts, prompts_behind(experiment, row, group, metric)),
+                "engine": engine,
+                "prompts": prompts_line(models.prompts, prompts_behind(experiment, row, group, metric)),
                 "run": RunFolder(folder).key,
             },
             missing_share,
@@ -180,14 +174,6 @@ def _scores(cell: Cell, category: str) -> tuple[dict[str, Any], float]:
 def _ends(name: str, interval: Interval | None) -> dict[str, float | None]:
     low, high = (None, None) if interval is None else (interval.low, interval.high)
     return {f"{name}_low": low, f"{name}_high": high}
-
-
-def _engine(models: Models) -> str:
-    """Models by role; `stand-in` if an offline engine fills the role."""
-    roles = ("memory", "reader", "judge", "embedder")
-    return "; ".join(
-        f"{role} {'stand-in' if role in models.stand_ins else getattr(models, role).name}" for role in roles
-    )
 
 
 def mean_text(line: SweepLine) -> str:
@@ -243,38 +229,13 @@ def _report(experiment: Experiment[Sweeps], path: Path, lines: Sequence[SweepLin
     return 0
 
 
-MEASURED = (
-    "dataset",
-    "metric",
-    "category",
-    "mean",
-    "question_low",
-    "question_high",
-    "case_low",
-    "case_high",
-    "n",
-    "questions",
-    "errors",
-    "unscored",
-    "not_reached",
-    "empty",
-    "recalled_tokens",
-    "build_calls",
-    "engine",
-    "prompts",
-    "run",
-    "protocol",
-)
-"""Columns of the CSV after those of the settings."""
-
-
 @dataclass(frozen=True, slots=True)
 class SweepLine:
     """One setting on one data set in one metric."""
 
     setting: Mapping[str, Any]
     values: Mapping[str, Any]
-    """Values by the names of `MEASURED`."""
+    """Values of the columns of the CSV after those of the settings, in their order."""
     missing_share: float
     """Share of the questions without a score."""
 
@@ -289,7 +250,7 @@ def merged(text: str, new_lines: Sequence[SweepLine]) -> str:
         new_lines: at least one line.
     """
     names = list(dict.fromkeys(name for line in new_lines for name in line.setting))
-    header = [*names, *MEASURED]
+    header = [*names, *new_lines[0].values]
     reader = csv.DictReader(io.StringIO(text))
     keys = [*names, "dataset", "metric", "category"]
     new = [

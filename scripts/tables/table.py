@@ -42,12 +42,14 @@ from scripts.setup.progress import progress_line
 from scripts.tables.captions import caption, evidence_lines, prompts_line, unfitted, usage_note, waivers
 from scripts.tables.grid import (
     NO_MEMORY,
+    NOT_EXAMINED,
+    NOT_INSTALLED,
     Experiment,
     Key,
     S,
     all_prompts,
+    conformance,
     examine_and_keep,
-    is_examined,
     other_data,
     why_not_comparable,
     with_our_judge,
@@ -202,7 +204,9 @@ def _examine(
             continue
         for (row, name, replicate), run in runs.items():
             memory, wanted = rows[row].memory, only is None or row in only
-            if name == group.name and replicate == 0 and memory is not None and wanted and not is_examined(run):
+            if name != group.name or replicate or memory is None or not wanted:
+                continue
+            if conformance(run) == NOT_EXAMINED:
                 examine_and_keep(run, recipe_of(group.dataset, memory, run.unit).waived)
 
 
@@ -292,20 +296,18 @@ def published_answers(
         for group in groups:
             if line.answers is None or group.dataset is None or not belongs(line, group.option):
                 continue
+            option = line.answers
             try:
-                runs[line.name, group.name, 0] = _imported(cfg, models, group.dataset, line.answers)
+                if cfg.data.source != "real":
+                    raise RunError("the answers are to the real data; set data.source=real (make … PROFILE=subset)")
+                found = find(option["file"], root=check_data_root(cfg.data), unpinned=cfg.data.unpinned)
+                entry = manifest()[option["file"]]
+                origin = Origin(option["name"], option["title"], option["by"], entry.licence, entry.url)
+                read = partial(read_answers, path=found.path)
+                runs[line.name, group.name, 0] = import_run(cfg, models, group.dataset, read, origin)
             except (DataError, RunError) as error:
                 absent[line.name, group.name] = f"no data: {error}"
     return runs, absent
-
-
-def _imported(cfg: Settings, models: Models, dataset: Data, option: Mapping[str, Any]) -> Run:
-    if cfg.data.source != "real":
-        raise RunError("the answers are to the real data; set data.source=real (make … PROFILE=subset)")
-    found = find(option["file"], root=check_data_root(cfg.data), unpinned=cfg.data.unpinned)
-    entry = manifest()[option["file"]]
-    origin = Origin(option["name"], option["title"], option["by"], entry.licence, entry.url)
-    return import_run(cfg, models, dataset, partial(read_answers, path=found.path), origin)
 
 
 @dataclass(frozen=True, slots=True)
@@ -448,10 +450,25 @@ def _notes(option: Mapping[str, Any], assembled: Experiment[Reproduce]) -> list[
     imported = {run.name: run.record.imported for run in assembled.runs.values() if run.record.imported}
     notes += [f"Imported: {facts['title']}: {described(facts)}." for facts in imported.values()]
     notes += [f"Not reproduced: {entry['reason']}" for entry in option.get("not_reproduced", ())]
-    if absent := assembled.absent_products():
+    absent = dict.fromkeys(
+        str(line.memory["build"]["product"])
+        for line in assembled.lines
+        for group in assembled.groups
+        if line.memory is not None and "product" in line.memory["build"]
+        if assembled.cell(line, group, cells_of(group.option)[0]) == NOT_INSTALLED
+    )
+    if absent:
         notes.append(f"Not installed: {', '.join(absent)}: make product NAME=…, or NAME=all.")
+    if cfg.guessable != "keep":
+        out = "left out of every row (costs are those of all questions)"
+        done = out if cfg.guessable == "exclude" else "listed"
+        notes += [
+            f"Guessable: {len(assembled.guessable(group))} of {sum(question.answerable for question in group.questions)} answerable "
+            f"questions of {group.title} are answered right without a memory (row `{NO_MEMORY}`, first build); they are {done}."
+            for group in assembled.groups
+            if group.dataset is not None
+        ]
     notes += [
-        *guessable_notes(assembled),
         *waivers(assembled.runs.values()),
         *unfitted(assembled.lines, assembled.models),
     ]
@@ -477,21 +494,6 @@ def _row(assembled: Experiment[Reproduce], line: TableRow) -> Row:
 
 
 FIELDS = ("group", "case_id", "question_id", "category", "score", "question", "gold", "answer_without_memory")
-
-
-def guessable_notes(assembled: Experiment[Reproduce]) -> list[str]:
-    """A caption line for each column group about the questions that need no memory; empty with `guessable=keep`."""
-    if assembled.cfg.guessable == "keep":
-        return []
-    done = (
-        "left out of every row (costs are those of all questions)" if assembled.cfg.guessable == "exclude" else "listed"
-    )
-    return [
-        f"Guessable: {len(assembled.guessable(group))} of {sum(question.answerable for question in group.questions)} answerable "
-        f"questions of {group.title} are answered right without a memory (row `{NO_MEMORY}`, first build); they are {done}."
-        for group in assembled.groups
-        if group.dataset is not None
-    ]
 
 
 def _guessable_lines(assembled: Experiment[Any]) -> Iterator[list[str]]:

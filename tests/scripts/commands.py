@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import deepcopy
+from functools import cache
+from pathlib import Path
 from typing import Any
 
+from hydra import compose, initialize_config_dir
+from hydra._internal.config_loader_impl import ConfigLoaderImpl
+from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig
 
 from scripts.commands import budgets as budgeting
@@ -18,10 +24,26 @@ from scripts.commands import reproduce as reproducing
 from scripts.settings.checking import checked
 from scripts.settings.schema import Settings
 from scripts.setup.exits import guarded
-from scripts.setup.launch import perform
+from scripts.setup.launch import CONF, perform
 from scripts.tables import sweep as sweeping
 
 Job = Callable[..., int]
+CONFIGS = Path(CONF)
+
+
+def configuration(command: str, *overrides: str) -> DictConfig:
+    """As the command line composes it, nothing checked. A choice of files is composed once; Hydra sets the other settings in a copy."""
+    files = tuple(each for each in overrides if (CONFIGS / each.partition("=")[0]).is_dir())
+    cfg = deepcopy(_of_files(command, files))
+    settings = OverridesParser.create().parse_overrides([each for each in overrides if each not in files])
+    ConfigLoaderImpl._apply_overrides_to_config(settings, cfg)
+    return cfg
+
+
+@cache
+def _of_files(command: str, files: tuple[str, ...]) -> DictConfig:
+    with initialize_config_dir(CONF, version_base="1.3"):
+        return compose(command, list(files))
 
 
 def typed(cfg: Settings | DictConfig, command: str = "config") -> Any:

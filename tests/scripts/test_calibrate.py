@@ -8,14 +8,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hydra import compose, initialize_config_dir
 
 from scripts.lab.calibration import Trial, nearest
 from scripts.settings.checking import checked_option
 from scripts.setup.options import load_option
 from scripts.tables.captions import unfitted
 from scripts.tables.layout import TableRow, read_lines_of
-from tests.scripts.commands import calibrate
+from tests.scripts.commands import calibrate, configuration
 
 CONF = str(Path(__file__).resolve().parents[2] / "conf")
 
@@ -25,8 +24,7 @@ def calibrated(tmp_path: Path) -> Callable[..., tuple[int, list[Path]]]:
     """Calibrate as the command line does: exit code and written files."""
 
     def run(*overrides: str) -> tuple[int, list[Path]]:
-        with initialize_config_dir(CONF, version_base="1.3"):
-            cfg = compose("calibrate", [f"results={tmp_path}", "memory.build.annotate=lazy", *overrides])
+        cfg = configuration("calibrate", f"results={tmp_path}", "memory.build.annotate=lazy", *overrides)
         return calibrate(cfg), sorted((tmp_path / "calibrated").glob("*"))
 
     return run

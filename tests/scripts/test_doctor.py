@@ -203,14 +203,14 @@ def test_the_file_it_writes_is_a_settings_file_that_runs_take(
 def test_a_file_that_is_there_is_never_overwritten_unsaid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor_report, "ROOT", tmp_path)
     (tmp_path / "conf" / "llm").mkdir(parents=True)
-    first, second, third = (write(f"# {number}\n", "llm", "m", None) for number in range(3))
-    assert first.path.name == "m.yaml"
-    assert first.path.read_text() == "# 0\n"
-    assert second.path.name == third.path.name == "m.doctor.yaml"
-    assert "m.yaml is left as it is" in second.note
-    assert "replaced" in third.note
+    (first, _), (second, kept), (third, again) = (write(f"# {number}\n", "llm", "m", None) for number in range(3))
+    assert first.name == "m.yaml"
+    assert first.read_text() == "# 0\n"
+    assert second.name == third.name == "m.doctor.yaml"
+    assert "m.yaml is left as it is" in kept
+    assert "replaced" in again
     with pytest.raises(RunError, match="is there already"):
-        write("# 3\n", "llm", "m", first.path)
+        write("# 3\n", "llm", "m", first)
 
 
 def test_without_a_configuration_folder_the_file_lands_in_the_working_folder(
@@ -218,7 +218,7 @@ def test_without_a_configuration_folder_the_file_lands_in_the_working_folder(
 ) -> None:
     monkeypatch.setattr(doctor_report, "ROOT", tmp_path / "site-packages")
     monkeypatch.chdir(tmp_path)
-    assert write("# 0\n", "llm", "m", None).path == tmp_path / "m.yaml"
+    assert write("# 0\n", "llm", "m", None)[0] == tmp_path / "m.yaml"
 
 
 @pytest.mark.parametrize(

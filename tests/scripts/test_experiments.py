@@ -15,7 +15,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig
 
 from eval.files.store import RunError, read_lines
@@ -27,7 +26,7 @@ from scripts.mock.endpoint import Mock, application, serving
 from scripts.tables.grid import other_data
 from scripts.tables.layout import variation
 from scripts.tables.table import finished_table
-from tests.scripts.commands import reproduce, run_single, typed
+from tests.scripts.commands import configuration, reproduce, run_single, typed
 
 pytestmark = pytest.mark.slow
 
@@ -39,9 +38,8 @@ def experiment(tmp_path: Path) -> Callable[..., DictConfig]:
     """A configuration with results in a folder of the test's own."""
 
     def composed(*overrides: str, name: str = "config") -> DictConfig:
-        with initialize_config_dir(CONF, version_base="1.3"):
-            printed = ["print=plain"] if name in ("config", "reproduce") else []
-            return compose(name, [f"results={tmp_path}", *printed, *overrides])
+        printed = ["print=plain"] if name in ("config", "reproduce") else []
+        return configuration(name, f"results={tmp_path}", *printed, *overrides)
 
     return composed
 

@@ -9,7 +9,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
 from eval.files.run_folder import RunRecord
@@ -22,7 +21,7 @@ from scripts.tables.figures import Subject, _ratios, exponents, footnote, layout
 from scripts.tables.grid import Experiment
 from scripts.tables.layout import read_lines_of
 from scripts.tables.table import experiment
-from tests.scripts.commands import figure
+from tests.scripts.commands import configuration, figure
 
 pytestmark = pytest.mark.slow
 
@@ -49,8 +48,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def composed(name: str, results: Path, *overrides: str) -> Any:
-    with initialize_config_dir(CONF, version_base="1.3"):
-        cfg = compose("figures", [f"figure={name}", f"results={results}", *overrides])
+    cfg = configuration("figures", f"figure={name}", f"results={results}", *overrides)
     return OmegaConf.create({**cfg, "figure": reduced(OmegaConf.to_container(cfg.figure))})
 
 

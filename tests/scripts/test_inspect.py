@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
-from hydra import compose, initialize_config_dir
 
 from data_loaders.schema import Asker, Gold, Question
 from eval.files.records import Prediction
@@ -27,7 +26,7 @@ from scripts.command import verb
 from scripts.commands import inspect
 from scripts.commands.inspect import span_counts
 from scripts.setup.options import load_option, options
-from tests.scripts.commands import run_single
+from tests.scripts.commands import configuration, run_single
 
 pytestmark = pytest.mark.slow
 
@@ -38,12 +37,8 @@ CONF = str(Path(__file__).resolve().parents[2] / "conf")
 def run_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A segment tree over the LoCoMo sample, answered and scored by the offline engine."""
     results = tmp_path_factory.mktemp("results")
-    with initialize_config_dir(CONF, version_base="1.3"):
-        cfg = compose(
-            "config",
-            [f"results={results}", "memory=segtree_cosine", "nodes.vectors=true", "data.size=6", "data.max_cases=2"],
-        )
-    assert run_single(cfg) == 0
+    settings = ["memory=segtree_cosine", "nodes.vectors=true", "data.size=6", "data.max_cases=2"]
+    assert run_single(configuration("config", f"results={results}", *settings)) == 0
     (folder,) = (results / "runs" / "locomo").iterdir()
     return folder
 
@@ -98,10 +93,8 @@ def test_depth_and_ancestors_are_those_of_the_dumped_tree(run_folder: Path) -> N
 
 
 def test_depths_of_a_memtree_with_one_topmost_node_count_its_hidden_root(tmp_path: Path, capsys: Any) -> None:
-    with initialize_config_dir(CONF, version_base="1.3"):
-        settings = ["memory=memtree", "memory.build.base=-1.0", "memory.build.rate=0.0"]
-        cfg = compose("config", [f"results={tmp_path}", *settings, "data.size=1", "data.max_cases=1"])
-    assert run_single(cfg) == 0
+    settings = ["memory=memtree", "memory.build.base=-1.0", "memory.build.rate=0.0", "data.size=1", "data.max_cases=1"]
+    assert run_single(configuration("config", f"results={tmp_path}", *settings)) == 0
     (folder,) = (tmp_path / "runs" / "locomo").iterdir()
     (case,) = folder.glob("cases/*/case.json")
     said = read_lines(case)[0]["memory"]
@@ -368,9 +361,7 @@ def test_the_page_of_a_run_on_ones_own_file_reads_that_file_again(tmp_path: Path
     mine = tmp_path / "mine.jsonl"
     mine.write_text(json.dumps(record) + "\n", encoding="utf-8")
     settings = ["memory=bm25", "dataset=jsonl", f"dataset.file={mine}", "data.source=real", "data.unpinned=true"]
-    with initialize_config_dir(CONF, version_base="1.3"):
-        cfg = compose("config", [f"results={tmp_path / 'results'}", *settings])
-    assert run_single(cfg) == 0
+    assert run_single(configuration("config", f"results={tmp_path / 'results'}", *settings)) == 0
     (folder,) = (tmp_path / "results" / "runs" / "jsonl").iterdir()
     assert data_of(RunFolder(folder).record(), None).ids == ("harbour",)
     page = "\n".join(inspect.inspect(folder, "q1"))
@@ -426,18 +417,8 @@ def test_nodes_of_consecutive_units_are_counted_by_the_order_of_the_history() ->
 
 def test_two_runs_are_compared_in_the_components_of_segtreemem_table_9(run_folder: Path, capsys: Any) -> None:
     results = run_folder.parents[2]
-    with initialize_config_dir(CONF, version_base="1.3"):
-        cfg = compose(
-            "config",
-            [
-                f"results={results}",
-                "memory=similarity_tree",
-                "memory.build.tau_nt=0.25",
-                "data.size=6",
-                "data.max_cases=2",
-            ],
-        )
-    assert run_single(cfg) == 0
+    settings = ["memory=similarity_tree", "memory.build.tau_nt=0.25", "data.size=6", "data.max_cases=2"]
+    assert run_single(configuration("config", f"results={results}", *settings)) == 0
     (other,) = (results / "runs" / "locomo").glob("similarity_tree-*")
     assert verb("inspect", [str(run_folder), "--design", str(other)]) == 0
     said = capsys.readouterr().out

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 from aiohttp import web
-from hydra import compose, initialize_config_dir
 
 from eval.files.store import RunError
 from scripts.assembly.models import build_models, chosen_models
@@ -17,9 +16,8 @@ from scripts.assembly.readiness import prepared
 from scripts.assembly.steps import judging
 from scripts.mock.endpoint import Mock, application, serving
 from scripts.mock.shapes import SETS, Quirks
-from scripts.setup.options import CONF
 from scripts.tables.table import experiment
-from tests.scripts.commands import reproduce, run_single, typed
+from tests.scripts.commands import configuration, reproduce, run_single, typed
 
 pytestmark = pytest.mark.slow
 
@@ -30,8 +28,7 @@ SMALL = ["memory=recency", "data.size=2", "data.max_cases=1", "protocol.judges=[
 @pytest.fixture
 def config(tmp_path: Path) -> Callable[..., Any]:
     def composed(*overrides: str, name: str = "config") -> Any:
-        with initialize_config_dir(str(CONF), version_base="1.3"):
-            return compose(name, [f"results={tmp_path}", "network=true", *overrides])
+        return configuration(name, f"results={tmp_path}", "network=true", *overrides)
 
     return composed
 

@@ -7,25 +7,25 @@ from typing import Any
 
 import pytest
 
-from scripts.assembly.readiness import _cure
+from scripts.assembly.readiness import _refusal
 from scripts.tables import table as experiments
 
 
 def served(key_env: str = "OPENAI_API_KEY", chat: bool = True) -> Any:
-    return SimpleNamespace(endpoint=SimpleNamespace(key_env=key_env), chat=chat)
+    return SimpleNamespace(name="reader: m", endpoint=SimpleNamespace(key_env=key_env), chat=chat)
 
 
 def test_a_server_without_embeddings_is_told_from_a_wrong_path() -> None:
-    cure = _cure(served(chat=False), "HTTP 404: Not Found")
+    cure = str(_refusal(served(chat=False), "HTTP 404: Not Found"))
     assert all(name in cure for name in ("EMBEDDER_BASE_URL", "LOCAL_EMBEDDER", "leave EMBEDDER out"))
-    assert _cure(served(), "HTTP 404: Not Found") == ""
+    assert "EMBEDDER" not in str(_refusal(served(), "HTTP 404: Not Found"))
 
 
 def test_a_key_that_is_not_set_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MYKEY", raising=False)
-    assert "MYKEY is not set" in _cure(served("MYKEY"), "HTTP 401: no")
+    assert "MYKEY is not set" in str(_refusal(served("MYKEY"), "HTTP 401: no"))
     monkeypatch.setenv("MYKEY", "k")
-    assert _cure(served("MYKEY"), "HTTP 401: no") == ""
+    assert "MYKEY" not in str(_refusal(served("MYKEY"), "HTTP 401: no"))
 
 
 def test_a_row_that_is_not_asked_for_needs_no_package(monkeypatch: pytest.MonkeyPatch) -> None:

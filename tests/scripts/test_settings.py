@@ -13,8 +13,9 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any, get_args
 
+import omegaconf
 import pytest
-from hydra import compose, initialize_config_dir
+import yaml
 from hydra._internal.hydra import Hydra
 from omegaconf import DictConfig, OmegaConf
 from pydantic import ValidationError
@@ -28,17 +29,22 @@ from scripts.settings.checking import checked, checked_call, checked_option, che
 from scripts.settings.schema import COMMANDS, GROUPS, Settings
 from scripts.setup.launch import composed, launch
 from scripts.setup.options import CONF, load_option, options
-from tests.scripts.commands import budgets, calibrate, change, figure, growth, load, reproduce, run_single, sweep
+from tests.scripts.commands import (
+    budgets,
+    calibrate,
+    change,
+    configuration,
+    figure,
+    growth,
+    load,
+    reproduce,
+    run_single,
+    sweep,
+)
 
 pytestmark = pytest.mark.slow
 
 ROOT = CONF.parent
-
-
-def configuration(command: str, *overrides: str) -> DictConfig:
-    """As the command line composes it, nothing checked."""
-    with initialize_config_dir(str(CONF), version_base="1.3"):
-        return compose(command, list(overrides))
 
 
 def booleans(schema: Any, above: str = "") -> list[str]:
@@ -184,6 +190,13 @@ def test_only_what_composes_settings_knows_omegaconf() -> None:
         "options",
         *reading,
     }
+
+
+def test_libyaml_reads_files_by_the_rules_of_omegaconf() -> None:
+    assert issubclass(omegaconf._utils.get_yaml_loader(), yaml.CSafeLoader)
+    assert OmegaConf.create("{a: 1e-3, b: 2026-01-02, c: 1_000}") == {"a": 0.001, "b": "2026-01-02", "c": 1000}
+    with pytest.raises(yaml.constructor.ConstructorError, match="duplicate key a"):
+        OmegaConf.create("{a: 1, a: 2}")
 
 
 def test_every_file_of_a_group_is_what_its_schema_says(subtests: pytest.Subtests) -> None:

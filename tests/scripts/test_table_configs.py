@@ -12,8 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hydra import compose, initialize_config_dir
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import OmegaConf
 
 from data_loaders.locomo import UNANSWERABLE as ADVERSARIAL
 from eval.files.store import RunError
@@ -39,7 +38,7 @@ from scripts.tables.layout import (
     references,
     restriction,
 )
-from tests.scripts.commands import reproduce
+from tests.scripts.commands import configuration, reproduce
 
 CONF = Path(__file__).resolve().parents[2] / "conf"
 
@@ -79,8 +78,7 @@ def test_every_results_table_of_the_four_papers_has_a_file() -> None:
 def test_a_table_composes_and_is_called_as_its_file(subtests: pytest.Subtests) -> None:
     for name in TABLES:
         with subtests.test(name=name):
-            with initialize_config_dir(str(CONF), version_base="1.3"):
-                composed = compose("reproduce", [f"table={name}"])
+            composed = configuration("reproduce", f"table={name}")
             assert composed.table.name == name
             assert OmegaConf.to_container(composed.table, resolve=True) == table(name)
 
@@ -594,8 +592,7 @@ def printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[...,
     """What `memsys-bench reproduce` prints for a table on the samples, with the offline engines."""
 
     def run(name: str, *overrides: str) -> str:
-        with initialize_config_dir(str(CONF), version_base="1.3"):
-            cfg: DictConfig = compose("reproduce", [f"table={name}", f"results={tmp_path}", "print=plain", *overrides])
+        cfg = configuration("reproduce", f"table={name}", f"results={tmp_path}", "print=plain", *overrides)
         assert reproduce(cfg) == 0
         return capsys.readouterr().out
 

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from memsys.jsons import canonical, encoded
+from memsys.jsons import encoded
 from memsys.llm.meter import Ledger, current
 from memsys.llm.protocol import ModelError
 
@@ -54,11 +54,6 @@ def _replaced(value: Any, patterns: Sequence[tuple[re.Pattern[str], str]]) -> An
     if isinstance(value, Mapping):
         return {name: _replaced(inner, patterns) for name, inner in value.items()}
     return [_replaced(inner, patterns) for inner in value] if isinstance(value, list) else value
-
-
-def body_digest(kept: Mapping[str, Any]) -> bytes:
-    """sha256 of the part of a body that `keyed` returned."""
-    return hashlib.sha256(canonical(kept)).digest()
 
 
 def reply_key(label: str, digest: bytes, occurrence: int) -> bytes:

@@ -231,14 +231,11 @@ def _summarised(request: Request) -> Found:
     common = Counter(each for sentence in shown for each in sentence.stems)
     logs = {count: math.log(count) for count in set(common.values())}
     weights = {each: logs[count] for each, count in common.items()}
-
-    def central(index: int) -> float:
-        bag = shown[index].stems
-        return math.fsum(map(weights.__getitem__, bag)) / math.sqrt(1 + len(bag))
-
+    bags = [sentence.stems for sentence in shown]
+    central = [math.fsum(map(weights.__getitem__, bag)) / math.sqrt(1 + len(bag)) for bag in bags]
     budget = _budget(request)
     chosen: list[int] = []
-    for index in sorted(range(len(shown)), key=lambda index: (-central(index), index)):
+    for index in sorted(range(len(shown)), key=lambda index: (-central[index], index)):
         sentence = shown[index]
         budget -= count_tokens(sentence.text) + count_tokens(f"[{sentence.time_text}] {sentence.speaker}: ")
         if budget < 0 and chosen:

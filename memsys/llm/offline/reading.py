@@ -279,11 +279,8 @@ def _span(kind: str, sentence: Sentence, context: Context, asked: frozenset[str]
 
 def _phrase(sentence: Sentence, context: Context, asked: frozenset[str]) -> str:
     """The clause with the most new and rare words, without uninformative words at its ends."""
-
-    def new_weight(clause: str) -> float:
-        return math.fsum(context.rarity(stemmed) for stemmed in stems(clause) - asked)
-
-    tokens = max(_CLAUSE.split(sentence.text), key=new_weight).split()
+    clauses = _CLAUSE.split(sentence.text)
+    tokens = max(clauses, key=lambda clause: math.fsum(map(context.rarity, stems(clause) - asked))).split()
     informative = [index for index, token in enumerate(tokens) if stems(token) - asked]
     if informative:
         tokens = tokens[informative[0] : informative[-1] + 1]

@@ -375,8 +375,11 @@ class MemoryOS(MemorySystem):
         least = self.release.thresholds[1]
         similar = {number for number, score in zip(numbers, scores, strict=True) if score >= least}
         if self.settings.mutate_on_read:
-            visited = [segment for segment in segments if any(page.number in similar for page in segment.pages)]
-            self._mid.visit(visited, question.time or self._now)
+            for segment in segments:
+                if any(page.number in similar for page in segment.pages):
+                    segment.visits += 1
+                    segment.accessed += 1
+                    segment.last = question.time or self._now
         hits = [
             place
             for place in best(scores, self.release.k if self.settings.k is None else self.settings.k)

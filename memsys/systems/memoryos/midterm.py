@@ -5,7 +5,7 @@ paper's, its evaluation code's and the package's.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -191,13 +191,6 @@ class MidTerm:
         ]
         hottest = max(candidates, key=lambda segment: self.heat(segment, now), default=None)
         return hottest if hottest is not None and self.heat(hottest, now) >= threshold else None
-
-    def visit(self, segments: Iterable[Segment], time: datetime | None) -> None:
-        """Count a visit of each segment."""
-        for segment in segments:
-            segment.visits += 1
-            segment.accessed += 1
-            segment.last = time
 
     def _row(self, vector: np.ndarray) -> int:
         if not self._free_rows:

@@ -37,12 +37,12 @@ def traced() -> Iterator[Traced]:
     def trace(work: Callable[[], object], *, texts: bool = False) -> list[Any]:
         exporter, provider = InMemorySpanExporter(), sdk.TracerProvider()
         provider.add_span_processor(SimpleSpanProcessor(exporter))
-        meter.record_to(OtelSpans(provider, texts))
+        meter.recorder = OtelSpans(provider, texts)
         work()
         return list(exporter.get_finished_spans())
 
     yield trace
-    meter.record_to(None)
+    meter.recorder = None
 
 
 def one_question(folder: Path, memory: str, texts: bool, traced: Traced) -> list[Any]:

@@ -147,9 +147,9 @@ def test_the_largest_differences_of_verdict_and_f1_come_first(invent: Invent) ->
     verdict, f1 = np.full(40, np.nan), np.full(40, 0.5)
     verdict[:4], f1[:4] = [1, 1, 0, 1], [0.4, 0.1, 0.9, 0.9]
     made = disagreements(invent("mem", measures={"verdict": verdict, "f1": f1}), 10, FREE, FREE)
-    assert [each.f1 for each in made["right"].listed] == ["0.10", "0.40"]
-    assert [each.f1 for each in made["wrong"].listed] == ["0.90"]
-    assert (made["right"].count, made["right"].of, made["wrong"].of) == (2, 3, 1)
+    assert [each["f1"] for each in made["right"]["listed"]] == ["0.10", "0.40"]
+    assert [each["f1"] for each in made["wrong"]["listed"]] == ["0.90"]
+    assert (made["right"]["count"], made["right"]["of"], made["wrong"]["of"]) == (2, 3, 1)
 
 
 def test_questions_are_in_data_files_that_pages_load(tmp_path: Path, invent: Invent) -> None:
