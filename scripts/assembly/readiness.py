@@ -265,17 +265,18 @@ def _line(served: ServedModel, timeout: float) -> EndpointProbe:
 
 
 def _check(served: ServedModel, timeout: float) -> None:
-    """Send one short request; repeat it while the server is busy."""
-    settings = served.settings
+    """Send one short request; repeat it while the server is busy. One that answers each with a web page is no model's."""
+    settings, pages = served.settings, 0
     with _line(served, timeout) as line:
         for _ in range(ATTEMPTS):
             if served.chat:
                 heard = ask(line, settings, "Reply with the word ready.", 16)
             else:
                 heard = line.embed({"model": settings.model, "input": ["ready"], **settings.extra_body})
+            pages += "one of the protocol: <" in heard.error
             if not heard.busy:
                 break
-    if heard.busy:
+    if heard.busy and pages < ATTEMPTS:
         print(f"note: {served.name} answers, but is busy or failing: {heard.error}", file=sys.stderr)
     elif not heard.ok:
         raise _refusal(served, heard.error)

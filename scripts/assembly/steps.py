@@ -321,14 +321,14 @@ def executor_of(cfg: Settings, runs: Sequence[Run]) -> Executor | None:
     if cfg.executor == "ray":
         return in_ray(cfg.ray.address, cfg.workers, cfg.threads or WORKING)
     workers = cfg.workers or cores()
-    if cfg.executor == "processes" and cfg.threads is None and not _offline(runs):
+    cells = sum({run.shared or str(run.folder): len(run.sizes) for run in runs}.values())  # runs may share a build
+    if cfg.executor == "processes" and cfg.threads is None and cells > WORKING and not _offline(runs):
         print(
             f"note: executor=processes builds {WORKING} histories at once, fewer than the endpoint may answer; "
             "executor=threads builds as many as keep it busy, and threads=N sets how many processes build",
             file=sys.stderr,
         )
     several = cfg.executor == "auto" and workers > 1 and _offline(runs)
-    cells = sum({run.shared or str(run.folder): len(run.sizes) for run in runs}.values())  # runs may share a build
     if cfg.executor == "processes" or (several and cfg.data.source == "real" and cells >= ENOUGH):
         return in_processes(workers, cfg.threads or WORKING)
     return None

@@ -338,6 +338,8 @@ def composition_error(error: Exception) -> str:
         owners = ["run" if command == "config" else command for command, own in homes.items() if name in own]
         if owners:
             return f"{name} is not a setting of this command; it is one of {', '.join(owners)}"
+        if name.startswith("memory.build."):
+            return f"{name} is not in the memory's file, or not with these keys; +{name}=… adds it"
         return (
             f"{name} is not a setting of this command{nearest(name, dict.fromkeys(itertools.chain(*homes.values())))}"
         )

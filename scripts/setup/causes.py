@@ -27,7 +27,10 @@ REMEDIES: tuple[tuple[str, str], ...] = (
     ),
     (r"HTTP 402\b", "the account has no credit left: top it up; the same command goes on from there"),
     (r"HTTP 404.*\bmodel\b", "the endpoint does not serve this model: correct the name (make … MODEL=)"),
-    (r"HTTP 40[45]\b", "the path is wrong: endpoint.base_url usually ends in /v1"),
+    (
+        r"HTTP 40[45]\b|the reply is not (JSON|one of the protocol): '?\s*<",
+        "the path is wrong: endpoint.base_url usually ends in /v1",
+    ),
     (
         r"HTTP 4\d\d.*(context.{0,10}(length|size|window)|maximum context|n_ctx|too many tokens|prompt is too long)",
         "the prompt is longer than the model's window: serve it with a larger window, or make the prompt shorter: a smaller "
@@ -48,6 +51,10 @@ REMEDIES: tuple[tuple[str, str], ...] = (
     (
         r"collected, not sent",
         "run the exported file, then `python -m scripts batch import FILE`; the same command goes on from there",
+    ),
+    (
+        r"its worker process",
+        "start fewer workers (workers=) if memory is short; executor=threads shows the error that ends them",
     ),
     (r"no verdict|without a verdict", "the judge's replies hold no verdict: use a stronger judge (make … JUDGE=)"),
 )

@@ -182,7 +182,7 @@ def composed(primary: str, overrides: Sequence[str]) -> Settings:
     """The settings of a command as its command line would compose them, checked and typed; also from the working folder's `conf`.
 
     Raises:
-        RunError: a setting is unknown, missing, of another type or out of range.
+        RunError: a setting is no text, unknown, missing, of another type or out of range.
     """
     from hydra.errors import HydraException
 
@@ -190,6 +190,8 @@ def composed(primary: str, overrides: Sequence[str]) -> Settings:
     from scripts.settings.checking import composition_error
     from scripts.setup.options import folders
 
+    if odd := [each for each in overrides if not isinstance(each, str)]:
+        raise RunError(f"settings are texts, such as 'profile=smoke'; found {odd[0]!r}")
     own = [quoted(f"file://{folder}") for folder in folders() if str(folder) != CONF]
     searched = [f"hydra.searchpath=[{','.join(own)}]"] if own else []
     try:

@@ -30,6 +30,10 @@ def test_each_cause_has_its_remedy(subtests: pytest.Subtests) -> None:
         ("https://x/v1: no reply within 120 s", "endpoint.timeout"),
         ("https://x/v1: HTTP 503: loading", "the server fails"),
         ("answer: ModelError: collected, not sent: `batch export FILE` writes it", "batch import FILE"),
+        ("https://x/chat/completions: the reply is not JSON: '<!DOCTYPE html>'", "ends in /v1"),
+        ("https://x: the reply is not one of the protocol: <html>", "ends in /v1"),
+        ("https://x: the reply is not JSON: 'busy'", "make doctor"),
+        ("build: its worker process ended with exit code 3, 3 times", "executor=threads"),
         ("something new", "make doctor"),
     ]:
         with subtests.test(message=message, said=said):

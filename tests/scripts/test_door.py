@@ -273,3 +273,8 @@ def test_an_edited_metric_that_was_not_loaded_again_is_refused(
         lab.score(bm25.answers, "same", [])
     importlib.reload(sys.modules["edited_metric"])
     assert set(lab.score(bm25.answers, "same", []).cells["same"].scores.values()) == {0.5}
+
+
+def test_a_setting_that_is_no_text_is_named() -> None:
+    with pytest.raises(RunError, match="settings are texts, such as 'profile=smoke'; found 3"):
+        Lab(3)  # type: ignore[arg-type]

@@ -35,6 +35,7 @@ MISTAKES: Mapping[str, str] = {
     "run data.siez=5": "data.siez is not a setting of this command; did you mean data.size?",
     "run table=local": "table is not a setting of this command; it is one of reproduce, change, budgets",
     "run data.size=many": "data.size must be a whole number of at least 1, or all; found 'many'",
+    "run memory=reference_mcp memory.build.env={{A:b}}": "or not with these keys; +memory.build.env=… adds it",
     "run memory.build.k=ten": "memory bm25: k must be a whole number, found 'ten'",
     "run yes=maybe": "yes must be true or false, found 'maybe'",
     "run shard=3/2": "shard must be i/n with 1 <= i <= n, such as 1/4; found '3/2'",

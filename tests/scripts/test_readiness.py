@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
+from eval.files.store import RunError
 from scripts.assembly.models import build_models, chosen_models
 from scripts.assembly.plan import Plan
 from scripts.assembly.readiness import prepared
@@ -135,6 +136,19 @@ def test_the_check_up_before_a_paid_run_stays_under_thirty_calls_and_says_what_i
     prepared(typed(cfg), build_models(typed(cfg)))
     assert arrived(server) < 30
     assert f"check-up: {arrived(server)} calls, 0.0" in capsys.readouterr().err
+
+
+def test_a_web_page_in_a_models_place_ends_the_command_before_anything_is_asked(config: Any) -> None:
+    app = web.Application()
+
+    async def page(request: web.Request) -> web.Response:
+        return web.Response(text="<html>", content_type="text/html")
+
+    app.router.add_post("/v1/chat/completions", page)
+    with serving(app) as url:
+        cfg = config(*SMALL, *models(url))
+        with pytest.raises(RunError, match=r"(?s)not one of the protocol: <html>.*ends in /v1"):
+            prepared(typed(cfg), build_models(typed(cfg)))
 
 
 def test_a_busy_server_is_left_to_the_run(config: Any, mock: Any, capsys: Any) -> None:

@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 from executed_runs import CASES, contents
 from mortal_memories import Counted, CountedEmbedder, Mortal
+from small_history import history
 
 from data_loaders.schema import Case
 from eval.executors import driver, processes
@@ -72,15 +73,21 @@ def test_processes_give_the_bytes_of_threads(make_run: Make, online: bool) -> No
 def test_processes_in_front_of_an_endpoint_are_said_to_build_few_histories_at_once(
     make_run: Make, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    offline, online = make_run(CASES), make_run(CASES, llm=Metered(Counted()))
+    cases = [history(f"c{number}", questions=1) for number in range(9)]
+    offline, online, few = (
+        make_run(cases),
+        make_run(cases, llm=Metered(Counted())),
+        make_run(cases[:8], llm=Metered(Counted())),
+    )
     told = {}
-    for name, run, threads in (("offline", offline, None), ("online", online, None), ("chosen", online, 32)):
+    chosen = (("offline", offline, None), ("online", online, None), ("few", few, None), ("chosen", online, 32))
+    for name, run, threads in chosen:
         logger = SimpleNamespace(name="none")
         cfg: Any = SimpleNamespace(executor="processes", workers=2, threads=threads, logger=logger)
         assert executor_of(cfg, [run]) is not None
         told[name] = capsys.readouterr().err
     assert "note: executor=processes builds 8 histories at once" in told["online"]
-    assert told["offline"] == told["chosen"] == ""
+    assert told["offline"] == told["few"] == told["chosen"] == ""
 
 
 def test_the_driver_makes_every_call_and_each_once(make_run: Make) -> None:
