@@ -82,26 +82,21 @@ def mentions(text: str, said: date | None) -> tuple[Mention, ...]:
         for match in pattern.finditer(text):
             if any(match.start() < other.end and other.start < match.end() for other in accepted):
                 continue
-            mention = _mention(match, relative, rule, said)
-            if mention is not None:
-                accepted.append(mention)
+            if relative and said is None:
+                accepted.append(Mention(match.start(), match.end(), match.group(), None, True))
+                continue
+            try:
+                value = rule(match, said or date(1, 1, 1))
+                day = value if isinstance(value, date) else _weekday_of(value)
+            except (ValueError, OverflowError):  # 31 June, or a hundred thousand months ago
+                continue
+            text_of = written(value) if isinstance(value, date) else value
+            accepted.append(Mention(match.start(), match.end(), text_of, day, relative))
     return tuple(sorted(accepted, key=lambda mention: mention.start))
 
 
 Rule = Callable[[re.Match[str], date], date | str]
 """Resolves a match against the day of speaking: to an exact day, or to a text."""
-
-
-def _mention(match: re.Match[str], relative: bool, rule: Rule, said: date | None) -> Mention | None:
-    if relative and said is None:
-        return Mention(match.start(), match.end(), match.group(), None, True)
-    try:
-        value = rule(match, said or date(1, 1, 1))
-        if isinstance(value, date):
-            return Mention(match.start(), match.end(), written(value), value, relative)
-        return Mention(match.start(), match.end(), value, _weekday_of(value), relative)
-    except (ValueError, OverflowError):  # 31 June, or a hundred thousand months ago
-        return None
 
 
 def _weekday_of(anchored: str) -> date | None:

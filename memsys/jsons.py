@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import orjson
@@ -54,14 +55,17 @@ def received(text: bytes) -> Any:
         return orjson.loads(text)  # rejects lone surrogates
     except ValueError:
         try:
-            return _without_surrogates(json.loads(text))
+            return changed(
+                json.loads(text), lambda each: each.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+            )
         except RecursionError:
             raise ValueError("it is nested too deeply") from None
 
 
-def _without_surrogates(value: Any) -> Any:
+def changed(value: Any, change: Callable[[str], str]) -> Any:
+    """A nested value with every text and key in it changed."""
     if isinstance(value, str):
-        return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    if isinstance(value, dict):
-        return {_without_surrogates(name): _without_surrogates(inner) for name, inner in value.items()}
-    return [_without_surrogates(inner) for inner in value] if isinstance(value, list) else value
+        return change(value)
+    if isinstance(value, Mapping):
+        return {changed(name, change): changed(inner, change) for name, inner in value.items()}
+    return [changed(inner, change) for inner in value] if isinstance(value, list | tuple) else value

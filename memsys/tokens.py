@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import importlib.util
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from importlib.machinery import EXTENSION_SUFFIXES, ExtensionFileLoader, FileFinder
-from typing import Any
+from typing import Any, TypeVar
 
-ORDINARY_TOKENS = {"cl100k_base": 100_256, "o200k_base": 199_998}
-"""Number of tokens of each vocabulary, without special tokens."""
+Entry = TypeVar("Entry")
+
+CL100K_TOKENS = 100_256
+"""Number of tokens of cl100k_base, without special tokens."""
 
 
 def count_tokens(text: str, encoding: str = "o200k_base") -> int:
@@ -51,18 +53,29 @@ def split_tokens(text: str, size: int, overlap: int = 0, encoding: str = "o200k_
     return [window for window in windows if window]
 
 
-def decode_tokens(tokens: Sequence[int], encoding: str = "cl100k_base") -> str:
-    """The text of token ids, by default of those that OpenAI's embedding models take.
+def first_within(entries: Iterable[Entry], budget: float, size: Callable[[Entry], int]) -> list[Entry]:
+    """The entries before the first with which their sizes together would exceed a budget."""
+    kept: list[Entry] = []
+    for entry in entries:
+        budget -= size(entry)
+        if budget < 0:
+            break
+        kept.append(entry)
+    return kept
+
+
+def decode_tokens(tokens: Sequence[int]) -> str:
+    """The text of token ids as OpenAI's embedding models take them (cl100k_base).
 
     Raises:
         ValueError: the ids do not form a text in this vocabulary.
     """
     # The extension does not check the range: an id beyond it ends the process.
-    if any(not 0 <= token < ORDINARY_TOKENS[encoding] for token in tokens):
-        raise ValueError(f"expected token ids from 0 to {ORDINARY_TOKENS[encoding] - 1}, as {encoding} has them")
-    text = _vocabulary(encoding).decode(list(tokens))
+    if any(not 0 <= token < CL100K_TOKENS for token in tokens):
+        raise ValueError(f"expected token ids from 0 to {CL100K_TOKENS - 1}, as cl100k_base has them")
+    text = _vocabulary("cl100k_base").decode(list(tokens))
     if not isinstance(text, str):
-        raise ValueError(f"the token ids are no text in the vocabulary {encoding}")
+        raise ValueError("the token ids are no text in the vocabulary cl100k_base")
     return text
 
 

@@ -50,7 +50,7 @@ from eval.files.store import RunError, item_score
 from eval.judging.score import Scorer
 from eval.metrics.retrieval import covered_at_k
 from eval.running.case_log import effort
-from eval.running.failures import described, raise_if_stopped, stops
+from eval.running.failures import EXITS, RAISED, described, raise_if_stopped, stops
 from eval.running.question import outcome_of
 from eval.running.reader import render
 from eval.running.run import Run, build_memory
@@ -225,7 +225,7 @@ class RecallWatch:
         recall: Recall | None = None
         try:
             recall = memory.read(probe.question)
-        except (Exception, SystemExit) as error:
+        except RAISED as error:
             raise_if_stopped(error)
         self._recalls.append((probe, recall))
 
@@ -422,7 +422,7 @@ def measure(run: Run, dataset: str, schedule: Schedule, scorer: Scorer | None = 
     try:
         with closing(memory):
             lines = list(build(memory, units, sizes, questions[: schedule.reads], watch))
-    except (EndOfRun, SystemExit) as error:  # the code of a memory's `sys.exit` says nothing about this command
+    except (EndOfRun, *EXITS) as error:  # the code of a memory's `sys.exit` says nothing about this command
         why = str(error) if isinstance(error, EndOfRun) else described(error)
         raise RunError(f"{why}; nothing was written, the replies already paid for are in the cache") from error
     costs = costs_at(lines, memory.OFFLINE, schedule.window)

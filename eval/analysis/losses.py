@@ -49,7 +49,7 @@ from typing import Any
 import numpy as np
 
 from data_loaders.schema import Case, Gold, Question, Turn
-from eval.files.run_folder import NODES, RunFolder, read_items, read_predictions
+from eval.files.run_folder import NODES, RunFolder, read_items, read_predictions, recalled_items
 from eval.files.store import RunError, read_lines
 from eval.judging.score_files import mean_values
 from eval.metrics.evidence import content_words
@@ -377,11 +377,7 @@ def losses_of(
             key = (case.id, question.id)
             if key not in ours or question.id not in predictions:
                 continue
-            prediction = predictions[question.id]
-            recalled = [
-                Item(item["id"], item["text"], score, tuple(item["sources"]), item["kind"], item["level"])
-                for item, score in zip((items[each] for each in prediction.items), prediction.scores, strict=True)
-            ]
+            recalled = recalled_items(predictions[question.id], items)
             kept = within(recalled, reader.get("max_context_tokens"), fill=bool(reader.get("fill")))
             shown = Texts(_text(item, item in recalled) for item in kept)
             got = reach(targets(case, question, gold), nodes, Texts(map(_text, recalled)), shown)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from data_loaders.schema import Case, Unit
 from data_loaders.units import make_units
 from eval.conformance.canaries import CANARIES, HISTORY, LAST, LATER, OTHER, OTHERS, SUBJECT, Canary, asked, shows_date
-from eval.running.failures import described, raise_if_stopped, stops
+from eval.running.failures import RAISED, described, raise_if_stopped, stops
 from eval.running.work import write_unit
 from memsys.interface import MemorySystem, Recall, tuned
 from memsys.llm.meter import metering
@@ -78,14 +78,14 @@ def examine(make: Make, unit: Mapping[str, object], patience: float = 10.0) -> C
             verdict.faults["tenants leak"] = f"told to another case: {', '.join(leaked)}"
         _look_for_subject(first, verdict)
         _look_for_remains(first, second, verdict)
-    except (Exception, SystemExit) as error:
+    except RAISED as error:
         raise_if_stopped(error)
         verdict.faults["a step failed"] = described(error)
     finally:
         for memory in memories:
             try:
                 memory.close()
-            except (Exception, SystemExit) as error:
+            except RAISED as error:
                 if stops(error):
                     raise
                 verdict.faults.setdefault("a step failed", f"close: {described(error)}")
@@ -255,7 +255,7 @@ def _look_for_remains(first: MemorySystem, second: MemorySystem, verdict: Confor
     first.close()
     try:
         remains += _found(first, CANARIES)
-    except Exception as error:
+    except RAISED as error:
         if stops(error):
             raise
         # A memory that refuses to be read after it was closed holds nothing that could be recalled.

@@ -69,15 +69,16 @@ def _written(part: Any) -> str:
         return f"JoinedStr({','.join([text for text in map(_written, part.values) if text != repr('')])})"
     if kind is list:
         # A statement that is a string alone is a docstring, or the description under a field.
-        return f"[{','.join([_written(each) for each in part if not _is_text(each)])}]"
+        kept = [
+            each
+            for each in part
+            if not (type(each) is ast.Expr and type(each.value) is ast.Constant and isinstance(each.value.value, str))
+        ]
+        return f"[{','.join(map(_written, kept))}]"
     if isinstance(part, ast.AST):
         values = [(name, getattr(part, name, None)) for name in part._fields if name != "ctx"]
         return f"{kind.__name__}({','.join([f'{n}={_written(v)}' for n, v in values if v is not None and v != []])})"
     return repr(part)
-
-
-def _is_text(part: Any) -> bool:
-    return type(part) is ast.Expr and type(part.value) is ast.Constant and isinstance(part.value.value, str)
 
 
 def has_source(module: str) -> bool:

@@ -34,6 +34,11 @@ class Prediction:
         """Whether the reader's reply has no words; it is scored 0, and counted."""
         return self.outcome == "answered" and not self.answer.strip()
 
+    @property
+    def ranking(self) -> list[int]:
+        """Places of the items by the memory's own scores, best first: the order of a recall may be meant for the reader."""
+        return sorted(range(len(self.items)), key=lambda place: -self.scores[place])
+
 
 @dataclass(frozen=True, slots=True)
 class Effort:

@@ -19,6 +19,7 @@ from typing import Any
 
 from eval.files.records import Prediction
 from eval.files.store import AGAIN, RunError, read_lines, read_record, safe_name
+from memsys.interface import Item
 
 RUN = "run.json"
 CASES, SCORES = "cases", "scores"
@@ -314,6 +315,14 @@ def read_items(case_folder: Path) -> dict[str, dict[str, Any]]:
     items = Items({record["key"]: record for record in records})
     items.path = path
     return items
+
+
+def recalled_items(prediction: Prediction, items: Mapping[str, Mapping[str, Any]]) -> tuple[Item, ...]:
+    """The recall behind a prediction, from the items of its case."""
+    return tuple(
+        Item(item["id"], item["text"], score, tuple(item["sources"]), item["kind"], item["level"])
+        for item, score in zip((items[key] for key in prediction.items), prediction.scores, strict=True)
+    )
 
 
 class Items(dict[str, dict[str, Any]]):

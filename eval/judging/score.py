@@ -190,7 +190,7 @@ def score_evidence(run: Run, k: int) -> Path:
             if case is not told:
                 told, texts = case, {turn.id: turn.text for turn in case.turns}
             given = recalled.items(prediction)
-            items = [given[place] for place in _by_score(prediction)]
+            items = [given[place] for place in prediction.ranking]
             sources = [item["sources"] for item in items]
             detail = {
                 "verbatim": verbatim_at_k([item["text"] for item in items], [texts[turn] for turn in gold.evidence], k),
@@ -215,11 +215,6 @@ class _Recalled:
         if prediction.case_id != self._case:
             self._case, self._items = prediction.case_id, read_items(self._run.case_folder(prediction.case_id))
         return [self._items[item] for item in prediction.items]
-
-
-def _by_score(prediction: Prediction) -> list[int]:
-    """Places of the recalled items by the memory's own scores, best first: the order of a recall may be meant for the reader."""
-    return sorted(range(len(prediction.items)), key=lambda place: -prediction.scores[place])
 
 
 def _ranking(prediction: Prediction) -> str:
@@ -343,7 +338,9 @@ def score_judge(
                 for repeat in range(judging.repeats):
                     if (prediction.case_id, question.id, hash_of(judged), repeat) in kept:
                         continue
-                    if why := _why_unasked(judging.judge, prediction):
+                    # The published judges are asked about empty replies, too: without a text to grade their verdict is chance.
+                    empty = prediction.empty and judging.judge.rule != "memory"
+                    if why := f"aborted: {prediction.error}" if prediction.outcome == "aborted" else EMPTY * empty:
                         score = Score(RULES[judging.judge.rule].unasked, why, repeat)
                         scores.add(scored_line(prediction, score, judged))
                         continue
@@ -359,17 +356,6 @@ def score_judge(
             costs.close()
         write_lines(path, sorted(read_lines(path), key=order_of(run)))
     return path
-
-
-def _why_unasked(judge: Judge, prediction: Prediction) -> str:
-    """The reason why an answer is not judged by a call: an aborted search or an empty reply; an empty text if the judge is asked.
-
-    The published judges are asked about empty replies, too. Without a text to grade their verdict is chance, above all on unanswerable
-    questions; every lexical metric gives such a reply 0.
-    """
-    if prediction.outcome == "aborted":
-        return f"aborted: {prediction.error}"
-    return EMPTY if prediction.empty and judge.rule != "memory" else ""
 
 
 def verdict_key(run: Run, judging: Judging, prediction: Prediction, judged: str, repeat: int) -> VerdictKey:
@@ -466,7 +452,7 @@ def _judged_text(run: Run, judge: Judge) -> Callable[[Prediction], str]:
     recalled = _Recalled(run)
 
     def text(prediction: Prediction) -> str:
-        items, shown = recalled.items(prediction), sorted(_by_score(prediction)[: judge.top or None])
+        items, shown = recalled.items(prediction), sorted(prediction.ranking[: judge.top or None])
         return "\n".join(items[place]["text"] for place in shown)
 
     return text

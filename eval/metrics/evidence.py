@@ -114,8 +114,7 @@ def recalled(run_folder: Path, cases: Iterable[Case]) -> Iterator[tuple[Case, Go
             words = answer_words(gold)
             recall = None
             if words and prediction.outcome != "error":
-                ranking = sorted(range(len(prediction.items)), key=lambda place: -prediction.scores[place])
-                recall = _recalled(words, [items[prediction.items[place]] for place in ranking])
+                recall = _recalled(words, [items[prediction.items[place]] for place in prediction.ranking])
             yield case, gold, recall
 
 

@@ -11,10 +11,10 @@ from typing import Any
 
 from data_loaders.schema import Question
 from eval.files.records import Prediction
-from eval.files.run_folder import RunRecord, read_efforts, read_items
+from eval.files.run_folder import RunRecord, read_efforts, read_items, recalled_items
 from eval.files.store import RunError
 from eval.running.reader import Reader, render
-from memsys.interface import Item, Recall
+from memsys.interface import Recall
 from memsys.prompts import PromptError, Prompts
 
 
@@ -64,11 +64,7 @@ def rendered_again(
             raise RunError(f"the prompt file {reader.prompt}.md has changed since the run")
     except (KeyError, TypeError, PromptError) as error:
         raise RunError(f"its prompt cannot be read again: {error}") from error
-    recalled = tuple(
-        Item(item["id"], item["text"], score, tuple(item["sources"]), item["kind"], item["level"])
-        for item, score in zip((items[key] for key in prediction.items), prediction.scores, strict=True)
-    )
-    rendered = render(reader, prompts, question, Recall(recalled))
+    rendered = render(reader, prompts, question, Recall(recalled_items(prediction, items)))
     if (rendered.context_tokens, rendered.dropped) != (line["context_tokens"], line["dropped_items"]):
         raise RunError(
             "rendered again, the prompt shows another number of tokens than was counted: it is not what was sent"

@@ -20,7 +20,7 @@ from eval.files.run_folder import NODES, PREDICTIONS, VECTORS, is_complete, read
 from eval.files.store import AGAIN, RunError
 from eval.running.case_log import CaseLog, metered_step
 from eval.running.cells import READING, OpenCell
-from eval.running.failures import described, raise_if_stopped, stops
+from eval.running.failures import RAISED, described, raise_if_stopped, stops
 from eval.running.question import AnswerPools, Reading, ask_all
 from eval.running.run import OnProgress, Progress, Run, build_memory, ignore_progress, needs
 from memsys.interface import MemorySystem, setting, tuned
@@ -190,7 +190,7 @@ class CaseRun:
         self.on_progress(Progress(self.run.name, self.case.id, "", "begun", units=len(self.units)))
         memory: MemorySystem | None = None
         try:
-            memory = build_memory(self.run, self.case)
+            memory = built = build_memory(self.run, self.case)
             knobs = [_read_knobs(log.run, self.case) if len(self.logs) > 1 else {} for log in self.logs]
             if memory.EMBEDS_UNITS and "embedder" in needs(self.run.build) and self.units:
                 # Units are embedded in batches before the first write; the cache then answers the memory's own calls.
@@ -201,14 +201,18 @@ class CaseRun:
             builds = {self.points[self.points.index(position) // every * every] for position in self.due}
             for position, unit in enumerate([*self.units, None]):
                 if position in builds:
-                    self._consolidate(memory, position)
+                    step = "consolidate", str(self.points.index(position))
+                    with urgent(self.cell.remaining), metered_step(self.logs, *step, lambda: built.held) as ledger:
+                        built.consolidate()
+                    self.cell.step(ledger.dependent, 0.0)
+                    self.built = position
                 if position in self.due:
                     self._ask(memory, knobs, position)
                 if unit is not None:
                     self._write(memory, unit, position)
             for log, own in zip(self.logs, knobs, strict=True):
                 log.structure(_with_knobs(memory, own), None if log is self.logs[0] else self.logs[0])
-        except (Exception, SystemExit) as error:  # `sys.exit` in a memory is an error of the case
+        except RAISED as error:
             if stops(error):
                 wait(self.answers)
                 raise
@@ -222,7 +226,7 @@ class CaseRun:
         try:
             with meter.operation("close", self.logs[0].store):
                 memory.close()
-        except (Exception, SystemExit) as error:
+        except RAISED as error:
             if stops(error):
                 raise
             for log in self.logs:
@@ -238,16 +242,6 @@ class CaseRun:
                 memory.end_session(unit.session_id)
         self.cell.step(ledger.dependent, 1 / len(self.units))
         self.on_progress(Progress(self.run.name, self.case.id, "", "written"))
-
-    def _consolidate(self, memory: MemorySystem, position: int) -> None:
-        subject = str(self.points.index(position))
-        with (
-            urgent(self.cell.remaining),
-            metered_step(self.logs, "consolidate", subject, lambda: memory.held) as ledger,
-        ):
-            memory.consolidate()
-        self.cell.step(ledger.dependent, 0.0)
-        self.built = position
 
     def _ask(self, memory: MemorySystem, knobs: Sequence[Mapping[str, Any]], position: int) -> None:
         raw = self.units[self.built : position] if memory.OFFLINE else ()

@@ -29,7 +29,7 @@ from eval.files.run_folder import (
     read_predictions,
 )
 from eval.files.store import Appender, item_key, item_record, item_score, linked, replace_file, write_lines
-from eval.running.failures import described, raise_if_stopped
+from eval.running.failures import RAISED, described, raise_if_stopped
 from eval.running.run import OnAnswer, Run, ignore_answer
 from memsys.interface import Item, MemorySystem, NodeView
 from memsys.jsons import encoded
@@ -133,7 +133,7 @@ class CaseLog:
             report = dict(memory.report())
             encoded(report)  # what is no JSON is found here
             self._report = report
-        except Exception as error:
+        except RAISED as error:
             raise_if_stopped(error)
             self.failed("report", error)
         place = self._folder / VECTORS

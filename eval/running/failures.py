@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import sqlite3
+from asyncio import CancelledError
 
 from memsys.llm import stopping
 from memsys.llm.protocol import EndOfRun
@@ -12,6 +13,11 @@ from memsys.prompts import UndeclaredPrompt
 
 FATAL_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EMFILE, errno.ENFILE, errno.EIO, errno.ESTALE)
 """Errors of the file system that would also affect the next file: no space, read-only, too many open files, broken disk, lost server."""
+
+
+EXITS = (SystemExit, GeneratorExit, CancelledError, BaseExceptionGroup)
+"""What a memory may raise besides an `Exception`, such as by `sys.exit`: no more than an error of its case or question."""
+RAISED = (Exception, *EXITS)
 
 
 def stops(error: BaseException) -> bool:

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
 
@@ -23,7 +24,7 @@ COMPUTING = 2
 """Number of threads of a pool that compute at once. More would only compete for the interpreter with each other and with the builds."""
 
 
-class UrgentPool:
+class UrgentPool(AbstractContextManager["UrgentPool"]):
     """Threads that are started when there is work for them; the most urgent waiting work is done first, then the oldest.
 
     Only `computing` of them take new work at a time, and a thread that waits for a call (`memsys.llm.protocol.waiting`) does not count.
@@ -47,9 +48,6 @@ class UrgentPool:
         self._began = -math.inf
         """Time of the last start of work that no build waits for."""
         self._timed = self._closed = False
-
-    def __enter__(self) -> UrgentPool:
-        return self
 
     def __exit__(self, *error: object) -> None:
         self.close()

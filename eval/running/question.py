@@ -15,7 +15,7 @@ from data_loaders.schema import Question, Unit
 from eval.files.records import Outcome
 from eval.running.case_log import NOTHING, CaseLog, Recalled, effort, metered_step
 from eval.running.cells import ANSWERING, READING
-from eval.running.failures import described, raise_if_stopped, stops
+from eval.running.failures import RAISED, described, raise_if_stopped, stops
 from eval.running.pool import UrgentPool
 from eval.running.reader import Rendered, render
 from eval.running.run import OnAnswer, OnProgress, Progress, Run, ignore_answer, needs
@@ -123,7 +123,7 @@ class _Answer:
                 recall,
                 sample=self.reading.run.replicate,
             )
-        except (Exception, SystemExit) as error:  # `sys.exit` in a memory is an error of the question
+        except RAISED as error:
             raise_if_stopped(error)
             self.reading.log.trouble(error)
             self.save("error", "", f"read: {described(error)}")

@@ -16,7 +16,7 @@ import numpy as np
 
 from memsys.jsons import canonical, encoded
 from memsys.llm import meter
-from memsys.llm.endpoint import Endpoint, Sent, Server
+from memsys.llm.endpoint import Call, Endpoint, Sent, Server
 from memsys.llm.pricing import ModelSettings
 from memsys.llm.protocol import Completion, ModelError, Request, keeping, release
 from memsys.llm.replies import LEAST_SHARE, LONG_PROMPT, Usage, check_window, completion_of, usage_of
@@ -77,9 +77,8 @@ class Client:
         body, parse = chat_body(self.settings, request), partial(self._completion, request)
         name = request_key(self.settings, self.endpoint.label, request).hex() if self.endpoint.named else ""
         try:
-            return self.endpoint.start(
-                "/chat/completions", body, self._worst_cost(request), self.settings.cost_of, parse, name
-            )
+            call = Call("/chat/completions", body, self._worst_cost(request), self.settings.cost_of, name)
+            return self.endpoint.start(call, parse)
         except ModelError as error:
             refused: Future[Completion] = Future()
             refused.set_exception(error)
@@ -186,7 +185,7 @@ class HttpEmbedder:
         worst = self.settings.cost(sum(len(text.encode()) for text in batch), 0)
         try:
             name = hashlib.sha256(canonical(["/embeddings", self.endpoint.label, body])).hexdigest()
-            return server.start("/embeddings", body, worst, self._price, lambda *sent: sent, name)
+            return server.start(Call("/embeddings", body, worst, self._price, name), lambda *sent: sent)
         except ModelError as error:
             refused: Future[Sent] = Future()
             refused.set_exception(error)

@@ -34,6 +34,21 @@ Price = Callable[[Usage], float | None]
 Sent = tuple[Any, float, int]
 """A decoded reply, the seconds of the successful attempt, and the number of attempts."""
 
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A call to a server."""
+
+    path: str
+    body: Mapping[str, Any]
+    worst: float | None
+    """Its highest possible cost in US dollars; None: unknown."""
+    price: Price
+    """Computes its actual cost."""
+    name: str = ""
+    """Its cache key in hexadecimal digits, the `custom_id` of a batch; empty where the server does not want names (`Server.named`)."""
+
+
 Result = TypeVar("Result")
 Parse = Callable[[Any, float, int], Result]
 """Turns the three fields of a `Sent` into the call's result."""
@@ -50,16 +65,8 @@ class Server(Protocol):
     def serve(self, settings: ModelSettings) -> None:
         """Get ready for the calls of a model; raises `EndOfRun` where `network=false` forbids this server."""
 
-    def start(
-        self,
-        path: str,
-        body: Mapping[str, Any],
-        worst: float | None,
-        price: Price,
-        parse: Parse[Result],
-        name: str = "",
-    ) -> Future[Result]:
-        """Send a body and return a future of the reply as `parse` returns it."""
+    def start(self, call: Call, parse: Parse[Result]) -> Future[Result]:
+        """Send a call and return a future of the reply as `parse` returns it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,19 +204,10 @@ class Endpoint:
             settings.model, self.limits.rpm if rpm is None else rpm, self.limits.tpm if tpm is None else tpm
         )
 
-    def start(
-        self,
-        path: str,
-        body: Mapping[str, Any],
-        worst: float | None,
-        price: Price,
-        parse: Parse[Result],
-        name: str = "",
-    ) -> Future[Result]:
-        """Send a body, with retries, and return a future of the reply as `parse` returns it.
+    def start(self, call: Call, parse: Parse[Result]) -> Future[Result]:
+        """Send a call, with retries, and return a future of the reply as `parse` returns it.
 
-        `worst` is the call's highest possible cost in US dollars (None: unknown); `price` computes the actual cost. The future raises
-        `ModelError`, also when `parse` raises another exception, because then the reply is malformed.
+        The future raises `ModelError`, also when `parse` raises another exception, because then the reply is malformed.
 
         Raises:
             Stopped: the user requested a stop.
@@ -218,11 +216,11 @@ class Endpoint:
         if self._transport is None:
             self._connect()
         future: Reply[Result] = Reply(event_loop())
-        sending = self._send(path, body, worst, price, partial(self._hand_over, future, parse), urgency())
+        sending = self._send(call, partial(self._hand_over, future, parse), urgency())
         event_loop().call_soon_threadsafe(self._begin, future, sending)
         return future
 
-    async def reply(self, path: str, body: Mapping[str, Any], worst: float | None, price: Price) -> Sent:
+    async def reply(self, call: Call) -> Sent:
         """As `start`, for a task of the event loop's thread: the call then wakes no other thread. It keeps its place until the task ends,
         so that a task which writes the reply to the cache and ends loses no more replies than are in flight. One call a task.
         """
@@ -238,7 +236,7 @@ class Endpoint:
                 future.set_result(sent)
             await asyncio.wait([caller])
 
-        self._begin(future, self._send(path, body, worst, price, hand_over, urgency()))
+        self._begin(future, self._send(call, hand_over, urgency()))
         return await future
 
     def snapshot(self) -> Traffic:
@@ -349,19 +347,11 @@ class Endpoint:
         settle(future, partial(parsed, self.base_url, parse, sent))
         await future.released()
 
-    async def _send(
-        self,
-        path: str,
-        body: Mapping[str, Any],
-        worst: float | None,
-        price: Price,
-        hand_over: Callable[[Sent], Awaitable[None]],
-        urgency: float = BUILDS,
-    ) -> None:
+    async def _send(self, call: Call, hand_over: Callable[[Sent], Awaitable[None]], urgency: float = BUILDS) -> None:
         """Make attempts until one succeeds; the call keeps its place in flight until its reply was handed over and is on disk."""
         attempts = failures = refusals = pauses = 0
         task = asyncio.current_task()
-        spent_seconds, model, tokens = 0.0, str(body.get("model", "")), estimated_tokens(body)
+        spent_seconds, model, tokens = 0.0, str(call.body.get("model", "")), estimated_tokens(call.body)
         while True:
             await self._wait_for_outage()
             await self.places.take(model, tokens, urgency)
@@ -370,7 +360,7 @@ class Endpoint:
                     continue
                 attempts += 1
                 self._retried += attempts > 1
-                outcome, seconds = await self._attempt(path, body, worst, price, tokens)
+                outcome, seconds = await self._attempt(call, tokens)
                 spent_seconds += seconds
                 if outcome.value is not None:
                     self._answered.add(task)
@@ -426,21 +416,19 @@ class Endpoint:
         if not outage.cancelled():
             outage.exception()  # the waiting calls raise it; retrieved here so that asyncio does not log it as never retrieved
 
-    async def _attempt(
-        self, path: str, body: Mapping[str, Any], worst: float | None, price: Price, tokens: int
-    ) -> tuple[Outcome, float]:
+    async def _attempt(self, call: Call, tokens: int) -> tuple[Outcome, float]:
         """Make one attempt; returns its outcome and its seconds. Its highest possible cost stays reserved until it ends."""
-        reserved = await self.purse.admitted(worst, (self.base_url, body.get("model")))
+        reserved = await self.purse.admitted(call.worst, (self.base_url, call.body.get("model")))
         actual, task = None, asyncio.current_task()
         sent, self._sent[task] = time.monotonic(), time.perf_counter()
         started, full = self._sent[task], self.places.full
         try:
-            outcome = await self._outcome(path, body)
+            outcome = await self._outcome(call.path, call.body)
             if outcome.value is not None:
                 usage = usage_of(outcome.value)
                 self._tokens_in += usage.prompt or 0
                 self._tokens_out += usage.completion or 0
-                actual = billed(price, usage)
+                actual = billed(call.price, usage)
             elif outcome.refused:
                 actual = 0.0
         finally:
@@ -448,7 +436,7 @@ class Endpoint:
             # A refused call costs nothing; one that was interrupted may have been billed in full.
             self.purse.settle(reserved, actual)
         seconds = time.perf_counter() - started
-        self._learn(body, outcome, sent, seconds, tokens, full)
+        self._learn(call.body, outcome, sent, seconds, tokens, full)
         return outcome, seconds
 
     def _learn(

@@ -276,9 +276,8 @@ class CallQueue:
         most: greatest number of calls in flight.
     """
 
-    def __init__(self, most: int, clock: Callable[[], float] = time.monotonic) -> None:
-        self.adaptive, self.rates = Adaptive(most, clock), Rates(clock)
-        self._clock = clock
+    def __init__(self, most: int) -> None:
+        self.adaptive, self.rates = Adaptive(most), Rates()
         self._taken = self._queued = self._of_builds = 0
         self._queues: dict[str, list[tuple[float, int, int, asyncio.Future[None]]]] = {}
         self._numbers = itertools.count()

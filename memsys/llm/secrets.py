@@ -17,6 +17,8 @@ from itertools import pairwise
 from typing import Any
 from urllib.parse import quote, urlsplit
 
+from memsys.jsons import changed
+
 LONG = 8
 """Keys of at least this many characters are removed from answers too. A shorter key may be a common word, such as `none` or `local`,
 for a server without keys; it is removed from error messages only."""
@@ -113,11 +115,7 @@ def redact_bytes(text: bytes) -> bytes:
 
 def redact_values(value: Any) -> Any:
     """A text or nested configuration with `redact_bytes` applied to every string and key in it."""
-    if isinstance(value, str):
-        return redact_bytes(value.encode(errors="replace")).decode()
-    if isinstance(value, Mapping):
-        return {redact_values(name): redact_values(inner) for name, inner in value.items()}
-    return [redact_values(inner) for inner in value] if isinstance(value, list | tuple) else value
+    return changed(value, lambda text: redact_bytes(text.encode(errors="replace")).decode())
 
 
 def scrub(error: BaseException) -> None:
@@ -163,9 +161,9 @@ def names_secret(name: str) -> bool:
     return next((word for word in reversed(words) if word), "") in SECRET_WORDS
 
 
-def written_key(settings: Mapping[str, Any], where: str = "") -> str:
+def written_key(settings: Mapping[str, Any]) -> str:
     """A sentence about the first key written in the settings; empty if there is none. It repeats names, never a value."""
-    return next((f"{path} {fault}" for path, fault in _faults(settings, where, "")), "")
+    return next((f"{path} {fault}" for path, fault in _faults(settings, "", "")), "")
 
 
 def variables(settings: Any) -> set[str]:

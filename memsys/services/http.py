@@ -24,7 +24,7 @@ import numpy as np
 
 from memsys.interface import Positive
 from memsys.jsons import encoded, received
-from memsys.llm.endpoint import Endpoint, EndpointLimits
+from memsys.llm.endpoint import Call, Endpoint, EndpointLimits
 from memsys.llm.outcome import Outcome, outcome_of
 from memsys.llm.protocol import EndOfRun, ModelError
 from memsys.llm.secrets import redact, redact_bytes
@@ -61,7 +61,8 @@ class ServiceEndpoint(Endpoint):
         Raises:
             ModelError: the call failed for good; `EndOfRun` if no further call can succeed.
         """
-        return self.start(call["path"], call, 0.0, lambda _: 0.0, lambda value, *_: value["reply"]).result()
+        sent = Call(call["path"], call, 0.0, lambda _: 0.0)
+        return self.start(sent, lambda value, *_: value["reply"]).result()
 
     def ask_once(self, call: Mapping[str, Any]) -> None:
         """Send a call although a stop was requested: without queueing, once, within a few seconds.

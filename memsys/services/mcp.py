@@ -253,12 +253,12 @@ def _with(text: str, values: Mapping[str, str]) -> str:
 def _value(texts: list[str], structured: Mapping[str, Any] | None = None) -> Any:
     """The structured content of a tool's result, else what its text holds: JSON, or the text itself; several texts are a list.
 
-    The package `mcp` wraps what a tool returns as text into `{"result": text}`; if that text is a JSON object or list, it comes first.
+    The package `mcp` wraps what a tool returns as text into `{"result": text}`; if it is a JSON object, list or null, it comes first.
     """
     values = [_read(text) for text in texts]
     value = values if len(values) > 1 else next(iter(values), None)
     wrapped = structured is not None and structured.keys() == {"result"} and isinstance(structured["result"], str)
-    if structured is None or (wrapped and isinstance(value, dict | list)):
+    if structured is None or (wrapped and (isinstance(value, dict | list) or values == [None])):
         return value
     return received(encoded(structured))
 

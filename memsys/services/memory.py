@@ -32,6 +32,7 @@ import numpy as np
 
 from data_loaders.schema import Asker, Question, Turn, Unit
 from memsys.interface import Item, MemorySystem, Positive, Recall, Settings, dated, union
+from memsys.jsons import encoded
 from memsys.llm import meter, stopping
 from memsys.llm.protocol import ModelError
 from memsys.llm.secrets import redact, written_key
@@ -364,13 +365,14 @@ class ServiceMemory(MemorySystem):
                 return
             text = _first(hit, self._results["text"]) if self._results["text"] else hit
             name = f"hit-{rank}" if (given := _first(hit, self._results["id"])) in (None, "") else str(given)
-            if text is None or not str(text).strip():
+            text = text if text is None or isinstance(text, str) else encoded(text).decode()
+            if text is None or not text.strip():
                 self._count("blank", reported=False)
             elif name in known:
                 self._count("repeated", reported=False)
             else:
                 known.add(name)
-                shown = dated(str(text), str(_first(hit, self._results["time"]) or ""))
+                shown = dated(text, str(_first(hit, self._results["time"]) or ""))
                 yield Item(name, shown, self._score(rank, hit), self._evidence(hit, shown))
 
     def _hits(self, reply: Any) -> list[Any]:

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from data_loaders.schema import Question, Unit
 from memsys.interface import Item, MemorySystem, Recall, positive, unit_item
-from memsys.tokens import count_tokens
+from memsys.tokens import count_tokens, first_within
 
 REFUSAL = (
     '{"action": "refuse", "answer": "This is not for you to know.", "answer_structured": {}, "used_record_ids": []}'
@@ -64,21 +64,14 @@ class FullHistory(MemorySystem):
         self._items.append(unit_item(unit, float(len(self._items))))
 
     def read(self, question: Question) -> Recall:
-        return Recall(tuple(self._items if self.max_tokens is None else self._tail(self.max_tokens)))
+        if self.max_tokens is None:
+            return Recall(tuple(self._items))
+        latest = first_within(reversed(self._items), self.max_tokens, lambda item: count_tokens(item.text))
+        return Recall(tuple(latest[::-1]))
 
     @property
     def held(self) -> int:
         return len(self._items)
-
-    def _tail(self, budget: int) -> list[Item]:
-        """The latest units whose texts have at most `budget` tokens together, in order."""
-        kept: list[Item] = []
-        for item in reversed(self._items):
-            budget -= count_tokens(item.text)
-            if budget < 0:
-                break
-            kept.append(item)
-        return kept[::-1]
 
 
 class Recency(FullHistory):

@@ -38,7 +38,7 @@ from memsys.llm import meter
 from memsys.llm.ask import ParseFailure, ask_all
 from memsys.llm.protocol import LLM
 from memsys.prompts import Prompts
-from memsys.tokens import count_tokens, truncate
+from memsys.tokens import count_tokens, first_within, truncate
 from memsys.vectors import Embedder, Vectors, best, cosines
 
 
@@ -308,13 +308,8 @@ def _earlier(unit: Unit, other: Unit) -> bool:
 
 def within_budget(items: Iterable[Item], budget: int | None) -> tuple[Item, ...]:
     """Take items until one would exceed the budget (o200k tokens); if the very first does, it is truncated to the budget."""
+    found = tuple(items)
     if budget is None:
-        return tuple(items)
-    kept: list[Item] = []
-    remaining = budget
-    for item in items:
-        remaining -= count_tokens(item.text)
-        if remaining < 0:
-            return tuple(kept) or (replace(item, text=truncate(item.text, budget)),)
-        kept.append(item)
-    return tuple(kept)
+        return found
+    kept = tuple(first_within(found, budget, lambda item: count_tokens(item.text)))
+    return kept or tuple(replace(item, text=truncate(item.text, budget)) for item in found[:1])

@@ -46,7 +46,7 @@ from memsys.llm import meter
 from memsys.llm.ask import ParseFailure, ask_all
 from memsys.llm.protocol import LLM
 from memsys.prompts import Prompts
-from memsys.tokens import count_tokens, truncate
+from memsys.tokens import count_tokens, first_within, truncate
 from memsys.vectors import Embedder, best, cosines
 
 Mode = Literal["paper", "code"]
@@ -168,9 +168,9 @@ class Raptor(MemorySystem):
         else:
             chosen = best(similarities, len(similarities) if self.settings.k is None else self.settings.k)
         items = (self._node_item(index, float(similarities[index])) for index in chosen)
-        return Recall(
-            tuple(items if self.settings.retrieval == "traversal" else _until_full(items, self.settings.max_tokens))
-        )
+        if self.settings.retrieval == "traversal" or self.settings.max_tokens is None:
+            return Recall(tuple(items))
+        return Recall(tuple(first_within(items, self.settings.max_tokens, lambda item: _count(item.text))))
 
     def nodes(self) -> Iterator[NodeView]:
         """Every node of the last build; `level` is its layer, `parents` are the summaries of its clusters."""
@@ -298,16 +298,6 @@ def _time(unit: Unit) -> float:
 
 def _one_line(text: str) -> str:
     return " ".join(text.splitlines())
-
-
-def _until_full(items: Iterable[Item], budget: int | None) -> Iterator[Item]:
-    """Yield items until one would exceed the budget (cl100k tokens)."""
-    remaining = math.inf if budget is None else budget
-    for item in items:
-        remaining -= _count(item.text)
-        if remaining < 0:
-            return
-        yield item
 
 
 @dataclass(frozen=True, slots=True)

@@ -279,18 +279,13 @@ def rank_agreement(all_scored: Sequence[ScoredClaim]) -> Agreement | None:
             rows.append([float(scored.measures[name][mask].mean()) for name in ("verdict", "f1", "words")])
     if len(rows) < 5:
         return None
-    ranks = np.apply_along_axis(_ranks, 0, np.asarray(rows))
-    table = np.corrcoef(ranks.T)
+    from scipy.stats import rankdata
+
+    ranks = rankdata(np.asarray(rows), axis=0)
+    table = np.asarray(np.corrcoef(ranks.T))
     verdict_f1, verdict_words, f1_words = table[0, 1], table[0, 2], table[1, 2]
     partial = (verdict_f1 - verdict_words * f1_words) / np.sqrt((1 - verdict_words**2) * (1 - f1_words**2))
     return Agreement(len(rows), float(verdict_f1), float(partial))
-
-
-def _ranks(values: np.ndarray) -> np.ndarray:
-    """Ranks from 1, ties with their mean rank."""
-    _, places, counts = np.unique(values, return_inverse=True, return_counts=True)
-    ranks: np.ndarray = (np.cumsum(counts) - (counts - 1) / 2)[places]
-    return ranks
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path, PurePosixPath
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 from urllib.parse import quote
 
 from pydantic import AfterValidator, Field
@@ -141,22 +141,20 @@ def claims(path: Path = CLAIMS) -> tuple[Claim, ...]:
     records = read_yaml(path)
     if not isinstance(records, list):
         raise RunError(f"{path.name}: expected a list of claims")
-    known = tuple(_claim(path.name, number, record) for number, record in enumerate(records))
+    known = []
+    for number, record in enumerate(records):
+        name = record.get("name") if isinstance(record, dict) else None
+        where = f"{path.name}: {name or f'entry {number + 1}'}: "
+        claim = typed(Claim, record, where)
+        if not claim.files:
+            raise RunError(f"{where}files must not be empty")
+        if claim.form not in forms():
+            raise RunError(f"{where}form {claim.form} is not known{nearest(claim.form, forms())}")
+        known.append(claim)
     names = Counter(claim.name.casefold() for claim in known)
     if twice := sorted(name for name, count in names.items() if count > 1):
         raise RunError(f"{path.name}: two claims are called {twice[0]}")
-    return known
-
-
-def _claim(file: str, number: int, record: Any) -> Claim:
-    name = record.get("name") if isinstance(record, dict) else None
-    where = f"{file}: {name or f'entry {number + 1}'}: "
-    claim = typed(Claim, record, where)
-    if not claim.files:
-        raise RunError(f"{where}files must not be empty")
-    if claim.form not in forms():
-        raise RunError(f"{where}form {claim.form} is not known{nearest(claim.form, forms())}")
-    return claim
+    return tuple(known)
 
 
 def located(file: AnswersFile, root: Path) -> Path | None:

@@ -172,7 +172,12 @@ def match(answers: Sequence[Answer], questions: Questions) -> Matched:
         else:
             groups[candidates].append(answer)
     for candidates, own in groups.items():
-        kept = _without_duplicates(candidates, own, matched)
+        kept = own
+        if len(own) > len(candidates):
+            equal = len({answer.answer for answer in own}) == 1
+            kept = own[: len(candidates)] if equal else []
+            why = f"{len(own)} {'equal' if equal else 'different'} answers to {len(candidates)} question"
+            matched.duplicates += [f"{answer.place} {answer.question[:100]!r}: {why}" for answer in own[len(kept) :]]
         matched.interchangeable += len(kept) if len(candidates) > 1 else 0
         matched.pairs += zip(candidates, kept, strict=False)
     for asked, answer in matched.pairs:
@@ -185,16 +190,6 @@ def match(answers: Sequence[Answer], questions: Questions) -> Matched:
             both = f"the file's category is {answer.category[:20]}, ours {asked.category}"
             matched.other_category.append(f"{asked.question_id}: {both}")
     return matched
-
-
-def _without_duplicates(candidates: Sequence[Asked], own: list[Answer], matched: Matched) -> list[Answer]:
-    if len(own) <= len(candidates):
-        return own
-    equal = len({answer.answer for answer in own}) == 1
-    kept = own[: len(candidates)] if equal else []
-    why = f"{len(own)} {'equal' if equal else 'different'} answers to {len(candidates)} question"
-    matched.duplicates += [f"{answer.place} {answer.question[:100]!r}: {why}" for answer in own[len(kept) :]]
-    return kept
 
 
 def _candidates(answer: Answer, questions: Questions) -> tuple[Asked, ...] | str:

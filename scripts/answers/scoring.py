@@ -14,7 +14,7 @@ import math
 import multiprocessing
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache, partial
@@ -206,7 +206,11 @@ def fingerprint(text: str) -> bytes:
 
 
 def scored_claims(wanted: Sequence[Claim], root: Path, workers: int) -> tuple[list[ScoredClaim], dict[str, str]]:
-    """Score claims in worker processes; returns the scores in order, and by name the reasons for missing scores."""
+    """Score claims in worker processes; returns the scores in order, and by name the reasons for missing scores.
+
+    Raises:
+        RunError: no claim could be scored.
+    """
     largest_first = sorted(wanted, key=lambda claim: -sum(file.bytes for file in claim.files))
     work = partial(_scored, root=root)
     if workers == 1 or len(wanted) < 3:
@@ -216,19 +220,12 @@ def scored_claims(wanted: Sequence[Claim], root: Path, workers: int) -> tuple[li
             outcomes = list(pool.map(work, largest_first))
     by_name = dict(zip((claim.name for claim in largest_first), outcomes, strict=True))
     scored = [each for claim in wanted if isinstance(each := by_name[claim.name], ScoredClaim)]
-    return scored, {claim.name: each for claim in wanted if isinstance(each := by_name[claim.name], str)}
-
-
-def refuse_none(scored: Sequence[ScoredClaim], missing: Mapping[str, str]) -> None:
-    """Check that `scored_claims` has scored at least one claim.
-
-    Raises:
-        RunError: it has scored no claim; the message gives the reasons and the source of the files.
-    """
+    missing = {claim.name: each for claim in wanted if isinstance(each := by_name[claim.name], str)}
     if not scored:
         raise RunError(
             f"no claim's files are there; {next(iter(missing.values()))}; get them with: python -m scripts fetch answers"
         )
+    return scored, missing
 
 
 def _scored(claim: Claim, root: Path) -> ScoredClaim | str:

@@ -149,7 +149,7 @@ def data(wanted: DataCut, config: Mapping[str, Any]) -> Data:
     ):  # a case of a larger data set is parsed whenever it is read
         kept = LazyCases(kept.ids, kept.sizes, lru_cache(maxsize=None)(kept.__getitem__))
     note = cache(partial(_note, config, source, cases))
-    fewer = _fewer_probes(wanted, kept) if suite else _fewer(wanted, cut)
+    fewer = _fewer(wanted, kept if suite else cut, suite=suite)
     if fewer:
         print(f"note: {config['name']}: {fewer}", file=sys.stderr)
     less = wanted.size != "all" or len(kept) < len(cases)
@@ -199,20 +199,16 @@ def _probes(wanted: DataCut) -> int:
     return usual if wanted.size == "all" else int(wanted.size)
 
 
-def _fewer_probes(wanted: DataCut, suite: LazyCases) -> str:
-    """A text such as `640 probes a family asked, 96 given (the data has no more histories)`; empty if none are missing."""
-    from data_loaders.change import VARIANTS, probes
-
-    given = sum(1 for case in suite for _ in probes(case)) // len(VARIANTS)
-    why = "data.max_cases" if wanted.max_cases is not None else "the data has no more histories"
-    return (
-        f"{counted(_probes(wanted), 'probe')} a family asked, {given} given ({why})" if given < _probes(wanted) else ""
-    )
-
-
-def _fewer(wanted: DataCut, cut: LazyCases) -> str:
-    """A text such as `200 questions asked, 2 given (data.max_cases=2)`; empty if none are missing."""
+def _fewer(wanted: DataCut, cut: LazyCases, *, suite: bool) -> str:
+    """A text such as `200 questions asked, 2 given (data.max_cases=2)`, for the suite `change` about probes a family; empty if none are
+    missing."""
     limit, size = wanted.max_cases, wanted.size
+    if suite:
+        from data_loaders.change import VARIANTS, probes
+
+        asked, given = _probes(wanted), sum(1 for case in cut for _ in probes(case)) // len(VARIANTS)
+        why = "data.max_cases" if limit is not None else "the data has no more histories"
+        return f"{counted(asked, 'probe')} a family asked, {given} given ({why})" if given < asked else ""
     if size != "all" and (given := sum(len(case.questions) for case in cut)) < int(size):
         why = f"data.max_cases={limit}" if len(cut) == limit else "the data has no more"
         return f"{counted(size, 'question')} asked, {given} given ({why})"

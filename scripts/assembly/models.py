@@ -328,30 +328,32 @@ def other_models(cfg: Settings, backbone: Mapping[str, Any]) -> list[str]:
     return [f"{role} {ours[role]} (the paper's: {model})" for role, model in theirs.items() if ours[role] != model]
 
 
+@dataclass(frozen=True, slots=True)
 class Endpoints:
     """Endpoints of an experiment. Roles at the same URL with the same key share one."""
 
-    def __init__(self, cfg: Settings, purse: Purse, cache: Path) -> None:
-        self._cfg, self.purse, self._cache = cfg, purse, cache
-        self.batched: dict[Endpoint, BatchEndpoint] = {}
-        self.built: dict[tuple[str, str], Endpoint] = {}
+    cfg: Settings
+    purse: Purse
+    cache: Path
+    batched: dict[Endpoint, BatchEndpoint] = field(default_factory=dict)
+    built: dict[tuple[str, str], Endpoint] = field(default_factory=dict)
 
     def place(self, option: Mapping[str, Any], role: str) -> tuple[str, str]:
         """URL of a role's model and the environment variable that holds its key: each of the role's own endpoint, else of the model's file,
         else of the common endpoint."""
-        own, common = getattr(self._cfg.endpoints, role), self._cfg.endpoint
+        own, common = getattr(self.cfg.endpoints, role), self.cfg.endpoint
         url = own.base_url or option.get("base_url") or common.base_url or OPENAI
         return str(url), str(own.key_env or option.get("key_env") or common.key_env)
 
     def title(self, name: str, option: Mapping[str, Any], role: str) -> str:
         """A model's name, with its URL and key variable if they are not the common ones: one name at two endpoints means two models."""
-        common = (self._cfg.endpoint.base_url or OPENAI, self._cfg.endpoint.key_env)
+        common = (self.cfg.endpoint.base_url or OPENAI, self.cfg.endpoint.key_env)
         url, key_env = self.place(option, role)
         return name if option["engine"] != "http" or (url, key_env) == common else f"{name} at {url} with {key_env}"
 
     def endpoint(self, option: Mapping[str, Any], role: str) -> Endpoint:
         """The endpoint of a role's model; built on first use."""
-        cfg, (url, key_env) = self._cfg.endpoint, self.place(option, role)
+        cfg, (url, key_env) = self.cfg.endpoint, self.place(option, role)
         if (url, key_env) not in self.built:
             names = ("timeout", "retries", "backoff", "patience", "max_reply_mb", "rpm", "tpm")
             stated = {name: getattr(cfg, name) for name in names}
@@ -362,18 +364,18 @@ class Endpoints:
 
     def batches(self, endpoint: Endpoint) -> BatchEndpoint | None:
         """The batch API of an endpoint, built on first use; None in live mode."""
-        mode = self._cfg.endpoint.mode
+        mode = self.cfg.endpoint.mode
         if mode == "live":
             return None
         if endpoint not in self.batched:
-            settings = BatchSettings(**dict(self._cfg.endpoint.batch), collect=mode == "collect")
-            self.batched[endpoint] = BatchEndpoint(endpoint, Journal(self._cache), settings)
+            settings = BatchSettings(**dict(self.cfg.endpoint.batch), collect=mode == "collect")
+            self.batched[endpoint] = BatchEndpoint(endpoint, Journal(self.cache), settings)
         return self.batched[endpoint]
 
     def settings(self, name: str, option: Mapping[str, Any]) -> ModelSettings:
         """A model's settings, with the prices that the user set for its file or its name."""
         known = option["settings"]
-        return ModelSettings(**{**known, **laid_over(self._cfg.prices, known["model"], name)})
+        return ModelSettings(**{**known, **laid_over(self.cfg.prices, known["model"], name)})
 
 
 FOLDER = "models"

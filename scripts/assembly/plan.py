@@ -374,34 +374,34 @@ def dependent_calls(folder: Path, phases: Collection[str]) -> float:
     return float(sum(line["provider_seconds"] for line in lines if line["phase"] in phases))
 
 
+@dataclass(frozen=True, slots=True)
 class OneSecond:
     """A wrapper that makes every call take a second, so that seconds on the critical path count dependent calls."""
 
-    def __init__(self, inner: LLM) -> None:
-        self._inner = inner
+    inner: LLM
 
     def submit(self, request: Request) -> Future[Completion]:
-        inner, outer = self._inner.submit(request), Future[Completion]()
+        inner, outer = self.inner.submit(request), Future[Completion]()
         inner.add_done_callback(lambda done: settle(outer, lambda: replace(done.result(), seconds=1.0)))
         return outer
 
 
+@dataclass(frozen=True, slots=True)
 class Windowed:
     """A wrapper that refuses a prompt longer than a model's window, as a server does.
 
     Tokens are counted with the project's own vocabulary, so the model may decide differently about a prompt near the limit.
     """
 
-    def __init__(self, inner: LLM, window: int) -> None:
-        self._inner = inner
-        self._window = window
+    inner: LLM
+    window: int
 
     def submit(self, request: Request) -> Future[Completion]:
         tokens = sum(count_tokens(text) for _, text in request.messages)
-        if tokens <= self._window:
-            return self._inner.submit(request)
+        if tokens <= self.window:
+            return self.inner.submit(request)
         refused = Future[Completion]()
-        refused.set_exception(ContextOverflow(f"a prompt of about {tokens} tokens in a window of {self._window}"))
+        refused.set_exception(ContextOverflow(f"a prompt of about {tokens} tokens in a window of {self.window}"))
         return refused
 
 

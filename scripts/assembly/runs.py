@@ -102,7 +102,12 @@ def memory_run(
     recipe = recipe_of(dataset, memory, unit)
     record = _record(cfg, models, dataset, recipe, reader, replicate)
     parts = {name: value for name, value in record.items() if name not in NOT_IDENTIFYING}
-    services = _services(models, recipe)
+    suited = all(each.INDEPENDENT_CALLS for each in recipe.classes)  # to the batch API, where there is one
+    services = replace(
+        models.services,
+        llm=models.memory.batched_or_live if suited else models.memory.llm,
+        gateway=models.gateway() if "gateway" in recipe.services else None,
+    )
     if asked_for:
         _check_logprobs(_built_once(recipe, services), recipe, models.probe)
     controls: dict[str | None, Callable[[Case], MemorySystem]] = {  # they need the answer key
@@ -128,13 +133,6 @@ def memory_run(
         vectors=bool(cfg.nodes.vectors),
         record=RunRecord.of(record),
     )
-
-
-def _services(models: Models, recipe: Recipe) -> Services:
-    """The models of a run; a build of independent calls goes through the batch API where there is one."""
-    suited = all(each.INDEPENDENT_CALLS for each in recipe.classes)
-    llm = models.memory.batched_or_live if suited else models.memory.llm
-    return replace(models.services, llm=llm, gateway=models.gateway() if "gateway" in recipe.services else None)
 
 
 def recipe_of(dataset: Data, memory: Mapping[str, Any], unit: Mapping[str, Any] | None = None) -> Recipe:

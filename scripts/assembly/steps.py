@@ -54,7 +54,7 @@ from scripts.settings.schema import Settings
 from scripts.setup.arguments import as_called
 from scripts.setup.causes import commonest
 from scripts.setup.options import load_option, metric_options
-from scripts.setup.progress import expected_cells, progress_line
+from scripts.setup.progress import Expected, progress_line
 
 
 def judging(cfg: Settings, models: Models, name: str) -> Judging:
@@ -112,30 +112,28 @@ def metrics(names: Sequence[str]) -> list[Metric]:
     if unknown := [name for name in names if name not in known]:
         near = nearest(unknown[0], known)
         raise RunError(f"no metric called {', '.join(unknown)}{near}; there are: {', '.join(sorted(known))}")
-    return [_metric(name, dict(known[name])) for name in names]
+    from hydra.utils import get_method
+
+    built = []
+    for name, option in ((name, dict(known[name])) for name in names):
+        option.pop("title", None)
+        joint = bool(option.pop("joint", False))
+        splitter_version: dict[str, str] = {}
+        if "sentences" in option:
+            try:
+                option["sentences"], splitter_version = splitter(option["sentences"]), {"nltk": version("nltk")}
+            except ValueError as error:
+                raise RunError(f"metric {name}: {error}") from error
+        option = checked_call(f"metric {name}", {"_target_": option.pop("target", ""), **option})
+        function = get_method(option.pop("_target_"))
+        on_recall = not joint and "recalled" in signature(function).parameters
+        built.append(Metric(name, partial(function, **option), {**option, **splitter_version}, on_recall, joint))
+    return built
 
 
 def answer_metric(dataset: Mapping[str, Any]) -> Metric | None:
     """The first lexical metric of a data set that scores single answers; None if there is none."""
     return next((each for each in metrics(dataset.get("metrics", [])) if not each.joint and not each.on_recall), None)
-
-
-def _metric(name: str, option: dict[str, Any]) -> Metric:
-    from hydra.utils import get_method
-
-    option.pop("title", None)
-    joint = bool(option.pop("joint", False))
-    splitter_version: dict[str, str] = {}
-    if "sentences" in option:
-        try:
-            option["sentences"], splitter_version = splitter(option["sentences"]), {"nltk": version("nltk")}
-        except ValueError as error:
-            raise RunError(f"metric {name}: {error}") from error
-    option = checked_call(f"metric {name}", {"_target_": option.pop("target", ""), **option})
-    target = option.pop("_target_")
-    function = get_method(target)
-    on_recall = not joint and "recalled" in signature(function).parameters
-    return Metric(name, partial(function, **option), {**option, **splitter_version}, on_recall, joint)
 
 
 def cell_of(name: str) -> type[Cell]:
@@ -201,15 +199,18 @@ def execute(
         ahead: judges answers as they are saved; None leaves judging to `score`.
         executor: works on the cells; None takes the threads of this process.
     """
-    cells = expected_cells(runs, questions)
-    with progress_line(label, questions, histories=_builds(runs), traffic=traffic, expected=cells) as line:
+    groups: dict[str, list[Run]] = {}
+    for run in runs:  # cells with the same build count once
+        groups.setdefault(run.shared or str(run.folder), []).append(run)
+    share = questions / max(1, sum(len(run.sizes) for run in runs))  # the same of each history
+    cells = [
+        Expected(group[0].name, case_id, float(size), share * len(group), group[0].chain)
+        for group in groups.values()
+        for case_id, size in zip(as_lazy(group[0].cases).ids, group[0].sizes, strict=True)
+    ]
+    with progress_line(label, questions, histories=len(cells), traffic=traffic, expected=cells) as line:
         on_answer = ignore_answer if ahead is None else ahead.on_answer
         run_all(runs, threads=threads, on_progress=line.on_progress, on_answer=on_answer, executor=executor)
-
-
-def _builds(runs: Sequence[Run]) -> int:
-    """Number of histories that are built: runs may share a build."""
-    return sum({run.shared or str(run.folder): len(run.sizes) for run in runs}.values())
 
 
 def score(
@@ -265,9 +266,19 @@ def workable(cfg: Settings, runs: Sequence[Run]) -> list[Run]:
     """
     if not cfg.replay:
         return list(runs)
-    for run in runs:
-        if not _replayable(run):
-            _check_finished(run)
+    for run in (run for run in runs if not _replayable(run)):
+        counts = []
+        for case in run.cases:
+            asked = {question.id for question, _ in case.questions if run.questions(case.id, question.id)}
+            folder = run.case_folder(case.id)
+            counts.append((len(asked - read_predictions(folder).keys()), is_complete(folder)))
+        if unfinished := [count for count, complete in counts if count or not complete]:
+            raise RunError(
+                f"replay=true: the run of {run.name} on {run.dataset} is not finished: {len(unfinished)} of "
+                f"{counted(len(counts), 'history')}, {counted(sum(unfinished), 'question')} without an answer "
+                f"(in {run.folder}). What a service holds "
+                "is not in the cache, so nothing but the service can answer them; run the same command without replay=true first"
+            )
     return [run for run in runs if _replayable(run)]
 
 
@@ -283,25 +294,6 @@ def check_no_replay(cfg: Settings, run: Run, what: str) -> None:
 
 def _replayable(run: Run) -> bool:
     return run.control is not None or getattr(innermost(run.build), "REPLAYABLE", True)
-
-
-def _check_finished(run: Run) -> None:
-    open_questions = []
-    for case in run.cases:
-        asked = {question.id for question, _ in case.questions if run.questions(case.id, question.id)}
-        open_questions.append(len(asked - read_predictions(run.case_folder(case.id)).keys()))
-    unfinished = [
-        count
-        for case, count in zip(run.cases, open_questions, strict=True)
-        if count or not is_complete(run.case_folder(case.id))
-    ]
-    if unfinished:
-        raise RunError(
-            f"replay=true: the run of {run.name} on {run.dataset} is not finished: {len(unfinished)} of "
-            f"{counted(len(open_questions), 'history')}, {counted(sum(unfinished), 'question')} without an answer "
-            f"(in {run.folder}). What a service holds "
-            "is not in the cache, so nothing but the service can answer them; run the same command without replay=true first"
-        )
 
 
 ENOUGH = 8
@@ -336,7 +328,8 @@ def executor_of(cfg: Settings, runs: Sequence[Run]) -> Executor | None:
             file=sys.stderr,
         )
     several = cfg.executor == "auto" and workers > 1 and _offline(runs)
-    if cfg.executor == "processes" or (several and cfg.data.source == "real" and _builds(runs) >= ENOUGH):
+    cells = sum({run.shared or str(run.folder): len(run.sizes) for run in runs}.values())  # runs may share a build
+    if cfg.executor == "processes" or (several and cfg.data.source == "real" and cells >= ENOUGH):
         return in_processes(workers, cfg.threads or WORKING)
     return None
 

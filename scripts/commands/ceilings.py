@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from data_loaders.schema import Case
-from eval.files.run_folder import RunFolder, RunRecord, read_predictions
+from eval.files.run_folder import RunFolder, read_predictions
 from eval.files.store import RunError, replace_file, safe_name
 from eval.judging.score_files import only_score_file
 from eval.report.cell import ABOVE_CEILING, asked, mean_scores, read_draws
@@ -48,36 +48,23 @@ def main(arguments: Sequence[str]) -> int:
     layer = layer_of(options.errata, options.data)
     rows: list[list[str]] = []
     for folder, record in records.items():
-        groups = ceilings_of(folder, record, options.scores, layer, options.data)
+        cases = data_of(record, options.data)
+        questions = asked(cases)
+        if not any(question.key in layer.gold for question in questions):
+            raise RunError(f"{folder}: the errata {layer.name} name none of its {counted(len(questions), 'question')}")
+        scores = mean_scores(read_draws([only_score_file(folder, options.scores)], questions))
+        groups = overlaid(scores, _again(folder, cases, options.scores, layer), questions, layer)
         rows += [[record.name if place == 0 else "", *cells(group)] for place, group in enumerate(groups)]
-        _write(folder, record, options.scores, layer, groups)
+        title = f"{record.name} on {record.dataset['name']}, {options.scores}, errata {layer.name}"
+        name = f"{folder.name}-{safe_name(options.scores)}-{safe_name(layer.name)}.json"
+        shown = json.dumps(as_json(title, groups, record.stand_ins), indent=1)
+        replace_file(RunFolder(folder).results / "ceilings" / name, shown)  # the report shows it
     print(f"# {options.scores} with the errata {layer.name}\n")
     if any(record.stand_ins for record in records.values()):
         print("STAND-IN: engines without a model; these numbers test the machinery.\n")
     means = ["as released", "without known errors", "corrected", "ceiling"]
     print(grid(["memory", "questions", "n", "wrong gold", *means, ""], rows))
     return 0
-
-
-def _write(folder: Path, record: RunRecord, metric: str, layer: Layer, groups: Sequence[Overlaid]) -> None:
-    title = f"{record.name} on {record.dataset['name']}, {metric}, errata {layer.name}"
-    name = f"{folder.name}-{safe_name(metric)}-{safe_name(layer.name)}.json"
-    text = json.dumps(as_json(title, groups, record.stand_ins), indent=1)
-    replace_file(RunFolder(folder).results / "ceilings" / name, text)
-
-
-def ceilings_of(folder: Path, record: RunRecord, metric: str, layer: Layer, root: Path | None) -> list[Overlaid]:
-    """A run's scores with an errata layer applied, all questions first, then by category.
-
-    Raises:
-        RunError: the run has no scores by the metric, or the layer names none of its questions.
-    """
-    cases = data_of(record, root)
-    questions = asked(cases)
-    if not any(question.key in layer.gold for question in questions):
-        raise RunError(f"{folder}: the errata {layer.name} name none of its {counted(len(questions), 'question')}")
-    scores = mean_scores(read_draws([only_score_file(folder, metric)], questions))
-    return overlaid(scores, _again(folder, cases, metric, layer), questions, layer)
 
 
 def _again(folder: Path, cases: Sequence[Case], metric: str, layer: Layer) -> dict[Key, float]:

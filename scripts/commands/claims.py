@@ -27,7 +27,7 @@ from eval.report.rendering import number
 from memsys.inert import visible
 from scripts.answers.claim_tables import FULL_CONTEXT, Row, analysis, as_csv, as_json, inert, rows_of, table
 from scripts.answers.manifest import Claim, chosen
-from scripts.answers.scoring import ScoredClaim, refuse_none, scored_claims
+from scripts.answers.scoring import ScoredClaim, scored_claims
 from scripts.setup.arguments import add_data_folder, verb_parser, whole
 
 GROUP = "publish"
@@ -130,7 +130,6 @@ def main(arguments: Sequence[str]) -> int:
     if settings:
         raise RunError(f"{settings[0]}: settings belong to --judge")
     scored, missing = scored_claims(wanted, data_root(args.data), args.workers)
-    refuse_none(scored, missing)
     if args.head:
         print(head(rows_of(scored)))
         return 1 if missing else 0

@@ -49,7 +49,7 @@ from scripts.answers.pages import (
     statuses,
     terms_of,
 )
-from scripts.answers.scoring import ScoredClaim, refuse_none, scored_claims
+from scripts.answers.scoring import ScoredClaim, scored_claims
 from scripts.setup.arguments import add_data_folder, verb_parser, whole
 
 GROUP = "publish"
@@ -364,7 +364,6 @@ def main(arguments: Sequence[str]) -> int:
     if args.url and not args.url.startswith(("https://", "http://")):
         raise RunError(f"--url: expected an address that begins with https://, found {args.url!r}")
     scored, missing = scored_claims(chosen(args.names), data_root(args.data), args.workers)
-    refuse_none(scored, missing)
     base = f"{args.url.rstrip('/')}/" if args.url else ""
     private = (args.results, args.data, os.environ.get("MEMSYS_DATA"))
     wanted = Wanted(args.date, base, args.contact, args.commercial, private)

@@ -68,17 +68,11 @@ def telling_questions(scored: Sequence[Scored], metric: str, count: int) -> Iter
         yield f"     Q     {cut(question.text, WIDTH)}"
         yield f"     gold  {cut(' | '.join(gold.answers), WIDTH) or '–'}"
         for one, score in zip(scored, entry.scores, strict=True):
-            shown = "–" if score is None else f"{score:.2f}"
-            yield f"     {shown:<5} {one.answers.title}: {cut(_answer(one, entry), WIDTH)}"
-
-
-def _answer(scored: Scored, entry: Telling) -> str:
-    """The answer of the first replicate, or the question's outcome."""
-    run = scored.answers.runs[0]
-    prediction = read_predictions(run.case_folder(entry.question.case_id)).get(entry.question.question_id)
-    if prediction is None:
-        return "not reached"
-    return prediction.answer if prediction.outcome == "answered" else f"{prediction.outcome}: {prediction.error}"
+            shown, answer = "–" if score is None else f"{score:.2f}", "not reached"  # of the first replicate
+            predictions = read_predictions(one.answers.runs[0].case_folder(asked.case_id))
+            if (said := predictions.get(asked.question_id)) is not None:
+                answer = said.answer if said.outcome == "answered" else f"{said.outcome}: {said.error}"
+            yield f"     {shown:<5} {one.answers.title}: {cut(answer, WIDTH)}"
 
 
 def compare(names: Sequence[str], settings: Sequence[str], metric: str | None, count: int, choice: str) -> int:

@@ -53,34 +53,6 @@ def main(arguments: Sequence[str]) -> int:
             store.close()
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = verb_parser("gateway", __doc__)
-    parser.add_argument("--port", type=whole(0, 65535), default=8098, help="0 takes any free one")
-    parser.add_argument(
-        "--account", action="append", metavar="NAME", help="a client with figures of its own; may be repeated"
-    )
-    parser.add_argument("--max-usd", type=amount(0), help="most US dollars to spend; needed where a call has a price")
-    parser.add_argument(
-        "--prices", metavar="FILE", help="YAML, dollars per million tokens: my-model: {in: 0.15, out: 0.60}"
-    )
-    parser.add_argument(
-        "--max-output-tokens", type=whole(1), help="limit of every reply, also where a client sends none"
-    )
-    parser.add_argument("--mode", choices=MODES, default="record")
-    parser.add_argument("--cache", type=Path, default=Path("results/cache.sqlite"))
-    parser.add_argument("--base-url", default=OPENAI)
-    parser.add_argument("--label", default="", help="part of the cache key (default: the base URL)")
-    parser.add_argument("--model", help="takes the place of whatever model a client names")
-    parser.add_argument("--embedder", help="likewise; without it, vectors come from the hashing embedder")
-    parser.add_argument("--dimension", type=whole(1), default=1024, help="of the hashing embedder")
-    parser.add_argument("--key-env", default="OPENAI_API_KEY", help="environment variable that holds the key")
-    parser.add_argument("--in-flight", type=whole(1), default=64)
-    parser.add_argument("--timeout", type=amount(0), default=120.0)
-    parser.add_argument("--stand-in", action="store_true", help="the offline engine answers")
-    parser.add_argument("--memory", help="a file of conf/memory whose purposes name the calls")
-    return parser
-
-
 def _served(gateway: Gateway, given: argparse.Namespace) -> int:
     declared = load_option("memory", given.memory)["build"].get("purposes", []) if given.memory is not None else []
     purposes = [Purpose(**each) for each in declared]
@@ -116,7 +88,15 @@ def build(given: argparse.Namespace, store: CacheStore | None) -> Gateway:
     if given.embedder and given.embedder != "hashing":
         embedding = _settings("embedder", given.embedder, given)
     if given.mode != "replay":
-        _check_cap(given, [each for each in (settings, embedding) if each is not None])
+        models = [each for each in (settings, embedding) if each is not None]
+        unpriced = [each.model for each in models if each.usd_per_million_in is None]
+        if given.max_usd is not None and unpriced:
+            raise RunError(
+                f"--max-usd is set, but the price of {unpriced[0]} is unknown: write {unpriced[0]}: {{in: USD, out: USD}} (per million "
+                "tokens) into a file, and give it as --prices FILE"
+            )
+        if given.max_usd is None and len(unpriced) < len(models) and not is_local(given.base_url):
+            raise RunError(f"{given.base_url} costs money: say how much may be spent, such as --max-usd 5")
     endpoint = Endpoint(
         given.base_url,
         EndpointLimits(in_flight=given.in_flight, timeout=given.timeout),
@@ -136,18 +116,6 @@ def build(given: argparse.Namespace, store: CacheStore | None) -> Gateway:
 
     plain = _embedder(endpoint, known, store, given.mode, known.model)
     return Gateway(upstream, plain, store, given.mode, port=given.port, sized=sized)
-
-
-def _check_cap(given: argparse.Namespace, models: Sequence[ModelSettings]) -> None:
-    """Check that spending is limited by a cap that the user set."""
-    unpriced = [each.model for each in models if each.usd_per_million_in is None]
-    if given.max_usd is not None and unpriced:
-        raise RunError(
-            f"--max-usd is set, but the price of {unpriced[0]} is unknown: write {unpriced[0]}: {{in: USD, out: USD}} (per million "
-            "tokens) into a file, and give it as --prices FILE"
-        )
-    if given.max_usd is None and len(unpriced) < len(models) and not is_local(given.base_url):
-        raise RunError(f"{given.base_url} costs money: say how much may be spent, such as --max-usd 5")
 
 
 def _embedder(endpoint: Endpoint, settings: ModelSettings, store: CacheStore | None, mode: str, name: str) -> Embedder:
@@ -187,3 +155,31 @@ def _settings(group: str, name: str, given: argparse.Namespace) -> ModelSettings
     limit = {} if given.max_output_tokens is None else {"max_output_tokens": given.max_output_tokens}
     changed: dict[str, Any] = {**limit, **laid_over(prices, settings.model, name)}
     return replace(settings, **changed)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = verb_parser("gateway", __doc__)
+    parser.add_argument("--port", type=whole(0, 65535), default=8098, help="0 takes any free one")
+    parser.add_argument(
+        "--account", action="append", metavar="NAME", help="a client with figures of its own; may be repeated"
+    )
+    parser.add_argument("--max-usd", type=amount(0), help="most US dollars to spend; needed where a call has a price")
+    parser.add_argument(
+        "--prices", metavar="FILE", help="YAML, dollars per million tokens: my-model: {in: 0.15, out: 0.60}"
+    )
+    parser.add_argument(
+        "--max-output-tokens", type=whole(1), help="limit of every reply, also where a client sends none"
+    )
+    parser.add_argument("--mode", choices=MODES, default="record")
+    parser.add_argument("--cache", type=Path, default=Path("results/cache.sqlite"))
+    parser.add_argument("--base-url", default=OPENAI)
+    parser.add_argument("--label", default="", help="part of the cache key (default: the base URL)")
+    parser.add_argument("--model", help="takes the place of whatever model a client names")
+    parser.add_argument("--embedder", help="likewise; without it, vectors come from the hashing embedder")
+    parser.add_argument("--dimension", type=whole(1), default=1024, help="of the hashing embedder")
+    parser.add_argument("--key-env", default="OPENAI_API_KEY", help="environment variable that holds the key")
+    parser.add_argument("--in-flight", type=whole(1), default=64)
+    parser.add_argument("--timeout", type=amount(0), default=120.0)
+    parser.add_argument("--stand-in", action="store_true", help="the offline engine answers")
+    parser.add_argument("--memory", help="a file of conf/memory whose purposes name the calls")
+    return parser

@@ -13,6 +13,7 @@ the data set that `run.json` names; if this fails, the reason is printed instead
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -29,12 +30,12 @@ from eval.judging.agreement import RIGHT
 from eval.judging.score_files import graded_files, mean_values, score_lines
 from eval.report.counted import counted
 from eval.report.sent_prompt import sent_prompt
+from eval.running import failures
 from eval.running.reader import Reader
 from eval.running.run import Run, build_memory
 from eval.running.work import write_unit
 from eval.structure.tree import Tree, ancestors, depths, read_tree, top_down
 from memsys.inert import visible
-from memsys.interface import Recall
 from memsys.jsons import fields_of
 from memsys.llm.meter import metering
 from memsys.systems.segtree.reading import TreeMemory
@@ -51,41 +52,6 @@ GROUP = "look"
 
 ASKED = "asked"
 """Id of the question; no data set has it."""
-
-
-def recall_of(
-    run_folder: Path, text: str, case_id: str | None, root: Path | None, settings: Sequence[str]
-) -> tuple[str, Recall]:
-    """Recall of a case's memory for a text once the whole history is written; also the id of the case.
-
-    A run folder holds no memory that could be read, so the memory is built again with the recorded settings; the cache answers every call
-    of the first build. The models are those of the given settings; if these settings make another run, nothing is built.
-
-    Args:
-        case_id: None takes the first case.
-        settings: the settings of the run's command line: `profile=paper`, `endpoint.base_url=…`, `models.memory=…`.
-
-    Raises:
-        DataError: the data cannot be loaded.
-        RunError: the run has no memory, no such case, or other settings than these.
-    """
-    run = _same_run(run_folder, root, settings)
-    ids = [case.id for case in run.cases]
-    if case_id is not None and case_id not in ids:
-        raise RunError(
-            f"the data have no case {case_id!r}; there are {', '.join(ids[:5])}{' …' if len(ids) > 5 else ''}"
-        )
-    case = run.cases[0 if case_id is None else ids.index(case_id)]
-    units = make_units(case.sessions, count=count_tokens, **run.unit).units
-    memory = build_memory(run, case)
-    try:
-        with metering():
-            for place in range(len(units)):
-                write_unit(memory, units, place)
-            memory.consolidate()
-            return case.id, memory.read(Question(ASKED, text))
-    finally:
-        memory.close()
 
 
 def _same_run(run_folder: Path, root: Path | None, settings: Sequence[str]) -> Run:
@@ -395,9 +361,13 @@ def wrong_lines(run_folder: Path, metric: str | None, root: Path | None, width: 
     """
     record = RunFolder(run_folder).record()
     scores = score_file(run_folder, metric)
-    wrong = wrong_answers(run_folder, scores)
-    lines = []
-    for prediction, score in wrong:
+    means, lines, count = mean_values(scores), [], 0
+    every = (line for folder in RunFolder(run_folder).cases() for line in read_predictions(folder).values())
+    for prediction in every:
+        score = means.get((prediction.case_id, prediction.question_id))
+        if score is not None and score >= RIGHT:
+            continue
+        count += 1
         ended = "" if prediction.outcome == "answered" else f"  [{prediction.outcome}: {cut(prediction.error, width)}]"
         shown = "–" if score is None else f"{score:.2f}"
         lines.append(f"{shown:<5} {prediction.case_id}  {prediction.question_id}{ended}")
@@ -405,7 +375,7 @@ def wrong_lines(run_folder: Path, metric: str | None, root: Path | None, width: 
             f"      {cut(line, width)}" for line in question_lines(record, prediction, root)[0] if line[:5] in SHOWN
         ]
         lines.append(f"      Answer    {cut(prediction.answer, width)}")
-    lines.append(f"{counted(len(wrong), 'answer')} wrong or without a score, by {scores.stem}")
+    lines.append(f"{counted(count, 'answer')} wrong or without a score, by {scores.stem}")
     return [visible(line) for line in lines]
 
 
@@ -432,15 +402,44 @@ def worked_lines(run_folder: Path, name: str, root: Path | None, width: int) -> 
 def asked_lines(
     run_folder: Path, text: str, case_id: str | None, root: Path | None, width: int, settings: Sequence[str]
 ) -> list[str]:
-    """The recall of a run's memory for a text of the user.
+    """The recall of a case's memory for a text of the user once the whole history is written.
+
+    A run folder holds no memory that could be read, so the memory is built again with the recorded settings; the cache answers every call
+    of the first build. The models are those of the given settings; if these settings make another run, nothing is built.
+
+    Args:
+        case_id: None takes the first case.
+        settings: the settings of the run's command line: `profile=paper`, `endpoint.base_url=…`, `models.memory=…`.
 
     Raises:
-        DataError, RunError: see `recall_of`.
+        DataError: the data cannot be loaded.
+        RunError: the run has no memory, no such case, or other settings than these.
     """
-    case, recall = recall_of(run_folder, text, case_id, root, settings)
-    folder = RunFolder(run_folder).case(case)
+    run = _same_run(run_folder, root, settings)
+    ids = [case.id for case in run.cases]
+    if case_id is not None and case_id not in ids:
+        raise RunError(
+            f"the data have no case {case_id!r}; there are {', '.join(ids[:5])}{' …' if len(ids) > 5 else ''}"
+        )
+    case = run.cases[0 if case_id is None else ids.index(case_id)]
+    units = make_units(case.sessions, count=count_tokens, **run.unit).units
+    memory = build_memory(run, case)
+    try:
+        with metering():
+            for place in range(len(units)):
+                write_unit(memory, units, place)
+            memory.consolidate()
+            recall = memory.read(Question(ASKED, text))
+    except failures.EXITS as error:
+        raise RunError(f"the memory cannot be asked: {failures.described(error)}") from error
+    finally:
+        try:
+            memory.close()
+        except failures.RAISED as error:
+            print(f"note: the memory failed to close ({failures.described(error)})", file=sys.stderr)
+    folder = RunFolder(run_folder).case(case.id)
     page = [
-        f"Run       {RunFolder(run_folder).record().name}, case {case}; built again, no question of the data set",
+        f"Run       {RunFolder(run_folder).record().name}, case {case.id}; built again, no question of the data set",
         f"Query     {text}",
         *([f"Answer    {recall.answer}"] if recall.answer is not None else []),
         *([f"Aborted   {recall.aborted}"] if recall.aborted else []),
@@ -505,15 +504,3 @@ def score_file(run_folder: Path, metric: str | None) -> Path:
     if not fitting:
         raise RunError(f"{run_folder} has no scores of {wanted}; there are: {', '.join(names) or 'none'}")
     return max(fitting, key=lambda path: path.stat().st_mtime)
-
-
-def wrong_answers(run_folder: Path, scores: Path) -> list[tuple[Prediction, float | None]]:
-    """The answers with a mean score below `RIGHT` or without a score, with that score; in the order of the cases' folders."""
-    means = mean_values(scores)
-    wrong = []
-    for folder in RunFolder(run_folder).cases():
-        for prediction in read_predictions(folder).values():
-            score = means.get((prediction.case_id, prediction.question_id))
-            if score is None or score < RIGHT:
-                wrong.append((prediction, score))
-    return wrong

@@ -12,7 +12,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from eval.analysis.losses import EVIDENCE, NET, Loss, Waterfall, as_json, losses_of, shown_estimate, waterfall
+from eval.analysis.losses import EVIDENCE, NET, Waterfall, as_json, losses_of, shown_estimate, waterfall
 from eval.files.run_folder import RUN, RunFolder, RunRecord
 from eval.files.store import RunError, replace_file, safe_name
 from eval.judging.score_files import only_score_file
@@ -39,7 +39,20 @@ def main(arguments: Sequence[str]) -> int:
     title = f"{record.name} on {record.dataset['name']}, {options.scores}"
     filled, fall = record.stand_ins, waterfall(losses)
     note = f"STAND-IN: {', '.join(filled)} filled by engines without a model." if filled else ""
-    _print(title, losses, note)
+    print(f"# {title}\n")
+    if note:
+        print(f"{note}\n")
+    groups = {"all": list(losses)}
+    for loss in losses:
+        groups.setdefault(loss.category or "no category", []).append(loss)
+    print("| questions | n | score | step | loss [95 % by question] {by case} |\n|---|---|---|---|---|")
+    for name, group in groups.items():
+        own = waterfall(group)
+        for number, (step, mean) in enumerate(own.steps.items()):
+            first = (name, str(own.score.n), f"{own.score.mean:.3f}") if number == 0 else ("", "", "")
+            print(f"| {' | '.join(first)} | {step} | {shown_estimate(mean)} |")
+        if not own.steps:
+            print(f"| {name} | {own.score.n} | {own.score.mean:.3f} | nothing lost | |")
     results, name = RunFolder(options.run).results, f"{options.run.name}-{safe_name(options.scores)}"
     place = results / "losses" / f"{name}.json"
     replace_file(place, json.dumps(as_json(title, fall), indent=1))
@@ -82,20 +95,3 @@ def _drawn(stem: Path, title: str, fall: Waterfall, note: str) -> list[Path]:
     table = stem.with_name(f"{stem.name}.csv")
     replace_file(table, as_csv(points, note or "models"))
     return [*files, table]
-
-
-def _print(title: str, losses: Sequence[Loss], note: str) -> None:
-    print(f"# {title}\n")
-    if note:
-        print(f"{note}\n")
-    groups = {"all": list(losses)}
-    for loss in losses:
-        groups.setdefault(loss.category or "no category", []).append(loss)
-    print("| questions | n | score | step | loss [95 % by question] {by case} |\n|---|---|---|---|---|")
-    for name, group in groups.items():
-        fall = waterfall(group)
-        for number, (step, mean) in enumerate(fall.steps.items()):
-            first = (name, str(fall.score.n), f"{fall.score.mean:.3f}") if number == 0 else ("", "", "")
-            print(f"| {' | '.join(first)} | {step} | {shown_estimate(mean)} |")
-        if not fall.steps:
-            print(f"| {name} | {fall.score.n} | {fall.score.mean:.3f} | nothing lost | |")

@@ -281,7 +281,13 @@ def generate(
     """
     path = out / "msc_e.jsonl"
     with locked(writer.parts):
-        _same_settings(writer.parts / "settings.json", settings)
+        begun = writer.parts / "settings.json"
+        if begun.is_file() and (there := json.loads(begun.read_text(encoding="utf-8"))) != settings:
+            other = [name for name in settings if there.get(name) != settings[name]]
+            raise RunError(
+                f"{writer.parts} was begun with other settings ({', '.join(other)}); name another --out, or delete it"
+            )
+        begun.write_text(json.dumps(settings, indent=1) + "\n", encoding="utf-8")
         _extend_all(writer, beginnings, threads, on_progress)
         parts = [(seed, read_lines(writer.part(seed))) for seed in beginnings]
         generator = {
@@ -303,16 +309,6 @@ def generate(
         }
         path.with_name(path.name + ".about.json").write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")
     return path
-
-
-def _same_settings(path: Path, settings: Mapping[str, Any]) -> None:
-    """Refuse parts that were begun by another model, with other prompts or from other seeds."""
-    if path.is_file() and (there := json.loads(path.read_text(encoding="utf-8"))) != settings:
-        other = [name for name in settings if there.get(name) != settings[name]]
-        raise RunError(
-            f"{path.parent} was begun with other settings ({', '.join(other)}); name another --out, or delete it"
-        )
-    path.write_text(json.dumps(settings, indent=1) + "\n", encoding="utf-8")
 
 
 def _extend_all(writer: Writer, beginnings: Sequence[Seed], threads: int, on_progress: Callable[[], None]) -> None:

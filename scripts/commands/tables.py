@@ -79,7 +79,15 @@ def pareto(name: str, overrides: Sequence[str]) -> int:
         for name, cost in row.costs.items()
         if cost is not None
     ]
-    drawing = _drawing(name, assembled, rows)
+    metrics = dict.fromkeys(f"{row.quality.panel} by {row.metric}" for row in rows)
+    footnote = (
+        f"{models_line(assembled.models)}.",
+        f"Quality: {'; '.join(metrics)}. {INTERVALS}",
+        prompts_line(assembled.models.prompts, all_prompts(assembled)),
+        "Filled, numbered and joined: no other row is as good for less, or better for as much. The CSV file names every row.",
+    )
+    title, notes = f"{name}: quality against cost", tuple(filter(None, footnote))
+    drawing = Sheet(title, notes, "pareto", y_label="quality", across=2, height=1.75, spacing="log")
     stem = assembled.models.results / "figures" / "-".join(["pareto", name, cfg.profile_name])
     files = write_figure(stem, drawing, points, assembled.models)
     print("\n".join(drawing.footnote), "", pareto_table(points), sep="\n")
@@ -133,20 +141,6 @@ def pareto_table(points: Sequence[Point]) -> str:
             rows.append([star, point.label, point.series, f"{point.y:.3f}", span, f"{float(point.x):,.4g}"])
         lines += [f"## {cell_text(panel)}", "", grid(["", "no.", "memory", "quality", "95 %", "cost"], rows), ""]
     return "\n".join(lines)
-
-
-def _drawing(name: str, assembled: Experiment[Any], rows: Sequence[Tradeoff]) -> Sheet:
-    metrics = dict.fromkeys(f"{row.quality.panel} by {row.metric}" for row in rows)
-    footnote = (
-        f"{models_line(assembled.models)}.",
-        f"Quality: {'; '.join(metrics)}. {INTERVALS}",
-        prompts_line(assembled.models.prompts, all_prompts(assembled)),
-        "Filled, numbered and joined: no other row is as good for less, or better for as much. The CSV file names every row.",
-    )
-    title = f"{name}: quality against cost"
-    return Sheet(
-        title, tuple(filter(None, footnote)), "pareto", y_label="quality", across=2, height=1.75, spacing="log"
-    )
 
 
 # Places where a paper prints calls: file of results/published, and the fields that select the line.

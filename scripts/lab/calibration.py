@@ -12,11 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from data_loaders.schema import Case
 from data_loaders.units import make_units
 from eval.files.store import RunError, replace_file
 from eval.report.published import find, read_published
-from eval.running.run import Run, build_memory
+from eval.running.run import build_memory
 from memsys.tokens import count_tokens
 from scripts.assembly.steps import check_no_replay
 from scripts.lab.lab import Lab
@@ -59,7 +58,12 @@ def calibrate(cfg: Calibrate) -> int:
     for value in sorted(set(cfg.tau_c)):
         run = lab.run({**memory, "build": {**memory["build"], SETTING: value}}, dataset)
         check_no_replay(cfg, run, "calibrate")
-        trials.append(_trial(run, case, value))
+        tree = build_memory(run, case)  # its annotations are made as in a run
+        for unit in make_units(case.sessions, count=count_tokens, **dict(run.unit)).units:
+            tree.write(unit)
+        report = tree.report()
+        shape, capped = report["without_chains"], report.get("attached_to_root_at_max_depth", 0)
+        trials.append(Trial(value, shape["nodes"], shape["max_depth"], report["none_rate"], capped))
         if trials[-1].at_max_depth and trials[-1].depth > target:
             break  # stop: a higher threshold only opens more roots, and every tree costs the calls of a whole build
     chosen = nearest(trials, target)
@@ -71,17 +75,6 @@ def calibrate(cfg: Calibrate) -> int:
     print(f"written: {path}")
     print(f"copy it to conf/memory/{memory['name']}.yaml of the working folder: tables and figures then take it")
     return 0
-
-
-def _trial(run: Run, case: Case, value: float) -> Trial:
-    """Build the tree of a history; its annotations are made as in a run."""
-    tree = build_memory(run, case)
-    for unit in make_units(case.sessions, count=count_tokens, **dict(run.unit)).units:
-        tree.write(unit)
-    report = tree.report()
-    shape = report["without_chains"]
-    capped = report.get("attached_to_root_at_max_depth", 0)
-    return Trial(value, shape["nodes"], shape["max_depth"], report["none_rate"], capped)
 
 
 def nearest(trials: Sequence[Trial], target: float) -> Trial:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from eval.analysis.fidelity import Fidelity, Overlap, compared
+from eval.analysis.fidelity import Fidelity, compared
 from eval.files.store import RunError, replace_file
 from eval.report.rendering import cell_text, grid, number, span
 from scripts.lab.lab import Answers, Lab, Scored, compare, in_words
@@ -59,18 +59,17 @@ def rendered(
             for gap in gaps
         ]
         lines += [grid([head, *titles, "difference", "n"], rows), ""]
-    lines += [grid(["Agreement", "share", "n"], map(_overlap_row, result.overlaps)), ""]
+    shares = [
+        ("–", "0") if share is None else (f"{number(share.mean)} {span(share.by_question)}", str(share.n))
+        for share in (each.value for each in result.overlaps)
+    ]
+    overlaps = [[each.what, *cells] for each, cells in zip(result.overlaps, shares, strict=True)]
+    lines += [grid(["Agreement", "share", "n"], overlaps), ""]
     scores = [[name, in_words(compare(scored[0], scored[1], name))] for name in scored[0].cells]
     lines += [grid(["Scores", "difference"], scores), ""]
     for title, purposes, notes in zip(titles, result.purposes, result.notes, strict=True):
         lines.append(f"{cell_text(title)}: calls per unit {_listed(purposes)}; events of the build {_listed(notes)}.")
     return "\n".join([*lines, ""])
-
-
-def _overlap_row(overlap: Overlap) -> list[str]:
-    if overlap.value is None:
-        return [overlap.what, "–", "0"]
-    return [overlap.what, f"{number(overlap.value.mean)} {span(overlap.value.by_question)}", str(overlap.value.n)]
 
 
 def _listed(counts: Mapping[str, float]) -> str:

@@ -51,7 +51,6 @@ from scripts.tables.captions import (
     imported_caption,
     models_line,
     prompts_line,
-    stand_ins_in_use,
     usage_note,
     waivers,
 )
@@ -352,7 +351,9 @@ class Lab:
         capped = [scored.answers.capped for scored in every if scored.answers.capped]
         facts = [run.record.imported for scored in every if (run := scored.answers.runs[0]).record.imported]
         judges = judges_of(first.cells)
-        filled = stand_ins_in_use(self.models, runs, judged=bool(judges))
+        used = {"judge"} if judges else set()
+        used |= {role for run in runs for role in run.record.models}  # not every memory calls a model or embeds
+        filled = [role for role in self.models.stand_ins if role.partition(" ")[0] in used]
         answers = {row.title: scored.answers for row, scored in zip(rows, every, strict=True)}
         prompts = {name for run in runs for name in run.record.prompts}
         prompts.update(prompt for judge in judges for prompt in judge_prompts({"judge": judge}))

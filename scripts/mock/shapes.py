@@ -113,7 +113,10 @@ class QuirkyServer:
             prompt, tokens = prompt[-int(len(prompt) * quirks.window / tokens) :], quirks.window
         thinks = bool(quirks.thinks) and not (quirks.switch and body.get(quirks.switch) in ("none", "minimal", False))
         thought = "<think>Let me see.</think>" if thinks and quirks.thinks == "text" else ""
-        said, finish = self._limited(thought + self._text(body, prompt), body)
+        said, finish = thought + self._text(body, prompt), "stop"
+        limit = body.get("max_completion_tokens", body.get("max_tokens"))
+        if limit is not None and count_tokens(said) > limit:
+            said, finish = truncate(said, limit), "length"
         message: dict[str, Any] = {"role": "assistant", "content": said}
         if thinks and quirks.thinks == "field":
             message["reasoning_content"] = "Let me see."
@@ -157,12 +160,6 @@ class QuirkyServer:
             drawn = {"seed": body.get("seed")} if body.get("temperature") else {}
             return str(int(_hash({"prompt": prompt, **drawn})[:5], 16))
         return self._plain({"messages": body["messages"]}, _hash({"prompt": prompt}))
-
-    def _limited(self, text: str, body: Mapping[str, Any]) -> tuple[str, str]:
-        limit = body.get("max_completion_tokens", body.get("max_tokens"))
-        if limit is None or count_tokens(text) <= limit:
-            return text, "stop"
-        return truncate(text, limit), "length"
 
     def _embeddings(self, body: Mapping[str, Any]) -> Answered:
         texts = [body["input"]] if isinstance(body["input"], str) else list(body["input"])

@@ -296,21 +296,16 @@ def _fields(schema: type[BaseModel], above: str = "") -> Iterator[tuple[str, Fie
 
 
 @cache
-def text_settings(command: str) -> frozenset[str]:
-    """Dotted names of the settings of a command whose value is any text, such as a model's name or a URL; a `Literal` is not."""
+def lists_and_texts(command: str) -> tuple[frozenset[str], frozenset[str]]:
+    """Dotted names of the settings of a command whose value is a list, and of those whose value is any text, such as a model's name or a
+    URL; a `Literal` is not."""
     types = {name: _parts(field.annotation) for name, field in _fields(COMMANDS[command])}
     plain = {
         name: [get_args(part)[0] if get_origin(part) is Annotated else part for part in own]
         for name, own in types.items()
     }
-    return frozenset(name for name, own in plain.items() if all(part is str for part in own))
-
-
-@cache
-def list_settings(command: str) -> frozenset[str]:
-    """Dotted names of the settings of a command whose value is a list."""
-    parts = ((name, part) for name, field in _fields(COMMANDS[command]) for part in _parts(field.annotation))
-    return frozenset(name for name, part in parts if get_origin(part) is list)
+    lists = (name for name, own in types.items() if any(get_origin(part) is list for part in own))
+    return frozenset(lists), frozenset(name for name, own in plain.items() if all(part is str for part in own))
 
 
 def _parts(annotation: Any) -> list[Any]:

@@ -154,13 +154,14 @@ def _readable(argument: str, primary: str, several: bool) -> str:
         return argument
     if name in PATHS:
         return argument if value == "null" or value[0] in "'\"{" else f"{given}={quoted(value)}"
-    from scripts.settings.checking import list_settings, text_settings
+    from scripts.settings.checking import lists_and_texts
 
     if IN_SYNTAX.fullmatch(value) or (several and SWEPT.fullmatch(value)):
         return argument
-    if name in list_settings(primary) and not several:
+    lists, texts = lists_and_texts(primary)
+    if name in lists and not several:
         return f"{given}=[{value}]"
-    return f"{given}={quoted(value)}" if name in text_settings(primary) else argument
+    return f"{given}={quoted(value)}" if name in texts else argument
 
 
 def quoted(text: str) -> str:

@@ -17,9 +17,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from data_loaders.raw import as_lazy
 from eval.report.counted import counted
-from eval.running.run import Progress, Run
+from eval.running.run import Progress
 from memsys.llm.endpoint import Traffic
 from memsys.llm.protocol import EndOfRun
 from scripts.setup.printing import console, duration
@@ -208,9 +207,6 @@ class ProgressLine:
         self._lock = threading.Lock()
         self._ended = threading.Event()
         self._beating = threading.Thread(target=self._beat_on, name="progress", daemon=True)
-
-    def start(self) -> None:
-        self._beating.start()
 
     def step(self, outcome: str = "") -> None:
         with self._lock:
@@ -414,7 +410,7 @@ def progress_line(
 ) -> Iterator[ProgressLine]:
     """Show a progress line while the block runs."""
     line = ProgressLine(label, total, histories=histories, traffic=traffic, expected=expected)
-    line.start()
+    line._beating.start()
     try:
         yield line
     except (KeyboardInterrupt, EndOfRun):
@@ -539,21 +535,3 @@ class _Pace:
             return cell.chain * self._chained[0] / self._chained[1]
         rates = [self._seconds[run] / work for run, work in self._work.items() if work]
         return sum(rates) / len(rates) if rates else 0.0
-
-
-def expected_cells(runs: Sequence[Run], questions: int) -> list[Expected]:
-    """The cells of some runs; cells with the same build are counted once.
-
-    Args:
-        questions: number of questions over all runs; each history gets the same share.
-    """
-    groups: dict[str, list[Run]] = {}
-    for run in runs:
-        groups.setdefault(run.shared or str(run.folder), []).append(run)
-    histories = sum(len(run.sizes) for run in runs)
-    share = questions / max(1, histories)
-    return [
-        Expected(group[0].name, case_id, float(size), share * len(group), group[0].chain)
-        for group in groups.values()
-        for case_id, size in zip(as_lazy(group[0].cases).ids, group[0].sizes, strict=True)
-    ]

@@ -31,12 +31,6 @@ from scripts.setup.options import load_option, options
 from scripts.tables.layout import ColumnGroup, TableRow, belongs, column_group, group_name, read_lines_of, table_unit
 
 
-def stand_ins_in_use(models: Models, runs: Iterable[Run], *, judged: bool) -> list[str]:
-    """Roles that an offline engine fills, without unused roles: not every memory calls a model or embeds."""
-    used = {role for run in runs for role in run.record.models} | ({"judge"} if judged else set())
-    return [role for role in models.stand_ins if role.partition(" ")[0] in used]
-
-
 def caption(
     cfg: Settings,
     models: Models,

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from eval.analysis.costs import Price, cost_missing, costs
 from eval.files.imported import THEIRS
-from eval.files.provenance import identity
+from eval.files.provenance import identity, source_digest
 from eval.files.run_folder import RunFolder, metric_of
 from eval.files.store import RunError, read_record, replace_file
 from eval.judging.agreement import RIGHT
@@ -123,11 +123,12 @@ def examine_and_keep(run: Run, waived: Collection[str]) -> ConformanceResult:
 
 
 def _file(run: Run) -> Path:
-    """The file of a memory's result; its name identifies everything that affects the memory: the loader, but no data or reader."""
+    """The file of a memory's result; its name identifies the checks and all that affects the memory: the loader, but no data or reader."""
     content = run.record.content
     parts = {name: content[name] for name in ("memory", "unit", "source", "distributions", "replies")}
     models = {role: settings for role, settings in run.record.models.items() if role != "reader"}
-    known = identity({**parts, "models": models, "outside": content.get("outside")})
+    checks = source_digest(["eval.conformance.checks"])
+    known = identity({**parts, "models": models, "outside": content.get("outside"), "checks": checks})
     return RunFolder(run.folder).results / "conformance" / f"{run.name}-{known}.json"
 
 

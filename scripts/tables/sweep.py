@@ -22,6 +22,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
+from operator import getitem
 from pathlib import Path
 from typing import Any
 
@@ -77,7 +78,10 @@ def sweep(cfg: Sweeps, swept: Sequence[str], purses: list[Purse]) -> int:
         swept: dotted names of the settings that differ between jobs.
         purses: the purses of the command's earlier jobs; this job's is appended.
     """
-    job_settings = {name.removeprefix("memory.build."): _value(cfg.plain, name) for name in swept}
+    job_settings: dict[str, Any] = {}
+    for name in swept:  # the value of a memory is its name
+        value = cfg.memory["name"] if name == "memory" else reduce(getitem, name.split("."), cfg.plain)
+        job_settings[name.removeprefix("memory.build.")] = value
     given = {role: model for role, model in cfg.sweep["models"].items() if model is not None}
     backbone: dict[str, Any] = {"models": {**STAND_IN, **given}, "file": []}
     local = with_local_models(cfg)
@@ -112,13 +116,6 @@ def sweep(cfg: Sweeps, swept: Sequence[str], purses: list[Purse]) -> int:
     for line in evidence_lines(groups, rows[:1]):  # all read settings share the units
         print(line)
     return _report(experiment, path, lines)
-
-
-def _value(plain: Mapping[str, Any], name: str) -> Any:
-    """Value of a swept setting by its dotted name; the value of a memory is its name."""
-    return (
-        plain["memory"]["name"] if name == "memory" else reduce(lambda level, part: level[part], name.split("."), plain)
-    )
 
 
 def _without(tree: Mapping[str, Any], names: Sequence[str], above: str = "") -> dict[str, Any]:

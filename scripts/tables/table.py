@@ -459,8 +459,16 @@ def _notes(option: Mapping[str, Any], assembled: Experiment[Reproduce]) -> list[
     )
     if absent:
         notes.append(f"Not installed: {', '.join(absent)}: make product NAME=…, or NAME=all.")
+    if cfg.guessable != "keep":
+        out = "left out of every row (costs are those of all questions)"
+        done = out if cfg.guessable == "exclude" else "listed"
+        notes += [
+            f"Guessable: {len(assembled.guessable(group))} of {sum(question.answerable for question in group.questions)} answerable "
+            f"questions of {group.title} are answered right without a memory (row `{NO_MEMORY}`, first build); they are {done}."
+            for group in assembled.groups
+            if group.dataset is not None
+        ]
     notes += [
-        *guessable_notes(assembled),
         *waivers(assembled.runs.values()),
         *unfitted(assembled.lines, assembled.models),
     ]
@@ -486,21 +494,6 @@ def _row(assembled: Experiment[Reproduce], line: TableRow) -> Row:
 
 
 FIELDS = ("group", "case_id", "question_id", "category", "score", "question", "gold", "answer_without_memory")
-
-
-def guessable_notes(assembled: Experiment[Reproduce]) -> list[str]:
-    """A caption line for each column group about the questions that need no memory; empty with `guessable=keep`."""
-    if assembled.cfg.guessable == "keep":
-        return []
-    done = (
-        "left out of every row (costs are those of all questions)" if assembled.cfg.guessable == "exclude" else "listed"
-    )
-    return [
-        f"Guessable: {len(assembled.guessable(group))} of {sum(question.answerable for question in group.questions)} answerable "
-        f"questions of {group.title} are answered right without a memory (row `{NO_MEMORY}`, first build); they are {done}."
-        for group in assembled.groups
-        if group.dataset is not None
-    ]
 
 
 def _guessable_lines(assembled: Experiment[Any]) -> Iterator[list[str]]:

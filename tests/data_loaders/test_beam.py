@@ -7,8 +7,9 @@ import hashlib
 import json
 import shutil
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import datetime
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -200,9 +201,10 @@ def tier_of(root: Path, name: str) -> Path:
     return Path(root / "beam" / "chats" / name)
 
 
-def held(root: Path, name: str) -> Sequence[Case]:
+@cache
+def held(root: Path, name: str) -> tuple[Case, ...]:
     find(f"beam/chats/{name}", root=Path(root))  # every file that is there is the official one
-    return load(tier_of(root, name), chats="whole")
+    return tuple(load(tier_of(root, name), chats="whole"))
 
 
 @pytest.mark.data

@@ -339,18 +339,22 @@ def real() -> Path:
     return find("locomo/locomo10.json", root=real_root()).path
 
 
+@pytest.fixture(scope="module")
+def released(real: Path) -> list[Case]:
+    return list(load(real))
+
+
 @pytest.mark.data
-def test_the_released_file_has_its_published_counts(real: Path) -> None:
-    cases = load(real)
+def test_the_released_file_has_its_published_counts(real: Path, released: list[Case]) -> None:
     raw = json.loads(real.read_text(encoding="utf-8"))
     turns = [turn for record in raw for turn in talk(record)]
-    golds = [gold for case in cases for _, gold in case.questions]
-    assert [len(case.sessions) for case in cases] == [19, 19, 32, 29, 29, 28, 31, 30, 25, 30]
-    assert [len(case.turns) for case in cases] == [419, 369, 663, 629, 680, 675, 689, 681, 509, 568]
-    assert [len(case.questions) for case in cases] == [199, 105, 193, 260, 242, 158, 190, 239, 196, 204]
+    golds = [gold for case in released for _, gold in case.questions]
+    assert [len(case.sessions) for case in released] == [19, 19, 32, 29, 29, 28, 31, 30, 25, 30]
+    assert [len(case.turns) for case in released] == [419, 369, 663, 629, 680, 675, 689, 681, 509, 568]
+    assert [len(case.questions) for case in released] == [199, 105, 193, 260, 242, 158, 190, 239, 196, 204]
     assert sum(len(turn["text"].split()) for turn in turns) == 133_772
     assert Counter(gold.detail["category_id"] for gold in golds) == {1: 282, 2: 321, 3: 96, 4: 841, 5: 446}
-    assert sum("[shares a photo: " in turn.text for case in cases for turn in case.turns) == 1226
+    assert sum("[shares a photo: " in turn.text for case in released for turn in case.turns) == 1226
     assert [sum(key in turn for turn in turns) for key in ("img_url", "query", "re-download")] == [910, 888, 206]
     assert sum(isinstance(question.get("answer"), int) for record in raw for question in record["qa"]) == 6
     assert sum(not gold.detail["evidence_raw"] for gold in golds) == 4
@@ -363,7 +367,7 @@ def test_the_released_file_has_its_published_counts(real: Path) -> None:
 
 
 @pytest.mark.data
-def test_each_released_conversation_has_its_people_times_and_categories(real: Path) -> None:
+def test_each_released_conversation_has_its_people_times_and_categories(released: list[Case]) -> None:
     per_case = [
         ("conv-26", "Caroline", "Melanie", "1:56 pm on 8 May, 2023", "9:55 am on 22 October, 2023", (32, 37, 13, 70, 47)),
         ("conv-30", "Jon", "Gina", "4:04 pm on 20 January, 2023", "6:46 pm on 23 July, 2023", (11, 26, 0, 44, 24)),
@@ -376,7 +380,7 @@ def test_each_released_conversation_has_its_people_times_and_categories(real: Pa
         ("conv-49", "Evan", "Sam", "1:47 pm on 18 May, 2023", "9:37 pm on 11 January, 2024", (37, 33, 13, 73, 40)),
         ("conv-50", "Calvin", "Dave", "11:53 am on 23 March, 2023", "10:54 am on 17 November, 2023", (32, 32, 7, 87, 46)),
     ]  # fmt: skip
-    for case, (name, first, second, start, end, counts) in zip(load(real), per_case, strict=True):
+    for case, (name, first, second, start, end, counts) in zip(released, per_case, strict=True):
         found = Counter(gold.detail["category_id"] for _, gold in case.questions)
         assert (case.id, case.speakers) == (name, (first, second))
         assert (case.sessions[0].time_text, case.sessions[-1].time_text) == (start, end)
@@ -385,9 +389,8 @@ def test_each_released_conversation_has_its_people_times_and_categories(real: Pa
 
 
 @pytest.mark.data
-def test_the_released_file_has_its_known_oddities(real: Path) -> None:
-    cases = load(real)
-    notes = [note for case in cases for note in case.notes]
+def test_the_released_file_has_its_known_oddities(released: list[Case]) -> None:
+    notes = [note for case in released for note in case.notes]
     assert [note.split(":")[0] for note in notes if "malformed" in note] == [
         "conv-26_q37", "conv-42_q88", "conv-43_q18", "conv-49_q31", "conv-49_q38", "conv-49_q46", "conv-50_q69",
     ]  # fmt: skip
@@ -395,20 +398,21 @@ def test_the_released_file_has_its_known_oddities(real: Path) -> None:
         "conv-42_q58: evidence 'D10:19' points to no turn.",
         "conv-47_q38: evidence 'D4:36' points to no turn.",
     ]
-    repeats = {case.id: len(case.questions) - len({question.text for question, _ in case.questions}) for case in cases}
+    repeats = {
+        case.id: len(case.questions) - len({question.text for question, _ in case.questions}) for case in released
+    }
     assert {name: n for name, n in repeats.items() if n} == {"conv-30": 1, "conv-48": 11}
-    assert [cases[0].questions[i][1].answers for i in (167, 178)] == [(UNANSWERABLE,)] * 2
+    assert [released[0].questions[i][1].answers for i in (167, 178)] == [(UNANSWERABLE,)] * 2
 
 
 @pytest.mark.data
-def test_the_released_file_gives_the_published_numbers_of_units(real: Path) -> None:
-    cases = load(real)
-    pairs = {case.id: make_units(case.sessions, "ab_pair") for case in cases}
+def test_the_released_file_gives_the_published_numbers_of_units(released: list[Case]) -> None:
+    pairs = {case.id: make_units(case.sessions, "ab_pair") for case in released}
     assert sum(len(each.units) for each in pairs.values()) / 10 == pytest.approx(280.7)
     assert len(pairs["conv-47"].units) == 329
-    assert sum(len(make_units(case.sessions, "floor_pair").units) for case in cases) == 2871
-    assert sum(len(make_units(case.sessions, "utterance").units) for case in cases) == 5882
-    assert sum(len(lost_evidence(case, pairs[case.id].dropped)) for case in cases) == 183
+    assert sum(len(make_units(case.sessions, "floor_pair").units) for case in released) == 2871
+    assert sum(len(make_units(case.sessions, "utterance").units) for case in released) == 5882
+    assert sum(len(lost_evidence(case, pairs[case.id].dropped)) for case in released) == 183
 
 
 @pytest.mark.parametrize(

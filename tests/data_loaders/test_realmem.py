@@ -52,7 +52,7 @@ def asked(case: Case, question_id: str) -> tuple[Question, Gold]:
     return next(each for each in case.questions if each[0].id == question_id)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def data() -> Path:
     if not list(DATA.glob("*_dialogues_*.json")):
         pytest.skip(f"needs the real files in {DATA} (set MEMSYS_DATA)")
@@ -242,9 +242,14 @@ def test_a_broken_file_is_read_or_refused_with_a_reason(tmp_path: Path, subtests
             check_only_data_errors(load, tmp_path)
 
 
+@pytest.fixture(scope="module")
+def real(data: Path) -> list[Case]:
+    return list(load(data))
+
+
 @pytest.mark.data
-def test_the_ten_personas_have_their_sessions_turns_and_queries(data: Path) -> None:
-    found = {case.id: (len(case.sessions), len(case.turns), len(case.questions)) for case in load(data)}
+def test_the_ten_personas_have_their_sessions_turns_and_queries(real: list[Case]) -> None:
+    found = {case.id: (len(case.sessions), len(case.turns), len(case.questions)) for case in real}
     assert found == {persona: numbers[:3] for persona, numbers in PERSONAS.items()}
     assert tuple(map(sum, zip(*found.values(), strict=True))) == (2055, 14028, 1415)
 
@@ -258,28 +263,27 @@ def test_the_gold_of_all_such_turns_is_that_of_the_official_script(data: Path) -
 
 
 @pytest.mark.data
-def test_the_oddities_of_the_real_files_are_counted(data: Path) -> None:
-    cases = list(load(data))
-    notes = [note for case in cases for note in case.notes]
+def test_the_oddities_of_the_real_files_are_counted(real: list[Case]) -> None:
+    notes = [note for case in real for note in case.notes]
     assert sum(note.endswith("the turn is empty.") for note in notes) == 6
     assert sum("taken as none" in note for note in notes) == 1
     assert sum("is not over" in note for note in notes) == 3
-    assert sum(session.id.startswith("Enhanced") for case in cases for session in case.sessions) == 985
-    assert sum(not gold.evidence for case in cases for _, gold in case.questions) == 64
+    assert sum(session.id.startswith("Enhanced") for case in real for session in case.sessions) == 985
+    assert sum(not gold.evidence for case in real for _, gold in case.questions) == 64
 
 
 @pytest.mark.data
-def test_user_turns_followed_by_the_assistant_are_as_many_as_counted_before(data: Path) -> None:
+def test_user_turns_followed_by_the_assistant_are_as_many_as_counted_before(real: list[Case]) -> None:
     pairs = [
         sum((a.role, b.role) == ("user", "assistant") for session in case.sessions for a, b in pairwise(session.turns))
-        for case in load(data)
+        for case in real
     ]
     assert sum(pairs) / len(pairs) == pytest.approx(701.3, abs=0.05)
 
 
 @pytest.mark.data
-def test_real_queries_fall_into_four_categories_and_none_into_the_first_session(data: Path) -> None:
-    questions = [each for case in load(data) for each in case.questions]
+def test_real_queries_fall_into_four_categories_and_none_into_the_first_session(real: list[Case]) -> None:
+    questions = [each for case in real for each in case.questions]
     assert Counter(gold.category for _, gold in questions) == {
         "dynamic-incremental": 1075,
         "implicit-preference": 160,

@@ -78,13 +78,15 @@ def of_locomo(data_root: Path) -> list[Case]:
     return list(change(locomo.load(data_root / "locomo" / "locomo10.json"), seed=1, size=16))
 
 
-def verdicts(
-    make_run: Make, cases: Sequence[Case], build: Any, metric: Metric = RECALL, **more: Any
-) -> dict[str, Counter[str]]:
-    """Outcomes by family."""
+def played(make_run: Make, cases: Sequence[Case], build: Any, **more: Any) -> Run:
     run = make_run(list(cases), build=build, reader=Metered(ScriptedLLM("I do not know.")), **more)
     run = replace(run, unit={"rule": "utterance"})
     run_all([run])
+    return run
+
+
+def verdicts(run: Run, metric: Metric = RECALL) -> dict[str, Counter[str]]:
+    """Outcomes by family."""
     found: dict[str, Counter[str]] = {family: Counter() for family in VARIANTS}
     for (case_id, _), lines in read_scores(score_lexical(run, [metric])[metric.name]).items():
         found[case_id.rpartition("--")[2]][lines[0]["detail"]["outcome"]] += 1
@@ -100,13 +102,14 @@ def all_of(outcome: str, count: int = 12) -> Counter[str]:
 
 
 def test_nothing_is_right_nowhere_also_not_by_silence(make_run: Make, suite: list[Case]) -> None:
+    run = played(make_run, suite, Nothing)
     for metric in (RECALL, ANSWER):
-        found = verdicts(make_run, suite, Nothing, metric, folder=metric.name)
+        found = verdicts(run, metric)
         assert {name.partition(":")[0] for counts in found.values() for name in counts} == {"n/a"}
 
 
 def test_the_oracle_editor_is_right_everywhere(make_run: Make, suite: list[Case]) -> None:
-    found = verdicts(make_run, suite, Nothing, control=oracle_editor)
+    found = verdicts(played(make_run, suite, Nothing, control=oracle_editor))
     assert found == {
         **dict.fromkeys(VARIANTS, all_of("right")),
         "supersede": all_of("resolved"),
@@ -116,7 +119,7 @@ def test_the_oracle_editor_is_right_everywhere(make_run: Make, suite: list[Case]
 
 @pytest.mark.parametrize("build", [FullHistory, BM25])
 def test_verbatim_memories_know_who_said_what_and_delete_nothing(make_run: Make, suite: list[Case], build: Any) -> None:
-    assert verdicts(make_run, suite, build) == {
+    assert verdicts(played(make_run, suite, build)) == {
         "supersede": all_of("both"),
         "echo": all_of("right"),
         "retract": all_of("kept"),
@@ -138,7 +141,7 @@ class Discreet(FullHistory):
 
 
 def test_a_memory_that_looks_at_who_asks_can_keep_what_is_private(make_run: Make, suite: list[Case]) -> None:
-    assert verdicts(make_run, suite, Discreet)["private"] == all_of("right")
+    assert verdicts(played(make_run, suite, Discreet))["private"] == all_of("right")
 
 
 def test_neither_yes_nor_no_to_everything_is_right_and_knowing_is(make_run: Make, suite: list[Case]) -> None:
@@ -163,17 +166,17 @@ def test_neither_yes_nor_no_to_everything_is_right_and_knowing_is(make_run: Make
 
 
 def test_a_memory_that_drops_speakers_launders_and_mixes(make_run: Make, suite: list[Case]) -> None:
-    found = verdicts(make_run, suite, SpeakersDropped)
+    found = verdicts(played(make_run, suite, SpeakersDropped))
     assert found["echo"] == all_of("laundered")
     assert found["users"] == all_of("mixed")
 
 
 def test_what_was_deleted_and_comes_back_is_named(make_run: Make, suite: list[Case]) -> None:
-    assert verdicts(make_run, suite, Returning)["retract"].keys() == {"returned"}
+    assert verdicts(played(make_run, suite, Returning))["retract"].keys() == {"returned"}
 
 
 def test_what_is_too_old_to_be_recalled_says_nothing_about_changes(make_run: Make, suite: list[Case]) -> None:
-    found = verdicts(make_run, suite, partial(Recency, k=5))
+    found = verdicts(played(make_run, suite, partial(Recency, k=5)))
     for family in ("supersede", "retract", "echo", "private"):
         assert {name.partition(":")[0] for name in found[family]} == {"n/a"}
 
@@ -210,8 +213,9 @@ class Aborting(FullHistory):
 def test_a_read_that_fails_is_errored_and_never_a_verdict(
     make_run: Make, suite: list[Case], build: type[MemorySystem]
 ) -> None:
+    run = played(make_run, suite, build)
     for metric in (RECALL, ANSWER):
-        found = verdicts(make_run, suite, build, metric, folder=metric.name)
+        found = verdicts(run, metric)
         for family in ("supersede", "echo", "retract", "users", "private", "yes_no"):
             assert found[family] == all_of("errored")
 
@@ -245,7 +249,7 @@ def test_on_locomo_the_controls_are_where_the_trial_had_them(
     make_run: Make, of_locomo: list[Case], build: Any, right: str
 ) -> None:
     more: dict[str, Any] = {"control": oracle_editor} if build == "oracle" else {}
-    found = verdicts(make_run, of_locomo, Nothing if more else build, **more)
+    found = verdicts(played(make_run, of_locomo, Nothing if more else build, **more))
     shares = [
         (counts["right"] + counts["resolved"]) / counts.total()
         for family, counts in found.items()

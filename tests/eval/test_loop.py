@@ -9,6 +9,7 @@ import shutil
 import sys
 import threading
 import time
+from asyncio import CancelledError
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -215,15 +216,30 @@ def test_a_memory_that_exits_recalls_wrong_types_or_fails_at_its_end_costs_its_o
 
 
 class Exiting(Diary):
+    def __init__(self, events: list[str], error: BaseException) -> None:
+        super().__init__(events)
+        self.error = error
+
     def write(self, unit: Unit) -> None:
-        sys.exit("no key")
+        raise self.error
 
 
-def test_a_memory_that_exits_while_it_is_built_is_an_error_of_its_case(make_run: Make) -> None:
+@pytest.mark.parametrize(
+    "error",
+    [
+        SystemExit("no key"),
+        GeneratorExit("no key"),
+        CancelledError("no key"),
+        BaseExceptionGroup("no key", [GeneratorExit()]),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_a_memory_that_exits_while_it_is_built_is_an_error_of_its_case(make_run: Make, error: BaseException) -> None:
     cases = [history("a"), history("b")]
-    run = make_run(cases, build=partial(Exiting, []))
+    run = make_run(cases, build=partial(Exiting, [], error))
     run_all([run])
-    assert {line.error for case in cases for line in answers(run, case).values()} == {"build: SystemExit: no key"}
+    said = {line.error for case in cases for line in answers(run, case).values()}
+    assert said == {f"build: {type(error).__name__}: {error}"}
 
 
 def test_a_failed_answer_is_retried_on_resume_and_the_others_are_kept(make_run: Make) -> None:

@@ -33,13 +33,12 @@ def simulated(
     rng: np.random.Generator, sizes: Sequence[int], builds: int, repeats: int, **spread: float
 ) -> dict[tuple[str, str], np.ndarray]:
     sd = {**TRUE, **spread}
-    draws = {}
+    draws: dict[tuple[str, str], np.ndarray] = {}
     for history, size in enumerate(sizes):
         level, by_build = rng.normal(0, sd["history"]), rng.normal(0, sd["build"], builds)
-        for question in range(size):
-            answers = by_build + rng.normal(0, sd["answer"], builds)
-            noise = rng.normal(0, sd["judge"], (builds, repeats))
-            draws[f"h{history}", f"q{question}"] = level + rng.normal(0, sd["question"]) + answers[:, None] + noise
+        own = rng.normal(0, sd["question"], size)[:, None] + by_build + rng.normal(0, sd["answer"], (size, builds))
+        scores = level + own[:, :, None] + rng.normal(0, sd["judge"], (size, builds, repeats))
+        draws |= {(f"h{history}", f"q{question}"): array for question, array in enumerate(scores)}
     return draws
 
 

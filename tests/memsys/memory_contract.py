@@ -21,6 +21,7 @@ import types
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import memory_stories as stories
@@ -41,6 +42,7 @@ from memory_stories import (
     class_of,
     feed,
     fresh,
+    parameters,
     picture,
     recalled,
     recalls,
@@ -49,7 +51,7 @@ from memory_stories import (
 )
 
 from data_loaders.schema import Asker, Question, Unit
-from memsys.interface import NodeView, Recall, parameters, setting, tuned
+from memsys.interface import NodeView, Recall, setting, tuned
 from memsys.llm.meter import Metered, metering
 from memsys.llm.protocol import Completion, Request
 
@@ -156,6 +158,7 @@ def refused(name: str, why: str, **settings: Any) -> bool:
     return False
 
 
+@cache
 def choices(name: str, setting: str) -> list[str]:
     """The choices that a refusal of nonsense names."""
     nonsense: dict[str, Any] = {setting: "no-such-choice"}
@@ -388,11 +391,11 @@ def a_model_that_babbles_breaks_nothing(name: str) -> None:
 
 
 def assert_a_structure(nodes: Sequence[NodeView], units: Sequence[Unit]) -> None:
-    by_id = {node.id: node for node in nodes}
+    by_id, written = {node.id: node for node in nodes}, turn_ids(units)
     assert len(by_id) == len(nodes), "two nodes have the same id"
     for node in nodes:
         assert set(node.parents) <= set(by_id), f"{node.id} has a parent that does not exist"
-        assert set(node.sources) <= turn_ids(units), f"{node.id} names turns that were never written"
+        assert set(node.sources) <= written, f"{node.id} names turns that were never written"
         for parent in node.parents:
             missing = set(node.sources) - set(by_id[parent].sources)
             assert not missing, f"{parent} lacks sources of its child {node.id}: {missing}"

@@ -18,7 +18,8 @@ from hydra.utils import get_class
 
 from data_loaders.schema import Question, Turn, Unit
 from memsys.embed import HashingEmbedder
-from memsys.interface import MemorySystem, Recall, parameters
+from memsys.interface import MemorySystem, Recall
+from memsys.interface import parameters as parameters_of
 from memsys.llm.offline.extractive import ExtractiveLLM
 from memsys.llm.protocol import LLM, Completion, Request
 from memsys.prompts import Prompts
@@ -95,6 +96,10 @@ class Recorder:
         future: Future[Completion] = Future()
         future.set_result(self._known[key])
         return future
+
+
+parameters = cache(parameters_of)
+"""Worked out once for each class: every build asks for them."""
 
 
 @cache
@@ -202,11 +207,11 @@ def turn_ids(units: Sequence[Unit]) -> set[str]:
 
 
 def assert_sound(recall: Recall, units: Sequence[Unit]) -> None:
-    ids = [item.id for item in recall.items]
+    ids, written = [item.id for item in recall.items], turn_ids(units)
     assert len(ids) == len(set(ids)), f"an item is recalled twice: {ids}"
     for item in recall.items:
         assert item.sources, f"{item.id} has no sources"
-        assert set(item.sources) <= turn_ids(units), f"{item.id} names turns that were never written"
+        assert set(item.sources) <= written, f"{item.id} names turns that were never written"
         assert len(item.sources) == len(set(item.sources)), f"{item.id} names a turn twice"
         assert np.isfinite(item.score), f"{item.id} has the score {item.score}"
         assert item.level >= 0
@@ -226,9 +231,9 @@ def picture(value: Any, seen: dict[int, int] | None = None) -> Any:
         return (value.shape, str(value.dtype), value.tobytes())
     if isinstance(value, np.random.Generator):
         return repr(value.bit_generator.state)
-    if isinstance(value, Mapping):
+    if isinstance(value, dict | Mapping):
         return [(repr(key), picture(entry, seen)) for key, entry in value.items()]
-    if isinstance(value, Sequence | deque):
+    if isinstance(value, list | tuple | deque | Sequence):
         return [picture(entry, seen) for entry in value]
     slots = itertools.chain.from_iterable(getattr(kind, "__slots__", ()) for kind in type(value).__mro__)
     fields = [*getattr(value, "__dict__", {}).items(), *((slot, getattr(value, slot, None)) for slot in slots)]

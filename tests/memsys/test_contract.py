@@ -15,8 +15,10 @@ import os
 import re
 import subprocess
 import sys
+import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from typing import Any, get_type_hints
 
 import pytest
@@ -29,12 +31,13 @@ from memory_stories import (
     STANDS_FOR,
     built,
     class_of,
+    parameters,
     recalls,
     settings_of,
 )
 
 from data_loaders.schema import Question
-from memsys.interface import MemorySystem, Settings, parameters
+from memsys.interface import MemorySystem, Settings
 
 OF_EACH_KIND = {"nothing", "bm25", "mem0", "segtree", "hipporag", "naive_rag_pruned"}
 """A control, an index, a store that a model keeps, a tree, a graph, and a wrapper: what `make quick` tries."""
@@ -120,13 +123,20 @@ def test_a_k_of_zero_is_refused_by_name() -> None:
 
 @pytest.mark.slow
 def test_an_unknown_choice_is_refused_naming_the_known_ones() -> None:
-    asked = 0
-    for name in BUILDS:
+    asked, of_each_class = 0, {class_of(name): name for name in BUILDS}
+    for name in of_each_class.values():
         for setting, parameter in parameters(class_of(name)).items():
             if isinstance(parameter.default, str) and parameter.default.isidentifier():
                 assert parameter.default in choices(name, setting), f"{name}: {setting}"
                 asked += 1
-    assert asked > len(BUILDS) or len(BUILDS) < 10  # a checkout with a few memories of its own may have no choices
+    # A checkout with a few memories of its own may have no choices.
+    assert asked > len(of_each_class) or len(BUILDS) < 10
+
+
+@cache
+def methods_of(owner: type) -> dict[str, ast.FunctionDef]:
+    body = ast.parse(textwrap.dedent(inspect.getsource(owner)))
+    return {node.name: node for node in ast.walk(body) if isinstance(node, ast.FunctionDef)}
 
 
 def reached(kind: type[MemorySystem], roots: Sequence[str]) -> set[str]:
@@ -136,9 +146,7 @@ def reached(kind: type[MemorySystem], roots: Sequence[str]) -> set[str]:
     """
     methods: dict[str, ast.FunctionDef] = {}
     for owner in reversed([each for each in kind.__mro__ if each.__module__.startswith("memsys.")]):
-        module = ast.parse(inspect.getsource(sys.modules[owner.__module__]))
-        body = next(node for node in module.body if isinstance(node, ast.ClassDef) and node.name == owner.__name__)
-        methods |= {node.name: node for node in ast.walk(body) if isinstance(node, ast.FunctionDef)}
+        methods |= methods_of(owner)
     defaults = {name: parameter.default for name, parameter in inspect.signature(kind).parameters.items()}
     records = {name: set(vars(record)) for name, record in defaults.items() if isinstance(record, Settings)}
     named: set[str] = set()

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import pydoc
 import re
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -475,6 +477,24 @@ def test_asking_the_memory_of_a_received_run_runs_no_program_and_no_class_that_i
     file.write_text(json.dumps({**record, "memory": {**record["memory"], "build": build}}))
     assert verb("inspect", [str(copied), "--ask", "Who?", f"results={copied.parents[2]}"]) == 2
     assert why in capsys.readouterr().err
+
+
+def test_a_memory_that_exits_when_it_is_closed_has_been_asked_nevertheless(
+    run_folder: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def leave(*_: object) -> None:
+        sys.exit("the end")
+
+    kind = pydoc.locate(RunFolder(run_folder).record().memory["build"]["_target_"])
+    asked = [str(run_folder), "--ask", "Who?", f"results={run_folder.parents[2]}"]
+    monkeypatch.setattr(kind, "close", leave)
+    assert verb("inspect", asked) == 0
+    said = capsys.readouterr()
+    assert "Query     Who?" in said.out
+    assert "note: the memory failed to close (SystemExit: the end)" in said.err
+    monkeypatch.setattr(kind, "read", leave)
+    assert verb("inspect", asked) == 2
+    assert "the memory cannot be asked: SystemExit: the end" in capsys.readouterr().err
 
 
 def test_the_memory_of_a_run_recalls_for_any_text_what_it_recalled_for_that_question(

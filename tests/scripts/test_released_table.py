@@ -10,6 +10,7 @@ import pytest
 from memsys.products.places import PINS
 from scripts.setup.exits import guarded
 from scripts.setup.options import load_option, options
+from scripts.tables import grid
 from scripts.tables.grid import NOT_EXAMINED
 from scripts.tables.table import make_table
 from tests.scripts.commands import composed
@@ -54,7 +55,9 @@ def test_a_product_that_is_asked_for_by_name_has_to_be_installed(
 
 
 @pytest.mark.slow
-def test_a_row_whose_conformance_is_refused_says_why_and_a_replay_examines_nobody(tmp_path: Path) -> None:
+def test_a_row_whose_conformance_is_refused_says_why_and_a_replay_examines_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     rows = printed(tmp_path, "table.others=[bm25,nothing]")
     assert (rows["bm25"][-1], rows["nothing"][-1]) == ("accepted", "accepted, waived: empties")
     for file in (tmp_path / "conformance").iterdir():
@@ -64,6 +67,9 @@ def test_a_row_whose_conformance_is_refused_says_why_and_a_replay_examines_nobod
             file.write_text('{"refused": ["k ignored"], "faults": {"k ignored": "3 came"}}', encoding="utf-8")
     rows = printed(tmp_path, "table.others=[bm25,nothing]", "replay=true")
     assert (rows["bm25"][-1], rows["nothing"][-1]) == ("refused: k ignored", NOT_EXAMINED)
+    monkeypatch.setattr(grid, "source_digest", lambda modules: "other checks", raising=False)
+    rows = printed(tmp_path, "table.others=[bm25,nothing]", "replay=true")
+    assert rows["bm25"][-1] == NOT_EXAMINED, "the checks have changed"
 
 
 def test_every_product_is_a_row_of_the_table_and_says_how_it_recalls() -> None:

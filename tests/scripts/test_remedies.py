@@ -12,12 +12,12 @@ from scripts.tables import table as experiments
 
 
 def served(key_env: str = "OPENAI_API_KEY", chat: bool = True) -> Any:
-    return SimpleNamespace(name="a model", endpoint=SimpleNamespace(key_env=key_env), chat=chat)
+    return SimpleNamespace(name="reader: m", endpoint=SimpleNamespace(key_env=key_env), chat=chat)
 
 
 def test_a_server_without_embeddings_is_told_from_a_wrong_path() -> None:
-    refusal = str(_refusal(served(chat=False), "HTTP 404: Not Found"))
-    assert all(name in refusal for name in ("EMBEDDER_BASE_URL", "LOCAL_EMBEDDER", "leave EMBEDDER out"))
+    cure = str(_refusal(served(chat=False), "HTTP 404: Not Found"))
+    assert all(name in cure for name in ("EMBEDDER_BASE_URL", "LOCAL_EMBEDDER", "leave EMBEDDER out"))
     assert "EMBEDDER" not in str(_refusal(served(), "HTTP 404: Not Found"))
 
 

@@ -13,12 +13,13 @@ import json
 import re
 import sys
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from eval.files.provenance import ROOT
+from memsys.jsons import changed
 from memsys.llm.secrets import redact, secrets_of_environment
 
 LONGEST = 50_000
@@ -50,15 +51,6 @@ class Cleaner:
         if any(json.dumps(name)[1:-1] in text for name in self.names):
             text = json.dumps(self.value(value), separators=(",", ":"))
         return redact(text)
-
-
-def changed(value: Any, change: Callable[[str], str]) -> Any:
-    """A nested value with every text and key in it changed."""
-    if isinstance(value, str):
-        return change(value)
-    if isinstance(value, dict):
-        return {change(str(name)): changed(inner, change) for name, inner in value.items()}
-    return [changed(inner, change) for inner in value] if isinstance(value, list | tuple) else value
 
 
 def cleaner(results: Path, more: Iterable[Path | str | None] = ()) -> Cleaner:

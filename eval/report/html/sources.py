@@ -20,9 +20,8 @@ from eval.files.provenance import identity
 from eval.files.run_folder import RunFolder, RunRecord
 from eval.files.store import RunError, read_record
 from eval.report.cell import ALL, Asked, answered, asked
-from eval.report.html.cleaning import changed
 from memsys.inert import visible
-from memsys.jsons import encoded
+from memsys.jsons import changed, encoded
 
 CasesOf = Callable[[RunRecord], Sequence[Case]]
 """Loads the cases of a run again, given its `run.json`."""

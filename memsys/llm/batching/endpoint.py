@@ -21,7 +21,7 @@ from typing import Any
 from memsys.jsons import decoded, encoded, received
 from memsys.llm import stopping
 from memsys.llm.batching.journal import Batch, Journal, JournalledCall, Reply
-from memsys.llm.endpoint import Endpoint, Parse, Price, Result, Traffic, billed, parsed
+from memsys.llm.endpoint import Call, Endpoint, Parse, Price, Result, Traffic, billed, parsed
 from memsys.llm.outcome import RETRIED, outcome_of
 from memsys.llm.pricing import ModelSettings, Reservation, SpendingCapReached
 from memsys.llm.protocol import EndOfRun, ModelError, settle
@@ -274,29 +274,19 @@ class BatchEndpoint:
         """As `Endpoint.serve`; a batch has no limits per minute."""
         self.live.permitted()
 
-    def start(
-        self,
-        path: str,
-        body: Mapping[str, Any],
-        worst: float | None,
-        price: Price,
-        parse: Parse[Result],
-        name: str = "",
-    ) -> Future[Result]:
+    def start(self, call: Call, parse: Parse[Result]) -> Future[Result]:
         """As `Endpoint.start`; the reply comes with the batch that holds the call.
-
-        Args:
-            name: hexadecimal cache key of the call, its `custom_id`.
 
         Raises:
             Stopped: the user requested a stop.
             SpendingCapReached: the call might cost more than is left.
         """
         stopping.check()
-        discounted = None if worst is None else worst * self.settings.discount
+        discounted = None if call.worst is None else call.worst * self.settings.discount
         future: Future[Result] = Future()
-        reserved = self.purse.reserve(discounted, (self.base_url, body.get("model")))
-        waiting = _Waiting(JournalledCall(name, path, encoded(body)), future, reserved, price, parse)
+        reserved = self.purse.reserve(discounted, (self.base_url, call.body.get("model")))
+        noted = JournalledCall(call.name, call.path, encoded(call.body))
+        waiting = _Waiting(noted, future, reserved, call.price, parse)
         with self._lock:
             self._last_arrival = time.monotonic()
             if (ended := self._ended) is None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from memsys.jsons import canonical, decoded
-from memsys.llm.endpoint import Endpoint, Sent
+from memsys.llm.endpoint import Call, Endpoint, Sent
 from memsys.llm.gateway.accounts import (
     Account,
     Purpose,
@@ -90,7 +90,8 @@ class EndpointUpstream:
     async def reply(self, body: Mapping[str, Any], purpose: str, declared: Purpose | None) -> Sent:
         self._endpoint.permitted()
         sent = {name: value for name, value in body.items() if name not in ("stream", "stream_options")}
-        return await self._endpoint.reply("/chat/completions", sent, self._worst(sent), self._settings.cost_of)
+        call = Call("/chat/completions", sent, self._worst(sent), self._settings.cost_of)
+        return await self._endpoint.reply(call)
 
     def _worst(self, sent: Mapping[str, Any]) -> float | None:
         """The highest possible cost in US dollars; None where the price is unknown or nothing limits the reply."""

@@ -64,7 +64,7 @@ from memsys.systems.graphrag.graph import (
     merged,
     text_units,
 )
-from memsys.tokens import count_tokens, truncate
+from memsys.tokens import count_tokens, first_within, truncate
 from memsys.vectors import Embedder, best, cosines
 
 
@@ -401,22 +401,12 @@ class GraphRag(MemorySystem):
             int(self.reading.max_tokens * self.reading.community_share),
             int(self.reading.max_tokens * self.reading.text_share),
         )
-        reports = self._fitting(self._nearby_reports(chosen), report_budget)
+        reports = first_within(self._nearby_reports(chosen), report_budget, self._tokens)
         tables = self._tables(chosen, similarities, self.reading.max_tokens - report_budget - text_budget)
-        return (*reports, *tables, *self._fitting(self._nearby_texts(chosen, similarities), text_budget))
+        return (*reports, *tables, *first_within(self._nearby_texts(chosen, similarities), text_budget, self._tokens))
 
-    def _count(self, text: str) -> int:
-        return count_tokens(text, self.indexing.encoding)
-
-    def _fitting(self, items: Iterable[Item], budget: int) -> list[Item]:
-        """The items before the first that would exceed the budget."""
-        kept: list[Item] = []
-        for item in items:
-            budget -= self._count(item.text)
-            if budget < 0:
-                break
-            kept.append(item)
-        return kept
+    def _tokens(self, item: Item) -> int:
+        return count_tokens(item.text, self.indexing.encoding)
 
     def _nearby_reports(self, chosen: Sequence[int]) -> Iterator[Item]:
         """Reports of the chosen entities' communities; first those with most chosen entities, then those with higher ratings."""
@@ -427,12 +417,13 @@ class GraphRag(MemorySystem):
 
     def _tables(self, chosen: Sequence[int], similarities: np.ndarray, budget: int) -> list[Item]:
         """The chosen entities that fit the budget, and the relationships of the first of them, as many as still fit."""
-        entities = self._fitting((self._entity_item(entity, float(similarities[entity])) for entity in chosen), budget)
-        budget -= sum(self._count(item.text) for item in entities)
+        items = (self._entity_item(entity, float(similarities[entity])) for entity in chosen)
+        entities = first_within(items, budget, self._tokens)
+        budget -= sum(map(self._tokens, entities))
         relationships: list[Item] = []
         for size in range(1, len(entities) + 1):
             more = [self._relationship_item(edge) for edge in self._around(set(chosen[:size]))]
-            if sum(self._count(item.text) for item in more) > budget:
+            if sum(map(self._tokens, more)) > budget:
                 break
             relationships = more
         return [*entities, *relationships]
@@ -467,7 +458,7 @@ class GraphRag(MemorySystem):
         """The points that batches of reports give for the question, and an answer from the best of them."""
         fields = _question_fields(question)
         found, unread = self._all_points(fields)
-        points = self._fitting(sorted(found, key=lambda point: -point.score), self.reading.max_tokens)
+        points = first_within(sorted(found, key=lambda point: -point.score), self.reading.max_tokens, self._tokens)
         if not points:
             return Recall((), aborted="a batch of reports could not be read") if unread else Recall((), NO_ANSWER)
         lines = [f"(analyst {point.id.split('-')[1]}, importance {point.score:.0f}) {point.text}" for point in points]
@@ -502,7 +493,7 @@ class GraphRag(MemorySystem):
         left = 0
         shuffled = np.random.default_rng(SHUFFLE_SEED)
         for community in (used[place] for place in shuffled.permutation(len(used))):
-            tokens = self._count(f"[{community.id}] {graph.reports[community.id].content}\n")
+            tokens = count_tokens(f"[{community.id}] {graph.reports[community.id].content}\n", self.indexing.encoding)
             if tokens > left or not batches:
                 batches.append([])
                 left = self.reading.max_tokens

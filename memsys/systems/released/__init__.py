@@ -20,7 +20,7 @@ Deviations and decisions:
 
 from __future__ import annotations
 
-import math
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
@@ -29,6 +29,7 @@ import numpy as np
 
 from data_loaders.schema import Question, Unit
 from memsys.interface import Item, MemorySystem, NodeView, Positive, Recall, Settings, dated, spoken
+from memsys.jsons import encoded
 from memsys.llm import meter
 from memsys.llm.gateway.accounts import Account, Normalisation, Purpose
 from memsys.llm.gateway.server import Gateway
@@ -220,7 +221,8 @@ def _listed(step: str, items: Any) -> list[dict[str, Any]]:
         raise MalformedReply(f"{step}: expected a list of items, found {str(items)[:60]!r}")
     for each in listed:
         score, sources = each.get("score") or 0.0, each.get("sources") or []
-        if not {"id", "text"} <= each.keys() or not isinstance(score, int | float) or not math.isfinite(score):
+        finite = isinstance(score, int | float) and abs(score) <= sys.float_info.max
+        if not {"id", "text"} <= each.keys() or not finite:
             raise MalformedReply(
                 f"{step}: expected an item with id, text and a finite score, found {str(each)[:200]!r}"
             )
@@ -230,6 +232,7 @@ def _listed(step: str, items: Any) -> list[dict[str, Any]]:
 
 
 def _item(each: Mapping[str, Any]) -> Item:
-    text = dated(str(each["text"]), str(each.get("time_text") or ""))
+    plain = "" if each["text"] is None else each["text"]
+    text = dated(plain if isinstance(plain, str) else encoded(plain).decode(), str(each.get("time_text") or ""))
     sources = tuple(map(str, each.get("sources") or ()))
     return Item(str(each["id"]), text, float(each.get("score") or 0.0), sources, str(each.get("kind", "fact")), level=1)

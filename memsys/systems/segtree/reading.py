@@ -22,7 +22,7 @@ from memsys.llm import meter
 from memsys.llm.ask import ParseFailure, ask_all
 from memsys.llm.protocol import LLM
 from memsys.prompts import Option, Prompts
-from memsys.tokens import count_tokens, truncate
+from memsys.tokens import count_tokens, first_within, truncate
 from memsys.vectors import Embedder, Vectors, cosines
 
 
@@ -66,9 +66,6 @@ class AnnotatedTree:
         self._refreshed: dict[int, _Refreshed] = {}
         """The latest refreshed annotation of each node, reused while its children's annotations stay the same."""
         self._counts: Counter[str] = Counter()
-
-    def __len__(self) -> int:
-        return len(self.parents)
 
     def add_leaf(self, unit: Unit, vector: np.ndarray) -> int:
         """Add a leaf without a parent, discard the annotations of the last `refresh`, and return the leaf's number."""
@@ -298,25 +295,15 @@ class AnnotatedTree:
         children = self.children[node]
         if self._limit is None:
             return [self._part(child) for child in children]
-        latest = self._latest(children, self._limit)
+        latest = first_within(reversed(children), self._limit, self._size)[::-1]
         if len(latest) == len(children):
             return [self._part(child) for child in children]
         self._capped(1)
         lead = self._lead(self._texts[node])
         remaining = self._limit - count_tokens(lead.text)
-        parts = [self._part(child) for child in self._latest(children, remaining)]
+        parts = [self._part(child) for child in first_within(reversed(children), remaining, self._size)[::-1]]
         last = self._part(children[-1])
         return [lead, *(parts or [Option(last.label, truncate(last.text, remaining))])]
-
-    def _latest(self, children: Sequence[int], budget: int) -> list[int]:
-        """The last children whose annotations fit into a budget of tokens, in their order."""
-        kept: list[int] = []
-        for child in reversed(children):
-            budget -= self._size(child)
-            if budget < 0:
-                break
-            kept.append(child)
-        return kept[::-1]
 
     def _size(self, node: int) -> int:
         """Tokens of a node's text, at least 1."""
@@ -344,7 +331,7 @@ class AnnotatedTree:
         """List (node, parent or -1) in order of creation; without chains, the parent is the nearest ancestor that is kept."""
         kept = [not collapse_chains or len(children) != 1 for children in self.children]
         edges = []
-        for node in range(len(self)):
+        for node in range(len(self.parents)):
             parent = self.parents[node]
             while parent >= 0 and not kept[parent]:
                 parent = self.parents[parent]
@@ -441,7 +428,7 @@ class TreeMemory(MemorySystem):
     def read(self, question: Question) -> Recall:
         """Recall by Algorithm 2; an item's score is its node's propagated relevance, s-tilde in the paper."""
         tree, reading = self._tree, self.reading
-        if not len(tree):
+        if not tree.parents:
             return Recall(())
         query = self.embedder.embed([question.text], query=True)[0]
         scores = propagated(tree.similarities(query), tree.parents, reading)
@@ -462,7 +449,7 @@ class TreeMemory(MemorySystem):
 
     @property
     def held(self) -> int:
-        return len(self._tree)
+        return len(self._tree.parents)
 
 
 def propagated(relevance: np.ndarray, parents: Sequence[int] | np.ndarray, reading: SegTreeReading) -> np.ndarray:

@@ -21,7 +21,7 @@ from memsys.llm.batching.endpoint import BatchEndpoint, BatchSettings, Provider,
 from memsys.llm.batching.journal import Batch, Journal, JournalledCall
 from memsys.llm.cache import CachedEmbedder, CachedLLM
 from memsys.llm.client import Client, HttpEmbedder, request_key
-from memsys.llm.endpoint import Endpoint, EndpointLimits
+from memsys.llm.endpoint import Call, Endpoint, EndpointLimits
 from memsys.llm.meter import metering
 from memsys.llm.pricing import ModelSettings, Purse
 from memsys.llm.protocol import Completion, EndOfRun, ModelError, Request
@@ -441,7 +441,7 @@ def test_a_negative_bill_costs_what_was_reserved_and_a_malformed_reply_shows_no_
 
     body, purse = {"model": "mock", "messages": [{"role": "user", "content": "hello"}]}, Purse(1.0)
     with serving(application(Mock())) as url, batching(url, cache, purse=purse) as endpoint:
-        error = endpoint.start("/chat/completions", body, 0.5, lambda usage: -0.5, odd, "ab").exception(20)
+        error = endpoint.start(Call("/chat/completions", body, 0.5, lambda usage: -0.5, "ab"), odd).exception(20)
     assert isinstance(error, ModelError)
     assert "unexpected reply" in str(error)
     assert "must-not-be-shown" not in str(error)

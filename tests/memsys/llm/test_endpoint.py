@@ -20,7 +20,7 @@ from memsys.llm import endpoint, secrets, stopping
 from memsys.llm import network as offline
 from memsys.llm.ask import complete
 from memsys.llm.client import Client, HttpEmbedder
-from memsys.llm.endpoint import Endpoint, EndpointLimits, Sent, Unreachable
+from memsys.llm.endpoint import Call, Endpoint, EndpointLimits, Sent, Unreachable
 from memsys.llm.pricing import ModelSettings, Purse
 from memsys.llm.protocol import Completion, EndOfRun, ModelError, Request, keeping, release
 from memsys.llm.transport import event_loop, new_event_loop
@@ -160,7 +160,7 @@ def test_whatever_is_raised_while_a_reply_is_read_is_a_failed_call(opened: Open)
         raise RecursionError("a bug in reading")
 
     with answering(always(json.dumps(GOOD).encode())) as url:
-        future = opened(url).start("/chat/completions", {}, None, lambda value: 1 // 0, odd)
+        future = opened(url).start(Call("/chat/completions", {}, None, lambda value: 1 // 0), odd)
         error = future.exception(timeout=10)
     assert isinstance(error, ModelError)
     assert "a bug in reading" in str(error)
@@ -468,7 +468,7 @@ def test_a_stop_in_the_moment_of_sending_leaves_nobody_waiting(opened: Open) -> 
         raise AssertionError("no call was sent")
 
     def begin_and_cancel() -> None:
-        at._begin(future, at._send("/chat/completions", {}, None, lambda value: None, hand_over))
+        at._begin(future, at._send(Call("/chat/completions", {}, None, lambda value: None), hand_over))
         for task in at._tasks:
             task.cancel()
 

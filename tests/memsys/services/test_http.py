@@ -226,6 +226,15 @@ def test_hits_of_an_unusual_form_are_read(
     assert [(item.id, item.score, item.sources) for item in items] == recalled
 
 
+def test_a_text_that_is_an_object_is_shown_as_json_and_null_is_no_item(
+    memory: Callable[..., HttpMemory], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hits = [{**HIT, "text": {"said": "café", "by": None}}, {**HIT, "id": 2, "text": None}, {**HIT, "id": 3, "text": 7}]
+    monkeypatch.setattr(Store, "search", lambda *_: hits)
+    items = written(memory()).read(ASKED).items
+    assert [item.text for item in items] == ['{"said":"café","by":null}', "7"]
+
+
 def test_evidence_is_counted_for_recalled_items_alone_and_by_where_it_was_found(
     memory: Callable[..., HttpMemory], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -294,6 +294,7 @@ def test_json_that_a_tool_returns_as_a_text_is_read_as_json() -> None:
     assert _value([text], {"result": text}) == {"memories": [{"content": "bees"}, {"content": "a shed"}]}
     assert _value(["stored"], {"result": "stored"}) == {"result": "stored"}
     assert _value(["7"], {"result": "7"}) == {"result": "7"}
+    assert _value(["null"], {"result": "null"}) is None
     assert _value(['{"a": 1}'], {"result": [1]}) == {"result": [1]}
     assert _value(['{"text": "bees"}', "a shed"]) == [{"text": "bees"}, "a shed"], (
         "a text for each hit, in older servers"

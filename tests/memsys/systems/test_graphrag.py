@@ -3,7 +3,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -461,14 +461,14 @@ def test_the_budget_is_split_among_reports_tables_and_text(
 ) -> None:
     made, _ = memory({"P": cliques("A")}, {"community_share": share})
     budgets: dict[str, int] = {}
-    fitting = GraphRag._fitting
+    within = memsys.systems.graphrag.first_within
 
-    def record(self: GraphRag, items: Iterable[Item], budget: int) -> list[Item]:
-        kept = fitting(self, items, budget)
+    def record(items: Iterable[Item], budget: int, size: Callable[[Item], int]) -> list[Item]:
+        kept = within(items, budget, size)
         budgets[kept[0].kind] = budget
         return kept
 
-    monkeypatch.setattr(GraphRag, "_fitting", record)
+    monkeypatch.setattr(memsys.systems.graphrag, "first_within", record)
     made.read(Question("q", "Who knows A0?"))
     assert budgets == expected
 

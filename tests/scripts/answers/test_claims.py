@@ -20,6 +20,7 @@ from data_loaders import source
 from data_loaders.download import Unreachable, download
 from data_loaders.schema import DataError
 from data_loaders.source import Entry, file_sha256, sample
+from eval.files.store import RunError
 from eval.metrics.lexical import nltk_bleu, rouge
 from scripts.answers import audit, matching, scoring
 from scripts.answers.audit import duplicates, findings, flags, lenience, regression, spreads
@@ -422,9 +423,8 @@ def test_claims_are_chosen_by_name_and_by_data_set() -> None:
 
 
 def test_a_claim_whose_files_are_not_there_is_named(tmp_path: Path) -> None:
-    scored, missing = scored_claims(chosen(["memorylake"]), tmp_path, 1)
-    assert scored == []
-    assert "10 of 10 files are not there" in missing["memorylake"]
+    with pytest.raises(RunError, match="10 of 10 files are not there"):
+        scored_claims(chosen(["memorylake"]), tmp_path, 1)
 
 
 def test_files_come_from_their_owners_and_what_is_gone_is_said(tmp_path: Path) -> None:
