@@ -422,7 +422,6 @@ class User:
         except RAISED as error:
             if stops(error):
                 self.over.set()
-                raise
             raise_if_stopped(error)
             self.tally.errors[phase] += 1
             step = "write" if phase == "first" else phase

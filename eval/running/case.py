@@ -215,7 +215,6 @@ class CaseRun:
         except RAISED as error:
             if stops(error):
                 wait(self.answers)
-                raise
             raise_if_stopped(error)
             self._give_up(error)
         finally:

@@ -21,10 +21,12 @@ RAISED = (Exception, *EXITS)
 
 
 def stops(error: BaseException) -> bool:
-    """Whether an error ends the run because every other question would fail, too.
+    """Whether an error, or one in its group, ends the run because every other question would fail, too.
 
     True when no model call can be made, when the disk refuses to write, and when a memory uses a prompt that it does not declare.
     """
+    if isinstance(error, BaseExceptionGroup):
+        return any(map(stops, error.exceptions))
     if isinstance(error, sqlite3.Error):
         return isinstance(error, sqlite3.OperationalError) and ("full" in str(error) or "readonly" in str(error))
     if isinstance(error, OSError):
@@ -42,10 +44,12 @@ def described(error: BaseException) -> str:
 
 
 def raise_if_stopped(error: BaseException) -> None:
-    """Raise an error that ends the run (`stops`), and `Stopped` when the user has requested a stop: then the stop caused the error, and
-    the question stays open.
+    """Raise an error that ends the run (`stops`; of a group the one that does), and `Stopped` when the user has requested a stop: then the
+    stop caused the error, and the question stays open.
     """
     if stops(error):
+        while isinstance(error, BaseExceptionGroup):
+            error = next(filter(stops, error.exceptions))
         raise error
     if stopping.requested():
         raise stopping.Stopped() from error

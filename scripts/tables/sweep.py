@@ -229,38 +229,13 @@ def _report(experiment: Experiment[Sweeps], path: Path, lines: Sequence[SweepLin
     return 0
 
 
-MEASURED = (
-    "dataset",
-    "metric",
-    "category",
-    "mean",
-    "question_low",
-    "question_high",
-    "case_low",
-    "case_high",
-    "n",
-    "questions",
-    "errors",
-    "unscored",
-    "not_reached",
-    "empty",
-    "recalled_tokens",
-    "build_calls",
-    "engine",
-    "prompts",
-    "run",
-    "protocol",
-)
-"""Columns of the CSV after those of the settings."""
-
-
 @dataclass(frozen=True, slots=True)
 class SweepLine:
     """One setting on one data set in one metric."""
 
     setting: Mapping[str, Any]
     values: Mapping[str, Any]
-    """Values by the names of `MEASURED`."""
+    """Values of the columns of the CSV after those of the settings, in their order."""
     missing_share: float
     """Share of the questions without a score."""
 
@@ -275,7 +250,7 @@ def merged(text: str, new_lines: Sequence[SweepLine]) -> str:
         new_lines: at least one line.
     """
     names = list(dict.fromkeys(name for line in new_lines for name in line.setting))
-    header = [*names, *MEASURED]
+    header = [*names, *new_lines[0].values]
     reader = csv.DictReader(io.StringIO(text))
     keys = [*names, "dataset", "metric", "category"]
     new = [

@@ -242,6 +242,14 @@ def test_a_memory_that_exits_while_it_is_built_is_an_error_of_its_case(make_run:
     assert said == {f"build: {type(error).__name__}: {error}"}
 
 
+def test_a_group_of_errors_ends_the_run_if_one_of_them_does(make_run: Make) -> None:
+    capped = ExceptionGroup("two calls", [ModelError("busy"), ExceptionGroup("one", [SpendingCapReached("max_usd=1")])])
+    run = make_run([history()], build=partial(Exiting, [], capped))
+    with pytest.raises(SpendingCapReached):
+        run_all([run])
+    assert not answers(run, history())
+
+
 def test_a_failed_answer_is_retried_on_resume_and_the_others_are_kept(make_run: Make) -> None:
     case = history(questions=3)
     flaky = ScriptedLLM(
