@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from functools import cache
 from pathlib import Path
@@ -24,7 +24,7 @@ from scripts.commands import reproduce as reproducing
 from scripts.settings.checking import checked
 from scripts.settings.schema import Settings
 from scripts.setup.exits import guarded
-from scripts.setup.launch import CONF, perform
+from scripts.setup.launch import CONF, perform, readable
 from scripts.tables import sweep as sweeping
 
 Job = Callable[..., int]
@@ -49,6 +49,11 @@ def _of_files(command: str, files: tuple[str, ...]) -> DictConfig:
 def typed(cfg: Settings | DictConfig, command: str = "config") -> Any:
     """The settings of a command, as its command line checks them."""
     return cfg if isinstance(cfg, Settings) else checked(cfg, command)
+
+
+def composed(command: str, overrides: Sequence[str]) -> Any:
+    """As `scripts.setup.launch.composed`, of shipped files alone, which are composed once."""
+    return typed(configuration(command, *readable(overrides, command)), command)
 
 
 def ended(job: Job, command: str) -> Job:

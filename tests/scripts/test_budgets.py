@@ -15,10 +15,10 @@ from eval.analysis.costs import costs
 from eval.files.run_folder import read_predictions
 from eval.files.store import RunError, read_record
 from memsys.systems.bm25 import BM25
-from scripts.setup.launch import composed, readable
+from scripts.setup.launch import readable
 from scripts.setup.options import load_option
 from scripts.tables.equal_budgets import budgeted, deepened
-from tests.scripts.commands import budgets
+from tests.scripts.commands import budgets, composed
 
 BUDGETS = (200, 400, 1500)
 

@@ -10,8 +10,7 @@ import pytest
 from eval.files.store import RunError, read_lines, write_lines
 from scripts.commands.ceilings import main
 from scripts.door import Lab
-from scripts.setup.launch import composed
-from tests.scripts.commands import reproduce
+from tests.scripts.commands import composed, reproduce
 
 pytestmark = pytest.mark.slow
 

@@ -16,11 +16,10 @@ from scripts.assembly.run_folders import write_report
 from scripts.assembly.steps import cell_of, metrics
 from scripts.door import Lab
 from scripts.settings.schema import Reproduce
-from scripts.setup.launch import composed
 from scripts.setup.options import load_option
 from scripts.tables.layout import cells_of, read_lines_of
 from scripts.tables.table import Outcome
-from tests.scripts.commands import change
+from tests.scripts.commands import change, composed
 
 pytestmark = pytest.mark.slow
 

@@ -12,10 +12,10 @@ from data_loaders.raw import as_lazy
 from data_loaders.schema import Case, Gold, Question, Session, Turn
 from scripts.command import verb
 from scripts.settings.schema import Reproduce
-from scripts.setup.launch import composed
 from scripts.setup.options import load_option, options
 from scripts.tables.captions import Lost, differ, evidence_line, evidence_lines, lost_by_row, row_units
 from scripts.tables.layout import ColumnGroup, TableRow, column_group, group_name, read_lines_of, table_unit
+from tests.scripts.commands import composed
 
 main = partial(verb, "audit")
 

@@ -27,9 +27,8 @@ from memsys.llm.store import CacheStore
 from scripts.command import verb
 from scripts.mock.endpoint import Mock, application, serving
 from scripts.setup.exits import REMEDIES, guarded
-from scripts.setup.launch import composed
 from scripts.setup.options import CONF
-from tests.scripts.commands import run_single
+from tests.scripts.commands import composed, run_single
 
 pytestmark = pytest.mark.slow
 
@@ -211,8 +210,7 @@ def test_too_many_open_files_are_one_line(tmp_path: Path) -> None:
     limited = f"""
 import os, resource, sys
 import eval.running.loop
-from scripts.setup.launch import composed
-from tests.scripts.commands import run_single
+from tests.scripts.commands import composed, run_single
 from scripts.mock.endpoint import Mock, application, serving
 few = lambda count: resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/dev/fd")) + 1,) * 2) or count
 eval.running.loop.allow_files = few  # called when the cells are about to start

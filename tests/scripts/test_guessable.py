@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from eval.files.store import RunError
-from scripts.setup.launch import composed
 from scripts.tables.table import make_table
+from tests.scripts.commands import composed
 
 # The longest option is right for seven of ten questions or so, whatever a memory recalls: a metric that needs none.
 COLUMNS = (

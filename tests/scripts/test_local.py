@@ -32,8 +32,8 @@ from scripts.assembly.plan import Duration, Pace, Plan, Share, at_pace
 from scripts.assembly.readiness import Meter, side_by_side
 from scripts.door import Lab
 from scripts.setup import wheels
-from scripts.setup.launch import composed
 from scripts.setup.options import load_option, options
+from tests.scripts.commands import composed
 
 
 @pytest.fixture

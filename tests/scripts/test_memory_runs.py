@@ -15,8 +15,8 @@ from scripts.assembly.datasets import data
 from scripts.assembly.models import build_models
 from scripts.assembly.runs import RUN_LOOP, memory_run, reader
 from scripts.assembly.steps import judging, metric_title, metrics
-from scripts.setup.launch import composed
 from scripts.setup.options import CONF, load_option, metric_options, options
+from tests.scripts.commands import composed
 
 pytestmark = pytest.mark.slow
 

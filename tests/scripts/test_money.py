@@ -19,9 +19,8 @@ from scripts.command import main
 from scripts.lab import lab
 from scripts.mock.endpoint import Mock, application, serving
 from scripts.settings.types import given_prices
-from scripts.setup.launch import composed
 from scripts.tables import layout
-from tests.scripts.commands import reproduce, run_single
+from tests.scripts.commands import composed, reproduce, run_single
 
 PRICED = ModelSettings("m", usd_per_million_in=2.0, usd_per_million_cached=1.0, usd_per_million_out=10.0)
 

@@ -22,8 +22,8 @@ from scripts.assembly.models import Models, build_models
 from scripts.assembly.plan import BUILT, SAMPLED, ChosenQuestions, Duration, Plan, Share, Usage, _samples, plan
 from scripts.assembly.readiness import plan_text
 from scripts.assembly.runs import memory_run, reader
-from scripts.setup.launch import composed
 from scripts.setup.options import load_option
+from tests.scripts.commands import composed
 
 pytestmark = pytest.mark.slow
 

@@ -8,7 +8,7 @@ import pytest
 
 from eval.files.store import RunError
 from scripts.assembly.models import build_models
-from scripts.setup.launch import composed
+from tests.scripts.commands import composed
 
 pytestmark = pytest.mark.slow
 

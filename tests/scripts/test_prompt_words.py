@@ -18,13 +18,12 @@ from eval.metrics.locomo import abstains
 from eval.report.cell import Cell
 from memsys.prompts import SHIPPED, TEXTS, Prompts
 from scripts.settings.schema import Reproduce
-from scripts.setup.launch import composed
 from scripts.setup.options import load_option, options
 from scripts.tables.captions import prompts_line
 from scripts.tables.grid import PROMPTS_OURS, prompts_behind
 from scripts.tables.layout import cells_of, column_group
 from scripts.tables.table import experiment
-from tests.scripts.commands import reproduce
+from tests.scripts.commands import composed, reproduce
 
 PROMPTS = Prompts()
 NAMES = sorted(path.relative_to(SHIPPED).with_suffix("").as_posix() for path in SHIPPED.rglob("*.md"))

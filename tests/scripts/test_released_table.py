@@ -9,11 +9,11 @@ import pytest
 
 from memsys.products.places import PINS
 from scripts.setup.exits import guarded
-from scripts.setup.launch import composed
 from scripts.setup.options import load_option, options
 from scripts.tables import grid
 from scripts.tables.grid import NOT_EXAMINED
 from scripts.tables.table import make_table
+from tests.scripts.commands import composed
 
 
 def printed(folder: Path, *settings: str) -> dict[str, list[str]]:

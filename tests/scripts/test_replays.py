@@ -13,10 +13,9 @@ from scripts.commands.mock_memory import Service
 from scripts.lab.lab import Lab
 from scripts.mock.endpoint import Mock, application, serving
 from scripts.mock.memory_store import Store
-from scripts.setup.launch import composed
 from scripts.setup.options import load_option
 from tests.rigs.campaign.trial import results
-from tests.scripts.commands import conformance, run_single
+from tests.scripts.commands import composed, conformance, run_single
 
 SMALL = ("profile=smoke", "network=false", "data.max_cases=1", "data.size=4")
 

@@ -15,10 +15,9 @@ from memsys.llm.pricing import ModelSettings
 from scripts.assembly.models import Model
 from scripts.command import verb
 from scripts.commands.tables import calls_table, measure, pareto_table, printed, row_costs, systems_table
-from scripts.setup.launch import composed
 from scripts.setup.options import load_option, options
 from scripts.tables.table import experiment
-from tests.scripts.commands import reproduce
+from tests.scripts.commands import composed, reproduce
 
 main = partial(verb, "tables")
 
