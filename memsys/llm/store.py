@@ -203,14 +203,12 @@ class CacheStore:
             raise DamagedCache(f"{path} is a folder; name a file with cache=…")
         path.parent.mkdir(parents=True, exist_ok=True)
         self.path = path
-        self._reading, self._writing = threading.Lock(), threading.Lock()
+        self._reading, self._writing = threading.Lock(), threading.RLock()
         self._prefixes: set[bytes] | None = None  # first eight bytes of the keys; read when first needed
         self._prefixes_written: set[bytes] = set()
         self._unsound: set[bytes] = set()  # keys of invalid rows, which the next valid answer replaces
         self._theirs: set[bytes] = set()  # keys of rows of which another process may have committed some first
-        self._broken: tuple[DamagedCache, Callable[[], None]] | None = (
-            None  # and what writes the rows that it did not take
-        )
+        self._broken: tuple[DamagedCache, Callable[[], None]] | None = None  # with what writes the refused rows again
         self._only_writer, self._next_check = True, 0.0
         self._closing, self._closed = threading.Lock(), False
         self._arrived: SimpleQueue[Entry | threading.Event | None] = SimpleQueue()
@@ -432,19 +430,29 @@ class CacheStore:
         return self._broken[0]
 
     def check(self) -> None:
-        """Check that the file took the last rows, before a call is sent whose answer would be lost; it is asked to take them again.
+        """Check that the file took the last rows, before a call is sent whose answer would be lost; refused ones are written again.
+
+        Nothing is waited for: a run whose file is locked ends as soon as all its calls are refused.
 
         Raises:
-            DamagedCache: it does not take them.
+            DamagedCache: the file does not take them.
         """
         if self._broken is None:
             return
-        error, again = self._broken
-        try:
-            again()
-        except sqlite3.DatabaseError:
-            raise error from None
-        self._broken = None
+        with self._writing:
+            if self._broken is None:
+                return
+            error, again = self._broken
+            if self._closed:
+                raise error
+            self._out.execute("PRAGMA busy_timeout=0")
+            try:
+                again()
+            except sqlite3.DatabaseError:
+                raise error from None
+            finally:
+                self._out.execute(f"PRAGMA busy_timeout={1000 * PATIENCE}")
+            self._broken = None
 
     def close(self) -> None:
         """Commit all answers that have arrived, move them into the single file, and close it."""

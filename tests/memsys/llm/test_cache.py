@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -644,6 +645,19 @@ def test_a_file_that_takes_no_more_rows_ends_the_run_and_nothing_more_is_sent(st
     store._out.execute("PRAGMA max_page_count=1000000")
     store.check()
     assert cached(inner, store).submit(REQUEST).result(timeout=10).cached, "the paid answer is kept when there is room"
+
+
+@pytest.mark.timeout(25)  # less than the 30 s that a first write waits: the calls after it do not wait again
+def test_calls_after_a_refused_row_do_not_wait_for_a_locked_file(store: CacheStore) -> None:
+    inner = ScriptedLLM("paid")
+    with closing(sqlite3.connect(store.path)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        store._out.execute("PRAGMA busy_timeout=0")
+        for _ in range(3):
+            with pytest.raises(DamagedCache, match="cannot be written"):
+                cached(inner, store).submit(REQUEST).result(timeout=20)
+    assert len(inner.requests) == 1
+    assert cached(inner, store).submit(replace(REQUEST, sample=1)).result(timeout=10).text == "paid"
 
 
 def test_a_text_that_is_being_embedded_already_is_not_sent_a_second_time(store: CacheStore) -> None:
