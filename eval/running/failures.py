@@ -37,11 +37,13 @@ def fatal_error(error: BaseException) -> BaseException | None:
 
 
 def described(error: BaseException) -> str:
-    """The error's type and message in at most 500 characters, without secrets."""
+    """The error's type and message in at most 500 characters, without secrets; of a group also its first error."""
     try:
         message = str(error)
     except Exception as failure:  # foreign errors may have no text
         message = f"no text ({type(failure).__name__})"
+    if isinstance(error, BaseExceptionGroup):
+        message += f", the first: {described(error.exceptions[0])}"
     return redact(f"{type(error).__name__}: {message}")[:500]  # redacted before it is cut: no part of a key may remain
 
 
