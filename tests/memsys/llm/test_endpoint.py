@@ -198,6 +198,13 @@ def test_a_redirect_to_another_server_is_refused_and_forwards_nothing(opened: Op
     assert error.value.attempts == 1
 
 
+@pytest.mark.parametrize("status", [302, 307])
+@pytest.mark.parametrize("location", ["http://host:99999/v1", "http://host:port/", "//[::1"])
+def test_a_redirect_to_what_is_no_url_is_a_failed_call(opened: Open, status: int, location: str) -> None:
+    with answering(always(b"", status, Location=location)) as url, pytest.raises(ModelError, match="to nowhere"):
+        complete(Client(opened(url), SETTINGS), request())
+
+
 def test_a_redirect_within_the_server_is_followed_with_the_same_body(opened: Open) -> None:
     from aiohttp import web
 
