@@ -34,12 +34,11 @@ Deviations and decisions:
 - `consolidate` builds the themes again, provisionally. A set of statements that has been summarised is not summarised again, so a theme
   costs one call per change of its members. The geometry does not depend on the calls, which are submitted together.
 - A merged theme keeps the number of its larger part (of equals, the older); of equal gains, the first computed wins. The paper leaves
-  both open. Merges are searched among the nearest neighbours of each theme (§3.2; the code tries all near pairs). The paper does not
-  say which theme is tiny, nor by how much messages must lower the uncertainty "further": a theme of a single statement, and 0.25 nats,
-  as released.
+  both open. Merges are searched among the nearest neighbours of each theme (§3.2; the code tries all near pairs).
 - If no statement was selected, there are no statements at all; the most similar episodes are then the candidates, and the first is
   recalled in any case (our choice).
-- Numbers that the paper does not give, those of the early stop among them, are the released ones.
+- What the paper leaves open is as released: which theme is tiny (one statement) or, besides those above the cap, overcrowded (a full one
+  of low cohesion, at the end), by how much messages must lower the uncertainty "further" (0.25 nats), when the search stops early.
 - Items are the episodes in order of priority, then the statements in order of selection; themes are not recalled (the code). The score of
   an episode is its priority, that of a statement its cosine. Coverage (Tables 3 and 5) ranks both kinds of blocks by these scores; the
   paper does not say how it ranks them.
