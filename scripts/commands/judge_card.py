@@ -195,19 +195,27 @@ def run_lines(run: Path, grading: Judging, result: Card, cases: Iterable[Case], 
     values = mean_values(file)
     if not values:
         raise RunError(f"{file} holds no verdict")
-    observed = estimate(list(values.values()), [case_id for case_id, _ in values])
+    questions = asked(cases)
+    histories = {question.key: question.cluster for question in questions}
+    observed = estimate(list(values.values()), [histories.get(key, key[0]) for key in values])
     every = (line["value"] for lines in read_scores(file).values() for line in lines if line["value"] is not None)
-    refused = refusals([file], asked(cases))
+    refused = refusals([file], questions)
     fixed = Correction(result, "").of(observed, every, [value for key, value in values.items() if key in refused])
     after = f"not corrected: {fixed}" if isinstance(fixed, str) else corrected_text(fixed)
     lines = [f"{run.name}: {observed.mean:.3f} of {counted(observed.n, 'answer')} accepted; {after}"]
     rated = None if ratings is None else ratings_of(ratings, run, file)
     if rated is not None:
-        lines.append(_rated_score(values, rated))
-    return [*lines, *_agreements(run, file, values, rated)]
+        lines.append(_rated_score(values, rated, histories))
+    return [*lines, *_agreements(run, file, values, rated, histories)]
 
 
-def _rated_score(values: Mapping[tuple[str, str], float], rated: Mapping[tuple[str, str], float]) -> str:
+Histories = Mapping[tuple[str, str], str]
+"""The history of each question; another question is its case's."""
+
+
+def _rated_score(
+    values: Mapping[tuple[str, str], float], rated: Mapping[tuple[str, str], float], histories: Histories
+) -> str:
     """The run's score from the judge's verdicts and a person's on a random sample, or the reason why there is none."""
     sample, keys = rated_sample(rated, values), list(values)
     aside = len(rated.keys() & values.keys()) - len(sample)
@@ -218,13 +226,17 @@ def _rated_score(values: Mapping[tuple[str, str], float], rated: Mapping[tuple[s
             'Question leads from one answer to the "next of the random sample"'
         )
     score = prediction_powered(
-        [values[key] for key in keys], [case for case, _ in keys], [sample.get(key) for key in keys]
+        [values[key] for key in keys], [histories.get(key, key[0]) for key in keys], [sample.get(key) for key in keys]
     )
     return f"from the judge and {score.n} ratings of a random sample: {shown_estimate(score)}{left}"
 
 
 def _agreements(
-    run: Path, own: Path, values: Mapping[tuple[str, str], float], rated: Mapping[tuple[str, str], float] | None
+    run: Path,
+    own: Path,
+    values: Mapping[tuple[str, str], float],
+    rated: Mapping[tuple[str, str], float] | None,
+    histories: Histories,
 ) -> Iterator[str]:
     """The agreement with the other judges of a run, with imported grades and with a person, as Markdown."""
     others = {
@@ -234,7 +246,7 @@ def _agreements(
     }
     if rated is not None:
         others["a person"] = dict(rated)
-    clusters = {key: key[0] for grades in (values, *others.values()) for key in grades}
+    clusters = {key: histories.get(key, key[0]) for grades in (values, *others.values()) for key in grades}
     sides = {name: {key: value >= RIGHT for key, value in grades.items()} for name, grades in others.items()}
     ours = {key: value >= RIGHT for key, value in values.items()}
     if not sides:
