@@ -305,7 +305,7 @@ def lost(now: Measured, stored: Measured, limit: float) -> Iterator[str]:
     for name, own in now.metrics.items():
         here, there = len(own.flat), len(stored.metrics[name].flat)
         if there - here > limit:
-            yield f"{here} questions have a score for {name}, {there} in the baseline"
+            yield f"{counted(here, 'question')} with a score for {name}, {there} in the baseline"
 
 
 def summary(
