@@ -239,7 +239,7 @@ def score(
 
 
 def complain(table: Table, limit: float) -> int:
-    """Return 1 and print the reason when more than `limit` of a cell's questions are not scored; else return 0."""
+    """Return 1 and print the reason when more than `limit` of a cell's scores are missing; else return 0."""
     if table.missing_share <= limit:
         return 0
     files = [path for row in table.rows for cell in row.cells if isinstance(cell, Cell) for path in cell.score_files]
@@ -251,7 +251,10 @@ def complain(table: Table, limit: float) -> int:
 
 def print_missing(share: float, where: str, limit: float, folders: Sequence[Path], score_files: Sequence[Path]) -> None:
     """Print the unscored share on standard error, with the most common cause and its remedy."""
-    print(f"error: {share:.1%} of the questions of a {where} are not scored (limit {limit:.1%})", file=sys.stderr)
+    print(
+        f"error: {share:.1%} of the answers or verdicts of a {where} are not scored (limit {limit:.1%})",
+        file=sys.stderr,
+    )
     if (cause := commonest(folders, score_files)) is not None:
         print(as_called(str(cause)), file=sys.stderr)
 

@@ -172,7 +172,7 @@ def order_effect(
     )
     beyond = difference(changed, changed_alone, [question.cluster for question in shared], test=False)
     missing, counts = len(cell.column.questions) - len(shared), (int(sum(changed)), int(sum(changed_alone)))
-    return OrderEffect(usual.answers.title, before, after, mean.spread, gap, *counts, beyond, missing)
+    return OrderEffect(usual.answers.title, before, after, mean.spread(), gap, *counts, beyond, missing)
 
 
 def _mean_cell(scored: Sequence[Scored], name: str) -> Cell:
