@@ -79,8 +79,7 @@ def main(arguments: Sequence[str]) -> int:
     for option in choices:
         answered = [lab.score(lab.ask(option, dataset)) for dataset in others]
         first, *again = built_again(lab, option, usual, args.orders)
-        if stop := lab.models.purse.stop:
-            raise RunError(stop)
+        lab.check_cap()
         effects.append(order_effect(first, answered, again, args.metric))
     metric = args.metric or next(iter(answered[0].cells))
     lines = [f"# {usual.title} in other orders of its {args.kind}: {answered[0].cells[metric].column.metric}", ""]
