@@ -150,14 +150,15 @@ def prompt_lines(lab: Lab, chosen: str, made: Sequence[Probe], graded: Sequence[
             else:
                 theirs = verdicts(made, grading)
                 asked.append(ByPrompt(name, card(theirs), _accepted(theirs)))
+    histories = {place: probe.case_id for place, probe in enumerate(made)}
     lines = ["## By judge prompt, the same model and answers", ""]
     header = ["judge", "rejects right", "accepts wrong", f"agreement with {own}"]
     rows = []
     for each in asked:
         shares = [("–" if share is None else shown_share(share)) for share in (each.card.rejected, each.card.accepted)]
-        same = agreement([asked[0].verdicts, each.verdicts]) if each is not asked[0] else None
+        same = agreement([asked[0].verdicts, each.verdicts], histories) if each is not asked[0] else None
         rows.append([each.name, *shares, "" if same is None else _agreement_text(same)])
-    lines += [grid(header, rows), "", *_band(asked)]
+    lines += [grid(header, rows), "", *_band(asked, histories)]
     return [*lines, *(f"Not asked: {', '.join(names)}: {reason}." for reason, names in refused.items())]
 
 
@@ -165,7 +166,7 @@ def _accepted(graded: Sequence[ProbeVerdicts]) -> Verdicts:
     return {place: 2 * sum(own) > len(own) for place, verdict in enumerate(graded) if (own := verdict.accepts)}
 
 
-def _band(asked: Sequence[ByPrompt]) -> Iterator[str]:
+def _band(asked: Sequence[ByPrompt], histories: Mapping[int, str]) -> Iterator[str]:
     for what, shares in (
         ("rejects right answers", [each.card.rejected for each in asked]),
         ("accepts wrong answers", [each.card.accepted for each in asked]),
@@ -173,7 +174,7 @@ def _band(asked: Sequence[ByPrompt]) -> Iterator[str]:
         means = [share.mean for share in shares if share is not None]
         if means:
             yield f"Band over {counted(len(means), 'prompt')}: {what} {min(means):.3f}–{max(means):.3f}."
-    together = agreement([each.verdicts for each in asked]) if len(asked) > 1 else None
+    together = agreement([each.verdicts for each in asked], histories) if len(asked) > 1 else None
     if together is not None:
         yield f"All prompts together: {_agreement_text(together)}."
 
