@@ -254,7 +254,8 @@ def say_missing(
         stop: what a reached cap says (`Purse.stop`): it is then the cause, and printed in both cases.
     """
     if missing := share > limit:
-        print(f"error: {share:.1%} of the scores of a {where} are missing (limit {limit:.1%})", file=sys.stderr)
+        lacking = f"{share:.1%} of the answers or verdicts of a {where} are not scored"
+        print(f"error: {lacking} (limit {limit:.1%})", file=sys.stderr)
     if cause := stop or (commonest(folders, score_files) if missing else None):
         print(as_called(str(cause)), file=sys.stderr)
     return int(missing)
