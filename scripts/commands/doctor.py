@@ -20,8 +20,8 @@ import yaml
 from eval.files.provenance import ROOT
 from eval.files.store import RunError
 from eval.report.counted import counted
+from memsys.llm.network import OPENAI
 from memsys.llm.pricing import ModelSettings
-from scripts.assembly.models import OPENAI
 from scripts.setup.arguments import verb_parser
 from scripts.setup.options import model_option
 from scripts.setup.probe_calls import EndpointProbe

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -125,6 +126,17 @@ def test_the_settings_it_found_need_no_further_change() -> None:
     again = examined(SETS["reasoning"], key="sk-quirks", start=first.settings)
     assert again.stops == []
     assert again.settings == first.settings
+
+
+def test_the_doctor_does_not_recommend_itself_for_an_unknown_error() -> None:
+    class Garbled(EndpointProbe):
+        def together(self, path: str, bodies: Sequence[Mapping[str, Any]]) -> list[ProbeReply]:
+            return [ProbeReply(200, {}, "the reply is not JSON: '{\"cho'", 0.0)]
+
+    with Garbled("http://127.0.0.1:9/v1", "NO_SUCH_VARIABLE") as line:
+        (chat,) = examine(line, ModelSettings("m"), window=9000).findings
+        (vectors,) = examine_embedder(line, ModelSettings("e"))
+    assert chat.means == vectors.means == "read the server's log"
 
 
 def test_a_wrong_key_an_absent_server_and_a_wrong_path_end_with_their_remedy() -> None:

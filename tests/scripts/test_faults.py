@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from eval.files import store
-from eval.running.failures import stops
+from eval.running.failures import fatal_error
 from memsys.llm.cache import CachedLLM
 from memsys.llm.client import Client
 from memsys.llm.endpoint import Endpoint
@@ -90,7 +90,7 @@ def test_an_error_waits_for_the_calls_in_flight_and_keeps_their_answers_in_the_o
     with serving(application(mock)) as url:
         assert guarded(work) == 2
         copy = shutil.copy(tmp_path / "cache.sqlite", tmp_path / "copy.sqlite")
-        assert stops(OSError(errno.ESTALE, "stale"))
+        assert fatal_error(OSError(errno.ESTALE, "stale"))
     with closing(sqlite3.connect(copy)) as file:
         assert file.execute("SELECT count(*) FROM answers").fetchone() == (1,)
 
