@@ -541,10 +541,22 @@ def test_memtree_table_a2_has_the_spread_of_calls_beside_the_printed_one() -> No
 def test_captions_name_the_differences_of_data_and_judges_from_the_papers() -> None:
     said = {
         name: " ".join(table(name)["notes"])
-        for name in ("timem_t2", "timem_t6", "memtree_a1", "memtree_t2", "memtree_t4", "segtreemem_t9")
+        for name in (
+            "timem_t2",
+            "timem_t6",
+            "timem_t11",
+            "timem_t12",
+            "memtree_a1",
+            "memtree_t1",
+            "memtree_t2",
+            "memtree_t4",
+            "segtreemem_t9",
+        )
     }
     assert "no judge model" in said["timem_t2"]
     assert "1,540" in said["timem_t6"]
+    assert all("UMAP" in said[name] for name in ("timem_t11", "timem_t12"))
+    assert all("who asks whom" in said[name] for name in ("memtree_t1", "memtree_t2"))
     assert "115 documents" in said["memtree_a1"]
     assert "uncut" in said["memtree_t2"]
     assert "whole paragraphs" in said["memtree_t4"]
