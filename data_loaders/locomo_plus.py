@@ -64,16 +64,19 @@ def load(
     check_choice("gaps", gaps, Gaps)
     records = expect(read_json(path), list, path.name)
     hosts = as_lazy(locomo.load(path.parent / conversations))
-    host = cache(hosts.__getitem__)  # forty entries share each
     if not hosts:
         raise DataError(f"{conversations}: expected at least one conversation, found none")
     places = [f"{path.name}[{index}]" for index in range(len(records))]
     days = [days_of(get_text(record, "time_gap", place)) for record, place in zip(records, places, strict=True)]
     kept = [index for index in range(len(records)) if gaps == "official" or days[index] is not None]
 
+    @cache  # forty entries share each
+    def host(number: int) -> Case:
+        return hosts[number] if captions else _without_captions(hosts[number])
+
     def parse(position: int) -> Case:
         index = kept[position]
-        return _case(records[index], index, host(index % len(hosts)), captions, places[index])
+        return _case(records[index], index, host(index % len(hosts)), places[index])
 
     return LazyCases([f"entry_{index}" for index in kept], [hosts.sizes[index % len(hosts)] for index in kept], parse)
 
@@ -87,20 +90,22 @@ def days_of(gap: str) -> int | None:
     return (_NUMBERS[word] if word in _NUMBERS else int(word)) * _DAYS[unit]
 
 
-def _case(record: Any, index: int, host: Case, captions: bool, where: str) -> Case:
+def _without_captions(host: Case) -> Case:
+    sessions = (
+        replace(each, turns=tuple(replace(turn, text=_CAPTION.sub("", turn.text).strip()) for turn in each.turns))
+        for each in host.sessions
+    )
+    return replace(host, sessions=tuple(sessions))
+
+
+def _case(record: Any, index: int, host: Case, where: str) -> Case:
     relation, gap = (get_text(record, field, where) for field in ("relation_type", "time_gap"))
     if relation not in RELATIONS:
         raise DataError(f"{where}.relation_type: expected one of {', '.join(RELATIONS)}, found {relation!r}")
     days = days_of(gap)
     asked_at, cue_at = _moments(host, days or 0, where)
     cue = Session("cue", _cue(get_text(record, "cue_dialogue", where), host, where), cue_at, _written(cue_at))
-    own = host.sessions
-    if not captions:
-        own = tuple(
-            replace(each, turns=tuple(replace(turn, text=_CAPTION.sub("", turn.text).strip()) for turn in each.turns))
-            for each in own
-        )
-    sessions = tuple(sorted([*own, cue], key=lambda session: session.time or asked_at))
+    sessions = tuple(sorted([*host.sessions, cue], key=lambda session: session.time or asked_at))
     question = Question(
         "trigger",
         _spoken(get_text(record, "trigger_query", where), "A", f"{where}.trigger_query"),

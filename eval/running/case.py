@@ -52,7 +52,6 @@ def run_case(
             if left or not _is_complete(run, folder):
                 logs.append(CaseLog(run, case, folder, done, left, lanes.on_answer))
         if logs:
-            logs[0].run.rehearse()
             build = CaseRun(case, questions, logs, lanes, cell, on_progress)
             build.live()
             cell.built()
@@ -189,6 +188,7 @@ class CaseRun:
             EndOfRun: no further call can be made.
         """
         self.on_progress(Progress(self.run.name, self.case.id, "", "begun", units=len(self.units)))
+        self.run.rehearse()  # begun before it: the progress line names a memory that hangs in here
         memory: MemorySystem | None = None
         try:
             memory = built = build_memory(self.run, self.case)

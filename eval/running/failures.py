@@ -17,13 +17,14 @@ FATAL_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EMFILE, errno.ENF
 
 EXITS = (SystemExit, GeneratorExit, CancelledError, BaseExceptionGroup)
 """What a memory may raise besides an `Exception`, such as by `sys.exit`: no more than an error of its case or question."""
-RAISED = (Exception, *EXITS)
+RAISED = BaseException
+"""Everything that a memory may raise: a panic of code in Rust is no `Exception`, either. Only Ctrl-C is never an error of the memory."""
 
 
 def fatal_error(error: BaseException) -> BaseException | None:
     """The error itself, or the first one in its group, that ends the run because every other question would fail, too; else None.
 
-    Fatal are: no model call can be made, the disk refuses to write, and a memory uses a prompt that it does not declare.
+    Fatal are: no model call can be made, the disk refuses to write, a memory uses a prompt that it does not declare, and Ctrl-C.
     """
     if isinstance(error, BaseExceptionGroup):
         return next(filter(None, map(fatal_error, error.exceptions)), None)
@@ -32,7 +33,7 @@ def fatal_error(error: BaseException) -> BaseException | None:
     elif isinstance(error, OSError):
         fatal = error.errno in FATAL_ERRNOS
     else:
-        fatal = isinstance(error, EndOfRun | UndeclaredPrompt)
+        fatal = isinstance(error, EndOfRun | UndeclaredPrompt | KeyboardInterrupt)
     return error if fatal else None
 
 

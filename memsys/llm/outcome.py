@@ -72,7 +72,8 @@ class Outcome:
 def outcome_of(url: str, reply: HttpReply) -> Outcome:
     """The outcome of an attempt that got an HTTP response."""
     if 300 <= reply.status < 400:
-        target = origin(urljoin(url, reply.location)) if reply.location else "nowhere"
+        target = redirected(url, reply)
+        target = origin(target) if target else "nowhere"
         why = (
             f"HTTP {reply.status}: redirects to {target}, which is not followed; set base_url to the server's final URL"
         )
@@ -133,6 +134,16 @@ def _seconds_of(retry_after: str) -> float:
         return min(300.0, max(0.0, parsedate_to_datetime(retry_after).timestamp() - time.time()))
     except (ValueError, OverflowError):
         return 0.0
+
+
+def redirected(url: str, reply: HttpReply) -> str:
+    """The URL that a response leads on to; empty if it names none."""
+    try:
+        target = urljoin(url, reply.location)
+        urlsplit(target).port  # noqa: B018  # reading the property raises ValueError for an invalid port
+    except ValueError:
+        return ""
+    return target if reply.location else ""
 
 
 def origin(url: str) -> str:

@@ -52,6 +52,7 @@ def launch(job: Callable[[Any], int], primary: str, *, keep_record: bool = False
             return codes[0]
         import hydra
 
+        _share_the_store()
         with TemporaryDirectory() as folder:
             if not keep_record and not any(argument.startswith("hydra.sweep.dir=") for argument in sys.argv):
                 sys.argv.insert(1, f"hydra.sweep.dir={quoted(folder)}")
@@ -83,8 +84,16 @@ def _compose(primary: str, arguments: Sequence[str]) -> DictConfig:
 
     from scripts.setup import options  # noqa: F401  # its faster parser
 
+    _share_the_store()
     with initialize_config_dir(CONF, version_base="1.3"):
         return compose(primary, [*arguments], return_hydra_config=True)
+
+
+def _share_the_store() -> None:
+    """Hydra copied its only store at each composition and at each look into a group, 125 times for `--help`."""
+    from hydra.core.config_store import ConfigStore
+
+    ConfigStore.__deepcopy__ = lambda store, memo: store  # type: ignore[attr-defined]
 
 
 def _typed(cfg: DictConfig, primary: str) -> Settings:

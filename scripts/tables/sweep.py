@@ -38,7 +38,7 @@ from eval.statistics.stats import Interval
 from memsys.inert import csv_text, plain_cell
 from memsys.llm.pricing import Purse, one_cap
 from scripts.assembly.models import STAND_IN, with_local_models
-from scripts.assembly.steps import print_missing
+from scripts.assembly.steps import say_missing
 from scripts.settings.schema import Sweeps
 from scripts.tables.captions import evidence_lines, prompts_line
 from scripts.tables.grid import Experiment, prompts_behind
@@ -219,14 +219,11 @@ def _report(experiment: Experiment[Sweeps], path: Path, lines: Sequence[SweepLin
         print(f"{setting} · {line.values['dataset']} {line.values['metric']}: {mean_text(line)}, {values}")
     for text in [*best_lines(lines), *dict.fromkeys(line.values["prompts"] for line in lines)]:
         print(text)
-    print(experiment.stopped or f"written: {path}")
-    worst = max(line.missing_share for line in lines)
-    if worst > limit:
-        folders = [models.results / "runs" / line.values["run"] for line in lines]
-        scores = [path for folder in folders for path in RunFolder(folder).score_files()]
-        print_missing(worst, "line", limit, folders, scores)
-        return 1
-    return 0
+    if not experiment.stopped:
+        print(f"written: {path}")
+    folders = [models.results / "runs" / line.values["run"] for line in lines]
+    scores = [path for folder in folders for path in RunFolder(folder).score_files()]
+    return say_missing(max(line.missing_share for line in lines), "line", limit, folders, scores, experiment.stopped)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,6 @@ not answer are not included: refusing them needs no memory, and they test that a
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -339,10 +338,7 @@ def make_table(cfg: Reproduce) -> Outcome:
         print(outcome)
     print(f"written: {file} (with categories, paired differences and costs by phase), .csv, .tex, .json")
     log_table(cfg.plain, table)
-    code = complain(table, cfg.missing_limit)
-    if stop := assembled.models.purse.stop:
-        print(stop, file=sys.stderr)
-    return Outcome(code, file)
+    return Outcome(complain(table, cfg.missing_limit, assembled.models.purse.stop), file)
 
 
 def finished_table(name: str, settings: Sequence[str]) -> tuple[Table, Path]:

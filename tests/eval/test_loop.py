@@ -227,9 +227,14 @@ class Exiting(Diary):
         raise self.error
 
 
+class PanicException(BaseException):
+    """Stands for what code in Rust raises when it panics."""
+
+
 @pytest.mark.parametrize(
     "error",
     [
+        PanicException("index out of bounds"),
         SystemExit("no key"),
         GeneratorExit("no key"),
         CancelledError("no key"),

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from copy import deepcopy
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, get_args
@@ -17,6 +18,7 @@ import omegaconf
 import pytest
 import yaml
 from hydra._internal.hydra import Hydra
+from hydra.core.config_store import ConfigStore
 from omegaconf import DictConfig, OmegaConf
 from pydantic import ValidationError
 
@@ -375,6 +377,11 @@ def test_settings_alone_are_composed_once(more: list[str], times: int, monkeypat
     assert len(made) == times
     wanted = composed("config", ["memory=recency", "memory.build.k=3", "data.size=2"])
     assert jobs == [(wanted, logging.WARNING)]
+
+
+def test_the_store_of_hydra_is_not_copied_when_settings_are_composed() -> None:
+    composed("config", ["memory=recency"])
+    assert deepcopy(ConfigStore.instance()) is ConfigStore.instance()
 
 
 def test_a_stop_ends_a_multirun(monkeypatch: pytest.MonkeyPatch) -> None:

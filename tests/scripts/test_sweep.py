@@ -328,7 +328,9 @@ def test_the_cap_is_that_of_all_jobs_together(
     capsys.readouterr()
     assert run() == 1
     assert arrived(server) == 4
-    assert "Stopped at max_usd=5: 5.0000 USD spent" in capsys.readouterr().out
+    said = capsys.readouterr().err
+    assert "Stopped at max_usd=5: 5.0000 USD spent" in said
+    assert "remedy" not in said, "no other cause is named"
     monkeypatch.setattr("scripts.commands.sweep.PURSES", purses)
     monkeypatch.setattr("scripts.tables.sweep.swept_settings", tuple)
     cfg = job("memtree_threshold", *overrides)

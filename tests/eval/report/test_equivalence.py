@@ -174,7 +174,7 @@ def test_repeats_of_the_judge_are_averaged_before_builds_are_compared(tmp_path: 
     scores = np.random.default_rng(3).integers(0, 2, (3, 5, 40)).astype(float)
     own = cell(tmp_path, scores)
     means = scores.mean(axis=(1, 2))
-    assert own.spread == pytest.approx(stdev(means))
+    assert own.spread() == pytest.approx(stdev(means))
     assert own.runs.builds == 3
     parts = scores.mean(axis=1).reshape(3, 10, 4).sum(axis=2).T / 40
     assert own.runs.variance in (pytest.approx(parts.var(axis=1, ddof=1).sum()), pytest.approx(means.var(ddof=1)))
