@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from eval.analysis.costs import efforts
-from eval.files.run_folder import COMPLETE, NODES, RunFolder, read_items, read_predictions
-from eval.files.store import read_lines, read_record
+from eval.files.run_folder import NODES, RunFolder, history_of, read_items, read_predictions
+from eval.files.store import read_lines
 from eval.statistics.stats import Difference, Estimate, difference, estimate
 from memsys.tokens import count_tokens
 
@@ -121,9 +121,9 @@ def _read(folder: Path) -> _Run:
             reads[place] = line
     recalls, per_question, nodes, histories = {}, {}, {}, {}
     for case in RunFolder(folder).cases():
-        items, history = read_items(case), read_record(case / COMPLETE).get("cluster")
+        items, history = read_items(case), history_of(case)
         for prediction in read_predictions(case).values():
-            histories[prediction.case_id] = str(history or prediction.case_id)
+            histories[prediction.case_id] = history or prediction.case_id
             if prediction.outcome == "error":  # what a failed read would have recalled is unknown
                 continue
             place = prediction.case_id, prediction.question_id

@@ -17,8 +17,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from data_loaders.schema import Case
-from eval.files.run_folder import COMPLETE, RunFolder, is_complete, read_predictions, run_of
-from eval.files.store import read_record
+from eval.files.run_folder import RunFolder, history_of, read_predictions, run_of
 from eval.judging.answer_forms import is_refusal
 from eval.judging.judge_card import Corrected, Correction
 from eval.judging.score_files import read_scores
@@ -91,9 +90,9 @@ def answered(folders: Iterable[Path]) -> tuple[Asked, ...]:
     clusters: dict[tuple[str, str], str] = {}
     for folder in folders:
         for case in RunFolder(folder).cases():
-            cluster = read_record(case / COMPLETE).get("cluster") if is_complete(case) else None
+            history = history_of(case)
             for prediction in read_predictions(case).values():
-                clusters.setdefault((prediction.case_id, prediction.question_id), str(cluster or prediction.case_id))
+                clusters.setdefault((prediction.case_id, prediction.question_id), history or prediction.case_id)
     return tuple(Asked(*key, "", cluster, True, False) for key, cluster in clusters.items())
 
 
