@@ -332,7 +332,9 @@ class Cell:
         by_build, complete = self._runs_of_all
         if len(builds) < 2 or not complete:
             return assumed_runs(
-                np.array([self.scores[each.key] for each in scored]), weights(self.column.groups(scored))
+                np.array([self.scores[each.key] for each in scored]),
+                weights(self.column.groups(scored)),
+                numbered([each.cluster for each in scored]),
             )
         places = {name: place for place, name in enumerate(dict.fromkeys(each.cluster for each in complete))}
         parts = np.zeros((len(places), len(by_build)))
