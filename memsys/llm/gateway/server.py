@@ -333,14 +333,17 @@ class Gateway:
 
 
 def _without_the_request(record: logging.LogRecord) -> bool:
-    """Bytes that are not HTTP are reported without quoting them: they may hold a token, or control codes of a terminal."""
+    """Bytes that are not HTTP are reported without quoting them: they may hold a token, or control codes of a terminal.
+
+    A client that leaves before its reply is no error, and is not reported.
+    """
     from aiohttp.http_exceptions import HttpProcessingError
 
     error = record.exc_info[1] if record.exc_info else None
     if isinstance(error, HttpProcessingError):
         record.msg, record.args = "refused a request that is no HTTP: %s", (type(error).__name__,)
         record.exc_info = None
-    return True
+    return not isinstance(error, ConnectionError)
 
 
 async def _streamed(request: web.BaseRequest, sent: Iterator[bytes]) -> web.StreamResponse:
