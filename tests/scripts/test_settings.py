@@ -334,10 +334,17 @@ def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.Captu
             "error: a memory, a data set or another file of conf is chosen by its name, not by a number, a switch or null\n",
         ),
         ("memory=[bm25", "error: cannot read the setting 'memory=[bm25'; settings are written name=value\n"),
+        ("data.size=1,2", "error: 'data.size=1,2' has several values; with -m each is a job of its own\n"),
     ],
 )
-def test_a_command_line_that_cannot_be_composed_is_one_sentence(argument: str, said: str, command: Command) -> None:
+def test_a_command_line_that_cannot_be_composed_is_one_sentence_and_is_tried_once(
+    argument: str, said: str, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[Any] = []
+    composing = Hydra.compose_config
+    monkeypatch.setattr(Hydra, "compose_config", lambda *args, **named: made.append(1) or composing(*args, **named))
     assert command("run", argument) == (2, "", said)
+    assert len(made) == 1
     assert not list(Path.cwd().iterdir())
 
 
