@@ -140,14 +140,21 @@ class _Sums(Counter[str]):
         probe = line.get("roles", {}).get(PROBE, {})  # lines of earlier versions have no roles
         for name, count in probe.items():
             self[f"{PROBE}.{name}"] += count
-        if batched := line["notes"].get(BATCHED, 0):
-            came = sum(line["calls"].values()) - sum(line["failures"].values()) - probe.get("calls", 0)
-            for name in TOKENS:
-                self[f"{BATCHED}.{name}"] += (line[name] - probe.get(name, 0)) * batched / max(batched, came)
+        for name, tokens in in_batches(line).items():
+            self[f"{BATCHED}.{name}"] += tokens
 
     @property
     def tokens(self) -> int:
         return self["tokens_in"] + self["tokens_out"]
+
+
+def in_batches(line: Mapping[str, Any]) -> dict[str, Any]:
+    """Tokens (`TOKENS`) of an effort line that came in batches, without those of the probe, which is never batched; empty if none did."""
+    if not (batched := line["notes"].get(BATCHED, 0)):
+        return {}
+    probe = line.get("roles", {}).get(PROBE, {})
+    came = sum(line["calls"].values()) - sum(line["failures"].values()) - probe.get("calls", 0)
+    return {name: (line[name] - probe.get(name, 0)) * batched / max(batched, came) for name in TOKENS}
 
 
 def costs(run_folder: Path, questions: frozenset[tuple[str, str]] | None = None) -> Costs:

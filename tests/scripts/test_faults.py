@@ -137,7 +137,7 @@ def test_results_that_are_a_file_are_one_line(tmp_path: Path, capsys: Any) -> No
     assert run(tmp_path, "memory=nothing") == 2
     said = capsys.readouterr().err
     assert said.startswith(f"error: {tmp_path / 'results'}")
-    assert "this is a file where a folder is needed" in said
+    assert "where a folder is needed" in said
     assert said.count("\n") == 1
 
 
