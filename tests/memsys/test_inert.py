@@ -16,7 +16,7 @@ from eval.files.store import write_lines
 from eval.report.rendering import cell_text, grid
 from eval.report.shapes import table as table_of_structure
 from memsys.inert import Inert, csv_text, inert_output, visible
-from scripts.assembly.steps import print_missing
+from scripts.assembly.steps import say_missing
 from scripts.setup.exits import guarded
 from scripts.setup.printing import console
 from scripts.setup.probes import Checked, table
@@ -32,7 +32,7 @@ def harmless(text: str) -> bool:
 def error_line(folder: Path) -> None:
     scores = folder / "scores.jsonl"
     write_lines(scores, [{"case_id": "c", "question_id": "q", "value": None, "why": f"HTTP 500: {HOSTILE}"}])
-    print_missing(1.0, "cell", 0.0, [], [scores])
+    say_missing(1.0, "cell", 0.0, [], [scores], "")
 
 
 def failing(_: Path) -> None:
