@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from math import prod
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any, ClassVar
@@ -16,8 +17,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from data_loaders.schema import Case
-from eval.files.run_folder import COMPLETE, RunFolder, is_complete, read_predictions, run_of
-from eval.files.store import read_record
+from eval.files.run_folder import RunFolder, history_of, read_predictions, run_of
 from eval.judging.answer_forms import is_refusal
 from eval.judging.judge_card import Corrected, Correction
 from eval.judging.score_files import read_scores
@@ -90,9 +90,9 @@ def answered(folders: Iterable[Path]) -> tuple[Asked, ...]:
     clusters: dict[tuple[str, str], str] = {}
     for folder in folders:
         for case in RunFolder(folder).cases():
-            cluster = read_record(case / COMPLETE).get("cluster") if is_complete(case) else None
+            history = history_of(case)
             for prediction in read_predictions(case).values():
-                clusters.setdefault((prediction.case_id, prediction.question_id), str(cluster or prediction.case_id))
+                clusters.setdefault((prediction.case_id, prediction.question_id), history or prediction.case_id)
     return tuple(Asked(*key, "", cluster, True, False) for key, cluster in clusters.items())
 
 
@@ -332,7 +332,9 @@ class Cell:
         by_build, complete = self._runs_of_all
         if len(builds) < 2 or not complete:
             return assumed_runs(
-                np.array([self.scores[each.key] for each in scored]), weights(self.column.groups(scored))
+                np.array([self.scores[each.key] for each in scored]),
+                weights(self.column.groups(scored)),
+                numbered([each.cluster for each in scored]),
             )
         places = {name: place for place, name in enumerate(dict.fromkeys(each.cluster for each in complete))}
         parts = np.zeros((len(places), len(by_build)))
@@ -371,13 +373,12 @@ class Cell:
 
         `counts` does not see those of a question that has another answer or verdict with a score.
         """
-        lost, draws = self._lost(category)
-        counts, builds = self.counts(category), max(1, len(self.score_files))
-        if lost == (counts.questions - counts.scored) * builds * self._repeats:
+        (lost, draws), (builds, repeats), counts = self._lost(category), self.drawn, self.counts(category)
+        if lost == (counts.questions - counts.scored) * builds * repeats:
             return ""
-        if self._repeats == 1:
+        if repeats == 1:
             return f"{lost} of {draws} answers of {builds} builds not scored"
-        return f"{lost} of {draws} verdicts missing, {self._repeats} an answer{f' of {builds} builds' * (builds > 1)}"
+        return f"{lost} of {draws} verdicts missing, {repeats} an answer{f' of {builds} builds' * (builds > 1)}"
 
     def missing_share(self, category: str = ALL) -> float:
         """Share of the questions without a score; of several builds or repeats, of their answers or verdicts."""
@@ -387,17 +388,18 @@ class Cell:
     def _lost(self, category: str) -> tuple[int, int]:
         """The scores that are missing, over all builds and repeats, and the scores that there should be."""
         keys = [question.key for question in self.applicable(category)]
-        draws = len(keys) * max(1, len(self.score_files)) * self._repeats
+        draws = len(keys) * prod(self.drawn)
         return draws - sum(len(self.draws.get(key, ())) for key in keys), draws
 
     @cached_property
-    def _repeats(self) -> int:
-        """How many times each answer was judged, with or without a verdict; 1 for other scores."""
-        if self.repeats == 1:
-            return 1
-        lines = (line for path in self.score_files for own in read_scores(path).values() for line in own)
-        judged = 1 + max((line["repeat"] for line in lines), default=0)
-        return judged if self.repeats is None else min(judged, self.repeats)
+    def drawn(self) -> tuple[int, int]:
+        """Number of builds, and of times that each answer was judged, with or without a verdict; the latter is 1 for other scores."""
+        repeats = 1
+        if self.repeats != 1:
+            lines = (line for path in self.score_files for own in read_scores(path).values() for line in own)
+            judged = 1 + max((line["repeat"] for line in lines), default=0)
+            repeats = judged if self.repeats is None else min(judged, self.repeats)
+        return max(1, len(self.score_files)), repeats
 
     def estimate(self, category: str = ALL) -> Estimate | None:
         """Mean and intervals over the scored questions of a category; None when no question is scored."""

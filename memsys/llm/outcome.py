@@ -79,7 +79,7 @@ def outcome_of(url: str, reply: HttpReply) -> Outcome:
         )
         return Outcome(why=redact(f"{url}: {why}"), refused=True)
     if reply.status >= 400:
-        why = f"{url}: HTTP {reply.status}: {_excerpt(reply.body, 500)}"
+        why = f"{url}: HTTP {reply.status}: {excerpt(reply.body, 500)}"
         if is_overflow(reply.status, reply.body):
             return Outcome(why=redact(why), refused=True, error=ContextOverflow)
         if reply.status == 400 and "/chat/" in url and (refusal := filtered_reply(reply.body)) is not None:
@@ -97,9 +97,9 @@ def outcome_of(url: str, reply: HttpReply) -> Outcome:
     try:
         value = received(redact_bytes(reply.body))
     except ValueError:
-        return Outcome(why=f"{url}: the reply is not JSON: {_excerpt(reply.body, 200)!r}", retry=True)
+        return Outcome(why=f"{url}: the reply is not JSON: {excerpt(reply.body, 200)!r}", retry=True)
     if not isinstance(value, dict) or not (value.get("choices") or value.get("data")):
-        return Outcome(why=f"{url}: the reply has neither choices nor data: {_excerpt(reply.body, 200)}", retry=True)
+        return Outcome(why=f"{url}: the reply has neither choices nor data: {excerpt(reply.body, 200)}", retry=True)
     return Outcome(value=value, limits=reply.limits)
 
 
@@ -117,7 +117,7 @@ def is_exhausted(status: int, body: bytes) -> bool:
     return bool(words & NO_QUOTA)
 
 
-def _excerpt(body: bytes, length: int) -> str:
+def excerpt(body: bytes, length: int) -> str:
     """The first characters of a reply, redacted."""
     return redact(body[:REDACTED].decode(errors="replace"))[:length]
 

@@ -343,4 +343,6 @@ def composition_error(error: Exception) -> str:
         return (
             f"{name} is not a setting of this command{nearest(name, dict.fromkeys(itertools.chain(*homes.values())))}"
         )
+    if text.startswith("Ambiguous value for argument "):
+        return f"{text.splitlines()[0].partition('argument ')[2]} has several values; with -m each is a job of its own"
     return " ".join(text.split())[:400]

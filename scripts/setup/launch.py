@@ -65,16 +65,13 @@ def launch(job: Callable[[Any], int], primary: str, *, keep_record: bool = False
 def _of_one_job(primary: str, arguments: Sequence[str]) -> DictConfig | None:
     """The configuration of a command line of settings alone, composed once: `hydra.main` composes first for its mode, then for the job.
 
-    None for an option or a setting of Hydra, for a sweep, and for a command line that cannot be composed: Hydra names its fault.
+    None for an option or a setting of Hydra, and for a sweep.
     """
     if primary == "sweep" or any(each.startswith("-") or "hydra" in each.partition("=")[0] for each in arguments):
         return None
     from hydra.core.utils import configure_log
 
-    try:
-        cfg = _compose(primary, arguments)
-    except Exception:  # nothing is lost: Hydra composes again and raises it
-        return None
+    cfg = _compose(primary, arguments)
     configure_log(cfg.hydra.job_logging, cfg.hydra.verbose)
     return cfg
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import yaml
+from aiohttp import web
 
 import scripts.commands.doctor as doctor_report
 import scripts.setup.probes as probes
@@ -254,9 +255,23 @@ def test_a_reply_that_speaks_yaml_stays_a_comment() -> None:
     assert "answers as x" in table([odd])
 
 
-def test_a_password_in_the_address_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    assert verb("doctor", ["--base-url", "http://me:secret@127.0.0.1:9/v1", "--model", "m"]) == 2
-    assert "secret" not in capsys.readouterr().err
+@pytest.mark.parametrize("url", ["http://me:secret@127.0.0.1:9/v1", "http://127.0.0.1:9/v1?key=secret"])
+def test_a_key_in_the_address_is_refused(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert verb("doctor", ["--base-url", url, "--model", "m"]) == 2
+    assert "secret" not in "".join(capsys.readouterr())
+
+
+@pytest.mark.parametrize("before", [0, 990])
+def test_a_server_that_sends_the_key_back_shows_nothing_of_it(before: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ANY_NAME", "never-shown-12345")
+
+    async def echo(incoming: web.Request) -> web.Response:
+        return web.Response(status=401, text="x" * before + incoming.headers["Authorization"].removeprefix("Bearer "))
+
+    app = web.Application()
+    app.router.add_post("/{path:.*}", echo)
+    with serving(app) as url, EndpointProbe(url, "ANY_NAME") as line:
+        assert "never" not in line.chat({}).error
 
 
 # --- log-probabilities --------------------------------------------------------------------------------------------------

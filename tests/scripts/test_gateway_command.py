@@ -83,7 +83,8 @@ def test_the_cap_is_kept(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("gone", [False, True], ids=["client waits", "client is gone"])
 def test_a_reply_in_flight_at_a_signal_is_kept_and_reaches_its_client(tmp_path: Path, gone: bool) -> None:
-    with serving(application(Mock(latency=3.0))) as url:
+    upstream = Mock(latency=3.0)
+    with serving(application(upstream)) as url:
         given = ["--base-url", url, "--model", "mock", "--port", "0", "--cache", str(tmp_path / "cache.sqlite")]
         start = [sys.executable, "-m", "scripts", "gateway", *given]
         with subprocess.Popen(start, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
@@ -92,7 +93,8 @@ def test_a_reply_in_flight_at_a_signal_is_kept_and_reaches_its_client(tmp_path: 
             client = http.client.HTTPConnection(address.netloc, timeout=30)
             body = json.dumps({"messages": [{"role": "user", "content": "Hi"}], "stream": True})
             client.request("POST", f"{address.path}/chat/completions", body, {"Content-Type": "application/json"})
-            time.sleep(1.0)  # the call is sent, and takes two more seconds
+            while not upstream.arrivals:
+                time.sleep(0.01)
             if gone:
                 client.close()
             process.terminate()

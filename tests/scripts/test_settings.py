@@ -225,6 +225,7 @@ def test_an_unknown_key_of_a_file_is_refused_with_the_nearest_known_one(subtests
     ("override", "said"),
     [
         ("table.rows=[bm25]", "table.rows[0] must be a mapping such as {memory: bm25}, found 'bm25'"),
+        ("table.rows=[{memory: bm25, sweep: {k: []}}]", "table.rows[0].sweep.k must not be empty, found []"),
         ("table.rows=[{memroy: bm25}]", "table.rows[0].memroy is not a setting; did you mean table.rows[0].memory?"),
         ("table.columns=[{dataset: locomo, metrics: [{jugde: mem0}]}]",
          "table.columns[0].metrics[0].jugde is not a setting; did you mean table.columns[0].metrics[0].judge?"),
@@ -333,10 +334,17 @@ def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.Captu
             "error: a memory, a data set or another file of conf is chosen by its name, not by a number, a switch or null\n",
         ),
         ("memory=[bm25", "error: cannot read the setting 'memory=[bm25'; settings are written name=value\n"),
+        ("data.size=1,2", "error: 'data.size=1,2' has several values; with -m each is a job of its own\n"),
     ],
 )
-def test_a_command_line_that_cannot_be_composed_is_one_sentence(argument: str, said: str, command: Command) -> None:
+def test_a_command_line_that_cannot_be_composed_is_one_sentence_and_is_tried_once(
+    argument: str, said: str, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[Any] = []
+    composing = Hydra.compose_config
+    monkeypatch.setattr(Hydra, "compose_config", lambda *args, **named: made.append(1) or composing(*args, **named))
     assert command("run", argument) == (2, "", said)
+    assert len(made) == 1
     assert not list(Path.cwd().iterdir())
 
 

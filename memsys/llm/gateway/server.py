@@ -338,7 +338,7 @@ class Gateway:
 def _without_the_request(record: logging.LogRecord) -> bool:
     """Bytes that are not HTTP are reported without quoting them: they may hold a token, or control codes of a terminal.
 
-    A client that has gone before its reply is not reported.
+    A client that leaves before its reply is no error, and is not reported.
     """
     from aiohttp.http_exceptions import HttpProcessingError
 

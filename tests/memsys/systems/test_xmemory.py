@@ -828,7 +828,7 @@ def test_no_more_episodes_are_probed_than_set() -> None:
 
 @pytest.mark.parametrize(("mode", "shown"), [("paper", 0), ("code", 1)])
 def test_without_help_from_any_episode_none_is_recalled_and_in_the_release_the_first(mode: Mode, shown: int) -> None:
-    """xMemory §3.3: episodes are included "only when they sufficiently reduce the reader's predictive uncertainty"."""
+    """xMemory §3.3: an episode is included only if it lowers the uncertainty enough."""
     memory, _, probed = xmemory(12, certain(1.0, 1.5), mode=mode)
     items = memory.read(QUESTION).items
     episodes = [item.text for item in items if item.kind == "episode"]
