@@ -140,14 +140,21 @@ class _Sums(Counter[str]):
         probe = line.get("roles", {}).get(PROBE, {})  # lines of earlier versions have no roles
         for name, count in probe.items():
             self[f"{PROBE}.{name}"] += count
-        if batched := line["notes"].get(BATCHED, 0):
-            came = sum(line["calls"].values()) - sum(line["failures"].values()) - probe.get("calls", 0)
-            for name in TOKENS:
-                self[f"{BATCHED}.{name}"] += (line[name] - probe.get(name, 0)) * batched / max(batched, came)
+        for name, tokens in in_batches(line).items():
+            self[f"{BATCHED}.{name}"] += tokens
 
     @property
     def tokens(self) -> int:
         return self["tokens_in"] + self["tokens_out"]
+
+
+def in_batches(line: Mapping[str, Any]) -> dict[str, Any]:
+    """Tokens (`TOKENS`) of an effort line that came in batches, without those of the probe, which is never batched; empty if none did."""
+    if not (batched := line["notes"].get(BATCHED, 0)):
+        return {}
+    probe = line.get("roles", {}).get(PROBE, {})
+    came = sum(line["calls"].values()) - sum(line["failures"].values()) - probe.get("calls", 0)
+    return {name: (line[name] - probe.get(name, 0)) * batched / max(batched, came) for name in TOKENS}
 
 
 def costs(run_folder: Path, questions: frozenset[tuple[str, str]] | None = None) -> Costs:
@@ -310,10 +317,8 @@ class PhaseCost:
     """memory or reader; of a judge, the identity of its model."""
     probe: Usage
     """The part of the sums that the memory asked of the probe."""
-    batched: tuple[float, float, float]
-    """Tokens in, out and cached of `role` in batches."""
-    batch_embedded: float
-    """Tokens of vectors that came in batches."""
+    batched: Mapping[str, tuple[float, float, float]]
+    """Tokens in, out and cached that came in batches: of `role`, and of the embedder."""
     steps: int
     calls: int
     sent: int
@@ -353,21 +358,18 @@ def phases(run_folder: Path) -> list[PhaseCost]:
 
 
 def _phase(phase: str, role: str, sums: _Sums) -> PhaseCost:
-    names = (
-        field.name
-        for field in fields(PhaseCost)
-        if field.name not in ("phase", "role", "probe", "batched", "batch_embedded")
-    )
+    names = (field.name for field in fields(PhaseCost) if field.name not in ("phase", "role", "probe", "batched"))
     probe = Usage(**{field.name: sums[f"{PROBE}.{field.name}"] for field in fields(Usage)})
-    batched = (sums[f"{BATCHED}.tokens_in"], sums[f"{BATCHED}.tokens_out"], sums[f"{BATCHED}.tokens_cached"])
-    return PhaseCost(phase, role, probe, batched, sums[BATCH_EMBEDDED], **{name: sums[name] for name in names})
+    replies = (sums[f"{BATCHED}.tokens_in"], sums[f"{BATCHED}.tokens_out"], sums[f"{BATCHED}.tokens_cached"])
+    batched = {role: replies, "embedder": (sums[BATCH_EMBEDDED], 0, 0)}
+    return PhaseCost(phase, role, probe, batched, **{name: sums[name] for name in names})
 
 
 def dollars(cost: PhaseCost, prices: Mapping[str, Price]) -> list[float | None]:
     """Cost of each priced model of a phase, and what batches saved; None where the price is unknown. Offline engines have no price."""
     used = {role: (usage.tokens_in, usage.tokens_out, usage.tokens_cached) for role, usage in cost.by_role.items()}
-    tokens = {**used, f"{cost.role} {BATCHED}": cost.batched, "embedder": (cost.embedding_tokens, 0, 0)}
-    tokens[f"embedder {BATCHED}"] = (cost.batch_embedded, 0, 0)
+    batched = {f"{role} {BATCHED}": amounts for role, amounts in cost.batched.items()}
+    tokens = {**used, **batched, "embedder": (cost.embedding_tokens, 0, 0)}
     return [prices[role](*amounts) for role, amounts in tokens.items() if role in prices and any(amounts)]
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from eval.analysis.costs import efforts
-from eval.files.run_folder import NODES, RunFolder, read_items, read_predictions
+from eval.files.run_folder import NODES, RunFolder, history_of, read_items, read_predictions
 from eval.files.store import read_lines
 from eval.statistics.stats import Difference, Estimate, difference, estimate
 from memsys.tokens import count_tokens
@@ -74,8 +74,8 @@ def compared(first: Path, second: Path, k: int) -> Fidelity:
             "the runs have no unit or no question in common: another unit rule, another cut, or an unfinished run"
         )
     return Fidelity(
-        tuple(_gaps(units, *(run.per_unit for run in runs))),
-        tuple(_gaps(questions, *(run.per_question for run in runs))),
+        tuple(_gaps(units, runs[0].histories, *(run.per_unit for run in runs))),
+        tuple(_gaps(questions, runs[0].histories, *(run.per_question for run in runs))),
         (*_recall_overlaps(questions, *runs, k=k), *_stored_overlaps(*runs)),
         (_purposes(runs[0]), _purposes(runs[1])),
         (_summed(runs[0], "notes"), _summed(runs[1], "notes")),
@@ -94,6 +94,8 @@ class _Run:
     """Measures of each question, by name."""
     nodes: Mapping[str, Sequence[Mapping[str, Any]]]
     """Stored texts by case."""
+    histories: Mapping[str, str]
+    """History by case."""
 
 
 def _read(folder: Path) -> _Run:
@@ -117,10 +119,11 @@ def _read(folder: Path) -> _Run:
             held[place[0]] = line["held"]
         elif line["phase"] == "read":
             reads[place] = line
-    recalls, per_question, nodes = {}, {}, {}
+    recalls, per_question, nodes, histories = {}, {}, {}, {}
     for case in RunFolder(folder).cases():
-        items = read_items(case)
+        items, history = read_items(case), history_of(case)
         for prediction in read_predictions(case).values():
+            histories[prediction.case_id] = history or prediction.case_id
             if prediction.outcome == "error":  # what a failed read would have recalled is unknown
                 continue
             place = prediction.case_id, prediction.question_id
@@ -134,15 +137,16 @@ def _read(folder: Path) -> _Run:
             }
             if (case / NODES).is_file() and prediction.case_id not in nodes:
                 nodes[prediction.case_id] = [node for node in read_lines(case / NODES) if node["kind"] != "entity"]
-    return _Run(writes, per_unit, recalls, per_question, nodes)
+    return _Run(writes, per_unit, recalls, per_question, nodes, histories)
 
 
 def _gaps(
     places: Sequence[Place],
+    histories: Mapping[str, str],
     first: Mapping[Place, Mapping[str, float]],
     second: Mapping[Place, Mapping[str, float]],
 ) -> Iterator[Compared]:
-    clusters = [case for case, _ in places]
+    clusters = [histories[case] for case, _ in places]
     for measure in first[places[0]]:
         ours, theirs = ([side[place][measure] for place in places] for side in (first, second))
         gap = difference(ours, theirs, clusters)
@@ -152,7 +156,7 @@ def _gaps(
 
 
 def _recall_overlaps(places: Sequence[Place], first: _Run, second: _Run, *, k: int) -> Iterator[Overlap]:
-    clusters = [case for case, _ in places]
+    clusters = [first.histories[case] for case, _ in places]
     turns, texts, tops, answers = [], [], [], []
     for place in places:
         ours, theirs = first.recalls[place], second.recalls[place]
@@ -182,7 +186,7 @@ def _stored_overlaps(first: _Run, second: _Run) -> Iterator[Overlap]:
             for node in one.nodes[case]:
                 words = _words(node["text"])
                 values.append(float(any(_jaccard(words, each) >= ALIKE for each in known)))
-                clusters.append(case)
+                clusters.append(first.histories[case])
         yield Overlap(
             f"texts stored by the {what} memory that the other stores alike",
             estimate(values, clusters) if values else None,

@@ -50,7 +50,7 @@ from eval.files.store import RunError, item_score
 from eval.judging.score import Scorer
 from eval.metrics.retrieval import covered_at_k
 from eval.running.case_log import effort
-from eval.running.failures import EXITS, RAISED, described, raise_if_stopped, stops
+from eval.running.failures import EXITS, RAISED, described, fatal_error, raise_if_stopped
 from eval.running.question import outcome_of
 from eval.running.reader import render
 from eval.running.run import Run, build_memory
@@ -272,7 +272,7 @@ class RecallWatch:
         scores: list[float | None] = []
         for (probe, _), answer in zip(read, answers, strict=True):
             if isinstance(answer, Future):
-                if (error := answer.exception()) is not None and stops(error):
+                if (error := answer.exception()) is not None and fatal_error(error):
                     raise error
                 outcome, text, why, cut = outcome_of(answer)
                 answer = Prediction("growth", probe.question.id, text, (), (), outcome, why, cut)

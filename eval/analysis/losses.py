@@ -254,7 +254,7 @@ class Reached:
 class Loss:
     """Points that one question lost, by step."""
 
-    case_id: str
+    history: str
     question_id: str
     category: str
     score: float
@@ -323,18 +323,18 @@ def waterfall(losses: Sequence[Loss]) -> Waterfall:
     Raises:
         ValueError: there are no questions.
     """
-    cases = [loss.case_id for loss in losses]
+    histories = [loss.history for loss in losses]
     steps = {}
     for step in STEPS:
         values = [loss.steps.get(step, 0.0) for loss in losses]
         if any(values):
-            steps[step] = (estimate if step in SHARES else _compared)(values, cases)
-    return Waterfall(estimate([loss.score for loss in losses], cases), steps)
+            steps[step] = (estimate if step in SHARES else _compared)(values, histories)
+    return Waterfall(estimate([loss.score for loss in losses], histories), steps)
 
 
-def _compared(gaps: Sequence[float], cases: Sequence[str]) -> Estimate:
+def _compared(gaps: Sequence[float], histories: Sequence[str]) -> Estimate:
     """The mean of paired differences with the intervals of one: those of a share would leave out 0 where no answer gained."""
-    grouping = Grouping(numbered(cases), np.zeros(len(gaps), dtype=int))
+    grouping = Grouping(numbered(histories), np.zeros(len(gaps), dtype=int))
     (gap,) = differences(np.array([gaps]), grouping, np.array([True]))
     return Estimate(gap.mean, gap.n, gap.by_question, gap.by_case, gap.clusters)
 
@@ -381,7 +381,8 @@ def losses_of(
             kept = within(recalled, reader.get("max_context_tokens"), fill=bool(reader.get("fill")))
             shown = Texts(_text(item, item in recalled) for item in kept)
             got = reach(targets(case, question, gold), nodes, Texts(map(_text, recalled)), shown)
-            yield Loss(case.id, question.id, gold.category, ours[key], loss_of(ours[key], theirs.get(key), gold, got))
+            lost = loss_of(ours[key], theirs.get(key), gold, got)
+            yield Loss(case.cluster or case.id, question.id, gold.category, ours[key], lost)
 
 
 def _nodes(path: Path) -> Texts | None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from eval.analysis.costs import PROBE, ROLES, TOKENS, embedded_again
+from eval.analysis.costs import BATCH_EMBEDDED, PROBE, ROLES, TOKENS, embedded_again, in_batches
 from eval.files.fields import wrong_field
 from eval.files.run_folder import COSTS, EFFORTS, PREDICTIONS, RunFolder, RunRecord, judge_metric
 from eval.files.store import RunError, read_record
@@ -34,6 +34,8 @@ class Seen:
     """Verdicts of judges, those without a verdict included."""
     usage: Mapping[str, Mapping[str, int]]
     """Tokens (`TOKENS`) by role; a judge's role is `judge <name of its model>`."""
+    batched: Mapping[str, Mapping[str, float]]
+    """The part of these tokens that came in batches."""
     failed_calls: int
     damaged: int
     """Number of lines that are no JSON objects with fields of the right types."""
@@ -56,6 +58,7 @@ class _File:
     """Outcome by question id; a later line replaces an earlier one."""
     lines: int = 0
     usage: dict[str, Counter[str]] = field(default_factory=dict)
+    batched: dict[str, Counter[str]] = field(default_factory=dict)
     ahead: Counter[str] = field(default_factory=Counter)
     """As for `embedded_again`."""
     failed_calls: int = 0
@@ -95,6 +98,7 @@ class Watcher:
             errors=outcomes["error"],
             judged=sum(file.lines for file in verdicts),
             usage=_added(file.usage for file in files),
+            batched=_added(file.batched for file in files),
             failed_calls=sum(file.failed_calls for file in files),
             damaged=sum(file.damaged for file in files),
             last=max(map(_changed, written)),
@@ -138,9 +142,17 @@ def _add_effort(file: _File, record: Mapping[str, Any], judge: str) -> None:
     probe = Counter({name: record.get("roles", {}).get(PROBE, {}).get(name, 0) for name in TOKENS})
     role = f"judge {judge}" if judge else ROLES[record["phase"]]
     embedded = Counter({"tokens_in": record["embedding_tokens"] - embedded_again(file.ahead, record)})
-    for name, used in ((role, tokens - probe), (PROBE, probe), (EMBEDDER, embedded)):
+    share = embedded["tokens_in"] / max(1, record["embedding_tokens"])  # vectors that were bought ahead are no new ones
+    vectors: Any = {"tokens_in": record["notes"].get(BATCH_EMBEDDED, 0) * share}
+    for name, used, batched in (
+        (role, tokens - probe, in_batches(record)),
+        (PROBE, probe, {}),
+        (EMBEDDER, embedded, vectors),
+    ):
         if used.total():
             file.usage.setdefault(name, Counter()).update(used)
+        if sum(batched.values()):
+            file.batched.setdefault(name, Counter()).update(batched)
     file.failed_calls += sum(record["failures"].values())
 
 

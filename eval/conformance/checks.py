@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from data_loaders.schema import Case
 from eval.conformance.canaries import CANARIES, HISTORY, LAST, LATER, OTHER, OTHERS, SUBJECT, Canary, asked, shows_date
-from eval.running.failures import RAISED, described, raise_if_stopped, stops
+from eval.running.failures import RAISED, described, raise_fatal, raise_if_stopped
 from eval.running.work import write_history
 from memsys.interface import MemorySystem, Recall, tuned
 from memsys.llm.meter import metering
@@ -84,8 +84,7 @@ def examine(make: Make, unit: Mapping[str, object], patience: float = 10.0) -> C
             try:
                 memory.close()
             except RAISED as error:
-                if stops(error):
-                    raise
+                raise_fatal(error)
                 verdict.faults.setdefault("a step failed", f"close: {described(error)}")
     return verdict
 
@@ -246,8 +245,7 @@ def _look_for_remains(first: MemorySystem, second: MemorySystem, verdict: Confor
     try:
         remains += _found(first, CANARIES)
     except RAISED as error:
-        if stops(error):
-            raise
+        raise_fatal(error)
         # A memory that refuses to be read after it was closed holds nothing that could be recalled.
     if remains:
         verdict.faults["deletions kept"] = f"still found: {', '.join(remains)}"

@@ -57,7 +57,7 @@ FIELDS: Mapping[str, Kind] = {
 """Fields of `predictions`, `items`, `effort`, `nodes` and score files; a name means the same in all of them."""
 
 
-EVIDENCE: Mapping[str, Kind] = {"verbatim": NUMBER, "ndcg": NUMBER, "sources_per_item": SCORE}
+EVIDENCE: Mapping[str, Kind] = {"verbatim": SCORE, "ndcg": NUMBER, "sources_per_item": SCORE}
 """Fields of the `detail` of an evidence score that has a value."""
 
 

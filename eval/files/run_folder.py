@@ -249,6 +249,12 @@ def is_complete(case_folder: Path) -> bool:
     return (case_folder / COMPLETE).is_file()
 
 
+def history_of(case_folder: Path) -> str | None:
+    """The history that a finished case is part of; None if it is unfinished, or was written before this was recorded."""
+    history = read_record(case_folder / COMPLETE).get("cluster") if is_complete(case_folder) else None
+    return str(history) if history else None
+
+
 def run_of(score_file: Path) -> RunFolder:
     """The run that a score file belongs to."""
     return RunFolder(score_file.parents[1])

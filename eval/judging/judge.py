@@ -246,6 +246,29 @@ def _valued(value: float | None) -> Score | None:
     return None if value is None else Score(value)
 
 
+def _halumem(judge: Judge, text: str, gold: Gold) -> Score | None:
+    """HaluMem: 1 for the label that the judge counts."""
+    label = halumem.verdict(text)
+    return Score(float(label == judge.counted), detail={"label": label}) if label else None
+
+
+def _grade(judge: Judge, text: str, gold: Gold) -> Score | None:
+    """RealMem: 1 for a grade from the threshold on."""
+    grade = realmem.qa_score(text)
+    return None if grade is None else Score(float(grade >= judge.threshold), detail={"grade": grade})
+
+
+def _locomo_plus(judge: Judge, text: str, gold: Gold) -> Score | None:
+    """LoCoMo-Plus, read as its own program reads a reply or strictly."""
+    return _valued(locomo_plus.official_score(text) if judge.reading == "official" else locomo_plus.verdict(text))
+
+
+def _rubric(judge: Judge, text: str, gold: Gold) -> Score | None:
+    """The user's rubric: the value of the label."""
+    label = label_of(text, tuple(RUBRIC))
+    return Score(RUBRIC[label]) if label else None
+
+
 def _field(pattern: str) -> Callable[[str], str]:
     """A parser that returns the deciding field as a JSON object if it is closed and always has the same value, else the empty text."""
     field = re.compile(pattern)
@@ -354,12 +377,7 @@ RULES: Mapping[Rule, GradingRule] = {
         needs="eval_function",
         lacking="it grades replies to questions with a false premise, and these data do not name any",
     ),
-    "halumem": GradingRule(
-        lambda judge, text, gold: (
-            Score(float(label == judge.counted), detail={"label": label}) if (label := halumem.verdict(text)) else None
-        ),
-        _STATED_LABEL,
-    ),
+    "halumem": GradingRule(_halumem, _STATED_LABEL),
     "binary": GradingRule(
         lambda judge, text, gold: _binary(msc.memtree_verdict(text)), _beginning(r"[01](?=[^\w.]|\.\D)")
     ),
@@ -371,18 +389,9 @@ RULES: Mapping[Rule, GradingRule] = {
         unasked=None,
         no_probes="it says whether a reply leaks, and the probes are right and wrong answers",
     ),
-    "grade": GradingRule(
-        lambda judge, text, gold: (
-            None
-            if (grade := realmem.qa_score(text)) is None
-            else Score(float(grade >= judge.threshold), detail={"grade": grade})
-        ),
-        _field(r'("score"\s*:\s*\d+)\s*[,}]'),
-    ),
+    "grade": GradingRule(_grade, _field(r'("score"\s*:\s*\d+)\s*[,}]')),
     "locomo_plus": GradingRule(
-        lambda judge, text, gold: _valued(
-            locomo_plus.official_score(text) if judge.reading == "official" else locomo_plus.verdict(text)
-        ),
+        _locomo_plus,
         _STATED_LABEL,
         needs="time_gap",
         lacking="it asks whether a reply uses an earlier remark, and these data do not name one",
@@ -397,7 +406,7 @@ RULES: Mapping[Rule, GradingRule] = {
         no_probes="it grades recalled texts, not answers",
     ),
     "rubric": GradingRule(
-        lambda judge, text, gold: Score(RUBRIC[label]) if (label := label_of(text, tuple(RUBRIC))) else None,
+        _rubric,
         _STATED_LABEL,
         lambda judge, question, gold, answer: {"rubric": judge.rubric.strip()},
     ),

@@ -3,7 +3,7 @@
 The corrected score is Rogan and Gladen's (1978): with the share `a` of right answers that the judge accepts and the share `r` of wrong
 answers that it rejects, an observed share `p` estimates the true share `(p + r - 1) / (a + r - 1)`. Its interval is a parametric
 bootstrap that carries the uncertainty of all three shares: each is drawn from its Jeffreys posterior, with as many trials as independent
-answers would need for the same standard error (that of the observed share by case, those of the judge by question).
+answers would need for the same standard error (that of the observed share as in tables, those of the judge by question).
 
 The correction holds if answers err like the probes; nothing in the data can show whether they do. So a corrected score has three parts:
 the point under the mix below, its interval under the same mix, and the range of points when each kind of probe stands for all errors.
@@ -29,7 +29,7 @@ import numpy as np
 
 from eval.files.store import RunError, read_lines, write_lines
 from eval.judging.agreement import RIGHT, Agreement, agreement
-from eval.statistics.stats import Estimate, Interval, by_question
+from eval.statistics.stats import Estimate, Interval, by_question, preferred_interval
 
 DRAWS = 4000
 UNSAID = frozenset({"refusal", "empty", "an order to the judge"})
@@ -247,10 +247,11 @@ def _trials(observed: Estimate, given: float, rest: float) -> float:
 
 
 def _effective(observed: Estimate) -> float:
-    """Number of independent questions whose interval is as wide as the interval by case; at most the number of questions."""
-    if observed.by_case is None or not 0.0 < observed.mean < 1.0:
+    """Number of independent questions whose interval is as wide as the one that verdicts use; at most the number of questions."""
+    interval = preferred_interval(observed)
+    if interval is None or not 0.0 < observed.mean < 1.0:
         return float(observed.n)
-    half = (observed.by_case.high - observed.by_case.low) / 2
+    half = (interval.high - interval.low) / 2
     independent = 1.96**2 * observed.mean * (1.0 - observed.mean) / max(half, 1e-6) ** 2
     return float(min(observed.n, max(independent, 1.0)))
 

@@ -18,6 +18,7 @@ that makes the official script stop has no verdict.
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -61,9 +62,10 @@ def item_score(text: str, *, official: bool) -> float | None:
     score = _first_score(text)
     if official:  # as the script converts it: numbers, booleans, and text that Python's `float` reads
         try:
-            return float(score) if isinstance(score, int | float | str) else None
-        except ValueError:
+            value = float(score) if isinstance(score, int | float | str) else math.nan
+        except (ValueError, OverflowError):
             return None
+        return value if math.isfinite(value) else None  # the script's `int()` stops at others
     fits = isinstance(score, int | float) and not isinstance(score, bool) and score in (0, 0.5, 1)
     return float(score) if fits and score is not None and len(set(_SCORE.findall(text))) < 2 else None
 

@@ -21,18 +21,24 @@ _ONLY_LABEL = re.compile(r"\W*([a-d1-4])\W*", re.IGNORECASE)
 _MARKED_LABEL = re.compile(
     r"\(([A-Da-d1-4])\)|^\s*([A-D1-4])(?:[.):](?!\d)|,?\s+(?:because|since)\b|[ \t]*$)", re.MULTILINE
 )
+_BRACKETED = r"\(([A-Da-d1-4])\)"
 # Rejects "the answer is a dog" and "answer: 3 years": after a label only a reason may follow.
+_LABEL = r"([A-D1-4])\b(?!['.]\w|\s+(?!because\b|since\b|as\b)[a-z])"
+_STATED_LABEL = re.compile(
+    rf"\b[Aa]nswer(?:\s+is)?\s*:?\s*(?:{_BRACKETED}(?!\s*(?:,|/|or\b|and\b)\s*{_BRACKETED})|{_LABEL})"
+)
 _NAMED_LABEL = re.compile(
-    r"\b(?:[Aa]nswer|[Oo]ption|[Cc]hoice|(?:[Cc]hoose|[Pp]ick|[Ss]elect)(?:\s+option)?)(?:\s+is)?\s*:?\s*([A-D1-4])\b(?!['.]\w|\s+(?!because\b|since\b|as\b)[a-z])"
+    rf"\b(?:[Oo]ption|[Cc]hoice|(?:[Cc]hoose|[Pp]ick|[Ss]elect)(?:\s+option)?)(?:\s+is)?\s*:?\s*{_LABEL}"
 )
 
 
 def chosen_option(reply: str, options: Sequence[str]) -> int | None:
     """The number (from 1) of the option that a reply chooses; None when it names no option, or several.
 
-    The first rule that applies decides: the reply is the text of an option; it is a label alone; it has labels in brackets or at the
-    start of a line, before its end, a mark or a reason; it has a label after "answer", "option", "choice", "choose", "pick" or "select"; it
-    contains the text of exactly one option. Labels are A to D or 1 to 4; emphasis by asterisks is ignored.
+    The first rule that applies decides: the reply is the text of an option; it is a label alone; it has a label after "answer"; it
+    has labels in brackets or at the start of a line, before its end, a mark or a reason; it has a label after "option", "choice",
+    "choose", "pick" or "select"; it contains the text of exactly one option. Labels are A to D or 1 to 4; emphasis by asterisks is
+    ignored.
     """
     reply = reply.replace("**", "")
     folded_reply, texts = _folded(reply), [_folded(option) for option in options]
@@ -40,7 +46,7 @@ def chosen_option(reply: str, options: Sequence[str]) -> int | None:
         return texts.index(folded_reply) + 1
     if lone := _ONLY_LABEL.fullmatch(reply):
         return _number(lone[1], len(options))
-    for pattern in (_MARKED_LABEL, _NAMED_LABEL):
+    for pattern in (_STATED_LABEL, _MARKED_LABEL, _NAMED_LABEL):
         numbers = {_number("".join(groups), len(options)) for groups in pattern.findall(reply)}
         if numbers:
             return numbers.pop() if len(numbers) == 1 else None

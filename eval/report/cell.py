@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from math import prod
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any, ClassVar
@@ -16,8 +17,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from data_loaders.schema import Case
-from eval.files.run_folder import COMPLETE, RunFolder, is_complete, read_predictions, run_of
-from eval.files.store import read_record
+from eval.files.run_folder import RunFolder, history_of, read_predictions, run_of
 from eval.judging.answer_forms import is_refusal
 from eval.judging.judge_card import Corrected, Correction
 from eval.judging.score_files import read_scores
@@ -90,9 +90,9 @@ def answered(folders: Iterable[Path]) -> tuple[Asked, ...]:
     clusters: dict[tuple[str, str], str] = {}
     for folder in folders:
         for case in RunFolder(folder).cases():
-            cluster = read_record(case / COMPLETE).get("cluster") if is_complete(case) else None
+            history = history_of(case)
             for prediction in read_predictions(case).values():
-                clusters.setdefault((prediction.case_id, prediction.question_id), str(cluster or prediction.case_id))
+                clusters.setdefault((prediction.case_id, prediction.question_id), history or prediction.case_id)
     return tuple(Asked(*key, "", cluster, True, False) for key, cluster in clusters.items())
 
 
@@ -310,11 +310,17 @@ class Cell:
         """Score of each scored question: the mean over replicates and repeats."""
         return mean_scores(self.draws)
 
-    @cached_property
-    def spread(self) -> float | None:
+    def spread(self, category: str = ALL) -> float | None:
         """Standard deviation of the mean between builds, or for a single build between the judge's repeats; None for a single draw."""
-        means = [self.column.mean(self.column.questions, scores) for scores in scores_by_run(self.draws)]
-        return stdev(means) if len(means) > 1 else None
+        by_run, complete = self._runs_of_all
+        own = [each for each in complete if not each.supports and each.belongs_to(category)]
+        return stdev(self.column.mean(own, scores) for scores in by_run) if len(by_run) > 1 and own else None
+
+    @cached_property
+    def _runs_of_all(self) -> tuple[list[dict[tuple[str, str], float]], list[Asked]]:
+        """`scores_by_run`, and the questions that every run scored: means over other questions would differ by their difficulty, too."""
+        by_run = scores_by_run(self.draws)
+        return by_run, [each for each in self.column.questions if all(each.key in scores for scores in by_run)]
 
     @cached_property
     def runs(self) -> Runs:
@@ -323,11 +329,12 @@ class Cell:
         if not scored:
             return NO_RUNS
         builds = {replicate for own in self.draws.values() for (replicate, _), _ in own}
-        by_build = scores_by_run(self.draws)
-        complete = [question for question in scored if all(question.key in scores for scores in by_build)]
+        by_build, complete = self._runs_of_all
         if len(builds) < 2 or not complete:
             return assumed_runs(
-                np.array([self.scores[each.key] for each in scored]), weights(self.column.groups(scored))
+                np.array([self.scores[each.key] for each in scored]),
+                weights(self.column.groups(scored)),
+                numbered([each.cluster for each in scored]),
             )
         places = {name: place for place, name in enumerate(dict.fromkeys(each.cluster for each in complete))}
         parts = np.zeros((len(places), len(by_build)))
@@ -361,24 +368,38 @@ class Cell:
         )
         return Counts(len(keys), scored, unscored, errored, len(keys) - scored - unscored - errored, *marked)
 
-    def unscored_builds(self, category: str = ALL) -> str:
-        """How many answers of several builds have no score, which `counts` does not see where another build has one; empty if none."""
-        lost, answers = self._lost(category)
-        builds = len(self.score_files)
-        return f"{lost} of {answers} answers of {builds} builds not scored" if builds > 1 and lost else ""
+    def unscored_draws(self, category: str = ALL) -> str:
+        """How many answers of several builds, or verdicts of several repeats, are missing; empty if `counts` sees all of them.
+
+        `counts` does not see those of a question that has another answer or verdict with a score.
+        """
+        (lost, draws), (builds, repeats), counts = self._lost(category), self.drawn, self.counts(category)
+        if lost == (counts.questions - counts.scored) * builds * repeats:
+            return ""
+        if repeats == 1:
+            return f"{lost} of {draws} answers of {builds} builds not scored"
+        return f"{lost} of {draws} verdicts missing, {repeats} an answer{f' of {builds} builds' * (builds > 1)}"
 
     def missing_share(self, category: str = ALL) -> float:
-        """Share of the questions, or of the answers of several builds, without a score."""
-        lost, answers = self._lost(category)
-        return lost / answers if answers else 0.0
+        """Share of the questions without a score; of several builds or repeats, of their answers or verdicts."""
+        lost, draws = self._lost(category)
+        return lost / draws if draws else 0.0
 
     def _lost(self, category: str) -> tuple[int, int]:
-        """The answers of all builds that have no score, and all answers."""
-        builds, keys = max(1, len(self.score_files)), [question.key for question in self.applicable(category)]
-        if builds == 1:
-            return sum(key not in self.scores for key in keys), len(keys)
-        scored = sum(len({replicate for (replicate, _), _ in self.draws.get(key, ())}) for key in keys)
-        return builds * len(keys) - scored, builds * len(keys)
+        """The scores that are missing, over all builds and repeats, and the scores that there should be."""
+        keys = [question.key for question in self.applicable(category)]
+        draws = len(keys) * prod(self.drawn)
+        return draws - sum(len(self.draws.get(key, ())) for key in keys), draws
+
+    @cached_property
+    def drawn(self) -> tuple[int, int]:
+        """Number of builds, and of times that each answer was judged, with or without a verdict; the latter is 1 for other scores."""
+        repeats = 1
+        if self.repeats != 1:
+            lines = (line for path in self.score_files for own in read_scores(path).values() for line in own)
+            judged = 1 + max((line["repeat"] for line in lines), default=0)
+            repeats = judged if self.repeats is None else min(judged, self.repeats)
+        return max(1, len(self.score_files)), repeats
 
     def estimate(self, category: str = ALL) -> Estimate | None:
         """Mean and intervals over the scored questions of a category; None when no question is scored."""

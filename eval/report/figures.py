@@ -12,14 +12,16 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from eval.report.panels import COLOURS, KINDS, MARKERS, PUBLISHED, Sheet, Style, labels_of_pareto, stack_colour
 from eval.report.points import Point, front, grouped
+from memsys.jsons import changed, fields_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+Words = TypeVar("Words", Sheet, Point)
 DPI = 300
 RC: Any = {
     "font.family": "DejaVu Sans", "font.size": 6.5, "axes.titlesize": 6.5, "axes.labelsize": 6.5, "xtick.labelsize": 6,
@@ -71,6 +73,7 @@ def draw(sheet: Sheet, points: Sequence[Point]) -> Figure:
     points, silent = without_silent_panels(sheet, points)
     if silent:
         sheet = replace(sheet, footnote=(*sheet.footnote, f"0 throughout, and not drawn: {'; '.join(silent)}."))
+    sheet, points = _literal(sheet), [_literal(point) for point in points]
     panels = grouped(points, "panel")
     style = Style(tuple(dict.fromkeys(point.series for point in points)))
     layout = _layout(sheet, points, style)
@@ -87,6 +90,11 @@ def draw(sheet: Sheet, points: Sequence[Point]) -> Figure:
             for axes, own in zip(figure.axes, panels.values(), strict=True):
                 labels_of_pareto(axes, own)
     return figure
+
+
+def _literal(words: Words) -> Words:
+    """A sheet or a point whose texts are drawn as they are: between two dollar signs matplotlib reads a formula."""
+    return replace(words, **changed(fields_of(words), lambda text: text.replace("$", r"\$")))
 
 
 def without_silent_panels(sheet: Sheet, points: Sequence[Point]) -> tuple[Sequence[Point], list[str]]:

@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import reduce
 from pathlib import Path
 from typing import Any
@@ -26,15 +26,15 @@ import numpy as np
 
 from data_loaders.schema import Case, Turn
 from data_loaders.units import make_units
-from eval.analysis.costs import by_purpose, costs, efforts
+from eval.analysis.costs import Costs, by_purpose, costs, efforts
 from eval.files.run_folder import COMPLETE, EFFORTS, RunFolder
 from eval.files.store import read_record
-from eval.metrics.evidence import recalled
+from eval.metrics.evidence import Coverage, recalled
 from eval.report.cell import Asked, Cell
 from eval.report.published import NO_RUNS, Runs
 from eval.statistics.stats import Estimate, estimate, jackknifed
 from eval.structure.manifold import MEASURES, cloud
-from eval.structure.tree import build_calls, read_tree, shape, without_chains
+from eval.structure.tree import Shape, build_calls, read_tree, shape, without_chains
 from memsys.tokens import count_tokens
 
 OVER: Mapping[str, Callable[[Sequence[float]], float]] = {"sum": sum, "max": max}
@@ -43,6 +43,18 @@ PARTS: Mapping[str, Callable[[Case], Sequence[Sequence[Turn]]]] = {
     "tokens_per_turn": lambda case: [[turn] for turn in case.turns],
 }
 """The parts of a history whose tokens a statistic averages, each as its turns."""
+NAMES: Mapping[str, Sequence[str]] = {
+    "cost": [
+        *(each.name for each in fields(Costs) if each.name != "missing"),
+        "build_calls",
+        "calls_per_insertion_std",
+    ],
+    "tree": [each.name for each in fields(Shape)],
+    "spread": [*MEASURES],
+    "coverage": [each.name for each in fields(Coverage)],
+    "data": ["histories", "sessions", "questions", "units", "turns", "tokens", "questions_per_history", *PARTS],
+}
+"""The values of each kind of measure by name; a cost may also be `calls:<purpose>`."""
 
 
 def single(value: float | None, n: int) -> Estimate | None:
@@ -190,8 +202,7 @@ def statistic(cases: Iterable[Case], name: str, unit: Mapping[str, Any], categor
     """A statistic of the data.
 
     Args:
-        name: a count (`histories`, `sessions`, `questions`), a mean over histories (`units`, `turns`, `tokens`, `questions_per_history`),
-            `tokens_per_session` or `tokens_per_turn`.
+        name: one of `NAMES["data"]`: a count (`histories`, `sessions`, `questions`), or else a mean over histories or their parts.
         unit: the unit rule and its settings.
         category: with `questions`, counts only these; empty counts all.
     """

@@ -292,7 +292,7 @@ def _outcomes(cells: Sequence[Cell]) -> str:
         name: sum(getattr(count, name) for count in counts)
         for name in ("unscored", "errored", "not_reached", "cut", "empty")
     }
-    builds = sum(bool(cell.unscored_builds()) for cell in cells)
+    builds = sum(bool(cell.unscored_draws()) for cell in cells)
     if not any(total.values()) and not builds:
         return "Every answer of every row was scored."
     worst = max(cell.missing_share() for cell in cells)
@@ -301,5 +301,5 @@ def _outcomes(cells: Sequence[Cell]) -> str:
         f"{total['not_reached']} not reached, "
         f"{total['cut']} cut at the token limit, {total['empty']} empty and scored 0; at most {worst:.1%} of a cell is not scored, "
         "and none of it counts as wrong."
-        f"{' Some builds lack scores that others have.' if builds else ''}"
+        f"{' Some builds or repeats lack scores that others have.' if builds else ''}"
     )

@@ -29,7 +29,7 @@ import numpy as np
 
 from eval.files.provenance import ROOT
 from eval.report.counted import counted
-from eval.statistics.stats import NORMAL, Interval, t_point
+from eval.statistics.stats import NORMAL, Interval, effective_number, t_point
 
 MARGIN = 0.02
 """Margin of equivalence of scores: two points."""
@@ -53,13 +53,16 @@ class Runs:
     freedom: float
     """Degrees of freedom of the variance; infinite where it is assumed."""
     measured: bool
+    histories: float = inf
+    """Effective number of histories, which are built one by one: the degrees of freedom that each build after the first would give."""
 
     def plus(self, other: Runs) -> Runs:
         """The runs of a sum or difference of two means from independent runs."""
         variance = self.variance + other.variance
         known = self.variance**2 / self.freedom + other.variance**2 / other.freedom
         freedom = variance**2 / known if known else min(self.freedom, other.freedom)
-        return Runs(min(self.builds, other.builds), variance, freedom, self.measured and other.measured)
+        both = self.measured and other.measured
+        return Runs(min(self.builds, other.builds), variance, freedom, both, min(self.histories, other.histories))
 
 
 NO_RUNS = Runs(1, 0.0, inf, measured=False)
@@ -101,7 +104,7 @@ def between_builds(parts: np.ndarray, least: Any = 0.0) -> tuple[Any, Any]:
     return np.maximum(np.where(shifted, means, total), least), np.where(shifted, few, freedom)
 
 
-def assumed_runs(scores: np.ndarray, weights: np.ndarray) -> Runs:
+def assumed_runs(scores: np.ndarray, weights: np.ndarray, homes: np.ndarray) -> Runs:
     """Compute the run error of a mean when `FLIPS` of the answers change.
 
     The variance of a 0/1 score from run to run is half of `FLIPS`, since the variance of the difference of two runs is twice as large. For
@@ -110,11 +113,12 @@ def assumed_runs(scores: np.ndarray, weights: np.ndarray) -> Runs:
     Args:
         scores: of the questions, [n].
         weights: of the questions in the mean, [n], with mean 1 (`eval.statistics.stats.weights`).
+        homes: history of each question, numbers from 0, [n].
     """
     mean = float(scores.mean())
     ratio = float(scores.var()) / (mean * (1 - mean)) if 0.0 < mean < 1.0 else 1.0
     variance = FLIPS / 2 * min(1.0, ratio) * float((weights**2).sum()) / scores.size**2
-    return Runs(1, variance, inf, measured=False)
+    return Runs(1, variance, inf, measured=False, histories=effective_number(np.bincount(homes, weights**2)))
 
 
 def decided(low: Any, high: Any, error: Any, freedom: Any, margin: float) -> tuple[Any, Any]:
@@ -140,7 +144,11 @@ def gap_error(runs: Runs, theirs: float | None, rounding: float, builds: int = 0
     """
     share = runs.variance * (1 / (builds or runs.builds) + (theirs is None))
     total = share + (theirs or 0.0) + rounding
-    freedom = runs.freedom * (max(1.0, (builds - 1) / max(1, runs.builds - 1)) if builds else 1.0)
+    freedom = runs.freedom
+    if builds > 1:  # an assumed variance would be measured
+        freedom = (
+            freedom * max(1.0, (builds - 1) / (runs.builds - 1)) if runs.measured else runs.histories * (builds - 1)
+        )
     return total**0.5, freedom * (total / share) ** 2 if share else inf
 
 
@@ -163,9 +171,15 @@ def open_gaps(runs: Runs, builds: int) -> tuple[float, float] | None:
     return (max(0.0, low), high) if low < high else None
 
 
-def left_open(questions: int, most: int) -> str:
-    """For a plan: the gaps between 0/1 scores and published numbers that would stay open with one build, two, up to `most`."""
-    runs = Runs(1, FLIPS / 2 / questions, inf, measured=False)
+def left_open(sizes: Sequence[int], most: int) -> str:
+    """For a plan: the gaps between 0/1 scores and published numbers that would stay open with one build, two, up to `most`.
+
+    Args:
+        sizes: number of questions by history.
+    """
+    runs = Runs(
+        1, FLIPS / 2 / sum(sizes), inf, measured=False, histories=effective_number(np.array(sizes, dtype=float))
+    )
     parts = []
     for builds in range(1, most + 1):
         gaps = open_gaps(runs, builds)
@@ -323,7 +337,7 @@ def _compared(
     builds = builds_needed(gap, span, runs, theirs, rounding, margin)
     if builds is None:
         return f"{OPEN}: {numbers}, however many builds"
-    return f"{OPEN}: {numbers}, would need {f'{builds} builds' if builds else 'the missing answers'}"
+    return f"{OPEN}: {numbers}, would need {f'{builds} builds if the gap stays' if builds else 'the missing answers'}"
 
 
 def _their_variance(published: Published, scale: float, runs: Runs) -> float | None:

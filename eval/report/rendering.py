@@ -47,8 +47,9 @@ from eval.report.tables import (
 from eval.statistics.stats import ENOUGH_CLUSTERS, Difference, Estimate, Interval, by_question
 from memsys.inert import csv_text, visible
 
-_TAG = re.compile(r"(?<!\\)<(?=[A-Za-z/!?])")
-"""Beginning of an HTML tag or comment, which Markdown would pass on."""
+_MARKS = re.compile(r"\\(?=[!-/:-@\[-`{-~])|\||<(?=[A-Za-z/!?])|(?<=\])\(")
+"""In Markdown: a backslash that would escape, the end of a cell, the beginning of an HTML tag or comment, the address of a link."""
+_ESCAPES = {"\\": r"\\", "|": r"\|", "<": "&lt;", "(": r"\("}
 
 
 def number(value: float | None, digits: int = 3) -> str:
@@ -91,7 +92,8 @@ def shown(cell: AnyCell, category: str = ALL, *, published: bool = True) -> str:
     if isinstance(cell, str):
         return cell
     ours = estimate_of(cell, category)
-    spread = "" if isinstance(cell, Measure) or cell.spread is None else f" ± {cell.spread:.3f}"
+    between = None if isinstance(cell, Measure) else cell.spread(category)
+    spread = "" if between is None else f" ± {between:.3f}"
     parts = ["–" if ours is None else f"{ours.mean:.{cell.digits}f}{spread} {intervals(ours, cell.digits)}".strip()]
     if isinstance(cell, Cell):
         if cell.above_ceiling(category):
@@ -106,7 +108,7 @@ def shown(cell: AnyCell, category: str = ALL, *, published: bool = True) -> str:
         parts += [f"{getattr(counts, name)} {name}" for name in ("aborted", "cut", "empty") if getattr(counts, name)]
         if counts.missing_share and (bounds := cell.bounds(category)) is not None:
             parts.append(f"could be {bounds.low:.3f}–{bounds.high:.3f}")
-        parts += filter(None, [cell.unscored_builds(category)])
+        parts += filter(None, [cell.unscored_draws(category)])
     if published and cell.published is not None:
         parts += [printed(cell), cell.verdict()]
     return " · ".join(parts)
@@ -138,8 +140,8 @@ def grid(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def cell_text(text: str) -> str:
-    """Text of a heading, a line or a cell in Markdown: on one line, with no mark that ends a cell, begins HTML or acts on a terminal."""
-    return _TAG.sub("&lt;", visible(text).replace("|", "\\|").replace("\n", " "))
+    """Text of a heading, line or cell in Markdown: on one line; no mark in it ends a cell, begins HTML or a link, or acts on a terminal."""
+    return _MARKS.sub(lambda mark: _ESCAPES[mark[0]], visible(text).replace("\n", " "))
 
 
 def _categories(table: Table) -> list[str]:
@@ -400,7 +402,7 @@ def _cell(cell: AnyCell, results: Path) -> dict[str, Any]:
         },
         "files": [] if cell.chooses else [relative(path, results) for path in cell.score_files],
         "repeats": cell.repeats,
-        "spread": cell.spread,
+        "spread": cell.spread(),
         "ceiling": cell.ceiling(),
         "above_ceiling": cell.above_ceiling(),
     }
@@ -426,7 +428,7 @@ def ends(interval: Interval | None) -> list[float] | None:
 
 
 def as_csv(table: Table) -> str:
-    """One CSV line per cell and category, with every number that the Markdown prints of scores."""
+    """One CSV line per cell and category, with the numbers that the Markdown prints of scores, but not the cautious intervals."""
     cells = [cell for row in table.rows for cell in row.cells if isinstance(cell, Cell)]
     more = CORRECTED if any(cell.correction is not None for cell in cells) else []
     fields = [*FIELDS, *(OUTCOMES if any(isinstance(cell, OutcomeCell) for cell in cells) else [])]
@@ -457,11 +459,11 @@ def _values(cell: AnyCell, category: str) -> dict[str, Any]:
     if isinstance(cell, Cell):
         counts, bounds = cell.counts(category), cell.bounds(category)
         values |= {name: getattr(counts, name) for name in FIELDS[FIELDS.index("questions") : FIELDS.index("mean")]}
-        values |= _span("could_be", bounds)
+        values |= {"spread": cell.spread(category), **_span("could_be", bounds)}
         if isinstance(cell, OutcomeCell):
             values |= {"not_applicable": cell.skipped(category), "wrong_outcomes": cell.failures(category)}
     if category == ALL:
-        values |= {"verdict": cell.verdict(), "spread": cell.spread if isinstance(cell, Cell) else None}
+        values |= {"verdict": cell.verdict()}
         if (number := cell.published) is not None:
             low, high = number.ends(cell.column.scale)
             values |= {"published": printed(cell), "published_low": low, "published_high": high}

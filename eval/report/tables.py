@@ -48,6 +48,11 @@ class BestOf(Cell):
             if question.key in self.chosen[question.cluster].draws
         }
 
+    @cached_property
+    def drawn(self) -> tuple[int, int]:
+        """As of each candidate."""
+        return next(iter(self.chosen.values())).drawn
+
     @property
     def chooses(self) -> bool:
         return bool(self.rechosen)

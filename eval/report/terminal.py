@@ -114,7 +114,7 @@ def usable(table: Table) -> Iterator[Text]:
     if table.use:
         yield Text(f"Use: {table.use}", style="bold yellow")
     if table.missing_share:
-        yield Text(f"Incomplete: {table.missing_share:.1%} of a cell's questions are not scored.", style="red")
+        yield Text(f"Incomplete: {table.missing_share:.1%} of a cell's scores are missing.", style="red")
 
 
 def _legend(table: Table) -> list[str]:
@@ -380,7 +380,7 @@ def _failures(cell: Cell) -> str:
     bounds = cell.bounds() if counts.missing_share else None
     possible = "" if bounds is None else f"could be {bounds.low:.3f}–{bounds.high:.3f}"
     failed = f"{parts} of {counts.questions}" if parts else ""
-    return "; ".join(filter(None, (failed, cell.unscored_builds(), possible)))
+    return "; ".join(filter(None, (failed, cell.unscored_draws(), possible)))
 
 
 # --- names cut to a width, kept different from each other ---------------------------------------------------------------

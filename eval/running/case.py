@@ -20,7 +20,7 @@ from eval.files.run_folder import NODES, PREDICTIONS, VECTORS, is_complete, read
 from eval.files.store import AGAIN, RunError
 from eval.running.case_log import CaseLog, metered_step
 from eval.running.cells import READING, OpenCell
-from eval.running.failures import RAISED, described, raise_if_stopped, stops
+from eval.running.failures import RAISED, described, fatal_error, raise_fatal, raise_if_stopped
 from eval.running.question import AnswerPools, Reading, ask_all
 from eval.running.run import OnProgress, Progress, Run, build_memory, ignore_progress, needs
 from eval.running.work import write_unit
@@ -52,7 +52,6 @@ def run_case(
             if left or not _is_complete(run, folder):
                 logs.append(CaseLog(run, case, folder, done, left, lanes.on_answer))
         if logs:
-            logs[0].run.rehearse()
             build = CaseRun(case, questions, logs, lanes, cell, on_progress)
             build.live()
             cell.built()
@@ -189,6 +188,7 @@ class CaseRun:
             EndOfRun: no further call can be made.
         """
         self.on_progress(Progress(self.run.name, self.case.id, "", "begun", units=len(self.units)))
+        self.run.rehearse()  # begun before it: the progress line names a memory that hangs in here
         memory: MemorySystem | None = None
         try:
             memory = built = build_memory(self.run, self.case)
@@ -214,7 +214,7 @@ class CaseRun:
             for log, own in zip(self.logs, knobs, strict=True):
                 log.structure(_with_knobs(memory, own), None if log is self.logs[0] else self.logs[0])
         except RAISED as error:
-            if stops(error):
+            if fatal_error(error):
                 wait(self.answers)
             raise_if_stopped(error)
             self._give_up(error)
@@ -227,8 +227,7 @@ class CaseRun:
             with meter.operation("close", self.logs[0].store):
                 memory.close()
         except RAISED as error:
-            if stops(error):
-                raise
+            raise_fatal(error)
             for log in self.logs:
                 log.failed("close", error)
 

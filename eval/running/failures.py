@@ -17,39 +17,45 @@ FATAL_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EMFILE, errno.ENF
 
 EXITS = (SystemExit, GeneratorExit, CancelledError, BaseExceptionGroup)
 """What a memory may raise besides an `Exception`, such as by `sys.exit`: no more than an error of its case or question."""
-RAISED = (Exception, *EXITS)
+RAISED = BaseException
+"""Everything that a memory may raise: a panic of code in Rust is no `Exception`, either. Only Ctrl-C is never an error of the memory."""
 
 
-def stops(error: BaseException) -> bool:
-    """Whether an error, or one in its group, ends the run because every other question would fail, too.
+def fatal_error(error: BaseException) -> BaseException | None:
+    """The error itself, or the first one in its group, that ends the run because every other question would fail, too; else None.
 
-    True when no model call can be made, when the disk refuses to write, and when a memory uses a prompt that it does not declare.
+    Fatal are: no model call can be made, the disk refuses to write, a memory uses a prompt that it does not declare, and Ctrl-C.
     """
     if isinstance(error, BaseExceptionGroup):
-        return any(map(stops, error.exceptions))
+        return next(filter(None, map(fatal_error, error.exceptions)), None)
     if isinstance(error, sqlite3.Error):
-        return isinstance(error, sqlite3.OperationalError) and ("full" in str(error) or "readonly" in str(error))
-    if isinstance(error, OSError):
-        return error.errno in FATAL_ERRNOS
-    return isinstance(error, EndOfRun | UndeclaredPrompt)
+        fatal = isinstance(error, sqlite3.OperationalError) and ("full" in str(error) or "readonly" in str(error))
+    elif isinstance(error, OSError):
+        fatal = error.errno in FATAL_ERRNOS
+    else:
+        fatal = isinstance(error, EndOfRun | UndeclaredPrompt | KeyboardInterrupt)
+    return error if fatal else None
 
 
 def described(error: BaseException) -> str:
-    """The error's type and message in at most 500 characters, without secrets."""
+    """The error's type and message in at most 500 characters, without secrets; of a group also its first error."""
     try:
         message = str(error)
     except Exception as failure:  # foreign errors may have no text
         message = f"no text ({type(failure).__name__})"
+    if isinstance(error, BaseExceptionGroup):
+        message += f", the first: {described(error.exceptions[0])}"
     return redact(f"{type(error).__name__}: {message}")[:500]  # redacted before it is cut: no part of a key may remain
 
 
+def raise_fatal(error: BaseException) -> None:
+    """Raise the fatal error, if this is one or holds one."""
+    if fatal := fatal_error(error):
+        raise fatal
+
+
 def raise_if_stopped(error: BaseException) -> None:
-    """Raise an error that ends the run (`stops`; of a group the one that does), and `Stopped` when the user has requested a stop: then the
-    stop caused the error, and the question stays open.
-    """
-    if stops(error):
-        while isinstance(error, BaseExceptionGroup):
-            error = next(filter(stops, error.exceptions))
-        raise error
+    """Raise a fatal error, and `Stopped` when the user has requested a stop: the stop caused the error, and the question stays open."""
+    raise_fatal(error)
     if stopping.requested():
         raise stopping.Stopped() from error

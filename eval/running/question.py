@@ -15,7 +15,7 @@ from data_loaders.schema import Question, Unit
 from eval.files.records import Outcome
 from eval.running.case_log import NOTHING, CaseLog, Recalled, effort, metered_step
 from eval.running.cells import ANSWERING, READING
-from eval.running.failures import RAISED, described, raise_if_stopped, stops
+from eval.running.failures import RAISED, described, fatal_error, raise_if_stopped
 from eval.running.pool import UrgentPool
 from eval.running.reader import Rendered, render
 from eval.running.run import OnAnswer, OnProgress, Progress, Run, ignore_answer, needs
@@ -149,7 +149,7 @@ class _Answer:
     def _settle(self, done: Future[Completion], rendered: Rendered, ledger: Ledger) -> None:
         try:
             error = done.exception()
-            if error is not None and stops(error):
+            if error is not None and fatal_error(error):
                 raise error
             context, dropped = rendered.context_tokens, rendered.dropped
             self.reading.log.spent(

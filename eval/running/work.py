@@ -20,7 +20,7 @@ import numpy as np
 from data_loaders.schema import Case, Gold, Question, Session, Turn, Unit
 from data_loaders.units import make_units
 from eval.files.run_folder import is_complete
-from eval.running.failures import RAISED, described
+from eval.running.failures import RAISED, described, raise_fatal
 from eval.running.question import check_types
 from eval.running.run import OnAnswer, OnProgress, Run, innermost, needs
 from memsys.embed import HashingEmbedder
@@ -107,6 +107,7 @@ def rehearse(build: Callable[..., MemorySystem], unit: Mapping[str, Any], prompt
         try:
             _write_and_read(build, unit, prompts)
         except RAISED as error:
+            raise_fatal(error)
             name = _kind(build)[0]
             print(f"note: {name} could not be rehearsed ({described(error)})"[:300], file=sys.stderr)
 

@@ -409,7 +409,8 @@ def differences(
     plain = independent(gaps, grouping)
     question = [np.where(scores, *both) for both in zip(matched(gaps, grouping, *plain), (means, *plain), strict=True)]
     errors = _jackknife(gaps, grouping, without)
-    by_case = _students(means, errors, np.full(len(gaps), grouping.freedom))
+    most = np.where(scores, 1.0, np.inf)
+    by_case = _students(most, means, errors, np.full(len(gaps), grouping.freedom))
     ps = 2 * stdtr(grouping.freedom, -np.abs(means) / errors)  # two-sided
     return [
         Difference(
@@ -422,17 +423,20 @@ def differences(
             clusters=grouping.histories,
             sampling=case[1] if case else other[1] if other else None,
         )
-        for mean, other, case, p in zip(means.tolist(), _students(*question), by_case, ps.tolist(), strict=True)
+        for mean, other, case, p in zip(means.tolist(), _students(most, *question), by_case, ps.tolist(), strict=True)
     ]
 
 
-def _students(means: np.ndarray, errors: np.ndarray, freedoms: np.ndarray) -> list[tuple[Interval, Sampling] | None]:
-    """Student's interval of each mean, with its sampling error; None where the error is NaN."""
+def _students(
+    most: np.ndarray, means: np.ndarray, errors: np.ndarray, freedoms: np.ndarray
+) -> list[tuple[Interval, Sampling] | None]:
+    """Student's interval of each mean, cut at the largest possible difference `most`, with its sampling error; None where that is NaN."""
     halves = t_points(freedoms, (1 + LEVEL) / 2) * errors
+    lows, highs = np.maximum(means - halves, -most), np.minimum(means + halves, most)
     return [
         None if error != error else (Interval(low, high), Sampling(error, freedom))
         for low, high, error, freedom in zip(
-            (means - halves).tolist(), (means + halves).tolist(), errors.tolist(), freedoms.tolist(), strict=True
+            lows.tolist(), highs.tolist(), errors.tolist(), freedoms.tolist(), strict=True
         )
     ]
 

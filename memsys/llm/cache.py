@@ -48,6 +48,7 @@ class CachedLLM:
                     stored = self._store.outcome(key)
                 elif stored is None:
                     self._store.check()
+                    stored = self._store.answer(key)  # it may be a refused one that was written just now
             except ModelError as error:
                 future.set_exception(error)
                 return future

@@ -17,11 +17,20 @@ from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol, TypeVar
-from urllib.parse import urljoin, urlsplit
+from urllib.parse import urlsplit
 
 from memsys.llm import network, stopping
 from memsys.llm.limits import BUILDS, CallQueue, estimated_tokens, urgency
-from memsys.llm.outcome import Outcome, check_base_url, key_for, located, note_unencrypted, origin, outcome_of
+from memsys.llm.outcome import (
+    Outcome,
+    check_base_url,
+    key_for,
+    located,
+    note_unencrypted,
+    origin,
+    outcome_of,
+    redirected,
+)
 from memsys.llm.pricing import ModelSettings, Purse
 from memsys.llm.protocol import EndOfRun, ModelError, Reply, Waited, settle
 from memsys.llm.replies import Usage, usage_of
@@ -463,8 +472,8 @@ class Endpoint:
             for _ in range(REDIRECTS + 1):
                 reply = await self._transport.post(url, body)
                 self._reached = True
-                target = urljoin(url, reply.location)
-                if reply.status not in (307, 308) or not reply.location or origin(target) != origin(url):
+                target = redirected(url, reply)
+                if reply.status not in (307, 308) or not target or origin(target) != origin(url):
                     break
                 url = target
             return self._judged(url, reply)

@@ -13,6 +13,7 @@ from functools import lru_cache
 from typing import Any
 from urllib.parse import urlsplit
 
+OPENAI = "https://api.openai.com/v1"
 _forbidden = False
 _NAMES = ("localhost", "localhost.localdomain")
 

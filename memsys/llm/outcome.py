@@ -72,13 +72,14 @@ class Outcome:
 def outcome_of(url: str, reply: HttpReply) -> Outcome:
     """The outcome of an attempt that got an HTTP response."""
     if 300 <= reply.status < 400:
-        target = origin(urljoin(url, reply.location)) if reply.location else "nowhere"
+        target = redirected(url, reply)
+        target = origin(target) if target else "nowhere"
         why = (
             f"HTTP {reply.status}: redirects to {target}, which is not followed; set base_url to the server's final URL"
         )
         return Outcome(why=redact(f"{url}: {why}"), refused=True)
     if reply.status >= 400:
-        why = f"{url}: HTTP {reply.status}: {_excerpt(reply.body, 500)}"
+        why = f"{url}: HTTP {reply.status}: {excerpt(reply.body, 500)}"
         if is_overflow(reply.status, reply.body):
             return Outcome(why=redact(why), refused=True, error=ContextOverflow)
         if reply.status == 400 and "/chat/" in url and (refusal := filtered_reply(reply.body)) is not None:
@@ -96,9 +97,9 @@ def outcome_of(url: str, reply: HttpReply) -> Outcome:
     try:
         value = received(redact_bytes(reply.body))
     except ValueError:
-        return Outcome(why=f"{url}: the reply is not JSON: {_excerpt(reply.body, 200)!r}", retry=True)
+        return Outcome(why=f"{url}: the reply is not JSON: {excerpt(reply.body, 200)!r}", retry=True)
     if not isinstance(value, dict) or not (value.get("choices") or value.get("data")):
-        return Outcome(why=f"{url}: the reply has neither choices nor data: {_excerpt(reply.body, 200)}", retry=True)
+        return Outcome(why=f"{url}: the reply has neither choices nor data: {excerpt(reply.body, 200)}", retry=True)
     return Outcome(value=value, limits=reply.limits)
 
 
@@ -116,7 +117,7 @@ def is_exhausted(status: int, body: bytes) -> bool:
     return bool(words & NO_QUOTA)
 
 
-def _excerpt(body: bytes, length: int) -> str:
+def excerpt(body: bytes, length: int) -> str:
     """The first characters of a reply, redacted."""
     return redact(body[:REDACTED].decode(errors="replace"))[:length]
 
@@ -133,6 +134,16 @@ def _seconds_of(retry_after: str) -> float:
         return min(300.0, max(0.0, parsedate_to_datetime(retry_after).timestamp() - time.time()))
     except (ValueError, OverflowError):
         return 0.0
+
+
+def redirected(url: str, reply: HttpReply) -> str:
+    """The URL that a response leads on to; empty if it names none."""
+    try:
+        target = urljoin(url, reply.location)
+        urlsplit(target).port  # noqa: B018  # reading the property raises ValueError for an invalid port
+    except ValueError:
+        return ""
+    return target if reply.location else ""
 
 
 def origin(url: str) -> str:

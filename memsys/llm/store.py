@@ -208,7 +208,9 @@ class CacheStore:
         self._prefixes_written: set[bytes] = set()
         self._unsound: set[bytes] = set()  # keys of invalid rows, which the next valid answer replaces
         self._theirs: set[bytes] = set()  # keys of rows of which another process may have committed some first
-        self._broken: tuple[DamagedCache, Callable[[], None]] | None = None  # with what writes the refused rows again
+        self._broken: tuple[DamagedCache, tuple[Callable[[], None], ...]] | None = (
+            None  # with what writes the refused rows again
+        )
         self._only_writer, self._next_check = True, 0.0
         self._closing, self._closed = threading.Lock(), False
         self._arrived: SimpleQueue[Entry | threading.Event | None] = SimpleQueue()
@@ -426,8 +428,10 @@ class CacheStore:
         ):
             return ModelError(f"{self.path}: cannot be written ({error})")
         remedy = "; free some space and run again" if "full" in str(error) else f"; {REMEDY}"
-        self._broken = DamagedCache(f"{self.path}: cannot be written ({error}){remedy}"), again
-        return self._broken[0]
+        broken = DamagedCache(f"{self.path}: cannot be written ({error}){remedy}")
+        with self._writing:
+            self._broken = broken, (*(self._broken[1] if self._broken else ()), again)
+        return broken
 
     def check(self) -> None:
         """Check that the file took the last rows, before a call is sent whose answer would be lost; refused ones are written again.
@@ -442,12 +446,13 @@ class CacheStore:
         with self._writing:
             if self._broken is None:
                 return
-            error, again = self._broken
+            error, refused = self._broken
             if self._closed:
                 raise error
             self._out.execute("PRAGMA busy_timeout=0")
             try:
-                again()
+                for again in refused:
+                    again()
             except sqlite3.DatabaseError:
                 raise error from None
             finally:

@@ -74,6 +74,9 @@ class Body:
             # `deflate` has a zlib header according to the standard, but some servers leave it out.
             bare = chunk[0] & 0x0F != 8 and chunk[:2] != b"\x1f\x8b"
             self._unpacker = zlib.decompressobj(-zlib.MAX_WBITS if bare else zlib.MAX_WBITS | 32)
+        if self._unpacker.eof:  # bytes after the end count, and are not kept: zlib would copy all of them at each call
+            self._size += len(chunk)
+            return b""
         try:
             plain: bytes = self._unpacker.decompress(chunk, self._limit - self._size + 1)
             return plain

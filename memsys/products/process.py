@@ -16,6 +16,7 @@ import time
 import weakref
 from collections import Counter
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -170,14 +171,10 @@ class WorkerProcess:
         """
         self._number += 1
         line = json.dumps({"n": self._number, "step": step, "given": dict(given)}) + "\n"
-        assert self._process.stdin is not None
         if self._process.poll() is not None:
             raise Crashed(self._ended(step))
-        try:
-            self._process.stdin.write(line.encode())
-            self._process.stdin.flush()
-        except OSError:
-            raise Crashed(self._ended(step)) from None
+        # In a thread: a line longer than the pipe waits for its reader, and the time limit holds for one that reads no more, too.
+        threading.Thread(target=_write, args=(self._process.stdin, line.encode()), name="step", daemon=True).start()
         reply = self._awaited(step, seconds, failed)
         self._check_memory(step)
         self.cpu, self.refused = _cpu(reply, step, self.cpu), _refusals(reply, step, self.refused)
@@ -296,6 +293,12 @@ def count(value: Any, what: str) -> int:
     return int(value)
 
 
+def _write(stream: IO[bytes], line: bytes) -> None:
+    with suppress(OSError, ValueError):  # its reader is gone, or the stream closed: whoever awaits the reply learns it
+        stream.write(line)
+        stream.flush()
+
+
 def _read(stream: IO[bytes], lines: queue.Queue[bytes | None]) -> None:
     while line := stream.readline(LONGEST):
         lines.put(line)
@@ -308,11 +311,9 @@ def _forget(process: subprocess.Popen[bytes], held: Held, stops: list[Callable[[
     processes.end(process)
     for stop in stops:
         stop()
-    try:
+    with suppress(OSError):  # the reader of the pipe is gone
         if process.stdin is not None:
             process.stdin.close()
-    except OSError:  # the reader of the pipe is gone
-        pass
     processes.let_go(held)
 
 

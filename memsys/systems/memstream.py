@@ -2,8 +2,9 @@
 
 Every unit is rated once for importance. A recall ranks memories by the sum of three terms, each scaled to [0, 1] over all memories. With
 `reflections`, the agent stops whenever the importance of new events adds up to `trigger`, asks itself three questions and stores the
-insights it finds. Without reflections this is the baseline of MemTree's tables: a flat list, one call per insertion (Rezazadeh et al.,
-2024, §4.2, App. A.3.4).
+insights it finds. The baseline of MemTree's tables (Rezazadeh et al., 2024, §4.2, App. A.3.4) is a flat list with one call per insertion,
+so without reflections. We read it as ranked by relevance alone (`conf/memory/memstream_relevance.yaml`): MemTree's §1 speaks of similarity
+only, and with recency almost nothing of the first 80 of 200 rounds is recalled, of which its Table 2 shows no sign.
 
 `mode` chooses the recency term and the weights (recency, relevance, importance):
 

@@ -34,7 +34,7 @@ from memsys.llm.client import Client, HttpEmbedder
 from memsys.llm.endpoint import Endpoint, EndpointLimits, Traffic
 from memsys.llm.llama import LlamaServer
 from memsys.llm.meter import Metered
-from memsys.llm.network import forbid_network
+from memsys.llm.network import OPENAI, forbid_network
 from memsys.llm.offline.extractive import ExtractiveLLM
 from memsys.llm.pricing import KNOWLEDGE, ModelSettings, Purse, next_purse
 from memsys.llm.store import CacheStore
@@ -306,7 +306,6 @@ def _build_embedder(cfg: Settings, name: str, store: CacheStore, places: Endpoin
     return BuiltEmbedder(known.model, cached, settings, known, endpoint, cfg.endpoint.batch.discount)
 
 
-OPENAI = "https://api.openai.com/v1"
 STAND_IN = {"memory": "extractive", "reader": "extractive", "judge": "extractive", "embedder": "hashing"}
 """Offline engines by role; used where `models.<role>` is null and no paper sets it."""
 

@@ -309,7 +309,7 @@ def plan(
     shares = _shares(whole, by_role, models)
     lines = tuple(line for name, counts in sizes.items() for line in _detectable(name, counts))
     most = 1 + max((sample.run.replicate for sample in samples), default=0)
-    left = tuple(f"  {name}: {left_open(sum(counts), most)}" for name, counts in sizes.items() if most > 1)
+    left = tuple(f"  {name}: {left_open(counts, most)}" for name, counts in sizes.items() if most > 1)
     costs = {
         folder: sum(share.usd or 0.0 for share in _shares(used, by_role, models)) for folder, used in by_run.items()
     }

@@ -238,22 +238,27 @@ def score(
     return files
 
 
-def complain(table: Table, limit: float) -> int:
-    """Return 1 and print the reason when more than `limit` of a cell's questions are not scored; else return 0."""
-    if table.missing_share <= limit:
-        return 0
+def complain(table: Table, limit: float, stop: str) -> int:
+    """Return 1 when more than `limit` of a cell's scores are missing, else 0; they are named with their cause."""
     files = [path for row in table.rows for cell in row.cells if isinstance(cell, Cell) for path in cell.score_files]
-    print_missing(
-        table.missing_share, "cell", limit, [folder for row in table.rows for folder in row.runs.values()], files
-    )
-    return 1
+    folders = [folder for row in table.rows for folder in row.runs.values()]
+    return say_missing(table.missing_share, "cell", limit, folders, files, stop)
 
 
-def print_missing(share: float, where: str, limit: float, folders: Sequence[Path], score_files: Sequence[Path]) -> None:
-    """Print the unscored share on standard error, with the most common cause and its remedy."""
-    print(f"error: {share:.1%} of the questions of a {where} are not scored (limit {limit:.1%})", file=sys.stderr)
-    if (cause := commonest(folders, score_files)) is not None:
+def say_missing(
+    share: float, where: str, limit: float, folders: Sequence[Path], score_files: Sequence[Path], stop: str
+) -> int:
+    """Return 1 and print on standard error that more than `limit` is not scored, with the most common cause and its remedy; else return 0.
+
+    Args:
+        stop: what a reached cap says (`Purse.stop`): it is then the cause, and printed in both cases.
+    """
+    if missing := share > limit:
+        lacking = f"{share:.1%} of the answers or verdicts of a {where} are not scored"
+        print(f"error: {lacking} (limit {limit:.1%})", file=sys.stderr)
+    if cause := stop or (commonest(folders, score_files) if missing else None):
         print(as_called(str(cause)), file=sys.stderr)
+    return int(missing)
 
 
 def workable(cfg: Settings, runs: Sequence[Run]) -> list[Run]:

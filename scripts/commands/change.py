@@ -26,6 +26,7 @@ def main(cfg: Change) -> int:
         own = [row["build"] for row in table["others"] if not isinstance(row, str) and row["memory"] == named]
         settings = {name: value for build in (cfg.memory["build"], *own) for name, value in build.items()}
         table["others"] = [{"memory": named, "build": settings}]
+        table["reference"] = named if named == table["reference"] else ""  # of the whole table
     if cfg.dataset is not None:
         table["columns"] = [{**column, "dataset": cfg.dataset["name"]} for column in table["columns"]]
     return make_table(cfg.changed(table=table)).code

@@ -43,7 +43,11 @@ def main(arguments: Sequence[str]) -> int:
     assert questions is not None  # the choices are the data sets that are joined
     told, lacking = report(best_reading(files[0].name, files, questions, known, args.form or "", options), questions)
     print("\n".join(visible(line) for line in [*told, *(f"missing: {line}" for line in lacking)]))
-    print("complete: this file can be submitted" if not lacking else f"{len(lacking)} things are missing")
+    print(
+        "complete: this file can be submitted"
+        if not lacking
+        else f"incomplete: {counted(len(lacking), 'entry')} missing"
+    )
     return 1 if lacking else 0
 
 

@@ -23,6 +23,7 @@ from pathlib import Path
 
 from data_loaders.source import data_root
 from eval.files.store import RunError, replace_file
+from eval.report.counted import counted
 from eval.report.rendering import number
 from memsys.inert import visible
 from scripts.answers.claim_tables import FULL_CONTEXT, Row, analysis, as_csv, as_json, inert, rows_of, table
@@ -138,7 +139,7 @@ def main(arguments: Sequence[str]) -> int:
     for name, content in (("claims.md", text), ("claims.json", as_json(rows, missing)), ("claims.csv", as_csv(rows))):
         replace_file(folder / name, content)
     print(text)
-    print(f"\nwritten: {folder}/claims.md, claims.json, claims.csv ({len(rows)} claims)")
+    print(f"\nwritten: {folder}/claims.md, claims.json, claims.csv ({counted(len(rows), 'claim')})")
     return 1 if missing else 0
 
 

@@ -22,6 +22,7 @@ from data_loaders.raw import read_json
 from data_loaders.schema import DataError
 from data_loaders.source import data_root
 from eval.files.store import RunError, safe_name
+from eval.report.counted import counted
 from eval.report.html.build import write_whole
 from eval.report.html.cleaning import Cleaner, Shards, cleaner
 from memsys.inert import visible
@@ -369,7 +370,7 @@ def main(arguments: Sequence[str]) -> int:
     wanted = Wanted(args.date, base, args.contact, args.commercial, private)
     judged = {each.claim.name: found for each in scored if (found := kept(args.results, each.claim))}
     page = build(scored, rows_of(scored), missing, args.out or args.results / "claims_site", wanted, judged)
-    print(f"{len(scored)} claims; open in a browser: {page}")
+    print(f"{counted(len(scored), 'claim')}; open in a browser: {page}")
     for name, why in missing.items():
         print(f"not there: {name}: {why}")
     return 1 if missing else 0

@@ -104,7 +104,7 @@ def compare(names: Sequence[str], settings: Sequence[str], metric: str | None, c
         print("\n" + "\n".join(visible(line) for line in part))
     for one in scored:
         print(f"{one.answers.title}: {one.answers.folder}")
-    return complain(table, lab.cfg.missing_limit)
+    return complain(table, lab.cfg.missing_limit, lab.models.purse.stop)
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -13,15 +13,15 @@ from collections.abc import Mapping, Sequence
 from datetime import date
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import yaml
 
 from eval.files.provenance import ROOT
 from eval.files.store import RunError
 from eval.report.counted import counted
+from memsys.llm.network import OPENAI
+from memsys.llm.outcome import check_base_url
 from memsys.llm.pricing import ModelSettings
-from scripts.assembly.models import OPENAI
 from scripts.setup.arguments import verb_parser
 from scripts.setup.options import model_option
 from scripts.setup.probe_calls import EndpointProbe
@@ -106,7 +106,7 @@ def main(arguments: Sequence[str]) -> int:
     args = parser.parse_args(arguments)
     known = _option("llm", args.model)
     base_url = str(args.base_url or known.get("base_url") or OPENAI).rstrip("/")
-    _check_url(base_url)
+    check_base_url(base_url)
     start = ModelSettings(**known["settings"])
     with EndpointProbe(base_url, args.key_env, timeout=args.timeout, settings=start) as line:
         examined = examine(line, start, window=args.window)
@@ -124,7 +124,7 @@ def main(arguments: Sequence[str]) -> int:
 def _visit_embedder(args: argparse.Namespace, base_url: str) -> int:
     known = _option("embedder", args.embedder)
     url = str(args.embedder_base_url or base_url).rstrip("/")
-    _check_url(url)
+    check_base_url(url)
     settings = ModelSettings(**known["settings"])
     with EndpointProbe(url, args.key_env, timeout=args.timeout, settings=settings) as line:
         findings = examine_embedder(line, settings)
@@ -143,13 +143,3 @@ def _option(group: str, name: str) -> dict[str, Any]:
     if option["engine"] != "http":
         raise RunError(f"{name} runs on this machine without an endpoint: there is nothing to examine")
     return option
-
-
-def _check_url(url: str) -> None:
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise RunError(f"base URL {url!r}: expected http://host:port/v1 or https://…")
-    if parts.username or parts.password:
-        raise RunError(
-            "the base URL holds a user or a password, which would be written to files; give the key with --key-env"
-        )

@@ -21,7 +21,7 @@ The gate also fails if more questions than in the baseline end in an error or ha
 questions. Other data, other questions or another version of a metric than in the baseline cannot be compared and are refused. Memories
 are built from scratch each time, because a stored run cannot show that a service has changed; model calls come from the cache
 (`cache=`). `results=FOLDER` keeps the run, and resumes an earlier one. The Markdown summary is also appended to the file that
-GITHUB_STEP_SUMMARY names. Exit codes: 0 passed or written, 1 failed, 2 refused, 3 the plan was declined.
+GITHUB_STEP_SUMMARY names. Exit codes: 0 passed or written, 1 failed, 2 refused or stopped at max_usd, 3 the plan was declined.
 """
 
 from __future__ import annotations
@@ -221,9 +221,13 @@ def measured(
     """Run and score the memory; `begun` with scores and errors, and the unscored share of the questions by metric.
 
     Evidence has no such share: a question without gold evidence has no score.
+
+    Raises:
+        RunError: the spending cap was reached.
     """
     answers = lab.ask(memory, dataset, judges=judges)
     scored = lab.score(answers, [name for name in names if not name.startswith((EVIDENCE, JUDGE))], judges)
+    lab.check_cap()
     metrics = {}
     for name in names:
         files, values = [own[name] for own in scored.files], dict[str, dict[str, float]]()
@@ -305,7 +309,7 @@ def lost(now: Measured, stored: Measured, limit: float) -> Iterator[str]:
     for name, own in now.metrics.items():
         here, there = len(own.flat), len(stored.metrics[name].flat)
         if there - here > limit:
-            yield f"{here} questions have a score for {name}, {there} in the baseline"
+            yield f"{counted(here, 'question')} with a score for {name}, {there} in the baseline"
 
 
 def summary(

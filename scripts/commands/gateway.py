@@ -28,7 +28,7 @@ from memsys.llm.endpoint import Endpoint, EndpointLimits
 from memsys.llm.gateway.accounts import Account, Purpose
 from memsys.llm.gateway.chat import EndpointUpstream, EngineUpstream
 from memsys.llm.gateway.server import MODES, Gateway
-from memsys.llm.network import forbid_network, is_local
+from memsys.llm.network import OPENAI, forbid_network, is_local
 from memsys.llm.offline.extractive import ExtractiveLLM
 from memsys.llm.pricing import ModelSettings, Purse
 from memsys.llm.protocol import ModelError
@@ -39,8 +39,6 @@ from scripts.setup.arguments import amount, verb_parser, whole
 from scripts.setup.options import load_option, model_option
 
 GROUP = "develop"
-
-OPENAI = "https://api.openai.com/v1"
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -167,7 +167,7 @@ def _design(folder: Path, record: RunRecord, root: Path | None) -> dict[str, str
         "Candidates for a new unit": placing["candidates"],
         "Criterion": placing["criterion"],
         "Where no candidate fits": placing["no candidate fits"],
-        "Order in time": f"{ordered} of {several} nodes of several units cover consecutive units ({len(counts)} trees)",
+        "Order in time": f"{ordered} of {several} nodes of several units cover consecutive units ({counted(len(counts), 'tree')})",
         "Leaves": placing["later units"],
         "Annotation": f"prompt segtree/annotate {prompt}, model {_model(models['memory'])}, "
         + _listed({name: settings[name] for name in ANNOTATION}),
@@ -436,6 +436,7 @@ def asked_lines(
         try:
             memory.close()
         except failures.RAISED as error:
+            failures.raise_fatal(error)
             print(f"note: the memory failed to close ({failures.described(error)})", file=sys.stderr)
     folder = RunFolder(run_folder).case(case.id)
     page = [

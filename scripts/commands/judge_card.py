@@ -150,14 +150,15 @@ def prompt_lines(lab: Lab, chosen: str, made: Sequence[Probe], graded: Sequence[
             else:
                 theirs = verdicts(made, grading)
                 asked.append(ByPrompt(name, card(theirs), _accepted(theirs)))
+    histories = {place: probe.case_id for place, probe in enumerate(made)}
     lines = ["## By judge prompt, the same model and answers", ""]
     header = ["judge", "rejects right", "accepts wrong", f"agreement with {own}"]
     rows = []
     for each in asked:
         shares = [("–" if share is None else shown_share(share)) for share in (each.card.rejected, each.card.accepted)]
-        same = agreement([asked[0].verdicts, each.verdicts]) if each is not asked[0] else None
+        same = agreement([asked[0].verdicts, each.verdicts], histories) if each is not asked[0] else None
         rows.append([each.name, *shares, "" if same is None else _agreement_text(same)])
-    lines += [grid(header, rows), "", *_band(asked)]
+    lines += [grid(header, rows), "", *_band(asked, histories)]
     return [*lines, *(f"Not asked: {', '.join(names)}: {reason}." for reason, names in refused.items())]
 
 
@@ -165,7 +166,7 @@ def _accepted(graded: Sequence[ProbeVerdicts]) -> Verdicts:
     return {place: 2 * sum(own) > len(own) for place, verdict in enumerate(graded) if (own := verdict.accepts)}
 
 
-def _band(asked: Sequence[ByPrompt]) -> Iterator[str]:
+def _band(asked: Sequence[ByPrompt], histories: Mapping[int, str]) -> Iterator[str]:
     for what, shares in (
         ("rejects right answers", [each.card.rejected for each in asked]),
         ("accepts wrong answers", [each.card.accepted for each in asked]),
@@ -173,7 +174,7 @@ def _band(asked: Sequence[ByPrompt]) -> Iterator[str]:
         means = [share.mean for share in shares if share is not None]
         if means:
             yield f"Band over {counted(len(means), 'prompt')}: {what} {min(means):.3f}–{max(means):.3f}."
-    together = agreement([each.verdicts for each in asked]) if len(asked) > 1 else None
+    together = agreement([each.verdicts for each in asked], histories) if len(asked) > 1 else None
     if together is not None:
         yield f"All prompts together: {_agreement_text(together)}."
 
@@ -195,19 +196,27 @@ def run_lines(run: Path, grading: Judging, result: Card, cases: Iterable[Case], 
     values = mean_values(file)
     if not values:
         raise RunError(f"{file} holds no verdict")
-    observed = estimate(list(values.values()), [case_id for case_id, _ in values])
+    questions = asked(cases)
+    histories = {question.key: question.cluster for question in questions}
+    observed = estimate(list(values.values()), [histories.get(key, key[0]) for key in values])
     every = (line["value"] for lines in read_scores(file).values() for line in lines if line["value"] is not None)
-    refused = refusals([file], asked(cases))
+    refused = refusals([file], questions)
     fixed = Correction(result, "").of(observed, every, [value for key, value in values.items() if key in refused])
     after = f"not corrected: {fixed}" if isinstance(fixed, str) else corrected_text(fixed)
     lines = [f"{run.name}: {observed.mean:.3f} of {counted(observed.n, 'answer')} accepted; {after}"]
     rated = None if ratings is None else ratings_of(ratings, run, file)
     if rated is not None:
-        lines.append(_rated_score(values, rated))
-    return [*lines, *_agreements(run, file, values, rated)]
+        lines.append(_rated_score(values, rated, histories))
+    return [*lines, *_agreements(run, file, values, rated, histories)]
 
 
-def _rated_score(values: Mapping[tuple[str, str], float], rated: Mapping[tuple[str, str], float]) -> str:
+Histories = Mapping[tuple[str, str], str]
+"""The history of each question; another question is its case's."""
+
+
+def _rated_score(
+    values: Mapping[tuple[str, str], float], rated: Mapping[tuple[str, str], float], histories: Histories
+) -> str:
     """The run's score from the judge's verdicts and a person's on a random sample, or the reason why there is none."""
     sample, keys = rated_sample(rated, values), list(values)
     aside = len(rated.keys() & values.keys()) - len(sample)
@@ -218,13 +227,17 @@ def _rated_score(values: Mapping[tuple[str, str], float], rated: Mapping[tuple[s
             'Question leads from one answer to the "next of the random sample"'
         )
     score = prediction_powered(
-        [values[key] for key in keys], [case for case, _ in keys], [sample.get(key) for key in keys]
+        [values[key] for key in keys], [histories.get(key, key[0]) for key in keys], [sample.get(key) for key in keys]
     )
     return f"from the judge and {score.n} ratings of a random sample: {shown_estimate(score)}{left}"
 
 
 def _agreements(
-    run: Path, own: Path, values: Mapping[tuple[str, str], float], rated: Mapping[tuple[str, str], float] | None
+    run: Path,
+    own: Path,
+    values: Mapping[tuple[str, str], float],
+    rated: Mapping[tuple[str, str], float] | None,
+    histories: Histories,
 ) -> Iterator[str]:
     """The agreement with the other judges of a run, with imported grades and with a person, as Markdown."""
     others = {
@@ -234,7 +247,7 @@ def _agreements(
     }
     if rated is not None:
         others["a person"] = dict(rated)
-    clusters = {key: key[0] for grades in (values, *others.values()) for key in grades}
+    clusters = {key: histories.get(key, key[0]) for grades in (values, *others.values()) for key in grades}
     sides = {name: {key: value >= RIGHT for key, value in grades.items()} for name, grades in others.items()}
     ours = {key: value >= RIGHT for key, value in values.items()}
     if not sides:

@@ -44,7 +44,7 @@ def merge(
 
     Args:
         first: of two cached answers to one request, keep the answer of the folder that comes first.
-        left_out: counts the rows of the sources' caches that are not in `into` afterwards, by the reason.
+        left_out: counts the rows of the sources' caches that are not in `into` afterwards; its keys are a noun and the reason.
 
     Raises:
         RunError: a source is no results folder or is `into`, or two folders contradict each other; nothing is written.
@@ -183,7 +183,7 @@ def _batches_under_way(folders: Sequence[Path]) -> Iterator[str]:
             raise RunError(f"{cache} is no readable cache ({error}); see python -m scripts cache check") from error
         if batches:
             yield (
-                f"{cache}: {batches} batches are under way; run that folder's command again to fetch them, or see "
+                f"{cache}: batches under way: {batches}; run that folder's command again to fetch them, or see "
                 "python -m scripts batch status"
             )
 
@@ -228,15 +228,15 @@ def _merge_cache(source: Path, into: Path, left_out: Counter[str], *, first: boo
     Journal(into).close()  # creates the file if there is none
     with closing(_attached(into, source)) as both:
         before = both.total_changes
-        for kind, count in zip(("answers", "vectors"), _differing(both) if first else (), strict=False):
-            left_out[f"{kind} that differ from those of a folder before"] += count
+        for kind, count in zip(("answer", "vector"), _differing(both) if first else (), strict=False):
+            left_out[f"{kind} in conflict with a folder before"] += count
         both.execute("BEGIN IMMEDIATE")
         for table in ("answers", "outcomes", "vectors"):
             both.execute(
                 f"INSERT OR IGNORE INTO main.{table} SELECT * FROM other.{table} WHERE length(key) = ?", (KEY_BYTES,)
             )
             query = f"SELECT count(*) FROM other.{table} WHERE length(key) != ?"
-            left_out[f"rows of {table} whose key has not {KEY_BYTES} bytes"] += both.execute(
+            left_out[f"row of {table} whose key has not {KEY_BYTES} bytes"] += both.execute(
                 query, (KEY_BYTES,)
             ).fetchone()[0]
         for table, condition in (("batch_replies", "1"), ("batch_calls", "batch IS NULL"), ("batches", "1")):
@@ -264,7 +264,8 @@ def main(arguments: Sequence[str]) -> int:
     *sources, into = chosen.folders
     left_out = Counter[str]()
     cases, rows = merge(sources, into, first=chosen.first, left_out=left_out)
-    lacking = ", ".join(f"{count} {reason}" for reason, count in sorted(left_out.items()) if count)
+    parts = [(count, *reason.partition(" ")) for reason, count in sorted(left_out.items()) if count]
+    lacking = ", ".join(f"{counted(count, noun)}{space}{why}" for count, noun, space, why in parts)
     print(
         f"{into}: {counted(cases, 'case')} and {counted(rows, 'row')} of the caches added"
         + (f"; left out: {lacking}" if lacking else "")

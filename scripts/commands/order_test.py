@@ -79,8 +79,7 @@ def main(arguments: Sequence[str]) -> int:
     for option in choices:
         answered = [lab.score(lab.ask(option, dataset)) for dataset in others]
         first, *again = built_again(lab, option, usual, args.orders)
-        if stop := lab.models.purse.stop:
-            raise RunError(stop)
+        lab.check_cap()
         effects.append(order_effect(first, answered, again, args.metric))
     metric = args.metric or next(iter(answered[0].cells))
     lines = [f"# {usual.title} in other orders of its {args.kind}: {answered[0].cells[metric].column.metric}", ""]
@@ -172,7 +171,7 @@ def order_effect(
     )
     beyond = difference(changed, changed_alone, [question.cluster for question in shared], test=False)
     missing, counts = len(cell.column.questions) - len(shared), (int(sum(changed)), int(sum(changed_alone)))
-    return OrderEffect(usual.answers.title, before, after, mean.spread, gap, *counts, beyond, missing)
+    return OrderEffect(usual.answers.title, before, after, mean.spread(), gap, *counts, beyond, missing)
 
 
 def _mean_cell(scored: Sequence[Scored], name: str) -> Cell:

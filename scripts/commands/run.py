@@ -6,7 +6,6 @@ command run again resumes.
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -39,7 +38,4 @@ def main(cfg: Single) -> int:
     print(f"run folder: {answers.folder}")
     print(f"written: {file} (with categories, evidence and costs by phase)")
     log_table(lab.cfg.plain, table)
-    code = complain(table, cfg.missing_limit)
-    if stop := lab.models.purse.stop:
-        print(stop, file=sys.stderr)
-    return code
+    return complain(table, cfg.missing_limit, lab.models.purse.stop)

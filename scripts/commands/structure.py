@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from eval.files.run_folder import RunFolder
+from eval.report.counted import counted
 from eval.structure.tree import Tree
 from scripts.assembly.run_folders import data_of, trees_of
 from scripts.setup.arguments import add_data_folder, verb_parser, whole
@@ -44,7 +45,10 @@ def lines_of(run_folder: Path, args: argparse.Namespace) -> list[str]:
     record = RunFolder(run_folder).record()
     trees = trees_of(run_folder, record, vectors=args.revenue or args.manifold)
     replaced = record.stand_ins
-    lines = [f"## {record.name} on {record.dataset['name']} ({record.data_status} data, {len(trees)} trees)", ""]
+    lines = [
+        f"## {record.name} on {record.dataset['name']} ({record.data_status} data, {counted(len(trees), 'tree')})",
+        "",
+    ]
     if replaced:
         lines += [
             f"STAND-IN: {', '.join(replaced)} filled by engines without a model; not comparable with published values.",

@@ -1,7 +1,8 @@
 """Follow a running experiment from another terminal: `python -m scripts watch RESULTS [--once] [--all] [--prices FILE]`.
 
 Reads only the files of the runs. Shows finished cases, answered questions, errors, verdicts, tokens and dollars so far, and the age of
-the last line. Runs whose last line is older than an hour are left out, unless `--all`. Dollars are list prices; batches may cost less.
+the last line. Runs whose last line is older than an hour are left out, unless `--all`. Dollars are list prices; what came in
+batches counts half.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from eval.files.run_folder import RunFolder, RunRecord
 from eval.files.store import RunError
 from eval.report.rendering import money_text
 from memsys.inert import visible
+from memsys.llm.batching.endpoint import BatchSettings
 from memsys.llm.pricing import ModelSettings
 from scripts.assembly.run_folders import held
 from scripts.settings.types import given_prices, laid_over
@@ -55,14 +57,16 @@ class PriceList:
             self._known.setdefault(name, ModelSettings(**settings))
 
     def dollars(self, seen: Seen) -> list[float | None]:
-        """The cost of each priced model; None where a price is unknown."""
+        """The cost of each priced model, and what its batches saved; None where a price is unknown."""
         parts: list[float | None] = []
-        for role, tokens in seen.usage.items():
-            model = _model(seen.record, role)
-            if model is not None:
-                settings = self._known.get(model)
-                amounts = (tokens["tokens_in"], tokens["tokens_out"], tokens["tokens_cached"])
-                parts.append(None if settings is None else settings.cost(*amounts))
+        for factor, by_role in ((1.0, seen.usage), (BatchSettings().discount - 1.0, seen.batched)):
+            for role, tokens in by_role.items():
+                model = _model(seen.record, role)
+                if model is not None:
+                    settings = self._known.get(model)
+                    amounts = (tokens["tokens_in"], tokens["tokens_out"], tokens["tokens_cached"])
+                    usd = None if settings is None else settings.cost(*amounts)
+                    parts.append(None if usd is None else factor * usd)
         return parts
 
 

@@ -15,7 +15,7 @@ def fidelity(first: str, second: str, settings: Sequence[str]) -> int:
     """Run both memories if needed, compare, print and write.
 
     Raises:
-        RunError: the two do not take the same units, or have none in common.
+        RunError: the two do not take the same units, or have none in common, or the spending cap was reached.
     """
     lab = Lab(*settings)
     dataset = lab.load()
@@ -25,11 +25,12 @@ def fidelity(first: str, second: str, settings: Sequence[str]) -> int:
             f"the memories take other units ({units[0]} and {units[1]}): give 'protocol.unit={{rule: …}}' for both"
         )
     answers = [lab.ask(name, dataset) for name in (first, second)]
+    scored = [lab.score(each) for each in answers]
+    lab.check_cap()
     try:
         result = compared(answers[0].folder, answers[1].folder, lab.cfg.k_evidence)
     except ValueError as error:
         raise RunError(str(error)) from error
-    scored = [lab.score(each) for each in answers]
     used = [(dataset, answers[0].runs[0].reader, answers[0].runs[0].unit)]
     said = (*caption(lab.cfg, lab.models, used), *waivers(run for each in answers for run in each.runs))
     text = rendered(answers, scored, result, said)

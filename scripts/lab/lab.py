@@ -268,6 +268,15 @@ class Lab:
         capped = answer_all(self.cfg, self.models, runs, len(questions) * len(runs), {own.name: _several(judges)})
         return Answers(option["title"], own, questions, tuple(runs), capped)
 
+    def check_cap(self) -> None:
+        """Check that the answers and scores so far are complete.
+
+        Raises:
+            RunError: the spending cap has refused a call; the message says how to go on.
+        """
+        if stop := self.models.purse.stop:
+            raise RunError(stop)
+
     def judging(self, name: str) -> Judging:
         """Build a judge by its name, as `scripts.assembly.steps.judging`; asks first if it is the first model with a price."""
         grading = judging(self.cfg, self.models, name)

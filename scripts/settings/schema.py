@@ -58,6 +58,10 @@ def row_keys(table: Any) -> list[str]:
     return [name for name in table if isinstance(name, str) and name.startswith("rows_")]
 
 
+Values = Annotated[list[Any], Field(min_length=1)]
+"""The values of a swept setting."""
+
+
 class Difference(Strict):
     row: Text | None = None
     group: Text | None = None
@@ -116,7 +120,7 @@ class RowFields(Strict):
     name: Text | None = None
     title: Text | None = None
     build: dict[str, Any] = {}
-    sweep: dict[str, list[Any]] | None = None
+    sweep: dict[str, Values] | None = None
     best_of: list[Text] | None = None
     chosen_on: Literal["test", "others"] | None = None
     published: dict[str, str] | None = None
@@ -250,7 +254,7 @@ class Sweep(Strict):
     repeats: Count = 1
     """As for a table: the minimum of `judge.repeats` in profile=paper."""
     models: PaperModels
-    read: list[dict[str, list[Any]]]
+    read: list[dict[str, Values]]
     columns: list[Columns]
 
 

@@ -81,9 +81,9 @@ class Cause:
         return f"the most common cause, {self.count} of {self.total}: {self.text}\n  remedy: {cure}"
 
 
-def remedy(text: str) -> str:
-    """The remedy for an error message."""
-    return next((cure for pattern, cure in REMEDIES if re.search(pattern, text, re.IGNORECASE | re.DOTALL)), DOCTOR)
+def remedy(text: str, unknown: str = DOCTOR) -> str:
+    """The remedy for an error message; `unknown` for a message that no pattern matches."""
+    return next((cure for pattern, cure in REMEDIES if re.search(pattern, text, re.IGNORECASE | re.DOTALL)), unknown)
 
 
 def _in_code(log: Path | None, text: str) -> str:

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
-from memsys.jsons import decoded
+from memsys.jsons import received
 from memsys.llm import stopping
 from memsys.llm.llama import key_of
-from memsys.llm.outcome import located
+from memsys.llm.outcome import excerpt, located
 from memsys.llm.pricing import ModelSettings, Purse
-from memsys.llm.secrets import redact
+from memsys.llm.secrets import redact, redact_bytes, register
 from memsys.llm.transport import LeanTransport, event_loop
 
 PARALLEL = 16
@@ -106,9 +106,10 @@ class EndpointProbe:
         self._purse, self._settings = purse or Purse(), settings
         self.calls, self.seconds = 0, 0.0
         """Number of calls so far, and the sum of their seconds."""
-        chosen = key_of(base_url) or os.environ.get(key_env, "") if key is None else key
-        self.has_key = bool(chosen)
-        self._transport = LeanTransport(base_url, chosen.strip() or "none", PARALLEL, timeout, MOST_BYTES)
+        if key is None:
+            register(key := key_of(base_url) or os.environ.get(key_env, ""), key_env)
+        self.has_key = bool(key)
+        self._transport = LeanTransport(base_url, key.strip() or "none", PARALLEL, timeout, MOST_BYTES)
 
     def __enter__(self) -> EndpointProbe:
         return self
@@ -169,11 +170,11 @@ class EndpointProbe:
             why = redact(f"{where}: the reply broke off ({type(error).__name__}: {error})")
             return ProbeReply(0, {}, why, time.perf_counter() - started, broke_off=True)
         seconds = time.perf_counter() - started
-        said = redact(reply.body[:1000].decode(errors="replace"))
+        said = excerpt(reply.body, 1000)
         if reply.status >= 400:
             return ProbeReply(reply.status, {}, f"{where}: HTTP {reply.status}: {said}", seconds)
         try:
-            value = decoded(reply.body)
+            value = received(redact_bytes(reply.body))
         except ValueError:
             value = None
         if not isinstance(value, dict) or not (value.get("choices") or value.get("data")):

@@ -49,6 +49,8 @@ CODE_WORD = "amber falcon"
 SHORTEST = 1000
 """Tokens of the first prompt in the search for the window; each further prompt has twice as many."""
 AT_ONCE = (4, 16)
+READ_LOG = "read the server's log"
+"""The remedy for an error of no known kind."""
 
 
 MARKS = {"ok": " ", "note": "·", "stop": "!"}
@@ -135,7 +137,7 @@ def reached(line: EndpointProbe, settings: ModelSettings) -> tuple[ModelSettings
         refused = heard.error
         if heard.status not in (400, 422):
             break
-    return settings, [Checked("endpoint", _brief(refused), remedy(refused), "stop")], heard
+    return settings, [Checked("endpoint", _brief(refused), remedy(refused, READ_LOG), "stop")], heard
 
 
 def _mended(before: ModelSettings, after: ModelSettings, refused: str) -> Iterator[Checked]:
@@ -349,7 +351,7 @@ def _refused(
 ) -> tuple[ModelSettings, Checked]:
     if heard.status not in (400, 413, 422, 500):
         found = f"not determined: {_brief(heard.error)}"
-        return settings, Checked("window", found, remedy(heard.error), "note")
+        return settings, Checked("window", found, remedy(heard.error, READ_LOG), "note")
     stated = re.search(r"(?:n_ctx|context (?:length|window|size)|max_model_len)\D{0,30}?(\d{3,7})", heard.error)
     taken = max((one.tokens("prompt_tokens") for one in replies), default=0)
     limit = int(stated[1]) if stated else taken
@@ -453,7 +455,7 @@ def examine_embedder(line: EndpointProbe, settings: ModelSettings) -> tuple[Chec
     """Run all probes of an embedding model; one line if it does not answer."""
     batch = line.embed(_body(settings, list(TEXTS)))
     if not batch.ok:
-        return (Checked("embeddings", batch.error[:150], remedy(batch.error), "stop"),)
+        return (Checked("embeddings", batch.error[:150], remedy(batch.error, READ_LOG), "stop"),)
     rows = _rows(batch)
     if isinstance(rows, str):
         return (Checked("embeddings", rows, "such vectors cannot be used", "stop"),)

@@ -53,6 +53,8 @@ class State:
     in_flight: int
     limit: int
     """Maximum number of calls in flight at the moment; 0 if unknown."""
+    reduced: str
+    """The current limits if they are below the configured ones or calls are paced; otherwise empty."""
     waiting: int
     batched: int
     tokens: int
@@ -80,14 +82,10 @@ def _lines(state: State) -> Iterator[Text]:
     from rich.text import Text
 
     width = max(LABEL, len(state.label))
-    errors = f" · {counted(state.errors, 'error')}" if state.errors else ""
-    left = "" if state.seconds_left is None else f" · {duration(state.seconds_left)} to go"
-    yield _bar(state.label, width, state.done, state.total).append(f"{state.done}/{state.total}{errors}{left}")
-    if state.units:
-        line = _bar("  building", width, state.written, state.units)
-        of = f" · {state.begun}/{counted(state.histories, 'history')}" if state.begun < state.histories else ""
-        yield line.append(f"{state.written}/{counted(state.units, 'unit')}{of}")
-    if parts := list(_call_parts(state)):
+    yield _bar(state.label, width, state.done, state.total).append(" · ".join(_answered(state)))
+    if built := list(_built(state)):
+        yield _bar("  building", width, state.written, state.units).append(" · ".join(built))
+    if parts := list(_calls(state)):
         yield Text(f"{'  calls':<{width}}  {' · '.join(parts)}")
     if state.waited:
         yield Text(f"  {state.waited}", style="yellow")
@@ -100,10 +98,25 @@ def _bar(label: str, width: int, done: int, total: int) -> Text:
     return Text.assemble(f"{label:<{width}}  ", ("━" * full, "green"), ("─" * (BAR - full), "dim"), "  ")
 
 
-def _call_parts(state: State) -> Iterator[str]:
+def _answered(state: State) -> Iterator[str]:
+    yield f"{state.done}/{state.total}"
+    if state.errors:
+        yield counted(state.errors, "error")
+    if state.seconds_left is not None:
+        yield f"{duration(state.seconds_left)} to go"
+
+
+def _built(state: State) -> Iterator[str]:
+    if state.units:
+        yield f"{state.written}/{counted(state.units, 'unit')}"
+        if state.begun < state.histories:
+            yield f"{state.begun}/{counted(state.histories, 'history')}"
+
+
+def _calls(state: State) -> Iterator[str]:
     if state.in_flight or state.finished or state.waiting:
         of = f" of at most {state.limit}" if state.limit else ""
-        yield f"{state.in_flight}{of} in flight"
+        yield f"{state.in_flight}{of} in flight{state.reduced}"
         yield f"{state.finished} made" + (f" ({state.retried} retried)" if state.retried else "")
     if state.waiting:
         yield f"{state.waiting} queued"
@@ -244,17 +257,13 @@ class ProgressLine:
                     self._units -= build.units - build.written  # a failed build writes no more units
 
     def line(self) -> str:
-        traffic = self._traffic()
-        state = self._state(traffic)
-        parts = [f"{state.label}: {state.done}/{state.total}", *_counts(state), *_calls(state, traffic)]
-        if state.seconds_left is not None:
-            parts.append(f"{duration(state.seconds_left)} to go")
-        return ", ".join(parts) + (f" · {state.waited}" if state.waited else "")
+        state = self.state()
+        parts = {state.label: _answered(state), "building": _built(state), "calls": _calls(state)}
+        texts = [f"{name}: {text}" for name, own in parts.items() if (text := ", ".join(own))]
+        return "; ".join(filter(None, [*texts, state.waited]))
 
     def state(self) -> State:
-        return self._state(self._traffic())
-
-    def _state(self, traffic: Sequence[Traffic]) -> State:
+        traffic = self._traffic()
         with self._lock:
             now = self._clock()
             finished, tokens, retried = (a - b for a, b in zip(_sums(traffic), self._before, strict=True))
@@ -271,6 +280,7 @@ class ProgressLine:
                 retried=retried,
                 in_flight=sum(each.in_flight for each in traffic),
                 limit=sum(each.limit for each in traffic),
+                reduced=_limits(traffic),
                 waiting=sum(each.waiting for each in traffic),
                 batched=sum(each.batched for each in traffic),
                 tokens=tokens,
@@ -341,31 +351,11 @@ class ProgressLine:
         return ""
 
 
-def _counts(state: State) -> Iterator[str]:
-    if state.errors:
-        yield counted(state.errors, "error")
-    if state.units:
-        more = "" if state.begun >= state.histories else f" of {state.begun}/{counted(state.histories, 'history')}"
-        yield f"{state.written}/{counted(state.units, 'unit')} written{more}"
-
-
-def _calls(state: State, traffic: Sequence[Traffic]) -> Iterator[str]:
-    if state.batched:
-        yield f"{counted(state.batched, 'call')} in batches"
-    if state.finished or state.in_flight or state.waiting:
-        retries = f" ({state.retried} retried)" if state.retried else ""
-        queued = f", {state.waiting} queued" if state.waiting else ""
-        made = f"{counted(state.finished, 'call')} made{retries}"
-        yield f"{made}, {state.in_flight} in flight{_limits(traffic)}{queued}"
-    if state.tokens:
-        yield f"{state.tokens_per_second:.0f} tokens/s"
-
-
 def _limits(traffic: Sequence[Traffic]) -> str:
     """The current limits if they are below the configured ones or calls are paced; otherwise empty."""
     limit, most = sum(each.limit for each in traffic), sum(each.most for each in traffic)
     rates = [each.rpm for each in traffic if each.rpm is not None]
-    parts = [f"{limit} of {most} allowed"] if limit < most else []
+    parts = [f"{most} configured"] if limit < most else []
     parts += [f"{min(rates):.0f} requests/min allowed"] if rates else []
     return f" ({', '.join(parts)})" if parts else ""
 

@@ -131,7 +131,7 @@ def waivers(runs: Iterable[Run]) -> tuple[str, ...]:
                 where = f"{step}() of {run.name} in {len(errors)} of {counted(len(own), 'history')}"
                 place = "errors.log of the run has the place"
                 lines.append(f"FAILED after the answers, which stand: {where}: {errors[0]}; {place}.")
-    if any(any((*cost.batched, cost.batch_embedded)) for run in made for cost in phases(run.folder)):
+    if any(any(map(any, cost.batched.values())) for run in made for cost in phases(run.folder)):
         lines.append(
             "Replies that came through the batch API: their prices are discounted, and their seconds were not measured (0)."
         )

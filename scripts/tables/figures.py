@@ -74,7 +74,8 @@ class Subject:
         if name not in known:  # `inner` gives the class path of the memory inside a wrapper
             build = self.line.memory["build"] if self.line.memory else self.line.option
             if name not in build:
-                raise RunError(f"{self.line.name} has no setting {name!r}; there are: {', '.join(build)}")
+                there = ", ".join([*known, *(each for each in build if not each.startswith("_"))])
+                raise RunError(f"{self.line.name} has no {name!r} for panel, series or x; there are: {there}")
             known[name] = build[name]["_target_"] if name == "inner" else build[name]
         value = known[name]
         return float(value) if isinstance(value, int | float) else names.get(str(value), str(value))
@@ -279,17 +280,17 @@ def _at_size(panel: str, series: str, cost: Mapping[str, str], fields: Sequence[
 
 
 Show = Callable[[Mapping[str, Any], Experiment[Figures]], list[Point]]
-SHOWS: Mapping[str, Show] = {
-    "scores": _scores,
-    "levels": _levels,
-    "depths": _depths,
-    "tree": _tree,
-    "map": _map,
-    "hits": _hits,
-    "triplets": _triplets,
-    "growth": _growth,
+SHOWS: Mapping[str, tuple[Show, tuple[str, ...]]] = {
+    "scores": (_scores, ("panel", "series", "x")),
+    "levels": (_levels, ("panel", "x")),
+    "depths": (_depths, ("panel", "series", "measures")),
+    "tree": (_tree, ("panel", "case")),
+    "map": (_map, ("panel",)),
+    "hits": (_hits, ("categories",)),
+    "triplets": (_triplets, ("triplets",)),
+    "growth": (_growth, ("sizes", "panels")),
 }
-"""Functions by the value of `show`."""
+"""By the value of `show`: the function, and the settings that it reads."""
 
 
 INTERVALS = "Intervals: 95 %, by history; with fewer than five, Wilson's on the effective number of questions."
@@ -299,9 +300,12 @@ def make_figure(cfg: Figures) -> Outcome:
     """Run what is missing, draw, and write `<results>/figures/<name>-<profile>.pdf`, `.png` and `.csv`.
 
     Raises:
-        RunError: no row has a result, or a published number that the figure names does not exist.
+        RunError: the figure lacks a setting, no row has a result, or a published number that the figure names does not exist.
     """
     options = cfg.figure
+    show, needed = SHOWS[options["show"]]
+    if missing := [name for name in needed if name not in options]:
+        raise RunError(f"{options['name']}: show: {options['show']} needs {', '.join(missing)}")
     vectors = True if options["show"] == "map" and cfg.nodes.vectors is None else cfg.nodes.vectors
     points: list[Point] = []
     experiments: list[Experiment[Figures]] = []
@@ -318,7 +322,7 @@ def make_figure(cfg: Figures) -> Outcome:
         if assembled.stopped:
             print(f"note: {assembled.stopped}", file=sys.stderr)
         experiments.append(assembled)
-        points += SHOWS[options["show"]](options, assembled)
+        points += show(options, assembled)
     if not points:
         reasons = _missing_data(experiments) or ["no row has a result"]
         raise RunError(f"{options['name']}: nothing to draw; {'; '.join(reasons)}")

@@ -226,8 +226,6 @@ class Experiment(Generic[S]):
             return self.absent[line.name, group.name]
         if line.memory is not None and not self._replicates(line, group):
             return NOT_INSTALLED
-        if line.memory is None and line.answers is None and not line.data_only:
-            return "pending"
         if "theirs" in metric and score_name(metric) not in self.files(line, group)[0]:
             return NOTHING
         if "fact" in metric:

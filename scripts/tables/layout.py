@@ -25,6 +25,7 @@ from eval.files.imported import THEIRS
 from eval.files.run_folder import judge_metric
 from eval.files.store import RunError
 from eval.report.cell import ALL, ANSWERABLE, Asked, Column, asked
+from eval.report.measures import NAMES
 from eval.report.published import Published, read_published
 from eval.running.reader import Reader
 from scripts.assembly.datasets import Data, data
@@ -32,7 +33,7 @@ from scripts.assembly.runs import reader
 from scripts.assembly.steps import metric_title
 from scripts.settings.schema import Chosen, Settings
 from scripts.setup.arguments import as_called
-from scripts.setup.options import load_option, options, profile_settings
+from scripts.setup.options import load_option, metric_options, options, profile_settings
 
 DATA_CUTS = ("source", "size", "max_cases", "transform", "seed")
 """Settings of `data` that choose histories and questions."""
@@ -47,7 +48,7 @@ class TableRow:
     name: str
     title: str
     memory: Mapping[str, Any] | None
-    """Values of the memory's file; None if the memory is not implemented, or the row has none."""
+    """Values of the memory's file; None if the row has none."""
     option: Mapping[str, Any]
     """The row in the table's YAML."""
     ruled: bool
@@ -70,18 +71,18 @@ def read_lines_of(table: Mapping[str, Any], backbone: str | None) -> list[TableR
     """Return all rows: published rows, then the others below a rule.
 
     Raises:
-        RunError: two rows share a name or title, a `best_of` matches no row, or a row below the rule names an unknown memory.
+        RunError: two rows share a name or title, a `best_of` matches no row, or a row names an unknown memory.
     """
     printed = [option for row in table.get(f"rows_{backbone}") or table["rows"] for option in _swept(row)]
     others = [
         option for row in table.get("others", ()) for option in _swept({"memory": row} if isinstance(row, str) else row)
     ]
     known = options("memory")
-    for option in others:  # a published row may name a memory that is not implemented yet
+    for option in (*printed, *others):
         if "memory" in option and option["memory"] not in known:
             near = _near(str(option["memory"]), known)
-            raise RunError(f"{table['name']}: others name {option['memory']!r}, which is not a memory{near}")
-    lines = [_line(option, known, place == len(printed)) for place, option in enumerate([*printed, *others])]
+            raise RunError(f"{table['name']}: a row names {option['memory']!r}, which is not a memory{near}")
+    lines = [_line(option, place == len(printed)) for place, option in enumerate([*printed, *others])]
     for attribute in ("name", "title"):
         values = [getattr(line, attribute) for line in lines]
         if repeated := {value for value in values if values.count(value) > 1}:
@@ -90,6 +91,35 @@ def read_lines_of(table: Mapping[str, Any], backbone: str | None) -> list[TableR
         if "best_of" in line.option and not candidates(line, lines):
             raise RunError(f"{table['name']}: no row matches best_of of {line.name}")
     return lines
+
+
+def check_columns(name: str, columns: Sequence[Mapping[str, Any]], lines: Sequence[TableRow]) -> None:
+    """Refuse column groups of one name, and metrics that do not exist, before anything is run.
+
+    Args:
+        name: the table or sweep, for messages.
+        columns: all its column groups.
+        lines: all its rows.
+
+    Raises:
+        RunError: see above; or a metric subtracts an unknown row.
+    """
+    groups = [group_name(column) for column in columns]
+    if repeated := {group for group in groups if groups.count(group) > 1}:
+        raise RunError(
+            f"{name}: column groups of the same name: {', '.join(sorted(repeated))}; give each its own `group`"
+        )
+    known = {**NAMES, "metric": [*metric_options()], "row": [line.name for line in lines]}
+    for group, column in zip(groups, columns, strict=True):
+        for metric in column["metrics"]:
+            kind, minus = kind_of(metric), metric.get("minus") or {}
+            calls = kind == "cost" and metric[kind].startswith("calls:")
+            stated = [] if calls else [(kind, metric[kind])]
+            for what, word in [*stated, *(pair for pair in minus.items() if pair[0] == "row" and pair[1])]:
+                if word not in known.get(what, [word]):
+                    raise RunError(
+                        f"{name}, {group}: no {what} called {word}{_near(word, known[what])}; there are: {', '.join(known[what])}"
+                    )
 
 
 def wanted_columns(table: Mapping[str, Any], columns: Sequence[str] | None) -> list[Mapping[str, Any]]:
@@ -209,11 +239,11 @@ def _swept(row: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
         yield {**rest, "name": f"{row['memory']} {suffix}", "title": title, "build": build}
 
 
-def _line(option: Mapping[str, Any], known: Sequence[str], ruled: bool) -> TableRow:
+def _line(option: Mapping[str, Any], ruled: bool) -> TableRow:
     file = option.get("memory")
     answers = load_option("answers", option["answers"]) if "answers" in option else None
     name = str(option.get("name") or file or option.get("answers"))
-    memory = load_option("memory", file) if file in known and file is not None else None
+    memory = load_option("memory", file) if file is not None else None
     if memory is not None and "build" in option:
         memory = {**memory, "build": {**memory["build"], **option["build"]}}
     title = option.get("title") or ((memory or answers or {}).get("title") or name)

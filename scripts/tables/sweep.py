@@ -38,11 +38,11 @@ from eval.statistics.stats import Interval
 from memsys.inert import csv_text, plain_cell
 from memsys.llm.pricing import Purse, one_cap
 from scripts.assembly.models import STAND_IN, with_local_models
-from scripts.assembly.steps import print_missing
+from scripts.assembly.steps import say_missing
 from scripts.settings.schema import Sweeps
 from scripts.tables.captions import evidence_lines, prompts_line
 from scripts.tables.grid import Experiment, prompts_behind
-from scripts.tables.layout import ColumnGroup, TableRow, score_name
+from scripts.tables.layout import ColumnGroup, TableRow, check_columns, score_name
 from scripts.tables.table import assembled, with_papers
 
 RUNTIME = (
@@ -53,12 +53,9 @@ RUNTIME = (
 
 
 def settings(grids: Iterable[Mapping[str, Sequence[Any]]]) -> list[dict[str, Any]]:
-    """Every combination of values of each grid, one grid after the other; an empty grid is the memory's own configuration."""
-    return [
-        dict(zip(grid, values, strict=True))
-        for grid in grids
-        for values in itertools.product(*map(list, grid.values()))
-    ]
+    """Every combination of values of each grid once, one grid after the other; an empty grid is the memory's own configuration."""
+    listed = [dict(zip(grid, each, strict=True)) for grid in grids for each in itertools.product(*grid.values())]
+    return [each for place, each in enumerate(listed) if each not in listed[:place]]
 
 
 def swept_settings() -> tuple[str, ...]:
@@ -92,6 +89,7 @@ def sweep(cfg: Sweeps, swept: Sequence[str], purses: list[Purse]) -> int:
     memory, option = cfg.memory, {"memory": cfg.memory["name"]}
     built = [{**memory, "build": {**memory["build"], **read}} for read in grid]
     rows = [TableRow(str(number), memory["title"], each, option, False) for number, each in enumerate(built)]
+    check_columns(cfg.sweep["name"], cfg.sweep["columns"], rows)
     with one_cap(purses):
         experiment = assembled(filled, backbone, cfg.sweep["columns"], rows, frozenset(row.name for row in rows))
     if experiment is None:
@@ -219,14 +217,11 @@ def _report(experiment: Experiment[Sweeps], path: Path, lines: Sequence[SweepLin
         print(f"{setting} · {line.values['dataset']} {line.values['metric']}: {mean_text(line)}, {values}")
     for text in [*best_lines(lines), *dict.fromkeys(line.values["prompts"] for line in lines)]:
         print(text)
-    print(experiment.stopped or f"written: {path}")
-    worst = max(line.missing_share for line in lines)
-    if worst > limit:
-        folders = [models.results / "runs" / line.values["run"] for line in lines]
-        scores = [path for folder in folders for path in RunFolder(folder).score_files()]
-        print_missing(worst, "line", limit, folders, scores)
-        return 1
-    return 0
+    if not experiment.stopped:
+        print(f"written: {path}")
+    folders = [models.results / "runs" / line.values["run"] for line in lines]
+    scores = [path for folder in folders for path in RunFolder(folder).score_files()]
+    return say_missing(max(line.missing_share for line in lines), "line", limit, folders, scores, experiment.stopped)
 
 
 @dataclass(frozen=True, slots=True)

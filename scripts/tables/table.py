@@ -59,6 +59,7 @@ from scripts.tables.layout import (
     TableRow,
     belongs,
     cells_of,
+    check_columns,
     column_group,
     group_name,
     joined,
@@ -85,13 +86,14 @@ def experiment(cfg: C, table: Mapping[str, Any], *, run: bool = True) -> Experim
         run: False runs nothing.
 
     Raises:
-        RunError: the backbone, a row or a column group is unknown, or all data sets are missing.
+        RunError: the backbone, a row, a column group or a metric is unknown, or all data sets are missing.
     """
     known = table["backbones"]
     if (cfg.backbone or "default") not in known:
         raise RunError(f"{table['name']} has no backbone {cfg.backbone!r}; there are: {', '.join(known)}")
     backbone = dict(known[cfg.backbone or "default"])
     lines = read_lines_of(table, cfg.backbone)
+    check_columns(table["name"], table["columns"], lines)
     only = wanted_rows(table, lines, cfg.only)
     vectors = cfg.nodes.vectors
     if vectors is None:
@@ -328,6 +330,11 @@ def make_table(cfg: Reproduce) -> Outcome:
         return Outcome(3)
     stem, cfg = _stem(cfg), assembled.cfg
     table = _table(option, assembled)
+    if table.reference and table.reference_row is None:
+        print(
+            f"note: nothing is compared: {table.reference}, the reference of {option['name']}, is none of its rows",
+            file=sys.stderr,
+        )
     file = assembled.models.results / "tables" / f"{stem}.md"
     if cfg.guessable != "keep":
         replace_file(file.with_suffix(".guessable.csv"), csv_text([FIELDS, *_guessable_lines(assembled)]))
@@ -339,10 +346,7 @@ def make_table(cfg: Reproduce) -> Outcome:
         print(outcome)
     print(f"written: {file} (with categories, paired differences and costs by phase), .csv, .tex, .json")
     log_table(cfg.plain, table)
-    code = complain(table, cfg.missing_limit)
-    if stop := assembled.models.purse.stop:
-        print(stop, file=sys.stderr)
-    return Outcome(code, file)
+    return Outcome(complain(table, cfg.missing_limit, assembled.models.purse.stop), file)
 
 
 def finished_table(name: str, settings: Sequence[str]) -> tuple[Table, Path]:

@@ -142,6 +142,15 @@ def test_corrected_scores_of_a_simulated_judge_cover_the_truth(truth: float, n: 
     assert raw < covered, "the raw score is biased"
 
 
+def test_a_corrected_score_of_few_histories_is_as_uncertain_as_the_score_itself() -> None:
+    values = [1.0] * 60 + [0.0] * 60
+    few = estimate(values, [f"c{n // 30}" for n in range(120)])
+    result = corrected(few, carded(0.0, 0.0))
+    assert isinstance(result, Corrected)
+    assert few.cautious is not None
+    assert result.interval.high - result.interval.low > 0.75 * (few.cautious.high - few.cautious.low)
+
+
 def carded(rejected: float, accepted: float) -> Card:
     return Card((), Share(rejected, 1000.0, 1000), Share(accepted, 1000.0, 1000), None, None)
 

@@ -199,7 +199,7 @@ def test_answers_that_flip_between_the_runs_are_not_the_memory_s_loss(
     make_run: Callable[..., Run], tmp_path: Path
 ) -> None:
     """The memory recalls exactly the evidence; the answers of both runs are drawn with the same probability."""
-    cases = [invented(f"case-{seed}", seed) for seed in range(40)]
+    cases = [replace(invented(f"case-{seed}", seed), cluster=f"history-{seed % 20}") for seed in range(40)]
     run = replace(make_run(cases, build=Lossy), unit={"rule": "utterance"})
     run_all([run])
     rng, n = np.random.default_rng(3), ASKED * len(cases)
@@ -211,6 +211,7 @@ def test_answers_that_flip_between_the_runs_are_not_the_memory_s_loss(
         list(losses_of(run.folder, tmp_path / "ours.jsonl", tmp_path / "evidence.jsonl", cases, asdict(run.reader)))
     )
     assert list(fall.steps) == ["reader", "misread"]
+    assert fall.score.clusters == 20, "two cases are parts of one history"
     flips = fall.steps["misread"].by_case
     assert flips is not None
     assert flips.low <= 0.0 <= flips.high

@@ -84,6 +84,15 @@ def test_a_case_that_is_complete_is_not_rehearsed(make_run: Any) -> None:
     assert calls == []
 
 
+def test_a_memory_that_hangs_while_it_is_rehearsed_has_begun_for_the_progress_line(make_run: Any) -> None:
+    run = make_run([replace(made_up(), id="c")], build=partial(Compiling))
+    seen: list[str] = []
+    run_all(
+        [replace(run, rehearse=lambda: seen.append("rehearsed"))], on_progress=lambda step: seen.append(step.outcome)
+    )
+    assert seen[:2] == ["begun", "rehearsed"]
+
+
 def test_each_choice_of_a_memory_is_rehearsed_once_whatever_its_sizes() -> None:
     for how, size in (("umap", 1), ("umap", 2), ("pca", 1)):
         rehearse(partial(Compiling, how=how, size=size), UNIT, Prompts())

@@ -19,6 +19,7 @@ from eval.judging.judge import Judge
 from eval.judging.score import UNKNOWN_RECALL, Judging, Metric, score_evidence, score_judge, score_lexical
 from eval.judging.score_files import read_scores
 from eval.metrics.lexical import squad_f1
+from eval.report.rendering import evidence_means
 from eval.running.loop import run_all
 from eval.running.run import Run
 from memsys.llm.cache import CachedLLM
@@ -359,6 +360,15 @@ def test_a_question_without_evidence_is_unscored_for_evidence(make_run: Make) ->
     run = make_run([bare])
     run_all([run])
     assert [lines[0]["value"] for lines in read_scores(score_evidence(run, 3)).values()] == [None]
+
+
+def test_evidence_without_words_has_no_literal_recall_and_is_counted_all_the_same(make_run: Make) -> None:
+    case = history(questions=1)
+    first, *rest = case.sessions
+    silent = replace(first, turns=tuple(replace(turn, text="") for turn in first.turns))
+    run = make_run([replace(case, sessions=(silent, *rest))])
+    run_all([run])
+    assert evidence_means(score_evidence(run, 3))[1] == "–"
 
 
 def test_a_missing_score_file_says_what_to_do(make_run: Make) -> None:

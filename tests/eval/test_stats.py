@@ -100,6 +100,15 @@ def test_a_paired_difference_of_few_discordant_questions_is_covered(n: int) -> N
     assert covered(found, -0.02) >= 0.94
 
 
+def test_no_interval_of_a_difference_of_scores_ends_beyond_one() -> None:
+    all_won = difference([1.0] * 40, [0.0] * 40, ["c"] * 40, test=False).by_question
+    lost = [float(n in (3, 14)) for n in range(40)]
+    by_case = difference(lost, [1.0] * 40, [f"c{n % 6}" for n in range(40)], test=False).by_case
+    assert all_won is not None
+    assert by_case is not None
+    assert (all_won.high, by_case.low) == (1.0, -1.0)
+
+
 def test_the_interval_of_matched_proportions_is_that_of_agresti_and_min() -> None:
     gap = np.array([1.0] * 12 + [-1.0] * 4 + [0.0] * 34)
     found = difference(np.maximum(gap, 0.0), np.maximum(-gap, 0.0), ["c"] * 50, test=False).by_question  # type: ignore[arg-type]

@@ -13,10 +13,10 @@ import pytest
 from data_loaders.schema import DataError
 from eval.analysis import growth
 from eval.files.store import write_lines
-from eval.report.rendering import grid
+from eval.report.rendering import cell_text, grid
 from eval.report.shapes import table as table_of_structure
 from memsys.inert import Inert, csv_text, inert_output, visible
-from scripts.assembly.steps import print_missing
+from scripts.assembly.steps import say_missing
 from scripts.setup.exits import guarded
 from scripts.setup.printing import console
 from scripts.setup.probes import Checked, table
@@ -32,7 +32,7 @@ def harmless(text: str) -> bool:
 def error_line(folder: Path) -> None:
     scores = folder / "scores.jsonl"
     write_lines(scores, [{"case_id": "c", "question_id": "q", "value": None, "why": f"HTTP 500: {HOSTILE}"}])
-    print_missing(1.0, "cell", 0.0, [], [scores])
+    say_missing(1.0, "cell", 0.0, [], [scores], "")
 
 
 def failing(_: Path) -> None:
@@ -112,6 +112,9 @@ def test_a_name_ends_no_cell_of_a_markdown_table_begins_no_html_and_acts_on_no_t
         assert "|" not in head
         assert head.count("<") == 1
     assert "&lt;script>alert(1)&lt;/script>&lt;!-- p <0.001" in head
+    assert cell_text(r"\<b> \\<b> a\|b ![x](http://host) [0, 1] (x) \d") == (
+        r"\\&lt;b> \\\\&lt;b> a\\\|b ![x]\(http://host) [0, 1] (x) \d"
+    )
 
 
 def test_formulas_in_a_csv_cell_are_quoted_and_numbers_stay_numbers() -> None:

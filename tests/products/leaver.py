@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import subprocess
 import threading
 from contextlib import suppress
@@ -49,6 +50,8 @@ class Product:
         elif then == "hoard in a child":
             hoard = "import time; held = bytearray(b'x' * (300 << 20)); time.sleep(600)"
             subprocess.run(["python3", "-c", hoard], check=False)
+        elif then == "read no more":
+            threading.Timer(0.2, lambda: os.kill(os.getpid(), signal.SIGSTOP)).start()
         elif then == "write without end":
             threading.Timer(0.5, _flood).start()
         return json.loads(unit["turns"][0]["text"])

@@ -175,3 +175,9 @@ def test_counts_that_never_differ_have_no_interval_of_a_share(tmp_path: Path) ->
     assert {row.gap.n for row in compared(*folders, 10).per_question} == {11}, (
         "a failed read recalled nothing that is known"
     )
+    for record in folders[0].glob("cases/*/case.json"):
+        record.write_text(json.dumps({**json.loads(record.read_text(encoding="utf-8")), "cluster": "the only one"}))
+    both = compared(*folders, 10)
+    assert {row.gap.clusters for row in (*both.per_unit, *both.per_question)} == {1}, (
+        "cases may be parts of one history"
+    )

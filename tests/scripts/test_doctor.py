@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
+from aiohttp import web
 
 import scripts.commands.doctor as doctor_report
 import scripts.setup.probes as probes
@@ -127,6 +129,17 @@ def test_the_settings_it_found_need_no_further_change() -> None:
     assert again.settings == first.settings
 
 
+def test_the_doctor_does_not_recommend_itself_for_an_unknown_error() -> None:
+    class Garbled(EndpointProbe):
+        def together(self, path: str, bodies: Sequence[Mapping[str, Any]]) -> list[ProbeReply]:
+            return [ProbeReply(200, {}, "the reply is not JSON: '{\"cho'", 0.0)]
+
+    with Garbled("http://127.0.0.1:9/v1", "NO_SUCH_VARIABLE") as line:
+        (chat,) = examine(line, ModelSettings("m"), window=9000).findings
+        (vectors,) = examine_embedder(line, ModelSettings("e"))
+    assert chat.means == vectors.means == "read the server's log"
+
+
 def test_a_wrong_key_an_absent_server_and_a_wrong_path_end_with_their_remedy() -> None:
     (refused,) = examined(SETS["reasoning"], key="sk-wrong").findings
     assert "401" in refused.found
@@ -242,9 +255,23 @@ def test_a_reply_that_speaks_yaml_stays_a_comment() -> None:
     assert "answers as x" in table([odd])
 
 
-def test_a_password_in_the_address_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    assert verb("doctor", ["--base-url", "http://me:secret@127.0.0.1:9/v1", "--model", "m"]) == 2
-    assert "secret" not in capsys.readouterr().err
+@pytest.mark.parametrize("url", ["http://me:secret@127.0.0.1:9/v1", "http://127.0.0.1:9/v1?key=secret"])
+def test_a_key_in_the_address_is_refused(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert verb("doctor", ["--base-url", url, "--model", "m"]) == 2
+    assert "secret" not in "".join(capsys.readouterr())
+
+
+@pytest.mark.parametrize("before", [0, 990])
+def test_a_server_that_sends_the_key_back_shows_nothing_of_it(before: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ANY_NAME", "never-shown-12345")
+
+    async def echo(incoming: web.Request) -> web.Response:
+        return web.Response(status=401, text="x" * before + incoming.headers["Authorization"].removeprefix("Bearer "))
+
+    app = web.Application()
+    app.router.add_post("/{path:.*}", echo)
+    with serving(app) as url, EndpointProbe(url, "ANY_NAME") as line:
+        assert "never" not in line.chat({}).error
 
 
 # --- log-probabilities --------------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from eval.files import store
-from eval.running.failures import stops
+from eval.running.failures import fatal_error
 from memsys.llm.cache import CachedLLM
 from memsys.llm.client import Client
 from memsys.llm.endpoint import Endpoint
@@ -90,7 +90,7 @@ def test_an_error_waits_for_the_calls_in_flight_and_keeps_their_answers_in_the_o
     with serving(application(mock)) as url:
         assert guarded(work) == 2
         copy = shutil.copy(tmp_path / "cache.sqlite", tmp_path / "copy.sqlite")
-        assert stops(OSError(errno.ESTALE, "stale"))
+        assert fatal_error(OSError(errno.ESTALE, "stale"))
     with closing(sqlite3.connect(copy)) as file:
         assert file.execute("SELECT count(*) FROM answers").fetchone() == (1,)
 
@@ -137,7 +137,7 @@ def test_results_that_are_a_file_are_one_line(tmp_path: Path, capsys: Any) -> No
     assert run(tmp_path, "memory=nothing") == 2
     said = capsys.readouterr().err
     assert said.startswith(f"error: {tmp_path / 'results'}")
-    assert "this is a file where a folder is needed" in said
+    assert "where a folder is needed" in said
     assert said.count("\n") == 1
 
 

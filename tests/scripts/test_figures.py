@@ -201,7 +201,7 @@ def test_a_row_is_named_by_settings_categories_and_values_of_its_own(results: Pa
     one = Subject(found.lines[0], found.groups[0], {"judge": "memtree", "category": "temporal"}, "m")
     assert one.value("base", {}) == 0.1
     assert one.text("θ0 = {base}, {category}, {model}", {"temporal": "time"}) == "θ0 = 0.1, time, m"
-    with pytest.raises(RunError, match=r"has no setting 'alpha'; there are: .*base"):
+    with pytest.raises(RunError, match=r"has no 'alpha' for panel, series or x; there are: dataset, .*base"):
         one.value("alpha", {})
 
 
@@ -219,6 +219,11 @@ def asked(results: Path) -> Callable[..., int]:
 def test_a_figure_without_a_result_says_so(asked: Any, capsys: Any) -> None:
     assert asked(**{"figure.rows": []}) == 2
     assert "memtree_fa7: nothing to draw" in capsys.readouterr().err
+
+
+def test_a_figure_without_a_setting_that_it_reads_is_refused_before_anything_is_run(asked: Any, capsys: Any) -> None:
+    assert asked("~figure.x") == 2
+    assert "error: memtree_fa7: show: scores needs x\n" in capsys.readouterr().err
 
 
 def test_another_projection_is_refused(results: Path, capsys: Any) -> None:

@@ -121,7 +121,7 @@ def test_more_errors_than_in_the_baseline_fail(kept: Gate, capsys: pytest.Captur
     assert kept("memory.build.fails=0.1", margin=1.0) == 1
     said = capsys.readouterr().out
     assert "questions ended in an error, 0 in the baseline" in said
-    assert "questions have a score for evidence@10, 46 in the baseline" in said
+    assert "questions with a score for evidence@10, 46 in the baseline" in said
     assert kept("memory.build.fails=0.1", "max_unscored=0.5", margin=1.0) == 0, "the share that is allowed"
 
 

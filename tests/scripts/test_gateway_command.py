@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import socket
+import sqlite3
 import subprocess
 import sys
+import time
 import urllib.error
 import urllib.request
+from contextlib import closing
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -73,6 +78,32 @@ def test_the_cap_is_kept(tmp_path: Path) -> None:
         assert json.loads(refused.value.read())["error"]["code"] == "max_usd_reached"
         gateway.close()
     assert not server.arrivals
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("gone", [False, True], ids=["client waits", "client is gone"])
+def test_a_reply_in_flight_at_a_signal_is_kept_and_reaches_its_client(tmp_path: Path, gone: bool) -> None:
+    upstream = Mock(latency=3.0)
+    with serving(application(upstream)) as url:
+        given = ["--base-url", url, "--model", "mock", "--port", "0", "--cache", str(tmp_path / "cache.sqlite")]
+        start = [sys.executable, "-m", "scripts", "gateway", *given]
+        with subprocess.Popen(start, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            address = urlsplit(process.stdout.readline() and process.stdout.readline().split()[1])
+            client = http.client.HTTPConnection(address.netloc, timeout=30)
+            body = json.dumps({"messages": [{"role": "user", "content": "Hi"}], "stream": True})
+            client.request("POST", f"{address.path}/chat/completions", body, {"Content-Type": "application/json"})
+            while not upstream.arrivals:
+                time.sleep(0.01)
+            if gone:
+                client.close()
+            process.terminate()
+            assert gone or client.getresponse().read().endswith(b"data: [DONE]\n\n")
+            assert (process.wait(30), "Traceback" in process.communicate()[1]) == (143, False)
+    with closing(sqlite3.connect(tmp_path / "cache.sqlite")) as cache:
+        assert cache.execute("SELECT count(*) FROM answers").fetchone() == (2,), (
+            "the reply, and the parts of its request"
+        )
 
 
 @pytest.mark.slow

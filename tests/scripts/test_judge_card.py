@@ -15,7 +15,8 @@ from rich.console import Console
 
 from eval.files.run_folder import RunFolder
 from eval.files.store import RunError
-from eval.judging.judge_card import ProbeVerdicts
+from eval.judging.agreement import agreement
+from eval.judging.judge_card import ProbeVerdicts, card
 from eval.judging.score_files import read_scores
 from eval.report.cell import Cell
 from eval.report.ratings import sample_order
@@ -23,7 +24,7 @@ from eval.report.rendering import as_csv, markdown
 from eval.report.tables import Table, correction_lines
 from eval.report.terminal import terminal
 from scripts.assembly.steps import card_file, judging
-from scripts.commands.judge_card import main
+from scripts.commands.judge_card import ByPrompt, _accepted, _agreement_text, _band, main
 from scripts.door import Lab
 
 pytestmark = pytest.mark.slow
@@ -90,6 +91,15 @@ def test_all_judge_prompts_that_suit_the_data_span_a_band_and_the_others_say_why
         assert f"| {name} | 0." in made.printed
     assert "longmemeval_v2: it grades replies to questions with a false premise" in made.printed
     assert "realmem_memory: it grades recalled texts, not answers." in made.printed
+
+
+def test_the_agreement_of_prompts_has_the_interval_of_histories() -> None:
+    verdicts = [ProbeVerdicts("same", True, (float(n < 40 or n % 2),)) for n in range(60)]
+    both = [ByPrompt(name, card(own), _accepted(own)) for name, own in (("one", verdicts), ("two", verdicts[1:]))]
+    histories = {place: f"h{place // 10}" for place in range(60)}
+    expected = agreement([each.verdicts for each in both], histories)
+    assert expected is not None
+    assert _agreement_text(expected) in "\n".join(_band(both, histories))
 
 
 def test_the_other_judge_of_a_run_and_a_person_are_compared_and_stale_ratings_are_left_out(made: Made) -> None:

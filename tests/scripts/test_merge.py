@@ -127,7 +127,7 @@ def test_the_answers_that_the_first_folder_overrules_are_counted(
     for folder, text in (("a", "red"), ("b", "blue"), ("c", "red")):
         cache_of(tmp_path / folder, text)
     assert main(["--first", *(str(tmp_path / folder) for folder in "abc"), str(tmp_path / "into")]) == 0
-    assert capsys.readouterr().out.endswith("left out: 1 answers that differ from those of a folder before\n")
+    assert capsys.readouterr().out.endswith("left out: 1 answer in conflict with a folder before\n")
 
 
 def test_an_answer_that_only_took_longer_elsewhere_is_the_same_answer(tmp_path: Path) -> None:
@@ -150,7 +150,7 @@ def test_caches_with_batches_under_way_are_not_merged_and_replies_not_yet_in_a_c
 ) -> None:
     cache_of(tmp_path / "a", "red")
     fill_journal(tmp_path / "a")
-    with pytest.raises(RunError, match="1 batches are under way"):
+    with pytest.raises(RunError, match="batches under way: 1;"):
         merge([tmp_path / "a"], tmp_path / "into")
     with closing(Journal(tmp_path / "a" / "cache.sqlite")) as journal:
         journal.drop("batch-7")
@@ -166,7 +166,7 @@ def test_rows_without_a_whole_key_are_left_out_and_counted(tmp_path: Path) -> No
         file.execute("INSERT INTO answers VALUES (x'01', '{}')")
     left_out = Counter[str]()
     assert merge([tmp_path / "a"], tmp_path / "into", left_out=left_out) == (0, 2)
-    assert left_out["rows of answers whose key has not 32 bytes"] == 1
+    assert left_out["row of answers whose key has not 32 bytes"] == 1
 
 
 @pytest.mark.parametrize("trap", ["linked notes", "linked cache", "linked runs", "pipe", "pipe of SQLite"])

@@ -15,7 +15,7 @@ import pytest
 from eval.files.run_folder import read_efforts, read_predictions
 from eval.files.store import RunError
 from memsys.llm.pricing import ModelSettings, Purse, SpendingCapReached
-from scripts.command import main
+from scripts.command import main, verb
 from scripts.lab import lab
 from scripts.mock.endpoint import Mock, application, serving
 from scripts.settings.types import given_prices
@@ -201,6 +201,28 @@ def test_a_plan_with_an_unknown_price_is_agreed_to_if_another_price_is_known(
     assert run_single(composed("config", settings(url, tmp_path, *own, prices))) == 3
     assert "total unknown" in capsys.readouterr().out
     assert asked(server) == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", ["gate", "gate --update", "compare", "fidelity"])
+def test_a_cap_is_the_one_cause_that_a_command_names(
+    mock: tuple[Mock, str], tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    (tmp_path / "gate.yaml").write_text("memory: recency\nmetrics: [locomo_f1]\n")
+    given = settings(mock[1], tmp_path / command, "data.size=12", PRICES, "yes=true")
+    if command == "gate":
+        assert verb("gate", [str(tmp_path / "gate.yaml"), "--update", *given, "max_usd=5"]) == 0
+        given = settings(mock[1], tmp_path / "again", "data.size=12", PRICES, "yes=true")
+    words = {
+        "compare": ["recency", "bm25"],
+        "fidelity": ["recency", "bm25", "dataset=locomo", "protocol.unit={rule: utterance}"],
+    }
+    named = words.get(command, [str(tmp_path / "gate.yaml"), *command.split()[1:]])
+    capsys.readouterr()
+    assert verb(command.split()[0], [*named, *given, "max_usd=0.004"]) == (1 if command == "compare" else 2)
+    last = capsys.readouterr().err.strip().splitlines()[-1]
+    assert last.removeprefix("error: ").startswith("Stopped at max_usd=0.004: 0.00")
+    assert (tmp_path / "gate.baseline.json").is_file() == (command == "gate")
 
 
 @pytest.mark.slow

@@ -62,7 +62,7 @@ def test_units_move_the_line_and_the_time_to_go_before_any_question_is_answered(
     clock.now = 60.0
     text = line.line()
     assert "0/10" in text
-    assert "10/40 units written of 1/2 histories" in text
+    assert "building: 10/40 units, 1/2 histories" in text
     assert "7:00 to go" in text  # 70 of 80 units at 10 a minute
 
 
@@ -83,7 +83,7 @@ def test_a_build_that_failed_leaves_no_units_to_wait_for() -> None:
     line.on_progress(Progress("raptor", "a", "q", "error"))
     line.on_progress(Progress("raptor", "a", "", "complete"))
     clock.now = 30.0
-    assert "10/10 units written" in line.line()
+    assert "10/10 units" in line.line()
     assert "1 error" in line.line()
     assert "0:00 to go" in line.line()
 
@@ -100,7 +100,7 @@ def test_calls_made_and_under_way_and_tokens_a_second_are_counted_from_the_start
     line = ProgressLine("answering", 10, traffic=lambda: now, clock=clock)
     clock.now, now[0] = 10.0, Traffic(3, 2, 120, 1, 2500, 500)
     text = line.line()
-    assert "20 calls made (1 retried), 3 in flight, 2 queued" in text
+    assert "calls: 3 in flight, 20 made (1 retried), 2 queued" in text
     assert "200 tokens/s" in text
 
 
@@ -218,9 +218,9 @@ def test_phases_within_phases_share_one_screen_which_is_empty_at_the_end() -> No
 
 def test_limits_below_what_was_set_are_shown_and_others_are_not() -> None:
     line = ProgressLine("answering", 10, traffic=lambda: [Traffic(in_flight=8, limit=51, most=64, rpm=58.8)])
-    assert "8 in flight (51 of 64 allowed, 59 requests/min allowed)" in line.line()
+    assert "8 of at most 51 in flight (64 configured, 59 requests/min allowed)" in line.line()
     line = ProgressLine("answering", 10, traffic=lambda: [Traffic(in_flight=8, limit=64, most=64)])
-    assert "8 in flight" in line.line()
+    assert line.line().endswith("8 of at most 64 in flight, 0 made")
     assert "allowed" not in line.line()
 
 

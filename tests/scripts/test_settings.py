@@ -243,6 +243,7 @@ def test_an_unknown_key_of_a_file_is_refused_with_the_nearest_known_one(subtests
     ("override", "said"),
     [
         ("table.rows=[bm25]", "table.rows[0] must be a mapping such as {memory: bm25}, found 'bm25'"),
+        ("table.rows=[{memory: bm25, sweep: {k: []}}]", "table.rows[0].sweep.k must not be empty, found []"),
         ("table.rows=[{memroy: bm25}]", "table.rows[0].memroy is not a setting; did you mean table.rows[0].memory?"),
         ("table.columns=[{dataset: locomo, metrics: [{jugde: mem0}]}]",
          "table.columns[0].metrics[0].jugde is not a setting; did you mean table.columns[0].metrics[0].judge?"),

@@ -289,6 +289,10 @@ def test_other_data_is_another_protocol_and_another_build_is_not(job: Any, tmp_p
     assert run("data.size=3", "memory.build.base=0.1") == ["0.1"]
 
 
+def test_a_setting_that_is_named_twice_is_run_once() -> None:
+    assert settings([{"k": [5, 5, 7]}, {"k": [7]}]) == [{"k": 5}, {"k": 7}]
+
+
 def test_grids_follow_one_another_and_an_empty_one_is_the_memory_as_it_is() -> None:
     assert settings([{"a": [1]}, {"a": [2], "b": [3, 4]}]) == [{"a": 1}, {"a": 2, "b": 3}, {"a": 2, "b": 4}]
     assert settings([{}]) == [{}]
@@ -328,7 +332,9 @@ def test_the_cap_is_that_of_all_jobs_together(
     capsys.readouterr()
     assert run() == 1
     assert arrived(server) == 4
-    assert "Stopped at max_usd=5: 5.0000 USD spent" in capsys.readouterr().out
+    said = capsys.readouterr().err
+    assert "Stopped at max_usd=5: 5.0000 USD spent" in said
+    assert "remedy" not in said, "no other cause is named"
     monkeypatch.setattr("scripts.commands.sweep.PURSES", purses)
     monkeypatch.setattr("scripts.tables.sweep.swept_settings", tuple)
     cfg = job("memtree_threshold", *overrides)

@@ -13,12 +13,13 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from eval.analysis.costs import phases
+from eval.analysis.costs import BATCH_EMBEDDED, dollars, phases
 from eval.analysis.watching import Seen, Watcher
 from eval.files.run_folder import RunRecord
 from eval.files.store import locked
 from eval.report.tables import Row, Table
 from eval.report.wandb_log import progress_of
+from memsys.llm.pricing import ModelSettings
 from scripts.command import verb
 from scripts.commands import watch
 from scripts.commands.watch import HEADER, PriceList, row, state_of
@@ -27,7 +28,14 @@ from tests.scripts.commands import run_single
 
 EFFORT = {
     **{"case_id": "c", "subject": "q", "phase": "answer", "failures": {"answer": 1}, "embedding_tokens": 0},
-    **{"tokens_in": 1_000_000, "tokens_out": 500_000, "tokens_cached": 0, "roles": {}},
+    **{
+        "tokens_in": 1_000_000,
+        "tokens_out": 500_000,
+        "tokens_cached": 0,
+        "roles": {},
+        "calls": {"answer": 3},
+        "notes": {},
+    },
 }
 MODEL = {"model": "my-model", "endpoint": "https://example.org/v1"}
 
@@ -110,6 +118,20 @@ def test_dollars_are_known_for_priced_models_unknown_for_others_and_none_for_eng
     assert row(look(Watcher(), folder), PriceList(None), 0.0)[7] == "–"
 
 
+def test_what_came_in_batches_costs_half_as_in_the_tables(folder: Path, tmp_path: Path) -> None:
+    prices = tmp_path / "prices.yaml"
+    prices.write_text("my-model: {in: 2.0, out: 4.0}\n")
+    summed = dict.fromkeys(("own_cpu_seconds", "provider_seconds", "provider_seconds_sum", "sent", "held"), 0)
+    notes = {"batch": 1, BATCH_EMBEDDED: 0}  # one of the two calls that did not fail
+    more = {"parse_failures": {}, "context_tokens": 0, "dropped_items": 0}
+    line = {**EFFORT, **summed, **more, "notes": notes}
+    (folder / "cases" / "c" / "effort.jsonl").write_text(json.dumps(line) + "\n")
+    (cost,) = phases(folder)
+    price = ModelSettings("my-model", usd_per_million_in=2.0, usd_per_million_out=4.0).cost
+    expected = dollars(cost, {"reader": price, "reader batch": lambda *tokens: -0.5 * price(*tokens)})
+    assert PriceList(str(prices)).dollars(look(Watcher(), folder)) == expected == [4.0, -1.0]
+
+
 def test_a_run_is_running_while_a_process_holds_it(folder: Path) -> None:
     seen = look(Watcher(), folder)
     with locked(folder):
@@ -172,7 +194,7 @@ def test_running_rows_stand_on_top_and_heads_are_whole_at_80_columns(
 ) -> None:
     monkeypatch.setattr(watch, "held", lambda folder: folder.name == "slow-0123456789ab")
     runs = [
-        Seen(tmp_path / "locomo" / name, RunRecord(cases=10), 1, 20, 0, 3, {}, 0, 0, last)
+        Seen(tmp_path / "locomo" / name, RunRecord(cases=10), 1, 20, 0, 3, {}, {}, 0, 0, last)
         for name, last in (("done-0123456789ab", 90.0), ("slow-0123456789ab", 10.0), ("older-0123456789ab", 50.0))
     ]
     shown = watch.recent(runs, 100.0, all_runs=False)
@@ -185,7 +207,7 @@ def test_running_rows_stand_on_top_and_heads_are_whole_at_80_columns(
 
 @pytest.mark.parametrize("width", [40, 60])
 def test_a_narrow_terminal_shows_the_beginning_of_a_name(tmp_path: Path, width: int) -> None:
-    seen = Seen(tmp_path / "locomo" / "segtree-0123456789ab", RunRecord(cases=10), 1, 20, 0, 3, {}, 0, 0, 90.0)
+    seen = Seen(tmp_path / "locomo" / "segtree-0123456789ab", RunRecord(cases=10), 1, 20, 0, 3, {}, {}, 0, 0, 90.0)
     console = Console(file=io.StringIO(), width=width, color_system=None)
     console.print(watch.drawing([seen], PriceList(None), 100.0, width))
     text: str = console.file.getvalue()  # type: ignore[attr-defined]

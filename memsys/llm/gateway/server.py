@@ -24,6 +24,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Literal
 
 from memsys.jsons import encoded, received
+from memsys.llm import stopping
 from memsys.llm.gateway.accounts import Account
 from memsys.llm.gateway.bodies import (
     MalformedBody,
@@ -206,7 +207,9 @@ class Gateway:
         return stopped
 
     def close(self) -> None:
-        """Stop the server; afterwards all replies are in the cache's single file."""
+        """Stop the server; afterwards all replies are in the cache's single file, after a signal also those of the calls in flight."""
+        if stopping.requested():
+            stopping.await_end()
         with self._lock:
             runner, self._runner, self._address = self._runner, None, ""
         if runner is not None:
@@ -333,14 +336,17 @@ class Gateway:
 
 
 def _without_the_request(record: logging.LogRecord) -> bool:
-    """Bytes that are not HTTP are reported without quoting them: they may hold a token, or control codes of a terminal."""
+    """Bytes that are not HTTP are reported without quoting them: they may hold a token, or control codes of a terminal.
+
+    A client that leaves before its reply is no error, and is not reported.
+    """
     from aiohttp.http_exceptions import HttpProcessingError
 
     error = record.exc_info[1] if record.exc_info else None
     if isinstance(error, HttpProcessingError):
         record.msg, record.args = "refused a request that is no HTTP: %s", (type(error).__name__,)
         record.exc_info = None
-    return True
+    return not isinstance(error, ConnectionError)
 
 
 async def _streamed(request: web.BaseRequest, sent: Iterator[bytes]) -> web.StreamResponse:

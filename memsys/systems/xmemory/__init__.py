@@ -8,7 +8,8 @@ model's uncertainty about the answer (Stage II).
 `mode` chooses between the paper and the released code:
 
 - An episode is admitted when it lowers the uncertainty (`paper`), or when it does not raise it by 0.40 nats or more (`code`, where this
-  value is marked as the one for Llama). `tau_include` sets another threshold.
+  value is marked as the one for Llama). `tau_include` sets another threshold. If none is admitted, none is recalled (`paper`, §3.3:
+  episodes "only when" they lower it), or the first in priority (`code`).
 - An overcrowded theme is split as the objective prefers (`paper`), or by its graph (`code`).
 - At the end of a build, full themes are summarised again (`paper`), or keep the summary of when they were opened (`code`).
 - The neighbours of a statement are the nearest of all statements (`paper`), or of those before it (`code`, which writes them once).
@@ -33,10 +34,11 @@ Deviations and decisions:
 - `consolidate` builds the themes again, provisionally. A set of statements that has been summarised is not summarised again, so a theme
   costs one call per change of its members. The geometry does not depend on the calls, which are submitted together.
 - A merged theme keeps the number of its larger part (of equals, the older); of equal gains, the first computed wins. The paper leaves
-  both open. Merges are searched among the nearest neighbours of each theme (§3.2; the code tries all near pairs). The paper does not
-  say which theme is tiny, nor by how much messages must lower the uncertainty "further": a theme of a single statement, and 0.25 nats,
-  as released.
-- If no statement was selected, there are no statements at all; the most similar episodes are then the candidates (our choice).
+  both open. Merges are searched among the nearest neighbours of each theme (§3.2; the code tries all near pairs).
+- If no statement was selected, there are no statements at all; the most similar episodes are then the candidates, and the first is
+  recalled in any case (our choice).
+- What the paper leaves open is as released: which theme is tiny (one statement) or, besides those above the cap, overcrowded (a full one
+  of low cohesion, at the end), by how much messages must lower the uncertainty "further" (0.25 nats), when the search stops early.
 - Items are the episodes in order of priority, then the statements in order of selection; themes are not recalled (the code). The score of
   an episode is its priority, that of a statement its cosine. Coverage (Tables 3 and 5) ranks both kinds of blocks by these scores; the
   paper does not say how it ranks them.
@@ -387,7 +389,7 @@ class XMemory(MemorySystem):
         ranked: Sequence[tuple[int, float]],
         settings: XMemoryReading,
     ) -> list[tuple[int, bool]]:
-        """Ranks of the episodes that lower the uncertainty, each with whether it includes its messages; the first if none does."""
+        """Ranks of the episodes that lower the uncertainty, each with whether it includes its messages; if none does, see the module."""
         store = hierarchy.store
         themes = [hierarchy.summaries[number] for number in backbone.themes]
         facts = [store.statement_item(index, cosine).text for index, cosine in backbone.statements]
@@ -410,7 +412,7 @@ class XMemory(MemorySystem):
         if settings.expansion == "further":
             falls = [probed[rank] - uncertainty_with(rank, originals=True) for rank, _ in chosen]
             chosen = [(rank, fall > settings.tau_expand) for (rank, _), fall in zip(chosen, falls, strict=True)]
-        return chosen or [(0, False)]
+        return chosen if chosen or (facts and self.episodes.mode == "paper") else [(0, False)]
 
     def _uncertainty(
         self, question: Question, themes: Sequence[str], facts: Sequence[str], episodes: Sequence[str]

@@ -72,6 +72,13 @@ def test_a_strict_item_score_is_one_of_three_numbers(reply: str, corrected: floa
     assert beam.item_score(reply, official=False) == corrected
 
 
+@pytest.mark.parametrize("score", ["NaN", "-Infinity", '"nan"', "1" * 400])
+def test_a_score_that_is_no_finite_number_is_no_verdict(score: str) -> None:
+    reply = f'{{"score": {score}}}'
+    assert beam.truncated(beam.item_score(reply, official=True), reply) is None
+    assert beam.item_score(reply, official=True) is None
+
+
 @pytest.mark.parametrize("first", [0, 1])
 @pytest.mark.parametrize(
     "form",

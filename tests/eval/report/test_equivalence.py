@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import inf
 from pathlib import Path
 from statistics import stdev
@@ -44,7 +45,7 @@ def published(value: float, low: float | None = None, high: float | None = None,
     [
         (0.500, "equivalent"),
         (0.507, "equivalent"),
-        (0.511, "cannot tell: +1.1 [-0.3, +2.5], would need 5 builds"),
+        (0.511, "cannot tell: +1.1 [-0.3, +2.5], would need 5 builds if the gap stays"),
         (0.470, "differs by -3.0 [-4.4, -1.6]"),
     ],
 )
@@ -128,11 +129,19 @@ def test_the_gaps_that_stay_open_are_those_that_nothing_settles() -> None:
 
 
 def test_an_assumed_error_is_that_of_eight_in_a_hundred_flips_and_smaller_for_graded_scores() -> None:
-    binary = assumed_runs(np.array([0.0, 1.0] * 50), np.ones(100))
+    binary = assumed_runs(np.array([0.0, 1.0] * 50), np.ones(100), np.repeat(np.arange(4), 25))
     assert binary.variance == pytest.approx(0.08 / 2 / 100)
-    graded = assumed_runs(np.array([0.4, 0.6] * 50), np.ones(100))
+    graded = assumed_runs(np.array([0.4, 0.6] * 50), np.ones(100), np.zeros(100, dtype=int))
     assert graded.variance == pytest.approx(0.08 / 2 / 100 * 0.04)
     assert not binary.measured
+    assert (binary.histories, graded.histories) == (4.0, 1.0)
+
+
+def test_builds_of_one_history_measure_an_error_with_few_degrees_of_freedom() -> None:
+    """Two builds of 2,000 questions have Student's t(1) = 12.7: they settle next to nothing."""
+    many, one = (replace(ONE, variance=FLIPS / 2 / 2000, histories=number) for number in (10.0, 1.0))
+    advised = [builds_needed(0.0115, Interval(0.0115, 0.0115), runs, None, 0.0, 0.02) for runs in (many, one)]
+    assert advised == [3, 8]
 
 
 def test_builds_measure_the_error_history_by_history() -> None:
@@ -174,7 +183,7 @@ def test_repeats_of_the_judge_are_averaged_before_builds_are_compared(tmp_path: 
     scores = np.random.default_rng(3).integers(0, 2, (3, 5, 40)).astype(float)
     own = cell(tmp_path, scores)
     means = scores.mean(axis=(1, 2))
-    assert own.spread == pytest.approx(stdev(means))
+    assert own.spread() == pytest.approx(stdev(means))
     assert own.runs.builds == 3
     parts = scores.mean(axis=1).reshape(3, 10, 4).sum(axis=2).T / 40
     assert own.runs.variance in (pytest.approx(parts.var(axis=1, ddof=1).sum()), pytest.approx(means.var(ddof=1)))

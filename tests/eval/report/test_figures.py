@@ -441,3 +441,10 @@ def test_what_cannot_be_drawn_is_refused() -> None:
         draw(Sheet("Title", FOOT, "lines"), [])
     with pytest.raises(ValueError, match=r"draw must be one of .* found 'pie'"):
         draw(Sheet("Title", FOOT, "pie"), LINE)
+
+
+def test_dollar_signs_in_names_begin_no_formula() -> None:
+    said = r"a $\frac{ b$ c"
+    figure = draw(Sheet(said, (said,), "bars"), [replace(LINE[0], panel=said, series=said, x=said)])
+    figure.draw_without_rendering()
+    assert {text for text in texts(figure) if "frac" in text} == {said.replace("$", r"\$")}

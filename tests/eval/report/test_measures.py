@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -55,6 +56,13 @@ def test_the_best_elsewhere_never_looks_at_its_own_history(tmp_path: Path) -> No
     one = composed(cells, chosen)
     assert [one.scores[each.case_id, each.question_id] for each in QUESTIONS] == [0, 0, 1, 0, 0, 0]
     assert one.counts().scored == 6
+    built = {
+        name: replace(
+            cell, score_files=(*cell.score_files, *candidate(tmp_path, f"{name} again", "000000").score_files)
+        )
+        for name, cell in cells.items()
+    }
+    assert composed(built, chosen).missing_share() == 0.0, "it has as many builds as its candidates"
 
 
 def test_a_choice_is_made_again_without_each_history(tmp_path: Path) -> None:

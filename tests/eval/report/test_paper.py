@@ -73,7 +73,7 @@ def test_the_caption_says_when_one_of_several_builds_lacks_scores(table: Table, 
     caption = paper_table(replace(table, rows=rows)).partition(r"\caption{")[2]
     assert "Every answer of every row was scored." not in caption
     assert r"at most 1.0\% of a cell is not scored" in caption
-    assert "Some builds lack scores that others have." in caption
+    assert "Some builds or repeats lack scores that others have." in caption
 
 
 def test_the_caption_of_the_plain_tex_describes_its_own_cells(table: Table) -> None:

@@ -99,8 +99,16 @@ def test_repeats_are_averaged_question_by_question_and_their_spread_is_printed(t
     write_lines(path, lines(dict.fromkeys(range(6), 1.0)) + lines({n: float(n < 3) for n in range(6)}, repeat=1))
     one = Cell(COLUMN, {(f"c{n % 2}", f"q{n}"): frozenset({"answered"}) for n in range(6)}, (path,))
     assert one.scores["c1", "q5"] == 0.5
-    assert one.spread == pytest.approx(0.353553, abs=1e-5)
+    assert one.spread() == pytest.approx(0.353553, abs=1e-5)
     assert shown(one).startswith("0.750 ± 0.354 ")
+    assert shown(one, "c").startswith("0.750 ± 0.354 ")
+    second = lines({n: float(n < 2) for n in range(4)}, repeat=1)
+    write_lines(path, lines({n: float(n < 4) for n in range(6)}) + second)
+    one = Cell(COLUMN, {(f"c{n % 2}", f"q{n}"): frozenset({"answered"}) for n in range(6)}, (path,))
+    assert shown(one).startswith("0.500 ± 0.354 "), (
+        "1 and 1/2 over the four questions that both repeats scored, not 2/3 and 1/2"
+    )
+    assert shown(one, "b").startswith("0.500 ± 0.000 "), "of the category alone"
 
 
 def test_only_the_repeats_that_were_asked_for_are_averaged(tmp_path: Path) -> None:
@@ -109,7 +117,7 @@ def test_only_the_repeats_that_were_asked_for_are_averaged(tmp_path: Path) -> No
     reached = {("c0", "q0"): frozenset({"answered"})}
     once, twice = (Cell(COLUMN, reached, (path,), repeats=repeats) for repeats in (1, 2))
     assert once.scores == {("c0", "q0"): 1.0}
-    assert once.spread is None
+    assert once.spread() is None
     assert twice.scores == {("c0", "q0"): 0.5}
     assert Cell(COLUMN, reached, (path,)).scores["c0", "q0"] == pytest.approx(1 / 3)
 

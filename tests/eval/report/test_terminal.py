@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.console import Console
 
-from eval.files.store import write_lines
+from eval.files.store import read_lines, write_lines
 from eval.report.cell import Asked, Cell, Column
 from eval.report.counted import counted
 from eval.report.published import Published, brief
@@ -121,7 +121,7 @@ def test_failures_are_named_where_there_are_any_and_nowhere_else(tmp_path: Path)
     lines = lines_of(table(tmp_path), 160)
     notes = [line for line in lines if "not reached" in line]
     assert notes == [f"  {LONG}: 3 not reached of 48; could be 0.438–0.500"]
-    assert "Incomplete: 6.2% of a cell's questions are not scored." in lines
+    assert "Incomplete: 6.2% of a cell's scores are missing." in lines
     whole = replace(table(tmp_path), rows=table(tmp_path).rows[:2])
     assert not [line for line in lines_of(whole, 160) if "not reached" in line or line.startswith("Incomplete")]
 
@@ -137,6 +137,18 @@ def test_answers_that_one_of_several_builds_lacks_are_counted(tmp_path: Path) ->
     assert made.missing_share == 3 / 96, "what max_unscored is compared with"
     assert "Several builds: a score is their mean; tokens and $ are those of the first." in lines
     assert not [line for line in lines_of(table(tmp_path), 160) if "Several builds" in line]
+
+
+def test_verdicts_that_only_some_repeats_gave_are_counted(tmp_path: Path) -> None:
+    twice = cell(tmp_path, JUDGE, 0.75, repeats=2)
+    (path,) = twice.score_files
+    first = read_lines(path)
+    write_lines(path, [*first, *({**line, "repeat": 1, "value": line["value"] or None} for line in first)])
+    assert twice.counts().scored == 48
+    made = replace(table(tmp_path), columns=(JUDGE,), rows=(Row("bm25", "BM25", (twice,)),))
+    assert "  BM25: 12 of 96 verdicts missing, 2 an answer" in lines_of(made, 160)
+    assert "12 of 96 verdicts missing, 2 an answer" in markdown(made)
+    assert made.missing_share == 12 / 96, "what max_unscored is compared with"
 
 
 def test_the_legend_says_that_errored_questions_are_in_the_mean_tokens(tmp_path: Path) -> None:

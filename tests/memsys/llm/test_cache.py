@@ -12,6 +12,7 @@ from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -643,8 +644,20 @@ def test_a_file_that_takes_no_more_rows_ends_the_run_and_nothing_more_is_sent(st
             cached(inner, store).submit(REQUEST).result(timeout=10)
     assert len(inner.requests) == 1
     store._out.execute("PRAGMA max_page_count=1000000")
-    store.check()
     assert cached(inner, store).submit(REQUEST).result(timeout=10).cached, "the paid answer is kept when there is room"
+
+
+def test_all_answers_that_a_full_disk_refused_are_kept_when_there_is_room(store: CacheStore) -> None:
+    store._out.execute("PRAGMA max_page_count=1")
+    calls: list[Future[Completion]] = [Future() for _ in range(3)]
+    model = cached(SimpleNamespace(submit=lambda request: calls[request.sample]), store)
+    requests = [replace(REQUEST, sample=number) for number in range(3)]
+    futures = [model.submit(request) for request in requests]
+    for call in calls:
+        call.set_result(Completion("x" * 1_000_000))
+    assert all(isinstance(future.exception(timeout=10), DamagedCache) for future in futures)
+    store._out.execute("PRAGMA max_page_count=1000000")
+    assert all(model.submit(request).result(timeout=10).cached for request in requests)
 
 
 @pytest.mark.timeout(25)  # less than the 30 s that a first write waits: the calls after it do not wait again

@@ -23,7 +23,7 @@ from memsys.llm.client import Client, HttpEmbedder
 from memsys.llm.endpoint import Call, Endpoint, EndpointLimits, Sent, Unreachable
 from memsys.llm.pricing import ModelSettings, Purse
 from memsys.llm.protocol import Completion, EndOfRun, ModelError, Request, keeping, release
-from memsys.llm.transport import event_loop, new_event_loop
+from memsys.llm.transport import Body, TooLarge, event_loop, new_event_loop
 from scripts.mock.endpoint import Mock, application, serving
 
 SETTINGS = ModelSettings("mock-model", usd_per_million_in=1.0, usd_per_million_out=2.0)
@@ -93,6 +93,15 @@ def test_a_small_reply_that_unpacks_to_far_too_much_is_refused_while_it_is_read(
     ):
         complete(Client(opened(url, max_reply_mb=2), SETTINGS), request())
     assert error.value.attempts == 1
+
+
+def test_bytes_without_end_after_a_packed_reply_are_refused_as_too_many() -> None:
+    body = Body("gzip", 1 << 20)
+    body.add(gzip.compress(b"{}"))
+    body.add(b"x" * (1 << 19))
+    assert body.whole() == b"{}"
+    with pytest.raises(TooLarge):
+        body.add(b"x" * (1 << 19))
 
 
 @pytest.mark.parametrize("chunked", [False, True])
@@ -187,6 +196,13 @@ def test_a_redirect_to_another_server_is_refused_and_forwards_nothing(opened: Op
         complete(Client(opened(url), SETTINGS), request())
     assert arrived == []
     assert error.value.attempts == 1
+
+
+@pytest.mark.parametrize("status", [302, 307])
+@pytest.mark.parametrize("location", ["http://host:99999/v1", "http://host:port/", "//[::1"])
+def test_a_redirect_to_what_is_no_url_is_a_failed_call(opened: Open, status: int, location: str) -> None:
+    with answering(always(b"", status, Location=location)) as url, pytest.raises(ModelError, match="to nowhere"):
+        complete(Client(opened(url), SETTINGS), request())
 
 
 def test_a_redirect_within_the_server_is_followed_with_the_same_body(opened: Open) -> None:

@@ -89,6 +89,19 @@ def test_bytes_that_are_no_http_are_refused_and_reported_without_them(
     assert not [each for each in (token, "\x1b", "Traceback") if each in caplog.text]
 
 
+def test_a_client_that_leaves_before_its_stream_is_not_reported(
+    opened: tuple[Gateway, Account], caplog: pytest.LogCaptureFixture
+) -> None:
+    body = json.dumps({**json.loads(BODY), "stream": True})
+    for _ in range(20):
+        address = urlsplit(opened[1].base_url)
+        head = f"Host: 127.0.0.1:{address.port}\r\nContent-Type: application/json\r\nContent-Length: {len(body)}"
+        with socket.create_connection(("127.0.0.1", address.port or 0), 30) as connection:
+            connection.sendall(f"POST {address.path}/chat/completions HTTP/1.1\r\n{head}\r\n\r\n{body}".encode())
+    assert sent(opened[1])[0] == 200
+    assert "Traceback" not in caplog.text
+
+
 @pytest.mark.parametrize("host", ["127.0.0.1:{port}", "localhost:{port}", "LOCALHOST:{port}", "[::1]:{port}"])
 def test_the_names_of_this_machine_are_taken(opened: tuple[Gateway, Account], host: str) -> None:
     assert sent(opened[1], Host=host.format(port=urlsplit(opened[1].base_url).port))[0] == 200

@@ -31,7 +31,7 @@ from memsys.llm.gateway.chat import EngineUpstream
 from memsys.llm.gateway.server import Gateway
 from memsys.llm.offline.extractive import ExtractiveLLM
 from memsys.products import sandbox
-from memsys.products.process import AHEAD, Crashed, MalformedReply
+from memsys.products.process import AHEAD, Crashed, Hung, MalformedReply
 from memsys.products.surroundings import Guard
 from memsys.systems.released import Released
 from scripts.tables.captions import waivers
@@ -328,6 +328,16 @@ def test_a_product_that_writes_without_end_fills_no_memory_of_the_harness(made: 
     time.sleep(0.5)
     assert process._lines.qsize() == AHEAD
     process.kill()
+
+
+@LINUX
+@pytest.mark.timeout(60)
+def test_the_time_limit_holds_for_a_product_that_reads_no_more(made: Callable[..., Released]) -> None:
+    memory = made(LEAVER, {"then": "read no more"}, step_seconds=2.0)
+    memory.write(UNIT)
+    time.sleep(0.5)
+    with pytest.raises(Hung, match="no reply within 2 s"):
+        memory.write(unit(COUNTS + " " * (1 << 20)))
 
 
 KILLS = int(os.environ.get("MEMSYS_KILLS", "3"))

@@ -56,6 +56,10 @@ def _questions(times: int) -> Iterator[Row]:
         draws = rng.beta(2, 3, (times, n)) * (rng.random((times, n)) < mean / 0.4)
         value = covered([by_question(values) for values in draws], mean)
         yield Row("mean, by question", f"F1-like, {n} questions, mean {mean}", "coverage", value, times)
+    for n in (48, 300):
+        draws = rng.beta(1, 4, (times, n)) * (rng.random((times, n)) < 3 / n)
+        value = covered([by_question(values) for values in draws], 0.2 * 3 / n)
+        yield Row("mean, by question", f"F1-like, 3 of {n} answers above 0", "coverage", value, times)
 
 
 def _groups(times: int) -> Iterator[Row]:

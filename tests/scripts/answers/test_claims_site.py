@@ -554,7 +554,7 @@ def test_the_command_builds_the_site_and_says_what_is_not_there(
         verb("claims-site", ["--results", str(tmp_path), "--date", "2026-11-24", "--url", "https://x.org/claims"]) == 1
     )
     printed = capsys.readouterr().out
-    assert f"1 claims; open in a browser: {tmp_path}/claims_site/index.html" in printed
+    assert f"1 claim; open in a browser: {tmp_path}/claims_site/index.html" in printed
     assert "not there: gone: no file" in printed
     assert 'href="https://x.org/claims/claim-mem.html"' in (tmp_path / "claims_site" / "atom.xml").read_text()
     assert verb("claims-site", ["--results", str(tmp_path), "--url", "javascript:1"]) == 2
