@@ -366,13 +366,10 @@ def test_a_command_line_that_cannot_be_composed_is_one_sentence_and_is_tried_onc
     assert not list(Path.cwd().iterdir())
 
 
-def test_where_an_error_was_raised_is_shown_to_those_who_ask() -> None:
+def test_where_an_error_was_raised_is_shown_to_those_who_ask(command: Command) -> None:
     for asked in ("--traceback", "traceback=true"):
-        command = [sys.executable, "-m", "scripts", "run", "data.size=six", asked]
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-        assert done.returncode == 1
-        assert "Traceback" in done.stderr
-        assert done.stderr.splitlines()[-1].startswith("eval.files.store.RunError: data.size must be")
+        with pytest.raises(RunError, match=r"^data\.size must be"):
+            command("run", "data.size=six", asked)
 
 
 def test_a_multirun_runs_all_its_jobs_and_leaves_no_file_behind(tmp_path: Path, command: Command) -> None:
