@@ -197,6 +197,7 @@ def _wind_down() -> None:
     _end_calls(stop)
     time.sleep(max(0.0, stop.at + GRACE - time.monotonic()) + MARGIN)
     if stop is _stop:  # not so after `forget`
+        _print("a step did not end by itself and was ended; run the same command to resume")
         _quit(exit_code())
 
 

@@ -90,7 +90,8 @@ def _in_code(log: Path | None, text: str) -> str:
     """The place of an error, by the last traceback that ends with it, and the file with its traceback."""
     if log is None:
         return "the error is not the endpoint's: read what its memory, product or service logs"
-    content = log.read_text("utf-8", "replace")
+    # Ray's copies of modules are gone after the run.
+    content = re.sub(r'(?<=  File ")\S+/_ray_pkg_\w+', str(ROOT), log.read_text("utf-8", "replace"))
     before, raised, _ = content.rpartition(text.partition(": ")[2].partition("\n")[0] or text)
     tracebacks = before if raised else content
     frames = re.findall(r'^  File "([^"]+)", line (\d+), in (\S+)', tracebacks, re.MULTILINE)

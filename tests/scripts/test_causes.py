@@ -106,6 +106,15 @@ def test_a_memory_that_calls_a_helper_wrongly_is_the_place_and_not_the_helper(
     assert "remedy: memsys/prompts.py:99 in render; " in str(Cause("build: KeyError: 'x'", 3, 3, log))
 
 
+def test_a_memory_in_rays_copy_of_the_modules_is_named_as_on_this_machine(tmp_path: Path) -> None:
+    log, copy = tmp_path / "errors.log", "/tmp/ray/session_1/py_modules_files/_ray_pkg_0a1b"
+    frames = [(f"{copy}/eval/running/case.py", 228), (f"{copy}2/mine.py", 39), (f"{copy}/memsys/prompts.py", 99)]
+    log.write_text(
+        "".join('  File "{}", line {}, in write\n    …\n'.format(*frame) for frame in frames), encoding="utf-8"
+    )
+    assert "remedy: mine.py:39 in write; " in str(Cause("build: KeyError: 'x'", 3, 3, log))
+
+
 @pytest.mark.parametrize(
     "fault", ["Hung: no reply within 300 s", "ServiceError: HTTP 503", "SessionError: HTTP 404 model"]
 )

@@ -288,6 +288,22 @@ def test_semaphores_of_killed_workers_are_removed_without_a_warning(quiet: bool)
     assert ("leaked semaphore" in done.stderr) != quiet
 
 
+def test_what_does_not_end_by_itself_is_ended_and_said() -> None:
+    program = (
+        "import os, signal, threading, time\n"
+        "from memsys.llm import stopping\n"
+        "from scripts.setup.exits import guarded\n"
+        "stopping.GRACE = stopping.MARGIN = 0.2\n"
+        "def hang():\n"
+        "    try: os.kill(os.getpid(), signal.SIGTERM); time.sleep(60)\n"
+        "    finally: time.sleep(60)\n"  # as the run loop waits for its cells
+        "guarded(hang)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
+    ended = "a step did not end by itself and was ended; run the same command to resume"
+    assert (done.returncode, done.stderr.splitlines()) == (143, [SAID, ended])
+
+
 def test_a_signal_that_nohup_took_away_stays_away() -> None:
     program = (
         "import os, signal; signal.signal(signal.SIGHUP, signal.SIG_IGN)\n"
