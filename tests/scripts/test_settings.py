@@ -355,7 +355,7 @@ def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.Captu
         ("data.size=1,2", "error: 'data.size=1,2' has several values; with -m each is a job of its own\n"),
     ],
 )
-def test_a_command_line_that_cannot_be_composed_is_one_sentence_and_is_tried_once(
+def test_a_command_line_that_cannot_be_composed_is_one_sentence(
     argument: str, said: str, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made: list[Any] = []
