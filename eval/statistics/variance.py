@@ -80,7 +80,10 @@ def components(draws: Draws) -> Components:
         raise ValueError(
             f"{len(draws)} questions with builds and repeats {sorted(shapes)}: two questions alike are needed"
         )
-    blocks = _blocks(draws)
+    by_history: dict[str, list[np.ndarray]] = {}
+    for (history, _), array in draws.items():
+        by_history.setdefault(history, []).append(array)
+    blocks = [np.stack(arrays) for arrays in by_history.values()]  # [questions, builds, repeats]
     builds, repeats = next(iter(shapes))
     design = Design(len(blocks), len(draws) / len(blocks), builds, repeats)
     mean = float(np.mean([array.mean() for array in draws.values()]))
@@ -90,20 +93,8 @@ def components(draws: Draws) -> Components:
     return Components(design, mean, whole, intervals, upper)
 
 
-def _blocks(draws: Draws) -> list[np.ndarray]:
-    """Scores [questions, builds, repeats] of each history."""
-    by_history: dict[str, list[np.ndarray]] = {}
-    for (history, _), array in draws.items():
-        by_history.setdefault(history, []).append(array)
-    return [np.stack(arrays) for arrays in by_history.values()]
-
-
 def mean_squares(blocks: Sequence[np.ndarray], within: Sequence[Mapping[str, float]] = ()) -> dict[str, float | None]:
-    """Mean squares of the nested analysis of variance by effect; None where an effect has no degree of freedom.
-
-    Args:
-        within: `_within` of each block, where it is known.
-    """
+    """Mean squares of the nested analysis of variance by effect, from `_within` of each block; None without a degree of freedom."""
     whole = float(np.concatenate(blocks).mean())
     sums = dict.fromkeys(PARTS, 0.0)
     for block, own in zip(blocks, within or map(_within, blocks), strict=True):

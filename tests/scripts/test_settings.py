@@ -223,16 +223,15 @@ def test_every_file_of_a_group_is_what_its_schema_says(subtests: pytest.Subtests
     for group in GROUPS:
         with subtests.test(group=group):
             for name in options(group):
-                values = OmegaConf.to_container(OmegaConf.load(CONF / group / f"{name}.yaml"), resolve=True)
-                assert isinstance(values, dict)
-                assert repr(checked_option(group, values)) == repr(values)  # type: ignore[arg-type]
+                values = option_file("no group with a schema", CONF / group / f"{name}.yaml")
+                assert repr(checked_option(group, values)) == repr(values)
 
 
 def test_an_unknown_key_of_a_file_is_refused_with_the_nearest_known_one(subtests: pytest.Subtests) -> None:
     for group in GROUPS:
         with subtests.test(group=group):
             for name in options(group):
-                values: dict[str, Any] = dict(OmegaConf.to_container(OmegaConf.load(CONF / group / f"{name}.yaml")))  # type: ignore[arg-type]
+                values = option_file("no group with a schema", CONF / group / f"{name}.yaml")
                 key = list(values)[-1]
                 with pytest.raises(RunError) as caught:
                     checked_option(group, {**values, f"{key}x": values[key]})
@@ -355,7 +354,7 @@ def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.Captu
         ("data.size=1,2", "error: 'data.size=1,2' has several values; with -m each is a job of its own\n"),
     ],
 )
-def test_a_command_line_that_cannot_be_composed_is_one_sentence_and_is_tried_once(
+def test_a_command_line_that_cannot_be_composed_is_one_sentence(
     argument: str, said: str, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made: list[Any] = []
