@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 from omegaconf import OmegaConf
 from omegaconf import _utils as omegaconf_yaml
+from omegaconf.errors import InterpolationKeyError
 
 from eval.files.provenance import ROOT
 from eval.files.store import RunError
@@ -34,6 +35,16 @@ def folders() -> tuple[Path, ...]:
     """The folders that are searched for files of `conf`: a `conf` folder of the working folder first, then the shipped one."""
     own = Path.cwd() / "conf"
     return (own, CONF) if own.is_dir() and own != CONF else (CONF,)
+
+
+def not_utf8() -> str:
+    """The first file of `conf` that is not UTF-8, with its first wrong byte, because Hydra names no file; empty if there is none."""
+    for path in (path for folder in folders() for path in sorted(folder.rglob("*.yaml"))):
+        try:
+            path.read_bytes().decode()
+        except UnicodeDecodeError as error:
+            return f"{path}: expected UTF-8, found byte {error.object[error.start]:#04x} at offset {error.start}"
+    return ""
 
 
 def options(group: str) -> list[str]:
@@ -125,7 +136,11 @@ def _parsed(path: Path, written: int) -> dict[str, Any]:
     Args:
         written: when the file was last changed.
     """
-    values = resolved(OmegaConf.load(path))
+    try:
+        values = resolved(OmegaConf.load(path))
+    except InterpolationKeyError as error:
+        text, _, key = str(error).partition("\n    full_key: ")
+        raise RunError(f"{path}: {key.split()[0]}: {text}; write \\${{ for the characters ${{ themselves") from error
     if not isinstance(values, Mapping):
         raise RunError(f"{path} must be a mapping, found {values!r}")
     return dict(values)
