@@ -5,15 +5,18 @@ That includes the code of its memory and its loader, wherever they live, and of 
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache, partial
+from traceback import extract_tb
 from typing import Any
 
 from data_loaders.schema import Case
 from eval.files.provenance import ROOT, code_only, distributions, identity, source_digest, surroundings
 from eval.files.run_folder import RunRecord
 from eval.files.store import RunError
+from eval.running.failures import described
 from eval.running.gold_evidence import gold_evidence
 from eval.running.oracle_editor import oracle_editor
 from eval.running.reader import Reader
@@ -21,6 +24,7 @@ from eval.running.run import OUTSTANDING, Run, Services, built, needs
 from eval.running.work import rehearse
 from memsys.interface import MemorySystem, with_settings
 from memsys.jsons import fields_of
+from memsys.llm.protocol import ModelError
 from memsys.llm.replies import POLICY
 from scripts.assembly.datasets import Data
 from scripts.assembly.models import Model, Models
@@ -31,6 +35,8 @@ from scripts.setup.options import load_option, memory_classes, options
 _surroundings = cache(surroundings)
 BUDGET = ("max_context_tokens", "fill")
 """Settings of a reader for the amount of recall that it shows."""
+SERVICES = ("llm", "probe", "embedder", "prompts", "gateway", "rng")
+"""Parameters of a memory that the run fills (`eval.running.run.built`)."""
 DESCRIBING = ("name", "title", "unit", "waived", "untested", "fitted_to", "recall")
 """Values of a file of `conf/memory` that only describe the memory: they are no part of a run's identity."""
 BATCHED = 20_000
@@ -148,6 +154,13 @@ def recipe_of(dataset: Data, memory: Mapping[str, Any], unit: Mapping[str, Any] 
         build = builder(memory["build"])
     except ValueError as error:
         raise RunError(f"memory {memory['name']}: {error}") from error
+    given = inspect.signature(build).parameters.values()
+    open_ended = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    needed = [each.name for each in given if each.default is each.empty and each.kind not in open_ended]
+    if lacking := [name for name in needed if name not in SERVICES]:
+        raise RunError(
+            f"memory {memory['name']}: its file gives no {lacking[0]}, which is no service ({', '.join(SERVICES)})"
+        )
     unit = unit or unit_of(memory, dataset.config)
     return Recipe(memory, build, classes, checked_unit(unit, f"memory {memory['name']} on {dataset.name}"))
 
@@ -270,17 +283,28 @@ def _innermost_settings(build: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _built_once(recipe: Recipe, services: Services) -> MemorySystem:
-    """Build the memory in the same way as a case does."""
+    """Build the memory in the same way as a case does.
+
+    Raises:
+        RunError: its constructor raises an error; the text names the line of the memory that did, unless it refuses a setting.
+    """
     import numpy as np
 
     try:
         return built(recipe.build, services, np.random.default_rng(0))
-    except (TypeError, ValueError) as error:
-        raise RunError(f"memory {recipe.name}: {error}") from error
-    except ImportError as error:
-        if "pip install" in str(error):  # a service of ours, which names its extra
+    except (ModelError, RunError):
+        raise
+    except Exception as error:  # a user's constructor may raise any error
+        if isinstance(error, ImportError) and "pip install" in str(error):  # a service of ours, which names its extra
             raise
-        raise RunError(f"memory {recipe.name}: {error}; install the package that its code imports") from error
+        if isinstance(error, ImportError):
+            raise RunError(f"memory {recipe.name}: {error}; install the package that its code imports") from error
+        own = {inspect.getfile(each) for each in recipe.classes}
+        lines = [frame for frame in extract_tb(error.__traceback__) if frame.filename in own]
+        if lines and not isinstance(error, ValueError):
+            place = f"{lines[-1].filename}, line {lines[-1].lineno}"
+            raise RunError(f"memory {recipe.name}: {described(error)} ({place})") from error
+        raise RunError(f"memory {recipe.name}: {error}") from error
 
 
 def _check_logprobs(memory: MemorySystem, recipe: Recipe, probe: Model) -> None:

@@ -143,14 +143,17 @@ def checked_call(where: str, call: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         RunError: the target does not exist, or an argument is unknown or of another type.
     """
-    from hydra.utils import get_object
+    from hydra.utils import get_object, log
 
+    log.disabled = True  # it prints the error that is raised, too
     try:
         target = get_object(call["_target_"])
     except KeyError:
         raise RunError(f"{where}: _target_ is missing") from None
     except Exception as error:  # a user's module may raise any error when it is imported
-        raise RunError(f"{where}: cannot import {call['_target_']}: {' '.join(str(error).split())[:300]}") from error
+        cause = error.__cause__ or error
+        reason = " ".join(f"{type(cause).__name__}: {cause}".split())[:300]
+        raise RunError(f"{where}: cannot import {call['_target_']}: {reason}") from error
     known = parameters(target)
     typed: dict[str, Any] = {}
     for name, value in call.items():

@@ -136,6 +136,10 @@ def remedy(error: BaseException) -> str:
     if broken is not None and (mark := broken.problem_mark or broken.context_mark) is not None:
         return f"{mark.name}, line {mark.line + 1}: broken YAML: {broken.problem or broken.context}"
 
+    if any(isinstance(each, UnicodeDecodeError) for each in _chain(error)):
+        from scripts.setup.options import not_utf8
+
+        return not_utf8()
     if isinstance(error, HydraException):
         from scripts.settings.checking import composition_error
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 from omegaconf import OmegaConf
 from omegaconf import _utils as omegaconf_yaml
+from omegaconf.errors import InterpolationKeyError
 
 from eval.files.provenance import ROOT
 from eval.files.store import RunError
@@ -37,6 +38,16 @@ def folders() -> tuple[Path, ...]:
     """The folders that are searched for files of `conf`: a `conf` folder of the working folder first, then the shipped one."""
     own = Path.cwd() / "conf"
     return (own, CONF) if own.is_dir() and own != CONF else (CONF,)
+
+
+def not_utf8() -> str:
+    """The first file of `conf` that is not UTF-8, with its first wrong byte, because Hydra names no file; empty if there is none."""
+    for path in (path for folder in folders() for path in sorted(folder.rglob("*.yaml"))):
+        try:
+            path.read_bytes().decode()
+        except UnicodeDecodeError as error:
+            return f"{path}: expected UTF-8, found byte {error.object[error.start]:#04x} at offset {error.start}"
+    return ""
 
 
 def options(group: str) -> list[str]:
@@ -128,8 +139,13 @@ def _parsed(path: Path, written: int) -> dict[str, Any]:
     Args:
         written: when the file was last changed.
     """
-    text = path.read_text(encoding="utf-8")
-    values = omegaconf_yaml.get_yaml_loader()(text).get_single_data()
+    with path.open(encoding="utf-8") as file:
+        values = omegaconf_yaml.get_yaml_loader()(file).get_single_data()
     if not isinstance(values, dict):
         raise RunError(f"{path} must be a mapping, found {values!r}")
-    return dict(resolved(OmegaConf.create(values) if INTERPRETED.search(text) else values))
+    try:
+        plain = not INTERPRETED.search(path.read_text(encoding="utf-8"))
+        return dict(resolved(values if plain else OmegaConf.create(values)))
+    except InterpolationKeyError as error:
+        text, _, key = str(error).partition("\n    full_key: ")
+        raise RunError(f"{path}: {key.split()[0]}: {text}; write \\${{ for the characters ${{ themselves") from error

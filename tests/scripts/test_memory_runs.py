@@ -139,6 +139,14 @@ class Missing(Plain):
     def __init__(self): import package_of_nobody
 
 
+class Unconnected(Plain):
+    def __init__(self, llm): raise RuntimeError("no database at localhost:5432")
+
+
+class Unfilled(Plain):
+    def __init__(self, llm, lm): ...
+
+
 class Awaited(Plain):
     async def read(self, question): return Recall(())
 
@@ -160,6 +168,11 @@ def made() -> Plain: return Plain()
     ("target", "said"),
     [
         ("Missing", "^memory mine: No module named 'package_of_nobody'; install the package that its code imports$"),
+        (
+            "Unconnected",
+            "^memory mine: RuntimeError: no database at localhost:5432 \\(.*/wrong_memories.py, line 15\\)$",
+        ),
+        ("Unfilled", "^memory mine: its file gives no lm, which is no service \\(llm, probe, "),
         ("Awaited", "^wrong_memories.Awaited: read is `async def`, and the run does not await it"),
         ("Unruly", "^memory mine on locomo: the unit rule must be one of utterance, .*; found {'rule': 'paragraph'}$"),
         ("Free", "^wrong_memories.Free is no class of a memory; derive it from memsys.interface.MemorySystem$"),

@@ -40,6 +40,8 @@ MISTAKES: Mapping[str, str] = {
     "run yes=maybe": "yes must be true or false, found 'maybe'",
     "run shard=3/2": "shard must be i/n with 1 <= i <= n, such as 1/4; found '3/2'",
     "run memory=broken": "conf/memory/broken.yaml, line 3: broken YAML: ",
+    "run memory=utf16": "conf/memory/utf16.yaml: expected UTF-8, found byte 0xff at offset 0",
+    "judge-card --judge dollar": "conf/judge/dollar.yaml: rubric: Interpolation key 'x' not found; write \\${ for the characters ${",
     # data and files
     "run data.root=/no/such data.source=real": "data.root (make … DATA=): no folder /no/such; create it",
     "run data.root={here}": "is not read while data.source=sample takes the shipped samples; add data.source=real",
@@ -83,6 +85,9 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A working folder with the files that the mistakes speak of."""
     (tmp_path / "conf" / "memory").mkdir(parents=True)
     (tmp_path / "conf" / "memory" / "broken.yaml").write_text("name: broken\ntitle: [\nbuild: x: y\n")
+    (tmp_path / "conf" / "memory" / "utf16.yaml").write_text("name: utf16\n", encoding="utf-16")
+    (tmp_path / "conf" / "judge").mkdir()
+    (tmp_path / "conf" / "judge" / "dollar.yaml").write_text("rubric: It costs ${x}.\n")
     (tmp_path / "a_file").write_text("x")
     (tmp_path / "odd.yaml").write_text("m: cheap\n")
     (tmp_path / "none").write_text("")
