@@ -153,6 +153,7 @@ class Awaited(Plain):
 
 class Unruly(Plain):
     UNIT = {"rule": "paragraph"}
+    def __init__(self, *args, **more): ...
 
 
 class Free:
