@@ -72,7 +72,14 @@ def load(
 
     @cache  # forty entries share each
     def host(number: int) -> Case:
-        return hosts[number] if captions else _without_captions(hosts[number])
+        case = hosts[number]
+        if captions:
+            return case
+        sessions = (
+            replace(each, turns=tuple(replace(turn, text=_CAPTION.sub("", turn.text).strip()) for turn in each.turns))
+            for each in case.sessions
+        )
+        return replace(case, sessions=tuple(sessions))
 
     def parse(position: int) -> Case:
         index = kept[position]
@@ -88,14 +95,6 @@ def days_of(gap: str) -> int | None:
         return None
     word, unit = match[1].lower(), match[2].lower()
     return (_NUMBERS[word] if word in _NUMBERS else int(word)) * _DAYS[unit]
-
-
-def _without_captions(host: Case) -> Case:
-    sessions = (
-        replace(each, turns=tuple(replace(turn, text=_CAPTION.sub("", turn.text).strip()) for turn in each.turns))
-        for each in host.sessions
-    )
-    return replace(host, sessions=tuple(sessions))
 
 
 def _case(record: Any, index: int, host: Case, where: str) -> Case:

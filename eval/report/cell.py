@@ -33,7 +33,6 @@ from eval.statistics.stats import (
     differences,
     estimate,
     numbered,
-    stratified,
     weights,
 )
 
@@ -242,9 +241,8 @@ class Column:
     ) -> Estimate:
         """The weighted mean of a value for each question, with its intervals; `without` as for `eval.statistics.stats.estimate`."""
         clusters = [question.cluster for question in questions]
-        if self.aggregate == "question":
-            return estimate(values, clusters, without)
-        return stratified(values, self.groups(questions), clusters, without)
+        groups = None if self.aggregate == "question" else self.groups(questions)
+        return estimate(values, clusters, without, groups=groups)
 
     def mean(self, questions: Sequence[Asked], scores: Scores) -> float:
         """The weighted mean over the questions that have a score; 0 when none has."""

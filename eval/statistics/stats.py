@@ -335,7 +335,11 @@ class Difference:
 
 
 def estimate(
-    values: Sequence[float], clusters: Sequence[str], without: Sequence[float] | None = None, level: float = LEVEL
+    values: Sequence[float],
+    clusters: Sequence[str],
+    without: Sequence[float] | None = None,
+    level: float = LEVEL,
+    groups: Sequence[str] | None = None,
 ) -> Estimate:
     """Compute the mean of scores with both intervals.
 
@@ -345,13 +349,29 @@ def estimate(
         without: the mean without each cluster, in the order of sorted names; needed only if leaving out a cluster changes the values
             of the others (because the best of several memories is chosen again).
         level: coverage of the intervals.
+        groups: group of each question, for the unweighted mean of group means (RealMem averages personas, LongMemEval's task average
+            question types): questions of one group weigh the same. None weighs questions equally.
 
     Raises:
         ValueError: there are no values, or the lengths differ.
     """
     array = _array(values, clusters)
-    grouping = Grouping(numbered(clusters), np.zeros(array.size, dtype=int))
-    return _estimate(float(array.mean()), array, grouping, without, by_question(array, level), level)
+    grouping = Grouping(numbered(clusters), np.zeros(array.size, dtype=int) if groups is None else numbered(groups))
+    if groups is None:
+        mean, question = float(array.mean()), by_question(array, level)
+    else:
+        mean = float((np.bincount(grouping.groups, weights=array) / grouping.counts).mean())
+        question = by_question_in_groups(array, grouping, level)
+
+    def by_histories(least: int) -> Sampling | None:
+        rows = None if without is None else np.asarray(without)[None]
+        return Sampling.of(_jackknife(array[None], grouping, rows, least), np.array([grouping.freedom]))
+
+    case, cautious = mean_interval(mean, array, by_histories(ENOUGH_CLUSTERS), level), None
+    if case is None and grouping.histories > 1 and are_scores(array):
+        sampling = by_histories(2)
+        cautious = on_effective_number(mean, grouping, None if sampling is None else sampling.error, level)
+    return Estimate(mean, array.size, question, case, grouping.histories, cautious)
 
 
 def preferred_interval(ours: Estimate) -> Interval | None:
@@ -379,7 +399,7 @@ def difference(
         clusters: history of each question, same length.
         without: the difference without each cluster, as for `estimate`.
         test: False leaves out the permutation test, the slow part; `p` is then None.
-        groups: group of each question where the means are those of `stratified`; None weighs questions equally.
+        groups: as for `estimate`.
 
     Raises:
         ValueError: there are no pairs, or the lengths differ.
@@ -492,25 +512,6 @@ def weights(groups: Sequence[str] | np.ndarray) -> np.ndarray:
     return Grouping(np.zeros(len(groups), dtype=int), numbered(groups)).weights
 
 
-def _estimate(
-    mean: float,
-    array: np.ndarray,
-    grouping: Grouping,
-    without: Sequence[float] | None,
-    question: Interval | None,
-    level: float = LEVEL,
-) -> Estimate:
-    def by_histories(least: int) -> Sampling | None:
-        rows = None if without is None else np.asarray(without)[None]
-        return Sampling.of(_jackknife(array[None], grouping, rows, least), np.array([grouping.freedom]))
-
-    case, cautious = mean_interval(mean, array, by_histories(ENOUGH_CLUSTERS), level), None
-    if case is None and grouping.histories > 1 and are_scores(array):
-        sampling = by_histories(2)
-        cautious = on_effective_number(mean, grouping, None if sampling is None else sampling.error, level)
-    return Estimate(mean, array.size, question, case, grouping.histories, cautious)
-
-
 def _jackknife(
     rows: np.ndarray, grouping: Grouping, without: np.ndarray | None = None, least: int = ENOUGH_CLUSTERS
 ) -> np.ndarray:
@@ -573,22 +574,3 @@ def _array(values: Sequence[float] | np.ndarray, clusters: Sequence[str] | np.nd
     if not len(values) or len(values) != len(clusters):
         raise ValueError(f"{len(values)} values for {len(clusters)} cluster names")
     return np.asarray(values, dtype=float)
-
-
-def stratified(
-    values: Sequence[float], groups: Sequence[str], clusters: Sequence[str], without: Sequence[float] | None = None
-) -> Estimate:
-    """The unweighted mean of group means: RealMem averages personas, LongMemEval's task average averages question types.
-
-    The intervals are those of `estimate`; questions of one group weigh the same.
-
-    Args:
-        groups: group of each value, same length.
-        without: the mean of group means without each cluster, as for `estimate`.
-
-    Raises:
-        ValueError: there are no values, or the lengths differ.
-    """
-    array, grouping = _array(values, clusters), Grouping(numbered(clusters), numbered(groups))
-    mean = float((np.bincount(grouping.groups, weights=array) / grouping.counts).mean())
-    return _estimate(mean, array, grouping, without, by_question_in_groups(array, grouping))

@@ -80,7 +80,10 @@ def components(draws: Draws) -> Components:
         raise ValueError(
             f"{len(draws)} questions with builds and repeats {sorted(shapes)}: two questions alike are needed"
         )
-    blocks = _blocks(draws)
+    by_history: dict[str, list[np.ndarray]] = {}
+    for (history, _), array in draws.items():
+        by_history.setdefault(history, []).append(array)
+    blocks = [np.stack(arrays) for arrays in by_history.values()]  # [questions, builds, repeats]
     builds, repeats = next(iter(shapes))
     design = Design(len(blocks), len(draws) / len(blocks), builds, repeats)
     mean = float(np.mean([array.mean() for array in draws.values()]))
@@ -90,30 +93,31 @@ def components(draws: Draws) -> Components:
     return Components(design, mean, whole, intervals, upper)
 
 
-def _blocks(draws: Draws) -> list[np.ndarray]:
-    """Scores [questions, builds, repeats] of each history."""
-    by_history: dict[str, list[np.ndarray]] = {}
-    for (history, _), array in draws.items():
-        by_history.setdefault(history, []).append(array)
-    return [np.stack(arrays) for arrays in by_history.values()]
-
-
-def mean_squares(blocks: Sequence[np.ndarray]) -> dict[str, float | None]:
-    """Mean squares of the nested analysis of variance by effect; None where an effect has no degree of freedom."""
-    builds, repeats = blocks[0].shape[1:]
+def mean_squares(blocks: Sequence[np.ndarray], within: Sequence[Mapping[str, float]] = ()) -> dict[str, float | None]:
+    """Mean squares of the nested analysis of variance by effect, from `_within` of each block; None without a degree of freedom."""
     whole = float(np.concatenate(blocks).mean())
     sums = dict.fromkeys(PARTS, 0.0)
-    for block in blocks:
-        cells, centre = block.mean(axis=2), block.mean()
-        by_question, by_build = cells.mean(axis=1), cells.mean(axis=0)
-        sums["judge"] += float(((block - cells[:, :, None]) ** 2).sum())
-        interaction = cells - by_question[:, None] - by_build[None, :] + centre
-        sums["answer"] += repeats * float((interaction**2).sum())
-        sums["build"] += repeats * len(block) * float(((by_build - centre) ** 2).sum())
-        sums["question"] += repeats * builds * float(((by_question - centre) ** 2).sum())
-        sums["history"] += block.size * float((centre - whole) ** 2)
+    for block, own in zip(blocks, within or map(_within, blocks), strict=True):
+        for part in PARTS[1:]:
+            sums[part] += own[part]
+        sums["history"] += block.size * float((own["mean"] - whole) ** 2)
     freedom = _freedom(blocks)
     return {part: sums[part] / freedom[part] if freedom[part] else None for part in PARTS}
+
+
+def _within(block: np.ndarray) -> dict[str, float]:
+    """The mean of a history's scores, and its sums of squares by effect."""
+    builds, repeats = block.shape[1:]
+    cells, centre = block.mean(axis=2), block.mean()
+    by_question, by_build = cells.mean(axis=1), cells.mean(axis=0)
+    interaction = cells - by_question[:, None] - by_build[None, :] + centre
+    return {
+        "mean": centre,
+        "judge": float(((block - cells[:, :, None]) ** 2).sum()),
+        "answer": repeats * float((interaction**2).sum()),
+        "build": repeats * len(block) * float(((by_build - centre) ** 2).sum()),
+        "question": repeats * builds * float(((by_question - centre) ** 2).sum()),
+    }
 
 
 def _freedom(blocks: Sequence[np.ndarray]) -> dict[str, int]:
@@ -129,13 +133,13 @@ def _freedom(blocks: Sequence[np.ndarray]) -> dict[str, int]:
     }
 
 
-def _variances(blocks: Sequence[np.ndarray]) -> dict[str, float | None]:
+def _variances(blocks: Sequence[np.ndarray], within: Sequence[Mapping[str, float]] = ()) -> dict[str, float | None]:
     alone = all(len(block) == 1 for block in blocks)
     if alone:  # one question per history: history and question are confounded, and so are build and answer
-        blocks = [np.concatenate(blocks)]
+        blocks, within = [np.concatenate(blocks)], ()
     builds, repeats = blocks[0].shape[1:]
     sizes = np.array([len(block) for block in blocks], dtype=float)
-    squares = mean_squares(blocks)
+    squares = mean_squares(blocks, within)
     noise = squares["judge"] or 0.0
     answered = noise if squares["answer"] is None else squares["answer"]
     found: dict[str, float | None] = dict.fromkeys(PARTS)
@@ -166,8 +170,9 @@ def _intervals(
     count = len(blocks)
     if count < ENOUGH_CLUSTERS:
         return found
-    squares = mean_squares(blocks)
-    left = [_variances([*blocks[:place], *blocks[place + 1 :]]) for place in range(count)]
+    within = [_within(block) for block in blocks]
+    squares = mean_squares(blocks, within)
+    left = [_variances([*blocks[:n], *blocks[n + 1 :]], [*within[:n], *within[n + 1 :]]) for n in range(count)]
     for part, value in whole.items():
         if value is None:
             continue

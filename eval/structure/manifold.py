@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -35,7 +36,7 @@ NEIGHBOURS = 5
 MOST = 3000
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Cloud:
     """Nodes of one level, over all histories."""
 
@@ -45,6 +46,13 @@ class Cloud:
     """float64 [n, d]"""
     histories: np.ndarray
     """int [n]: number of the history that each node belongs to."""
+
+    @cached_property
+    def flat(self) -> np.ndarray:
+        """Projection [n, 2] of the vectors on their first two principal components."""
+        centred = self.vectors - self.vectors.mean(axis=0)
+        projection: np.ndarray = centred @ np.linalg.svd(centred, full_matrices=False)[2][:2].T
+        return projection
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,29 +166,14 @@ MEASURES: Mapping[str, Callable[[Cloud], float | None]] = {
     "cv": lambda nodes: variation(nodes.vectors),
     "radius95": lambda nodes: radius(nodes.vectors),
     "intrinsic_dimension": lambda nodes: intrinsic_dimension(nodes.vectors),
-    "trustworthiness": lambda nodes: trustworthiness(nodes.vectors),
-    "continuity": lambda nodes: continuity(nodes.vectors),
+    "trustworthiness": lambda nodes: _neighbours_kept(nodes.vectors, nodes.flat),
+    "continuity": lambda nodes: _neighbours_kept(nodes.flat, nodes.vectors),
 }
 """The measures that tables print, by field of `Manifold`; they need at least one node."""
 
 
-def trustworthiness(vectors: np.ndarray) -> float | None:
-    """Trustworthiness of the projection of rows [n, d] on the first two principal components; None for fewer than 11 nodes."""
-    return _neighbours_kept(vectors, _flat(vectors))
-
-
-def continuity(vectors: np.ndarray) -> float | None:
-    """Continuity of the same projection; None for fewer than 11 nodes."""
-    return _neighbours_kept(_flat(vectors), vectors)
-
-
-def _flat(vectors: np.ndarray) -> np.ndarray:
-    centred = vectors - vectors.mean(axis=0)
-    projection: np.ndarray = centred @ np.linalg.svd(centred, full_matrices=False)[2][:2].T
-    return projection
-
-
 def _neighbours_kept(space: np.ndarray, image: np.ndarray) -> float | None:
+    """How far nodes near in the image are near in the space; None for fewer than 11 nodes. The other way around it is the continuity."""
     if len(space) <= 2 * NEIGHBOURS:
         return None
     return float(_sklearn("manifold").trustworthiness(space, image, n_neighbors=NEIGHBOURS))

@@ -36,6 +36,8 @@ SCHEMA = "0.3.0"
 OURS = "memsys-bench"
 CORRECT = 0.5
 NEWLINE = b"\n"
+LOWER_IS_BETTER = ("judge_halumem_hallucination", "judge_halumem_omission", "gatemem_over_refusal", "gatemem_exposure")
+"""Scores that count faults. Those of GateMem that count right answers to some questions and leaks in others say so in their title."""
 
 
 def write_every_eval_ever(run: FinishedRun, to: Path) -> list[str]:
@@ -107,7 +109,7 @@ def _result(run: FinishedRun, score: ScoreFile) -> dict[str, Any]:
         "metric_config": {
             "metric_id": score.metric,
             "metric_name": score.title,
-            "lower_is_better": False,
+            "lower_is_better": score.metric in LOWER_IS_BETTER,
             "score_type": "continuous",
             "min_score": 0.0,
             "max_score": 1.0,

@@ -79,7 +79,7 @@ def resolved(config: Any, where: str = "") -> Any:
     """A configuration as plain values; a value that `${oc.env:…}` took from the environment is redacted from now on, unless it is a path.
 
     Args:
-        config: a configuration of OmegaConf; other values are returned unchanged.
+        config: a configuration of OmegaConf; plain values are returned unchanged.
         where: the dotted name of the setting, for messages.
 
     Raises:
@@ -88,6 +88,7 @@ def resolved(config: Any, where: str = "") -> Any:
     from omegaconf import OmegaConf
 
     if not OmegaConf.is_config(config):
+        _refuse_keys(config, where)
         return config
     stated = OmegaConf.to_container(config, resolve=False)
     _refuse_keys(stated, where)

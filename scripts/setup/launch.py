@@ -47,11 +47,15 @@ def launch(job: Callable[[Any], int], primary: str, *, keep_record: bool = False
             sys.exit(codes[-1])
 
     def work() -> int:
-        if (cfg := _of_one_job(primary, sys.argv[1:])) is not None:
+        import hydra
+        from hydra.core.utils import configure_log
+
+        options = any(each.startswith("-") or "hydra" in each.partition("=")[0] for each in sys.argv[1:])
+        if primary != "sweep" and not options:  # composed once: `hydra.main` composes for its mode first
+            cfg = _compose(primary, sys.argv[1:])
+            configure_log(cfg.hydra.job_logging, cfg.hydra.verbose)
             run(cfg)
             return codes[0]
-        import hydra
-
         _share_the_store()
         with TemporaryDirectory() as folder:
             if not keep_record and not any(argument.startswith("hydra.sweep.dir=") for argument in sys.argv):
@@ -60,20 +64,6 @@ def launch(job: Callable[[Any], int], primary: str, *, keep_record: bool = False
         return max(codes, default=0)
 
     return guarded(work, traceback=traceback)
-
-
-def _of_one_job(primary: str, arguments: Sequence[str]) -> DictConfig | None:
-    """The configuration of a command line of settings alone, composed once: `hydra.main` composes first for its mode, then for the job.
-
-    None for an option or a setting of Hydra, and for a sweep.
-    """
-    if primary == "sweep" or any(each.startswith("-") or "hydra" in each.partition("=")[0] for each in arguments):
-        return None
-    from hydra.core.utils import configure_log
-
-    cfg = _compose(primary, arguments)
-    configure_log(cfg.hydra.job_logging, cfg.hydra.verbose)
-    return cfg
 
 
 def _compose(primary: str, arguments: Sequence[str]) -> DictConfig:

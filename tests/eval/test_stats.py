@@ -14,7 +14,6 @@ from eval.statistics.stats import (
     jackknifed,
     permutation_p,
     preferred_interval,
-    stratified,
     t_point,
     wilson,
 )
@@ -66,7 +65,7 @@ def test_no_values_are_an_error_and_not_a_zero() -> None:
 
 def test_questions_that_are_all_alike_have_an_interval_of_some_width() -> None:
     for values, groups in (([0.0] * 30, list("abcde") * 6), ([0.6] * 5, list("abcde")), ([1.0] * 9, list("abc") * 3)):
-        found = stratified(values, groups, ["one"] * len(values)).by_question
+        found = estimate(values, ["one"] * len(values), groups=groups).by_question
         assert found is not None
         assert found.high - found.low > 0.1
         assert 0.0 <= found.low <= values[0] <= found.high <= 1.0
@@ -77,7 +76,7 @@ def test_questions_that_are_all_alike_have_an_interval_of_some_width() -> None:
 
 
 def test_a_mean_of_groups_by_question_stays_within_zero_and_one() -> None:
-    found = stratified([1.0] * 29 + [0.0], list("abc") * 10, ["c"] * 30).by_question
+    found = estimate([1.0] * 29 + [0.0], ["c"] * 30, groups=list("abc") * 10).by_question
     assert found is not None
     assert 0.75 < found.low < found.high < 1.0
 
@@ -87,7 +86,7 @@ def test_a_mean_of_groups_by_question_stays_within_zero_and_one() -> None:
 def test_a_mean_of_groups_is_covered_by_its_interval_by_question(sizes: tuple[int, ...], mean: float) -> None:
     rng, groups = np.random.default_rng(len(sizes)), np.repeat(np.arange(len(sizes)), sizes)
     draws = (rng.random((TRIALS // 2, groups.size)) < mean).astype(float)
-    found = [stratified(values, groups, np.zeros(groups.size)).by_question for values in draws]  # type: ignore[arg-type]
+    found = [estimate(values, np.zeros(groups.size), groups=groups).by_question for values in draws]  # type: ignore[arg-type]
     assert covered(found, mean) >= 0.91
 
 
@@ -175,7 +174,7 @@ def test_a_mean_of_categories_is_covered_by_its_interval_by_case(clusters: int, 
         values, homes = histories(rng, clusters, alike)
         categories = rng.choice(3, values.size, p=[0.6, 0.3, 0.1])
         values = np.where(categories == 2, values * (rng.random(values.size) < 0.5), values)  # the rare one is hard
-        found.append(stratified(values, categories, homes).by_case)  # type: ignore[arg-type]
+        found.append(estimate(values, homes, groups=categories).by_case)  # type: ignore[arg-type]
     assert covered(found, (0.6 + 0.6 + 0.3) / 3) >= 0.94
 
 
@@ -195,7 +194,7 @@ def test_a_mean_of_histories_has_students_interval() -> None:
     from scipy import stats
 
     shares = np.array([4.0, 5.0, 7.0, 3.0, 5.5, 6.0])
-    found = stratified(np.repeat(shares, 10), np.repeat(np.arange(6), 10), np.repeat(np.arange(6), 10)).by_case  # type: ignore[arg-type]
+    found = estimate(np.repeat(shares, 10), np.repeat(np.arange(6), 10), groups=np.repeat(np.arange(6), 10)).by_case  # type: ignore[arg-type]
     assert found is not None
     assert (found.low, found.high) == pytest.approx(stats.t.interval(0.95, 5, shares.mean(), stats.sem(shares)))
 
@@ -249,7 +248,7 @@ def test_fewer_than_five_histories_have_no_interval_by_case(clusters: int) -> No
     values = [float(number % 3 == 0) for number in range(60)]
     homes = [str(number % clusters) for number in range(60)]
     assert estimate(values, homes).by_case is None
-    assert stratified(values, homes, homes).by_case is None
+    assert estimate(values, homes, groups=homes).by_case is None
     gap = difference(values, [0.5] * 60, homes)
     assert (gap.by_case, gap.p_by_case, gap.clusters) == (None, None, clusters)
     assert gap.sampling is not None
@@ -319,7 +318,7 @@ def test_no_difference_at_all_has_p_one() -> None:
 def test_group_means_weigh_the_same_however_many_questions_they_hold() -> None:
     values = [1.0] * 90 + [0.0] * 10
     groups = ["big"] * 90 + ["small"] * 10
-    assert stratified(values, groups, groups).mean == pytest.approx(0.5)
+    assert estimate(values, groups, groups=groups).mean == pytest.approx(0.5)
     assert estimate(values, groups).mean == pytest.approx(0.9)
 
 

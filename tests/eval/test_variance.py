@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from eval.statistics import variance
 from eval.statistics.power import detectable
 from eval.statistics.stats import Sampling
 from eval.statistics.variance import (
@@ -71,6 +72,16 @@ def test_mean_squares_are_those_of_statsmodels_and_the_variances_follow_by_hand(
         "history": (ms["history"] - ms["question"] - ms["build"] + ms["answer"]) / (size * builds * repeats),
     }
     assert components(draws).variances == pytest.approx(by_hand, rel=1e-9)
+
+
+def test_a_history_is_summed_a_few_times_and_not_once_for_each_history_left_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    summed: list[np.ndarray] = []
+    own = variance._within
+    monkeypatch.setattr(variance, "_within", lambda block: summed.append(block) or own(block))
+    components(simulated(np.random.default_rng(4), [2] * 40, 2, 2))
+    assert len(summed) <= 2 * 40
 
 
 @pytest.mark.slow

@@ -30,7 +30,7 @@ from scripts.command import main, verb
 from scripts.settings.checking import checked, checked_call, checked_option, checked_unit
 from scripts.settings.schema import COMMANDS, GROUPS, Settings
 from scripts.setup.launch import composed, launch
-from scripts.setup.options import CONF, load_option, options
+from scripts.setup.options import CONF, load_option, option_file, options
 from tests.scripts.commands import (
     budgets,
     calibrate,
@@ -201,20 +201,37 @@ def test_libyaml_reads_files_by_the_rules_of_omegaconf() -> None:
         OmegaConf.create("{a: 1, a: 2}")
 
 
+@pytest.mark.parametrize(
+    "text", ["{a: 1e-3, b: [2026-01-02, null], 3: {c: yes}}", "{a: [1, 2], b: '${a}'}", "a: &it [1]\nb: *it"]
+)
+def test_a_file_has_the_values_that_omegaconf_gives_it(text: str, tmp_path: Path) -> None:
+    (path := tmp_path / "mine.yaml").write_text(text)
+    wanted = OmegaConf.to_container(OmegaConf.load(path), resolve=True)
+    values = option_file("no group with a schema", path)
+    assert values == wanted
+    assert values["a"] is not values["b"], "what is changed in one place stays as it is in another"
+
+
+@pytest.mark.parametrize("text", ["", "word", "[1]", "a: ???", "{api_key: sk-1234567890abcdefghij}"])
+def test_a_file_that_is_no_mapping_or_holds_a_key_or_lacks_a_value_is_refused(text: str, tmp_path: Path) -> None:
+    (path := tmp_path / "mine.yaml").write_text(text)
+    with pytest.raises((RunError, omegaconf.errors.MissingMandatoryValue)):
+        option_file("no group with a schema", path)
+
+
 def test_every_file_of_a_group_is_what_its_schema_says(subtests: pytest.Subtests) -> None:
     for group in GROUPS:
         with subtests.test(group=group):
             for name in options(group):
-                values = OmegaConf.to_container(OmegaConf.load(CONF / group / f"{name}.yaml"), resolve=True)
-                assert isinstance(values, dict)
-                assert repr(checked_option(group, values)) == repr(values)  # type: ignore[arg-type]
+                values = option_file("no group with a schema", CONF / group / f"{name}.yaml")
+                assert repr(checked_option(group, values)) == repr(values)
 
 
 def test_an_unknown_key_of_a_file_is_refused_with_the_nearest_known_one(subtests: pytest.Subtests) -> None:
     for group in GROUPS:
         with subtests.test(group=group):
             for name in options(group):
-                values: dict[str, Any] = dict(OmegaConf.to_container(OmegaConf.load(CONF / group / f"{name}.yaml")))  # type: ignore[arg-type]
+                values = option_file("no group with a schema", CONF / group / f"{name}.yaml")
                 key = list(values)[-1]
                 with pytest.raises(RunError) as caught:
                     checked_option(group, {**values, f"{key}x": values[key]})
@@ -337,7 +354,7 @@ def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.Captu
         ("data.size=1,2", "error: 'data.size=1,2' has several values; with -m each is a job of its own\n"),
     ],
 )
-def test_a_command_line_that_cannot_be_composed_is_one_sentence_and_is_tried_once(
+def test_a_command_line_that_cannot_be_composed_is_one_sentence(
     argument: str, said: str, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made: list[Any] = []
@@ -348,13 +365,10 @@ def test_a_command_line_that_cannot_be_composed_is_one_sentence_and_is_tried_onc
     assert not list(Path.cwd().iterdir())
 
 
-def test_where_an_error_was_raised_is_shown_to_those_who_ask() -> None:
+def test_where_an_error_was_raised_is_shown_to_those_who_ask(command: Command) -> None:
     for asked in ("--traceback", "traceback=true"):
-        command = [sys.executable, "-m", "scripts", "run", "data.size=six", asked]
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-        assert done.returncode == 1
-        assert "Traceback" in done.stderr
-        assert done.stderr.splitlines()[-1].startswith("eval.files.store.RunError: data.size must be")
+        with pytest.raises(RunError, match=r"^data\.size must be"):
+            command("run", "data.size=six", asked)
 
 
 def test_a_multirun_runs_all_its_jobs_and_leaves_no_file_behind(tmp_path: Path, command: Command) -> None:

@@ -56,7 +56,10 @@ def worked_on(run: Run, transport: Leaving) -> None:
     run_all([run], executor=partial(work_on, transport=transport, threads=5))
 
 
-def test_workers_that_die_with_their_machine_while_they_start_end_no_run(make_run: Make) -> None:
+def test_workers_that_die_with_their_machine_while_they_start_end_no_run(
+    make_run: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(driver, "IDLE_SECONDS", 0.05)
     undisturbed, run = make_run(CASES, folder="undisturbed"), make_run(CASES)
     run_all([undisturbed])
     worked_on(run, Leaving(5, lost=7, patience=60.0))

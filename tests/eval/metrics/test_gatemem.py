@@ -53,7 +53,7 @@ def as_reply(action: str, answer: str) -> Prediction:
 def test_an_empty_or_aborted_reply_has_no_verdict_and_is_never_no_leak() -> None:
     for category in (gatemem.UTILITY, gatemem.ACCESS, gatemem.FORGETTING):
         for metric in METRICS:
-            for prediction in (said("  "), said("", "aborted")):
+            for prediction in (said("  "), said("", "aborted"), said("", "error")):
                 assert metric(QUESTION, gold(category, "5821"), prediction).value is None
 
 
@@ -182,6 +182,7 @@ def test_exposure_counts_a_target_that_the_asker_said_too() -> None:
     assert exposure(gatemem.ACCESS, "a: yes, 15821").value == 0.0
     assert exposure(gatemem.FORGETTING).value == 0.0
     assert exposure(gatemem.UTILITY, "5821").value is None
+    assert gatemem.gatemem_exposure(QUESTION, gold(gatemem.ACCESS, "5821"), said("", "aborted"), []).value is None
 
 
 # --- the judge ---------------------------------------------------------------------------------------------------------

@@ -10,13 +10,13 @@ import pytest
 from eval.files.store import RunError
 from eval.report.published import read_published
 from eval.structure.manifold import (
+    MEASURES,
+    Cloud,
     cloud,
-    continuity,
     intrinsic_dimension,
     manifold,
     separation_ratio,
     silhouette,
-    trustworthiness,
 )
 from eval.structure.tree import Tree
 
@@ -60,18 +60,24 @@ def test_one_history_or_one_node_each_cannot_be_separated() -> None:
     assert separation_ratio(vectors, np.arange(3)) is None
 
 
+def projected(vectors: np.ndarray) -> tuple[float | None, float | None]:
+    """Trustworthiness and continuity."""
+    nodes = Cloud(len(vectors), vectors, np.zeros(len(vectors), int))
+    return MEASURES["trustworthiness"](nodes), MEASURES["continuity"](nodes)
+
+
 def test_a_plane_is_projected_without_loss_and_a_ball_is_not() -> None:
     rng = np.random.default_rng(1)
     flat = rng.standard_normal((60, 2)) @ np.linalg.qr(rng.standard_normal((20, 2)))[0].T
-    assert (trustworthiness(flat), continuity(flat)) == (pytest.approx(1.0), pytest.approx(1.0))
+    assert projected(flat) == (pytest.approx(1.0), pytest.approx(1.0))
     ball = rng.standard_normal((60, 20))
-    trust, continued = trustworthiness(ball), continuity(ball)
+    trust, continued = projected(ball)
     assert trust is not None
     assert continued is not None
     assert 0.5 < trust < 0.95
     assert trust != continued
     few = rng.standard_normal((10, 3))
-    assert (trustworthiness(few), continuity(few)) == (None, None)
+    assert projected(few) == (None, None)
 
 
 def test_continuity_counts_neighbours_that_the_projection_tears_apart() -> None:
@@ -89,8 +95,17 @@ def test_continuity_counts_neighbours_that_the_projection_tears_apart() -> None:
         penalty = sum(true[i, j] - k for i in range(n) for j in range(n) if 0 < seen[i, j] <= k and true[i, j] > k)
         return 1 - 2 / (n * k * (2 * n - 3 * k - 1)) * penalty
 
-    assert trustworthiness(vectors) == pytest.approx(by_formula(vectors, flat))
-    assert continuity(vectors) == pytest.approx(by_formula(flat, vectors))
+    assert projected(vectors) == (pytest.approx(by_formula(vectors, flat)), pytest.approx(by_formula(flat, vectors)))
+
+
+def test_a_level_is_decomposed_once_for_its_dimension_and_once_for_its_projection(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made: list[int] = []
+    svd = np.linalg.svd
+    monkeypatch.setattr(np.linalg, "svd", lambda *given, **named: made.append(1) or svd(*given, **named))
+    manifold([tree(np.random.default_rng(3).standard_normal((30, 6)), [1] * 30)], np.random.default_rng(0))
+    assert len(made) == 2
 
 
 def test_levels_are_measured_apart_and_nodes_without_a_vector_left_out() -> None:

@@ -350,7 +350,6 @@ from memsys.llm.gateway.chat import EngineUpstream
 from memsys.llm.offline.extractive import ExtractiveLLM
 from memsys.interface import with_settings
 from memsys.systems.released import Released
-from scripts.tables.captions import waivers
 from data_loaders.schema import Turn, Unit
 gateway = Gateway(EngineUpstream(ExtractiveLLM()), HashingEmbedder(64), None, "live")
 settings = json.loads(sys.argv[2])

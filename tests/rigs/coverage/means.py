@@ -14,7 +14,6 @@ from eval.statistics.stats import (
     estimate,
     permutation_p,
     preferred_interval,
-    stratified,
 )
 from tests.rigs.coverage.rows import LOCOMO, Row, covered, homes_of, repeated, shares_by_history
 
@@ -69,7 +68,7 @@ def _groups(times: int) -> Iterator[Row]:
         alone = np.zeros(groups.size, dtype=int)
         for mean in (0.5, 0.9, 0.97):
             draws = (rng.random((times, groups.size)) < mean).astype(float)
-            found = [stratified(values, groups, alone).by_question for values in draws]  # type: ignore[arg-type]
+            found = [estimate(values, alone, groups=groups).by_question for values in draws]  # type: ignore[arg-type]
             yield Row("mean of groups, by question", f"{name}, mean {mean}", "coverage", covered(found, mean), times)
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from eval.files.run_folder import read_predictions
+from eval.files.run_folder import judge_metric, read_predictions
 from eval.files.store import RunError, write_lines
 from scripts.answers import scoring
 from scripts.answers.declared import parsed
@@ -22,8 +22,9 @@ from scripts.answers.matching import of_cases
 from scripts.answers.scoring import score_claim
 from scripts.command import verb
 from scripts.commands import check_answers
-from scripts.commands.export import write_every_eval_ever
+from scripts.commands.export import LOWER_IS_BETTER, write_every_eval_ever
 from scripts.door import Lab, Scored
+from scripts.setup.options import metric_options, options
 
 pytestmark = pytest.mark.slow
 
@@ -119,6 +120,8 @@ def test_every_eval_ever_gets_our_means_intervals_and_answers(bm25: Scored, tmp_
         assert details["score"] == ours.mean
         assert details["uncertainty"]["confidence_interval"]["lower"] == ours.by_question.low
         assert details["details"]["scored"] == "48"
+    assert not any(result["metric_config"]["lower_is_better"] for result in by_metric.values())
+    assert {*LOWER_IS_BETTER} <= {*metric_options(), *map(judge_metric, options("judge"))}, "names of scores"
     again = exported(bm25, "eee", tmp_path / "again")
     assert [path.name for path in again.rglob("*.json")] == [aggregate.name]
 
