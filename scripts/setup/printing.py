@@ -25,8 +25,12 @@ PAGE = 25
 
 
 def agrees(question: str) -> bool:
-    """Whether the user at the terminal answers yes."""
-    return input(f"{question} [y/N] ").strip().lower() in ("y", "yes")
+    """Whether the user at the terminal answers yes; the end of the input (Ctrl-D) is a no."""
+    try:
+        return input(f"{question} [y/N] ").strip().lower() in ("y", "yes")
+    except EOFError:
+        print()
+        return False
 
 
 def print_table(table: Table, choice: str | None) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +17,7 @@ from eval.report.published import Published
 from eval.report.rendering import markdown
 from eval.report.tables import Row, Table
 from scripts.setup.launch import composed
-from scripts.setup.printing import print_table
+from scripts.setup.printing import agrees, print_table
 from scripts.tables.captions import usage_note
 
 
@@ -116,3 +117,11 @@ def test_the_sentence_about_use_names_the_judges_that_nobody_measured() -> None:
     )
     assert "judge-card" not in usage_note({"stand-in"}, unmeasured=["m"])
     assert "judge-card" not in usage_note({"subset"})
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"), [("yes\n", True), ("\n", False), ("", False)], ids=["yes", "enter", "Ctrl-D"]
+)
+def test_only_a_yes_agrees(monkeypatch: pytest.MonkeyPatch, typed: str, meant: bool) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO(typed))
+    assert agrees("Spend this?") is meant
