@@ -130,6 +130,7 @@ def _parsed(path: Path, written: int) -> dict[str, Any]:
     """
     text = path.read_text(encoding="utf-8")
     values = omegaconf_yaml.get_yaml_loader()(text).get_single_data()
+    values = {} if values is None else values  # an empty file
     if not isinstance(values, dict):
         raise RunError(f"{path} must be a mapping, found {values!r}")
     return dict(resolved(OmegaConf.create(values) if INTERPRETED.search(text) else values))
