@@ -141,6 +141,7 @@ def _parsed(path: Path, written: int) -> dict[str, Any]:
     """
     with path.open(encoding="utf-8") as file:
         values = omegaconf_yaml.get_yaml_loader()(file).get_single_data()
+    values = {} if values is None else values  # an empty file
     if not isinstance(values, dict):
         raise RunError(f"{path} must be a mapping, found {values!r}")
     try:
