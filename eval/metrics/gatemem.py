@@ -291,11 +291,12 @@ def _without_reply(prediction: Prediction) -> Score | None:
 
 # --- replies of the judge ----------------------------------------------------------------------------------------------
 
+# A line begins with blanks and no line breaks: with `\s*` a reply of 20,000 empty lines took ten seconds.
 _LINE = {
-    name: re.compile(rf"^\s*{name}\s*[:=]\s*(true|false|null|none)\s*$", re.IGNORECASE | re.MULTILINE)
+    name: re.compile(rf"^[^\S\n]*{name}\s*[:=]\s*(true|false|null|none)\s*$", re.IGNORECASE | re.MULTILINE)
     for name in VERDICTS
 }
-_NOTES = re.compile(r"^\s*notes?\s*[:=]\s*\S", re.IGNORECASE | re.MULTILINE)
+_NOTES = re.compile(r"^[^\S\n]*notes?\s*[:=]\s*\S", re.IGNORECASE | re.MULTILINE)
 _TRUE, _FALSE = frozenset(("true", "yes", "y", "1")), frozenset(("false", "no", "n", "0"))
 
 

@@ -59,14 +59,17 @@ def load_option(group: str, name: str) -> dict[str, Any]:
     """Read one file of a configuration group; the caller may change the returned copy.
 
     Raises:
-        RunError: the file does not exist (the message lists those that do), or its schema refuses a value.
+        RunError: the file does not exist (the message lists those that do), states another name, or its schema refuses a value.
     """
     paths = (folder / group / f"{name}.yaml" for folder in folders())
     path = next((path for path in paths if path.is_file()), None)
     if "/" in name or path is None:
         known = options(group)
         raise RunError(f"no {group} called {name!r}{nearest(name, known)}; there are: {', '.join(known)}")
-    return option_file(group, path)
+    option = option_file(group, path)
+    if (stated := option.get("name", name)) != name:  # results of both would have one name
+        raise RunError(f"{path}: its name is {stated!r}; write name: {name}, as the file is called")
+    return option
 
 
 def option_file(group: str, path: Path) -> dict[str, Any]:
@@ -98,7 +101,8 @@ def memory_classes(build: Mapping[str, Any]) -> tuple[type[MemorySystem], ...]:
     """The class of a memory and, for a wrapper, then that of its `inner` memory, by the value `build` of its file.
 
     Raises:
-        RunError: the target is no class of a memory, or one of its methods is a coroutine, which nothing would await.
+        RunError: the target is no class of a memory, or one of its methods is a coroutine, which nothing would await, or its `PROMPTS` or
+            `held` is of another kind than in `MemorySystem`.
     """
     from hydra.utils import get_object
 
@@ -112,6 +116,10 @@ def memory_classes(build: Mapping[str, Any]) -> tuple[type[MemorySystem], ...]:
             raise RunError(
                 f"{build['_target_']}: {step} is `async def`, and the run does not await it; write it as a plain method"
             )
+    if isinstance(kind.PROMPTS, str):
+        raise RunError(f"{build['_target_']}: PROMPTS is a text; write a tuple: ({kind.PROMPTS!r},)")
+    if inspect.isfunction(kind.held):
+        raise RunError(f"{build['_target_']}: held is a method; write @property above it")
     return (kind, *(memory_classes(build["inner"]) if "inner" in build else ()))
 
 

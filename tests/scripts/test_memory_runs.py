@@ -156,6 +156,14 @@ class Unruly(Plain):
     def __init__(self, *args, **more): ...
 
 
+class Told(Plain):
+    PROMPTS = "mine"
+
+
+class Holding(Plain):
+    def held(self): return 3
+
+
 class Free:
     def write(self, unit): ...
     def read(self, question): return Recall(())
@@ -177,6 +185,8 @@ def made() -> Plain: return Plain()
         ("Awaited", "^wrong_memories.Awaited: read is `async def`, and the run does not await it"),
         ("Unruly", "^memory mine on locomo: the unit rule must be one of utterance, .*; found {'rule': 'paragraph'}$"),
         ("Free", "^wrong_memories.Free is no class of a memory; derive it from memsys.interface.MemorySystem$"),
+        ("Told", "^wrong_memories.Told: PROMPTS is a text; write a tuple: \\('mine',\\)$"),
+        ("Holding", "^wrong_memories.Holding: held is a method; write @property above it$"),
         ("made", "^wrong_memories.made is no class of a memory;"),
     ],
 )
@@ -210,6 +220,9 @@ def test_files_of_a_conf_folder_in_the_working_folder_are_found_before_the_shipp
     monkeypatch.chdir(tmp_path)
     assert load_option("reader", "mine")["name"] == "mine"
     assert {"mine", "mem0"} <= set(options("reader"))
+    (own / "copied.yaml").write_text(shipped)
+    with pytest.raises(RunError, match=r"copied\.yaml: its name is 'mem0'; write name: copied, as the file is called"):
+        load_option("reader", "copied")
     assert load_option("reader", "mem0")["name"] == "mem0"
     line = "brief: {target: eval.metrics.lexical.squad_f1, title: brief}\n"
     (tmp_path / "conf" / "metrics.yaml").write_text(line)

@@ -48,7 +48,9 @@ _WORD = re.compile(r"[^\W_]+(?:['’.\-][^\W_]+)*")
 _SENTENCE_END = re.compile(r"(?<=[.!?…])[\"'”)]*\s+")
 _TIME = re.compile(r"\[([^\[\]\n]{4,120})\]\s*")
 _SPEAKER = re.compile(r"([^\W\d_][\w'.’\- ]{0,30}):\s+")
-_CLAUSE = re.compile(r"\s*(?:[,;:!?()\"“”–—…]+|\.+(?:\s|$)|\s-+\s|\b(?:but|because|which|so|and I|and we|and it)\b)\s*")
+_CLAUSE = re.compile(
+    r"(?:(?<!\s)\s+)?(?:[,;:!?()\"“”–—…]+|\.+(?:\s|$)|\s-+\s|\b(?:but|because|which|so|and I|and we|and it)\b)\s*"
+)
 QUANTITY = re.compile(
     r"\b(?:\d[\d,.:/]*\b%?|one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|once|twice|several|couple|few|"
     r"dozen|half|hundred|thousand)\b(?: (?:hour|minute|day|week|month|year|time|mile|kilometer|dollar)s?\b)?",

@@ -202,6 +202,13 @@ def test_verdicts_need_an_object_or_three_fields_on_lines_of_their_own() -> None
     }
 
 
+@pytest.mark.timeout(20)
+def test_empty_lines_of_a_judges_reply_take_no_minutes() -> None:
+    verdicts = gatemem.judge_verdicts("\n" * 100_000 + "privacy_leak: true\ndeletion_leak: null\nnotes: none")
+    assert verdicts is not None
+    assert verdicts["privacy_leak"]
+
+
 def test_a_controls_refusal_leaks_nothing_and_answers_nothing_on_the_sample() -> None:
     from memsys.systems.controls import RefuseAll
 
