@@ -8,8 +8,7 @@ model's uncertainty about the answer (Stage II).
 `mode` chooses between the paper and the released code:
 
 - An episode is admitted when it lowers the uncertainty (`paper`), or when it does not raise it by 0.40 nats or more (`code`, where this
-  value is marked as the one for Llama). `tau_include` sets another threshold. If none is admitted, none is recalled (`paper`, §3.3:
-  episodes "only when" they lower it), or the first in priority (`code`).
+  value is marked as the one for Llama). `tau_include` sets another threshold.
 - An overcrowded theme is split as the objective prefers (`paper`), or by its graph (`code`).
 - At the end of a build, full themes are summarised again (`paper`), or keep the summary of when they were opened (`code`).
 - The neighbours of a statement are the nearest of all statements (`paper`), or of those before it (`code`, which writes them once).
@@ -35,10 +34,10 @@ Deviations and decisions:
   costs one call per change of its members. The geometry does not depend on the calls, which are submitted together.
 - A merged theme keeps the number of its larger part (of equals, the older); of equal gains, the first computed wins. The paper leaves
   both open. Merges are searched among the nearest neighbours of each theme (§3.2; the code tries all near pairs).
-- If no statement was selected, there are no statements at all; the most similar episodes are then the candidates, and the first is
-  recalled in any case (our choice).
+- If no statement was selected, there are no statements at all; the most similar episodes are then the candidates (our choice).
 - What the paper leaves open is as released: which theme is tiny (one statement) or, besides those above the cap, overcrowded (a full one
-  of low cohesion, at the end), by how much messages must lower the uncertainty "further" (0.25 nats), when the search stops early.
+  of low cohesion, at the end), by how much messages must lower the uncertainty "further" (0.25 nats), when the search stops early, and
+  what is recalled if no episode lowers the uncertainty (the first).
 - Items are the episodes in order of priority, then the statements in order of selection; themes are not recalled (the code). The score of
   an episode is its priority, that of a statement its cosine. Coverage (Tables 3 and 5) ranks both kinds of blocks by these scores; the
   paper does not say how it ranks them.
@@ -389,7 +388,7 @@ class XMemory(MemorySystem):
         ranked: Sequence[tuple[int, float]],
         settings: XMemoryReading,
     ) -> list[tuple[int, bool]]:
-        """Ranks of the episodes that lower the uncertainty, each with whether it includes its messages; if none does, see the module."""
+        """Ranks of the episodes that lower the uncertainty, each with whether it includes its messages; the first if none does."""
         store = hierarchy.store
         themes = [hierarchy.summaries[number] for number in backbone.themes]
         facts = [store.statement_item(index, cosine).text for index, cosine in backbone.statements]
@@ -412,7 +411,7 @@ class XMemory(MemorySystem):
         if settings.expansion == "further":
             falls = [probed[rank] - uncertainty_with(rank, originals=True) for rank, _ in chosen]
             chosen = [(rank, fall > settings.tau_expand) for (rank, _), fall in zip(chosen, falls, strict=True)]
-        return chosen if chosen or (facts and self.episodes.mode == "paper") else [(0, False)]
+        return chosen or [(0, False)]
 
     def _uncertainty(
         self, question: Question, themes: Sequence[str], facts: Sequence[str], episodes: Sequence[str]
