@@ -47,9 +47,9 @@ from eval.report.tables import (
 from eval.statistics.stats import ENOUGH_CLUSTERS, Difference, Estimate, Interval, by_question
 from memsys.inert import csv_text, visible
 
-_MARKS = re.compile(r"\\(?=[!-/:-@\[-`{-~])|\||<(?=[A-Za-z/!?])|(?<=\])\(")
-"""In Markdown: a backslash that would escape, the end of a cell, the beginning of an HTML tag or comment, the address of a link."""
-_ESCAPES = {"\\": r"\\", "|": r"\|", "<": "&lt;", "(": r"\("}
+_MARKS = re.compile(r"\\[!-/:-@\[-`{-~]|\||<(?=[A-Za-z/!?])|(?<=\])\(")
+"""In Markdown: a mark that is escaped already, the end of a cell, the beginning of an HTML tag or comment, the address of a link."""
+_ESCAPES = {"|": r"\|", "<": "&lt;", "(": r"\("}
 
 
 def number(value: float | None, digits: int = 3) -> str:
@@ -141,7 +141,7 @@ def grid(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 def cell_text(text: str) -> str:
     """Text of a heading, line or cell in Markdown: on one line; no mark in it ends a cell, begins HTML or a link, or acts on a terminal."""
-    return _MARKS.sub(lambda mark: _ESCAPES[mark[0]], visible(text).replace("\n", " "))
+    return _MARKS.sub(lambda mark: _ESCAPES.get(mark[0], mark[0]), visible(text).replace("\n", " "))
 
 
 def _categories(table: Table) -> list[str]:

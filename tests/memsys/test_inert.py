@@ -113,7 +113,7 @@ def test_a_name_ends_no_cell_of_a_markdown_table_begins_no_html_and_acts_on_no_t
         assert head.count("<") == 1
     assert "&lt;script>alert(1)&lt;/script>&lt;!-- p <0.001" in head
     assert cell_text(r"\<b> \\<b> a\|b ![x](http://host) [0, 1] (x) \d") == (
-        r"\\&lt;b> \\\\&lt;b> a\\\|b ![x]\(http://host) [0, 1] (x) \d"
+        r"\<b> \\&lt;b> a\|b ![x]\(http://host) [0, 1] (x) \d"
     )
 
 
