@@ -214,7 +214,8 @@ class Experiment(Generic[S]):
     def _cell(self, line: TableRow, group: ColumnGroup, metric: Mapping[str, Any]) -> AnyCell:
         if group.dataset is None:
             return group.missing
-        if not belongs(line, group.option) or line.data_only != ("data" in metric):
+        data_only = not {"memory", "best_of", "answers"} & line.option.keys()
+        if not belongs(line, group.option) or data_only != ("data" in metric):
             return NOTHING
         if "minus" in metric:
             return self._difference(line, group, metric)

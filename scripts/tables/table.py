@@ -23,6 +23,7 @@ from eval.files.imported import described
 from eval.files.run_folder import read_predictions
 from eval.files.store import RunError, replace_file
 from eval.report.paper import latex
+from eval.report.published import read_published
 from eval.report.rendering import as_csv, as_json, markdown
 from eval.report.tables import Row, Table, estimate_of
 from eval.report.wandb_log import log_table
@@ -61,11 +62,9 @@ from scripts.tables.layout import (
     cells_of,
     check_columns,
     column_group,
-    group_name,
     joined,
     primary_of,
     published_files,
-    published_of,
     read_lines_of,
     restriction,
     table_unit,
@@ -158,7 +157,7 @@ def assembled(
     capped = _execute(cfg, models, groups, _asked_for(runs, only), judges, costs) if run else ""
     if not (cfg.replay or models.paid_names or capped):
         _examine(groups, lines, runs, only)
-    numbers = published_of(backbone)
+    numbers = read_published(*published_files(backbone))
     return Experiment(cfg, models, backbone, groups, lines, only, runs, numbers, absent, capped, before, planned)
 
 
@@ -328,7 +327,7 @@ def make_table(cfg: Reproduce) -> Outcome:
     assembled = experiment(cfg, option)
     if assembled is None:
         return Outcome(3)
-    stem, cfg = _stem(cfg), assembled.cfg
+    stem, cfg = _stem(cfg, assembled.only, assembled.groups), assembled.cfg
     table = _table(option, assembled)
     if table.reference and table.reference_row is None:
         print(
@@ -360,15 +359,14 @@ def finished_table(name: str, settings: Sequence[str]) -> tuple[Table, Path]:
         RunError: a setting is refused, all data sets are missing, or no row has a number.
     """
     cfg = composed("reproduce", [f"table={name}", *settings, "replay=true", "yes=true"])
-    wanted, option, stem = cfg.only, cfg.table, _stem(cfg)
+    option = cfg.table
     assembled = experiment(cfg.changed(only=[]), option, run=False)  # no row is scored
     assert assembled is not None, "nothing is run, so there is no plan to decline"
-    cfg = assembled.cfg
+    chosen = wanted_rows(option, assembled.lines, cfg.only)
+    stem, cfg = _stem(cfg, chosen, assembled.groups), assembled.cfg
     table = _table(option, assembled)
-    if wanted is not None:
-        chosen = wanted_rows(option, assembled.lines, wanted)
-        table = replace(table, rows=tuple(row for row in table.rows if chosen is None or row.name in chosen))
-    table = replace(table, wanted=None)  # all remaining rows were requested
+    rows = tuple(row for row in table.rows if chosen is None or row.name in chosen)
+    table = replace(table, rows=rows, wanted=None)  # all remaining rows were requested
     if not any(estimate_of(cell) is not None for row in table.rows if row.runs for cell in row.cells):
         command = " ".join(["python -m scripts reproduce", f"table={name}", *settings])
         raise RunError(f"no row of {name} has been run with these settings: {command}")
@@ -378,16 +376,17 @@ def finished_table(name: str, settings: Sequence[str]) -> tuple[Table, Path]:
     return table, assembled.models.results / "tables" / stem
 
 
-def _stem(cfg: Reproduce) -> str:
+def _stem(cfg: Reproduce, only: frozenset[str] | None, groups: Sequence[ColumnGroup]) -> str:
     """Name of a table's files: other data, models, rows, columns, questions or corrections than the table's own replace no file of theirs.
 
     Args:
         cfg: the settings of the command, before models are filled in.
+        only: names of the requested rows; None for all.
+        groups: the requested column groups.
     """
     option = cfg.table
     name = "-".join([option["name"], *([cfg.backbone] if cfg.backbone else []), cfg.profile_name]) + variation(cfg)
-    only = wanted_rows(option, read_lines_of(option, cfg.backbone), cfg.only)
-    columns = None if cfg.columns is None else [group_name(group) for group in wanted_columns(option, cfg.columns)]
+    columns = None if cfg.columns is None else [group.name for group in groups]
     full = load_option("table", option["name"])
     name += restriction(option, full, None if only is None else sorted(only), columns)
     name += "-unguessable" if cfg.guessable == "exclude" else ""
@@ -402,13 +401,8 @@ def _table(option: Mapping[str, Any], assembled: Experiment[Reproduce]) -> Table
             rows.append(_row(assembled, line))
             progress.step()
     used = [(group.dataset, group.reader, group.unit) for group in assembled.groups if group.dataset is not None]
-    judges = [
-        (metric["judge"], group.dataset)
-        for group in assembled.groups
-        if group.dataset is not None
-        for metric in (with_our_judge(cfg, assembled.backbone, each) for each in cells_of(group.option))
-        if "judge" in metric
-    ]
+    names = _judges(cfg, assembled.backbone, assembled.groups)
+    judges = [(name, dataset) for dataset, _, _ in used for name in names[dataset.name]]
     primaries, start = set[int](), 0
     for group in assembled.groups:
         primaries |= {start + place for place in primary_of(group.option)}
