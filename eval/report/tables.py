@@ -404,7 +404,8 @@ def gap_bounds(first: Cell, second: Cell) -> Interval | None:
     Manski's bounds: nothing is assumed about why an answer is missing. Scores are shares.
     """
     column, own, other = first.column, first.scores, second.scores
-    questions = [each for each in first.applicable() if each.key not in second.inapplicable]
+    both = {each.key for each in second.applicable()}
+    questions = [each for each in first.applicable() if each.key in both]
     if all(each.key in own and each.key in other for each in questions):
         return None
     keys = [question.key for question in questions]

@@ -19,12 +19,12 @@ from rich.console import Group
 from rich.table import Table as Grid
 from rich.text import Text
 
-from eval.analysis.costs import COST_COLUMNS, Costs, costs, dollars, phases
+from eval.analysis.costs import COST_COLUMNS, Costs, costs
 from eval.judging.judge_card import MISFIT
 from eval.report.cell import ABOVE_CEILING, Cell, OutcomeCell
 from eval.report.counted import counted
 from eval.report.published import NOT_COMPARABLE, NOT_COMPARED, brief
-from eval.report.rendering import by_case, intervals, money_text, number, p_text, span
+from eval.report.rendering import by_case, intervals, number, p_text, run_money, span
 from eval.report.tables import (
     CHOSEN,
     EXPLORATORY,
@@ -164,8 +164,7 @@ def _block(table: Table, rows: Sequence[Row], places: Sequence[int], width: int,
     for row in rows:
         if (folder := row.runs.get(first.dataset)) is not None:
             sums = costs(folder)
-            money = [] if sums.missing else [part for cost in phases(folder) for part in dollars(cost, table.prices)]
-            spent[row.name] = sums, money_text(money)
+            spent[row.name] = sums, NONE if sums.missing else run_money(folder, table.prices)
     sections: dict[int, list[Entry]] = {place: [] for place in places}
     for place, entries in sections.items():
         for row in rows:
@@ -380,7 +379,7 @@ def _failures(cell: Cell) -> str:
     named = {"unscored": counts.unscored, "errored": counts.errored, "not reached": counts.not_reached}
     named |= {"aborted": counts.aborted, "cut": counts.cut, "empty": counts.empty}
     parts = ", ".join(f"{count} {name}" for name, count in named.items() if count)
-    bounds = cell.bounds() if counts.missing_share else None
+    bounds = cell.bounds() if counts.scored < counts.questions else None
     possible = "" if bounds is None else f"could be {bounds.low:.3f}–{bounds.high:.3f}"
     failed = f"{parts} of {counts.questions}" if parts else ""
     return "; ".join(filter(None, (failed, cell.unscored_draws(), possible)))

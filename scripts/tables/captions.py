@@ -251,10 +251,6 @@ class Lost:
         """`1 question loses`, `2 questions lose`."""
         return f"{counted(len(self.some), 'question', ',')} {'loses' if len(self.some) == 1 else 'lose'}"
 
-    @property
-    def text(self) -> str:
-        return f"{self.dropped:,} of {counted(self.turns, 'turn', ',')}; {self.losing} evidence, {len(self.wholly):,} of them all of it"
-
 
 def _lost(case: Case, unit: Mapping[str, Any]) -> Lost:
     out = make_units(case.sessions, count=count_tokens, **unit).dropped
@@ -306,12 +302,12 @@ def differ(losses: Mapping[str, Lost]) -> bool:
 
 def evidence_lines(groups: Sequence[ColumnGroup], lines: Sequence[TableRow]) -> list[str]:
     """Caption lines of a table whose rows lose evidence to their unit rules, one for each column group."""
-    said = []
-    for group in groups:
-        if group.dataset is not None:
-            units = row_units(group.option, lines, group.dataset.config)
-            said.append(evidence_line(group.title, group.dataset.cases, units))
-    return [line for line in said if line]
+    said = (
+        evidence_line(group.title, group.dataset.cases, row_units(group.option, lines, group.dataset.config))
+        for group in groups
+        if group.dataset is not None
+    )
+    return list(filter(None, said))
 
 
 def evidence_line(title: str, cases: LazyCases, units: Mapping[str, Mapping[str, Any]]) -> str:
@@ -320,7 +316,9 @@ def evidence_line(title: str, cases: LazyCases, units: Mapping[str, Mapping[str,
     losing: dict[tuple[str, str], list[str]] = {}
     for row, each in losses.items():
         if each.some:
-            losing.setdefault((str(units[row]["rule"]), each.text), []).append(row)
+            gone = f"{each.dropped:,} of {counted(each.turns, 'turn', ',')}"
+            text = f"{gone}; {each.losing} evidence, {len(each.wholly):,} of them all of it"
+            losing.setdefault((str(units[row]["rule"]), text), []).append(row)
     if not losing:
         return ""
     parts = [

@@ -33,8 +33,8 @@ from eval.files.store import replace_file
 from eval.report.cell import ALL, Cell
 from eval.report.counted import counted
 from eval.report.measures import cost
+from eval.report.rendering import end_fields
 from eval.report.wandb_log import log_sweep
-from eval.statistics.stats import Interval
 from memsys.inert import csv_text, plain_cell
 from memsys.llm.pricing import Purse, one_cap
 from scripts.assembly.models import STAND_IN, with_local_models
@@ -157,8 +157,8 @@ def _scores(cell: Cell, category: str) -> tuple[dict[str, Any], float]:
         "metric": cell.column.metric,
         "category": category,
         "mean": None if estimate is None else estimate.mean,
-        **_ends("question", None if estimate is None else estimate.by_question),
-        **_ends("case", None if estimate is None else estimate.by_case),
+        **end_fields("question", None if estimate is None else estimate.by_question),
+        **end_fields("case", None if estimate is None else estimate.by_case),
         "n": counts.scored,
         "questions": counts.questions,
         "errors": counts.errored,
@@ -167,11 +167,6 @@ def _scores(cell: Cell, category: str) -> tuple[dict[str, Any], float]:
         "empty": counts.empty,
     }
     return values, cell.missing_share(category)
-
-
-def _ends(name: str, interval: Interval | None) -> dict[str, float | None]:
-    low, high = (None, None) if interval is None else (interval.low, interval.high)
-    return {f"{name}_low": low, f"{name}_high": high}
 
 
 def mean_text(line: SweepLine) -> str:
