@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -295,8 +295,7 @@ def efforts(run_folder: Path) -> Iterator[dict[str, Any]]:
         yield from read_lines(path, again=False, fields=NEEDED)
 
 
-@dataclass(frozen=True, slots=True)
-class Usage:
+class Usage(NamedTuple):
     """Calls and tokens of one role."""
 
     calls: int
@@ -312,8 +311,8 @@ class PhaseCost:
     phase: str
     role: str
     """memory or reader; of a judge, the identity of its model."""
-    probe: Usage
-    """The part of the sums that the memory asked of the probe."""
+    by_role: Mapping[str, Usage]
+    """The sums by the role whose model is paid for them: `role`, and the probe where the memory asked it."""
     batched: Mapping[str, tuple[float, float, float]]
     """Tokens in, out and cached that came in batches: of `role`, and of the embedder."""
     steps: int
@@ -330,13 +329,6 @@ class PhaseCost:
     provider_seconds_sum: float
     """Seconds of all calls, concurrent ones added up."""
 
-    @property
-    def by_role(self) -> dict[str, Usage]:
-        """Split the sums by the role whose model is paid for them: `role`, and the probe where it was called."""
-        names = [field.name for field in fields(Usage)]
-        own = Usage(**{name: getattr(self, name) - getattr(self.probe, name) for name in names})
-        return {self.role: own, **({PROBE: self.probe} if self.probe.calls else {})}
-
 
 def phases(run_folder: Path) -> list[PhaseCost]:
     """Costs of each phase of a run, in order, then of each judge."""
@@ -351,19 +343,21 @@ def phases(run_folder: Path) -> list[PhaseCost]:
         for line in read_lines(path, again=False, fields=NEEDED):
             sums.add(line)
         parts.append((metric_of(path), model, sums))
-    summed = [each.name for each in fields(PhaseCost) if each.name not in ("phase", "role", "probe", "batched")]
+    summed = [each.name for each in fields(PhaseCost) if each.name not in ("phase", "role", "by_role", "batched")]
     made = []
     for phase, role, sums in parts:
-        probe = Usage(**{each.name: sums[f"{PROBE}.{each.name}"] for each in fields(Usage)})
+        probe = Usage(*(sums[f"{PROBE}.{name}"] for name in Usage._fields))
+        own = Usage(*(sums[name] - asked for name, asked in zip(Usage._fields, probe, strict=True)))
+        by_role = {role: own, PROBE: probe} if probe.calls else {role: own}
         replies = (sums[f"{BATCHED}.tokens_in"], sums[f"{BATCHED}.tokens_out"], sums[f"{BATCHED}.tokens_cached"])
         batched = {role: replies, "embedder": (sums[BATCH_EMBEDDED], 0, 0)}
-        made.append(PhaseCost(phase, role, probe, batched, **{name: sums[name] for name in summed}))
+        made.append(PhaseCost(phase, role, by_role, batched, **{name: sums[name] for name in summed}))
     return made
 
 
 def dollars(cost: PhaseCost, prices: Mapping[str, Price]) -> list[float | None]:
     """Cost of each priced model of a phase, and what batches saved; None where the price is unknown. Offline engines have no price."""
-    used = {role: (usage.tokens_in, usage.tokens_out, usage.tokens_cached) for role, usage in cost.by_role.items()}
+    used = {role: usage[1:] for role, usage in cost.by_role.items()}
     batched = {f"{role} {BATCHED}": amounts for role, amounts in cost.batched.items()}
     tokens = {**used, **batched, "embedder": (cost.embedding_tokens, 0, 0)}
     return [prices[role](*amounts) for role, amounts in tokens.items() if role in prices and any(amounts)]
