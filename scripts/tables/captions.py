@@ -251,18 +251,14 @@ class Lost:
         """`1 question loses`, `2 questions lose`."""
         return f"{counted(len(self.some), 'question', ',')} {'loses' if len(self.some) == 1 else 'lose'}"
 
-
-def _lost(case: Case, unit: Mapping[str, Any]) -> Lost:
-    out = make_units(case.sessions, count=count_tokens, **unit).dropped
-    missing = lost_evidence(case, out)
-    evidence = {question.id: gold.evidence for question, gold in case.questions}
-    wholly = [question for question, gone in missing.items() if len(gone) == len(evidence[question])]
-    return Lost(
-        len(out),
-        len(case.turns),
-        frozenset((case.id, question) for question in missing),
-        frozenset((case.id, question) for question in wholly),
-    )
+    def plus(self, case: Case, unit: Mapping[str, Any]) -> Lost:
+        """With the turns of one more case."""
+        out = make_units(case.sessions, count=count_tokens, **unit).dropped
+        missing = lost_evidence(case, out)
+        evidence = {question.id: gold.evidence for question, gold in case.questions}
+        some = {(case.id, question) for question in missing}
+        wholly = {(case.id, question) for question, gone in missing.items() if len(gone) == len(evidence[question])}
+        return Lost(self.dropped + len(out), self.turns + len(case.turns), self.some | some, self.wholly | wholly)
 
 
 def row_units(
@@ -284,14 +280,10 @@ def lost_by_row(cases: LazyCases, units: Mapping[str, Mapping[str, Any]]) -> dic
     """Lost turns of each row, by title; every rule is evaluated once, and only one case is held at a time."""
     rules = {row: tuple(sorted(unit.items())) for row, unit in units.items()}
     known = _KNOWN.setdefault(cases, {})
-    wanted = [rule for rule in dict.fromkeys(rules.values()) if rule not in known]
-    by_case = [[_lost(case, dict(rule)) for rule in wanted] for case in cases] if wanted else []
-    for at, rule in enumerate(wanted):
-        parts = [own[at] for own in by_case]
-        some, wholly = (
-            frozenset[Key]().union(*sets) for sets in ([part.some for part in parts], [part.wholly for part in parts])
-        )
-        known[rule] = Lost(sum(part.dropped for part in parts), sum(part.turns for part in parts), some, wholly)
+    wanted = {rule: Lost() for rule in rules.values() if rule not in known}
+    for case in cases if wanted else ():
+        wanted = {rule: lost.plus(case, dict(rule)) for rule, lost in wanted.items()}
+    known |= wanted
     return {row: known[rule] for row, rule in rules.items()}
 
 
