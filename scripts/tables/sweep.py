@@ -43,7 +43,7 @@ from scripts.settings.schema import Sweeps
 from scripts.tables.captions import evidence_lines, prompts_line
 from scripts.tables.grid import Experiment, prompts_behind
 from scripts.tables.layout import ColumnGroup, TableRow, check_columns, score_name
-from scripts.tables.table import assembled, with_papers
+from scripts.tables.table import assembled
 
 RUNTIME = (
     "results", "cache", "threads", "executor", "ray", "workers", "shard", "max_usd", "prices", "yes", "replay", "network", "logger",
@@ -84,21 +84,21 @@ def sweep(cfg: Sweeps, swept: Sequence[str], purses: list[Purse]) -> int:
     local = with_local_models(cfg)
     if local.profile_name != "paper" and local.endpoint.base_url is None:
         local = local.changed(models={role: engine for role, engine in STAND_IN.items() if f"models.{role}" in swept})
-    filled = with_papers(local, backbone["models"], cfg.sweep.get("repeats", 1))
     grid = settings(cfg.sweep["read"])
     memory, option = cfg.memory, {"memory": cfg.memory["name"]}
     built = [{**memory, "build": {**memory["build"], **read}} for read in grid]
     rows = [TableRow(str(number), memory["title"], each, option, False) for number, each in enumerate(built)]
     check_columns(cfg.sweep["name"], cfg.sweep["columns"], rows)
     with one_cap(purses):
-        experiment = assembled(filled, backbone, cfg.sweep["columns"], rows, frozenset(row.name for row in rows))
+        names, repeats = frozenset(row.name for row in rows), cfg.sweep.get("repeats", 1)
+        experiment = assembled(local, backbone, cfg.sweep["columns"], rows, names, repeats)
     if experiment is None:
         return 3
     for group in experiment.groups:
         if group.dataset is None:
             print(f"note: {group.title}: {group.missing}", file=sys.stderr)
     groups = [group for group in experiment.groups if group.dataset is not None]
-    plain = filled.changed(endpoint=cfg.endpoint, endpoints=cfg.endpoints).plain
+    plain = experiment.cfg.changed(endpoint=cfg.endpoint, endpoints=cfg.endpoints).plain
     protocol = identity(_without(plain, (*RUNTIME, "hydra", *swept)))
     lines = [
         SweepLine({**job_settings, **read}, {**values, "protocol": protocol}, missing_share)
@@ -110,7 +110,7 @@ def sweep(cfg: Sweeps, swept: Sequence[str], purses: list[Purse]) -> int:
     replace_file(path, merged(path.read_text(encoding="utf-8") if path.is_file() else "", lines))
     if outcome := experiment.outcome():
         print(outcome)
-    log_sweep(filled.plain, cfg.sweep["name"], path)
+    log_sweep(experiment.cfg.plain, cfg.sweep["name"], path)
     for line in evidence_lines(groups, rows[:1]):  # all read settings share the units
         print(line)
     return _report(experiment, path, lines)

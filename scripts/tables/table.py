@@ -98,14 +98,8 @@ def experiment(cfg: C, table: Mapping[str, Any], *, run: bool = True) -> Experim
     if vectors is None:
         vectors = any("spread" in metric for column in table["columns"] for metric in column["metrics"])
     cfg = with_local_models(cfg).changed(nodes={"vectors": vectors}, only=None if only is None else sorted(only))
-    cfg = with_papers(cfg, backbone["models"], table.get("repeats", 1))
-    return assembled(cfg, backbone, wanted_columns(table, cfg.columns), lines, only, run=run)
-
-
-def with_papers(cfg: S, models: Mapping[str, Any], repeats: int) -> S:
-    """The settings with the models of each role; in profile=paper, unset models and judgements are the paper's."""
-    repeats = max(cfg.judge.repeats, repeats if cfg.profile_name == "paper" else 1)
-    return cfg.changed(models=chosen_models(cfg, models), judge={"repeats": repeats})
+    columns = wanted_columns(table, cfg.columns)
+    return assembled(cfg, backbone, columns, lines, only, table.get("repeats", 1), run=run)
 
 
 def assembled(
@@ -114,21 +108,25 @@ def assembled(
     columns: Sequence[Mapping[str, Any]],
     lines: Sequence[TableRow],
     only: frozenset[str] | None,
+    repeats: int,
     *,
     run: bool = True,
 ) -> Experiment[S] | None:
     """Load the data sets of column groups, describe the runs of rows on them, and run what is missing; None when the plan is declined.
 
     Args:
-        cfg: the settings of the command, with the models of each role.
+        cfg: the settings of the command; in profile=paper, unset models and judgements are the paper's.
         backbone: the paper's models and the files of its numbers.
         columns: the column groups of a table's YAML.
         only: names of the requested rows; None for all.
+        repeats: how often the paper judges an answer.
         run: False runs nothing.
 
     Raises:
         RunError: all data sets are missing, a memory's setting is refused, or a model has no price under a spending cap.
     """
+    repeats = max(cfg.judge.repeats, repeats if cfg.profile_name == "paper" else 1)
+    cfg = cfg.changed(models=chosen_models(cfg, backbone["models"]), judge={"repeats": repeats})
     models = build_models(cfg)
     if run:
         check_prices(cfg, models)
@@ -139,22 +137,25 @@ def assembled(
         raise RunError("none of the data sets is there: " + "; ".join(group.missing for group in groups))
     answers, absent = published_answers(cfg, models, groups, lines)
     judges = _judges(cfg, backbone, groups)
-    runs = {**_runs(cfg, models, groups, lines, only), **answers}
-    wanted = {key: each for key, each in runs.items() if only is None or key[0] in only}
-    run = run and not finished(cfg, models, list(wanted.values()), judges)
+    runs = _runs(cfg, models, groups, lines, only)
+    wanted = [each for key, each in {**runs, **answers}.items() if only is None or key[0] in only]
+    run = run and not finished(cfg, models, wanted, judges)
     if run and (examined := prepared(cfg, models)) is not models:  # the doctor may have changed settings
-        models, runs = examined, {**_runs(cfg, examined, groups, lines, only), **answers}
+        models, runs = examined, _runs(cfg, examined, groups, lines, only)
+    asked_for = {key: each for key, each in runs.items() if only is None or key[0] in only}
     planned = None
     if run:
-        open_runs = {each.folder: each for each in _asked_for(runs, only).values()}
+        open_runs = {each.folder: each for each in asked_for.values()}
         may_begin, planned = agreed(cfg, models, list(open_runs.values()), judges)
         if not may_begin:
             return None
-    if planned is not None:
-        runs = {key: replace(each, chain=planned.chains.get(each.folder, 0.0)) for key, each in runs.items()}
     before = meter(models)
-    costs = planned.costs if planned is not None else {}
-    capped = _execute(cfg, models, groups, _asked_for(runs, only), judges, costs) if run else ""
+    costs: Mapping[Path, float] = {}
+    if planned is not None:
+        costs, chains = planned.costs, planned.chains
+        asked_for = {key: replace(each, chain=chains.get(each.folder, 0.0)) for key, each in asked_for.items()}
+    capped = _execute(cfg, models, groups, asked_for, judges, costs) if run else ""
+    runs = {**runs, **answers}
     if not (cfg.replay or models.paid_names or capped):
         _examine(groups, lines, runs, only)
     numbers = read_published(*published_files(backbone))
@@ -229,12 +230,6 @@ def _run(
         return run
     first = {question.case_id: question.question_id for question in reversed(group.questions)}
     return replace(run, questions=lambda case_id, question_id: first[case_id] == question_id)
-
-
-def _asked_for(runs: Mapping[Key, Run], only: frozenset[str] | None) -> dict[Key, Run]:
-    """The runs of the requested rows; imported answers exist already."""
-    wanted = {key: run for key, run in runs.items() if only is None or key[0] in only}
-    return {key: run for key, run in wanted.items() if not run.record.imported}
 
 
 def _judges(cfg: Settings, backbone: Mapping[str, Any], groups: Sequence[ColumnGroup]) -> dict[str, list[str]]:
