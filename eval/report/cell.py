@@ -97,17 +97,13 @@ def answered(folders: Iterable[Path]) -> tuple[Asked, ...]:
 
 def refusals(score_files: Sequence[Path], questions: Iterable[Asked]) -> frozenset[tuple[str, str]]:
     """Answerable questions that the answers behind these score files refuse in every replicate: wrong without a judge."""
-    refused = None
     own = [question for question in questions if question.answerable]
+    refused = []
     for path in score_files:
         answers = {case_id: read_predictions(run_of(path).case(case_id)) for case_id in {q.case_id for q in own}}
-        keys = {
-            q.key
-            for q in own
-            if q.question_id in answers[q.case_id] and is_refusal(answers[q.case_id][q.question_id].answer)
-        }
-        refused = keys if refused is None else refused & keys
-    return frozenset(refused or ())
+        given = {q.key: answers[q.case_id][q.question_id] for q in own if q.question_id in answers[q.case_id]}
+        refused.append(frozenset(key for key, prediction in given.items() if is_refusal(prediction.answer)))
+    return frozenset.intersection(*refused) if refused else frozenset()
 
 
 Scores = Mapping[tuple[str, str], float]

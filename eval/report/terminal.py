@@ -31,7 +31,6 @@ from eval.report.tables import (
     NOT_ASKED,
     UNLIKE,
     AnyCell,
-    Measure,
     Pair,
     Row,
     Table,
@@ -43,6 +42,7 @@ from eval.report.tables import (
     histories,
     only_about,
     printed,
+    published_cells,
     verdict_lines,
 )
 from eval.statistics.stats import ENOUGH_CLUSTERS, Estimate, Interval, preferred_interval
@@ -135,15 +135,9 @@ def _legend(table: Table) -> list[str]:
     return [*lines, *comparability(table)]
 
 
-def _published(table: Table) -> list[Cell | Measure]:
-    """The cells that have a published number."""
-    cells = [cell for row in table.rows for cell in row.cells]
-    return [cell for cell in cells if not isinstance(cell, str) and cell.published is not None]
-
-
 def comparability(table: Table) -> list[str]:
     """Meaning of the verdicts, and the reasons why numbers are not comparable with the published ones."""
-    reasons = {cell.why_not for cell in _published(table)} - {""}
+    reasons = {cell.why_not for cell in published_cells(table)} - {""}
     lines = [f"n/c: not comparable with the published number ({', '.join(sorted(reasons))})."] if reasons else []
     return [*verdict_lines(table), *lines]
 
@@ -571,6 +565,6 @@ def _short_legend(table: Table, form: Sequence[Field]) -> list[str]:
     lines = [f"ours: mean{interval}; paper: the published number; {NONE}: no score."]
     if (reference := table.reference_row) is not None and any(pair.p is not None for pair in table.pairs.values()):
         lines.append(f"*: differs from {reference.title} (adjusted p < .05).")
-    if BRIEF in form or not all(cell.why_not for cell in _published(table)):
+    if BRIEF in form or not all(cell.why_not for cell in published_cells(table)):
         return [*lines, *comparability(table)]
     return [*lines, *(line.replace("n/c: not", "None is") for line in comparability(table))]
