@@ -60,12 +60,10 @@ def caption(
     transform = "" if cfg.data.transform == "none" else f", transform {cfg.data.transform}"
     for dataset, reader, unit in used:
         gone = lost_by_row(dataset.cases, {"": unit})[""]
-        counts = [(len(case.questions), len(case.notes)) for case in dataset.cases]
-        questions, notes = sum(count for count, _ in counts), sum(count for _, count in counts)
         rule = ", ".join(f"{name} {value}" if name != "rule" else str(value) for name, value in unit.items())
         lines.append(
-            f"{_data(dataset, questions)}{', ' + dataset.fewer if dataset.fewer else ''}{transform}; default unit {rule} drops "
-            f"{gone.dropped} of {counted(gone.turns, 'turn')} ({gone.losing} evidence); {notes} loader notes; reader {reader.name}."
+            f"{_data(dataset, gone.questions)}{', ' + dataset.fewer if dataset.fewer else ''}{transform}; default unit {rule} drops "
+            f"{gone.dropped} of {counted(gone.turns, 'turn')} ({gone.losing} evidence); {gone.notes} loader notes; reader {reader.name}."
         )
     built, published = f"{cfg.build.replicates}x", cfg.build.published or cfg.build.replicates
     if published != cfg.build.replicates:
@@ -240,7 +238,9 @@ class Lost:
     dropped: int = 0
     """Number of turns that are in no unit."""
     turns: int = 0
-    """Number of all turns."""
+    questions: int = 0
+    notes: int = 0
+    """Numbers of all turns, questions and notes of the loader."""
     some: frozenset[Key] = frozenset()
     """Questions that lose at least one turn of their evidence."""
     wholly: frozenset[Key] = frozenset()
@@ -258,7 +258,14 @@ class Lost:
         evidence = {question.id: gold.evidence for question, gold in case.questions}
         some = {(case.id, question) for question in missing}
         wholly = {(case.id, question) for question, gone in missing.items() if len(gone) == len(evidence[question])}
-        return Lost(self.dropped + len(out), self.turns + len(case.turns), self.some | some, self.wholly | wholly)
+        return Lost(
+            self.dropped + len(out),
+            self.turns + len(case.turns),
+            self.questions + len(case.questions),
+            self.notes + len(case.notes),
+            self.some | some,
+            self.wholly | wholly,
+        )
 
 
 def row_units(
