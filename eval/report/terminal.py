@@ -23,6 +23,7 @@ from eval.analysis.costs import COST_COLUMNS, Costs, costs
 from eval.judging.judge_card import MISFIT
 from eval.report.cell import ABOVE_CEILING, Cell, OutcomeCell
 from eval.report.counted import counted
+from eval.report.paper import stars
 from eval.report.published import NOT_COMPARABLE, NOT_COMPARED, brief
 from eval.report.rendering import by_case, intervals, number, p_text, run_money, span
 from eval.report.tables import (
@@ -47,7 +48,6 @@ from eval.report.tables import (
 )
 from eval.statistics.stats import ENOUGH_CLUSTERS, Estimate, Interval, preferred_interval
 
-SIGNIFICANT = 0.05
 LEAST_NAME, LONGEST_STATE = 12, 14
 """Minimum cells for a name before another column shrinks, and maximum cells for a state such as `pending` in place of a score."""
 NO_STAR = (EXPLORATORY, NOT_ASKED, CHOSEN, UNLIKE)
@@ -66,11 +66,6 @@ class Entry:
     spent: Costs | None = None
     """Costs of the run; None without a run, and in all columns of a data set but the first."""
     dollars: str = ""
-
-    @property
-    def star(self) -> str:
-        """The mark of a pair whose adjusted p is below .05."""
-        return "*" if self.pair is not None and self.pair.p is not None and self.pair.p < SIGNIFICANT else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +210,7 @@ def _gap(entry: Entry, *ps: Callable[[Pair], float | None]) -> str:
     if entry.pair is None:
         return "reference" if entry.reference and isinstance(entry.cell, Cell) else ""
     shown = [p_text(p(entry.pair)).replace("<0.", "<.") for p in ps] if entry.pair.p is not None else []
-    return f"{entry.pair.difference.mean:+.3f}{entry.star}" + (f" ({', '.join(shown)})" if shown else "")
+    return f"{entry.pair.difference.mean:+.3f}{stars(entry.pair)[:1]}" + (f" ({', '.join(shown)})" if shown else "")
 
 
 def _verdict(entry: Entry) -> str:
@@ -446,8 +441,8 @@ LEAST_TITLE, LONGEST_TITLE = 14, 36
 GAP = "  "
 
 
-OURS = Field("ours", lambda entry: SCORE.text(entry) + entry.star)
-MEAN = Field("ours", lambda entry: _score(entry, bare=True) + entry.star)
+OURS = Field("ours", lambda entry: SCORE.text(entry) + stars(entry.pair)[:1])
+MEAN = Field("ours", lambda entry: _score(entry, bare=True) + stars(entry.pair)[:1])
 FORMS = ((OURS, PAPER, BRIEF), (OURS, PAPER), (MEAN, PAPER, BRIEF), (MEAN, PAPER))
 """Forms of a cell of the paper's table, from the widest to the narrowest."""
 Blocks = Mapping[int, Sequence[str]]
