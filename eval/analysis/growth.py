@@ -50,7 +50,7 @@ from eval.files.store import RunError, item_score
 from eval.judging.score import Scorer
 from eval.metrics.retrieval import covered_at_k
 from eval.running.case_log import effort
-from eval.running.failures import EXITS, RAISED, described, fatal_error, raise_if_stopped
+from eval.running.failures import EXITS, described, raise_fatal, raise_if_stopped
 from eval.running.question import outcome_of
 from eval.running.reader import render
 from eval.running.run import Run, build_memory
@@ -225,7 +225,7 @@ class RecallWatch:
         recall: Recall | None = None
         try:
             recall = memory.read(probe.question)
-        except RAISED as error:
+        except BaseException as error:
             raise_if_stopped(error)
         self._recalls.append((probe, recall))
 
@@ -272,8 +272,8 @@ class RecallWatch:
         scores: list[float | None] = []
         for (probe, _), answer in zip(read, answers, strict=True):
             if isinstance(answer, Future):
-                if (error := answer.exception()) is not None and fatal_error(error):
-                    raise error
+                if (error := answer.exception()) is not None:
+                    raise_fatal(error)
                 outcome, text, why, cut = outcome_of(answer)
                 answer = Prediction("growth", probe.question.id, text, (), (), outcome, why, cut)
             scores.append(scorer(probe.question, probe.gold, answer).value)

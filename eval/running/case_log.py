@@ -8,7 +8,6 @@ import time
 import traceback
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -29,7 +28,7 @@ from eval.files.run_folder import (
     read_predictions,
 )
 from eval.files.store import Appender, item_key, item_record, item_score, linked, replace_file, write_lines
-from eval.running.failures import RAISED, described, raise_if_stopped
+from eval.running.failures import described, raise_if_stopped
 from eval.running.run import OnAnswer, Run, ignore_answer
 from memsys.interface import Item, MemorySystem, NodeView
 from memsys.jsons import encoded
@@ -49,12 +48,12 @@ class CaseLog:
         self,
         run: Run,
         case: Case,
-        folder: Path,
         done: Mapping[str, Prediction],
         left: Collection[str],
         on_answer: OnAnswer = ignore_answer,
     ) -> None:
         self._case, self._on_answer = case, on_answer
+        folder = run.case_folder(case.id)
         self.run, self.case_id, self.left, self._folder = run, case.id, left, folder
         self._items = read_items(folder)
         write_lines(folder / PREDICTIONS, done.values())
@@ -133,7 +132,7 @@ class CaseLog:
             report = dict(memory.report())
             encoded(report)  # what is no JSON is found here
             self._report = report
-        except RAISED as error:
+        except BaseException as error:
             raise_if_stopped(error)
             self.failed("report", error)
         place = self._folder / VECTORS
