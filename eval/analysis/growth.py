@@ -48,7 +48,7 @@ from eval.files.records import Effort, Prediction
 from eval.files.run_folder import RunFolder
 from eval.files.store import RunError, item_score
 from eval.judging.score import Scorer
-from eval.metrics.retrieval import covered_at_k
+from eval.metrics.retrieval import covered_share
 from eval.running.case_log import effort
 from eval.running.failures import EXITS, described, raise_fatal, raise_if_stopped
 from eval.running.question import outcome_of
@@ -281,7 +281,7 @@ class RecallWatch:
 
     def _covered(self, probe: DueQuestion, recall: Recall) -> float:
         ranking = sorted(recall.items, key=lambda item: -item_score(item))  # as predictions keep it
-        covered = covered_at_k([item.sources for item in ranking], probe.gold.evidence, self._k)
+        covered = covered_share([item.sources for item in ranking[: self._k]], probe.gold.evidence)
         assert covered is not None  # every probe has evidence
         return covered
 

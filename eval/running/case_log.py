@@ -27,7 +27,7 @@ from eval.files.run_folder import (
     read_items,
     read_predictions,
 )
-from eval.files.store import Appender, item_key, item_record, item_score, linked, replace_file, write_lines
+from eval.files.store import Appender, item_record, item_score, linked, replace_file, write_lines
 from eval.running.failures import described, raise_if_stopped
 from eval.running.run import OnAnswer, Run, ignore_answer
 from memsys.interface import Item, MemorySystem, NodeView
@@ -80,13 +80,13 @@ class CaseLog:
 
     def recalled(self, items: Sequence[Item]) -> Recalled:
         """Save the items that are not saved yet; returns hashes and scores of all items for the prediction."""
-        keys = tuple(map(item_key, items))
-        for key, item in zip(keys, items, strict=True):
+        records = [item_record(item) for item in items]
+        for record in records:
             with self._lock:  # held until the line is added: another thread may name the item next
-                if key not in self._items:
-                    self._items[key] = item_record(key, item)
-                    self._item_lines.add(self._items[key], waits=True)
-        return keys, tuple(map(item_score, items))
+                if record["key"] not in self._items:
+                    self._items[record["key"]] = record
+                    self._item_lines.add(record, waits=True)
+        return tuple(record["key"] for record in records), tuple(map(item_score, items))
 
     def predicted(
         self,
