@@ -21,7 +21,6 @@ from eval.running.case_log import effort
 from eval.running.loop import run_all
 from eval.running.run import Run
 from memsys.interface import Recall
-from memsys.llm.ask import complete
 from memsys.llm.meter import Ledger, Metered
 from memsys.llm.offline.extractive import ExtractiveLLM
 from memsys.llm.pricing import ModelSettings
@@ -169,7 +168,7 @@ class Probing(BM25):
 
     def read(self, question: Question) -> Recall:
         for model in (self.llm, self.probe):
-            complete(model, Request((("user", question.text),), "m.probe"))
+            model.submit(Request((("user", question.text),), "m.probe")).result()
         return super().read(question)
 
 

@@ -15,7 +15,6 @@ import pytest
 
 from eval.executors import channel
 from eval.running.pool import UrgentPool
-from memsys.llm.ask import complete
 from memsys.llm.cache import CachedEmbedder
 from memsys.llm.client import Embedded, Keep
 from memsys.llm.limits import BUILDS
@@ -128,7 +127,7 @@ def test_a_call_of_a_metered_model_is_such_a_wait() -> None:
 
     def ask() -> str:
         with metering():
-            return complete(Metered(Model()), Request((("user", "Who?"),), "test")).text
+            return Metered(Model()).submit(Request((("user", "Who?"),), "test")).result().text
 
     pool = UrgentPool(8, "test", computing=1)  # no `with`: where a test fails, its threads wait for ever
     asked = pool.submit(1, ask)
