@@ -81,13 +81,23 @@ def option_file(group: str, path: Path) -> dict[str, Any]:
     return deepcopy(_read(group, path, path.stat().st_mtime_ns))
 
 
-def model_option(group: str, name: str) -> dict[str, Any]:
+def model_option(group: str, name: str, *, served: bool = True) -> dict[str, Any]:
     """The file of a model, or for any other name a model at an endpoint with default settings.
 
     Args:
         group: `llm` or `embedder`.
+        served: whether an endpoint is configured that could serve a model without a file.
+
+    Raises:
+        RunError: there is no such file, and no endpoint.
     """
-    return load_option(group, name) if name in options(group) else {"engine": "http", "settings": {"model": name}}
+    if name in (known := options(group)):
+        return load_option(group, name)
+    if not served:
+        raise RunError(
+            f"no {group} called {name!r} (there are: {', '.join(known)}), and no endpoint.base_url that could serve it"
+        )
+    return {"engine": "http", "settings": {"model": name}}
 
 
 def profile_settings(profile: str) -> Mapping[str, Any]:
