@@ -233,24 +233,12 @@ def locked(folder: Path) -> Iterator[None]:
         yield
 
 
-def item_key(item: Item) -> str:
-    """The hash that identifies a recalled item in `items.jsonl`."""
-    parts = [item.id, item.text, item.sources, item.kind, item.level]
-    return hashlib.sha256(canonical(parts)).hexdigest()[:16]
-
-
 def item_score(item: Item) -> float:
     """The memory's own score of a recalled item, as predictions hold it."""
     return round(float(item.score), 4)
 
 
-def item_record(key: str, item: Item) -> dict[str, Any]:
-    """An item as a line of `items.jsonl`."""
-    return {
-        "key": key,
-        "id": item.id,
-        "text": item.text,
-        "sources": item.sources,
-        "kind": item.kind,
-        "level": item.level,
-    }
+def item_record(item: Item) -> dict[str, Any]:
+    """An item as a line of `items.jsonl`; its key is a hash of the other fields."""
+    own = {name: getattr(item, name) for name in ("id", "text", "sources", "kind", "level")}
+    return {"key": hashlib.sha256(canonical([*own.values()])).hexdigest()[:16], **own}

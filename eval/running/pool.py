@@ -9,7 +9,6 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
-from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
 
@@ -24,7 +23,7 @@ COMPUTING = 2
 """Number of threads of a pool that compute at once. More would only compete for the interpreter with each other and with the builds."""
 
 
-class UrgentPool(AbstractContextManager["UrgentPool"]):
+class UrgentPool:
     """Threads that are started when there is work for them; the most urgent waiting work is done first, then the oldest.
 
     Only `computing` of them take new work at a time, and a thread that waits for a call (`memsys.llm.protocol.waiting`) does not count.
@@ -48,9 +47,6 @@ class UrgentPool(AbstractContextManager["UrgentPool"]):
         self._began = -math.inf
         """Time of the last start of work that no build waits for."""
         self._timed = self._closed = False
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
 
     def submit(self, urgency: float, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
         """Let a thread call a function; the future gets its value or its exception."""

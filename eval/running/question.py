@@ -15,7 +15,7 @@ from data_loaders.schema import Question, Unit
 from eval.files.records import Outcome
 from eval.running.case_log import NOTHING, CaseLog, Recalled, effort, metered_step
 from eval.running.cells import ANSWERING, READING
-from eval.running.failures import RAISED, described, fatal_error, raise_if_stopped
+from eval.running.failures import described, raise_fatal, raise_if_stopped
 from eval.running.pool import UrgentPool
 from eval.running.reader import Rendered, render
 from eval.running.run import OnAnswer, OnProgress, Progress, Run, ignore_answer, needs
@@ -123,7 +123,7 @@ class _Answer:
                 recall,
                 sample=self.reading.run.replicate,
             )
-        except RAISED as error:
+        except BaseException as error:
             raise_if_stopped(error)
             self.reading.log.trouble(error)
             self.save("error", "", f"read: {described(error)}")
@@ -148,9 +148,8 @@ class _Answer:
 
     def _settle(self, done: Future[Completion], rendered: Rendered, ledger: Ledger) -> None:
         try:
-            error = done.exception()
-            if error is not None and fatal_error(error):
-                raise error
+            if (error := done.exception()) is not None:
+                raise_fatal(error)
             context, dropped = rendered.context_tokens, rendered.dropped
             self.reading.log.spent(
                 effort(self.reading.log.case_id, "answer", self.question.id, 0, ledger, 0.0, context, dropped)

@@ -24,6 +24,7 @@ from eval.running.run import OUTSTANDING, Run, Services, built, needs
 from eval.running.work import rehearse
 from memsys.interface import MemorySystem, with_settings
 from memsys.jsons import fields_of
+from memsys.llm.batching.endpoint import BatchSettings
 from memsys.llm.protocol import ModelError
 from memsys.llm.replies import POLICY
 from scripts.assembly.datasets import Data
@@ -39,6 +40,8 @@ SERVICES = ("llm", "probe", "embedder", "prompts", "gateway", "rng")
 """Parameters of a memory that the run fills (`eval.running.run.built`)."""
 DESCRIBING = ("name", "title", "unit", "waived", "untested", "fitted_to", "recall")
 """Values of a file of `conf/memory` that only describe the memory: they are no part of a run's identity."""
+DISCOUNT = "batch_discount"
+"""Key in `made_with` of `run.json`: the price of a batched call divided by that of a live one, where it is not the usual one."""
 BATCHED = 20_000
 """Maximum number of outstanding answers in batch mode: their prompts, about 10 kB each, fit into memory."""
 
@@ -211,6 +214,7 @@ def _record(
         outside = recipe.classes[-1].outside(_innermost_settings(build))
     except ValueError as error:
         raise NotInstalled(f"memory {recipe.name}: {error}") from error
+    discount = cfg.endpoint.batch.discount
     waived = {} if all(each.REHEARSED for each in recipe.classes) else recipe.waived
     return {
         "memory": {name: value for name, value in recipe.memory.items() if name not in DESCRIBING},
@@ -237,7 +241,7 @@ def _record(
         "prompts_dir": cfg.prompts_dir,
         "data_status": dataset.source.status,
         "data_file": str(dataset.config["file"]),
-        "made_with": _surroundings(),
+        "made_with": {**_surroundings(), **({DISCOUNT: discount} if discount != BatchSettings().discount else {})},
     }
 
 
