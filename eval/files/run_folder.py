@@ -262,17 +262,12 @@ def run_of(score_file: Path) -> RunFolder:
 
 def metric_of(score_file: Path) -> str:
     """The metric that a score file is named after: its name without the hash of the settings."""
-    return _named(score_file)[0]
+    return score_file.name.rpartition("-")[0]
 
 
 def version_of(score_file: Path) -> str:
     """The hash of the settings in a score file's name."""
-    return _named(score_file)[1]
-
-
-def _named(score_file: Path) -> tuple[str, str]:
-    metric, _, version = score_file.name.removesuffix(COSTS).removesuffix(".jsonl").rpartition("-")
-    return metric, version
+    return score_file.name.rpartition("-")[2].partition(".")[0]
 
 
 def judge_metric(judge: str) -> str:

@@ -79,10 +79,6 @@ class Metric:
         module = getattr(self.score, "func", self.score).__module__
         return {"settings": self.settings, "source": source_digest([module])}
 
-    def scored_text(self, prediction: Prediction, _: Items) -> str:
-        """The part of a prediction that it scores; a line is valid as long as this part is the same."""
-        return _ranking(prediction) if self.on_recall else prediction.answer
-
 
 @dataclass(frozen=True)
 class Judging:
@@ -164,14 +160,15 @@ def score_lexical(run: Run, metrics: Sequence[Metric], k_evidence: int) -> dict[
     if joint := {paths[metric.name]: metric.score for metric in metrics if metric.joint}:
         _score_together(run, joint)
     single = [metric for metric in metrics if not metric.joint]
-    done = {metric.on_recall: answers_of(run, metric.scored_text) for metric in single}
+    answers = answers_of(run, lambda prediction, _: prediction.answer)
     recalls = answers_of(run, lambda prediction, _: _ranking(prediction))
-    stale = [metric for metric in single if not _is_current(paths[metric.name], done[metric.on_recall])]
+    stale = [each for each in single if not _is_current(paths[each.name], recalls if each.on_recall else answers)]
     lines: dict[str, list[Scored]] = {metric.name: [] for metric in stale}
     if not _is_current(paths[evidence], recalls):
         lines[evidence] = []
     imported, on_recall = bool(run.record.imported), evidence in lines or any(metric.on_recall for metric in stale)
     for case, question, gold, prediction, items in answered(run, recalls=on_recall) if lines else ():
+        ranking = _ranking(prediction)
         for metric in stale:
             if not metric.on_recall:
                 score = metric.score(question, gold, prediction)
@@ -180,11 +177,13 @@ def score_lexical(run: Run, metrics: Sequence[Metric], k_evidence: int) -> dict[
             else:
                 texts = [items[key]["text"] for key in prediction.items]
                 score = metric.score(question, gold, prediction, recalled=texts)
-            lines[metric.name].append(scored_line(prediction, score, metric.scored_text(prediction, items)))
+            lines[metric.name].append(
+                scored_line(prediction, score, ranking if metric.on_recall else prediction.answer)
+            )
         if evidence in lines:
             top = None if imported else [items[prediction.items[place]] for place in prediction.ranking[:k_evidence]]
             score = _evidence_score(case, gold, top, k_evidence)
-            lines[evidence].append(scored_line(prediction, score, _ranking(prediction)))
+            lines[evidence].append(scored_line(prediction, score, ranking))
     for name, scored in lines.items():
         write_lines(paths[name], scored)
     return paths

@@ -221,6 +221,11 @@ def metered_step(logs: Sequence[CaseLog], phase: str, subject: str, held: Callab
                 log.spent(line)
 
 
+PER_PURPOSE = ("calls", "attempts", "failures", "parse_failures", "notes")
+TOTALS = ("sent", "tokens_in", "tokens_out", "tokens_cached", "tokens_reasoning", "embedding_calls", "embedding_tokens")
+"""Counts that a line takes from the ledger as they are."""
+
+
 def effort(
     case_id: str,
     phase: str,
@@ -238,23 +243,14 @@ def effort(
         context_tokens: for an answer, tokens of the recalled text shown to the reader.
         dropped: for an answer, recalled items that did not fit the token budget.
     """
+    counts: dict[str, Any] = {name: dict(getattr(ledger, name)) for name in PER_PURPOSE}
     return Effort(
         case_id=case_id,
         subject=subject,
         phase=phase,
         held=held,
-        calls=dict(ledger.calls),
-        attempts=dict(ledger.attempts),
-        failures=dict(ledger.failures),
-        parse_failures=dict(ledger.parse_failures),
-        notes=dict(ledger.notes),
-        sent=ledger.sent,
-        tokens_in=ledger.tokens_in,
-        tokens_out=ledger.tokens_out,
-        tokens_cached=ledger.tokens_cached,
-        tokens_reasoning=ledger.tokens_reasoning,
-        embedding_calls=ledger.embedding_calls,
-        embedding_tokens=ledger.embedding_tokens,
+        **counts,
+        **{name: getattr(ledger, name) for name in TOTALS},
         provider_seconds=round(ledger.critical_seconds, 6),
         provider_seconds_sum=round(ledger.seconds, 6),
         own_cpu_seconds=round(own_cpu, 6),
