@@ -112,20 +112,10 @@ class RunRecord:
 NEEDED: dict[str, type] = {"name": str, "memory": Mapping, "dataset": Mapping, "models": Mapping, "data_status": str}
 """Fields of every `run.json`."""
 MORE: dict[str, type] = {
-    "prompts_dir": str,
-    "prompts": Mapping,
-    "reader": Mapping,
-    "unit": Mapping,
-    "cases": int,
+    **dict.fromkeys(("prompts_dir", "data_file", "source", "untested"), str),
+    **dict.fromkeys(("prompts", "reader", "unit", "distributions", "made_with", "imported", "waived"), Mapping),
+    **dict.fromkeys(("cases", "rebuild_every"), int),
     "seed": list,
-    "rebuild_every": int,
-    "data_file": str,
-    "distributions": Mapping,
-    "made_with": Mapping,
-    "imported": Mapping,
-    "waived": Mapping,
-    "untested": str,
-    "source": str,
 }
 """Fields that may be missing or null."""
 

@@ -74,11 +74,6 @@ class Metric:
     joint: bool = False
     """Whether its function takes question, gold and several reads."""
 
-    def identity(self) -> dict[str, Any]:
-        """The parts that decide which file holds its scores: its settings and code."""
-        module = getattr(self.score, "func", self.score).__module__
-        return {"settings": self.settings, "source": source_digest([module])}
-
 
 @dataclass(frozen=True)
 class Judging:
@@ -130,17 +125,19 @@ Sent = tuple[Ledger, tuple[Future[Completion], ...]]
 
 def score_paths(run: Run, metrics: Sequence[Metric], judges: Mapping[str, Judging], k_evidence: int) -> dict[str, Path]:
     """Paths of a run's score files under these settings, by metric; nothing is scored or written."""
-    evidence = _evidence(k_evidence)
     return {
-        **{metric.name: place_of(run, metric.name, metric.identity()) for metric in metrics},
-        evidence[0]: place_of(run, *evidence),
+        **{name: place_of(run, name, settings) for name, settings in _identities(metrics, k_evidence).items()},
         **{judge_metric(name): judging.file(run) for name, judging in judges.items()},
     }
 
 
-def _evidence(k: int) -> tuple[str, dict[str, Any]]:
-    """Name and identity of the evidence score."""
-    return f"evidence@{k}", {"source": source_digest(["eval.metrics.retrieval"])}
+def _identities(metrics: Sequence[Metric], k_evidence: int) -> dict[str, dict[str, Any]]:
+    """The parts that decide which file holds the scores of a metric, its settings and code, by name; the evidence comes last."""
+    identities: dict[str, dict[str, Any]] = {}
+    for metric in metrics:
+        module = getattr(metric.score, "func", metric.score).__module__
+        identities[metric.name] = {"settings": metric.settings, "source": source_digest([module])}
+    return {**identities, f"evidence@{k_evidence}": {"source": source_digest(["eval.metrics.retrieval"])}}
 
 
 # --- metrics that need no model -------------------------------------------------------------------------------------------
@@ -154,9 +151,8 @@ def score_lexical(run: Run, metrics: Sequence[Metric], k_evidence: int) -> dict[
     Args:
         k_evidence: recalled items in which the evidence is counted.
     """
-    evidence, settings = _evidence(k_evidence)
-    paths = {metric.name: score_file(run, metric.name, metric.identity()) for metric in metrics}
-    paths[evidence] = score_file(run, evidence, settings)
+    paths = {name: score_file(run, name, parts) for name, parts in _identities(metrics, k_evidence).items()}
+    evidence = f"evidence@{k_evidence}"
     if joint := {paths[metric.name]: metric.score for metric in metrics if metric.joint}:
         _score_together(run, joint)
     single = [metric for metric in metrics if not metric.joint]

@@ -69,7 +69,8 @@ class CaseLog:
         write_lines(folder / EFFORTS, efforts)
         self._predictions = Appender(folder / PREDICTIONS)
         self._item_lines = Appender(folder / ITEMS)
-        self._efforts = Appender(folder / EFFORTS)
+        self.efforts = Appender(folder / EFFORTS)
+        """Costs of the steps; a build that is interrupted is repeated, and its costs are counted again."""
         self._lock = threading.Lock()
         self._trouble: list[str] = []
         self._report: dict[str, Any] = {}
@@ -97,7 +98,7 @@ class CaseLog:
         """Save the line of a question, after the lines of its items and costs."""
         prediction = Prediction(self.case_id, question_id, answer, *recalled, outcome, error, cut)
         self._item_lines.flush()
-        self._efforts.flush()
+        self.efforts.flush()
         self._predictions.add(prediction)
         self._on_answer(self.run, self._case, prediction)
 
@@ -110,10 +111,6 @@ class CaseLog:
         """Note the error of a step after the last read in the memory's report: the answers stand."""
         self.trouble(error)
         self._report = {**self._report, f"{step} failed": described(error)}
-
-    def spent(self, effort: Effort) -> None:
-        """Save the costs of a step; a build that is interrupted is repeated, and its costs are counted again."""
-        self._efforts.add(effort, waits=True)
 
     def structure(self, memory: MemorySystem, first: CaseLog | None = None) -> None:
         """Save the memory's nodes: `nodes.jsonl`, and `vectors.npy` with one row per node (zeros for a node without a vector).
@@ -185,7 +182,7 @@ class CaseLog:
 
     def close(self) -> None:
         """Close the files; closing twice does no harm."""
-        for file in (self._predictions, self._item_lines, self._efforts):
+        for file in (self._predictions, self._item_lines, self.efforts):
             file.close()
 
 
@@ -218,7 +215,7 @@ def metered_step(logs: Sequence[CaseLog], phase: str, subject: str, held: Callab
             own = max(0.0, time.thread_time() - started - ledger.service_cpu) + ledger.worker_cpu
             line = effort(logs[0].case_id, phase, subject, held(), ledger, own)
             for log in logs:
-                log.spent(line)
+                log.efforts.add(line, waits=True)
 
 
 PER_PURPOSE = ("calls", "attempts", "failures", "parse_failures", "notes")

@@ -141,18 +141,23 @@ def by_question(
     array = np.asarray(values, dtype=float)
     if array.size < 2:
         return None
+    z = NORMAL
+    if level != LEVEL:  # with the usual level without SciPy
+        from scipy.special import ndtri
+
+        z = float(ndtri((1 + level) / 2))
     if grouping is None and ((array == 0.0) | (array == 1.0)).all():
-        return wilson_of_share(float(array.sum()) / array.size, array.size, _normal_point(level))
+        return wilson_of_share(float(array.sum()) / array.size, array.size, z)
     grouping = grouping or Grouping.alone(array.size)
     mean, sampling = float((grouping.shares * array).sum()), Sampling.of(*independent(array[None], grouping))
     if sampling is not None and (not are_scores(array) or 0.0 < mean < 1.0):
         return mean_interval(mean, array, sampling, level)
     if not are_scores(array):
         return None
-    return wilson_of_share(min(1.0, max(0.0, mean)), grouping.effective, _normal_point(level))
+    return wilson_of_share(min(1.0, max(0.0, mean)), grouping.effective, z)
 
 
-def wilson(successes: float, n: float, level: float = LEVEL) -> Interval:
+def wilson(successes: float, n: float) -> Interval:
     """Wilson's score interval of a proportion; both counts may be fractions, as effective numbers are.
 
     Raises:
@@ -160,7 +165,7 @@ def wilson(successes: float, n: float, level: float = LEVEL) -> Interval:
     """
     if not 0 <= successes <= n or n == 0:
         raise ValueError(f"{successes} successes in {n} trials")
-    return wilson_of_share(successes / n, n, _normal_point(level))
+    return wilson_of_share(successes / n, n, NORMAL)
 
 
 def wilson_of_share(share: float, n: float, z: float) -> Interval:
@@ -181,14 +186,6 @@ def t_points(freedoms: np.ndarray, probability: float = 0.975) -> np.ndarray:
     from scipy.special import stdtrit  # imported here: it takes half a second, which a start without intervals saves
 
     return np.asarray(stdtrit(freedoms, probability))
-
-
-def _normal_point(level: float) -> float:
-    if level == LEVEL:  # without SciPy
-        return NORMAL
-    from scipy.special import ndtri
-
-    return float(ndtri((1 + level) / 2))
 
 
 def around(mean: float, sampling: Sampling, level: float = LEVEL) -> Interval:
