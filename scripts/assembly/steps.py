@@ -258,16 +258,14 @@ def say_missing(
     return int(missing)
 
 
-def workable(cfg: Settings, runs: Sequence[Run]) -> list[Run]:
-    """The runs that may be executed: all, but in a replay not those of services, which must be finished.
+def replayable(runs: Sequence[Run]) -> list[Run]:
+    """The runs that a replay may execute: all but those of services, which must be finished.
 
     An answer that failed counts as finished: asking for it again would need the service.
 
     Raises:
         RunError: a replay needs a service's run that is not finished; no call has been made.
     """
-    if not cfg.replay:
-        return list(runs)
     for run in (run for run in runs if not _replayable(run)):
         counts = []
         for case in run.cases:
@@ -362,7 +360,7 @@ def answer_all(
     if cfg.shard is not None:
         number, shards = map(int, cfg.shard.split("/"))
         runs, questions = [in_shard(run, number, shards) for run in runs], questions // shards
-    runs = workable(cfg, runs)
+    runs = replayable(runs) if cfg.replay else runs
     with suppress(SpendingCapReached):  # the purse records whether the cap stopped it
         execute(runs, questions, cfg.threads, "answering", models.traffic, models.ahead, executor_of(cfg, runs))
     if cfg.shard is None:
