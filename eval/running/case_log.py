@@ -140,12 +140,7 @@ class CaseLog:
             self._folder / NODES,
             (
                 {
-                    "id": node.id,
-                    "parents": node.parents,
-                    "level": node.level,
-                    "kind": node.kind,
-                    "text": node.text,
-                    "sources": node.sources,
+                    **{name: getattr(node, name) for name in ("id", "parents", "level", "kind", "text", "sources")},
                     "start": node.start.isoformat() if node.start else None,
                     "end": node.end.isoformat() if node.end else None,
                 }
