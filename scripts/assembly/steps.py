@@ -30,10 +30,8 @@ from eval.judging.score import (
     JudgingAhead,
     Metric,
     is_judged,
-    score_evidence,
     score_judge,
     score_lexical,
-    score_paths,
 )
 from eval.metrics.lexical import splitter
 from eval.report.cell import Cell, OutcomeCell
@@ -226,15 +224,14 @@ def score(
 
     Judges are `judge_<name>`, evidence is `evidence@<k_evidence>`. `questions` is their number, for the progress line.
     """
-    files = score_lexical(run, metrics)
-    files[f"evidence@{k_evidence}"] = score_evidence(run, k_evidence)
+    files = score_lexical(run, metrics, k_evidence)
     for name, grader in judges.items():
         metric = judge_metric(name)
         with progress_line(f"judging {run.name}", questions * grader.repeats, traffic=traffic) as line:
             try:
                 files[metric] = score_judge(run, grader, line.step, ahead.take)
             except SpendingCapReached:  # the verdicts so far are kept, and the others count as missing
-                files[metric] = score_paths(run, (), {name: grader}, k_evidence)[metric]
+                files[metric] = grader.file(run)
     return files
 
 
