@@ -207,7 +207,7 @@ class CaseRun:
                 if unit is not None:
                     self._write(memory, unit, position)
             for log, own in zip(self.logs, knobs, strict=True):
-                log.structure(_with_knobs(memory, own), None if log is self.logs[0] else self.logs[0])
+                log.structure(tuned(memory, own) if own else memory, None if log is self.logs[0] else self.logs[0])
         except BaseException as error:
             if fatal_error(error):
                 wait(self.answers)
@@ -242,7 +242,14 @@ class CaseRun:
         urgency = READING if last else self.cell.remaining
         readings = [
             Reading(
-                log.run, _with_knobs(memory, own), raw, log, self.lanes, self.on_progress, urgency, self.recall_only
+                log.run,
+                tuned(memory, own) if own else memory,
+                raw,
+                log,
+                self.lanes,
+                self.on_progress,
+                urgency,
+                self.recall_only,
             )
             for log, own in zip(self.logs, knobs, strict=True)
         ]
@@ -262,8 +269,3 @@ def _read_knobs(run: Run, case: Case) -> dict[str, Any]:
     """The run's read knobs as the memory's constructor checks and normalises them."""
     memory = build_memory(run, case)
     return {name: setting(memory, name) for name in memory.READ_KNOBS}
-
-
-def _with_knobs(memory: MemorySystem, knobs: Mapping[str, Any]) -> MemorySystem:
-    """A shallow copy of the memory with these read knobs; without knobs the memory itself."""
-    return tuned(memory, knobs) if knobs else memory

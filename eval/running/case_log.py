@@ -55,6 +55,8 @@ class CaseLog:
         self._case, self._on_answer = case, on_answer
         folder = run.case_folder(case.id)
         self.run, self.case_id, self.left, self._folder = run, case.id, left, folder
+        self.store = f"{run.folder.name}/{case.id}"
+        """A tracer's name for the memory of this case (`memsys.llm.meter`)."""
         self._items = read_items(folder)
         write_lines(folder / PREDICTIONS, done.values())
         write_lines(folder / ITEMS, self._items.values())
@@ -72,11 +74,6 @@ class CaseLog:
         self._trouble: list[str] = []
         self._report: dict[str, Any] = {}
         self._hidden_root = False
-
-    @property
-    def store(self) -> str:
-        """A tracer's name for the memory of this case (`memsys.llm.meter`)."""
-        return f"{self.run.folder.name}/{self.case_id}"
 
     def recalled(self, items: Sequence[Item]) -> Recalled:
         """Save the items that are not saved yet; returns hashes and scores of all items for the prediction."""

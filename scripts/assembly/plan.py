@@ -465,7 +465,7 @@ def _offline(run: Run, engine: Metered, folder: Path) -> Run:
         run.services,
         llm=engine,
         reader=engine,
-        probe=engine.in_role("probe"),
+        probe=replace(engine, role="probe"),
         embedder=HashingEmbedder(),
         gauges={},
         gateway=gateway,

@@ -152,7 +152,7 @@ def test_what_a_memory_asks_of_the_probe_is_paid_at_the_price_of_the_probe(tmp_p
 
 def test_a_run_keeps_the_tokens_of_its_probe_apart(make_run: Callable[..., Run]) -> None:
     run = make_run([history(questions=2)], build=Probing)
-    services = replace(run.services, probe=Metered(ExtractiveLLM()).in_role("probe"))
+    services = replace(run.services, probe=Metered(ExtractiveLLM(), "probe"))
     run_all([replace(run, services=services)])
     read = next(cost for cost in phases(run.folder) if cost.phase == "read")
     assert (read.by_role["memory"].calls, read.by_role["probe"].calls) == (2, 2)

@@ -52,7 +52,7 @@ def test_a_cached_answer_costs_its_tokens_and_seconds_but_is_not_sent() -> None:
 
 def test_calls_of_a_model_in_a_role_of_its_own_are_in_the_totals_and_counted_apart() -> None:
     memory = Metered(ScriptedLLM(Completion("x", 7, 5, 3)))
-    probe = Metered(ScriptedLLM(Completion("x", 11, 1, 2))).in_role("probe")
+    probe = Metered(ScriptedLLM(Completion("x", 11, 1, 2)), "probe")
     with metering() as ledger:
         memory.submit(request()).result()
         probe.submit(request()).result()
