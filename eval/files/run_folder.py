@@ -297,17 +297,16 @@ def read_predictions(case_folder: Path) -> dict[str, Prediction]:
         RunError: a line is not a prediction.
     """
     path = case_folder / PREDICTIONS
+    predictions: dict[str, Prediction] = {}
     try:
-        return {record["question_id"]: prediction(record) for record in read_lines(path)}
+        for record in read_lines(path):
+            items, scores = tuple(record["items"]), tuple(record["scores"])
+            if len(items) != len(scores):
+                raise TypeError(f"{len(items)} items with {len(scores)} scores")
+            predictions[record["question_id"]] = Prediction(**{**record, "items": items, "scores": scores})
     except (KeyError, TypeError) as error:
         raise RunError(f"{path}: a line is no prediction ({error}); {AGAIN}") from error
-
-
-def prediction(record: Mapping[str, Any]) -> Prediction:
-    """A line of the predictions as a record."""
-    if len(record["items"]) != len(record["scores"]):
-        raise TypeError(f"{len(record['items'])} items with {len(record['scores'])} scores")
-    return Prediction(**{**record, "items": tuple(record["items"]), "scores": tuple(record["scores"])})
+    return predictions
 
 
 def read_items(case_folder: Path) -> dict[str, dict[str, Any]]:

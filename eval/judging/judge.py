@@ -223,7 +223,7 @@ def _is_pair(judge: Judge, gold: Gold) -> bool:
 def _rubric_item(judge: Judge, text: str, gold: Gold) -> Score | None:
     official = judge.reading == "official"
     if _is_pair(judge, gold):
-        return _binary(says_yes(text, official=official))
+        return _valued(says_yes(text, official=official))
     value = beam.item_score(text, official=official)
     return _valued(value if judge.halves else beam.truncated(value, text))
 
@@ -238,12 +238,8 @@ def _memory(judge: Judge, text: str, gold: Gold) -> Score | None:
     )
 
 
-def _binary(right: bool | None) -> Score | None:
-    return None if right is None else Score(float(right))
-
-
 def _valued(value: float | None) -> Score | None:
-    return None if value is None else Score(value)
+    return None if value is None else Score(float(value))
 
 
 def _halumem(judge: Judge, text: str, gold: Gold) -> Score | None:
@@ -359,7 +355,7 @@ class GradingRule:
 
 
 _STATED_LABEL = _field(FIELD)
-_LABEL = GradingRule(lambda judge, text, gold: _binary(locomo.label_verdict(text)), _STATED_LABEL)
+_LABEL = GradingRule(lambda judge, text, gold: _valued(locomo.label_verdict(text)), _STATED_LABEL)
 RULES: Mapping[Rule, GradingRule] = {
     "beam": GradingRule(
         _rubric_item,
@@ -379,7 +375,7 @@ RULES: Mapping[Rule, GradingRule] = {
     ),
     "halumem": GradingRule(_halumem, _STATED_LABEL),
     "binary": GradingRule(
-        lambda judge, text, gold: _binary(msc.memtree_verdict(text)), _beginning(r"[01](?=[^\w.]|\.\D)")
+        lambda judge, text, gold: _valued(msc.memtree_verdict(text)), _beginning(r"[01](?=[^\w.]|\.\D)")
     ),
     "gatemem": GradingRule(
         lambda judge, text, gold: gatemem.judge_score(text, gold),
@@ -397,7 +393,7 @@ RULES: Mapping[Rule, GradingRule] = {
         lacking="it asks whether a reply uses an earlier remark, and these data do not name one",
     ),
     "longmemeval": GradingRule(
-        lambda judge, text, gold: _binary(says_yes(text, official=judge.reading == "official")),
+        lambda judge, text, gold: _valued(says_yes(text, official=judge.reading == "official")),
         _beginning(r"(?:yes|no)(?=\W)"),
     ),
     "memory": GradingRule(

@@ -299,13 +299,14 @@ def verdict(
     return f"{compared}, {qualifier}" if qualifier else compared
 
 
-NOT_COMPARABLE = "not comparable: "
+NOT_COMPARABLE, NOT_COMPARED = "not comparable: ", "n/c"
+"""The beginning of the verdict on numbers that are not comparable, in full and short."""
 EQUIVALENT, DIFFERS, OPEN = "equivalent", "differs", "cannot tell"
 
 
 def brief(verdict: str) -> str:
-    """The first word or words of a verdict, without numbers; any other text is returned whole."""
-    return next((word for word in (EQUIVALENT, DIFFERS, OPEN) if verdict.startswith(word)), verdict)
+    """The first word or words of a verdict, without numbers and reasons; any other text is returned whole."""
+    return next((word for word in (EQUIVALENT, DIFFERS, OPEN, NOT_COMPARED) if verdict.startswith(word)), verdict)
 
 
 def _compared(

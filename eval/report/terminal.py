@@ -7,12 +7,14 @@ cost and cuts nothing. Every number is formatted by the same functions as in Mar
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from functools import partial
+from itertools import groupby, product
 from os.path import commonprefix
 
-from rich.cells import cell_len
+from rich.cells import cell_len, set_cell_size
 from rich.console import Group
 from rich.table import Table as Grid
 from rich.text import Text
@@ -21,7 +23,7 @@ from eval.analysis.costs import COST_COLUMNS, Costs, costs, dollars, phases
 from eval.judging.judge_card import MISFIT
 from eval.report.cell import ABOVE_CEILING, Cell, OutcomeCell
 from eval.report.counted import counted
-from eval.report.published import NOT_COMPARABLE, brief
+from eval.report.published import NOT_COMPARABLE, NOT_COMPARED, brief
 from eval.report.rendering import by_case, intervals, money_text, number, p_text, span
 from eval.report.tables import (
     CHOSEN,
@@ -29,6 +31,7 @@ from eval.report.tables import (
     NOT_ASKED,
     UNLIKE,
     AnyCell,
+    Measure,
     Pair,
     Row,
     Table,
@@ -63,12 +66,6 @@ class Entry:
     spent: Costs | None = None
     """Costs of the run; None without a run, and in all columns of a data set but the first."""
     dollars: str = ""
-
-    @classmethod
-    def of(cls, table: Table, row: Row, place: int, spent: Costs | None = None, dollars: str = "") -> Entry:
-        """The entry of a row in the column of this number."""
-        pair = table.pairs.get((row.name, place))
-        return cls(row, row.cells[place], pair, row.name == table.reference, spent, dollars)
 
     @property
     def star(self) -> str:
@@ -138,9 +135,15 @@ def _legend(table: Table) -> list[str]:
     return [*lines, *comparability(table)]
 
 
+def _published(table: Table) -> list[Cell | Measure]:
+    """The cells that have a published number."""
+    cells = [cell for row in table.rows for cell in row.cells]
+    return [cell for cell in cells if not isinstance(cell, str) and cell.published is not None]
+
+
 def comparability(table: Table) -> list[str]:
     """Meaning of the verdicts, and the reasons why numbers are not comparable with the published ones."""
-    reasons = {_reason(cell) for row in table.rows for cell in row.cells} - {""}
+    reasons = {cell.why_not for cell in _published(table)} - {""}
     lines = [f"n/c: not comparable with the published number ({', '.join(sorted(reasons))})."] if reasons else []
     return [*verdict_lines(table), *lines]
 
@@ -167,7 +170,8 @@ def _block(table: Table, rows: Sequence[Row], places: Sequence[int], width: int,
     for place, entries in sections.items():
         for row in rows:
             own = spent.get(row.name, ()) if place == places[0] else ()
-            entries.append(Entry.of(table, row, place, *own))
+            pair = table.pairs.get((row.name, place))
+            entries.append(Entry(row, row.cells[place], pair, row.name == table.reference, *own))
     layout = _layout(rows, list(sections.values()), width, wide)
     header = _grid(layout)
     header.add_row(*map(Text, (MEMORY, *(field.header for field in layout.fields))), style="bold")
@@ -198,12 +202,13 @@ def _title(table: Table, place: int, width: int) -> Text:
 # --- the text of one field ------------------------------------------------------------------------------------------------
 
 
-def _score(entry: Entry) -> str:
+def _score(entry: Entry, *, bare: bool = False) -> str:
+    """Our number, with its interval unless `bare`; a short state in its place."""
     if isinstance(entry.cell, str):
         return entry.cell if cell_len(entry.cell) <= LONGEST_STATE else "see below"
     if (ours := estimate_of(entry.cell)) is None:
         return NONE
-    digits, interval = entry.cell.digits, preferred_interval(ours)
+    digits, interval = entry.cell.digits, None if bare else preferred_interval(ours)
     return f"{number(ours.mean, digits)} {brief_span(interval, digits, '{}' if ours.by_case else '[]')}".strip()
 
 
@@ -223,18 +228,11 @@ def _gap(entry: Entry, *ps: Callable[[Pair], float | None]) -> str:
 def _verdict(entry: Entry) -> str:
     if isinstance(entry.cell, str) or entry.cell.published is None:
         return ""
-    return entry.cell.verdict().replace(NOT_COMPARABLE, "n/c ")
+    return entry.cell.verdict().replace(NOT_COMPARABLE, f"{NOT_COMPARED} ")
 
 
-def _reason(cell: AnyCell) -> str:
-    return "" if isinstance(cell, str) or cell.published is None else cell.why_not
-
-
-def _cost(name: str, digits: int) -> Callable[[Entry], str]:
-    def text(entry: Entry) -> str:
-        return "" if entry.spent is None else number(getattr(entry.spent, name), digits)
-
-    return text
+def _cost(entry: Entry, name: str, digits: int = 0) -> str:
+    return "" if entry.spent is None else number(getattr(entry.spent, name), digits)
 
 
 def _corrected(entry: Entry) -> str:
@@ -274,9 +272,10 @@ PS = Field("Δ (p, adjusted)", lambda entry: _gap(entry, lambda pair: pair.diffe
 ADJUSTED = Field("Δ (adj. p)", lambda entry: _gap(entry, lambda pair: pair.p))
 PUBLISHED, PAPER = (Field(header, lambda entry: printed(entry.cell), right=True) for header in ("published", "paper"))
 VERDICT = Field("verdict", _verdict)
-BRIEF = Field("verdict", lambda entry: "n/c" if _reason(entry.cell) else brief(_verdict(entry)))
+BRIEF = Field("verdict", lambda entry: brief(_verdict(entry)))
 TOKENS, TOKENS_Q, TOK_Q = (
-    Field(header, _cost("inference_tokens", 0), right=True) for header in ("tokens/question", "tokens/q", "tok/q")
+    Field(header, partial(_cost, name="inference_tokens"), right=True)
+    for header in ("tokens/question", "tokens/q", "tok/q")
 )
 DOLLARS = Field("$", lambda entry: entry.dollars, right=True)
 NARROW = (
@@ -300,7 +299,11 @@ WIDE = (
     PUBLISHED,
     VERDICT,
     TOKENS,
-    *(Field(each.short, _cost(each.name, min(each.digits, 3)), right=True) for each in COST_COLUMNS if each.short),
+    *(
+        Field(each.short, partial(_cost, name=each.name, digits=min(each.digits, 3)), right=True)
+        for each in COST_COLUMNS
+        if each.short
+    ),
     DOLLARS,
 )
 
@@ -396,15 +399,13 @@ def shortened(names: Sequence[str], width: int) -> list[str]:
     Args:
         width: at least 8.
     """
-    results = list(names)
-    for cut in (fitting, _middle):
-        for name in _alike(names, results) if cut is _middle else names:
-            results = [cut(name, width) if each == name else short for each, short in zip(names, results, strict=True)]
-    for name in _alike(names, results):
-        mark = f"{DOTS}{list(dict.fromkeys(names)).index(name) + 1}"
-        short = _head(name, width - cell_len(mark)) + mark
-        results = [short if each == name else old for each, old in zip(names, results, strict=True)]
-    return results
+    short = {name: fitting(name, width) for name in names}
+    short |= {name: _middle(name, width) for name in _alike(short)}
+    alike = _alike(short)
+    for place, name in enumerate(short, 1):
+        if name in alike:
+            short[name] = _head(name, width - cell_len(f"{DOTS}{place}")) + f"{DOTS}{place}"
+    return [short[name] for name in names]
 
 
 def fitting(text: str, width: int) -> str:
@@ -425,12 +426,10 @@ def headings(texts: Sequence[str], widths: Sequence[int]) -> list[str]:
     return results
 
 
-def _alike(names: Sequence[str], results: Sequence[str]) -> list[str]:
+def _alike(short: Mapping[str, str]) -> list[str]:
     """Names that share their short form with another name."""
-    owners: dict[str, set[str]] = {}
-    for name, short in zip(names, results, strict=True):
-        owners.setdefault(short, set()).add(name)
-    return [name for name in dict.fromkeys(names) if len(owners[results[names.index(name)]]) > 1]
+    owners = Counter(short.values())
+    return [name for name, own in short.items() if owners[own] > 1]
 
 
 def _middle(name: str, width: int) -> str:
@@ -454,16 +453,12 @@ LEAST_TITLE, LONGEST_TITLE = 14, 36
 GAP = "  "
 
 
-def _mean(entry: Entry) -> str:
-    if isinstance(entry.cell, str) or (ours := estimate_of(entry.cell)) is None:
-        return SCORE.text(entry)
-    return number(ours.mean, entry.cell.digits)
-
-
 OURS = Field("ours", lambda entry: SCORE.text(entry) + entry.star)
-MEAN = Field("ours", lambda entry: _mean(entry) + entry.star)
+MEAN = Field("ours", lambda entry: _score(entry, bare=True) + entry.star)
 FORMS = ((OURS, PAPER, BRIEF), (OURS, PAPER), (MEAN, PAPER, BRIEF), (MEAN, PAPER))
 """Forms of a cell of the paper's table, from the widest to the narrowest."""
+Blocks = Mapping[int, Sequence[str]]
+"""Lines of equal width by number of a column of the table: the headers of its fields, then a line for each row."""
 
 
 def printed_places(table: Table) -> list[int]:
@@ -482,11 +477,17 @@ def paper_grid(table: Table, width: int = 100, elsewhere: str = "") -> Group:
     ruled = next((place for place, row in enumerate(table.rows) if row.ruled), len(table.rows))
     above = {row.name for row in table.rows[:ruled]}
     rows = [row for row in asked_rows(table) if row.name in above or row.name in (table.wanted or ())]
-    entries = {place: [Entry.of(table, row, place) for row in rows] for place in places}
+    entries = {
+        place: [
+            Entry(row, row.cells[place], table.pairs.get((row.name, place)), row.name == table.reference)
+            for row in rows
+        ]
+        for place in places
+    }
     parts: list[Text | Grid] = [Text(fitting(table.title, width), style="bold"), *usable(table)]
     form, groups = _fit(entries, [row.title for row in rows], width)
-    for group in groups:
-        parts += [Text(""), _side_by_side(table, rows, {place: entries[place] for place in group}, form, width)]
+    for blocks in groups:
+        parts += [Text(""), _side_by_side(table, rows, blocks, width)]
     # A state that is too long for its cell, such as missing data with the command that gets it, is printed once below the grid.
     states = dict.fromkeys(each.cell for own in entries.values() for each in own if isinstance(each.cell, str))
     lines = [fitting(state, width) for state in states if cell_len(state) > LONGEST_STATE]
@@ -495,64 +496,55 @@ def paper_grid(table: Table, width: int = 100, elsewhere: str = "") -> Group:
     return Group(*parts, Text(""), *(Text(line, style="dim") for line in lines))
 
 
-def _widths(entries: Sequence[Entry], form: Sequence[Field]) -> list[int]:
-    return [max([cell_len(field.header), *(cell_len(field.text(each)) for each in entries)]) for field in form]
-
-
 def _fit(
     entries: Mapping[int, Sequence[Entry]], titles: Sequence[str], width: int
-) -> tuple[tuple[Field, ...], list[list[int]]]:
+) -> tuple[tuple[Field, ...], list[Blocks]]:
     """The widest form in which all columns fit side by side; with too many columns, the narrowest form in several grids."""
-    sizes = {
-        form: {place: sum(len(GAP) + each for each in _widths(own, form)) for place, own in entries.items()}
-        for form in FORMS
+    columns = {
+        (field, place): _padded([field.header, *map(field.text, own)])
+        for field in (OURS, MEAN, PAPER, BRIEF)
+        for place, own in entries.items()
     }
-    for name in (max([LEAST_TITLE, *(min(LONGEST_TITLE, cell_len(title)) for title in titles)]), LEAST_TITLE):
-        for form, spans in sizes.items():
-            if name + sum(spans.values()) <= width:
-                return form, [list(entries)]
-    groups: list[list[int]] = [[]]
+    longest = max([LEAST_TITLE, *(min(LONGEST_TITLE, cell_len(title)) for title in titles)])
+    for name, form in product((longest, LEAST_TITLE), FORMS):
+        lines = {place: list(zip(*(columns[field, place] for field in form), strict=True)) for place in entries}
+        blocks = {place: [GAP.join(line) for line in own] for place, own in lines.items()}
+        if name + sum(len(GAP) + cell_len(block[0]) for block in blocks.values()) <= width:
+            return form, [blocks]
+    groups: list[dict[int, Sequence[str]]] = [{}]
     room = width - LEAST_TITLE
-    for place, size in sizes[FORMS[-1]].items():
+    for place, block in blocks.items():
+        size = len(GAP) + cell_len(block[0])
         if groups[-1] and room < size:
-            groups.append([])
+            groups.append({})
             room = width - LEAST_TITLE
-        groups[-1].append(place)
+        groups[-1][place] = block
         room -= size
-    return FORMS[-1], groups
+    return form, list(groups)
 
 
-def _side_by_side(
-    table: Table, rows: Sequence[Row], entries: Mapping[int, Sequence[Entry]], form: Sequence[Field], width: int
-) -> Text:
+def _padded(texts: Sequence[str]) -> list[str]:
+    """The texts with spaces behind them, all as wide as the widest."""
+    width = max(map(cell_len, texts))
+    return [set_cell_size(text, width) for text in texts]
+
+
+def _side_by_side(table: Table, rows: Sequence[Row], blocks: Blocks, width: int) -> Text:
     """One line per row; above them a header of data sets and metrics."""
-    widths = {place: _widths(own, form) for place, own in entries.items()}
-    spans = {place: sum(own) + len(GAP) * (len(form) - 1) for place, own in widths.items()}
+    spans = {place: cell_len(block[0]) for place, block in blocks.items()}
     room = max(LEAST_TITLE, width - sum(len(GAP) + size for size in spans.values()))
-    names = shortened([row.title for row in rows], min(room, LONGEST_TITLE))
-    name = max(map(cell_len, [MEMORY, *names]))
-
-    def line(first: str, cells: Iterable[tuple[str, int]], style: str) -> Text:
-        padded = (text + " " * (size - cell_len(text)) for text, size in ((first, name), *cells))
-        return Text(GAP.join(padded).rstrip(), style=style)
-
+    names = _padded([MEMORY, *shortened([row.title for row in rows], min(room, LONGEST_TITLE))])
     titles = []
     for title, places in groupby(spans, lambda place: table.columns[place].title):
         sizes = [spans[place] for place in places]
         room = sum(sizes) + len(GAP) * (len(sizes) - 1)
-        titles.append((fitting(title, room), room))
-    sizes = list(spans.values())
-    metrics = list(zip(headings([table.columns[place].metric for place in spans], sizes), sizes, strict=True))
-    lines = [line("", titles, "bold"), line("", metrics, "bold")]
-    heads = [pair for own in widths.values() for pair in zip((field.header for field in form), own, strict=True)]
-    lines.append(line(MEMORY, heads, "dim"))
-    for at, (row, short) in enumerate(zip(rows, names, strict=True)):
-        texts = [
-            (field.text(own[at]), size)
-            for place, own in entries.items()
-            for field, size in zip(form, widths[place], strict=True)
-        ]
-        lines.append(line(short, texts, "italic" if row.name == table.reference else ""))
+        titles.append(set_cell_size(fitting(title, room), room))
+    metrics = headings([table.columns[place].metric for place in spans], list(spans.values()))
+    heads = [titles, [set_cell_size(text, size) for text, size in zip(metrics, spans.values(), strict=True)]]
+    styles = ["dim", *("italic" if row.name == table.reference else "" for row in rows)]
+    lines = [Text(GAP.join([" " * cell_len(names[0]), *head]).rstrip(), style="bold") for head in heads]
+    for style, *parts in zip(styles, names, *blocks.values(), strict=True):
+        lines.append(Text(GAP.join(parts).rstrip(), style=style))
     return Text("\n").join(lines)
 
 
@@ -580,7 +572,6 @@ def _short_legend(table: Table, form: Sequence[Field]) -> list[str]:
     lines = [f"ours: mean{interval}; paper: the published number; {NONE}: no score."]
     if (reference := table.reference_row) is not None and any(pair.p is not None for pair in table.pairs.values()):
         lines.append(f"*: differs from {reference.title} (adjusted p < .05).")
-    verdicts = {BRIEF.text(Entry.of(table, row, place)) for row in table.rows for place in printed_places(table)} - {""}
-    if BRIEF in form or verdicts != {"n/c"}:
+    if BRIEF in form or not all(cell.why_not for cell in _published(table)):
         return [*lines, *comparability(table)]
     return [*lines, *(line.replace("n/c: not", "None is") for line in comparability(table))]

@@ -8,7 +8,6 @@ import time
 import traceback
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -28,8 +27,8 @@ from eval.files.run_folder import (
     read_items,
     read_predictions,
 )
-from eval.files.store import Appender, item_key, item_record, item_score, linked, replace_file, write_lines
-from eval.running.failures import RAISED, described, raise_if_stopped
+from eval.files.store import Appender, item_record, item_score, linked, replace_file, write_lines
+from eval.running.failures import described, raise_if_stopped
 from eval.running.run import OnAnswer, Run, ignore_answer
 from memsys.interface import Item, MemorySystem, NodeView
 from memsys.jsons import encoded
@@ -49,13 +48,15 @@ class CaseLog:
         self,
         run: Run,
         case: Case,
-        folder: Path,
         done: Mapping[str, Prediction],
         left: Collection[str],
         on_answer: OnAnswer = ignore_answer,
     ) -> None:
         self._case, self._on_answer = case, on_answer
+        folder = run.case_folder(case.id)
         self.run, self.case_id, self.left, self._folder = run, case.id, left, folder
+        self.store = f"{run.folder.name}/{case.id}"
+        """A tracer's name for the memory of this case (`memsys.llm.meter`)."""
         self._items = read_items(folder)
         write_lines(folder / PREDICTIONS, done.values())
         write_lines(folder / ITEMS, self._items.values())
@@ -74,20 +75,15 @@ class CaseLog:
         self._report: dict[str, Any] = {}
         self._hidden_root = False
 
-    @property
-    def store(self) -> str:
-        """A tracer's name for the memory of this case (`memsys.llm.meter`)."""
-        return f"{self.run.folder.name}/{self.case_id}"
-
     def recalled(self, items: Sequence[Item]) -> Recalled:
         """Save the items that are not saved yet; returns hashes and scores of all items for the prediction."""
-        keys = tuple(map(item_key, items))
-        for key, item in zip(keys, items, strict=True):
+        records = [item_record(item) for item in items]
+        for record in records:
             with self._lock:  # held until the line is added: another thread may name the item next
-                if key not in self._items:
-                    self._items[key] = item_record(key, item)
-                    self._item_lines.add(self._items[key], waits=True)
-        return keys, tuple(map(item_score, items))
+                if record["key"] not in self._items:
+                    self._items[record["key"]] = record
+                    self._item_lines.add(record, waits=True)
+        return tuple(record["key"] for record in records), tuple(map(item_score, items))
 
     def predicted(
         self,
@@ -133,7 +129,7 @@ class CaseLog:
             report = dict(memory.report())
             encoded(report)  # what is no JSON is found here
             self._report = report
-        except RAISED as error:
+        except BaseException as error:
             raise_if_stopped(error)
             self.failed("report", error)
         place = self._folder / VECTORS

@@ -137,7 +137,7 @@ def by_question(values: Sequence[float] | np.ndarray, level: float = LEVEL) -> I
     if array.size < 2:
         return None
     if ((array == 0.0) | (array == 1.0)).all():
-        return wilson(float(array.sum()), array.size, level)
+        return wilson_of_share(float(array.sum()) / array.size, array.size, _normal_point(level))
     return by_question_in_groups(array, Grouping.alone(array.size), level)
 
 
@@ -290,7 +290,7 @@ def matched(
     error = np.sqrt(np.maximum(0.0, squares - (n * means) ** 2 / (n + 2))) / (n + 2)
     unmoved = most == 0.0
     if unmoved.any():
-        error[unmoved] = np.maximum(error[unmoved], wilson(0.0, n).high / t_points(freedom[unmoved]))
+        error[unmoved] = np.maximum(error[unmoved], wilson_of_share(0.0, n, NORMAL).high / t_points(freedom[unmoved]))
     return n * means / (n + 2), error, freedom
 
 
@@ -362,14 +362,11 @@ def estimate(
     else:
         mean = float((np.bincount(grouping.groups, weights=array) / grouping.counts).mean())
         question = by_question_in_groups(array, grouping, level)
-
-    def by_histories(least: int) -> Sampling | None:
-        rows = None if without is None else np.asarray(without)[None]
-        return Sampling.of(_jackknife(array[None], grouping, rows, least), np.array([grouping.freedom]))
-
-    case, cautious = mean_interval(mean, array, by_histories(ENOUGH_CLUSTERS), level), None
+    rows = None if without is None else np.asarray(without)[None]
+    sampling = Sampling.of(_jackknife(array[None], grouping, rows, least=2), np.array([grouping.freedom]))
+    enough = grouping.histories >= ENOUGH_CLUSTERS
+    case, cautious = mean_interval(mean, array, sampling if enough else None, level), None
     if case is None and grouping.histories > 1 and are_scores(array):
-        sampling = by_histories(2)
         cautious = on_effective_number(mean, grouping, None if sampling is None else sampling.error, level)
     return Estimate(mean, array.size, question, case, grouping.histories, cautious)
 

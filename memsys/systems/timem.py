@@ -58,7 +58,7 @@ from data_loaders.schema import Question, Unit
 from memsys.dates import MONTHS, written
 from memsys.interface import Item, MemorySystem, NodeView, NotNegative, Positive, Recall, Settings, dated, union
 from memsys.llm import meter
-from memsys.llm.ask import ParseFailure, ask, complete
+from memsys.llm.ask import ParseFailure, ask
 from memsys.llm.protocol import LLM
 from memsys.prompts import Option, Prompts
 from memsys.tokens import truncate
@@ -436,7 +436,7 @@ class TiMem(MemorySystem):
         for attempt in range(self.settings.attempts):
             filled = {**fields, "history": fields["history"] or "(none)"}
             request = replace(self.prompts[f"timem/{step}"].render(filled), retry=attempt)
-            reply = complete(self.llm, request)
+            reply = self.llm.submit(request).result()
             text = reply.text.strip()
             if reply.usable and len(text) >= _SHORTEST[level]:
                 return text

@@ -137,7 +137,9 @@ class Models:
     @property
     def services(self) -> Services:
         """Services that a run passes to its memory and reader."""
-        probe = self.probe.llm.in_role("probe")  # its tokens are counted and priced separately, whichever model it is
+        probe = replace(
+            self.probe.llm, role="probe"
+        )  # its tokens are counted and priced separately, whichever model it is
         roles = {"memory": self.memory, "probe": self.probe, "reader": self.reader}
         gauges = {role: model.endpoint.places for role, model in roles.items() if model.endpoint is not None}
         reader = self.reader.batched_or_live
@@ -206,8 +208,9 @@ def build_models(cfg: Settings) -> Models:
     by_name: dict[str, Model] = {}
 
     def model(name: str, role: str = "judge") -> Model:
-        option = _option_or_any("llm", name, cfg, role)
-        key = places.title(name, option, role)
+        served = getattr(cfg.endpoints, role).base_url or cfg.endpoint.base_url
+        option = model_option("llm", name, served=served is not None)
+        key = places.title(name, option, role) if option["engine"] == "http" else name
         if key not in by_name:
             by_name[key] = _build_model(cfg, name, option, places, role, store)
         return by_name[key]
@@ -265,18 +268,9 @@ def _build_model(
     return Model(known.model, llm, settings, known, endpoint, batched, cfg.endpoint.batch.discount)
 
 
-def _option_or_any(group: str, name: str, cfg: Settings, role: str) -> dict[str, Any]:
-    """Read the model's file; a configured endpoint may serve models without a file."""
-    served = getattr(cfg.endpoints, role).base_url is not None or cfg.endpoint.base_url is not None
-    if name not in options(group) and not served:
-        raise RunError(
-            f"no {group} called {name!r} (there are: {', '.join(options(group))}), and no endpoint.base_url that could serve it"
-        )
-    return model_option(group, name)
-
-
 def _build_embedder(cfg: Settings, name: str, store: CacheStore, places: Endpoints) -> BuiltEmbedder:
-    option = _option_or_any("embedder", name, cfg, "embedder")
+    served = cfg.endpoints.embedder.base_url or cfg.endpoint.base_url
+    option = model_option("embedder", name, served=served is not None)
     if option["engine"] == "hashing":
         settings = {**option, "source": source_digest(["memsys.embed"]), "model": "hashing"}
         return BuiltEmbedder("hashing", HashingEmbedder(option["dimension"]), settings)
@@ -348,7 +342,7 @@ class Endpoints:
         """A model's name, with its URL and key variable if they are not the common ones: one name at two endpoints means two models."""
         common = (self.cfg.endpoint.base_url or OPENAI, self.cfg.endpoint.key_env)
         url, key_env = self.place(option, role)
-        return name if option["engine"] != "http" or (url, key_env) == common else f"{name} at {url} with {key_env}"
+        return name if (url, key_env) == common else f"{name} at {url} with {key_env}"
 
     def endpoint(self, option: Mapping[str, Any], role: str) -> Endpoint:
         """The endpoint of a role's model; built on first use."""

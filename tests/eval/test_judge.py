@@ -19,7 +19,6 @@ from eval.judging.judge import (
     judged_together,
     verdict,
 )
-from memsys.llm.ask import complete
 from memsys.llm.offline.extractive import ExtractiveLLM
 from memsys.llm.protocol import Completion
 from memsys.prompts import Prompts
@@ -55,7 +54,7 @@ def test_every_judge_is_served_offline_with_a_verdict_in_its_own_format(subtests
         for name in NAMES:
             with subtests.test(answer=answer, value=value, name=name):
                 chosen = judge(name)
-                reply = complete(ExtractiveLLM(), judge_request(chosen, Prompts(), QUESTION, GOLD, answer)).text
+                reply = ExtractiveLLM().submit(judge_request(chosen, Prompts(), QUESTION, GOLD, answer)).result().text
                 assert chosen.name == name
                 assert verdict(chosen, reply, GOLD).value == value
 
@@ -241,7 +240,7 @@ def test_recognising_an_unanswerable_question_is_right_offline_and_guessing_is_n
     values = []
     for answer in ("That was not mentioned.", "In Oaxaca", "unknown"):
         request = judge_request(judge("longmemeval"), Prompts(), Question("q_abs", "?"), key, answer)
-        values.append(verdict(judge("longmemeval"), complete(ExtractiveLLM(), request).text, key).value)
+        values.append(verdict(judge("longmemeval"), ExtractiveLLM().submit(request).result().text, key).value)
     assert values == [1.0, 0.0, 0.0]
 
 

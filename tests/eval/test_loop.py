@@ -35,7 +35,6 @@ from eval.running.loop import run_all
 from eval.running.run import Progress, Run
 from memsys.interface import Item, MemorySystem, NodeView, Recall, unit_item, with_settings
 from memsys.llm import secrets, stopping
-from memsys.llm.ask import complete
 from memsys.llm.cache import CachedLLM
 from memsys.llm.endpoint import Unreachable
 from memsys.llm.meter import Metered
@@ -888,7 +887,7 @@ class Asking(Diary):
 
     def _ask(self, step: str) -> None:
         if step == self._when:
-            complete(self._llm, Request((("user", "x"),), f"diary.{step}"))
+            self._llm.submit(Request((("user", "x"),), f"diary.{step}")).result()
 
 
 @pytest.mark.parametrize("when", ["write", "read"])

@@ -68,7 +68,7 @@ from memsys.interface import (
     union,
 )
 from memsys.llm import meter
-from memsys.llm.ask import ParseFailure, ask_all, complete
+from memsys.llm.ask import ParseFailure, ask_all
 from memsys.llm.protocol import LLM
 from memsys.prompts import Prompts
 from memsys.systems.nemori import EpisodeBuilder, EpisodeRules, Mode, NemoriStore
@@ -422,7 +422,7 @@ class XMemory(MemorySystem):
         if episodes:  # count the prefix that this prompt shares with the one without episodes, which was sent before
             text = "".join(text for _, text in request.messages)
             meter.note("xmemory.prefix_again", count_tokens(text.rpartition(episodes[0])[0]))
-        logprobs = complete(self.probe, request).logprobs
+        logprobs = self.probe.submit(request).result().logprobs
         if not logprobs:
             meter.count_parse_failure(request.purpose)
             meter.note("xmemory.no_logprobs")
