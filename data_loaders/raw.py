@@ -71,7 +71,8 @@ def line_at(path: Path, position: int, where: str) -> Any:
 def parse_json(data: bytes, where: str) -> Any:
     """The value of one strict JSON text in UTF-8; `where` is its place, for error messages.
 
-    Raises DataError if it is not, also for NaN, infinite numbers, too deep nesting and integers too long to convert.
+    Raises DataError if it is not, also for NaN, infinite numbers, too deep nesting, integers too long to convert and objects with a key
+    twice.
     """
     try:
         text = data.decode("utf-8")
@@ -79,7 +80,7 @@ def parse_json(data: bytes, where: str) -> Any:
         byte = f"byte 0x{data[error.start]:02x} at offset {error.start}"
         raise DataError(f"{where}: expected UTF-8, found {byte}") from error
     try:
-        return json.loads(text, parse_constant=_refuse_constant, parse_float=_finite)
+        return json.loads(text, parse_constant=_refuse_constant, parse_float=_finite, object_pairs_hook=_each_key_once)
     except RecursionError as error:
         raise DataError(f"{where}: expected a JSON value, found nesting too deep to parse") from error
     except ValueError as error:  # JSONDecodeError, a refused number, or an integer of thousands of digits
@@ -193,6 +194,13 @@ def _finite(digits: str) -> float:
     if not math.isfinite(number):
         raise ValueError(f"the number {digits[:40]} is out of range")
     return number
+
+
+def _each_key_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    record = dict(pairs)
+    if len(record) < len(pairs):  # the parser would keep the last value alone
+        check_unique((name for name, _ in pairs), "the keys of an object")
+    return record
 
 
 def _names(types: tuple[type, ...]) -> str:

@@ -7,6 +7,7 @@ import re
 import time
 import zlib
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
@@ -28,15 +29,12 @@ _LIGHT = frozenset(
 )
 
 
+@dataclass(frozen=True, eq=False)
 class HashingEmbedder:
-    """Signed feature hashing of stemmed words and word pairs: a deterministic substitute for a model, without vocabulary or download.
+    """Signed feature hashing of stemmed words and word pairs: a deterministic substitute for a model, without vocabulary or download."""
 
-    Args:
-        dimension: length of the vectors.
-    """
-
-    def __init__(self, dimension: int = 1024) -> None:
-        self.dimension = dimension
+    dimension: int = 1024
+    """Length of the vectors."""
 
     def embed(self, texts: Sequence[str], *, query: bool = False) -> np.ndarray:
         """Unit vectors, float32 [n, dimension]; the vector of a text without words is zero."""

@@ -12,6 +12,7 @@ import re
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 _ACTIVE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -49,11 +50,11 @@ def csv_text(rows: Iterable[Iterable[Any]]) -> str:
     return out.getvalue()
 
 
+@dataclass(eq=False)
 class Inert:
     """A text stream that passes everything through `visible`; the underlying stream is `terminal`."""
 
-    def __init__(self, terminal: Any) -> None:
-        self.terminal = terminal
+    terminal: Any
 
     def write(self, text: str) -> int:
         """Write the text with its active characters escaped; return the number of characters given."""

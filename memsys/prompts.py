@@ -85,6 +85,8 @@ class Prompt:
     def render(self, fields: Mapping[str, Any]) -> Request:
         """The request with `fields` filled in: strings as they are, sequences as lines, `Option`s as `[label] text` lines.
 
+        The request's field `labels` holds the valid labels of the reply: those of `fields`, else those of the file.
+
         Raises:
             PromptError: a field of the template is missing.
         """
@@ -105,12 +107,8 @@ class Prompt:
             schema=self.schema,
             logprobs=self.logprobs,
             kind=self.kind,
-            fields=dict(fields, labels=self.labels_for(fields)),
+            fields=dict(fields, labels=tuple(fields.get("labels", self.labels))),
         )
-
-    def labels_for(self, fields: Mapping[str, Any]) -> tuple[str, ...]:
-        """The valid labels of a reply: those of the field `labels` if there is one, else those of the file."""
-        return tuple(fields.get("labels", self.labels))
 
 
 def _as_text(value: Any) -> str:

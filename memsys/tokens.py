@@ -9,6 +9,8 @@ from functools import lru_cache
 from importlib.machinery import EXTENSION_SUFFIXES, ExtensionFileLoader, FileFinder
 from typing import Any, TypeVar
 
+import Stemmer
+
 Entry = TypeVar("Entry")
 
 CL100K_TOKENS = 100_256
@@ -22,7 +24,8 @@ def count_tokens(text: str, encoding: str = "o200k_base") -> int:
 
 
 def _count(text: str, encoding: str) -> int:
-    return int(_vocabulary(encoding).count(_without_surrogates(text))) if text else 0
+    # UTF-8 has no lone surrogates: each becomes a question mark.
+    return int(_vocabulary(encoding).count(text.encode(errors="replace").decode())) if text else 0
 
 
 _cached_count = lru_cache(maxsize=1 << 14)(_count)
@@ -82,7 +85,7 @@ def decode_tokens(tokens: Sequence[int]) -> str:
 def _starts(text: str, encoding: str) -> list[int]:
     """For every token the index of the character at which it starts. Tokens that form a character only together share its index."""
     vocabulary, starts, at, pending = _vocabulary(encoding), [], 0, []
-    for token in vocabulary.encode(_without_surrogates(text)):
+    for token in vocabulary.encode(text.encode(errors="replace").decode()):
         starts.append(at)
         pending.append(token)
         try:
@@ -93,46 +96,34 @@ def _starts(text: str, encoding: str) -> list[int]:
     return starts
 
 
-def _without_surrogates(text: str) -> str:
-    """The text with lone surrogates, which UTF-8 cannot encode, replaced by question marks."""
-    return text.encode(errors="replace").decode()
+_vocabularies: dict[str, Any] = {}
+_loading = threading.Lock()
+"""Held while a vocabulary is looked up, so that no two threads load the same 60 MB."""
 
 
 def _vocabulary(encoding: str) -> Any:
-    with _lock:  # with lru_cache alone, several threads could each load 60 MB
-        return _loaded(encoding)
+    with _loading:
+        if encoding not in _vocabularies:
+            # Loads only the extension: the package's own __init__ unpacks every vocabulary a second time (60 MB and half a second).
+            package = importlib.util.find_spec("bpe_openai")
+            if package is None or not package.submodule_search_locations:
+                raise ImportError("token counts need the package bpe-openai: pip install bpe-openai")
+            finder = FileFinder(package.submodule_search_locations[0], (ExtensionFileLoader, EXTENSION_SUFFIXES))
+            spec = finder.find_spec("bpe_openai._bindings")
+            if spec is None or spec.loader is None:
+                raise ImportError("bpe-openai is installed without its extension module; reinstall it")
+            module = importlib.util.module_from_spec(spec)
+            spec.loader.exec_module(module)
+            _vocabularies[encoding] = module.tokenizer_for_encoding(encoding)
+        return _vocabularies[encoding]
 
 
-_lock = threading.Lock()
-
-
-@lru_cache(maxsize=2)
-def _loaded(encoding: str) -> Any:
-    # Loads only the extension: the package's own __init__ unpacks every vocabulary a second time (60 MB and half a second).
-    package = importlib.util.find_spec("bpe_openai")
-    if package is None or not package.submodule_search_locations:
-        raise ImportError("token counts need the package bpe-openai: pip install bpe-openai")
-    finder = FileFinder(package.submodule_search_locations[0], (ExtensionFileLoader, EXTENSION_SUFFIXES))
-    spec = finder.find_spec("bpe_openai._bindings")
-    if spec is None or spec.loader is None:
-        raise ImportError("bpe-openai is installed without its extension module; reinstall it")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module.tokenizer_for_encoding(encoding)
+_stemmer = Stemmer.Stemmer("porter")
+_stemming = threading.Lock()
 
 
 @lru_cache(maxsize=1 << 16)
 def stem(word: str) -> str:
     """The Porter stem of a lower-case word."""
-    with _stemmer_lock:
-        return str(_porter().stemWord(word))
-
-
-_stemmer_lock = threading.Lock()
-
-
-@lru_cache(maxsize=1)
-def _porter() -> Any:
-    import Stemmer
-
-    return Stemmer.Stemmer("porter")
+    with _stemming:
+        return str(_stemmer.stemWord(word))

@@ -48,9 +48,9 @@ from eval.files.records import Effort, Prediction
 from eval.files.run_folder import RunFolder
 from eval.files.store import RunError, item_score
 from eval.judging.score import Scorer
-from eval.metrics.retrieval import covered_at_k
+from eval.metrics.retrieval import covered_share
 from eval.running.case_log import effort
-from eval.running.failures import EXITS, RAISED, described, fatal_error, raise_if_stopped
+from eval.running.failures import EXITS, described, raise_fatal, raise_if_stopped
 from eval.running.question import outcome_of
 from eval.running.reader import render
 from eval.running.run import Run, build_memory
@@ -225,7 +225,7 @@ class RecallWatch:
         recall: Recall | None = None
         try:
             recall = memory.read(probe.question)
-        except RAISED as error:
+        except BaseException as error:
             raise_if_stopped(error)
         self._recalls.append((probe, recall))
 
@@ -272,8 +272,8 @@ class RecallWatch:
         scores: list[float | None] = []
         for (probe, _), answer in zip(read, answers, strict=True):
             if isinstance(answer, Future):
-                if (error := answer.exception()) is not None and fatal_error(error):
-                    raise error
+                if (error := answer.exception()) is not None:
+                    raise_fatal(error)
                 outcome, text, why, cut = outcome_of(answer)
                 answer = Prediction("growth", probe.question.id, text, (), (), outcome, why, cut)
             scores.append(scorer(probe.question, probe.gold, answer).value)
@@ -281,7 +281,7 @@ class RecallWatch:
 
     def _covered(self, probe: DueQuestion, recall: Recall) -> float:
         ranking = sorted(recall.items, key=lambda item: -item_score(item))  # as predictions keep it
-        covered = covered_at_k([item.sources for item in ranking], probe.gold.evidence, self._k)
+        covered = covered_share([item.sources for item in ranking[: self._k]], probe.gold.evidence)
         assert covered is not None  # every probe has evidence
         return covered
 

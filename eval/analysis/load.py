@@ -42,7 +42,7 @@ from eval.analysis.growth import long_history
 from eval.files.provenance import identity
 from eval.files.run_folder import RunFolder
 from eval.files.store import RunError
-from eval.running.failures import RAISED, described, fatal_error, raise_if_stopped
+from eval.running.failures import described, fatal_error, raise_if_stopped
 from eval.running.run import Run, build_memory
 from eval.running.work import write_unit
 from memsys.inert import csv_text
@@ -419,7 +419,7 @@ class User:
         """Count an error and continue after the block; an error that ends the run stops the other users, too."""
         try:
             yield
-        except RAISED as error:
+        except BaseException as error:
             if fatal_error(error):
                 self.over.set()
             raise_if_stopped(error)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from data_loaders.schema import Case
 from eval.conformance.canaries import CANARIES, HISTORY, LAST, LATER, OTHER, OTHERS, SUBJECT, Canary, asked, shows_date
-from eval.running.failures import RAISED, described, raise_fatal, raise_if_stopped
+from eval.running.failures import described, raise_fatal, raise_if_stopped
 from eval.running.work import write_history
 from memsys.interface import MemorySystem, Recall, tuned
 from memsys.llm.meter import metering
@@ -76,14 +76,14 @@ def examine(make: Make, unit: Mapping[str, object], patience: float = 10.0) -> C
             verdict.faults["tenants leak"] = f"told to another case: {', '.join(leaked)}"
         _look_for_subject(first, verdict)
         _look_for_remains(first, second, verdict)
-    except RAISED as error:
+    except BaseException as error:
         raise_if_stopped(error)
         verdict.faults["a step failed"] = described(error)
     finally:
         for memory in memories:
             try:
                 memory.close()
-            except RAISED as error:
+            except BaseException as error:
                 raise_fatal(error)
                 verdict.faults.setdefault("a step failed", f"close: {described(error)}")
     return verdict
@@ -244,7 +244,7 @@ def _look_for_remains(first: MemorySystem, second: MemorySystem, verdict: Confor
     first.close()
     try:
         remains += _found(first, CANARIES)
-    except RAISED as error:
+    except BaseException as error:
         raise_fatal(error)
         # A memory that refuses to be read after it was closed holds nothing that could be recalled.
     if remains:

@@ -205,7 +205,7 @@ class ServiceHost:
 
     def _model(self, llm: LLM) -> LLM:
         if isinstance(llm, Metered):
-            return llm.around(self._model(llm.inner))
+            return replace(llm, inner=self._model(llm.inner))
         return llm if isinstance(llm, ExtractiveLLM) else RemoteLLM(self._number(llm))
 
     def _number(self, service: Any) -> int:

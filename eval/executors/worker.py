@@ -196,10 +196,7 @@ class Cells:
                 try:
                     threadpool_limits(1)  # for each cell again: an earlier cell may have loaded another library
                     pools = AnswerPools(self._questions, self._saving, threading.Semaphore(runs[0].outstanding))
-                    cell = OpenCell(
-                        CellQueue(runs), 0, lambda cell: None, lambda: None
-                    )  # no other case waits to be opened
-                    run_case(runs, order.case, pools, cell, self._steps.add)
+                    run_case(runs, order.case, pools, OpenCell(CellQueue(runs), 0), self._steps.add)
                 finally:
                     files = None if order.files is None else collected(runs, order.case.id)
         except BaseException as raised:  # the driver raises it

@@ -12,8 +12,8 @@ import sys
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from functools import lru_cache
+from contextlib import AbstractContextManager
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -219,24 +219,13 @@ class Appender:
             self._file = None
 
 
-@contextmanager
-def locked(folder: Path) -> Iterator[None]:
+def locked(folder: Path) -> AbstractContextManager[None]:
     """Lock a run folder against other processes; while another process holds it, say so on standard error and wait.
 
     To avoid deadlocks, several folders must be locked in the order of their paths.
     """
-
-    def say() -> None:
-        print(f"waiting for another process that is writing {folder}", file=sys.stderr, flush=True)
-
-    with alone(folder, say):
-        yield
-
-
-def item_key(item: Item) -> str:
-    """The hash that identifies a recalled item in `items.jsonl`."""
-    parts = [item.id, item.text, item.sources, item.kind, item.level]
-    return hashlib.sha256(canonical(parts)).hexdigest()[:16]
+    said = f"waiting for another process that is writing {folder}"
+    return alone(folder, partial(print, said, file=sys.stderr, flush=True))
 
 
 def item_score(item: Item) -> float:
@@ -244,13 +233,7 @@ def item_score(item: Item) -> float:
     return round(float(item.score), 4)
 
 
-def item_record(key: str, item: Item) -> dict[str, Any]:
-    """An item as a line of `items.jsonl`."""
-    return {
-        "key": key,
-        "id": item.id,
-        "text": item.text,
-        "sources": item.sources,
-        "kind": item.kind,
-        "level": item.level,
-    }
+def item_record(item: Item) -> dict[str, Any]:
+    """An item as a line of `items.jsonl`; its key is a hash of the other fields."""
+    own = {name: getattr(item, name) for name in ("id", "text", "sources", "kind", "level")}
+    return {"key": hashlib.sha256(canonical([*own.values()])).hexdigest()[:16], **own}

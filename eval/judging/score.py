@@ -16,6 +16,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -28,20 +29,20 @@ from eval.files.run_folder import COSTS, RunFolder, judge_metric, read_items, re
 from eval.files.store import Appender, RunError, locked, read_lines, write_lines
 from eval.judging.judge import RULES, Judge, judge_requests, judged_together
 from eval.judging.score_files import (
+    AnswerKey,
+    Items,
     Scored,
     answer_key,
     answered,
     answers_of,
     hash_of,
-    order_of,
     place_of,
     score_file,
     score_lines,
-    scored_answers,
     scored_line,
 )
 from eval.metrics.lexical import EMPTY
-from eval.metrics.retrieval import covered_at_k, ndcg_at_k, sources_per_item, verbatim_at_k
+from eval.metrics.retrieval import covered_share, ndcg_at_k, sources_per_item, verbatim_share
 from eval.running.case_log import effort
 from eval.running.cells import JUDGING
 from eval.running.run import OUTSTANDING, Run
@@ -72,15 +73,6 @@ class Metric:
     """Whether it scores the recalled texts in place of the answer."""
     joint: bool = False
     """Whether its function takes question, gold and several reads."""
-
-    def identity(self) -> dict[str, Any]:
-        """The parts that decide which file holds its scores: its settings and code."""
-        module = getattr(self.score, "func", self.score).__module__
-        return {"settings": self.settings, "source": source_digest([module])}
-
-    def scored_text(self, prediction: Prediction) -> str:
-        """The part of a prediction that it scores; a line is valid as long as this part is the same."""
-        return _ranking(prediction) if self.on_recall else prediction.answer
 
 
 @dataclass(frozen=True)
@@ -113,108 +105,107 @@ class Judging:
         """Name of its score files, without their ending."""
         return f"{judge_metric(self.judge.name)}-{identity(self.identity)}"
 
+    def file(self, run: Run) -> Path:
+        """Its score file of a run, whether or not it exists."""
+        return RunFolder(run.folder).scores(self.stem)
 
-VerdictKey = tuple[Path, str, str, str, str, int]
-"""Run folder, name of the judge's files, case, question, hash of the judged text, repeat."""
+    def judged_text(self, prediction: Prediction, items: Items) -> str:
+        """The part of a prediction that the judge sees: the answer, or the recalled texts if it grades the memory."""
+        if self.judge.rule != "memory":
+            return prediction.answer
+        shown = sorted(prediction.ranking[: self.judge.top or None])
+        return "\n".join(items[prediction.items[place]]["text"] for place in shown)
 
 
+VerdictKey = tuple[Path, AnswerKey]
+"""The judge's score file, and the answer."""
 Sent = tuple[Ledger, tuple[Future[Completion], ...]]
 """The calls for one verdict, and the ledger that they are charged to."""
 
 
 def score_paths(run: Run, metrics: Sequence[Metric], judges: Mapping[str, Judging], k_evidence: int) -> dict[str, Path]:
     """Paths of a run's score files under these settings, by metric; nothing is scored or written."""
-    evidence = _evidence(k_evidence)
     return {
-        **{metric.name: place_of(run, metric.name, metric.identity()) for metric in metrics},
-        evidence[0]: place_of(run, *evidence),
-        **{judge_metric(name): RunFolder(run.folder).scores(judging.stem) for name, judging in judges.items()},
+        **{name: place_of(run, name, settings) for name, settings in _identities(metrics, k_evidence).items()},
+        **{judge_metric(name): judging.file(run) for name, judging in judges.items()},
     }
 
 
-def _evidence(k: int) -> tuple[str, dict[str, Any]]:
-    """Name and identity of the evidence score."""
-    return f"evidence@{k}", {"source": source_digest(["eval.metrics.retrieval"])}
+def _identities(metrics: Sequence[Metric], k_evidence: int) -> dict[str, dict[str, Any]]:
+    """The parts that decide which file holds the scores of a metric, its settings and code, by name; the evidence comes last."""
+    identities: dict[str, dict[str, Any]] = {}
+    for metric in metrics:
+        module = getattr(metric.score, "func", metric.score).__module__
+        identities[metric.name] = {"settings": metric.settings, "source": source_digest([module])}
+    return {**identities, f"evidence@{k_evidence}": {"source": source_digest(["eval.metrics.retrieval"])}}
 
 
 # --- metrics that need no model -------------------------------------------------------------------------------------------
 
 
-def score_lexical(run: Run, metrics: Sequence[Metric]) -> dict[str, Path]:
-    """Score every prediction of a run in one pass over its cases; returns the score files by metric.
+def score_lexical(run: Run, metrics: Sequence[Metric], k_evidence: int) -> dict[str, Path]:
+    """Score every prediction of a run and the evidence that it recalled, in one pass over its cases; returns the score files by metric.
 
     A file that holds scores of exactly these answers, or recalls, is kept: its name identifies the code and settings that made it.
+
+    Args:
+        k_evidence: recalled items in which the evidence is counted.
     """
-    paths = {metric.name: score_file(run, metric.name, metric.identity()) for metric in metrics}
-    _score_together(run, {paths[metric.name]: metric.score for metric in metrics if metric.joint})
+    paths = {name: score_file(run, name, parts) for name, parts in _identities(metrics, k_evidence).items()}
+    evidence = f"evidence@{k_evidence}"
+    if joint := {paths[metric.name]: metric.score for metric in metrics if metric.joint}:
+        _score_together(run, joint)
     single = [metric for metric in metrics if not metric.joint]
-    done = {metric.on_recall: answers_of(run, metric.scored_text) for metric in single}
-    stale = [
-        metric
-        for metric in single
-        if not paths[metric.name].is_file() or scored_answers(paths[metric.name]) != done[metric.on_recall]
-    ]
+    answers = answers_of(run, lambda prediction, _: prediction.answer)
+    recalls = answers_of(run, lambda prediction, _: _ranking(prediction))
+    stale = [each for each in single if not _is_current(paths[each.name], recalls if each.on_recall else answers)]
     lines: dict[str, list[Scored]] = {metric.name: [] for metric in stale}
-    recalled = _Recalled(run)
-    for _, question, gold, prediction in answered(run) if stale else ():
+    if not _is_current(paths[evidence], recalls):
+        lines[evidence] = []
+    imported, on_recall = bool(run.record.imported), evidence in lines or any(metric.on_recall for metric in stale)
+    for case, question, gold, prediction, items in answered(run, recalls=on_recall) if lines else ():
+        ranking = _ranking(prediction)
         for metric in stale:
             if not metric.on_recall:
                 score = metric.score(question, gold, prediction)
-            elif run.record.imported:
+            elif imported:
                 score = Score(None, UNKNOWN_RECALL)
             else:
-                texts = [item["text"] for item in recalled.items(prediction)]
+                texts = [items[key]["text"] for key in prediction.items]
                 score = metric.score(question, gold, prediction, recalled=texts)
-            lines[metric.name].append(scored_line(prediction, score, metric.scored_text(prediction)))
+            lines[metric.name].append(
+                scored_line(prediction, score, ranking if metric.on_recall else prediction.answer)
+            )
+        if evidence in lines:
+            top = None if imported else [items[prediction.items[place]] for place in prediction.ranking[:k_evidence]]
+            score = _evidence_score(case, gold, top, k_evidence)
+            lines[evidence].append(scored_line(prediction, score, ranking))
     for name, scored in lines.items():
         write_lines(paths[name], scored)
     return paths
 
 
-def score_evidence(run: Run, k: int) -> Path:
-    """Score the share of the evidence that the first `k` recalled items cover; returns the score file.
+def _evidence_score(case: Case, gold: Gold, top: Sequence[Mapping[str, Any]] | None, k: int) -> Score:
+    """The share of the evidence that the first `k` recalled items cover; the detail holds the other three measures of retrieval.
 
-    The value is `covered@k`. The detail holds `verbatim@k`, nDCG@k and the mean number of sources per item.
+    Args:
+        top: these items, best first; None where what was recalled is unknown.
     """
-    path = score_file(run, *_evidence(k))
-    if path.is_file() and scored_answers(path) == answers_of(run, _ranking):
-        return path
-    lines: list[Scored] = []
-    recalled = _Recalled(run)
-    told: Case | None = None
-    texts: dict[str, str] = {}
-    for case, _, gold, prediction in answered(run):
-        if not gold.evidence or run.record.imported:
-            score = Score(None, UNKNOWN_RECALL if gold.evidence else "the data set names no evidence")
-        else:
-            if case is not told:
-                told, texts = case, {turn.id: turn.text for turn in case.turns}
-            given = recalled.items(prediction)
-            items = [given[place] for place in prediction.ranking]
-            sources = [item["sources"] for item in items]
-            detail = {
-                "verbatim": verbatim_at_k([item["text"] for item in items], [texts[turn] for turn in gold.evidence], k),
-                "ndcg": ndcg_at_k(sources, gold.evidence, k),
-                "sources_per_item": sources_per_item(sources, k),
-            }
-            score = Score(covered_at_k(sources, gold.evidence, k), detail=detail)
-        lines.append(scored_line(prediction, score, _ranking(prediction)))
-    write_lines(path, lines)
-    return path
+    if not gold.evidence or top is None:
+        return Score(None, UNKNOWN_RECALL if gold.evidence else "the data set names no evidence")
+    told = {turn.id: turn.text for turn in case.turns if turn.id in gold.evidence}
+    sources = [item["sources"] for item in top]
+    detail = {
+        "verbatim": verbatim_share([item["text"] for item in top], [told[turn] for turn in gold.evidence]),
+        "ndcg": ndcg_at_k(sources, gold.evidence, k),
+        "sources_per_item": sources_per_item(sources),
+    }
+    return Score(covered_share(sources, gold.evidence), detail=detail)
 
 
-class _Recalled:
-    """The recalled items of a run, whose files are read case by case."""
-
-    def __init__(self, run: Run) -> None:
-        self._run, self._case = run, ""
-        self._items: Mapping[str, Mapping[str, Any]] = {}
-
-    def items(self, prediction: Prediction) -> list[Mapping[str, Any]]:
-        """The items recalled for a question, in the memory's order."""
-        if prediction.case_id != self._case:
-            self._case, self._items = prediction.case_id, read_items(self._run.case_folder(prediction.case_id))
-        return [self._items[item] for item in prediction.items]
+def _is_current(path: Path, answers: set[AnswerKey]) -> bool:
+    """Whether a file exists and holds scores of exactly these answers."""
+    return path.is_file() and {answer_key(line) for line in score_lines(path, "answer", "repeat")} == answers
 
 
 def _ranking(prediction: Prediction) -> str:
@@ -233,7 +224,7 @@ def _score_together(run: Run, scorers: Mapping[Path, JointScorer]) -> None:
     """
     predictions: dict[str, Mapping[str, Prediction]] = {}
     joined: list[tuple[Question, Gold, dict[str, Prediction], str]] = []
-    for case in run.cases if scorers else ():
+    for case in run.cases:
         for question, gold in case.questions:
             if gold.supports or "reads" not in gold.detail:
                 continue
@@ -247,10 +238,10 @@ def _score_together(run: Run, scorers: Mapping[Path, JointScorer]) -> None:
                 # All recalled texts and the answers are scored.
                 parts = [" ".join((name, each.outcome, *each.items, each.answer)) for name, each in found.items()]
                 joined.append((question, gold, found, "\n".join(parts)))
-    known = {(found["end"].case_id, question.id, hash_of(text)) for question, _, found, text in joined}
-    stale = {path: scorer for path, scorer in scorers.items() if not path.is_file() or scored_answers(path) != known}
+    known = {(found["end"].case_id, question.id, hash_of(text), 0) for question, _, found, text in joined}
+    stale = {path: scorer for path, scorer in scorers.items() if not _is_current(path, known)}
     lines: dict[Path, list[Scored]] = {path: [] for path in stale}
-    items: dict[str, Mapping[str, Mapping[str, Any]]] = {}
+    items: dict[str, Items] = {}
     for question, gold, found, text in joined if stale else ():
         for case_id in {each.case_id for each in found.values()} - items.keys():
             items[case_id] = read_items(run.case_folder(case_id))
@@ -271,29 +262,26 @@ def _score_together(run: Run, scorers: Mapping[Path, JointScorer]) -> None:
 
 def is_judged(run: Run, judging: Judging) -> bool:
     """Whether every answer of a run has all its verdicts, so that `score_judge` sends nothing."""
-    path = _verdict_file(run, judging)
-    return path.is_file() and _given(path).keys() == _wanted(run, judging)
+    if not judging.file(run).is_file():
+        return False
+    given, wanted = _verdicts(run, judging)
+    return given.keys() == wanted
 
 
-def _verdict_file(run: Run, judging: Judging) -> Path:
-    return score_file(run, judge_metric(judging.judge.name), judging.identity, {"model_name": judging.model_name})
+def _verdicts(run: Run, judging: Judging) -> tuple[dict[AnswerKey, dict[str, Any]], set[AnswerKey]]:
+    """The lines with a verdict, by answer, and the answers that need one.
 
-
-def _wanted(run: Run, judging: Judging) -> set[tuple[str, str, str, int]]:
-    """Answer and repeat of every verdict that a run needs."""
-    answers = answers_of(run, _judged_text(run, judging.judge))
-    return {(*key, repeat) for key in answers for repeat in range(judging.repeats)}
-
-
-def _given(path: Path) -> dict[tuple[str, str, str, int], dict[str, Any]]:
-    """The lines with a verdict, by answer and repeat."""
-    lines = score_lines(path, "answer", "repeat")
-    return {_verdict(line): line for line in lines if line["value"] is not None}
-
-
-def _verdict(line: Mapping[str, Any]) -> tuple[str, str, str, int]:
-    """Answer and repeat of a judge's line, or of the line of its cost."""
-    return (*answer_key(line), line["repeat"])
+    Raises:
+        RunError: the judge grades recalled texts, and imported answers have none.
+    """
+    recalls = judging.judge.rule == "memory"
+    if recalls and run.record.imported:
+        raise RunError(
+            f"{judging.judge.name} grades what was recalled, and imported answers come without it; choose another judge"
+        )
+    lines = score_lines(judging.file(run), "answer", "repeat")
+    given = {answer_key(line): line for line in lines if line["value"] is not None}
+    return given, answers_of(run, judging.judged_text, judging.repeats, recalls=recalls)
 
 
 def score_judge(
@@ -318,25 +306,28 @@ def score_judge(
     Raises:
         EndOfRun: no further call can be made; verdicts so far are kept.
     """
-    path = _verdict_file(run, judging)
-    judged_text, wanted = _judged_text(run, judging.judge), _wanted(run, judging)
-    if path.is_file() and _given(path).keys() == wanted:
+    facts = {"model_name": judging.model_name}
+    path = score_file(run, judge_metric(judging.judge.name), judging.identity, facts)
+    if is_judged(run, judging):
         return path
     with locked(path.parent):
+        given, wanted = _verdicts(run, judging)
         effort_path = path.with_suffix(COSTS)
         efforts = read_lines(effort_path, fields=("case_id", "question_id", "answer", "repeat"))
-        last = {_verdict(line): line for line in efforts}
+        last = {answer_key(line): line for line in efforts}
         # A process that was killed may have written a verdict without its cost: the judge is asked again, and the cache replies.
-        kept = {verdict: line for verdict, line in _given(path).items() if verdict in wanted and verdict in last}
+        kept = {key: line for key, line in given.items() if key in wanted and key in last}
         write_lines(path, kept.values())
-        write_lines(effort_path, [last[verdict] for verdict in kept])
-        scores, costs = Appender(path), Appender(effort_path)
+        write_lines(effort_path, [last[key] for key in kept])
         outstanding: deque[_Call] = deque()
-        try:
-            for _, question, gold, prediction in answered(run):
-                judged = judged_text(prediction)
+        places: dict[AnswerKey, int] = {}
+        with closing(Appender(path)) as scores, closing(Appender(effort_path)) as costs:
+            for _, question, gold, prediction, items in answered(run, recalls=judging.judge.rule == "memory"):
+                judged = judging.judged_text(prediction, items)
                 for repeat in range(judging.repeats):
-                    if (prediction.case_id, question.id, hash_of(judged), repeat) in kept:
+                    key = prediction.case_id, question.id, hash_of(judged), repeat
+                    places[key] = len(places)
+                    if key in kept:
                         continue
                     # The published judges are asked about empty replies, too: without a text to grade their verdict is chance.
                     empty = prediction.empty and judging.judge.rule != "memory"
@@ -344,23 +335,14 @@ def score_judge(
                         score = Score(RULES[judging.judge.rule].unasked, why, repeat)
                         scores.add(scored_line(prediction, score, judged))
                         continue
-                    key = verdict_key(run, judging, prediction, judged, repeat)
-                    sent = sent_ahead(key) or ask_judge(judging, question, gold, judged, repeat)
+                    sent = sent_ahead((path, key)) or ask_judge(judging, question, gold, judged, repeat)
                     outstanding.append(_Call(prediction, judged, question, gold, repeat, sent))
                     if len(outstanding) > run.outstanding:
                         _save_next(outstanding, judging, scores, costs, on_progress)
             while outstanding:
                 _save_next(outstanding, judging, scores, costs, on_progress)
-        finally:
-            scores.close()
-            costs.close()
-        write_lines(path, sorted(read_lines(path), key=order_of(run)))
+        write_lines(path, sorted(read_lines(path), key=lambda line: places.get(answer_key(line), -1)))
     return path
-
-
-def verdict_key(run: Run, judging: Judging, prediction: Prediction, judged: str, repeat: int) -> VerdictKey:
-    """The identity of a verdict within this process."""
-    return run.folder, judging.stem, prediction.case_id, prediction.question_id, hash_of(judged), repeat
 
 
 @dataclass(frozen=True, slots=True)
@@ -436,28 +418,6 @@ def _save_next(
     on_progress()
 
 
-def _judged_text(run: Run, judge: Judge) -> Callable[[Prediction], str]:
-    """The part of a prediction that a judge sees: the answer, or the recalled texts if the judge grades the memory.
-
-    Raises:
-        RunError: the judge grades recalled texts, and imported answers have none.
-    """
-    if judge.rule == "memory" and run.record.imported:
-        raise RunError(
-            f"{judge.name} grades what was recalled, and imported answers come without it; choose another judge"
-        )
-
-    if judge.rule != "memory":
-        return lambda prediction: prediction.answer
-    recalled = _Recalled(run)
-
-    def text(prediction: Prediction) -> str:
-        items, shown = recalled.items(prediction), sorted(prediction.ranking[: judge.top or None])
-        return "\n".join(items[place]["text"] for place in shown)
-
-    return text
-
-
 # --- judging as soon as an answer is saved ----------------------------------------------------------------------------
 
 
@@ -496,7 +456,7 @@ class JudgingAhead:
             for judging in judges:
                 for repeat in range(judging.repeats):
                     answer = prediction.answer
-                    key = verdict_key(run, judging, prediction, answer, repeat)
+                    key = judging.file(run), (case.id, question.id, hash_of(answer), repeat)
                     requests = judge_requests(judging.judge, judging.prompts, question, gold, answer, sample=repeat)
                     self._waiting[key] = judging, requests
             if self._thread is None:

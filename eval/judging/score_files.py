@@ -17,7 +17,7 @@ from data_loaders.schema import Case, Gold, Question
 from eval.files.fields import EVIDENCE
 from eval.files.provenance import identity
 from eval.files.records import Prediction, Score
-from eval.files.run_folder import RunFolder, metric_of, read_predictions
+from eval.files.run_folder import PREDICTIONS, RunFolder, metric_of, read_items, read_predictions
 from eval.files.store import AGAIN, RunError, read_lines, replace_file, write_lines
 from eval.running.run import Run
 
@@ -36,24 +36,34 @@ class Scored:
     """Hash of the scored text: the answer, or the recalled items."""
 
 
+AnswerKey = tuple[str, str, str, int]
+"""Case id, question id, hash of the scored text, and repeat."""
+Items = Mapping[str, Mapping[str, Any]]
+"""Recalled items of a case by their hash."""
+
+
 def answers_of(
-    run: Run, scored_text: Callable[[Prediction], str] = lambda prediction: prediction.answer
-) -> set[tuple[str, str, str]]:
-    """(case id, question id, hash of the scored text) of every prediction that can be scored."""
-    return {
-        (prediction.case_id, prediction.question_id, hash_of(scored_text(prediction)))
-        for folder in RunFolder(run.folder).cases()
-        for prediction in read_predictions(folder).values()
-        if prediction.outcome != "error"
-    }
+    run: Run, scored_text: Callable[[Prediction, Items], str], repeats: int = 1, *, recalls: bool = False
+) -> set[AnswerKey]:
+    """The keys of every prediction that can be scored.
+
+    Args:
+        scored_text: the text of a prediction that is scored, given the items of its case.
+        recalls: whether it needs the items, which are then read.
+    """
+    keys: set[AnswerKey] = set()
+    for path in RunFolder(run.folder).written(PREDICTIONS):
+        items = read_items(path.parent) if recalls else {}
+        for prediction in read_predictions(path.parent).values():
+            if prediction.outcome != "error":
+                own = prediction.case_id, prediction.question_id, hash_of(scored_text(prediction, items))
+                keys |= {(*own, repeat) for repeat in range(repeats)}
+    return keys
 
 
-def scored_answers(path: Path) -> set[tuple[str, str, str]]:
-    return {answer_key(record) for record in score_lines(path, "answer")}
-
-
-def answer_key(record: Mapping[str, Any]) -> tuple[str, str, str]:
-    return record["case_id"], record["question_id"], record.get("answer", "")  # a line without a hash is stale
+def answer_key(line: Mapping[str, Any]) -> AnswerKey:
+    """The answer that a line of a score file, or a line of its costs, belongs to."""
+    return line["case_id"], line["question_id"], line["answer"], line["repeat"]
 
 
 def save_grades(run: Run, name: str, settings: Mapping[str, Any], grades: Iterable[tuple[Prediction, Score]]) -> Path:
@@ -88,14 +98,19 @@ def only_score_file(run_folder: Path, name: str) -> Path:
     return files[0]
 
 
-def answered(run: Run) -> Iterator[tuple[Case, Question, Gold, Prediction]]:
-    """Case, question, gold and prediction of every question that can be scored, in the order of the data."""
+def answered(run: Run, *, recalls: bool) -> Iterator[tuple[Case, Question, Gold, Prediction, Items]]:
+    """Case, question, gold and prediction of every question that can be scored, in the order of the data.
+
+    Args:
+        recalls: whether the items of each case are read; they are empty otherwise.
+    """
     for case in run.cases:
-        predictions = read_predictions(run.case_folder(case.id))
+        folder = run.case_folder(case.id)
+        predictions, items = read_predictions(folder), read_items(folder) if recalls else {}
         for question, gold in case.questions:
             prediction = predictions.get(question.id)
             if prediction is not None and prediction.outcome != "error":
-                yield case, question, gold, prediction
+                yield case, question, gold, prediction, items
 
 
 def read_scores(path: Path) -> dict[tuple[str, str], list[dict[str, Any]]]:
@@ -183,11 +198,3 @@ def scored_line(prediction: Prediction, score: Score, scored: str) -> Scored:
 
 def hash_of(answer: str) -> str:
     return hashlib.sha256(answer.encode(errors="replace")).hexdigest()[:12]
-
-
-def order_of(run: Run) -> Callable[[Mapping[str, Any]], tuple[int, int]]:
-    places: dict[tuple[str, str], int] = {}
-    for case in run.cases:
-        for question, _ in case.questions:
-            places[case.id, question.id] = len(places)
-    return lambda record: (places.get((record["case_id"], record["question_id"]), -1), record["repeat"])

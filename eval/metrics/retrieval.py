@@ -3,9 +3,11 @@
 Items of different memories are not comparable: a raw turn has one source, a root summary has every turn as a source.
 Therefore three numbers are reported together, and none is meaningful alone:
 
-- `covered_at_k`: share of evidence turns among the sources of the top items (a root summary covers all),
-- `verbatim_at_k`: share of evidence turns whose own words occur in a top item (a root summary has hardly any),
+- `covered_share`: share of evidence turns among the sources of the top items (a root summary covers all),
+- `verbatim_share`: share of evidence turns whose own words occur in a top item (a root summary has hardly any),
 - `sources_per_item`: number of turns that an item stands for (the price of coverage, instead of a precision).
+
+All but `ndcg_at_k` get the top items alone, best first.
 
 The official retrieval recalls of LoCoMo and PerLTQA are not implemented: no published table that we reproduce prints them.
 """
@@ -14,36 +16,27 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence
-from typing import TypeVar
-
-T = TypeVar("T")
 
 
-def covered_at_k(items_sources: Sequence[Collection[str]], evidence: Collection[str], k: int) -> float | None:
-    """The share of the evidence turns that are sources of the first `k` items, in [0, 1]; None without evidence.
+def covered_share(items_sources: Sequence[Collection[str]], evidence: Collection[str]) -> float | None:
+    """The share of the evidence turns that are sources of the items, in [0, 1]; None without evidence.
 
     Args:
-        items_sources: source turn ids of each recalled item, best first.
+        items_sources: source turn ids of each recalled item.
         evidence: ids of the evidence turns.
-
-    Raises:
-        ValueError: `k` is below 1.
     """
     wanted = set(evidence)
-    reached = {source for sources in _top(items_sources, k) for source in sources}
+    reached = {source for sources in items_sources for source in sources}
     return len(wanted & reached) / len(wanted) if wanted else None
 
 
-def verbatim_at_k(item_texts: Sequence[str], evidence_texts: Sequence[str], k: int) -> float | None:
-    """The share of the evidence turns whose text occurs literally in one of the first `k` items, in [0, 1].
+def verbatim_share(item_texts: Sequence[str], evidence_texts: Sequence[str]) -> float | None:
+    """The share of the evidence turns whose text occurs literally in one of the items, in [0, 1].
 
     White space is normalised on both sides. Only whole words match ("no" is not in "nothing"), and a turn that is split
     between two items does not count. Turns without words are left out; None when no turn remains.
-
-    Raises:
-        ValueError: `k` is below 1.
     """
-    texts = [_folded(text) for text in _top(item_texts, k)]
+    texts = [_folded(text) for text in item_texts]
     wanted = [words for text in evidence_texts if (words := _folded(text))]
     occurs = [any(_occurs(words, text) for text in texts) for words in wanted]
     return sum(occurs) / len(occurs) if occurs else None
@@ -54,40 +47,24 @@ def ndcg_at_k(items_sources: Sequence[Collection[str]], evidence: Collection[str
 
     An item gains 1 when its sources include at least one evidence turn that no earlier item had. The ideal recall has one
     evidence turn per item, so a single summary of everything scores low.
-
-    Raises:
-        ValueError: `k` is below 1.
     """
     missing = set(evidence)
     if not missing:
         return None
-    ideal = sum(_discount(rank) for rank in range(1, min(k, len(missing)) + 1))
+    discounts = [1 / math.log2(rank + 1) for rank in range(1, k + 1)]
+    ideal = sum(discounts[: len(missing)])
     gain = 0.0
-    for rank, sources in enumerate(_top(items_sources, k), start=1):
+    for discount, sources in zip(discounts, items_sources, strict=False):
         if not missing.isdisjoint(sources):
-            gain += _discount(rank)
+            gain += discount
             missing.difference_update(sources)
     return gain / ideal
 
 
-def sources_per_item(items_sources: Sequence[Collection[str]], k: int) -> float | None:
-    """The mean number of source turns of the first `k` items; None when nothing was recalled.
-
-    Raises:
-        ValueError: `k` is below 1.
-    """
-    counts = [len(set(sources)) for sources in _top(items_sources, k)]
+def sources_per_item(items_sources: Sequence[Collection[str]]) -> float | None:
+    """The mean number of source turns of the items; None when nothing was recalled."""
+    counts = [len(set(sources)) for sources in items_sources]
     return sum(counts) / len(counts) if counts else None
-
-
-def _top(items: Sequence[T], k: int) -> Sequence[T]:
-    if k < 1:
-        raise ValueError(f"k must be at least 1, found {k}")
-    return items[:k]
-
-
-def _discount(rank: int) -> float:
-    return 1 / math.log2(rank + 1)
 
 
 def _folded(text: str) -> str:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, wait
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,7 +19,7 @@ from eval.files.run_folder import NODES, PREDICTIONS, VECTORS, is_complete, read
 from eval.files.store import AGAIN, RunError
 from eval.running.case_log import CaseLog, metered_step
 from eval.running.cells import READING, OpenCell
-from eval.running.failures import RAISED, described, fatal_error, raise_fatal, raise_if_stopped
+from eval.running.failures import described, fatal_error, raise_fatal, raise_if_stopped
 from eval.running.question import AnswerPools, Reading, ask_all
 from eval.running.run import OnProgress, Progress, Run, build_memory, ignore_progress, needs
 from eval.running.work import write_unit
@@ -40,19 +39,16 @@ def run_case(
         DataError: a question is asked after a turn that does not exist.
         RunError: the case's files are damaged.
     """
-    questions = [question for question, _ in case.questions if runs[0].questions(case.id, question.id)]
     logs: list[CaseLog] = []
     try:
         for run in runs:
-            folder = run.case_folder(case.id)
-            done = _answered(case, folder)
-            left = {question.id for question in questions} - done.keys()
-            if kept := len(questions) - len(left):
+            done, left, complete = _progress(run, case)
+            if kept := sum(run.questions(case.id, name) for name in done):
                 on_progress(Progress(run.name, case.id, "", "kept", kept))
-            if left or not _is_complete(run, folder):
-                logs.append(CaseLog(run, case, folder, done, left, lanes.on_answer))
+            if left or not complete:
+                logs.append(CaseLog(run, case, done, left, lanes.on_answer))
         if logs:
-            build = CaseRun(case, questions, logs, lanes, cell, on_progress)
+            build = CaseRun(case, logs, lanes, cell, on_progress)
             build.live()
             cell.built()
             wait(build.answers)
@@ -75,9 +71,7 @@ def is_answered(runs: Sequence[Run], case: Case) -> bool:
     Raises:
         RunError: the case's files are damaged.
     """
-    questions = {question.id for question, _ in case.questions if runs[0].questions(case.id, question.id)}
-    folders = [(run, run.case_folder(case.id)) for run in runs]
-    return all(_is_complete(run, folder) and questions <= _answered(case, folder).keys() for run, folder in folders)
+    return all(complete and not left for _, left, complete in (_progress(run, case) for run in runs))
 
 
 def report_kept(runs: Sequence[Run], case: Case, on_progress: OnProgress) -> None:
@@ -93,23 +87,23 @@ def report_kept(runs: Sequence[Run], case: Case, on_progress: OnProgress) -> Non
 
 def fail_case(runs: Sequence[Run], case: Case, why: str, on_progress: OnProgress = ignore_progress) -> None:
     """Give up a case that cannot be run: every open question becomes an error; the next start of the run tries it again."""
-    questions = [question for question, _ in case.questions if runs[0].questions(case.id, question.id)]
     for run in runs:
-        folder = run.case_folder(case.id)
-        done = _answered(case, folder)
-        left = {question.id for question in questions} - done.keys()
-        log = CaseLog(run, case, folder, done, left)
-        for question in questions:
-            if question.id in left:
-                log.predicted(question.id, "error", "", why[:500])
-                on_progress(Progress(run.name, case.id, question.id, "error"))
+        done, left, _ = _progress(run, case)
+        log = CaseLog(run, case, done, left)
+        for name in left:
+            log.predicted(name, "error", "", why[:500])
+            on_progress(Progress(run.name, case.id, name, "error"))
         log.finish(case, make_units(case.sessions, count=count_tokens, **run.unit).dropped)
         on_progress(Progress(run.name, case.id, "", "complete"))
 
 
-def _answered(case: Case, folder: Path) -> dict[str, Prediction]:
-    """Predictions that can be kept, by question id."""
-    known = {question.id for question, _ in case.questions}
+def _progress(run: Run, case: Case) -> tuple[dict[str, Prediction], dict[str, Question], bool]:
+    """Predictions that can be kept and questions that are still to be asked, both by question id, and whether the case is finished.
+
+    A finished case has its nodes' vectors if the run keeps them.
+    """
+    known = {question.id: question for question, _ in case.questions}
+    folder = run.case_folder(case.id)
     predictions = read_predictions(folder)
     for prediction in predictions.values():
         if prediction.case_id != case.id or prediction.question_id not in known:
@@ -117,14 +111,10 @@ def _answered(case: Case, folder: Path) -> dict[str, Prediction]:
                 f"{folder / PREDICTIONS}: expected questions of case {case.id}, found {prediction.question_id!r} "
                 f"of case {prediction.case_id!r}; {AGAIN}"
             )
-    return {key: prediction for key, prediction in predictions.items() if prediction.outcome != "error"}
-
-
-def _is_complete(run: Run, folder: Path) -> bool:
-    """Whether a case is finished, with its nodes' vectors if the run keeps them."""
-    if not is_complete(folder):
-        return False
-    return not run.vectors or not (folder / NODES).is_file() or (folder / VECTORS).is_file()
+    done = {name: prediction for name, prediction in predictions.items() if prediction.outcome != "error"}
+    left = {name: each for name, each in known.items() if name not in done and run.questions(case.id, name)}
+    lacks_vectors = run.vectors and (folder / NODES).is_file() and not (folder / VECTORS).is_file()
+    return done, left, is_complete(folder) and not lacks_vectors
 
 
 def schedule(case: Case, units: Sequence[Unit], questions: Sequence[Question]) -> dict[int, list[Question]]:
@@ -161,7 +151,6 @@ class CaseRun:
     def __init__(
         self,
         case: Case,
-        questions: Sequence[Question],
         logs: Sequence[CaseLog],
         lanes: AnswerPools,
         cell: OpenCell,
@@ -171,10 +160,13 @@ class CaseRun:
         self.run = logs[0].run  # the other runs differ in read knobs and folder only
         made = make_units(case.sessions, count=count_tokens, **self.run.unit)
         self.units, self.dropped = made.units, made.dropped
+        questions = [question for question, _ in case.questions if self.run.questions(case.id, question.id)]
+        due = schedule(case, self.units, questions)
         # Answered questions count here, too: a resumed run rebuilds at the same points as the first.
-        self.points = list(schedule(case, self.units, questions))
-        open_questions = [question for question in questions if any(question.id in log.left for log in logs)]
-        self.due = schedule(case, self.units, open_questions)
+        self.points = list(due)
+        left = {name for log in logs for name in log.left}
+        still = {position: [each for each in asked if each.id in left] for position, asked in due.items()}
+        self.due = {position: asked for position, asked in still.items() if asked}
         self.unasked = [question for due in self.due.values() for question in due]
         self.recall_only = frozenset(question.id for question, gold in case.questions if gold.supports == "recall")
         self.answers: list[Future[None]] = []
@@ -212,8 +204,8 @@ class CaseRun:
                 if unit is not None:
                     self._write(memory, unit, position)
             for log, own in zip(self.logs, knobs, strict=True):
-                log.structure(_with_knobs(memory, own), None if log is self.logs[0] else self.logs[0])
-        except RAISED as error:
+                log.structure(tuned(memory, own) if own else memory, None if log is self.logs[0] else self.logs[0])
+        except BaseException as error:
             if fatal_error(error):
                 wait(self.answers)
             raise_if_stopped(error)
@@ -226,7 +218,7 @@ class CaseRun:
         try:
             with meter.operation("close", self.logs[0].store):
                 memory.close()
-        except RAISED as error:
+        except BaseException as error:
             raise_fatal(error)
             for log in self.logs:
                 log.failed("close", error)
@@ -247,7 +239,14 @@ class CaseRun:
         urgency = READING if last else self.cell.remaining
         readings = [
             Reading(
-                log.run, _with_knobs(memory, own), raw, log, self.lanes, self.on_progress, urgency, self.recall_only
+                log.run,
+                tuned(memory, own) if own else memory,
+                raw,
+                log,
+                self.lanes,
+                self.on_progress,
+                urgency,
+                self.recall_only,
             )
             for log, own in zip(self.logs, knobs, strict=True)
         ]
@@ -267,8 +266,3 @@ def _read_knobs(run: Run, case: Case) -> dict[str, Any]:
     """The run's read knobs as the memory's constructor checks and normalises them."""
     memory = build_memory(run, case)
     return {name: setting(memory, name) for name in memory.READ_KNOBS}
-
-
-def _with_knobs(memory: MemorySystem, knobs: Mapping[str, Any]) -> MemorySystem:
-    """A shallow copy of the memory with these read knobs; without knobs the memory itself."""
-    return tuned(memory, knobs) if knobs else memory

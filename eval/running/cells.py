@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from eval.running.run import Run, needs
 from memsys.llm.limits import BUILDS
@@ -33,37 +33,12 @@ UNKNOWN = 1e6
 """Estimated calls of a cell of a memory that is not measured yet: more than those of any measured one."""
 
 
-class Pace:
-    """Estimates dependent calls per unit of size, smoothed over the steps of a run's cells: from it follows the remaining chain of a cell.
-
-    Args:
-        first: the first estimate: the plan's, or 1 for a memory that calls a model and 0 for a memory that does not.
-        smallest: the smallest size.
-    """
-
-    def __init__(self, first: float, smallest: float) -> None:
-        weight = max(PRIOR * smallest, 1e-9)
-        self._calls, self._size, self._measured = first * weight, weight, 2 * weight
-        self._lock = threading.Lock()
-
-    @property
-    def measured(self) -> bool:
-        """Whether the steps count at least as much as the first estimate."""
-        return self._size >= self._measured
-
-    def add(self, calls: float, size: float) -> None:
-        """Count a step: its dependent calls, and the share of its history's size that it covers."""
-        with self._lock:
-            self._calls += calls
-            self._size += size
-
-    def calls(self, size: float) -> float:
-        """Estimated dependent calls for a part of a history of this size."""
-        return size * self._calls / self._size
-
-
 class CellQueue:
-    """The cells of runs that share their builds, in the order in which they are opened."""
+    """The cells of runs that share their builds, in the order in which they are opened.
+
+    Their dependent calls per unit of size are estimated, smoothed over the steps of all of them: from it follows a cell's remaining chain.
+    The first estimate is the plan's, or 1 for a memory that calls a model and 0 for a memory that does not.
+    """
 
     def __init__(self, group: Sequence[Run]) -> None:
         run, services = group[0], needs(group[0].build)
@@ -72,53 +47,61 @@ class CellQueue:
         """The runs, and the gauge of the endpoint that a cell uses: the memory's, or the reader's if building makes no call."""
         self.indices = sorted(range(len(run.sizes)), key=lambda index: (run.sizes[index], -index))
         """Indices of the cases; the largest case is at the end."""
-        calls_a_model = bool(services & {"llm", "probe"})
-        self.pace = Pace(run.chain or float(calls_a_model), float(min(run.sizes, default=1)))
+        self._prior = self._size = max(PRIOR * float(min(run.sizes, default=1)), 1e-9)
+        self._calls = (run.chain or float(bool(services & {"llm", "probe"}))) * self._prior
+        self.measured = False
+        """Whether the steps count at least as much as the first estimate."""
+        self._lock = threading.Lock()
+
+    def add(self, calls: float, size: float) -> None:
+        """Count a step: its dependent calls, and the share of its history's size that it covers."""
+        with self._lock:
+            self._calls += calls
+            self._size += size
+            self.measured = self._size >= 2 * self._prior
+
+    def chain(self, size: float) -> float:
+        """Estimated dependent calls for a part of a history of this size."""
+        return size * self._calls / self._size
 
     def longest(self) -> tuple[bool, float, float]:
         """Whether no cell is open yet, dependent calls of the longest cell that is not open yet, and its size."""
         size = float(self.group[0].sizes[self.indices[-1]])
-        return len(self.indices) == len(self.group[0].sizes), self.pace.calls(size), size
+        return len(self.indices) == len(self.group[0].sizes), self.chain(size), size
 
 
 class OpenCell:
-    """One open cell: a memory that is being built on one history, or that waits for its last answers."""
+    """One open cell: a memory that is being built on one history, or that waits for its last answers.
 
-    def __init__(
-        self, cells: CellQueue, index: int, on_built: Callable[[OpenCell], None], on_end: Callable[[], None]
-    ) -> None:
+    Args:
+        opening: hears when the memory is built; None where no other cell waits to be opened.
+    """
+
+    def __init__(self, cells: CellQueue, index: int, opening: Opening | None = None) -> None:
         self.group, self.index = cells.group, index
-        self._pace, self._size = cells.pace, float(cells.group[0].sizes[index])
+        self._cells, self._opening, self._size = cells, opening, float(cells.group[0].sizes[index])
         self._left, self._began = self._size, time.monotonic()
-        self._on_built, self._on_end = on_built, on_end
-        self._built = False
 
     @property
     def remaining(self) -> float:
         """The urgency of its next call: estimated dependent calls that its build still needs; `UNKNOWN` until its memory is measured."""
-        return BUILDS + (self._pace.calls(self._left) if self._pace.measured else UNKNOWN)
+        return BUILDS + (self._cells.chain(self._left) if self._cells.measured else UNKNOWN)
 
     def step(self, calls: int, share: float) -> None:
         """Count a step of the build: its dependent calls, and the share of the history that it covers."""
         size = share * self._size
         self._left = max(0.0, self._left - size)
-        self._pace.add(calls, size)
+        self._cells.add(calls, size)
+
+    def built(self) -> None:
+        """Mark the memory as built; another cell may be built in its place."""
+        if self._opening is not None:
+            self._opening.built(self)
 
     def seconds_left(self, now: float) -> float:
         """Estimated seconds that its build still needs at the speed of its steps until now."""
         done = self._size - self._left
         return (now - self._began) * self._left / done if done else 0.0
-
-    def built(self) -> None:
-        """Mark the memory as built; another cell may be built in its place."""
-        if not self._built:
-            self._built = True
-            self._on_built(self)
-
-    def end(self) -> None:
-        """Mark all work of the cell as done."""
-        self.built()
-        self._on_end()
 
 
 class Opening:
@@ -137,13 +120,9 @@ class Opening:
         self._stopped = False
         self.gauges = list({id(each.gauge): each.gauge for each in self._cells if each.gauge is not None}.values())
         self.open = self.most_open = 0
-        self._builds: set[OpenCell] = set()
+        self.builds: set[OpenCell] = set()
+        """Open cells whose memory is not built yet."""
         self._looked = self._ending = -math.inf
-
-    @property
-    def building(self) -> int:
-        """Number of open cells whose memory is not built yet."""
-        return len(self._builds)
 
     def __iter__(self) -> Iterator[OpenCell]:
         """Yield each cell when it may be opened; from then on it counts as open and as being built."""
@@ -159,9 +138,9 @@ class Opening:
                 index = cells.indices.pop()
                 if not cells.indices:
                     self._cells.remove(cells)
-                cell = OpenCell(cells, index, self._on_built, self._on_end)
+                cell = OpenCell(cells, index, self)
                 with self._lock:
-                    self._builds.add(cell)
+                    self.builds.add(cell)
                     self.open += 1
                     self.most_open = max(self.most_open, self.open)
                 yield cell
@@ -175,12 +154,12 @@ class Opening:
         A history's questions come all at once, and would take the interpreter away from the builds, for which the table waits. They are
         spread over the time that the open builds still need, so that they neither disturb them nor are left for the end.
         """
-        if not (self.gauges and self.building):
+        if not (self.gauges and self.builds):
             return 0.0
         now = time.monotonic()
         if now >= self._looked + LOOK:
             with self._lock:
-                self._ending = now + max((cell.seconds_left(now) for cell in self._builds), default=0.0)
+                self._ending = now + max((cell.seconds_left(now) for cell in self.builds), default=0.0)
             self._looked = now
         least, most = SPACING
         return min(most, max(least, (self._ending - now) / max(waiting, 1)))
@@ -190,24 +169,27 @@ class Opening:
         self._stopped = True
         self._changed.set()
 
-    def _on_built(self, cell: OpenCell) -> None:
+    def built(self, cell: OpenCell) -> None:
+        """Mark the memory of an open cell as built; a second time it does nothing."""
         with self._lock:
-            self._builds.discard(cell)
+            self.builds.discard(cell)
         self._changed.set()
 
-    def _on_end(self) -> None:
+    def ended(self, cell: OpenCell) -> None:
+        """Mark all work of an open cell as done."""
         with self._lock:
+            self.builds.discard(cell)
             self.open -= 1
         self._changed.set()
 
     def _next(self) -> CellQueue | None:
         """The queue whose next cell is opened now: a memory without a cell, then the longest chain; None when no cell may be opened."""
-        if self.open >= self._most or (self._threads is not None and self.building >= self._threads):
+        if self.open >= self._most or (self._threads is not None and len(self.builds) >= self._threads):
             return None
         room = []
         for cells in self._cells:
             load, limit = (0.0, math.inf) if cells.gauge is None else cells.gauge.load()
             free = cells.gauge is None and self._threads is not None
-            if free or (load < limit and self.building < load + WORKING):
+            if free or (load < limit and len(self.builds) < load + WORKING):
                 room.append(cells)
         return max(room, key=CellQueue.longest, default=None)

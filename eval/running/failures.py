@@ -16,9 +16,8 @@ FATAL_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EMFILE, errno.ENF
 
 
 EXITS = (SystemExit, GeneratorExit, CancelledError, BaseExceptionGroup)
-"""What a memory may raise besides an `Exception`, such as by `sys.exit`: no more than an error of its case or question."""
-RAISED = BaseException
-"""Everything that a memory may raise: a panic of code in Rust is no `Exception`, either. Only Ctrl-C is never an error of the memory."""
+"""What a memory may raise besides an `Exception`, such as by `sys.exit`: no more than an error of its case or question. Where a memory is
+called, `BaseException` is caught, as a panic of code in Rust is none of these, either; only Ctrl-C is never an error of the memory."""
 
 
 def fatal_error(error: BaseException) -> BaseException | None:

@@ -16,7 +16,7 @@ import resource
 import sys
 import threading
 from collections.abc import Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, suppress
 from typing import Any
 
 from eval.files.run_folder import RunFolder
@@ -93,8 +93,8 @@ def _run_cells(opening: Opening, on_progress: OnProgress, on_answer: OnAnswer) -
     in_flight = sum(gauge.load()[1] for gauge in opening.gauges)
     failures: list[BaseException] = []
     with (
-        UrgentPool(1, "answer") as saving,
-        UrgentPool(max(64, 2 * in_flight), "question", spacing=opening.spacing) as questions,
+        closing(UrgentPool(1, "answer")) as saving,
+        closing(UrgentPool(max(64, 2 * in_flight), "question", spacing=opening.spacing)) as questions,
     ):
         slots = threading.Semaphore(max(opening.outstanding, 2 * in_flight))
         lanes = AnswerPools(questions, saving, slots, on_answer)
@@ -107,7 +107,7 @@ def _run_cells(opening: Opening, on_progress: OnProgress, on_answer: OnAnswer) -
                 failures.append(error)
                 opening.stop()
             finally:
-                cell.end()
+                opening.ended(cell)
 
         try:
             for cell in opening:

@@ -9,7 +9,6 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
-from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
 
@@ -24,7 +23,7 @@ COMPUTING = 2
 """Number of threads of a pool that compute at once. More would only compete for the interpreter with each other and with the builds."""
 
 
-class UrgentPool(AbstractContextManager["UrgentPool"]):
+class UrgentPool:
     """Threads that are started when there is work for them; the most urgent waiting work is done first, then the oldest.
 
     Only `computing` of them take new work at a time, and a thread that waits for a call (`memsys.llm.protocol.waiting`) does not count.
@@ -49,9 +48,6 @@ class UrgentPool(AbstractContextManager["UrgentPool"]):
         """Time of the last start of work that no build waits for."""
         self._timed = self._closed = False
 
-    def __exit__(self, *error: object) -> None:
-        self.close()
-
     def submit(self, urgency: float, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
         """Let a thread call a function; the future gets its value or its exception."""
         future: Future[Any] = Future()
@@ -69,14 +65,9 @@ class UrgentPool(AbstractContextManager["UrgentPool"]):
         for thread in self._threads:
             thread.join()
 
-    @property
-    def _has_turn(self) -> bool:
-        """Whether a thread may take the next task, now or after the spacing delay; call with the lock held."""
-        return bool(self._work) and self._computing < self._limit
-
     def _wake(self) -> None:
         """Let an idle or a new thread take the next task or wait for its time; call with the lock held."""
-        if not self._has_turn:
+        if not self._work or self._computing >= self._limit:
             return
         if self._idle:
             self._changed.notify()
@@ -96,7 +87,7 @@ class UrgentPool(AbstractContextManager["UrgentPool"]):
         with self._changed:
             while True:
                 rest = None  # seconds until the next work may begin
-                if self._has_turn:
+                if self._work and self._computing < self._limit:
                     waits = -self._work[0][0] < BUILDS
                     rest = self._began + self._spacing(len(self._work)) - time.monotonic() if waits else 0.0
                     if rest <= 0.0:

@@ -20,9 +20,9 @@ import numpy as np
 from data_loaders.schema import Case, Gold, Question, Session, Turn, Unit
 from data_loaders.units import make_units
 from eval.files.run_folder import is_complete
-from eval.running.failures import RAISED, described, raise_fatal
+from eval.running.failures import described, raise_fatal
 from eval.running.question import check_types
-from eval.running.run import OnAnswer, OnProgress, Run, innermost, needs
+from eval.running.run import OnAnswer, OnProgress, Run, Services, built, innermost
 from memsys.embed import HashingEmbedder
 from memsys.interface import MemorySystem, Settings
 from memsys.jsons import encoded
@@ -105,8 +105,14 @@ def rehearse(build: Callable[..., MemorySystem], unit: Mapping[str, Any], prompt
         if not getattr(innermost(build), "REHEARSED", True):
             return
         try:
-            _write_and_read(build, unit, prompts)
-        except RAISED as error:
+            llm = ExtractiveLLM()
+            memory = built(build, Services(llm, llm, llm, HashingEmbedder(), prompts), np.random.default_rng(0))
+            case = made_up()
+            write_history(memory, case, unit)
+            check_types(memory.read(case.questions[0][0]))
+            encoded(dict(memory.report()))
+            memory.close()
+        except BaseException as error:
             raise_fatal(error)
             name = _kind(build)[0]
             print(f"note: {name} could not be rehearsed ({described(error)})"[:300], file=sys.stderr)
@@ -127,23 +133,6 @@ def made_up() -> Case:
         sessions.append(Session(f"s{place}", tuple(turns), started, f"{place + 1} May 2023"))
     question = Question("q", "Where did Ann go with the letter in the morning?", None)
     return Case("rehearsal", ("Ann", "Bob"), tuple(sessions), ((question, Gold((), ())),))
-
-
-def _write_and_read(build: Callable[..., MemorySystem], unit: Mapping[str, Any], prompts: Prompts) -> None:
-    llm = ExtractiveLLM()
-    offered = {
-        "llm": llm,
-        "probe": llm,
-        "embedder": HashingEmbedder(),
-        "prompts": prompts,
-        "rng": np.random.default_rng(0),
-    }
-    memory = build(**{name: service for name, service in offered.items() if name in needs(build)})
-    case = made_up()
-    write_history(memory, case, unit)
-    check_types(memory.read(case.questions[0][0]))
-    encoded(dict(memory.report()))
-    memory.close()
 
 
 def _kind(build: Any) -> tuple[str, ...]:

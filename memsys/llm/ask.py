@@ -1,4 +1,4 @@
-"""The three ways to use a language model: `complete`, `ask`, `ask_all`.
+"""The two ways to ask a language model with a prompt: `ask` and `ask_all`.
 
 A tolerant parser turns a reply into JSON, a label or prose. It never evaluates code.
 """
@@ -7,25 +7,16 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from memsys.llm import meter
-from memsys.llm.protocol import LLM, Completion, Request, Stopped
+from memsys.llm.protocol import LLM, Completion, Stopped
 
 if TYPE_CHECKING:
     from memsys.prompts import Prompt
-
-
-def complete(llm: LLM, request: Request) -> Completion:
-    """Make one call and wait for it.
-
-    Raises:
-        ModelError: the call failed for good.
-    """
-    return llm.submit(request).result()
 
 
 def ask(llm: LLM, prompt: Prompt, *, retries: int = 0, sample: int = 0, noted: str = "", **fields: Any) -> Any:
@@ -43,6 +34,10 @@ def ask(llm: LLM, prompt: Prompt, *, retries: int = 0, sample: int = 0, noted: s
     return ask_all(llm, [(prompt, fields)], retries=retries, sample=sample, noted=noted)[0]
 
 
+Read = Callable[[Completion, "Prompt", Mapping[str, Any]], Any]
+"""Reads the reply to a prompt that was rendered with these fields; returns a `ParseFailure` where it cannot be used."""
+
+
 def ask_all(
     llm: LLM,
     asks: Sequence[tuple[Prompt, Mapping[str, Any]]],
@@ -50,38 +45,34 @@ def ask_all(
     retries: int = 0,
     sample: int = 0,
     noted: str = "",
+    read: Read | None = None,
 ) -> list[Any]:
     """`ask` for calls that do not depend on each other: submit all, collect in order.
+
+    Args:
+        read: reads the replies in place of `parse_reply`.
 
     Raises:
         ModelError: one of the calls failed for good; raised after all calls have ended.
     """
     requests = [replace(prompt.render(fields), sample=sample) for prompt, fields in asks]
-    values = _round(llm, asks, requests)
-    for retry in range(1, retries + 1):
-        failed = [index for index, value in enumerate(values) if isinstance(value, ParseFailure)]
-        if not failed:
+    values: list[Any] = [None] * len(asks)
+    unanswered = list(range(len(asks)))
+    for retry in range(retries + 1):
+        with meter.together():
+            futures = {index: llm.submit(replace(requests[index], retry=retry)) for index in unanswered}
+            errors = [error for future in futures.values() if (error := future.exception()) is not None]
+        if errors:
+            raise errors[0]
+        for index, future in futures.items():
+            values[index] = (read or parse_reply)(future.result(), asks[index][0], requests[index].fields)
+        unanswered = [index for index in unanswered if isinstance(values[index], ParseFailure)]
+        for index in unanswered:
+            meter.count_parse_failure(requests[index].purpose)
+        if not unanswered:
             break
-        again = [replace(requests[index], retry=retry) for index in failed]
-        for index, value in zip(failed, _round(llm, [asks[index] for index in failed], again), strict=True):
-            values[index] = value
-    if noted and (unusable := sum(isinstance(value, ParseFailure) for value in values)):
-        meter.note(noted, unusable)
-    return values
-
-
-def _round(llm: LLM, asks: Sequence[tuple[Prompt, Mapping[str, Any]]], requests: Sequence[Request]) -> list[Any]:
-    with meter.together():
-        futures = [llm.submit(request) for request in requests]
-        errors = [error for future in futures if (error := future.exception()) is not None]
-    if errors:
-        raise errors[0]
-    values = [
-        parse_reply(future.result(), prompt, fields) for (prompt, fields), future in zip(asks, futures, strict=True)
-    ]
-    for value, request in zip(values, requests, strict=True):
-        if isinstance(value, ParseFailure):
-            meter.count_parse_failure(request.purpose)
+    if noted and unanswered:
+        meter.note(noted, len(unanswered))
     return values
 
 
@@ -114,7 +105,7 @@ def parse_reply(reply: Completion, prompt: Prompt, fields: Mapping[str, Any]) ->
     """
     if not reply.usable:
         return ParseFailure(reply.text, f"the reply was {reply.stopped}", reply.stopped)
-    labels = prompt.labels_for(fields)
+    labels = fields["labels"]
     prose = prompt.schema is None and not labels
     must_be_complete = prompt.cut == "fail" if prompt.cut else not prose
     if reply.stopped != "cut" or not must_be_complete:
@@ -132,9 +123,10 @@ def parse(text: str, schema: Mapping[str, Any] | None, labels: Sequence[str]) ->
     if schema is not None:
         value = read_json(text)
         return value if isinstance(value, ParseFailure) else _checked(text, value, schema)
-    if labels:
-        return _label(text, labels)
-    return text.strip()
+    if not labels:
+        return text.strip()
+    label = {label.casefold(): label for label in labels}.get(text.strip(_LABEL_EDGES).casefold())
+    return label if label is not None else ParseFailure(text, f"expected exactly one of {', '.join(labels)}")
 
 
 def _closed_json(text: str) -> Any:
@@ -223,9 +215,3 @@ def _validator(schema: str) -> Any:
     from jsonschema_rs import Draft202012Validator
 
     return Draft202012Validator(json.loads(schema))
-
-
-def _label(text: str, labels: Sequence[str]) -> Any:
-    wanted = {label.casefold(): label for label in labels}
-    label = wanted.get(text.strip(_LABEL_EDGES).casefold())
-    return label if label is not None else ParseFailure(text, f"expected exactly one of {', '.join(labels)}")

@@ -46,9 +46,8 @@ class CachedLLM:
                 stored = self._store.answer(key)
                 if stored is None and self._inner is None:
                     stored = self._store.outcome(key)
-                elif stored is None:
-                    self._store.check()
-                    stored = self._store.answer(key)  # it may be a refused one that was written just now
+                elif stored is None and self._store.check():
+                    stored = self._store.answer(key)  # it may be one of those that were written just now
             except ModelError as error:
                 future.set_exception(error)
                 return future

@@ -229,41 +229,27 @@ def embedding(model: str) -> AbstractContextManager[Callable[[int], None]]:
     return recorder.embedding(model)
 
 
+@dataclass(frozen=True, eq=False)
 class Metered:
-    """A wrapper that writes a model's calls into the caller's ledger.
+    """A wrapper that writes a model's calls into the caller's ledger."""
 
-    Args:
-        role: also count the calls separately under this name, because the role may have another model than the step; empty: do not.
-        model: its name, for a tracer (`Recorder`).
-    """
-
-    def __init__(self, inner: LLM, role: str = "", model: str = "") -> None:
-        self._inner, self._role, self._model = inner, role, model
-
-    @property
-    def inner(self) -> LLM:
-        """The model whose calls are recorded."""
-        return self._inner
-
-    def around(self, inner: LLM) -> Metered:
-        """The same meter around another model, such as a stand-in for this model in a worker process."""
-        return Metered(inner, self._role, self._model)
-
-    def in_role(self, role: str) -> Metered:
-        """The same model with its calls also counted separately under `role`."""
-        return Metered(self._inner, role, self._model)
+    inner: LLM
+    role: str = ""
+    """Also count the calls separately under this name, because the role may have another model than the step; empty: do not."""
+    model: str = ""
+    """Its name, for a tracer (`Recorder`)."""
 
     def submit(self, request: Request) -> Future[Completion]:
         ledger = _ledger.get()
         if ledger is None:
-            return self._inner.submit(request)
+            return self.inner.submit(request)
         group = _group.get()
         number = next(_numbers) if group is None else group
-        ledger.add_call(request.purpose, self._role)
-        traced = None if recorder is None else recorder.chat(self._model, request)
+        ledger.add_call(request.purpose, self.role)
+        traced = None if recorder is None else recorder.chat(self.model, request)
         try:
             with service_time():
-                inner = self._inner.submit(request)
+                inner = self.inner.submit(request)
         except BaseException as error:
             if traced is not None:
                 traced(error)
@@ -276,7 +262,7 @@ class Metered:
             if traced is not None:
                 traced(done.result() if error is None else error)
             if error is None:
-                ledger.add_completion(request.purpose, done.result(), number, self._role)
+                ledger.add_completion(request.purpose, done.result(), number, self.role)
                 return done.result()
             ledger.add_failure(request.purpose, getattr(error, "attempts", 1), getattr(error, "seconds", 0.0), number)
             raise error

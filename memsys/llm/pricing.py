@@ -125,6 +125,7 @@ class Reservation:
         return max(SUSPECTED * self.worst, self.usd)
 
 
+@dataclass(eq=False, slots=True)
 class Purse:
     """A spending cap shared by all models. It reserves a call's highest possible cost before the call is sent, so the cap holds.
 
@@ -140,17 +141,19 @@ class Purse:
     its reservation.
     """
 
-    def __init__(self, max_usd: float | None = None, spent: float = 0.0) -> None:
-        self.max_usd = max_usd
-        self.spent = spent
-        self.reached = False
-        """Whether a call was refused because of the cap."""
-        self.unbilled, self.unbilled_usd = 0, 0.0
-        """Calls whose bill is unknown (no usable usage, no reply in time), and their highest costs, which are part of `spent`."""
-        self._reserved = self._held = 0.0
-        self._bills: dict[Hashable, Bills] = {}
-        self._turns: list[tuple[Reservation, asyncio.Future[None]]] = []
-        self._lock = threading.Lock()
+    max_usd: float | None = None
+    spent: float = 0.0
+    reached: bool = False
+    """Whether a call was refused because of the cap."""
+    unbilled: int = 0
+    """Calls whose bill is unknown: no usable usage, no reply in time."""
+    unbilled_usd: float = 0.0
+    """Their highest costs, which are part of `spent`."""
+    _reserved: float = 0.0
+    _held: float = 0.0
+    _bills: dict[Hashable, Bills] = field(default_factory=dict)
+    _turns: list[tuple[Reservation, asyncio.Future[None]]] = field(default_factory=list)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def reserve(self, worst: float | None, model: Hashable = "") -> Reservation:
         """Reserve the highest possible cost of a call, in US dollars; nothing without a cap. `batched` says when it may be sent.

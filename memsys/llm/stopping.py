@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from typing import Any
 from weakref import WeakSet
 
@@ -52,18 +53,19 @@ keepers: WeakSet[Any] = WeakSet()
 them and closes the file, and does nothing the second time."""
 
 
+@dataclass(slots=True)
 class _Stop:
     """The state of a requested stop in this process."""
 
-    def __init__(self) -> None:
-        self.signal: int | None = None
-        self.at = 0.0
-        self.depth = 0
-        self.installed = False
-        self.quiet = False
-        self.lost = False
-        self.given_up = 0
-        self.asked, self.ended = threading.Event(), threading.Event()
+    signal: int | None = None
+    at: float = 0.0
+    depth: int = 0
+    installed: bool = False
+    quiet: bool = False
+    lost: bool = False
+    given_up: int = 0
+    asked: threading.Event = field(default_factory=threading.Event)
+    ended: threading.Event = field(default_factory=threading.Event)
 
 
 _stop = _Stop()
@@ -112,7 +114,7 @@ def wind_down() -> int:
 
 def wound_down() -> bool:
     """Whether an error, and no signal, has ended the calls of this process."""
-    return requested() and _stop.signal is None
+    return _stop.asked.is_set() and _stop.signal is None
 
 
 def await_end() -> int:
@@ -148,9 +150,7 @@ def handle_signals_in_child() -> None:
 def forget() -> None:
     """Forget a requested stop: for tests and notebooks, where the process continues after it."""
     global _stop
-    installed, depth = _stop.installed, _stop.depth
-    _stop = _Stop()
-    _stop.installed, _stop.depth = installed, depth
+    _stop = _Stop(installed=_stop.installed, depth=_stop.depth)
 
 
 def _install() -> dict[int, Any]:

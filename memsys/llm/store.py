@@ -433,19 +433,19 @@ class CacheStore:
             self._broken = broken, (*(self._broken[1] if self._broken else ()), again)
         return broken
 
-    def check(self) -> None:
+    def check(self) -> bool:
         """Check that the file took the last rows, before a call is sent whose answer would be lost; refused ones are written again.
 
-        Nothing is waited for: a run whose file is locked ends as soon as all its calls are refused.
+        Returns whether there were any. Nothing is waited for: a run whose file is locked ends as soon as all its calls are refused.
 
         Raises:
             DamagedCache: the file does not take them.
         """
         if self._broken is None:
-            return
+            return False
         with self._writing:
             if self._broken is None:
-                return
+                return True  # another thread has just written them
             error, refused = self._broken
             if self._closed:
                 raise error
@@ -458,6 +458,7 @@ class CacheStore:
             finally:
                 self._out.execute(f"PRAGMA busy_timeout={1000 * PATIENCE}")
             self._broken = None
+        return True
 
     def close(self) -> None:
         """Commit all answers that have arrived, move them into the single file, and close it."""

@@ -38,7 +38,7 @@ from annotated_types import Ge
 from data_loaders.schema import Question, Unit
 from memsys.interface import Item, MemorySystem, NodeView, Positive, Recall, Settings, dated, union, unit_item
 from memsys.llm import meter
-from memsys.llm.ask import ask_all, complete, read_json
+from memsys.llm.ask import ask_all, read_json
 from memsys.llm.protocol import LLM
 from memsys.prompts import Option, Prompt, Prompts
 from memsys.tokens import count_tokens, truncate
@@ -334,7 +334,7 @@ class MemWalker(MemorySystem):
         request = prompt.render(fields)
         for attempt in range(self.settings.attempts):
             temperature = RETRY_TEMPERATURE if attempt else request.temperature
-            reply = complete(self.llm, replace(request, temperature=temperature, sample=attempt, retry=attempt))
+            reply = self.llm.submit(replace(request, temperature=temperature, sample=attempt, retry=attempt)).result()
             action, answer = (None, "") if reply.stopped else action_of(reply.text)
             if action is not None and action in allowed and (action != COMMIT or answer):
                 return action, answer

@@ -179,6 +179,8 @@ class Plan:
     """US dollars of a run, by its folder, without calls of unknown price. Of runs that share a build, the first bears its cost."""
     spent: float = 0.0
     """US dollars that the command spent before, under the same cap."""
+    discount: float = BatchSettings().discount
+    """Price of a batched call divided by that of a live one."""
 
     @property
     def usd(self) -> float | None:
@@ -189,7 +191,7 @@ class Plan:
     def usd_in_batches(self) -> float | None:
         """The same with `endpoint.mode=batch`, which discounts answers and judgements; None when a price is unknown."""
         late = sum(share.usd or 0.0 for share in self.shares if share.role in ("reader", "judge"))
-        return None if self.usd is None else self.usd - (1.0 - BatchSettings().discount) * late
+        return None if self.usd is None else self.usd - (1.0 - self.discount) * late
 
 
 def at_pace(plan: Plan, pace: Pace, most_reply_tokens: int) -> Plan:
@@ -317,7 +319,8 @@ def plan(
     later = _added(used for folder, used in by_run.items() if folder in again)
     again_shares = tuple(_shares(later, by_role, models)) if again else ()
     lasting = duration(cfg, models, shares, longest)
-    return Plan(tuple(shares), lasting, lines, chains, failures, again_shares, left, costs)
+    discount = cfg.endpoint.batch.discount
+    return Plan(tuple(shares), lasting, lines, chains, failures, again_shares, left, costs, discount=discount)
 
 
 def _usage(
@@ -462,7 +465,7 @@ def _offline(run: Run, engine: Metered, folder: Path) -> Run:
         run.services,
         llm=engine,
         reader=engine,
-        probe=engine.in_role("probe"),
+        probe=replace(engine, role="probe"),
         embedder=HashingEmbedder(),
         gauges={},
         gateway=gateway,

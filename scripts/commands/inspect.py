@@ -435,7 +435,7 @@ def asked_lines(
     finally:
         try:
             memory.close()
-        except failures.RAISED as error:
+        except BaseException as error:
             failures.raise_fatal(error)
             print(f"note: the memory failed to close ({failures.described(error)})", file=sys.stderr)
     folder = RunFolder(run_folder).case(case.id)

@@ -42,7 +42,7 @@ from eval.files.provenance import surroundings
 from eval.files.store import Appender, RunError, locked, read_lines, write_lines
 from eval.report.counted import counted
 from memsys.llm import meter
-from memsys.llm.ask import ParseFailure, complete, parse
+from memsys.llm.ask import ParseFailure, parse
 from memsys.llm.offline.extractive import ExtractiveLLM
 from memsys.llm.offline.reading import UNKNOWN
 from memsys.llm.protocol import LLM, Completion, ModelError, Request
@@ -188,7 +188,7 @@ def _step(writer: Writer, seed: Seed, said: Sequence[Round], asked: set[str]) ->
 def _usable(writer: Writer, request: Request, read: Callable[[str], T | ParseFailure], where: str) -> T:
     why = ""
     for retry in range(writer.retries + 1):
-        reply = complete(writer.llm, replace(request, retry=retry))
+        reply = writer.llm.submit(replace(request, retry=retry)).result()
         value = ParseFailure(reply.text, f"the reply was {reply.stopped}") if reply.stopped else read(reply.text)
         if not isinstance(value, ParseFailure):
             return value
@@ -453,4 +453,4 @@ class StandIn:
         return json.dumps({"question": question, "response": response})
 
     def _found(self, request: Request, kind: str, fields: Mapping[str, Any]) -> str:
-        return complete(self._engine, replace(request, kind=kind, schema=None, fields=fields)).text
+        return self._engine.submit(replace(request, kind=kind, schema=None, fields=fields)).result().text

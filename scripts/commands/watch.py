@@ -2,7 +2,7 @@
 
 Reads only the files of the runs. Shows finished cases, answered questions, errors, verdicts, tokens and dollars so far, and the age of
 the last line. Runs whose last line is older than an hour are left out, unless `--all`. Dollars are list prices; what came in
-batches counts half.
+batches costs the share that the run's command named (`endpoint.batch.discount`).
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from memsys.inert import visible
 from memsys.llm.batching.endpoint import BatchSettings
 from memsys.llm.pricing import ModelSettings
 from scripts.assembly.run_folders import held
+from scripts.assembly.runs import DISCOUNT
 from scripts.settings.types import given_prices, laid_over
 from scripts.setup.arguments import amount, verb_parser
 from scripts.setup.options import load_option, options
@@ -59,7 +60,10 @@ class PriceList:
     def dollars(self, seen: Seen) -> list[float | None]:
         """The cost of each priced model, and what its batches saved; None where a price is unknown."""
         parts: list[float | None] = []
-        for factor, by_role in ((1.0, seen.usage), (BatchSettings().discount - 1.0, seen.batched)):
+        discount = seen.record.made_with.get(DISCOUNT)
+        if not isinstance(discount, int | float):
+            discount = BatchSettings().discount
+        for factor, by_role in ((1.0, seen.usage), (discount - 1.0, seen.batched)):
             for role, tokens in by_role.items():
                 model = _model(seen.record, role)
                 if model is not None:

@@ -178,7 +178,8 @@ def judging_plan(lab: Lab, runs: Sequence[Run], judges: Sequence[str]) -> Plan:
                     if _key(line) not in kept:
                         usage.add(1.0, sum(line["calls"].values()), int(line["tokens_in"]), int(line["tokens_out"]))
             shares.append(usage.share("judge", model.name, model.prices))
-    return Plan(tuple(shares), duration(lab.cfg, lab.models, shares, 1.0))
+    lasting, discount = duration(lab.cfg, lab.models, shares, 1.0), lab.cfg.endpoint.batch.discount
+    return Plan(tuple(shares), lasting, discount=discount)
 
 
 def _key(line: Mapping[str, Any]) -> tuple[str, str, int]:

@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -177,14 +177,34 @@ FOLLOWERS: list[Callable[[State, bool], None]] = []
 """Callbacks of this process: called with (state, is_last) of every line at each update."""
 
 
-@dataclass
-class _Build:
-    """A memory that is being built on one history."""
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """A cell before it begins: one history for one memory, or for several memories that share the build."""
+
+    run: str
+    case_id: str
+    size: float
+    """Work of its build, in the unit of the run's sizes."""
+    questions: float
+    chain: float = 0.0
+    """Dependent calls per unit of the size; 0 = unknown."""
+
+
+@dataclass(slots=True)
+class _Cell:
+    """A cell that has begun."""
 
     units: int
-    written: int
+    """0 for a cell that was complete before."""
+    begun: float
     moved: float
     """Time of its last written unit or answered question."""
+    written: int = 0
+    built: float | None = None
+    """Time at which all its units were written."""
+    answered: int = 0
+    """Number of questions answered after that."""
+    ended: float | None = None
 
 
 class ProgressLine:
@@ -213,9 +233,9 @@ class ProgressLine:
         self._traffic, self._clock = traffic, clock
         self._started = self._shown = clock()
         self._first_answer: float | None = None
-        self._left = TimeLeft(expected, self._started)
         self._begun = self._units = self._written = 0
-        self._open: dict[tuple[str, str], _Build] = {}
+        self._expected = {(each.run, each.case_id): each for each in expected}
+        self._cells: dict[tuple[str, str], _Cell] = {}
         self._before = _sums(traffic())
         self._lock = threading.Lock()
         self._ended = threading.Event()
@@ -235,26 +255,26 @@ class ProgressLine:
         with self._lock:
             now, place = self._clock(), (event.run, event.case_id)
             self.total -= event.kept
-            build = self._open.get(place)
-            if build is not None:
-                build.moved = now
-            if event.question_id:
-                self._left.answer(*place)
-            elif event.outcome == "begun":
-                self._left.begin(*place, event.units, now)
+            cell = self._cells.get(place)
+            if event.outcome == "begun":
+                self._cells[place] = _Cell(event.units, now, now)
                 self._begun += 1
                 self._units += event.units
-                self._open[place] = _Build(event.units, 0, now)
-            elif event.outcome == "written":
-                self._left.write(*place, now)
-                if build is not None:
-                    build.written += 1
+            elif cell is None:
+                if event.outcome == "complete":  # it could not begin
+                    self._cells[place] = _Cell(0, now, now, ended=now)
+            elif cell.ended is None:
+                cell.moved = now
+                if event.question_id:
+                    cell.answered += cell.built is not None
+                elif event.outcome == "written":
+                    cell.written += 1
                     self._written += 1
-            elif event.outcome == "complete":
-                self._left.complete(*place, now)
-                if build is not None:
-                    del self._open[place]
-                    self._units -= build.units - build.written  # a failed build writes no more units
+                    if cell.written >= cell.units:
+                        cell.built = now
+                elif event.outcome == "complete":
+                    cell.ended, cell.built = now, cell.built or now
+                    self._units -= cell.units - cell.written  # a failed build writes no more units
 
     def line(self) -> str:
         state = self.state()
@@ -290,11 +310,16 @@ class ProgressLine:
                 waited=self._waited(now, traffic),
             )
 
-    def beat(self) -> None:
-        """Show the line if its next update is due."""
+    def beat(self, *, last: bool = False) -> None:
+        """Tell the followers, and show the line if its next update is due; the last beat clears it."""
+        if last:
+            SCREEN.drop(self)
+        for follower in tuple(FOLLOWERS):
+            follower(self.state(), last)
         now = self._clock()
         terminal = sys.stderr.isatty() and os.environ.get("TERM", "") not in ("", "dumb")
-        if now - self._started <= SILENT or now - self._shown < (TERMINAL_PAUSE if terminal else FILE_PAUSE):
+        pause = TERMINAL_PAUSE if terminal else FILE_PAUSE
+        if last or now - self._started <= SILENT or now - self._shown < pause:
             return
         self._shown = now
         if terminal:
@@ -303,27 +328,16 @@ class ProgressLine:
         sys.stderr.write(self.line() + "\n")
         sys.stderr.flush()
 
-    def end(self) -> None:
-        """Stop the thread and clear the line."""
-        self._ended.set()
-        if self._beating.is_alive():
-            self._beating.join()
-        SCREEN.drop(self)
-        self._tell(last=True)
-
-    def _tell(self, *, last: bool) -> None:
-        for follower in tuple(FOLLOWERS):
-            follower(self.state(), last)
-
     def _beat_on(self) -> None:
         while not self._ended.wait(TERMINAL_PAUSE):
             self.beat()
-            self._tell(last=False)
 
     def _seconds_left(self, now: float) -> float | None:
         """Time left from the cells if they are known, else the longer of building and answering at their rates; None = unknown."""
-        if self._left.known:
-            return self._left.seconds(now)
+        if self._expected:
+            begun = [(each, cell) for place, each in self._expected.items() if (cell := self._cells.get(place))]
+            waiting = [each for place, each in self._expected.items() if place not in self._cells]
+            return seconds_left([pair for pair in begun if pair[1].units], waiting, now - self._started, now)
         estimates = []
         if self._written:
             units = self._units / self._begun * max(self._begun, self.histories)
@@ -343,11 +357,13 @@ class ProgressLine:
         oldest = max(traffic, key=lambda endpoint: endpoint.oldest_seconds, default=None)
         if oldest is not None and oldest.in_flight and oldest.oldest_seconds >= LONG:
             return f"waiting for {counted(oldest.in_flight, 'call')}, the oldest sent at {_time_of_day(oldest.oldest_seconds)}"
-        if self._open and not any(endpoint.in_flight for endpoint in traffic):
-            (run, case), build = min(self._open.items(), key=lambda item: item[1].moved)
-            if now - build.moved >= LONG:
-                place = f"unit {build.written + 1} of {build.units}" if build.written < build.units else "its questions"
-                return f"{run} has been working on {case}, {place}, since {_time_of_day(now - build.moved)}"
+        still = [(cell.moved, place) for place, cell in self._cells.items() if cell.ended is None]
+        if still and not any(endpoint.in_flight for endpoint in traffic):
+            moved, (run, case) = min(still)
+            if now - moved >= LONG:
+                cell = self._cells[run, case]
+                place = f"unit {cell.written + 1} of {cell.units}" if cell.written < cell.units else "its questions"
+                return f"{run} has been working on {case}, {place}, since {_time_of_day(now - moved)}"
         return ""
 
 
@@ -407,99 +423,48 @@ def progress_line(
         _stopped_lines.append(line)
         raise
     finally:
-        line.end()
+        line._ended.set()
+        line._beating.join()
+        line.beat(last=True)
 
 
-@dataclass(frozen=True, slots=True)
-class Expected:
-    """A cell before it begins: one history for one memory, or for several memories that share the build."""
-
-    run: str
-    case_id: str
-    size: float
-    """Work of its build, in the unit of the run's sizes."""
-    questions: float
-    chain: float = 0.0
-    """Dependent calls per unit of the size; 0 = unknown."""
+# --- the time left ---------------------------------------------------------------------------------------------------------
 
 
-@dataclass
-class _Cell:
-    expected: Expected
-    units: int
-    begun: float
-    written: int = 0
-    built: float | None = None
-    """Time of its last written unit."""
-    answered: int = 0
-    """Number of questions answered after that."""
-    ended: float | None = None
-
-
-class TimeLeft:
-    """Estimates the time left from the cells, each at the pace of its own memory; all times are in seconds of one monotonic clock.
+def seconds_left(
+    begun: Sequence[tuple[Expected, _Cell]], waiting: Sequence[Expected], elapsed: float, now: float
+) -> float | None:
+    """The time left, each cell at the pace of its own memory; None before the first unit, and if nothing is known about the cells.
 
     A common rate over all units would mislead: the longest cells start first, and the time per unit differs by a factor of a hundred
     between memories. A memory that has not begun gets the pace of the others, scaled by the dependent calls per unit if the plan
     knows them.
+
+    Args:
+        elapsed: seconds since the phase began.
+        now: the present, on the clock of the cells' times.
     """
-
-    def __init__(self, expected: Iterable[Expected], started: float) -> None:
-        self._waiting = {(each.run, each.case_id): each for each in expected}
-        self._cells: dict[tuple[str, str], _Cell] = {}
-        self._started = started
-        self.known = bool(self._waiting)
-
-    def begin(self, run: str, case_id: str, units: int, now: float) -> None:
-        """Record that a cell begins; a cell without units was complete before."""
-        expected = self._waiting.pop((run, case_id), None)
-        if units and expected is not None:
-            self._cells[run, case_id] = _Cell(expected, units, now)
-
-    def write(self, run: str, case_id: str, now: float) -> None:
-        if (cell := self._cells.get((run, case_id))) is not None:
-            cell.written += 1
-            if cell.written >= cell.units:
-                cell.built = now
-
-    def answer(self, run: str, case_id: str) -> None:
-        if (cell := self._cells.get((run, case_id))) is not None and cell.built is not None:
-            cell.answered += 1
-
-    def complete(self, run: str, case_id: str, now: float) -> None:
-        self._waiting.pop((run, case_id), None)
-        if (cell := self._cells.get((run, case_id))) is not None:
-            cell.ended = now
-            cell.built = cell.built or now
-
-    def seconds(self, now: float) -> float | None:
-        """The time left; None before the first unit, and if nothing is known about the cells."""
-        if not any(cell.written for cell in self._cells.values()):
-            return None
-        build, ask = self._paces(now)
-        left = [each for each in (self._left(cell, build, ask, now) for cell in self._cells.values()) if each > 0]
-        left += [build(each) * each.size + ask(each) * each.questions for each in self._waiting.values()]
-        if not left:
-            return None
-        busy = sum((cell.ended or now) - cell.begun for cell in self._cells.values())
-        side_by_side = min(max(1.0, busy / max(now - self._started, 1e-9)), len(left))
-        return max(sum(left) / side_by_side, max(left))
-
-    def _left(self, cell: _Cell, build: _Pace, ask: _Pace, now: float) -> float:
-        if cell.ended is not None:
-            return 0.0
-        unwritten = cell.expected.size * (1 - cell.written / cell.units)
-        return build(cell.expected) * unwritten + ask(cell.expected) * max(0.0, cell.expected.questions - cell.answered)
-
-    def _paces(self, now: float) -> tuple[_Pace, _Pace]:
-        build, ask = _Pace(), _Pace()
-        for cell in self._cells.values():
-            built = cell.built if cell.built is not None else now
-            build.add(cell.expected, built - cell.begun, cell.expected.size * cell.written / cell.units)
-            if cell.built is not None:
-                end = cell.ended if cell.ended is not None else now
-                ask.add(cell.expected, end - cell.built, float(cell.answered), by_chain=False)
-        return build, ask
+    if not any(cell.written for _, cell in begun):
+        return None
+    build, ask = _Pace(), _Pace()
+    for expected, cell in begun:
+        built = now if cell.built is None else cell.built
+        build.add(expected, built - cell.begun, expected.size * cell.written / cell.units)
+        if cell.built is not None:
+            end = now if cell.ended is None else cell.ended
+            ask.add(expected, end - built, float(cell.answered), by_chain=False)
+    left = []
+    for expected, cell in begun:
+        if cell.ended is None:
+            unwritten = expected.size * (1 - cell.written / cell.units)
+            left.append(build(expected) * unwritten + ask(expected) * max(0.0, expected.questions - cell.answered))
+    left = [seconds for seconds in left if seconds > 0]
+    left += [build(each) * each.size + ask(each) * each.questions for each in waiting]
+    if not left:
+        return None
+    busy = sum((cell.ended or now) - cell.begun for _, cell in begun)
+    side_by_side = min(max(1.0, busy / max(elapsed, 1e-9)), len(left))
+    return max(sum(left) / side_by_side, max(left))
 
 
 class _Pace:

@@ -11,6 +11,7 @@ to a category within that of `by`; `product` multiplies its means over several c
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
@@ -412,6 +413,8 @@ def column_group(cfg: Settings, option: Mapping[str, Any]) -> ColumnGroup:
         if cfg.data.source != "real":
             raise
         missing = as_called(f"no data: {error}")
+    questions = asked(dataset.cases) if dataset is not None else ()
+    _note_empty(option, questions)
     return ColumnGroup(
         option,
         group_name(option),
@@ -419,8 +422,20 @@ def column_group(cfg: Settings, option: Mapping[str, Any]) -> ColumnGroup:
         dataset,
         missing,
         shown_by,
-        asked(dataset.cases) if dataset is not None else (),
+        questions,
         option.get("aggregate") or config["aggregate"][0],
         config.get("answerable", ANSWERABLE),
         option.get("unit") or config["unit"],
     )
+
+
+def _note_empty(option: Mapping[str, Any], questions: Sequence[Asked]) -> None:
+    """Name the categories under `by` that no question has: a sample or a cut may lack them, or the name is misspelled."""
+    named = dict.fromkeys(str(cell["category"]) for cell in cells_of(option))
+    if questions and (empty := [name for name in named if not any(each.belongs_to(name) for each in questions)]):
+        known = dict.fromkeys(name for each in questions for name in (each.category, *each.groups) if name)
+        lacking = "; ".join(f"{name}{_near(name, [*known])}" for name in empty)
+        print(
+            f"note: {group_name(option)}: no question of these data is in the category {lacking}; there are: {', '.join(known)}",
+            file=sys.stderr,
+        )

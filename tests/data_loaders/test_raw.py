@@ -25,6 +25,11 @@ def test_numbers_that_are_no_json_are_refused(subtests: pytest.Subtests) -> None
             parse_json(text.encode(), "x.json")
 
 
+def test_a_key_twice_in_one_object_is_refused_because_only_its_last_value_would_be_read() -> None:
+    with pytest.raises(DataError, match=r"x\.json: expected valid JSON.* keys of an object: .*found 'a' twice"):
+        parse_json(b'[{"a": {"b": 1}, "\\u0061": 2}]', "x.json")
+
+
 def test_deep_nesting_is_a_data_error() -> None:
     with pytest.raises(DataError, match="nesting too deep"):
         parse_json(b"[" * 200_000, "x.json")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from data_loaders.schema import Case
@@ -15,14 +14,13 @@ from memsys.interface import Item
 from memsys.llm.meter import Ledger
 
 
-def test_a_recalled_text_is_written_once_however_often_it_comes_back(
-    make_run: Callable[..., Run], tmp_path: Path
-) -> None:
+def test_a_recalled_text_is_written_once_however_often_it_comes_back(make_run: Callable[..., Run]) -> None:
     case = Case("c", ("A", "B"), (), ())
-    folder = tmp_path / "case"
+    run = make_run([case])
+    folder = run.case_folder("c")
 
     def opened(**done: Any) -> CaseLog:
-        return CaseLog(make_run([case]), case, folder, done, {"q1", "q2"})
+        return CaseLog(run, case, done, {"q1", "q2"})
 
     log = opened()
     said, other = Item("u1", "We met.", 0.71239, ("t1",)), Item("u2", "It rained.", 0.5, ("t2",))
@@ -37,26 +35,24 @@ def test_a_recalled_text_is_written_once_however_often_it_comes_back(
     assert len(read_lines(folder / "items.jsonl")) == 2
 
 
-def test_a_prediction_is_on_disk_after_its_items_and_the_costs_before_it(
-    make_run: Callable[..., Run], tmp_path: Path
-) -> None:
+def test_a_prediction_is_on_disk_after_its_items_and_the_costs_before_it(make_run: Callable[..., Run]) -> None:
     """A killed process leaves no prediction whose items or costs are missing."""
     case = Case("c", ("A", "B"), (), ())
-    log = CaseLog(make_run([case]), case, tmp_path / "case", {}, {"q1"})
+    run = make_run([case])
+    log = CaseLog(run, case, {}, {"q1"})
     recalled = log.recalled([Item("u1", "We met.", 0.5, ("t1",))])
-    log.spent(effort("c", "answer", "q1", 0, Ledger(), 0.0))
+    log.efforts.add(effort("c", "answer", "q1", 0, Ledger(), 0.0), waits=True)
     log.predicted("q1", "answered", "yes", recalled=recalled)
-    written = {path.name: len(read_lines(path)) for path in (tmp_path / "case").iterdir()}
+    written = {path.name: len(read_lines(path)) for path in run.case_folder("c").iterdir()}
     assert written == {"predictions.jsonl": 1, "items.jsonl": 1, "effort.jsonl": 1}
     log.close()
 
 
-def test_half_an_emoji_in_an_error_or_an_answer_is_written_as_a_mark(
-    make_run: Callable[..., Run], tmp_path: Path
-) -> None:
+def test_half_an_emoji_in_an_error_or_an_answer_is_written_as_a_mark(make_run: Callable[..., Run]) -> None:
     case = Case("c", ("A", "B"), (), ())
-    log = CaseLog(make_run([case]), case, tmp_path / "case", {}, set())
+    run = make_run([case])
+    log = CaseLog(run, case, {}, set())
     log._trouble.append("ValueError: cut \ud83d here")
     log.finish(case, ())
-    assert (tmp_path / "case" / "errors.log").read_text() == "ValueError: cut ? here"
+    assert (run.case_folder("c") / "errors.log").read_text() == "ValueError: cut ? here"
     assert hash_of("cut \ud83d here") == hash_of("cut ? here")

@@ -10,7 +10,7 @@ import pytest
 from small_history import history
 
 from data_loaders.schema import Question
-from eval.running.cells import SPACING, WORKING, OpenCell, Opening, Pace
+from eval.running.cells import SPACING, WORKING, CellQueue, OpenCell, Opening
 from eval.running.loop import run_all
 from eval.running.run import Run, Services
 from memsys.interface import Recall
@@ -152,7 +152,7 @@ def test_reads_are_spread_over_the_time_that_the_builds_still_need(
 def test_reads_are_not_spaced_where_there_is_no_endpoint(make_run: Make) -> None:
     opening = Opening([[make_run([history("one")])]])
     next(iter(opening))
-    assert opening.building == 1
+    assert len(opening.builds) == 1
     assert opening.spacing(1) == 0.0
 
 
@@ -172,7 +172,7 @@ def test_so_many_cells_are_open_at_most(make_run: Make) -> None:
     first, _ = next(cells), next(cells)
     first.built()
     assert opening._next() is None
-    first.end()
+    opening.ended(first)
     assert opening._next() is not None
 
 
@@ -198,19 +198,19 @@ def test_a_cell_that_fails_for_good_ends_the_run_after_the_open_ones(make_run: M
         run_all([gauged(broken, FakeGauge(0, 512))])
 
 
-def test_a_pace_follows_what_was_measured_and_forgets_its_first_estimate() -> None:
-    pace = Pace(first=1.0, smallest=10.0)
-    assert pace.calls(100.0) == pytest.approx(100.0)
-    pace.add(calls=3000, size=1000.0)
-    assert pace.calls(100.0) == pytest.approx(300.0, rel=0.02)
+def test_the_estimate_follows_what_was_measured_and_forgets_its_first_value(make_run: Make) -> None:
+    cells = CellQueue([run_of(make_run, FakeGauge(0, 64), [10])])
+    assert cells.chain(100.0) == pytest.approx(100.0)
+    cells.add(calls=3000, size=1000.0)
+    assert cells.chain(100.0) == pytest.approx(300.0, rel=0.02)
 
 
 def test_a_cell_that_ends_without_having_been_built_counts_as_built_once(make_run: Make) -> None:
     opening = Opening([[run_of(make_run, FakeGauge(0, 64), [1])]])
     cell: OpenCell = next(iter(opening))
     cell.built()
-    cell.end()
-    assert (opening.building, opening.open) == (0, 0)
+    opening.ended(cell)
+    assert (len(opening.builds), opening.open) == (0, 0)
 
 
 def test_a_memory_is_built_when_its_last_questions_begin_to_be_read(

@@ -21,7 +21,6 @@ from eval.running.case_log import effort
 from eval.running.loop import run_all
 from eval.running.run import Run
 from memsys.interface import Recall
-from memsys.llm.ask import complete
 from memsys.llm.meter import Ledger, Metered
 from memsys.llm.offline.extractive import ExtractiveLLM
 from memsys.llm.pricing import ModelSettings
@@ -153,7 +152,7 @@ def test_what_a_memory_asks_of_the_probe_is_paid_at_the_price_of_the_probe(tmp_p
 
 def test_a_run_keeps_the_tokens_of_its_probe_apart(make_run: Callable[..., Run]) -> None:
     run = make_run([history(questions=2)], build=Probing)
-    services = replace(run.services, probe=Metered(ExtractiveLLM()).in_role("probe"))
+    services = replace(run.services, probe=Metered(ExtractiveLLM(), "probe"))
     run_all([replace(run, services=services)])
     read = next(cost for cost in phases(run.folder) if cost.phase == "read")
     assert (read.by_role["memory"].calls, read.by_role["probe"].calls) == (2, 2)
@@ -169,7 +168,7 @@ class Probing(BM25):
 
     def read(self, question: Question) -> Recall:
         for model in (self.llm, self.probe):
-            complete(model, Request((("user", question.text),), "m.probe"))
+            model.submit(Request((("user", question.text),), "m.probe")).result()
         return super().read(question)
 
 

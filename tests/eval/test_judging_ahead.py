@@ -14,6 +14,7 @@ from test_score import JUDGE, NO, YES
 
 from eval.files.records import Prediction
 from eval.judging.score import Judging, JudgingAhead, score_judge
+from eval.judging.score_files import hash_of
 from eval.running.loop import run_all
 from eval.running.run import Run
 from memsys.llm.meter import Metered
@@ -90,12 +91,11 @@ class Silent:
 
 
 def test_what_is_taken_before_it_was_sent_is_not_sent_again(make_run: Make) -> None:
-    from eval.judging.score import verdict_key
-
     run, ahead, silent = make_run([history("a")]), JudgingAhead(), Silent()
     grader = judging(silent, repeats=1)
     ahead.expect(run, [grader])
-    key = verdict_key(run, grader, answer_of(run), answer_of(run).answer, 0)
+    prediction = answer_of(run)
+    key = grader.file(run), (prediction.case_id, prediction.question_id, hash_of(prediction.answer), 0)
     ahead.on_answer(run, run.cases[0], answer_of(run))
     call = ahead.take(key)
     assert ahead.take(key) is None

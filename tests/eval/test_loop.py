@@ -35,7 +35,6 @@ from eval.running.loop import run_all
 from eval.running.run import Progress, Run
 from memsys.interface import Item, MemorySystem, NodeView, Recall, unit_item, with_settings
 from memsys.llm import secrets, stopping
-from memsys.llm.ask import complete
 from memsys.llm.cache import CachedLLM
 from memsys.llm.endpoint import Unreachable
 from memsys.llm.meter import Metered
@@ -888,7 +887,7 @@ class Asking(Diary):
 
     def _ask(self, step: str) -> None:
         if step == self._when:
-            complete(self._llm, Request((("user", "x"),), f"diary.{step}"))
+            self._llm.submit(Request((("user", "x"),), f"diary.{step}")).result()
 
 
 @pytest.mark.parametrize("when", ["write", "read"])
@@ -973,7 +972,7 @@ class Refusing:
         return future
 
 
-WHERE = ["log.predicted", "log.spent", "on_progress", "done.result"]
+WHERE = ["log.predicted", "effort", "on_progress", "done.result"]
 
 
 class Impatient(threading.Thread):
@@ -1011,14 +1010,10 @@ def test_an_exception_in_any_callback_of_an_answer_ends_the_run_instead_of_hangi
     def broken(*arguments: Any, **more: Any) -> None:
         raise ZeroDivisionError("a bug in a callback")
 
-    def broken_when_answered(log: CaseLog, effort: Any) -> None:
-        if effort.phase == "answer":
-            broken()
-
     if where == "log.predicted":
         monkeypatch.setattr(CaseLog, "predicted", broken)
-    if where == "log.spent":
-        monkeypatch.setattr(CaseLog, "spent", broken_when_answered)
+    if where == "effort":
+        monkeypatch.setattr("eval.running.question.effort", broken)
     if where == "done.result":
         monkeypatch.setattr("eval.running.question.outcome_of", broken)
     run = make_run([history()], build=partial(Diary, []))

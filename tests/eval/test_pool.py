@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import Future
+from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -14,7 +15,6 @@ import pytest
 
 from eval.executors import channel
 from eval.running.pool import UrgentPool
-from memsys.llm.ask import complete
 from memsys.llm.cache import CachedEmbedder
 from memsys.llm.client import Embedded, Keep
 from memsys.llm.limits import BUILDS
@@ -33,7 +33,7 @@ def test_the_urgent_pool_does_the_most_urgent_work_first() -> None:
         begun.set()
         go_on.wait(30)
 
-    with UrgentPool(1, "test") as pool:
+    with closing(UrgentPool(1, "test")) as pool:
         pool.submit(0.0, hold)
         assert begun.wait(30)
         for urgency, name in ((1.0, "answer"), (5.0, "build"), (5.0, "build later"), (2.0, "read")):
@@ -43,7 +43,7 @@ def test_the_urgent_pool_does_the_most_urgent_work_first() -> None:
 
 
 def test_an_exception_in_the_pool_reaches_its_future() -> None:
-    with UrgentPool(2, "test") as pool:
+    with closing(UrgentPool(2, "test")) as pool:
         assert isinstance(pool.submit(0.0, int, "x").exception(30), ValueError)
 
 
@@ -67,7 +67,7 @@ class Counter:
 def test_no_more_threads_compute_at_once_than_allowed(computing: int) -> None:
     counter = Counter()
     steps = [(threading.Event(), threading.Event()) for _ in range(12)]
-    with UrgentPool(8, "test", computing) as pool:
+    with closing(UrgentPool(8, "test", computing)) as pool:
         for inside, gate in steps:
             pool.submit(1, counter.work, inside, gate)
         for (
@@ -81,14 +81,14 @@ def test_no_more_threads_compute_at_once_than_allowed(computing: int) -> None:
 
 def test_all_slots_are_used() -> None:
     meeting = threading.Barrier(3, timeout=PATIENCE)
-    with UrgentPool(8, "test", computing=3) as pool:
+    with closing(UrgentPool(8, "test", computing=3)) as pool:
         together = [pool.submit(1, meeting.wait) for _ in range(3)]
         assert sorted(future.result(PATIENCE) for future in together) == [0, 1, 2]
 
 
 def test_work_that_comes_at_once_reaches_as_many_threads_though_one_is_idle() -> None:
     meeting = threading.Barrier(3, timeout=PATIENCE)
-    with UrgentPool(8, "test", computing=3) as pool:
+    with closing(UrgentPool(8, "test", computing=3)) as pool:
         pool.submit(1, int).result(PATIENCE)
         while not pool._idle:
             time.sleep(0.001)
@@ -99,7 +99,7 @@ def test_work_that_comes_at_once_reaches_as_many_threads_though_one_is_idle() ->
 
 def test_a_thread_that_waits_for_a_call_leaves_its_turn_to_others() -> None:
     call: Awaited[str] = Awaited()
-    with UrgentPool(8, "test", computing=1) as pool:
+    with closing(UrgentPool(8, "test", computing=1)) as pool:
         asked = [pool.submit(1, call.result, PATIENCE) for _ in range(2)]
         pool.submit(1, call.set_result, "yes")
         assert [future.result(PATIENCE) for future in asked] == ["yes"] * 2
@@ -112,7 +112,7 @@ def test_a_thread_that_waits_for_what_another_does_leaves_its_turn_to_it() -> No
         with waiting():
             return slots.acquire(timeout=PATIENCE)
 
-    with UrgentPool(8, "test", computing=1) as pool:
+    with closing(UrgentPool(8, "test", computing=1)) as pool:
         waited = pool.submit(1, wait)
         pool.submit(1, slots.release)
         assert waited.result(PATIENCE)
@@ -127,7 +127,7 @@ def test_a_call_of_a_metered_model_is_such_a_wait() -> None:
 
     def ask() -> str:
         with metering():
-            return complete(Metered(Model()), Request((("user", "Who?"),), "test")).text
+            return Metered(Model()).submit(Request((("user", "Who?"),), "test")).result().text
 
     pool = UrgentPool(8, "test", computing=1)  # no `with`: where a test fails, its threads wait for ever
     asked = pool.submit(1, ask)
@@ -147,7 +147,7 @@ def test_fetching_a_vector_is_such_a_wait(tmp_path: Path) -> None:
 
     store = CacheStore(tmp_path / "cache.sqlite")
     embedder = CachedEmbedder(Server(), store, "m", "e")
-    with UrgentPool(8, "test", computing=1) as pool:
+    with closing(UrgentPool(8, "test", computing=1)) as pool:
         asked = pool.submit(1, embedder.embed, ["a", "b"])
         pool.submit(1, come.set)
         assert asked.result(PATIENCE).shape == (2, 2)
@@ -169,7 +169,7 @@ def test_an_error_and_a_wait_that_fails_give_the_turn_back() -> None:
     call: Awaited[None] = Awaited()
     call.set_exception(KeyError("x"))
     late: Awaited[None] = Awaited()
-    with UrgentPool(4, "test", computing=1) as pool:
+    with closing(UrgentPool(4, "test", computing=1)) as pool:
         failed = [
             pool.submit(1, call.result),
             pool.submit(1, late.result),
@@ -203,7 +203,7 @@ def test_work_that_no_build_waits_for_begins_after_a_rest_and_other_work_at_once
 
 
 def test_a_rest_ends_by_itself() -> None:
-    with UrgentPool(8, "test", computing=2, spacing=lambda waiting: 0.001) as pool:
+    with closing(UrgentPool(8, "test", computing=2, spacing=lambda waiting: 0.001)) as pool:
         together = [pool.submit(BUILDS - 1, int) for _ in range(50)]
         assert [future.result(PATIENCE) for future in together] == [0] * 50
 

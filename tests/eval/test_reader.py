@@ -12,7 +12,6 @@ import yaml
 from data_loaders.schema import Asker, Question
 from eval.running.reader import NOTHING, Reader, Rendered, render, within
 from memsys.interface import Item, Recall
-from memsys.llm.ask import complete
 from memsys.llm.offline.extractive import ExtractiveLLM
 from memsys.prompts import Prompts
 from memsys.tokens import count_tokens
@@ -58,7 +57,7 @@ def test_every_reader_shows_question_memories_and_instruction_and_is_answered_of
                 chosen.answer_tokens,
                 chosen.temperature,
             )
-            assert "Oaxaca" in complete(ExtractiveLLM(), rendered.request).text
+            assert "Oaxaca" in ExtractiveLLM().submit(rendered.request).result().text
 
 
 def test_the_readers_of_the_papers_are_all_there() -> None:
@@ -179,14 +178,14 @@ def test_options_are_lettered_and_the_offline_engine_answers_with_a_letter() -> 
     )
     rendered = render(reader("quality_choice"), Prompts(), question, RECALL)
     assert "(A) At home\n(B) In Oaxaca\n(C) In Lyon\n(D) Nowhere" in shown(rendered)
-    assert complete(ExtractiveLLM(), rendered.request).text == "B"
+    assert ExtractiveLLM().submit(rendered.request).result().text == "B"
 
 
 def test_with_nothing_recalled_the_prompt_says_so() -> None:
     rendered = render(reader(), Prompts(), QUESTION, Recall(()))
     assert NOTHING in shown(rendered)
     assert (rendered.context_tokens, rendered.dropped) == (0, 0)
-    assert complete(ExtractiveLLM(), rendered.request).text == "unknown"
+    assert ExtractiveLLM().submit(rendered.request).result().text == "unknown"
 
 
 @pytest.mark.parametrize("recall", [Recall((LATE,), answer="Oaxaca"), Recall((), aborted="gave up")])

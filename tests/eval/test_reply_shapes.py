@@ -15,8 +15,8 @@ import yaml
 
 from data_loaders.schema import Gold, Question
 from eval.files.records import Score
-from eval.judging.judge import Judge, judge_request, judged
-from memsys.llm.ask import ParseFailure, ask, complete, parse
+from eval.judging.judge import Judge, judge_requests, judged
+from memsys.llm.ask import ParseFailure, ask, parse
 from memsys.llm.client import Client, Endpoint
 from memsys.llm.endpoint import EndpointLimits
 from memsys.llm.meter import Ledger, Metered, metering
@@ -117,7 +117,7 @@ def replies_of(prompt: Prompt, fields: dict[str, Any]) -> tuple[str, str]:
     if prompt.schema is not None:
         reply, other = (json.dumps(filled(dict(prompt.schema), each)) for each in (False, True))
         return reply, f"{DECOY} {other} or:\n```json\n{other}\n```"
-    if labels := prompt.labels_for(fields):
+    if labels := prompt.render(fields).fields["labels"]:
         return labels[0], f"{DECOY}\n{labels[-1]}\n{labels[-1]}"
     return PROSE, DECOY
 
@@ -137,7 +137,7 @@ def test_every_prompt_reads_the_bare_value_or_a_typed_failure_whatever_the_shape
             prompt = PROMPTS[name]
             fields, purpose = fields_of(prompt), name.replace("/", ".")
             reply, _ = replies_of(prompt, fields)
-            labels = prompt.labels_for(fields)
+            labels = prompt.render(fields).fields["labels"]
             value = parse(reply, prompt.schema, labels)
             assert not isinstance(value, ParseFailure)
 
@@ -170,7 +170,7 @@ def test_a_prompt_that_the_server_refuses_as_too_long_is_a_context_overflow_and_
     served: Served, body: str
 ) -> None:
     with pytest.raises(ContextOverflow) as caught:
-        complete(served.replying("x", "y", body), Request((("user", body),), "test.step"))
+        served.replying("x", "y", body).submit(Request((("user", body),), "test.step")).result()
     assert caught.value.attempts == 1
 
 
@@ -212,9 +212,9 @@ def graded(served: Served, name: str, kind: str, right: bool, shape: str) -> Sco
     gold = Gold(GOLD.answers, category=GOLD.category, detail={**GOLD.detail, "question_type": kind})
     forms = [form if isinstance(form, str) else json.dumps(form) for form in RIGHT_AND_WRONG[judge.rule]]
     reply, other = forms if right else forms[::-1]
-    request = judge_request(judge, PROMPTS, Question("q7", "Where did Ines learn to weave?"), gold, "In Oaxaca")
+    request = judge_requests(judge, PROMPTS, Question("q7", "Where did Ines learn to weave?"), gold, "In Oaxaca")[0]
     thought = f"Could it be {other}? I should say {other}.\n{other}"
-    return judged(judge, complete(served.replying(reply, thought, shape), request), gold)
+    return judged(judge, served.replying(reply, thought, shape).submit(request).result(), gold)
 
 
 @pytest.mark.slow

@@ -202,6 +202,8 @@ def test_a_plan_prints_the_price_in_batches_which_discount_answers_and_judgement
     text = plan_text(Plan(shares, Duration(1.0, 27, 64, 1.5, measured=False)))
     assert "total 7.00 USD" in text
     assert "or 5.50 USD with endpoint.mode=batch" in text
+    text = plan_text(Plan(shares, Duration(1.0, 27, 64, 1.5, measured=False), discount=0.2))
+    assert "or 4.60 USD with endpoint.mode=batch" in text
 
 
 def test_a_plan_prices_further_builds_and_says_what_fewer_leave_open() -> None:

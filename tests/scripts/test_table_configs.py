@@ -31,6 +31,7 @@ from scripts.tables.layout import (
     candidates,
     cells_of,
     check_columns,
+    column_group,
     kind_of,
     named,
     published_files,
@@ -292,6 +293,16 @@ def test_a_metric_that_does_not_exist_is_refused_before_anything_is_run(metrics:
     lines = read_lines_of({"name": "toy", "rows": [{"memory": "bm25"}]}, None)
     with pytest.raises(RunError, match=said):
         check_columns("toy", [{"dataset": "locomo", "metrics": metrics}], lines)
+
+
+def test_a_category_that_no_question_has_is_named_with_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
+    by = {"all": None, "answerable": None, "temporal": None, "temporl": None}
+    column_group(composed("reproduce", []), {"dataset": "locomo", "metrics": [{"metric": "locomo_f1", "by": by}]})
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if "category" in line]
+    assert line.startswith(
+        "note: locomo: no question of these data is in the category temporl (did you mean temporal?);"
+    )
+    assert "single-hop" in line
 
 
 def test_two_column_groups_of_one_name_are_refused_and_neither_is_dropped() -> None:

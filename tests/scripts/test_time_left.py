@@ -7,7 +7,9 @@ import heapq
 import numpy as np
 import pytest
 
-from scripts.setup.progress import Expected, TimeLeft
+from eval.running.run import Progress
+from scripts.setup.progress import Expected, ProgressLine
+from tests.scripts.test_progress import Clock
 
 SLOTS, QUESTIONS, PER_QUESTION = 8, 20, 0.4
 Event = tuple[float, str, Expected]
@@ -37,20 +39,29 @@ def timeline(rates: dict[str, float], *, chains: bool, seed: int = 0) -> tuple[l
     return cells, sorted(events, key=lambda event: event[0])
 
 
+class Left:
+    """The time to go that a progress line says on a clock of its own."""
+
+    def __init__(self, cells: list[Expected]) -> None:
+        self.clock = Clock()
+        self.line = ProgressLine("answering", 0, clock=self.clock, expected=cells)
+
+    def after(self, now: float, cell: Expected, kind: str = "", units: int = 0) -> float | None:
+        """The time to go at a moment, after an event of a cell if one is named."""
+        self.clock.now = now
+        outcome = {"begin": "begun", "write": "written", "answer": "answered", "complete": "complete"}.get(kind, "")
+        if kind:
+            question = "q" if kind == "answer" else ""
+            self.line.on_progress(Progress(cell.run, cell.case_id, question, outcome, units=units))
+        return self.line.state().seconds_left
+
+
 def estimates(cells: list[Expected], events: list[Event], since: float) -> list[tuple[float, float]]:
     """Estimated and true seconds to go, after every event from `since` seconds on up to the last 5 % of the time."""
-    left, end, found = TimeLeft(cells, 0.0), events[-1][0], []
+    left, end, found = Left(cells), events[-1][0], []
     for now, kind, cell in events:
-        place = (cell.run, cell.case_id)
-        if kind == "begin":
-            left.begin(*place, int(cell.size), now)
-        elif kind == "write":
-            left.write(*place, now)
-        elif kind == "answer":
-            left.answer(*place)
-        else:
-            left.complete(*place, now)
-        if since <= now <= 0.95 * end and (seconds := left.seconds(now)) is not None:
+        seconds = left.after(now, cell, kind, int(cell.size))
+        if since <= now <= 0.95 * end and seconds is not None:
             found.append((seconds, end - now))
     return found
 
@@ -77,18 +88,26 @@ def test_without_a_plan_it_holds_once_every_memory_has_begun() -> None:
 
 
 def test_nothing_is_said_before_the_first_unit() -> None:
-    left = TimeLeft([Expected("a", "h", 10, 5)], 0.0)
-    assert left.seconds(5.0) is None
-    left.begin("a", "h", 10, 5.0)
-    assert left.seconds(9.0) is None
-    left.write("a", "h", 10.0)
-    assert left.seconds(10.0) == pytest.approx(45.0)
+    cell = Expected("a", "h", 10, 5)
+    left = Left([cell])
+    assert left.after(5.0, cell) is None
+    assert left.after(5.0, cell, "begin", 10) is None
+    assert left.after(9.0, cell) is None
+    assert left.after(10.0, cell, "write") == pytest.approx(45.0)
 
 
 def test_a_cell_that_was_complete_before_is_not_waited_for() -> None:
-    left = TimeLeft([Expected("a", "h", 10, 0), Expected("a", "old", 1000, 0)], 0.0)
-    left.begin("a", "old", 0, 0.0)
-    left.complete("a", "old", 0.0)
-    left.begin("a", "h", 10, 0.0)
-    left.write("a", "h", 1.0)
-    assert left.seconds(1.0) == pytest.approx(9.0)
+    cell, old = Expected("a", "h", 10, 0), Expected("a", "old", 1000, 0)
+    left = Left([cell, old])
+    left.after(0.0, old, "begin", 0)
+    left.after(0.0, old, "complete")
+    left.after(0.0, cell, "begin", 10)
+    assert left.after(1.0, cell, "write") == pytest.approx(9.0)
+
+
+def test_a_cell_that_could_not_begin_is_not_waited_for() -> None:
+    cell, broken = Expected("a", "h", 10, 0), Expected("a", "broken", 1000, 0)
+    left = Left([cell, broken])
+    left.after(0.0, broken, "complete")
+    left.after(0.0, cell, "begin", 10)
+    assert left.after(1.0, cell, "write") == pytest.approx(9.0)

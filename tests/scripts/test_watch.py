@@ -20,9 +20,11 @@ from eval.files.store import locked
 from eval.report.tables import Row, Table
 from eval.report.wandb_log import progress_of
 from memsys.llm.pricing import ModelSettings
+from scripts.assembly.runs import DISCOUNT
 from scripts.command import verb
 from scripts.commands import watch
 from scripts.commands.watch import HEADER, PriceList, row, state_of
+from scripts.lab.lab import Lab
 from scripts.setup.launch import composed
 from tests.scripts.commands import run_single
 
@@ -118,7 +120,7 @@ def test_dollars_are_known_for_priced_models_unknown_for_others_and_none_for_eng
     assert row(look(Watcher(), folder), PriceList(None), 0.0)[7] == "–"
 
 
-def test_what_came_in_batches_costs_half_as_in_the_tables(folder: Path, tmp_path: Path) -> None:
+def test_what_came_in_batches_costs_half_as_in_the_tables_or_the_share_of_the_run(folder: Path, tmp_path: Path) -> None:
     prices = tmp_path / "prices.yaml"
     prices.write_text("my-model: {in: 2.0, out: 4.0}\n")
     summed = dict.fromkeys(("own_cpu_seconds", "provider_seconds", "provider_seconds_sum", "sent", "held"), 0)
@@ -130,6 +132,19 @@ def test_what_came_in_batches_costs_half_as_in_the_tables(folder: Path, tmp_path
     price = ModelSettings("my-model", usd_per_million_in=2.0, usd_per_million_out=4.0).cost
     expected = dollars(cost, {"reader": price, "reader batch": lambda *tokens: -0.5 * price(*tokens)})
     assert PriceList(str(prices)).dollars(look(Watcher(), folder)) == expected == [4.0, -1.0]
+    record = json.loads((folder / "run.json").read_text())
+    (folder / "run.json").write_text(json.dumps({**record, "made_with": {DISCOUNT: 0.25}}))
+    assert PriceList(str(prices)).dollars(look(Watcher(), folder)) == [4.0, -1.5]
+
+
+def test_a_run_with_another_discount_than_the_usual_one_records_it(tmp_path: Path) -> None:
+    usual, other = (
+        lab.run(lab.memory("bm25"), lab.load("locomo"))
+        for lab in (Lab(f"results={tmp_path}", *own) for own in ((), ("endpoint.batch.discount=0.25",)))
+    )
+    assert DISCOUNT not in usual.record.made_with
+    assert other.record.made_with[DISCOUNT] == 0.25
+    assert other.folder == usual.folder
 
 
 def test_a_run_is_running_while_a_process_holds_it(folder: Path) -> None:

@@ -394,15 +394,12 @@ def _best_option(question: str, options: Sequence[Option], texts: Sequence[str])
     return options[best].label, min(1.0, support[best])
 
 
+@dataclass(frozen=True, eq=False)
 class ExtractiveLLM:
-    """The offline engine as an `LLM`: deterministic and thread-safe.
+    """The offline engine as an `LLM`: deterministic and thread-safe."""
 
-    Args:
-        abstain_below: an answer becomes "Not mentioned in the conversation" if its sentence matches less than this (0 to 1).
-    """
-
-    def __init__(self, abstain_below: float = 0.0) -> None:
-        self.abstain_below = abstain_below
+    abstain_below: float = 0.0
+    """An answer becomes "Not mentioned in the conversation" if its sentence matches less than this (0 to 1)."""
 
     def submit(self, request: Request) -> Future[Completion]:
         """A completed future with the reply, or with a `ModelError` for an unknown kind of prompt."""

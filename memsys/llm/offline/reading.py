@@ -49,7 +49,7 @@ _SENTENCE_END = re.compile(r"(?<=[.!?…])[\"'”)]*\s+")
 _TIME = re.compile(r"\[([^\[\]\n]{4,120})\]\s*")
 _SPEAKER = re.compile(r"([^\W\d_][\w'.’\- ]{0,30}):\s+")
 _CLAUSE = re.compile(
-    r"(?:(?<!\s)\s+)?(?:[,;:!?()\"“”–—…]+|\.+(?:\s|$)|\s-+\s|\b(?:but|because|which|so|and I|and we|and it)\b)\s*"
+    r"(?:(?<!\s)\s+)?(?:[,;:!?()\"“”–—…]+|(?<!\.)\.+(?:\s|$)|\s-+\s|\b(?:but|because|which|so|and I|and we|and it)\b)\s*"
 )
 QUANTITY = re.compile(
     r"\b(?:\d[\d,.:/]*\b%?|one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|once|twice|several|couple|few|"
@@ -193,9 +193,6 @@ class Context:
             first = lines[-1] + 2 if lines else 1  # the gap keeps lines of different items from being neighbours
         self.sentences = tuple(all_sentences)
         self.speakers = sorted({sentence.speaker for sentence in all_sentences if sentence.speaker})
-        self._speakers = np.array(
-            [self.speakers.index(sentence.speaker) if sentence.speaker else -1 for sentence in all_sentences]
-        )
         self.questions = np.array([sentence.text.endswith("?") for sentence in all_sentences], dtype=bool)
         self._lines = np.array(lines, dtype=np.intp)
         self._postings: dict[str, list[int]] = {}
@@ -206,13 +203,6 @@ class Context:
     def rarity(self, stemmed: str) -> float:
         """The weight of a stem: the fewer sentences contain it, the greater."""
         return math.log(1 + (len(self.sentences) + 1) / (len(self._postings.get(stemmed, ())) + 0.5))
-
-    def said_by(self, names: Sequence[str]) -> np.ndarray:
-        """Whether each sentence is said by one of the speakers `names`; bool [n]."""
-        by_names = np.zeros(len(self.sentences), dtype=bool)
-        for name in names:
-            by_names |= self._speakers == self.speakers.index(name)
-        return by_names
 
     def match(self, query: frozenset[str]) -> np.ndarray:
         """The share of the query's weight in each sentence, with its line and the neighbouring lines counted in part; [n] in [0, 1]."""
@@ -248,7 +238,8 @@ def answer(question: str, texts: Sequence[str]) -> tuple[str, float]:
     named = [name for name in context.speakers if stems(name) & asked]
     names = frozenset[str]().union(*map(stems, named))
     match = context.match(asked - names or asked)
-    rank = match + SPEAKER_BONUS * context.said_by(named) - QUESTION_MALUS * context.questions
+    said_by_named = np.array([sentence.speaker in named for sentence in context.sentences])
+    rank = match + SPEAKER_BONUS * said_by_named - QUESTION_MALUS * context.questions
     top = [int(index) for index in np.argsort(-rank, kind="stable")[:8]]
     for index in top:
         sentence = context.sentences[index]

@@ -94,31 +94,31 @@ class SegTree(TreeMemory):
         super().__init__(llm, embedder, prompts, build, reading)
         self._right_edge: list[int] = []
         """Nodes from the last leaf up to the root; a node's index here is its level."""
-        self._counts: Counter[str] = Counter()
+        self._placed: Counter[str] = Counter()
 
     def write(self, unit: Unit) -> None:
         """Insert the unit as the rightmost leaf (Algorithm 1); a chain of copies keeps all leaves at the same depth."""
         vector = self.embedder.embed([unit.text])[0]
         level = self._receiving_level(unit, vector)
-        leaf = self._tree.add_leaf(unit, vector)
+        leaf = self._add_leaf(unit, vector)
         if level is None and self._right_edge:
-            self._right_edge.append(self._tree.wrap(self._right_edge[-1]))
+            self._right_edge.append(self._wrap(self._right_edge[-1]))
             level = len(self._right_edge) - 1
         branch = [leaf]
         for _ in range(1, level or 0):
-            branch.append(self._tree.wrap(branch[-1]))
+            branch.append(self._wrap(branch[-1]))
         if level is not None:
-            self._tree.attach(self._right_edge[level], branch[-1])
+            self._attach(self._right_edge[level], branch[-1])
         self._right_edge[:level] = branch
-        self._tree.update(self._right_edge[len(branch) :])
+        self._update(self._right_edge[len(branch) :])
 
     def report(self) -> dict[str, Any]:
         """Shape of the tree, number of placements, and shares of NONE and of replies that cannot be parsed."""
         return {
-            **self._tree.report(),
-            **self._counts,
-            "none_rate": round(self._counts["none"] / max(1, self._counts["decisions"]), 4),
-            "fallback_rate": round(self._counts["fallbacks"] / max(1, self._counts["asked"]), 4),
+            **super().report(),
+            **self._placed,
+            "none_rate": round(self._placed["none"] / max(1, self._placed["decisions"]), 4),
+            "fallback_rate": round(self._placed["fallbacks"] / max(1, self._placed["asked"]), 4),
         }
 
     def _receiving_level(self, unit: Unit, vector: np.ndarray) -> int | None:
@@ -127,26 +127,26 @@ class SegTree(TreeMemory):
         if not candidates:
             return None
         chosen = MODELS[self.build.compatibility](self, unit, vector, candidates)
-        self._counts["decisions"] += 1
-        self._counts["none"] += chosen is None
+        self._placed["decisions"] += 1
+        self._placed["none"] += chosen is None
         if chosen is not None:
             return chosen + 1
         if self.build.max_depth is None or len(candidates) < self.build.max_depth:
             return None
-        self._counts["attached_to_root_at_max_depth"] += 1
+        self._placed["attached_to_root_at_max_depth"] += 1
         meter.note("segtree.max_depth")
         return len(candidates)
 
     def _cosine(self, unit: Unit, vector: np.ndarray, candidates: Sequence[int]) -> int | None:
         """Index of the candidate most similar to the unit; None below `tau_c`."""
-        similarities = cosines(self._tree.vectors.matrix[list(candidates)], vector)
+        similarities = cosines(self._vectors.matrix[list(candidates)], vector)
         chosen = int(np.argmax(similarities))
         return chosen if similarities[chosen] >= self.build.tau_c else None
 
     def _pointwise(self, unit: Unit, vector: np.ndarray, candidates: Sequence[int]) -> int | None:
         """Index of the candidate that a model accepts, asked about one candidate at a time; None when it accepts none."""
         prompt = self.prompts["segtree/pointwise" if self.build.pointwise == "labels" else "segtree/score"]
-        asks = [(prompt, self._fields(unit, [Option("MERGE", self._tree.described(node))])) for node in candidates]
+        asks = [(prompt, self._fields(unit, [Option("MERGE", self._described(node))])) for node in candidates]
         if not self.build.early_stop:
             scores = [self._score(value) for value in ask_all(self.llm, asks)]
             best = int(np.argmax(scores))
@@ -158,9 +158,9 @@ class SegTree(TreeMemory):
 
     def _score(self, value: Any) -> float:
         """Score of a pointwise reply: infinite for a label, minus infinite for a reply that cannot be parsed."""
-        self._counts["asked"] += 1
+        self._placed["asked"] += 1
         if isinstance(value, ParseFailure):
-            self._counts["fallbacks"] += 1
+            self._placed["fallbacks"] += 1
             meter.note("segtree.pointwise_continue")
             return -np.inf
         if isinstance(value, str):
@@ -170,18 +170,18 @@ class SegTree(TreeMemory):
     def _batch(self, unit: Unit, vector: np.ndarray, candidates: Sequence[int]) -> int | None:
         """Index of the candidate that a model chooses among all in one call; None when it starts a new segment."""
         labels = [f"MERGE_{number}" for number in range(1, len(candidates) + 1)]
-        options = [Option(label, self._tree.described(node)) for label, node in zip(labels, candidates, strict=True)]
+        options = [Option(label, self._described(node)) for label, node in zip(labels, candidates, strict=True)]
         fields = self._fields(unit, options)
         value = ask(self.llm, self.prompts["segtree/batch"], retries=1, labels=(*labels, "SPLIT"), **fields)
-        self._counts["asked"] += 1
+        self._placed["asked"] += 1
         if isinstance(value, ParseFailure):
-            self._counts["fallbacks"] += 1
+            self._placed["fallbacks"] += 1
             meter.note("segtree.batch_split")
         return labels.index(value) if value in labels else None
 
     def _fields(self, unit: Unit, options: Sequence[Option]) -> dict[str, Any]:
         """Fields of a compatibility prompt about the unit and its possible parents."""
-        same_session = self._tree.units[-1].session_id == unit.session_id
+        same_session = self._units[-1].session_id == unit.session_id
         return {
             "query": unit.text,
             "options": options,

@@ -28,338 +28,11 @@ from memsys.vectors import Embedder, Vectors, cosines
 
 @dataclass(frozen=True, slots=True)
 class _Refreshed:
-    """An annotation written by `refresh`, with the child annotations (`parts`) that its prompt contained."""
+    """An annotation written by `consolidate`, with the child annotations (`parts`) that its prompt contained."""
 
     parts: tuple[Option, ...]
     text: str
     vector: np.ndarray
-
-
-class AnnotatedTree:
-    """A tree over units whose inner nodes carry summaries of their children. Nodes are numbered in order of creation.
-
-    Args:
-        annotate: which annotations an insertion updates: `full`, `attach_only` or `lazy` (see `memsys.systems.segtree`).
-        summary_tokens: maximum number of tokens of child annotations in one prompt; None for no limit.
-    """
-
-    def __init__(
-        self, llm: LLM, embedder: Embedder, prompts: Prompts, annotate: str, summary_tokens: int | None
-    ) -> None:
-        self._llm, self.embedder, self._prompts = llm, embedder, prompts
-        self._annotate, self._limit = annotate, summary_tokens
-        self.units: list[Unit] = []
-        self.parents: list[int] = []
-        self.children: list[list[int]] = []
-        self.levels: list[int] = []
-        self.starts: list[int] = []
-        """For each node, the index in `units` of the first unit below it."""
-        self.ends: list[int] = []
-        """For each node, the index in `units` of the last unit below it."""
-        self.vectors = Vectors()
-        self._texts: list[str] = []
-        self._sizes: dict[int, tuple[str, int]] = {}
-        """Number of tokens of a node's text, with that text: a long text is not counted again for each unit that joins its parent."""
-        self._stale: set[int] = set()
-        self._current: dict[int, _Refreshed] = {}
-        """Annotations that replace those in the tree until the next unit is added."""
-        self._refreshed: dict[int, _Refreshed] = {}
-        """The latest refreshed annotation of each node, reused while its children's annotations stay the same."""
-        self._counts: Counter[str] = Counter()
-
-    def add_leaf(self, unit: Unit, vector: np.ndarray) -> int:
-        """Add a leaf without a parent, discard the annotations of the last `refresh`, and return the leaf's number."""
-        self._current = {}
-        self.units.append(unit)
-        return self._add([], 0, len(self.units) - 1, len(self.units) - 1, unit.text, vector)
-
-    def wrap(self, child: int) -> int:
-        """Add a parent above a root node, with a copy of its annotation and vector, and return the parent's number."""
-        vector = self.vectors.matrix[child]
-        level, start, end = self.levels[child] + 1, self.starts[child], self.ends[child]
-        self.parents[child] = node = self._add([child], level, start, end, self._texts[child], vector)
-        return node
-
-    def attach(self, parent: int, child: int) -> None:
-        """Append a node to the children of another and extend the intervals of all ancestors."""
-        self.children[parent].append(child)
-        self.parents[child] = parent
-        while parent >= 0:
-            self.starts[parent] = min(self.starts[parent], self.starts[child])
-            self.ends[parent] = max(self.ends[parent], self.ends[child])
-            parent = self.parents[parent]
-
-    def ancestors(self, node: int) -> list[int]:
-        """List a node's ancestors from its parent to the root."""
-        ancestors = []
-        while (node := self.parents[node]) >= 0:
-            ancestors.append(node)
-        return ancestors
-
-    def update(self, path: Sequence[int]) -> None:
-        """Update annotations after an insertion, as the setting `annotate` says.
-
-        `path` is the node that received the leaf, followed by its ancestors.
-        """
-        changed: list[int] = []
-        for place, node in enumerate(path):
-            (first, *others) = self.children[node]
-            if not others:
-                text, stale = self._texts[first], first in self._stale
-            elif self._annotate == "lazy":
-                text, stale = self._joined(self._texts[child] for child in self.children[node]), True
-            elif self._annotate == "full" or place == 0:
-                text, stale = self._summaries([self._parts(node)])[0], False
-            else:
-                text, stale = self._texts[node], True
-            if stale:
-                self._stale.add(node)
-            else:
-                self._stale.discard(node)
-            if others and text != self._texts[node]:
-                changed.append(node)
-            self._texts[node] = text
-        vectors = self.embedder.embed([self._texts[node] for node in changed]) if changed else ()
-        for node, vector in zip(changed, vectors, strict=True):
-            self.vectors.set(node, vector)
-        for node in path:
-            if len(self.children[node]) == 1:
-                self.vectors.set(node, self.vectors.matrix[self.children[node][0]])
-
-    def refresh(self) -> None:
-        """Summarise all outdated annotations again, bottom-up; the results hold until the next leaf is added.
-
-        The annotations stored in the tree do not change. An annotation whose children have the same annotations as at an earlier
-        refresh is reused without a call.
-        """
-        self._current = {}
-        due: defaultdict[int, set[int]] = defaultdict(set)
-        for node in self._stale:
-            due[self.levels[node]].add(node)
-        while due:
-            nodes = sorted(due.pop(min(due)))
-            self._renew([node for node in nodes if len(self.children[node]) > 1])
-            for node in nodes:
-                if len(self.children[node]) == 1 and (child := self._current.get(self.children[node][0])) is not None:
-                    self._current[node] = child
-                if node in self._current and self.parents[node] >= 0:
-                    due[self.levels[node] + 1].add(self.parents[node])
-
-    def text(self, node: int) -> str:
-        """The current annotation of a node, refreshed where `refresh` has made one; a leaf's is its unit's text."""
-        return self._current[node].text if node in self._current else self._texts[node]
-
-    def similarities(self, query: np.ndarray) -> np.ndarray:
-        """Cosine of the query with the current annotation of every node, float64 [n], rounded to six decimals."""
-        similarities = self.vectors.similarities(query).astype(np.float64)
-        if self._current:
-            rows = np.stack([current.vector for current in self._current.values()])
-            similarities[list(self._current)] = cosines(rows, query)
-        return np.round(similarities, 6)
-
-    def described(self, node: int) -> str:
-        """Format a node for a compatibility prompt: level, number of units, time and annotation."""
-        count = self.ends[node] - self.starts[node] + 1
-        return f"(level {self.levels[node]}; {count} unit{'s' * (count > 1)}; {self.time(node) or 'time unknown'}) {self._texts[node]}"
-
-    def time(self, node: int) -> str:
-        """Time texts of a node's first and last unit, joined by a dash; one text when they are equal."""
-        first, last = (self.units[place].time_text for place in (self.starts[node], self.ends[node]))
-        return first if first == last else " – ".join(filter(None, (first, last)))
-
-    def sources(self, node: int) -> tuple[str, ...]:
-        """Turn ids of all units below a node, in stream order."""
-        units, pending = [], [node]
-        while pending:
-            node = pending.pop()
-            pending.extend(self.children[node])
-            if not self.levels[node]:
-                units.append(self.starts[node])
-        return union(self.units[index].turn_ids for index in sorted(units))
-
-    def id(self, node: int) -> str:
-        """Public id of a node: a leaf has its unit's id."""
-        return f"node-{node}" if self.levels[node] else self.units[self.starts[node]].id
-
-    def kind(self, node: int) -> str:
-        """`leaf`, `chain` (a node with a single child, whose annotation it copies) or `summary`."""
-        return ("leaf", "chain", "summary")[min(2, len(self.children[node]))]
-
-    def item(self, node: int, score: float) -> Item:
-        """Make a recalled item from a node."""
-        text = dated(self.text(node), self.time(node))
-        return Item(self.id(node), text, score, self.sources(node), self.kind(node), self.levels[node])
-
-    def views(self, collapse_chains: bool = False) -> Iterator[NodeView]:
-        """Yield all nodes with their current annotations; with `collapse_chains`, leave out nodes that have a single child."""
-        for node, parent in self._edges(collapse_chains):
-            yield NodeView(
-                id=self.id(node),
-                parents=(self.id(parent),) if parent >= 0 else (),
-                level=self.levels[node],
-                kind=self.kind(node),
-                text=self.text(node),
-                vector=self._current[node].vector if node in self._current else self.vectors.matrix[node],
-                sources=self.sources(node),
-                start=self.units[self.starts[node]].time,
-                end=self.units[self.ends[node]].time,
-            )
-
-    def report(self) -> dict[str, Any]:
-        """Shape of the tree (as in the paper's Table 5) with and without chains, and counts of annotations and fallbacks."""
-        rate = self._counts["annotation_fallbacks"] / max(1, self._counts["annotations"])
-        return {
-            "leaves": len(self.units),
-            **_shape(self._edges(False)),
-            "without_chains": _shape(self._edges(True)),
-            **self._counts,
-            "annotation_fallback_rate": round(rate, 4),
-        }
-
-    def _add(self, children: list[int], level: int, start: int, end: int, text: str, vector: np.ndarray) -> int:
-        self.parents.append(-1)
-        self.children.append(children)
-        self.levels.append(level)
-        self.starts.append(start)
-        self.ends.append(end)
-        self._texts.append(text)
-        return self.vectors.add(vector)
-
-    def _renew(self, nodes: Sequence[int]) -> None:
-        """Summarise nodes of one level; annotations that differ from those in the tree enter `_current`."""
-        parts = {node: tuple(map(self._part, self.children[node])) for node in nodes}
-        known = self._refreshed
-        outdated = [node for node in nodes if node not in known or known[node].parts != parts[node]]
-        if outdated:
-            texts = self._folded([parts[node] for node in outdated])
-            self._counts["renewed"] += len(outdated)
-            for node, text, vector in zip(outdated, texts, self.embedder.embed(texts), strict=True):
-                known[node] = _Refreshed(parts[node], text, vector)
-        self._current.update((node, known[node]) for node in nodes if known[node].text != self._texts[node])
-
-    def _folded(self, lists: Sequence[Sequence[Option]]) -> list[str]:
-        """Summarise each list of parts.
-
-        A list longer than `summary_tokens` is summarised from first part to last in several prompts, one after another. Each prompt
-        begins with the summary from the prompt before it. The annotation in the tree is outdated and cannot serve as a beginning.
-        """
-        waiting = [self._halved(parts) for parts in lists]
-        while fitting := {
-            place: count for place, parts in enumerate(waiting) if (count := self._fitting(parts)) < len(parts)
-        }:
-            notes = self._summaries([waiting[place][:count] for place, count in fitting.items()])
-            self._capped(len(notes))
-            for (place, count), note in zip(fitting.items(), notes, strict=True):
-                waiting[place] = [self._lead(note), *waiting[place][count:]]
-        return self._summaries(waiting)
-
-    def _halved(self, parts: Sequence[Option]) -> list[Option]:
-        """Return the parts; when they do not fit into one prompt, cut each so that it fits together with a lead."""
-        if self._limit is None or self._fitting(parts) == len(parts):
-            return list(parts)
-        return [Option(part.label, truncate(part.text, self._limit - self._limit // 2)) for part in parts]
-
-    def _fitting(self, parts: Sequence[Option]) -> int:
-        """Number of leading parts that fit into one prompt, at least one."""
-        if self._limit is None:
-            return len(parts)
-        sizes = itertools.accumulate(max(1, count_tokens(part.text)) for part in parts)
-        return max(1, sum(size <= self._limit for size in sizes))
-
-    def _lead(self, note: str) -> Option:
-        """The summary of earlier children, cut to half the limit, as the first part of a prompt."""
-        assert self._limit is not None
-        return Option("the note so far, for what came before", truncate(note, self._limit // 2))
-
-    def _capped(self, count: int) -> None:
-        self._counts["annotations_capped"] += count
-        meter.note("segtree.annotate_capped", count)
-
-    def _summaries(self, prompts: Sequence[Sequence[Option]]) -> list[str]:
-        """Ask for one summary per list of parts; the truncated parts replace a reply without text."""
-        prompt = self._prompts["segtree/annotate"]
-        values = ask_all(self._llm, [(prompt, {"texts": parts}) for parts in prompts])
-        self._counts["annotations"] += len(values)
-        for place, value in enumerate(values):
-            if isinstance(value, ParseFailure):
-                self._counts["annotation_fallbacks"] += 1
-                meter.note("segtree.annotate_fallback")
-                values[place] = self._joined(part.text for part in prompts[place])
-        return values
-
-    def _parts(self, node: int) -> list[Option]:
-        """A node's children as parts of an annotation prompt.
-
-        When they exceed `summary_tokens`, these are the latest children that fit, after a lead with the node's present annotation.
-        """
-        children = self.children[node]
-        if self._limit is None:
-            return [self._part(child) for child in children]
-        latest = first_within(reversed(children), self._limit, self._size)[::-1]
-        if len(latest) == len(children):
-            return [self._part(child) for child in children]
-        self._capped(1)
-        lead = self._lead(self._texts[node])
-        remaining = self._limit - count_tokens(lead.text)
-        parts = [self._part(child) for child in first_within(reversed(children), remaining, self._size)[::-1]]
-        last = self._part(children[-1])
-        return [lead, *(parts or [Option(last.label, truncate(last.text, remaining))])]
-
-    def _size(self, node: int) -> int:
-        """Tokens of a node's text, at least 1."""
-        text = self.text(node)
-        known = self._sizes.get(node)
-        if known is None or known[0] is not text:
-            known = self._sizes[node] = (text, max(1, count_tokens(text)))
-        return known[1]
-
-    def _part(self, child: int) -> Option:
-        return Option(self.time(child) or "time unknown", self.text(child))
-
-    def _joined(self, texts: Iterable[str]) -> str:
-        """Join texts, one per line, and truncate the result to the token limit of a summary."""
-        limit = remaining = self._prompts["segtree/annotate"].max_tokens
-        kept: list[str] = []
-        for text in texts:
-            kept.append(text)
-            remaining -= max(1, count_tokens(text))
-            if remaining <= 0:
-                break
-        return truncate("\n".join(kept), limit)
-
-    def _edges(self, collapse_chains: bool) -> list[tuple[int, int]]:
-        """List (node, parent or -1) in order of creation; without chains, the parent is the nearest ancestor that is kept."""
-        kept = [not collapse_chains or len(children) != 1 for children in self.children]
-        edges = []
-        for node in range(len(self.parents)):
-            parent = self.parents[node]
-            while parent >= 0 and not kept[parent]:
-                parent = self.parents[parent]
-            if kept[node]:
-                edges.append((node, parent))
-        return edges
-
-
-def _shape(edges: Sequence[tuple[int, int]]) -> dict[str, Any]:
-    """Number of nodes, depths of the leaves (the root has depth 0) and mean number of children of inner nodes."""
-    parents = dict(edges)
-    branching = Counter(parent for parent in parents.values() if parent >= 0)
-    depths: dict[int, int] = {}
-    for node in reversed(parents):
-        path = []
-        while node >= 0 and node not in depths:
-            path.append(node)
-            node = parents[node]
-        depth = depths.get(node, -1)
-        depths.update((below, depth + place) for place, below in enumerate(reversed(path), 1))
-    leaves = [depth for node, depth in depths.items() if node not in branching] or [0]
-    return {
-        "nodes": len(parents),
-        "max_depth": max(leaves),
-        "mean_depth": round(float(np.mean(leaves)), 4),
-        "depth_std": round(float(np.std(leaves)), 4),
-        "branching": round(sum(branching.values()) / max(1, len(branching)), 4),
-    }
 
 
 @dataclass(frozen=True)
@@ -408,7 +81,9 @@ class SegTreeReading(Settings):
 
 
 class TreeMemory(MemorySystem):
-    """Recalls the `k` nodes of an annotated tree with the highest propagated relevance; a subclass places the units."""
+    """Recalls the `k` nodes with the highest propagated relevance from a tree over units whose inner nodes carry summaries of their
+    children; a subclass places the units. Nodes are numbered in order of creation.
+    """
 
     READ_KNOBS: ClassVar = tuple(setting.name for setting in fields(SegTreeReading))
     PROMPTS: ClassVar = ("segtree",)
@@ -417,39 +92,341 @@ class TreeMemory(MemorySystem):
     def __init__(
         self, llm: LLM, embedder: Embedder, prompts: Prompts, build: TreeBuild, reading: SegTreeReading
     ) -> None:
-        self.llm, self.embedder, self.prompts, self.reading = llm, embedder, prompts, reading
-        self.build = build
-        self._tree = AnnotatedTree(llm, embedder, prompts, build.annotate, build.summary_tokens)
+        self.llm, self.embedder, self.prompts = llm, embedder, prompts
+        self.build, self.reading = build, reading
+        self._units: list[Unit] = []
+        self._parents: list[int] = []
+        self._children: list[list[int]] = []
+        self._levels: list[int] = []
+        self._starts: list[int] = []
+        """For each node, the index in `_units` of the first unit below it."""
+        self._ends: list[int] = []
+        """For each node, the index in `_units` of the last unit below it."""
+        self._vectors = Vectors()
+        self._texts: list[str] = []
+        self._sizes: dict[int, tuple[str, int]] = {}
+        """Number of tokens of a node's text, with that text: a long text is not counted again for each unit that joins its parent."""
+        self._stale: set[int] = set()
+        self._current: dict[int, _Refreshed] = {}
+        """Annotations that replace those in the tree until the next unit is added."""
+        self._refreshed: dict[int, _Refreshed] = {}
+        """The latest refreshed annotation of each node, reused while its children's annotations stay the same."""
+        self._counts: Counter[str] = Counter()
+
+    def _add_leaf(self, unit: Unit, vector: np.ndarray) -> int:
+        """Add a leaf without a parent, discard the annotations of the last `consolidate`, and return the leaf's number."""
+        self._current = {}
+        self._units.append(unit)
+        return self._add([], 0, len(self._units) - 1, len(self._units) - 1, unit.text, vector)
+
+    def _wrap(self, child: int) -> int:
+        """Add a parent above a root node, with a copy of its annotation and vector, and return the parent's number."""
+        vector = self._vectors.matrix[child]
+        level, start, end = self._levels[child] + 1, self._starts[child], self._ends[child]
+        self._parents[child] = node = self._add([child], level, start, end, self._texts[child], vector)
+        return node
+
+    def _attach(self, parent: int, child: int) -> None:
+        """Append a node to the children of another and extend the intervals of all ancestors."""
+        self._children[parent].append(child)
+        self._parents[child] = parent
+        while parent >= 0:
+            self._starts[parent] = min(self._starts[parent], self._starts[child])
+            self._ends[parent] = max(self._ends[parent], self._ends[child])
+            parent = self._parents[parent]
+
+    def _ancestors(self, node: int) -> list[int]:
+        """List a node's ancestors from its parent to the root."""
+        ancestors = []
+        while (node := self._parents[node]) >= 0:
+            ancestors.append(node)
+        return ancestors
+
+    def _update(self, path: Sequence[int]) -> None:
+        """Update annotations after an insertion, as the setting `annotate` says.
+
+        `path` is the node that received the leaf, followed by its ancestors.
+        """
+        changed: list[int] = []
+        for place, node in enumerate(path):
+            (first, *others) = self._children[node]
+            if not others:
+                text, stale = self._texts[first], first in self._stale
+            elif self.build.annotate == "lazy":
+                text, stale = self._joined(self._texts[child] for child in self._children[node]), True
+            elif self.build.annotate == "full" or place == 0:
+                text, stale = self._summaries([self._parts(node)])[0], False
+            else:
+                text, stale = self._texts[node], True
+            if stale:
+                self._stale.add(node)
+            else:
+                self._stale.discard(node)
+            if others and text != self._texts[node]:
+                changed.append(node)
+            self._texts[node] = text
+        vectors = self.embedder.embed([self._texts[node] for node in changed]) if changed else ()
+        for node, vector in zip(changed, vectors, strict=True):
+            self._vectors.set(node, vector)
+        for node in path:
+            if len(self._children[node]) == 1:
+                self._vectors.set(node, self._vectors.matrix[self._children[node][0]])
 
     def consolidate(self) -> None:
-        """Summarise outdated annotations; the results hold until the next unit."""
-        self._tree.refresh()
+        """Summarise all outdated annotations again, bottom-up; the results hold until the next leaf is added.
+
+        The annotations stored in the tree do not change. An annotation whose children have the same annotations as at an earlier
+        call is reused without a call.
+        """
+        self._current = {}
+        due: defaultdict[int, set[int]] = defaultdict(set)
+        for node in self._stale:
+            due[self._levels[node]].add(node)
+        while due:
+            nodes = sorted(due.pop(min(due)))
+            self._renew([node for node in nodes if len(self._children[node]) > 1])
+            for node in nodes:
+                if len(self._children[node]) == 1 and (child := self._current.get(self._children[node][0])) is not None:
+                    self._current[node] = child
+                if node in self._current and self._parents[node] >= 0:
+                    due[self._levels[node] + 1].add(self._parents[node])
 
     def read(self, question: Question) -> Recall:
         """Recall by Algorithm 2; an item's score is its node's propagated relevance, s-tilde in the paper."""
-        tree, reading = self._tree, self.reading
-        if not tree.parents:
+        reading = self.reading
+        if not self._parents:
             return Recall(())
         query = self.embedder.embed([question.text], query=True)[0]
-        scores = propagated(tree.similarities(query), tree.parents, reading)
+        scores = propagated(self._similarities(query), self._parents, reading)
         chosen: dict[Hashable, int] = {}
-        for node in map(int, ranking(scores, tree.starts, tree.levels)):
+        for node in map(int, ranking(scores, self._starts, self._levels)):
             if len(chosen) == reading.k:
                 break
-            if reading.leaf_only and tree.levels[node] > 0:
+            if reading.leaf_only and self._levels[node] > 0:
                 continue
-            chosen.setdefault((tree.starts[node], tree.ends[node], tree.text(node)) if reading.dedup else node, node)
+            chosen.setdefault((self._starts[node], self._ends[node], self._text(node)) if reading.dedup else node, node)
         nodes = list(chosen.values())
         if reading.order == "chronological":
-            nodes.sort(key=lambda node: tree.starts[node])
-        return Recall(tuple(tree.item(node, float(scores[node])) for node in nodes))
+            nodes.sort(key=lambda node: self._starts[node])
+        return Recall(tuple(self._item(node, float(scores[node])) for node in nodes))
+
+    def _text(self, node: int) -> str:
+        """The current annotation of a node, refreshed where `consolidate` has made one; a leaf's is its unit's text."""
+        return self._current[node].text if node in self._current else self._texts[node]
+
+    def _similarities(self, query: np.ndarray) -> np.ndarray:
+        """Cosine of the query with the current annotation of every node, float64 [n], rounded to six decimals."""
+        similarities = self._vectors.similarities(query).astype(np.float64)
+        if self._current:
+            rows = np.stack([current.vector for current in self._current.values()])
+            similarities[list(self._current)] = cosines(rows, query)
+        return np.round(similarities, 6)
+
+    def _described(self, node: int) -> str:
+        """Format a node for a compatibility prompt: level, number of units, time and annotation."""
+        count = self._ends[node] - self._starts[node] + 1
+        return f"(level {self._levels[node]}; {count} unit{'s' * (count > 1)}; {self._time(node) or 'time unknown'}) {self._texts[node]}"
+
+    def _time(self, node: int) -> str:
+        """Time texts of a node's first and last unit, joined by a dash; one text when they are equal."""
+        first, last = (self._units[place].time_text for place in (self._starts[node], self._ends[node]))
+        return first if first == last else " – ".join(filter(None, (first, last)))
+
+    def _item(self, node: int, score: float) -> Item:
+        """Make a recalled item from a node."""
+        view = self._view(node, -1)
+        return Item(view.id, dated(view.text, self._time(node)), score, view.sources, view.kind, view.level)
 
     def nodes(self) -> Iterator[NodeView]:
-        return self._tree.views(self.build.collapse_chains)
+        """All nodes with their current annotations; with `collapse_chains`, without those that have a single child."""
+        return itertools.starmap(self._view, self._edges(self.build.collapse_chains))
+
+    def _view(self, node: int, parent: int) -> NodeView:
+        """A node below a parent (-1: none). Its kind is `chain` if it has a single child, whose annotation it copies."""
+        units, pending = [], [node]
+        while pending:
+            below = pending.pop()
+            pending.extend(self._children[below])
+            if not self._levels[below]:
+                units.append(self._starts[below])
+        return NodeView(
+            id=self._id(node),
+            parents=(self._id(parent),) if parent >= 0 else (),
+            level=self._levels[node],
+            kind=("leaf", "chain", "summary")[min(2, len(self._children[node]))],
+            text=self._text(node),
+            vector=self._current[node].vector if node in self._current else self._vectors.matrix[node],
+            sources=union(self._units[index].turn_ids for index in sorted(units)),
+            start=self._units[self._starts[node]].time,
+            end=self._units[self._ends[node]].time,
+        )
+
+    def _id(self, node: int) -> str:
+        """Public id of a node: a leaf has its unit's id."""
+        return f"node-{node}" if self._levels[node] else self._units[self._starts[node]].id
 
     @property
     def held(self) -> int:
-        return len(self._tree.parents)
+        return len(self._parents)
+
+    def report(self) -> dict[str, Any]:
+        """Shape of the tree (as in the paper's Table 5) with and without chains, and counts of annotations and fallbacks."""
+        rate = self._counts["annotation_fallbacks"] / max(1, self._counts["annotations"])
+        return {
+            "leaves": len(self._units),
+            **_shape(self._edges(False)),
+            "without_chains": _shape(self._edges(True)),
+            **self._counts,
+            "annotation_fallback_rate": round(rate, 4),
+        }
+
+    def _add(self, children: list[int], level: int, start: int, end: int, text: str, vector: np.ndarray) -> int:
+        self._parents.append(-1)
+        self._children.append(children)
+        self._levels.append(level)
+        self._starts.append(start)
+        self._ends.append(end)
+        self._texts.append(text)
+        return self._vectors.add(vector)
+
+    def _renew(self, nodes: Sequence[int]) -> None:
+        """Summarise nodes of one level; annotations that differ from those in the tree enter `_current`."""
+        parts = {node: tuple(map(self._part, self._children[node])) for node in nodes}
+        known = self._refreshed
+        outdated = [node for node in nodes if node not in known or known[node].parts != parts[node]]
+        if outdated:
+            texts = self._folded([parts[node] for node in outdated])
+            self._counts["renewed"] += len(outdated)
+            for node, text, vector in zip(outdated, texts, self.embedder.embed(texts), strict=True):
+                known[node] = _Refreshed(parts[node], text, vector)
+        self._current.update((node, known[node]) for node in nodes if known[node].text != self._texts[node])
+
+    def _folded(self, lists: Sequence[Sequence[Option]]) -> list[str]:
+        """Summarise each list of parts.
+
+        A list longer than `summary_tokens` is summarised from first part to last in several prompts, one after another. Each prompt
+        begins with the summary from the prompt before it. The annotation in the tree is outdated and cannot serve as a beginning.
+        """
+        waiting = [self._halved(parts) for parts in lists]
+        while fitting := {
+            place: count for place, parts in enumerate(waiting) if (count := self._fitting(parts)) < len(parts)
+        }:
+            notes = self._summaries([waiting[place][:count] for place, count in fitting.items()])
+            self._capped(len(notes))
+            for (place, count), note in zip(fitting.items(), notes, strict=True):
+                waiting[place] = [self._lead(note), *waiting[place][count:]]
+        return self._summaries(waiting)
+
+    def _halved(self, parts: Sequence[Option]) -> list[Option]:
+        """Return the parts; when they do not fit into one prompt, cut each so that it fits together with a lead."""
+        if self.build.summary_tokens is None or self._fitting(parts) == len(parts):
+            return list(parts)
+        return [
+            Option(part.label, truncate(part.text, self.build.summary_tokens - self.build.summary_tokens // 2))
+            for part in parts
+        ]
+
+    def _fitting(self, parts: Sequence[Option]) -> int:
+        """Number of leading parts that fit into one prompt, at least one."""
+        if self.build.summary_tokens is None:
+            return len(parts)
+        sizes = itertools.accumulate(max(1, count_tokens(part.text)) for part in parts)
+        return max(1, sum(size <= self.build.summary_tokens for size in sizes))
+
+    def _lead(self, note: str) -> Option:
+        """The summary of earlier children, cut to half the limit, as the first part of a prompt."""
+        assert self.build.summary_tokens is not None
+        return Option("the note so far, for what came before", truncate(note, self.build.summary_tokens // 2))
+
+    def _capped(self, count: int) -> None:
+        self._counts["annotations_capped"] += count
+        meter.note("segtree.annotate_capped", count)
+
+    def _summaries(self, prompts: Sequence[Sequence[Option]]) -> list[str]:
+        """Ask for one summary per list of parts; the truncated parts replace a reply without text."""
+        prompt = self.prompts["segtree/annotate"]
+        values = ask_all(self.llm, [(prompt, {"texts": parts}) for parts in prompts])
+        self._counts["annotations"] += len(values)
+        for place, value in enumerate(values):
+            if isinstance(value, ParseFailure):
+                self._counts["annotation_fallbacks"] += 1
+                meter.note("segtree.annotate_fallback")
+                values[place] = self._joined(part.text for part in prompts[place])
+        return values
+
+    def _parts(self, node: int) -> list[Option]:
+        """A node's children as parts of an annotation prompt.
+
+        When they exceed `summary_tokens`, these are the latest children that fit, after a lead with the node's present annotation.
+        """
+        children = self._children[node]
+        if self.build.summary_tokens is None:
+            return [self._part(child) for child in children]
+        latest = first_within(reversed(children), self.build.summary_tokens, self._size)[::-1]
+        if len(latest) == len(children):
+            return [self._part(child) for child in children]
+        self._capped(1)
+        lead = self._lead(self._texts[node])
+        remaining = self.build.summary_tokens - count_tokens(lead.text)
+        parts = [self._part(child) for child in first_within(reversed(children), remaining, self._size)[::-1]]
+        last = self._part(children[-1])
+        return [lead, *(parts or [Option(last.label, truncate(last.text, remaining))])]
+
+    def _size(self, node: int) -> int:
+        """Tokens of a node's text, at least 1."""
+        text = self._text(node)
+        known = self._sizes.get(node)
+        if known is None or known[0] is not text:
+            known = self._sizes[node] = (text, max(1, count_tokens(text)))
+        return known[1]
+
+    def _part(self, child: int) -> Option:
+        return Option(self._time(child) or "time unknown", self._text(child))
+
+    def _joined(self, texts: Iterable[str]) -> str:
+        """Join texts, one per line, and truncate the result to the token limit of a summary."""
+        limit = remaining = self.prompts["segtree/annotate"].max_tokens
+        kept: list[str] = []
+        for text in texts:
+            kept.append(text)
+            remaining -= max(1, count_tokens(text))
+            if remaining <= 0:
+                break
+        return truncate("\n".join(kept), limit)
+
+    def _edges(self, collapse_chains: bool) -> list[tuple[int, int]]:
+        """List (node, parent or -1) in order of creation; without chains, the parent is the nearest ancestor that is kept."""
+        kept = [not collapse_chains or len(children) != 1 for children in self._children]
+        edges = []
+        for node in range(len(self._parents)):
+            parent = self._parents[node]
+            while parent >= 0 and not kept[parent]:
+                parent = self._parents[parent]
+            if kept[node]:
+                edges.append((node, parent))
+        return edges
+
+
+def _shape(edges: Sequence[tuple[int, int]]) -> dict[str, Any]:
+    """Number of nodes, depths of the leaves (the root has depth 0) and mean number of children of inner nodes."""
+    parents = dict(edges)
+    branching = Counter(parent for parent in parents.values() if parent >= 0)
+    depths: dict[int, int] = {}
+    for node in reversed(parents):
+        path = []
+        while node >= 0 and node not in depths:
+            path.append(node)
+            node = parents[node]
+        depth = depths.get(node, -1)
+        depths.update((below, depth + place) for place, below in enumerate(reversed(path), 1))
+    leaves = [depth for node, depth in depths.items() if node not in branching] or [0]
+    return {
+        "nodes": len(parents),
+        "max_depth": max(leaves),
+        "mean_depth": round(float(np.mean(leaves)), 4),
+        "depth_std": round(float(np.std(leaves)), 4),
+        "branching": round(sum(branching.values()) / max(1, len(branching)), 4),
+    }
 
 
 def propagated(relevance: np.ndarray, parents: Sequence[int] | np.ndarray, reading: SegTreeReading) -> np.ndarray:

@@ -57,32 +57,32 @@ class SimilarityTree(TreeMemory):
         reading: SegTreeReading = SegTreeReading(policy="none"),
     ) -> None:
         super().__init__(llm, embedder, prompts, build, reading)
-        self._levels = [_Clusters(build.tau_nt) for _ in range(2 if build.hierarchy == "online" else 1)]
+        self._hierarchy = [_Clusters(build.tau_nt) for _ in range(2 if build.hierarchy == "online" else 1)]
         self._root: int | None = None
 
     def write(self, unit: Unit) -> None:
         """Insert the unit into its cluster, or into a new one."""
         vector = self.embedder.embed([unit.text])[0]
-        leaf = branch = self._tree.add_leaf(unit, vector)
+        leaf = branch = self._add_leaf(unit, vector)
         # At each level, either a node receives the branch, or the branch gets a new node of that level on top.
-        for level in self._levels:
+        for level in self._hierarchy:
             nearest = level.nearest(vector)
             if nearest is not None:
-                self._tree.attach(nearest, branch)
+                self._attach(nearest, branch)
                 level.add(nearest, vector)
                 break
-            branch = self._tree.wrap(branch)
+            branch = self._wrap(branch)
             level.add(branch, vector)
         else:
             if self._root is None:
-                self._root = self._tree.wrap(branch)
+                self._root = self._wrap(branch)
             else:
-                self._tree.attach(self._root, branch)
-        self._tree.update(self._tree.ancestors(leaf))
+                self._attach(self._root, branch)
+        self._update(self._ancestors(leaf))
 
     def report(self) -> dict[str, Any]:
         """Shape of the tree, counts of annotations, and number of clusters."""
-        return {**self._tree.report(), "clusters": len(self._levels[0])}
+        return {**super().report(), "clusters": len(self._hierarchy[0])}
 
 
 class _Clusters:

@@ -58,7 +58,9 @@ def test_processes_give_the_bytes_of_threads(make_run: Make, online: bool) -> No
         if not online:
             return run
         llm = Metered(Counted())
-        services = replace(run.services, llm=llm, reader=llm, probe=llm.in_role("probe"), embedder=CountedEmbedder())
+        services = replace(
+            run.services, llm=llm, reader=llm, probe=replace(llm, role="probe"), embedder=CountedEmbedder()
+        )
         return replace(run, services=services)
 
     one, other = made("threads"), made("processes")

@@ -8,7 +8,7 @@ import pytest
 
 from data_loaders.schema import Case, Gold, Question
 from eval.files.records import Prediction
-from eval.files.store import item_key, item_record, write_lines
+from eval.files.store import item_record, write_lines
 from eval.metrics.evidence import Coverage, content_words, coverage, evidence, hit_count
 from memsys.interface import Item
 from memsys.tokens import count_tokens
@@ -43,13 +43,13 @@ def test_coverage_is_the_shortest_prefix_with_its_tokens() -> None:
 
 
 def folder_with(tmp_path: Path, lines: list[tuple[str, list[str], list[float], str]]) -> Path:
-    keys = {name: item_key(item) for name, item in ITEMS.items()}
+    records = {name: item_record(item) for name, item in ITEMS.items()}
     case = tmp_path / "cases" / "c"
-    write_lines(case / "items.jsonl", [item_record(keys[name], item) for name, item in ITEMS.items()])
+    write_lines(case / "items.jsonl", records.values())
     write_lines(
         case / "predictions.jsonl",
         [
-            Prediction("c", question, "said", tuple(keys[name] for name in names), tuple(scores), outcome)  # type: ignore[arg-type]
+            Prediction("c", question, "said", tuple(records[name]["key"] for name in names), tuple(scores), outcome)  # type: ignore[arg-type]
             for question, names, scores, outcome in lines
         ],
     )

@@ -12,7 +12,7 @@ import pytest
 from data_loaders.schema import Case, Gold, Question
 from eval.analysis.costs import NEEDED
 from eval.files.records import Prediction
-from eval.files.store import item_key, item_record, write_lines
+from eval.files.store import item_record, write_lines
 from eval.report.cell import Asked, Cell, Column
 from eval.report.measures import Factor, cost, coverage, gathered, product_of_means, report, spread
 from eval.report.published import Published
@@ -146,7 +146,7 @@ def test_a_count_of_one_in_each_of_three_histories_is_no_share() -> None:
 def test_coverage_is_the_mean_over_covered_questions_best_scores_first(tmp_path: Path) -> None:
     texts = {"red": "A red kayak, in the May sun.", "oars": "The oars are long.", "none": "Something else."}
     items = {name: Item(name, text, 0.0, (), "leaf", 0) for name, text in texts.items()}
-    keys = {name: item_key(item) for name, item in items.items()}
+    records = {name: item_record(item) for name, item in items.items()}
     asked = {
         # answer, recalled best first; "the" and "in" are stop words, "red" and "May" are not
         "one": ("the red kayak in May", ["red", "oars"]),  # covered by the first
@@ -156,10 +156,10 @@ def test_coverage_is_the_mean_over_covered_questions_best_scores_first(tmp_path:
     }
     for name in ("a", "b"):
         folder = tmp_path / "cases" / name
-        write_lines(folder / "items.jsonl", [item_record(keys[each], items[each]) for each in items])
+        write_lines(folder / "items.jsonl", records.values())
         lines = []
         for question, (_, ranking) in asked.items():
-            shown = tuple(keys[each] for each in reversed(ranking))
+            shown = tuple(records[each]["key"] for each in reversed(ranking))
             lines.append(Prediction(name, question, "said", shown, tuple(range(1, len(shown) + 1)), "answered"))
         write_lines(folder / "predictions.jsonl", lines)
     golds = {question: Gold((answer,), answerable=True) for question, (answer, _) in asked.items()}

@@ -1,4 +1,4 @@
-"""`complete`, `ask`, `ask_all`, and the scripted model that tests use."""
+"""`ask`, `ask_all`, and the scripted model that tests use."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from scripted import ScriptedLLM
 
-from memsys.llm.ask import ParseFailure, ask, ask_all, complete
+from memsys.llm.ask import ParseFailure, ask, ask_all
 from memsys.llm.meter import Metered, metering
 from memsys.llm.protocol import Completion, ModelError, Request
 from memsys.prompts import Prompt, PromptError, Prompts
@@ -32,9 +32,9 @@ def count(prompts: Write) -> Prompt:
 
 def test_complete_returns_the_completion_and_raises_what_failed() -> None:
     request = Request((("user", "x"),), "a.b")
-    assert complete(ScriptedLLM("hello"), request).text == "hello"
+    assert ScriptedLLM("hello").submit(request).result().text == "hello"
     with pytest.raises(ModelError, match="down"):
-        complete(ScriptedLLM(ModelError("down")), request)
+        ScriptedLLM(ModelError("down")).submit(request).result()
 
 
 def test_ask_renders_calls_and_parses(decide: Prompt, count: Prompt) -> None:
@@ -143,14 +143,14 @@ def test_fields_are_not_part_of_what_makes_a_request() -> None:
 
 def test_a_script_replies_by_purpose_in_sequence_or_by_function() -> None:
     llm = ScriptedLLM({"a": "same", "b": ["one", "two"], "*": lambda request: request.purpose.upper()})
-    said = [complete(llm, Request((("user", "x"),), purpose)).text for purpose in ("a", "b", "a", "b", "c")]
+    said = [llm.submit(Request((("user", "x"),), purpose)).result().text for purpose in ("a", "b", "a", "b", "c")]
     assert said == ["same", "one", "same", "two", "C"]
     assert llm.purposes == ["a", "b", "a", "b", "c"]
 
 
 def test_an_unforeseen_call_is_an_assertion_error() -> None:
     llm = ScriptedLLM({"a": ["one"]})
-    complete(llm, Request((), "a"))
+    llm.submit(Request((), "a")).result()
     with pytest.raises(AssertionError, match="no further reply for a"):
         llm.submit(Request((), "a"))
     with pytest.raises(AssertionError, match="no reply for b"):
@@ -159,11 +159,11 @@ def test_an_unforeseen_call_is_an_assertion_error() -> None:
 
 def test_a_scripted_exception_arrives_as_a_model_error() -> None:
     with pytest.raises(ModelError, match="boom"):
-        complete(ScriptedLLM(KeyError("boom")), Request((), "a"))
+        ScriptedLLM(KeyError("boom")).submit(Request((), "a")).result()
 
 
 def test_a_scripted_text_counts_tokens_and_gives_log_probabilities_when_asked() -> None:
     llm = ScriptedLLM("three short words")
-    plain = complete(llm, Request((("system", "Be brief."), ("user", "Hello there")), "a"))
+    plain = llm.submit(Request((("system", "Be brief."), ("user", "Hello there")), "a")).result()
     assert (plain.prompt_tokens, plain.completion_tokens, plain.logprobs) == (5, 3, None)
-    assert complete(llm, Request((), "a", logprobs=True)).logprobs == (-0.1, -0.1, -0.1)
+    assert llm.submit(Request((), "a", logprobs=True)).result().logprobs == (-0.1, -0.1, -0.1)

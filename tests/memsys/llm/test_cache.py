@@ -19,7 +19,6 @@ import numpy as np
 import pytest
 from scripted import ScriptedLLM
 
-from memsys.llm.ask import complete
 from memsys.llm.cache import CachedEmbedder, CachedLLM, request_key
 from memsys.llm.client import Client, Embedded, HttpEmbedder, Keep
 from memsys.llm.endpoint import Endpoint, EndpointLimits
@@ -46,9 +45,9 @@ def cached(inner: Any, store: CacheStore, endpoint: str = "here", settings: Mode
 def test_an_answer_is_asked_for_once_and_then_served_with_its_costs(store: CacheStore) -> None:
     model = ScriptedLLM(Completion("hi", 10, 2, 1, 0, 0.75, logprobs=(-0.5,), model="m", attempts=3))
     llm = Metered(cached(model, store))
-    first = complete(llm, REQUEST)
+    first = llm.submit(REQUEST).result()
     with metering() as ledger:
-        second = complete(llm, REQUEST)
+        second = llm.submit(REQUEST).result()
     assert len(model.requests) == 1
     assert second == replace(first, cached=True)
     assert (ledger.tokens_in, ledger.seconds, ledger.sent, ledger.calls["test.step"]) == (10, 0.75, 0, 1)
@@ -77,11 +76,14 @@ def test_what_cannot_change_the_output_is_not_in_the_key() -> None:
 
 
 def test_another_endpoint_or_model_is_never_answered_from_the_cache(store: CacheStore) -> None:
-    complete(cached(ScriptedLLM("one"), store), REQUEST)
-    assert complete(cached(ScriptedLLM("two"), store, endpoint="there"), REQUEST).text == "two"
-    assert complete(cached(ScriptedLLM("three"), store, settings=ModelSettings("n")), REQUEST).text == "three"
+    cached(ScriptedLLM("one"), store).submit(REQUEST).result()
+    assert cached(ScriptedLLM("two"), store, endpoint="there").submit(REQUEST).result().text == "two"
+    assert cached(ScriptedLLM("three"), store, settings=ModelSettings("n")).submit(REQUEST).result().text == "three"
     assert (
-        complete(cached(ScriptedLLM("four"), store, settings=replace(SETTINGS, reasoning_effort="low")), REQUEST).text
+        cached(ScriptedLLM("four"), store, settings=replace(SETTINGS, reasoning_effort="low"))
+        .submit(REQUEST)
+        .result()
+        .text
         == "four"
     )
 
@@ -236,17 +238,17 @@ def test_a_request_that_is_under_way_is_not_sent_twice(store: CacheStore) -> Non
 def test_a_failure_is_not_kept(store: CacheStore) -> None:
     llm = cached(ScriptedLLM({"test.step": [ModelError("busy"), "fine"]}), store)
     with pytest.raises(ModelError, match="busy"):
-        complete(llm, REQUEST)
-    assert complete(llm, REQUEST).text == "fine"
+        llm.submit(REQUEST).result()
+    assert llm.submit(REQUEST).result().text == "fine"
 
 
 def test_the_file_alone_replays_a_run(store: CacheStore, tmp_path: Path) -> None:
-    original = complete(cached(ScriptedLLM("hi"), store), REQUEST)
+    original = cached(ScriptedLLM("hi"), store).submit(REQUEST).result()
     store.close()
     again = CacheStore(tmp_path / "cache.sqlite")
-    assert complete(cached(None, again), REQUEST).text == original.text
+    assert cached(None, again).submit(REQUEST).result().text == original.text
     with pytest.raises(ModelError, match=r"replay: .* no answer for this test\.step call"):
-        complete(cached(None, again), replace(REQUEST, sample=5))
+        cached(None, again).submit(replace(REQUEST, sample=5)).result()
 
 
 def test_a_file_that_is_no_cache_is_refused_by_name(tmp_path: Path) -> None:
@@ -262,7 +264,7 @@ def test_many_threads_share_one_connection(store: CacheStore) -> None:
     def work(start: int) -> None:
         for number in range(start, start + 50):
             text = str(number % 60)
-            assert complete(llm, replace(REQUEST, messages=(("user", text),))).text == text
+            assert llm.submit(replace(REQUEST, messages=(("user", text),))).result().text == text
 
     threads = [threading.Thread(target=work, args=(10 * number,)) for number in range(8)]
     for thread in threads:
@@ -526,9 +528,9 @@ def test_a_reply_that_is_not_committed_gives_its_place_away(
 
 def test_an_empty_reply_is_handed_on_and_never_kept(store: CacheStore) -> None:
     llm = cached(ScriptedLLM({"test.step": ["", "a proper answer"]}), store)
-    assert complete(llm, REQUEST).text == ""
-    assert complete(llm, REQUEST).text == "a proper answer"
-    assert complete(llm, REQUEST).cached
+    assert llm.submit(REQUEST).result().text == ""
+    assert llm.submit(REQUEST).result().text == "a proper answer"
+    assert llm.submit(REQUEST).result().cached
 
 
 @pytest.mark.parametrize(
@@ -549,9 +551,9 @@ def test_a_kept_row_that_is_no_answer_is_asked_for_again_and_replaced(store: Cac
     with sqlite3.connect(store.path) as file:
         file.execute("INSERT INTO answers VALUES (?, ?)", (key, row))
     again = CacheStore(store.path)
-    assert complete(cached(ScriptedLLM("fine"), again), REQUEST).text == "fine"
+    assert cached(ScriptedLLM("fine"), again).submit(REQUEST).result().text == "fine"
     again.close()
-    assert complete(cached(None, CacheStore(store.path)), REQUEST).text == "fine"
+    assert cached(None, CacheStore(store.path)).submit(REQUEST).result().text == "fine"
 
 
 NO_DIRECTION = [[np.nan, 1.0], [np.inf, 0.0], [0.0, 0.0], []]

@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from memsys.llm.ask import complete
 from memsys.llm.cache import CachedEmbedder
 from memsys.llm.client import Client, Embedded, HttpEmbedder, chat_body
 from memsys.llm.endpoint import Endpoint, EndpointLimits
@@ -63,7 +62,7 @@ def endpoint(
 
 def test_a_completion_carries_text_tokens_log_probabilities_and_seconds() -> None:
     with served(mock=Mock(latency=0.02)) as url:
-        found = complete(Client(endpoint(url, label="mock"), SETTINGS), request(logprobs=True))
+        found = Client(endpoint(url, label="mock"), SETTINGS).submit(request(logprobs=True)).result()
     assert found.text.startswith("mock answer")
     assert (found.prompt_tokens, found.completion_tokens) == (3, 3)
     assert found.logprobs == (-0.25, -0.25, -0.25)
@@ -92,7 +91,7 @@ def test_a_request_has_the_model_s_own_fields_and_the_key(schema: Any) -> None:
         extra_body={"chat_template_kwargs": {"enable_thinking": False}},
     )
     with served(keep) as url:
-        complete(Client(endpoint(url), settings), request(schema=schema, logprobs=True, max_tokens=7))
+        Client(endpoint(url), settings).submit(request(schema=schema, logprobs=True, max_tokens=7)).result()
     assert headers[0].startswith("Bearer ")
     assert bodies[0][0] == "/v1/chat/completions"
     assert bodies[0][1]["max_completion_tokens"] == 7
@@ -148,7 +147,7 @@ def test_retry_after_is_honoured() -> None:
         import time
 
         started = time.monotonic()
-        assert complete(Client(endpoint(url), SETTINGS), request()).attempts == 2
+        assert Client(endpoint(url), SETTINGS).submit(request()).result().attempts == 2
         assert time.monotonic() - started >= 0.4
 
 
@@ -158,7 +157,7 @@ def test_a_refusal_is_not_retried_and_says_what_the_server_said(status: int) -> 
         served(replies((status, {}, b"no such model"))) as url,
         pytest.raises(ModelError, match=f"HTTP {status}: no such model") as error,
     ):
-        complete(Client(endpoint(url), SETTINGS), request())
+        Client(endpoint(url), SETTINGS).submit(request()).result()
     assert error.value.attempts == 1
 
 
@@ -181,7 +180,7 @@ FILTERED = {
 def test_the_error_of_a_content_filter_is_a_refusal_that_is_not_retried_and_booked_at_its_worst() -> None:
     purse = Purse(max_usd=1.0)
     with served(replies((400, {}, json.dumps(FILTERED).encode()), (200, {}, GOOD))) as url, metering() as ledger:
-        completion = complete(Metered(Client(endpoint(url, purse=purse), SETTINGS)), request(max_tokens=100))
+        completion = Metered(Client(endpoint(url, purse=purse), SETTINGS)).submit(request(max_tokens=100)).result()
     assert (completion.stopped, completion.text, completion.attempts) == ("refused", "", 1)
     assert (ledger.notes["test.step: refused"], ledger.notes["usage_not_reported"], ledger.failures) == (1, 1, {})
     assert purse.spent > 100 * 2.0 / 1e6
@@ -192,7 +191,7 @@ def test_the_error_of_a_content_filter_is_a_refusal_that_is_not_retried_and_book
 )
 def test_another_error_of_status_400_is_no_refusal(body: bytes) -> None:
     with served(replies((400, {}, body))) as url, pytest.raises(ModelError, match="HTTP 400"):
-        complete(Client(endpoint(url), SETTINGS), request())
+        Client(endpoint(url), SETTINGS).submit(request()).result()
 
 
 def test_texts_that_a_content_filter_refuses_have_no_vectors_and_the_error_says_why() -> None:
@@ -204,27 +203,27 @@ def test_texts_that_a_content_filter_refuses_have_no_vectors_and_the_error_says_
 
 def test_a_call_that_never_succeeds_fails_with_its_attempts() -> None:
     with served(replies((500, {}, b"oops"))) as url, pytest.raises(ModelError, match="HTTP 500") as error:
-        complete(Client(endpoint(url, retries=3), SETTINGS), request())
+        Client(endpoint(url, retries=3), SETTINGS).submit(request()).result()
     assert error.value.attempts == 4
 
 
 def test_an_endpoint_that_is_down_says_so_soon() -> None:
     with pytest.raises(ModelError, match=r"(?i)connect") as error:
-        complete(Client(endpoint("http://127.0.0.1:9/v1"), SETTINGS), request())
+        Client(endpoint("http://127.0.0.1:9/v1"), SETTINGS).submit(request()).result()
     assert error.value.attempts == 3
 
 
 def test_a_missing_key_names_the_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     with pytest.raises(ModelError, match="set the environment variable OPENAI_API_KEY"):
-        complete(Client(endpoint("https://api.example.com/v1"), SETTINGS), request())
+        Client(endpoint("https://api.example.com/v1"), SETTINGS).submit(request()).result()
 
 
 def test_keys_are_cut_out_of_what_a_server_says(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-very-secret-123")
     assert redact("Incorrect key sk-very-secret-123") == "Incorrect key <OPENAI_API_KEY>"
     with served(replies((401, {}, b"Incorrect key sk-very-secret-123"))) as url, pytest.raises(ModelError) as error:
-        complete(Client(endpoint(url), SETTINGS), request())
+        Client(endpoint(url), SETTINGS).submit(request()).result()
     assert "very-secret" not in str(error.value)
 
 
@@ -252,7 +251,7 @@ def test_no_more_calls_are_in_flight_than_allowed() -> None:
 def test_submitting_starts_no_thread_per_call() -> None:
     with served(mock=Mock(latency=0.2)) as url:
         client = Client(endpoint(url), SETTINGS)
-        complete(client, request("warm up"))
+        client.submit(request("warm up")).result()
         before = threading.active_count()
         futures: list[Future[Completion]] = [client.submit(request(str(number))) for number in range(60)]
         assert threading.active_count() == before
@@ -275,21 +274,21 @@ def test_the_cap_is_never_exceeded_and_the_rest_is_refused() -> None:
 
 def test_a_cap_with_an_unknown_price_refuses_to_start() -> None:
     with served() as url, pytest.raises(SpendingCapReached, match="price of this model is unknown"):
-        complete(Client(endpoint(url, purse=Purse(1.0)), ModelSettings("m")), request())
+        Client(endpoint(url, purse=Purse(1.0)), ModelSettings("m")).submit(request()).result()
 
 
 @pytest.mark.parametrize("first", [(200, {}, b"{torn"), (504, {}, b"Gateway Time-out")])
 def test_a_call_that_was_cut_off_is_booked_at_its_worst(first: tuple[int, dict[str, str], bytes]) -> None:
     purse = Purse(max_usd=1.0)
     with served(replies(first, (200, {}, GOOD))) as url:
-        complete(Client(endpoint(url, purse=purse), SETTINGS), request(max_tokens=100))
+        Client(endpoint(url, purse=purse), SETTINGS).submit(request(max_tokens=100)).result()
     assert purse.spent > 100 * 2.0 / 1e6
 
 
 def test_a_schema_that_is_sent_is_reserved_too() -> None:
     purse, schema = Purse(max_usd=1.0), {"type": "object", "description": "word " * 1000}
     with served(replies((200, {}, b"{torn"), (200, {}, GOOD))) as url:
-        complete(Client(endpoint(url, purse=purse), SETTINGS), request(schema=schema, max_tokens=1))
+        Client(endpoint(url, purse=purse), SETTINGS).submit(request(schema=schema, max_tokens=1)).result()
     assert purse.spent > 5000 * 1.0 / 1e6, "the call that was cut off is booked at its worst"
 
 

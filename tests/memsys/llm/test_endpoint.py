@@ -18,7 +18,6 @@ import pytest
 
 from memsys.llm import endpoint, secrets, stopping
 from memsys.llm import network as offline
-from memsys.llm.ask import complete
 from memsys.llm.client import Client, HttpEmbedder
 from memsys.llm.endpoint import Call, Endpoint, EndpointLimits, Sent, Unreachable
 from memsys.llm.pricing import ModelSettings, Purse
@@ -79,7 +78,7 @@ def always(body: bytes, status: int = 200, **headers: str) -> Callable[[Any], An
 def test_a_packed_reply_is_unpacked(opened: Open, packed: Callable[[bytes], bytes]) -> None:
     encoding = "gzip" if packed is gzip.compress else "deflate"
     with answering(always(packed(json.dumps(GOOD).encode()), Content_Encoding=encoding)) as url:
-        assert complete(Client(opened(url), SETTINGS), request()).text == "ok"
+        assert Client(opened(url), SETTINGS).submit(request()).result().text == "ok"
 
 
 @pytest.mark.slow
@@ -91,7 +90,7 @@ def test_a_small_reply_that_unpacks_to_far_too_much_is_refused_while_it_is_read(
         answering(always(bomb, status, Content_Encoding="gzip")) as url,
         pytest.raises(ModelError, match="larger than 2 MB") as error,
     ):
-        complete(Client(opened(url, max_reply_mb=2), SETTINGS), request())
+        Client(opened(url, max_reply_mb=2), SETTINGS).submit(request()).result()
     assert error.value.attempts == 1
 
 
@@ -119,7 +118,7 @@ def test_a_reply_of_forty_megabytes_is_refused_by_default(opened: Open, chunked:
         return response
 
     with answering(handle) as url, pytest.raises(ModelError, match="larger than 32 MB"):
-        complete(Client(opened(url, timeout=60.0), SETTINGS), request())
+        Client(opened(url, timeout=60.0), SETTINGS).submit(request()).result()
 
 
 @pytest.mark.slow
@@ -135,19 +134,19 @@ def test_a_server_that_sends_a_byte_now_and_then_is_given_up_in_time(opened: Ope
         return response
 
     with answering(drip) as url, pytest.raises(ModelError, match=r"no reply within 0\.5 s"):
-        complete(Client(opened(url, timeout=0.5, retries=0), SETTINGS), request())
+        Client(opened(url, timeout=0.5, retries=0), SETTINGS).submit(request()).result()
 
 
 @pytest.mark.parametrize("body", [b"\xff\xfe\x00garbage", b"[" * 100_000, b"[]", b"null", b""])
 def test_a_reply_that_is_no_reply_is_a_failed_call(opened: Open, body: bytes) -> None:
     with answering(always(body)) as url, pytest.raises(ModelError):
-        complete(Client(opened(url, retries=1), SETTINGS), request())
+        Client(opened(url, retries=1), SETTINGS).submit(request()).result()
 
 
 def test_half_a_character_in_a_reply_is_replaced_and_whole_ones_stay(opened: Open) -> None:
     body = rb'{"choices": [{"message": {"content": "a\ud83d b\ude00 c\ud83d\ude00 \u00e9"}}]}'
     with answering(always(body)) as url:
-        text = complete(Client(opened(url), SETTINGS), request()).text
+        text = Client(opened(url), SETTINGS).submit(request()).result().text
     assert text == "a\ufffd b\ufffd c\U0001f600 é"
     text.encode()
 
@@ -193,7 +192,7 @@ def test_a_redirect_to_another_server_is_refused_and_forwards_nothing(opened: Op
         answering(always(b"", status, Location=f"{other}/chat/completions")) as url,
         pytest.raises(ModelError, match="redirects to") as error,
     ):
-        complete(Client(opened(url), SETTINGS), request())
+        Client(opened(url), SETTINGS).submit(request()).result()
     assert arrived == []
     assert error.value.attempts == 1
 
@@ -202,7 +201,7 @@ def test_a_redirect_to_another_server_is_refused_and_forwards_nothing(opened: Op
 @pytest.mark.parametrize("location", ["http://host:99999/v1", "http://host:port/", "//[::1"])
 def test_a_redirect_to_what_is_no_url_is_a_failed_call(opened: Open, status: int, location: str) -> None:
     with answering(always(b"", status, Location=location)) as url, pytest.raises(ModelError, match="to nowhere"):
-        complete(Client(opened(url), SETTINGS), request())
+        Client(opened(url), SETTINGS).submit(request()).result()
 
 
 def test_a_redirect_within_the_server_is_followed_with_the_same_body(opened: Open) -> None:
@@ -215,7 +214,7 @@ def test_a_redirect_within_the_server_is_followed_with_the_same_body(opened: Ope
         return web.json_response(GOOD)
 
     with answering(handle) as url:
-        assert complete(Client(opened(url), SETTINGS), request()).text == "ok"
+        assert Client(opened(url), SETTINGS).submit(request()).result().text == "ok"
 
 
 # --- keys --------------------------------------------------------------------------------------------------------------
@@ -235,7 +234,7 @@ def test_no_failure_shows_the_key_whatever_its_variable_and_length(
         return web.Response(status=401, text=incoming.headers["Authorization"] + "x" * 470 + key + json.dumps(key))
 
     with answering(echo) as url, pytest.raises(ModelError, match="HTTP 401") as error:
-        complete(Client(opened(url, key_env="PASSPHRASE_OF_MINE"), SETTINGS), request())
+        Client(opened(url, key_env="PASSPHRASE_OF_MINE"), SETTINGS).submit(request()).result()
     assert key[:4] not in str(error.value)
     assert "<PASSPHRASE_OF_MINE>" in str(error.value)
 
@@ -244,7 +243,7 @@ def test_a_reply_that_holds_the_key_reaches_nobody_with_it(opened: Open, monkeyp
     monkeypatch.setenv("MY_GATE", "gate-key-0123456789")
     body = json.dumps({"choices": [{"message": {"content": "you said gate-key-0123456789"}}]}).encode()
     with answering(always(body)) as url:
-        assert complete(Client(opened(url, key_env="MY_GATE"), SETTINGS), request()).text == "you said <MY_GATE>"
+        assert Client(opened(url, key_env="MY_GATE"), SETTINGS).submit(request()).result().text == "you said <MY_GATE>"
 
 
 def test_a_word_that_stands_for_no_key_stays_in_answers(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -267,7 +266,7 @@ def test_a_key_with_a_line_break_inside_is_refused_without_showing_it(
 ) -> None:
     monkeypatch.setenv("BROKEN_KEY", "first-half\nsecond-half")
     with pytest.raises(ModelError, match="BROKEN_KEY holds no key") as error:
-        complete(Client(opened("http://127.0.0.1:9/v1", key_env="BROKEN_KEY"), SETTINGS), request())
+        Client(opened("http://127.0.0.1:9/v1", key_env="BROKEN_KEY"), SETTINGS).submit(request()).result()
     assert "half" not in str(error.value)
 
 
@@ -347,7 +346,7 @@ def test_without_a_network_a_datagram_is_refused_whichever_call_sends_it() -> No
 
 def test_without_a_network_a_server_on_this_machine_still_answers(no_network: None, opened: Open) -> None:
     with answering(always(json.dumps(GOOD).encode())) as url:
-        assert complete(Client(opened(url), SETTINGS), request()).text == "ok"
+        assert Client(opened(url), SETTINGS).submit(request()).result().text == "ok"
 
 
 # --- a server that goes away -------------------------------------------------------------------------------------------
@@ -388,7 +387,7 @@ def test_a_server_that_goes_away_pauses_the_run_until_it_is_back(
     at = opened(f"http://127.0.0.1:{port}/v1", retries=3)
     client = Client(at, SETTINGS)
     with server_on(port, mock):
-        complete(client, request("before"))
+        client.submit(request("before")).result()
     futures = [client.submit(request(str(number))) for number in range(12)]
     while at.snapshot().paused_since is None:
         time.sleep(0.01)
@@ -411,7 +410,7 @@ def test_a_server_that_does_not_come_back_ends_the_run(opened: Open, monkeypatch
     port = free_port()
     client = Client(opened(f"http://127.0.0.1:{port}/v1", retries=1, patience=0.3), SETTINGS)
     with server_on(port, Mock()):
-        complete(client, request("before"))
+        client.submit(request("before")).result()
     futures = [client.submit(request(str(number))) for number in range(5)]
     errors = [future.exception(timeout=30) for future in futures]
     assert all(isinstance(error, Unreachable) for error in errors)
@@ -424,7 +423,7 @@ def test_without_patience_a_server_that_goes_away_ends_the_run_at_once(
     port = free_port()
     client = Client(opened(f"http://127.0.0.1:{port}/v1", retries=4, patience=0), SETTINGS)
     with server_on(port, Mock()):
-        complete(client, request("before"))
+        client.submit(request("before")).result()
     error = client.submit(request()).exception(timeout=30)
     assert isinstance(error, Unreachable)
     assert error.attempts == 5
@@ -538,7 +537,7 @@ def test_a_stop_ends_a_pause(opened: Open, stop: Callable[[], None]) -> None:
     at = opened(f"http://127.0.0.1:{port}/v1", retries=0)
     client = Client(at, SETTINGS)
     with server_on(port, Mock()):
-        complete(client, request("before"))
+        client.submit(request("before")).result()
     futures = [client.submit(request(str(number))) for number in range(3)]
     while at.snapshot().paused_since is None:
         time.sleep(0.005)

@@ -18,7 +18,7 @@ from data_loaders.units import make_units
 from eval.files.records import Prediction
 from eval.metrics.locomo import locomo_f1
 from memsys.interface import MemorySystem, dated
-from memsys.llm.ask import ParseFailure, complete, parse
+from memsys.llm.ask import ParseFailure, parse
 from memsys.llm.offline.extractive import ExtractiveLLM, Found, form
 from memsys.llm.protocol import Completion, ModelError, Request
 from memsys.prompts import SHIPPED, Option, Prompts
@@ -37,7 +37,7 @@ CHAT = (
 def send(kind: str, llm: ExtractiveLLM | None = None, **fields: Any) -> Completion:
     settings = {name: fields.pop(name) for name in ("schema", "max_tokens", "logprobs") if name in fields}
     request = Request((("user", "shown\n\nthe prompt"),), "test.step", kind=kind, fields=fields, **settings)
-    return complete(llm or ExtractiveLLM(), request)
+    return (llm or ExtractiveLLM()).submit(request).result()
 
 
 def say(kind: str, **fields: Any) -> Any:
@@ -260,7 +260,7 @@ def test_a_function_call_prompt_gets_the_sending_function_with_the_best_span() -
     request = Request(
         (("system", "x"), ("user", f"{CHAT[3]}\nWhat does Omar paint?")), "agent.step", schema=schema, kind="chat"
     )
-    assert json.loads(complete(ExtractiveLLM(), request).text) == {
+    assert json.loads(ExtractiveLLM().submit(request).result().text) == {
         "function": "send_message",
         "message": "old lighthouses",
     }
@@ -307,7 +307,7 @@ def test_every_prompt_of_the_project_gets_a_reply_that_parses(subtests: pytest.S
                 prompt = Prompts()[name]
                 fields = synthetic(prompt.system + prompt.user, prompt.labels, filled)
                 request = prompt.render(fields)
-                value = parse(complete(ExtractiveLLM(), request).text, prompt.schema, prompt.labels_for(fields))
+                value = parse(ExtractiveLLM().submit(request).result().text, prompt.schema, request.fields["labels"])
                 assert not isinstance(value, ParseFailure), value
 
 
@@ -394,7 +394,7 @@ def test_tokens_are_counted_as_the_tokenizer_counts_them() -> None:
     request = Request(
         (("system", "Be brief."), ("user", content)), "t", kind="answer", fields={"question": "?", "memories": ()}
     )
-    reply = complete(ExtractiveLLM(), request)
+    reply = ExtractiveLLM().submit(request).result()
     assert reply.prompt_tokens == count_tokens("Be brief.") + count_tokens(content)
     assert (reply.model, reply.endpoint, reply.completion_tokens) == ("extractive", "offline", 1)
 

@@ -10,7 +10,6 @@ import pytest
 from scripted import ScriptedLLM
 
 from memsys.llm import meter
-from memsys.llm.ask import complete
 from memsys.llm.meter import Ledger, Metered, metering, service_time, together
 from memsys.llm.protocol import Completion, ModelError, Request
 
@@ -39,7 +38,7 @@ def elsewhere(work: Callable[[], None]) -> None:
 def test_a_call_is_credited_in_full() -> None:
     reply = Completion("x", 7, 5, 3, 2, seconds=1.5, attempts=2)
     with metering() as ledger:
-        assert complete(Metered(ScriptedLLM(reply)), request()) is reply
+        assert Metered(ScriptedLLM(reply)).submit(request()).result() is reply
     assert (ledger.calls, ledger.attempts, ledger.failures) == ({"tree.join": 1}, {"tree.join": 2}, {})
     assert (ledger.tokens_in, ledger.tokens_out, ledger.tokens_cached, ledger.tokens_reasoning) == (7, 5, 3, 2)
     assert (ledger.sent, ledger.seconds, ledger.critical_seconds) == (1, 1.5, 1.5)
@@ -47,17 +46,17 @@ def test_a_call_is_credited_in_full() -> None:
 
 def test_a_cached_answer_costs_its_tokens_and_seconds_but_is_not_sent() -> None:
     with metering() as ledger:
-        complete(Metered(ScriptedLLM(Completion("x", 7, 5, seconds=1.5, cached=True))), request())
+        Metered(ScriptedLLM(Completion("x", 7, 5, seconds=1.5, cached=True))).submit(request()).result()
     assert (ledger.calls["tree.join"], ledger.tokens_in, ledger.seconds, ledger.sent) == (1, 7, 1.5, 0)
 
 
 def test_calls_of_a_model_in_a_role_of_its_own_are_in_the_totals_and_counted_apart() -> None:
     memory = Metered(ScriptedLLM(Completion("x", 7, 5, 3)))
-    probe = Metered(ScriptedLLM(Completion("x", 11, 1, 2))).in_role("probe")
+    probe = Metered(ScriptedLLM(Completion("x", 11, 1, 2)), "probe")
     with metering() as ledger:
-        complete(memory, request())
-        complete(probe, request())
-        complete(probe, request())
+        memory.submit(request()).result()
+        probe.submit(request()).result()
+        probe.submit(request()).result()
     assert (ledger.calls.total(), ledger.tokens_in, ledger.tokens_out) == (3, 29, 7)
     assert ledger.roles == {"probe": {"calls": 2, "tokens_in": 22, "tokens_out": 2, "tokens_cached": 4}}
 
@@ -65,7 +64,7 @@ def test_calls_of_a_model_in_a_role_of_its_own_are_in_the_totals_and_counted_apa
 def test_a_failed_call_is_charged_and_still_fails() -> None:
     error = ModelError("down", attempts=4, seconds=9.0)
     with metering() as ledger, pytest.raises(ModelError) as caught:
-        complete(Metered(ScriptedLLM(error)), request())
+        Metered(ScriptedLLM(error)).submit(request()).result()
     assert caught.value is error
     assert (ledger.calls, ledger.attempts, ledger.failures) == ({"tree.join": 1}, {"tree.join": 4}, {"tree.join": 1})
     assert (ledger.sent, ledger.seconds) == (1, 9.0)
@@ -130,8 +129,8 @@ def test_ledgers_nest_without_sharing() -> None:
     model = Metered(ScriptedLLM("x"))
     with metering() as outer:
         with metering() as inner:
-            complete(model, request("a.x"))
-        complete(model, request("b.y"))
+            model.submit(request("a.x")).result()
+        model.submit(request("b.y")).result()
     assert (inner.calls, outer.calls) == ({"a.x": 1}, {"b.y": 1})
 
 
@@ -139,7 +138,7 @@ def test_without_a_ledger_nothing_is_counted_and_the_call_goes_through() -> None
     assert meter.current() is None
     meter.note("ignored")
     meter.count_parse_failure("ignored")
-    assert complete(Metered(ScriptedLLM("x")), request()).text == "x"
+    assert Metered(ScriptedLLM("x")).submit(request()).result().text == "x"
 
 
 def test_notes_and_parse_failures_add_up() -> None:
@@ -165,7 +164,7 @@ def test_many_threads_of_one_step_lose_nothing() -> None:
 
         def work() -> None:
             for _ in range(100):
-                complete(model, request())
+                model.submit(request()).result()
                 meter.note("step")
                 assert ledger.critical_seconds > 0
 

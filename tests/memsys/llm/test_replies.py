@@ -11,7 +11,7 @@ from typing import Any, get_args
 import pytest
 from scripted import ScriptedLLM
 
-from memsys.llm.ask import ParseFailure, ask, complete, parse_reply
+from memsys.llm.ask import ParseFailure, ask, parse_reply
 from memsys.llm.cache import CachedLLM, request_key
 from memsys.llm.client import Client, Endpoint, HttpEmbedder, chat_body
 from memsys.llm.endpoint import EndpointLimits
@@ -139,7 +139,7 @@ def test_malformed_usage_is_counted_as_not_reported_and_never_raises(subtests: p
     ]:
         with subtests.test(usage=usage):
             with metering() as ledger:
-                found = complete(Metered(ScriptedLLM(read("It was Oaxaca", "stop", usage))), ASKED)
+                found = Metered(ScriptedLLM(read("It was Oaxaca", "stop", usage))).submit(ASKED).result()
             assert ledger.notes == {"usage_malformed": 1}
             assert found.prompt_tokens in (7, 8, 9)  # the provider's 9 where that is sound, else our own count
             assert found.completion_tokens in (3, 4, 5)
@@ -193,7 +193,7 @@ def test_a_cut_list_is_never_shortened_wherever_it_is_cut() -> None:
     asked = prompt(schema=LISTED)
     for text in (FACTS, f"```json\n{FACTS}\n```", f"{FACTS} That is all I know, and"):
         for end in range(1, len(text)):
-            value = parse_reply(Completion(text[:end], stopped="cut"), asked, {})
+            value = parse_reply(Completion(text[:end], stopped="cut"), asked, {"labels": ()})
             if isinstance(value, ParseFailure):
                 assert (value.stopped, value.why) == ("cut", "the reply was cut")
             else:
@@ -209,9 +209,9 @@ def test_a_prompt_may_say_that_the_whole_part_of_a_cut_list_is_used() -> None:
 
 
 def test_a_cut_label_is_no_label_and_cut_prose_is_prose() -> None:
-    assert parse_reply(Completion("1", stopped="cut"), prompt(labels=("1", "10")), {}).stopped == "cut"
-    assert parse_reply(Completion("Ines weaves and", stopped="cut"), prompt(), {}) == "Ines weaves and"
-    assert parse_reply(Completion("weaving, loo", stopped="cut"), prompt("fail"), {}).stopped == "cut"
+    assert parse_reply(Completion("1", stopped="cut"), prompt(), {"labels": ("1", "10")}).stopped == "cut"
+    assert parse_reply(Completion("Ines weaves and", stopped="cut"), prompt(), {"labels": ()}) == "Ines weaves and"
+    assert parse_reply(Completion("weaving, loo", stopped="cut"), prompt("fail"), {"labels": ()}).stopped == "cut"
 
 
 def test_a_prompt_with_another_rule_for_cut_replies_is_refused(tmp_path: Path) -> None:
@@ -228,8 +228,8 @@ def test_an_answer_cached_with_its_thoughts_is_read_without_them(tmp_path: Path)
     store = CacheStore(tmp_path / "cache.sqlite")
     settings = ModelSettings("m")
     llm = CachedLLM(ScriptedLLM(Completion("<think>Could it be yes?</think> No", 9, 9)), store, settings, "here")
-    complete(llm, ASKED)  # as an older client handed it on
-    found = complete(CachedLLM(None, store, settings, "here"), ASKED)
+    llm.submit(ASKED).result()  # as an older client handed it on
+    found = CachedLLM(None, store, settings, "here").submit(ASKED).result()
     assert (found.text, found.reasoning, found.reasoning_tokens, found.stopped) == ("No", "Could it be yes?", 5, "")
     store.close()
 
@@ -242,13 +242,13 @@ def test_a_reply_without_an_answer_is_asked_for_again_and_replayed_where_nothing
     store, settings = CacheStore(tmp_path / "cache.sqlite"), ModelSettings("m")
     answered = stopped in ("", "cut") and text == "No"
     model = ScriptedLLM(Completion(text, stopped=stopped))
-    first = complete(CachedLLM(model, store, settings, "here"), ASKED)
-    replayed = complete(CachedLLM(None, store, settings, "here"), ASKED)
+    first = CachedLLM(model, store, settings, "here").submit(ASKED).result()
+    replayed = CachedLLM(None, store, settings, "here").submit(ASKED).result()
     assert (replayed.stopped, replayed.text.strip()) == (stopped or ("" if answered else "empty"), first.text.strip())
     mended = ScriptedLLM("Oaxaca")
-    again = complete(CachedLLM(mended, store, settings, "here"), ASKED)
+    again = CachedLLM(mended, store, settings, "here").submit(ASKED).result()
     assert (again.text, len(mended.requests)) == (("No", 0) if answered else ("Oaxaca", 1))
-    assert complete(CachedLLM(None, store, settings, "here"), ASKED).text == again.text
+    assert CachedLLM(None, store, settings, "here").submit(ASKED).result().text == again.text
     store.close()
 
 
@@ -256,9 +256,9 @@ def test_a_reply_cut_in_thought_that_an_older_version_kept_as_an_answer_is_asked
     store, settings = CacheStore(tmp_path / "cache.sqlite"), ModelSettings("m")
     row = json.dumps(asdict(Completion("", finish_reason="length", stopped="cut in thought")))
     store._out.execute("INSERT INTO answers VALUES (?, ?)", (request_key(settings, "here", ASKED), row))
-    assert complete(CachedLLM(None, store, settings, "here"), ASKED).stopped == "cut in thought"
-    assert complete(CachedLLM(ScriptedLLM("Oaxaca"), store, settings, "here"), ASKED).text == "Oaxaca"
-    assert complete(CachedLLM(None, store, settings, "here"), ASKED).text == "Oaxaca"
+    assert CachedLLM(None, store, settings, "here").submit(ASKED).result().stopped == "cut in thought"
+    assert CachedLLM(ScriptedLLM("Oaxaca"), store, settings, "here").submit(ASKED).result().text == "Oaxaca"
+    assert CachedLLM(None, store, settings, "here").submit(ASKED).result().text == "Oaxaca"
     store.close()
 
 
@@ -279,11 +279,11 @@ def test_the_spending_cap_reserves_what_the_capped_reply_may_cost() -> None:
     settings = ModelSettings("m", usd_per_million_in=0.0, usd_per_million_out=1e6, max_output_tokens=40)
     client = Client(Endpoint("http://127.0.0.1:9/v1", EndpointLimits(retries=0), purse=Purse(39.0)), settings)
     with pytest.raises(ModelError, match="max_usd"):
-        complete(client, ASKED)
+        client.submit(ASKED).result()
     with pytest.raises(ModelError, match="annot connect"):
-        complete(
-            Client(Endpoint("http://127.0.0.1:9/v1", EndpointLimits(retries=0), purse=Purse(41.0)), settings), ASKED
-        )
+        Client(Endpoint("http://127.0.0.1:9/v1", EndpointLimits(retries=0), purse=Purse(41.0)), settings).submit(
+            ASKED
+        ).result()
 
 
 # --- windows --------------------------------------------------------------------------------------------------------
@@ -300,12 +300,12 @@ def url() -> Iterator[str]:
 def test_a_prompt_that_the_server_cut_in_silence_stops_the_run_with_what_to_change(url: str) -> None:
     at = Endpoint(url)
     client = Client(at, ModelSettings("mock@prompt cut"))
-    complete(client, ASKED)  # 1,500 reported for a short prompt: nothing was cut
+    client.submit(ASKED).result()  # 1,500 reported for a short prompt: nothing was cut
     with pytest.raises(
         PromptTruncated, match=r"read 1500 tokens of a prompt of about \d{4}.*OLLAMA_CONTEXT_LENGTH.*--max-model-len"
     ):
-        complete(client, Request((("user", LONG),), "test.step"))
-    complete(Client(at, ModelSettings("mock")), Request((("user", LONG),), "test.step"))
+        client.submit(Request((("user", LONG),), "test.step")).result()
+    Client(at, ModelSettings("mock")).submit(Request((("user", LONG),), "test.step")).result()
     at.close()
 
 

@@ -56,7 +56,7 @@ def clusters(built: SimilarityTree, level: int = 1) -> list[tuple[str, ...]]:
 
 
 def calls(built: SimilarityTree) -> int:
-    llm: Any = built._tree._llm
+    llm: Any = built.llm
     assert set(llm.purposes) <= {"segtree.annotate"}
     return len(llm.requests)
 
@@ -198,7 +198,7 @@ def test_no_middle_cluster_vanishes_from_a_root_that_one_prompt_cannot_show(anno
     (root,) = [view for view in built.nodes() if not view.parents]
     assert root.text.split() == [f"x{number}" for number in range(1, 41)]
     assert ledger.notes["segtree.annotate_capped"] == built.report()["annotations_capped"] > 1
-    llm: Any = built._tree._llm
+    llm: Any = built.llm
     assert all(sum(count_tokens(part.text) for part in one.fields["texts"]) <= 200 for one in llm.requests)
 
 

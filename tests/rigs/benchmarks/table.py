@@ -108,7 +108,7 @@ def run_table(url: str, folder: Path, memories: Sequence[str]) -> dict[str, Any]
     from scripts.setup.options import load_option
 
     llm, _, endpoint = services(url, folder / "cache.sqlite", IN_FLIGHT)
-    offered = Services(llm, llm, llm.in_role("probe"), HashingEmbedder(), Prompts(), gauges_at(endpoint))
+    offered = Services(llm, llm, replace(llm, role="probe"), HashingEmbedder(), Prompts(), gauges_at(endpoint))
     chains = _chains(memories, folder / "plan")
     cases = histories_of_sizes(LOCOMO)
     runs = [replace(_run(name, folder, cases, offered), chain=chains[name]) for name in memories]
@@ -158,7 +158,7 @@ def _chains(memories: Sequence[str], folder: Path) -> dict[str, float]:
     from scripts.assembly.plan import OneSecond, dependent_calls
 
     llm = Metered(OneSecond(ExtractiveLLM()))
-    offline = Services(llm, llm, llm.in_role("probe"), HashingEmbedder(), Prompts())
+    offline = Services(llm, llm, replace(llm, role="probe"), HashingEmbedder(), Prompts())
     runs = [_run(name, folder, histories_of_words(1, 1), offline) for name in memories]
     run_all(runs)
     return {run.name: dependent_calls(run.folder, BUILD) / run.sizes[0] for run in runs}

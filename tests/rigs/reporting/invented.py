@@ -17,7 +17,7 @@ import numpy as np
 
 from data_loaders.schema import Case, Gold, Question, Session, Turn
 from eval.files.records import Prediction
-from eval.files.store import item_key, item_record, replace_file, write_lines
+from eval.files.store import item_record, replace_file, write_lines
 from eval.judging.judge import Judge
 from eval.report.cell import Cell, Column, asked, outcomes
 from eval.report.published import Published
@@ -123,17 +123,19 @@ def _write_run(folder: Path, number: int, cases: Sequence[Case], size: Size) -> 
 
 def _write_case(folder: Path, case: Case, rng: np.random.Generator, size: Size) -> list[dict[str, Any]]:
     items = [Item(turn.id, f"{turn.speaker}: {turn.text}", 0.0, (turn.id,), "leaf", 0) for turn in case.turns]
-    keys, tokens = [item_key(item) for item in items], [count_tokens(item.text) for item in items]
+    records, tokens = [item_record(item) for item in items], [count_tokens(item.text) for item in items]
     predictions, efforts, judged = [], list(_built(case)), []
     for question, _ in case.questions:
         places = [int(place) for place in rng.choice(len(items), RECALLED, replace=False)]
         scores = tuple(round(1 / (rank + 1), 4) for rank in range(RECALLED))
         answer = HOSTILE[int(rng.integers(5))] if size.hostile else _text(rng, 6)
-        predictions.append(Prediction(case.id, question.id, answer, tuple(keys[p] for p in places), scores, "answered"))
+        predictions.append(
+            Prediction(case.id, question.id, answer, tuple(records[p]["key"] for p in places), scores, "answered")
+        )
         efforts.append(_spent(case, "read", question.id, 0))
         efforts.append(_spent(case, "answer", question.id, sum(tokens[p] for p in places)))
         judged += [_verdict(case, predictions[-1], repeat, rng) for repeat in range(2)]
-    write_lines(folder / "items.jsonl", [item_record(key, item) for key, item in zip(keys, items, strict=True)])
+    write_lines(folder / "items.jsonl", records)
     write_lines(folder / "predictions.jsonl", predictions)
     write_lines(folder / "effort.jsonl", efforts)
     write_lines(folder / "nodes.jsonl", _nodes(case))
