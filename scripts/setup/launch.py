@@ -55,8 +55,7 @@ def launch(job: Callable[[Any], int], primary: str, *, keep_record: bool = False
         if primary != "sweep" and not options:  # composed once: `hydra.main` composes for its mode first
             cfg = _compose(primary, sys.argv[1:])
             configure_log(cfg.hydra.job_logging, cfg.hydra.verbose)
-            run(cfg)
-            return codes[0]
+            return perform(job, _typed(cfg, primary), primary)
         _share_the_store()
         _at_the_top(argument.removeprefix("sweep=") for argument in sys.argv if argument.startswith("sweep="))
         with TemporaryDirectory() as folder:
