@@ -242,10 +242,9 @@ class EpisodeBuilder:
         )
         if rules.mode == "code" and len(history) > _LONG_HISTORY:
             history.pop()
-        reply = ask(self.llm, self.prompts["nemori/boundary"], history=history, new=new)
+        reply = ask(self.llm, self.prompts["nemori/boundary"], history=history, new=new, noted="nemori.no_boundary")
         if isinstance(reply, ParseFailure):
             self._undecided += 1
-            meter.note("nemori.no_boundary")
             return ""
         ends = reply["should_end"] and len(self._buffer) >= rules.buffer_min
         return (reply.get("reason") or _NEW_TOPIC) if ends else ""
@@ -267,9 +266,9 @@ class EpisodeBuilder:
     def _narrated(self, units: tuple[Unit, ...], reason: str) -> Episode:
         """Rewrite messages as an episode; the first and the last message replace a reply that cannot be parsed."""
         lines = [dated(unit.text, unit.time_text) for unit in units]
-        reply = ask(self.llm, self.prompts["nemori/episode"], texts=lines, reason=reason)
+        prompt, event = self.prompts["nemori/episode"], "nemori.first_and_last_message"
+        reply = ask(self.llm, prompt, texts=lines, reason=reason, noted=event)
         if isinstance(reply, ParseFailure):
-            meter.note("nemori.first_and_last_message")
             ends = dict.fromkeys((units[0].text, units[-1].text))
             return Episode(units[0].text, "\n".join(ends), units, _earliest(units), reason, retold=False)
         stated = _valid_time(parse_time(reply.get("timestamp", "")), units)

@@ -42,7 +42,6 @@ import numpy as np
 from data_loaders.schema import Question, Unit
 from memsys import lean
 from memsys.interface import Item, MemorySystem, NodeView, Positive, Recall, Settings, dated, period_text, spoken, union
-from memsys.llm import meter
 from memsys.llm.ask import ParseFailure, ask_all
 from memsys.llm.protocol import LLM
 from memsys.prompts import Prompts
@@ -245,10 +244,9 @@ class Raptor(MemorySystem):
         texts = [[_one_line(nodes[index].text) for index in cluster] for cluster in members]
         asks = [(prompt, {"texts": parts, "context": "\n\n".join(parts)}) for parts in texts]
         summaries: list[_Node] = []
-        for cluster, parts, reply in zip(members, texts, ask_all(self.llm, asks, retries=3), strict=True):
+        replies = ask_all(self.llm, asks, retries=3, noted="raptor.truncated_members")
+        for cluster, parts, reply in zip(members, texts, replies, strict=True):
             failed = isinstance(reply, ParseFailure)
-            if failed:
-                meter.note("raptor.truncated_members")
             summaries.append(
                 _Node(
                     f"node-{len(nodes) + len(summaries)}",

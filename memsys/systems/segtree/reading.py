@@ -345,12 +345,12 @@ class TreeMemory(MemorySystem):
     def _summaries(self, prompts: Sequence[Sequence[Option]]) -> list[str]:
         """Ask for one summary per list of parts; the truncated parts replace a reply without text."""
         prompt = self.prompts["segtree/annotate"]
-        values = ask_all(self.llm, [(prompt, {"texts": parts}) for parts in prompts])
+        asks = [(prompt, {"texts": parts}) for parts in prompts]
+        values = ask_all(self.llm, asks, noted="segtree.annotate_fallback")
         self._counts["annotations"] += len(values)
         for place, value in enumerate(values):
             if isinstance(value, ParseFailure):
                 self._counts["annotation_fallbacks"] += 1
-                meter.note("segtree.annotate_fallback")
                 values[place] = self._joined(part.text for part in prompts[place])
         return values
 
