@@ -35,6 +35,8 @@ shell_quoted = '$(subst ','\'',$(1))'
 # A variable's text as it was typed: `value` leaves a $ in it alone. `given` makes a setting of it, `option` an option with its value.
 given = $(if $(value $(1)),$(call shell_quoted,$(2)=$(value $(1))))
 option = $(if $(value $(1)),$(2) $(call shell_quoted,$(value $(1))))
+# Ends with the variable that a target needs, where the command would name its own option.
+need = $(if $(value $(1))$(ARGS),,$(error make $@ needs $(1)=: see make help))
 
 MODELS = $(call given,MODEL,models.memory) $(call given,MODEL,models.reader) $(call given,$(if $(value JUDGE),JUDGE,MODEL),models.judge) \
   $(call given,EMBEDDER,models.embedder)
@@ -107,7 +109,7 @@ table-local: local-model ## a first table with a real model on this machine: LOC
 	$(PY) -m scripts reproduce table=local $(subst profile=smoke,profile=local,$(OVERRIDES)) $(ARGS)
 
 new-memory: $(VENV)/.installed ## start a memory of your own: NAME=mine writes its module, its settings and its prompt
-	$(PY) -m scripts new-memory $(NAME)
+	$(call need,NAME)$(PY) -m scripts new-memory $(NAME)
 
 conformance: $(VENV)/.installed ## write test facts through a memory's own interface and name what it does wrong, before any score: MEMORY=mem0_http
 	$(PY) -m scripts conformance memory=$(or $(MEMORY),bm25) $(call given,DATASET,dataset) $(OVERRIDES) $(ARGS)
@@ -116,11 +118,11 @@ product: $(VENV)/.installed ## install a released memory product into an environ
 	$(PY) -m scripts product $(NAME) $(ARGS)
 
 gateway: $(VENV)/.installed ## an OpenAI-compatible server in front of our cache and meter: BASE_URL= MODEL= EMBEDDER= KEY_ENV= MAX_USD= PRICES= ARGS="--mode replay"
-	$(PY) -m scripts gateway $(call option,MODEL,--model) $(call option,BASE_URL,--base-url) $(call option,EMBEDDER,--embedder) $(call option,KEY_ENV,--key-env) \
+	$(call need,MODEL)$(PY) -m scripts gateway $(call option,MODEL,--model) $(call option,BASE_URL,--base-url) $(call option,EMBEDDER,--embedder) $(call option,KEY_ENV,--key-env) \
 	  $(call option,MAX_USD,--max-usd) $(call option,PRICES,--prices) $(ARGS)
 
 doctor: $(VENV)/.installed ## what an endpoint takes, ignores and leaves out: BASE_URL= MODEL= EMBEDDER= KEY_ENV=; writes conf/llm/<name>.yaml
-	$(PY) -m scripts doctor $(call option,MODEL,--model) $(call option,BASE_URL,--base-url) $(call option,EMBEDDER,--embedder) \
+	$(call need,MODEL)$(PY) -m scripts doctor $(call option,MODEL,--model) $(call option,BASE_URL,--base-url) $(call option,EMBEDDER,--embedder) \
 	  $(call option,EMBEDDER_BASE_URL,--embedder-base-url) $(call option,KEY_ENV,--key-env) $(ARGS)
 
 test: style suite ## style, types, and the whole test suite (make -j 2 test: both at once)
@@ -153,7 +155,7 @@ regress-update: $(VENV)/.installed ## accept the present numbers as the new regr
 	$(PY) -m scripts regress --update
 
 audit: $(VENV)/.installed ## what does not add up in the published tables, or in yours: CSV=my_table.csv COUNTS=282,321,96,841
-	$(PY) -m scripts audit $(call option,CSV) $(if $(COUNTS),--counts $(COUNTS)) $(ARGS)
+	$(if $(CSV),$(call need,COUNTS))$(if $(COUNTS),$(call need,CSV))$(PY) -m scripts audit $(call option,CSV) $(if $(COUNTS),--counts $(COUNTS)) $(ARGS)
 
 change: $(VENV)/.installed ## does a memory keep up when facts change: MEMORY=mem0 DATASET=locomo QUESTIONS=640 a family (without MEMORY: all of ours)
 	$(PY) -m scripts change $(if $(MEMORY),memory=$(MEMORY)) $(if $(DATASET),dataset=$(DATASET)) $(OVERRIDES) $(ARGS)

@@ -63,8 +63,8 @@ SUBTYPES: Mapping[str, str] = {
     "temporal_reasoning": "temporal_type",
 }
 MARKER = "->->"
-_MARKED = re.compile(rf"\s*{MARKER} *(?:\d+, *(?:\d+|N/A)?)?")
-"""A marker with the blanks before it and its place in the plan; the bullet's number is missing in some."""
+_MARKED = re.compile(rf"(\s++(?!{MARKER}))|\s*{MARKER} *(?:\d+, *(?:\d+|N/A)?)?")
+"""A marker with the blanks before it and its place in the plan; the bullet's number is missing in some. Other blanks are the group."""
 
 Chats = Literal["truncated", "whole", "none"]
 Markers = Literal["cut", "raw"]
@@ -209,7 +209,7 @@ def without_marker(text: str) -> str:
     """The text of a message without its plan marker: cut off at the marker if the rest is one line, else only the marker is removed."""
     if MARKER not in text:
         return text
-    return _MARKED.sub("", text) if _has_lines_after_marker(text) else text.partition(MARKER)[0].rstrip()
+    return _MARKED.sub(r"\1", text) if _has_lines_after_marker(text) else text.partition(MARKER)[0].rstrip()
 
 
 def _has_lines_after_marker(text: str) -> bool:

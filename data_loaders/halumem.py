@@ -36,7 +36,7 @@ UNANSWERABLE = "memory-boundary"
 """The category of the questions that the history does not answer."""
 _TIME = "%b %d, %Y, %H:%M:%S"
 
-_NAME = re.compile(r"Name:\s*(.*?);")
+_NAME = re.compile(r"Name:\s*+([^;\n]{0,1000});")
 _ROLES: Mapping[str, Role] = {"user": "user", "assistant": "assistant"}
 
 

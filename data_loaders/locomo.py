@@ -90,17 +90,12 @@ def load(path: Path, *, overlay: Path | str | None = None, overlay_mode: Overlay
     ids = [get_text(record, "sample_id", f"{name}[{index}]") for index, record in enumerate(records)]
     check_unique(ids, name)
     sizes = [_turn_count(record, f"{name}: {case_id}") for case_id, record in zip(ids, records, strict=True)]
-    errata = None if overlay is None else _read_errata(path.parent / overlay)
-    _check_errata(errata or {}, records, name)
-
-    def parse(index: int) -> Case:
-        where = f"{name}: {ids[index]}"
-        if errata is None:
-            return _case(records[index], where)
-        mine = {question: erratum for (case, question), erratum in errata.items() if case == index}
-        return _audited(_case(records[index], where), mine, overlay_mode)
-
-    return LazyCases(ids, sizes, parse)
+    cases = LazyCases(ids, sizes, lambda index: _case(records[index], f"{name}: {ids[index]}"))
+    if overlay is None:
+        return cases
+    errata = _read_errata(path.parent / overlay)
+    _check_errata(errata, records, name)
+    return LazyCases(ids, sizes, lambda index: _audited(cases[index], index, errata, overlay_mode))
 
 
 def ceilings(cases: Iterable[Case]) -> dict[str, float]:
@@ -153,9 +148,7 @@ def _case(record: dict[str, Any], where: str) -> Case:
     questions = []
     for index, raw in enumerate(get(record, "qa", list, where)):
         question = Question(f"{case_id}_q{index}", get_text(raw, "question", f"{where}: qa[{index}]"))
-        gold = _gold(raw, known, f"{where}: qa[{index}]")
-        questions.append((question, gold))
-        notes += _evidence_notes(question.id, gold.detail["evidence_raw"], known)
+        questions.append((question, _gold(raw, question.id, known, notes, f"{where}: qa[{index}]")))
     return Case(case_id, speakers, sessions, tuple(questions), cluster=case_id, notes=tuple(notes))
 
 
@@ -191,7 +184,7 @@ def _turn(raw: object, speakers: tuple[str, str], where: str) -> Turn:
     return Turn(turn_id, speaker, text, role)
 
 
-def _gold(raw: object, known: Mapping[str, str], where: str) -> Gold:
+def _gold(raw: object, question_id: str, known: Mapping[str, str], notes: list[str], where: str) -> Gold:
     category = get(raw, "category", int, where)
     if category not in CATEGORIES:
         raise DataError(f"{where}.category: expected one of {sorted(CATEGORIES)}, found {category}")
@@ -200,7 +193,7 @@ def _gold(raw: object, known: Mapping[str, str], where: str) -> Gold:
     answer = UNANSWERABLE if adversarial else str(get(raw, "answer", (str, int, float), where))
     return Gold(
         answers=(check_text(answer, f"{where}.answer"),),
-        evidence=_existing(raw_evidence, known),
+        evidence=_evidence(question_id, raw_evidence, known, notes),
         category=CATEGORIES[category],
         answerable=not adversarial,
         trap=get_text(raw, "adversarial_answer", where) if adversarial else None,
@@ -215,20 +208,18 @@ def _known_ids(sessions: Iterable[Session], where: str) -> dict[str, str]:
     return {standard: turn_id for turn_id in turn_ids for standard in evidence_ids(turn_id)}
 
 
-def _existing(raw_evidence: Iterable[str], known: Mapping[str, str]) -> tuple[str, ...]:
-    """Ids of the turns that the evidence names and that exist, each once."""
-    cited = (turn_id for text in raw_evidence for turn_id in evidence_ids(text))
-    return tuple(dict.fromkeys(known[turn_id] for turn_id in cited if turn_id in known))
-
-
-def _evidence_notes(question_id: str, raw_evidence: Iterable[str], known: Mapping[str, str]) -> list[str]:
-    notes = []
+def _evidence(
+    question_id: str, raw_evidence: Iterable[str], known: Mapping[str, str], notes: list[str]
+) -> tuple[str, ...]:
+    """Ids of the turns that the evidence names and that exist, each once; `notes` gets a sentence on each irregularity."""
+    found = []
     for text in raw_evidence:
         read = evidence_ids(text)
         if read != (text,):
             notes.append(f"{question_id}: evidence {text!r} is malformed, read as {', '.join(read) or 'nothing'}.")
         notes += [f"{question_id}: evidence {each!r} points to no turn." for each in read if each not in known]
-    return notes
+        found += [known[each] for each in read if each in known]
+    return tuple(dict.fromkeys(found))
 
 
 def _turn_count(record: dict[str, Any], where: str) -> int:
@@ -271,26 +262,22 @@ def _check_errata(errata: Errata, records: Sequence[Mapping[str, Any]], where: s
             )
 
 
-def _audited(case: Case, errata: Mapping[int, Erratum], mode: OverlayMode) -> Case:
+def _audited(case: Case, position: int, errata: Errata, mode: OverlayMode) -> Case:
+    """The case at a position of the file, with the audit's findings."""
     known = _known_ids(case.sessions, case.id)
     questions = []
     notes = list(case.notes)
     for index, (question, gold) in enumerate(case.questions):
-        erratum = errata.get(index)
+        erratum = errata.get((position, index))
         if erratum is None:
             label = {"audit": CORRECT} if gold.answerable else {}
             questions.append((question, replace(gold, detail={**gold.detail, **label})))
         elif not (mode == "excluded" and erratum.corrupts_score):
-            questions.append((question, _overlaid(gold, erratum, mode, known)))
+            gold = replace(gold, detail={**gold.detail, "audit": erratum.error})
             if mode == "corrected":
-                notes += _evidence_notes(question.id, erratum.evidence, known)
+                answers = (erratum.answer,) if erratum.corrupts_score else gold.answers
+                evidence = _evidence(question.id, erratum.evidence, known, notes)
+                gold = replace(gold, answers=answers, evidence=evidence)
                 notes += [] if erratum.evidence else [f"{question.id}: the audit names no evidence."]
+            questions.append((question, gold))
     return replace(case, questions=tuple(questions), notes=tuple(notes))
-
-
-def _overlaid(gold: Gold, erratum: Erratum, mode: OverlayMode, known: Mapping[str, str]) -> Gold:
-    labelled = replace(gold, detail={**gold.detail, "audit": erratum.error})
-    if mode != "corrected":
-        return labelled
-    answers = (erratum.answer,) if erratum.corrupts_score else gold.answers
-    return replace(labelled, answers=answers, evidence=_existing(erratum.evidence, known))

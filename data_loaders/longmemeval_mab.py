@@ -13,7 +13,7 @@ Deviations from the raw rows:
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -91,25 +91,11 @@ def context_of(row: object, where: str) -> str:
 def _case(row: object, case_id: str, where: str) -> Case:
     sessions, notes = _sessions(context_of(row, where), f"{where}.context")
     metadata = get(row, "metadata", dict, where)
-    questions = _questions(row, metadata, where)
-    labels = get(metadata, "haystack_sessions", list, f"{where}.metadata")
-    expect_length(labels, len(questions), f"{where}.metadata.haystack_sessions")
     held: dict[_Words, Session] = {}
     for session in sessions:
         held.setdefault(_words(session.turns), session)
-    golds: list[Gold] = []
-    for index, question in enumerate(questions):
-        evidence, missing = _evidence(labels[index], held, f"{where}.metadata.haystack_sessions[{index}]")
-        notes += [f"question {question.id}: evidence session {each} is not in the context" for each in missing]
-        golds.append(_gold(row, metadata, index, question.id, evidence, where))
-    return Case(
-        id=case_id,
-        speakers=("user", "assistant"),
-        sessions=sessions,
-        questions=tuple(zip(questions, golds, strict=True)),
-        cluster=case_id,
-        notes=tuple(notes),
-    )
+    questions = tuple(_questions(row, metadata, held, notes, where))
+    return Case(case_id, ("user", "assistant"), sessions, questions, cluster=case_id, notes=tuple(notes))
 
 
 def _sessions(context: str, where: str) -> tuple[tuple[Session, ...], list[str]]:
@@ -138,44 +124,38 @@ def _sessions(context: str, where: str) -> tuple[tuple[Session, ...], list[str]]
     return tuple(sessions), notes
 
 
-def _questions(row: object, metadata: object, where: str) -> list[Question]:
-    texts = _texts(row, "questions", where)
-    ids = _texts(metadata, "question_ids", f"{where}.metadata", len(texts))
-    check_unique(ids, f"{where}.metadata.question_ids")
-    dates: Sequence[str] = ()
-    if expect(metadata, dict, where).get("question_dates"):
-        dates = _texts(metadata, "question_dates", f"{where}.metadata", len(texts))
-    return [
-        Question(
-            id=ids[index],
-            text=text,
-            time=parse_time(dates[index], f"{where}.metadata.question_dates[{index}]") if dates else None,
-            time_text=dates[index] if dates else "",
+def _questions(
+    row: object, metadata: object, held: Mapping[_Words, Session], notes: list[str], where: str
+) -> Iterator[tuple[Question, Gold]]:
+    """The questions with their gold; `notes` gets a sentence on each labelled session that the context lacks."""
+    inside, texts = f"{where}.metadata", _texts(row, "questions", where)
+    ids = _texts(metadata, "question_ids", inside, len(texts))
+    check_unique(ids, f"{inside}.question_ids")
+    types, pairs = (_texts(metadata, name, inside, len(texts)) for name in ("question_types", "qa_pair_ids"))
+    dated = bool(expect(metadata, dict, where).get("question_dates"))
+    dates = _texts(metadata, "question_dates", inside, len(texts)) if dated else [""] * len(texts)
+    labels, answers = get(metadata, "haystack_sessions", list, inside), get(row, "answers", list, where)
+    expect_length(labels, len(texts), f"{inside}.haystack_sessions")
+    expect_length(answers, len(texts), f"{where}.answers")
+    for index, (question_id, text) in enumerate(zip(ids, texts, strict=True)):
+        evidence, missing = _evidence(labels[index], held, f"{inside}.haystack_sessions[{index}]")
+        notes += [f"question {question_id}: evidence session {each} is not in the context" for each in missing]
+        time = parse_time(dates[index], f"{inside}.question_dates[{index}]") if dated else None
+        place = f"{where}.answers[{index}]"
+        accepted = [expect(answer, (str, int), place) for answer in expect(answers[index], list, place)]
+        gold = Gold(
+            answers=tuple(check_text(str(answer), place) for answer in accepted),
+            evidence=tuple(turn.id for turn in evidence),
+            category=parse_category(types[index], f"{inside}.question_types[{index}]"),
+            answerable="_abs" not in question_id,
+            detail={
+                "question_id": question_id,
+                "question_type": types[index],
+                "qa_pair_id": pairs[index],
+                "evidence_user_turns": tuple(turn.id for turn in evidence if turn.role == "user"),
+            },
         )
-        for index, text in enumerate(texts)
-    ]
-
-
-def _gold(row: object, metadata: object, index: int, question_id: str, evidence: Sequence[Turn], where: str) -> Gold:
-    count = len(get(row, "questions", list, where))
-    answers = get(row, "answers", list, where)
-    expect_length(answers, count, f"{where}.answers")
-    question_type = _texts(metadata, "question_types", f"{where}.metadata", count)[index]
-    place = f"{where}.answers[{index}]"
-    return Gold(
-        answers=tuple(
-            check_text(str(expect(answer, (str, int), place)), place) for answer in expect(answers[index], list, place)
-        ),
-        evidence=tuple(turn.id for turn in evidence),
-        category=parse_category(question_type, f"{where}.metadata.question_types[{index}]"),
-        answerable="_abs" not in question_id,
-        detail={
-            "question_id": question_id,
-            "question_type": question_type,
-            "qa_pair_id": _texts(metadata, "qa_pair_ids", f"{where}.metadata", count)[index],
-            "evidence_user_turns": tuple(turn.id for turn in evidence if turn.role == "user"),
-        },
-    )
+        yield Question(id=question_id, text=text, time=time, time_text=dates[index]), gold
 
 
 def _evidence(labelled: object, held: Mapping[_Words, Session], where: str) -> tuple[tuple[Turn, ...], tuple[int, ...]]:

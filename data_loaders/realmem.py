@@ -53,17 +53,6 @@ class _History:
     """Id of the turn that a memory was extracted from, by (session uuid, memory text)."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Key:
-    """The memories that the reply to a question names."""
-
-    reference: str
-    memories: tuple[tuple[str, str], ...]
-    """Pairs of session uuid and memory text."""
-    uuids: tuple[str, ...]
-    """Uuids of the gold sessions, each once."""
-
-
 def load(path: Path, *, ask: Ask = "stream", questions: Questions = "queries") -> Sequence[Case]:
     """One case per persona file of the folder `path`, sorted by file name and parsed on access; sizes are bytes.
 
@@ -182,64 +171,64 @@ def _questions(
                     time=session.time,
                     time_text=session.time_text,
                 )
-                key = _key(reply, f"{place} (its reply)")
+                gold, memories = _gold(history, reply, raw, place)
                 over = position if ask == "stream" else len(history.sessions)
-                notes.extend(f"{question.id}: {oddity}" for oddity in _oddities(history, over, key))
-                yield question, _gold(history, key, raw, place)
+                oddities = _oddities(history, over, gold.detail["evidence_raw"], memories)
+                notes.extend(f"{question.id}: {oddity}" for oddity in oddities)
+                yield question, gold
         if session.turns:
             before = session.turns[-1].id
 
 
-def _key(reply: Mapping[str, Any], where: str) -> _Key:
-    """The memories that the reply names. Gold sessions are those that the reply names, else those of its memories (official rule)."""
-    if get_text(reply, "speaker", where) != "Assistant":
-        raise DataError(f"{where}.speaker: expected Assistant after a query, found {reply['speaker']!r}")
+def _gold(
+    history: _History, reply: Mapping[str, Any], raw: Mapping[str, Any], where: str
+) -> tuple[Gold, list[tuple[str, str]]]:
+    """The gold of a question, and the memories that the reply names, as pairs of session uuid and text. Gold sessions are those that the
+    reply names, else those of its memories (official rule)."""
+    beside = f"{where} (its reply)"
+    if get_text(reply, "speaker", beside) != "Assistant":
+        raise DataError(f"{beside}.speaker: expected Assistant after a query, found {reply['speaker']!r}")
     memories = []
-    for number, raw in enumerate(get(reply, "memory_used", list, where)):
-        place = f"{where}.memory_used[{number}]"
-        memories.append((get_text(raw, "session_uuid", place), get_text(raw, "content", place)))
+    for number, used in enumerate(get(reply, "memory_used", list, beside)):
+        place = f"{beside}.memory_used[{number}]"
+        memories.append((get_text(used, "session_uuid", place), get_text(used, "content", place)))
     named = [
-        check_text(uuid, f"{where}.memory_session_uuids[{number}]")
-        for number, uuid in enumerate(get(reply, "memory_session_uuids", list, where))
+        check_text(uuid, f"{beside}.memory_session_uuids[{number}]")
+        for number, uuid in enumerate(get(reply, "memory_session_uuids", list, beside))
     ]
-    uuids = dict.fromkeys(named or [uuid for uuid, _ in memories])
-    return _Key(get_text(reply, "content", where), tuple(memories), tuple(uuids))
-
-
-def _gold(history: _History, key: _Key, raw: Mapping[str, Any], where: str) -> Gold:
+    uuids = tuple(dict.fromkeys(named or [uuid for uuid, _ in memories]))
+    reference = get_text(reply, "content", beside)
     is_query = raw.get("is_query") is True
     topic, kind, span = (
         get_text(raw, field, where) if is_query else "" for field in ("topic", "category_name", "session_type")
     )
     if is_query and kind not in CATEGORIES:
         raise DataError(f"{where}.category_name: expected one of {', '.join(CATEGORIES)}, found {kind!r}")
-    return Gold(
-        (key.reference,),
-        evidence=tuple(dict.fromkeys(history.sources[each] for each in key.memories if each in history.sources)),
+    gold = Gold(
+        (reference,),
+        evidence=tuple(dict.fromkeys(history.sources[each] for each in memories if each in history.sources)),
         category=CATEGORIES[kind] if is_query else NOT_A_QUERY,
         detail={
-            "gold_sessions": tuple(
-                history.sessions[at].id for uuid in key.uuids for at in history.positions.get(uuid, ())
-            ),
-            "gold_memories": tuple(text for _, text in key.memories),
-            "reference": key.reference,
+            "gold_sessions": tuple(history.sessions[at].id for uuid in uuids for at in history.positions.get(uuid, ())),
+            "gold_memories": tuple(text for _, text in memories),
+            "reference": reference,
             "topic": topic,
             "category_name": kind,
             "session_type": span,
             "is_query": is_query,
-            "evidence_raw": key.uuids,
+            "evidence_raw": uuids,
         },
     )
+    return gold, memories
 
 
-def _oddities(history: _History, over: int, key: _Key) -> Iterator[str]:
+def _oddities(history: _History, over: int, uuids: Sequence[str], memories: Sequence[tuple[str, str]]) -> Iterator[str]:
     """Sentences on gold that cannot be recalled if only the first `over` sessions are written when the question is asked."""
-    for uuid in key.uuids:
+    for uuid in uuids:
         positions = history.positions.get(uuid, ())
         if not positions:
             yield f"its gold session {uuid} does not exist."
         elif min(positions) >= over:
             yield f"its gold session {history.sessions[min(positions)].id} is not over when it is asked."
-    lost = sum(each not in history.sources for each in key.memories)
-    if lost:
-        yield f"{lost} of its {len(key.memories)} gold memories cannot be traced to a turn."
+    if lost := sum(each not in history.sources for each in memories):
+        yield f"{lost} of its {len(memories)} gold memories cannot be traced to a turn."

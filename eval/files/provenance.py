@@ -143,7 +143,8 @@ def _closure(module: str) -> Closure:
             packages.add(top)
         else:
             files[name] = path
-            open_modules += _imports(path, name)
+            inside = name if path.name == "__init__.py" else package
+            open_modules += _imports(path.read_text(encoding="utf-8"), inside)
     named = {
         (path.relative_to(ROOT).as_posix() if path.is_relative_to(ROOT) else name, path) for name, path in files.items()
     }
@@ -209,35 +210,30 @@ _TOP = re.compile(r"^([^/,\n]+)(?:/|\.py,)", re.MULTILINE)
 """The top-level module of a line of RECORD, which is the path of an installed file."""
 
 
-def _imports(path: Path, module: str) -> list[str]:
-    """Modules that a file imports, also inside functions; names imported from a package are included, as they may be modules."""
-    names: list[str] = []
-    package = module.split(".") if path.name == "__init__.py" else module.split(".")[:-1]
-    for node in _import_statements(path.read_text(encoding="utf-8")):
-        words = [alias.name for alias in node.names]
-        if isinstance(node, ast.Import):
-            names += words
-        else:  # leading dots are relative to the module's package
-            above = package[: len(package) - (node.level - 1)] if node.level else []
-            whole = ".".join([*above, *([node.module] if node.module else [])])
-            names += [whole, *(f"{whole}.{word}" for word in words)]
-    return names
-
-
 @lru_cache(maxsize=1024)
-def _import_statements(source: str) -> list[ast.Import | ast.ImportFrom]:
-    found: list[ast.Import | ast.ImportFrom] = []
+def _imports(source: str, package: str) -> list[str]:
+    """Modules that a file imports, also inside functions; names imported from a package are included, as they may be modules.
+
+    Args:
+        package: the package that the file is in, where relative imports begin.
+    """
+    names: list[str] = []
     try:
         blocks: list[Any] = [_parsed(source)]
     except SyntaxError:  # it cannot be imported by this version of Python, either
-        return found
+        return names
     for part in blocks:  # statements hold statements: expressions, which are most of a tree, are passed over
-        if isinstance(part, ast.Import | ast.ImportFrom):
-            found.append(part)
+        if isinstance(part, ast.Import):
+            names += [alias.name for alias in part.names]
+        elif isinstance(part, ast.ImportFrom):  # leading dots are relative to the package
+            parts = package.split(".") if package else []
+            above = parts[: len(parts) - (part.level - 1)] if part.level else []
+            whole = ".".join([*above, *([part.module] if part.module else [])])
+            names += [whole, *(f"{whole}.{alias.name}" for alias in part.names)]
         for name in ("body", "orelse", "handlers", "finalbody", "cases"):
             inner = getattr(part, name, ())
             blocks += inner if isinstance(inner, list) else ()
-    return found
+    return names
 
 
 COMPUTING = (

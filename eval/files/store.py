@@ -12,8 +12,8 @@ import sys
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from functools import lru_cache
+from contextlib import AbstractContextManager
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -219,18 +219,13 @@ class Appender:
             self._file = None
 
 
-@contextmanager
-def locked(folder: Path) -> Iterator[None]:
+def locked(folder: Path) -> AbstractContextManager[None]:
     """Lock a run folder against other processes; while another process holds it, say so on standard error and wait.
 
     To avoid deadlocks, several folders must be locked in the order of their paths.
     """
-
-    def say() -> None:
-        print(f"waiting for another process that is writing {folder}", file=sys.stderr, flush=True)
-
-    with alone(folder, say):
-        yield
+    said = f"waiting for another process that is writing {folder}"
+    return alone(folder, partial(print, said, file=sys.stderr, flush=True))
 
 
 def item_score(item: Item) -> float:

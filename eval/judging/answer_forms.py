@@ -171,7 +171,7 @@ def of_number(answer: str) -> Iterator[Made]:
     match = matches[0]
     group = match.lastgroup or "first"
     word = match[group].lower()
-    if group == "later" and re.search(r"[A-Z]\w* $", answer[: match.start(group)]):
+    if group == "later" and re.search(r"[A-Z]\w{0,80} $", answer[: match.start(group)][-90:]):
         return
     value = int(word) if word.isdigit() else NUMBERS.index(word)
 
@@ -209,7 +209,7 @@ def of_yes_or_no(answer: str) -> Iterator[Made]:
 def items_of(answer: str) -> list[str]:
     """The items of a list of short items; any other text, also a date with a comma, is a single item."""
     plain = answer.strip().rstrip(".")
-    items = [item.strip() for item in re.split(r",\s*(?:and\s+)?|\s+and\s+", plain) if item.strip()]
+    items = [item.strip() for item in re.split(r",\s*(?:and\s+)?|(?<!\s)\s+and\s+", plain) if item.strip()]
     longest = max((len(item.split()) for item in items), default=0)
     if len(items) < 2 or longest > (4 if "," in plain else 2) or mentions(answer, None):
         return [answer]

@@ -119,10 +119,11 @@ class Judge:
         return tuple(f"{self.prompt}_{rule}" for rule in _LONGMEMEVAL) if self.rule == "longmemeval" else (self.prompt,)
 
 
-def judge_request(
+def judge_requests(
     judge: Judge, prompts: Prompts, question: Question, gold: Gold, answer: str, *, sample: int = 0, retry: int = 0
-) -> Request:
-    """Build the request that asks for a verdict on an answer; with the rule `memory`, on the recalled texts.
+) -> tuple[Request, ...]:
+    """Build the requests for the verdict on an answer; with the rule `memory`, on the recalled texts. Only BEAM's and LongMemEval-V2's
+    judges may need another number than one.
 
     Args:
         sample: number of the repeat; requests that differ in it are separate draws.
@@ -132,28 +133,21 @@ def judge_request(
         RunError: the judge is LongMemEval's, and the question has none of its types.
         PromptError: the judge's prompt is missing or needs a field that judges do not have.
     """
-    request = prompts[_prompt(judge, question, gold)].render(
-        {
-            "question": question.text,
-            "gold": _gold(judge, gold),
-            "answer": answer,
-            "category": gold.category,
-            "reference": gold.detail.get("reference", ""),
-            "unanswerable": not gold.answerable,
-            **RULES[judge.rule].fields(judge, question, gold, answer),
-        }
-    )
-    return replace(request, sample=sample, retry=retry)
-
-
-def judge_requests(
-    judge: Judge, prompts: Prompts, question: Question, gold: Gold, answer: str, *, sample: int = 0, retry: int = 0
-) -> tuple[Request, ...]:
-    """Build the requests for the verdict on one answer; all judges but BEAM's and LongMemEval-V2's need exactly one."""
-    return tuple(
-        judge_request(judge, prompts, question, part, text, sample=sample, retry=retry)
-        for part, text in RULES[judge.rule].parts(judge, gold, answer)
-    )
+    requests = []
+    for part, text in RULES[judge.rule].parts(judge, gold, answer):
+        request = prompts[_prompt(judge, question, part)].render(
+            {
+                "question": question.text,
+                "gold": _gold(judge, part),
+                "answer": text,
+                "category": part.category,
+                "reference": part.detail.get("reference", ""),
+                "unanswerable": not part.answerable,
+                **RULES[judge.rule].fields(judge, question, part, text),
+            }
+        )
+        requests.append(replace(request, sample=sample, retry=retry))
+    return tuple(requests)
 
 
 def judged_together(judge: Judge, replies: Sequence[Completion], gold: Gold, answer: str) -> Score:
@@ -223,7 +217,7 @@ def _is_pair(judge: Judge, gold: Gold) -> bool:
 def _rubric_item(judge: Judge, text: str, gold: Gold) -> Score | None:
     official = judge.reading == "official"
     if _is_pair(judge, gold):
-        return _binary(says_yes(text, official=official))
+        return _valued(says_yes(text, official=official))
     value = beam.item_score(text, official=official)
     return _valued(value if judge.halves else beam.truncated(value, text))
 
@@ -238,12 +232,8 @@ def _memory(judge: Judge, text: str, gold: Gold) -> Score | None:
     )
 
 
-def _binary(right: bool | None) -> Score | None:
-    return None if right is None else Score(float(right))
-
-
 def _valued(value: float | None) -> Score | None:
-    return None if value is None else Score(value)
+    return None if value is None else Score(float(value))
 
 
 def _halumem(judge: Judge, text: str, gold: Gold) -> Score | None:
@@ -359,7 +349,7 @@ class GradingRule:
 
 
 _STATED_LABEL = _field(FIELD)
-_LABEL = GradingRule(lambda judge, text, gold: _binary(locomo.label_verdict(text)), _STATED_LABEL)
+_LABEL = GradingRule(lambda judge, text, gold: _valued(locomo.label_verdict(text)), _STATED_LABEL)
 RULES: Mapping[Rule, GradingRule] = {
     "beam": GradingRule(
         _rubric_item,
@@ -379,7 +369,7 @@ RULES: Mapping[Rule, GradingRule] = {
     ),
     "halumem": GradingRule(_halumem, _STATED_LABEL),
     "binary": GradingRule(
-        lambda judge, text, gold: _binary(msc.memtree_verdict(text)), _beginning(r"[01](?=[^\w.]|\.\D)")
+        lambda judge, text, gold: _valued(msc.memtree_verdict(text)), _beginning(r"[01](?=[^\w.]|\.\D)")
     ),
     "gatemem": GradingRule(
         lambda judge, text, gold: gatemem.judge_score(text, gold),
@@ -397,7 +387,7 @@ RULES: Mapping[Rule, GradingRule] = {
         lacking="it asks whether a reply uses an earlier remark, and these data do not name one",
     ),
     "longmemeval": GradingRule(
-        lambda judge, text, gold: _binary(says_yes(text, official=judge.reading == "official")),
+        lambda judge, text, gold: _valued(says_yes(text, official=judge.reading == "official")),
         _beginning(r"(?:yes|no)(?=\W)"),
     ),
     "memory": GradingRule(

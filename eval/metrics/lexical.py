@@ -27,7 +27,6 @@ import string
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import lru_cache
 from types import SimpleNamespace
@@ -43,6 +42,8 @@ Splitter = Literal["punkt", "abbreviations"]
 """Method of NLTK's tokenizer for the ends of sentences: its trained model, or our short list of abbreviations."""
 SacreSmoothing = Literal["none", "floor", "add-k", "exp"]
 
+NOT_OF_NLTK = ("sklearn", "scipy.stats", "pandas", "matplotlib")
+"""Packages that NLTK would load for what is not used here."""
 _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
 _SQUAD_ARTICLES = re.compile(r"\b(a|an|the)\b")
 _PLAIN = re.compile(r"(?:[a-zA-Z0-9/-](?<!--)|(?<=[a-zA-Z0-9]),? (?=[a-zA-Z0-9]))*[a-zA-Z0-9]\.?")
@@ -82,37 +83,23 @@ def locomo_normalise(text: str) -> str:
 
     Punctuation is deleted, not replaced: "self-care" becomes "selfcare". Accents stay: "Café" is not "Cafe".
     """
-    return " ".join(_locomo_articles().sub(" ", text.lower().translate(_NO_PUNCTUATION)).split())
+    import regex  # as the scorer does: its word boundary counts combining marks as part of a word; the one of `re` does not
 
-
-@lru_cache(maxsize=1)
-def _locomo_articles() -> Any:
-    # The scorer uses `regex`, whose word boundary counts combining marks as part of a word; the one of `re` does not.
-    import regex
-
-    return regex.compile(r"\b(a|an|the|and)\b")
+    return " ".join(regex.sub(r"\b(a|an|the|and)\b", " ", text.lower().translate(_NO_PUNCTUATION)).split())
 
 
 def locomo_stems(text: str) -> list[str]:
     """Porter stems (nltk's default mode) of the words of the normalised text (official LoCoMo scorer)."""
-    return [_stem(word) for word in locomo_normalise(text).split()]
-
-
-@lru_cache(maxsize=50_000)
-def _stem(word: str) -> str:
-    return str(_porter().stem(word))
-
-
-def _nltk_alone() -> AbstractContextManager[None]:
-    return hide_modules("sklearn", "scipy.stats", "pandas", "matplotlib")
+    return list(map(_porter_stem(), locomo_normalise(text).split()))
 
 
 @lru_cache(maxsize=1)
-def _porter() -> Any:
-    with _nltk_alone():
+def _porter_stem() -> Callable[[str], str]:
+    """NLTK's stemmer in its default mode, which computes every stem once."""
+    with hide_modules(*NOT_OF_NLTK):
         from nltk.stem import PorterStemmer
 
-    return PorterStemmer()
+    return lru_cache(maxsize=50_000)(PorterStemmer().stem)
 
 
 def mem0_tokens(text: str) -> list[str]:
@@ -155,7 +142,7 @@ def splitter(choice: str = "auto") -> Splitter:
 
 @lru_cache(maxsize=1)
 def _has_punkt() -> bool:
-    with _nltk_alone():
+    with hide_modules(*NOT_OF_NLTK):
         from nltk.tokenize import punkt_model_available
 
     return bool(punkt_model_available())
@@ -163,7 +150,7 @@ def _has_punkt() -> bool:
 
 @lru_cache(maxsize=2)
 def _sentence_tokenizer(sentences: Splitter) -> Any:
-    with _nltk_alone():
+    with hide_modules(*NOT_OF_NLTK):
         from nltk.tokenize.punkt import PunktParameters, PunktSentenceTokenizer, PunktTokenizer
 
     if sentences == "punkt":
@@ -175,7 +162,7 @@ def _sentence_tokenizer(sentences: Splitter) -> Any:
 
 @lru_cache(maxsize=1)
 def _word_tokenizer() -> Any:
-    with _nltk_alone():
+    with hide_modules(*NOT_OF_NLTK):
         from nltk.tokenize.destructive import NLTKWordTokenizer
 
     return NLTKWordTokenizer()
@@ -274,7 +261,7 @@ def nltk_bleu(prediction: str, gold: str, order: BleuOrder = 1, sentences: Split
     """
     if not prediction or not gold:
         return 0.0
-    with _nltk_alone():
+    with hide_modules(*NOT_OF_NLTK):
         from nltk.translate.bleu_score import SmoothingFunction, sentence_bleu
 
     reference, hypothesis = word_tokenize(gold.lower(), sentences), word_tokenize(prediction.lower(), sentences)
@@ -308,15 +295,15 @@ def rouge(prediction: str, gold: str, kind: RougeKind, stemmer: bool = False) ->
 
 def rouge_words(text: str, stemmer: bool = False) -> list[str]:
     """The words that rouge-score compares; every stem is computed once."""
-    with _nltk_alone():
+    with hide_modules(*NOT_OF_NLTK):
         from rouge_score import tokenize
 
-    return list(tokenize.tokenize(text, SimpleNamespace(stem=_stem) if stemmer else None))
+    return list(tokenize.tokenize(text, SimpleNamespace(stem=_porter_stem()) if stemmer else None))
 
 
 @lru_cache(maxsize=8)
 def _rouge_scorer(kind: RougeKind, stemmer: bool) -> Any:
-    with _nltk_alone():
+    with hide_modules(*NOT_OF_NLTK):
         from absl.logging import get_absl_handler
         from rouge_score.rouge_scorer import RougeScorer
         from rouge_score.tokenizers import Tokenizer

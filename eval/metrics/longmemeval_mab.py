@@ -15,7 +15,7 @@ from collections.abc import Callable
 
 from data_loaders.schema import Gold, Question
 from eval.files.records import Prediction, Score
-from eval.metrics.lexical import best_of, rouge, squad_exact_match, squad_normalise, squad_token_f1
+from eval.metrics.lexical import best_of, overlap_f1, rouge, squad_exact_match, squad_normalise
 
 _SPECIAL_ANSWERS = ("yes", "no", "noanswer")
 _AFTER_ANSWER = re.compile(r"Answer:(.*)(?:\n|$)", re.IGNORECASE)
@@ -27,7 +27,7 @@ def token_f1(prediction: str, gold: str) -> float:
     predicted, wanted = squad_normalise(prediction), squad_normalise(gold)
     if predicted != wanted and (predicted in _SPECIAL_ANSWERS or wanted in _SPECIAL_ANSWERS):
         return 0.0
-    return squad_token_f1(prediction, gold)
+    return overlap_f1(predicted.split(), wanted.split())
 
 
 def substring_match(prediction: str, gold: str) -> bool:

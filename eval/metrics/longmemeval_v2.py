@@ -114,8 +114,8 @@ def _ordered(answer: str, gold: str, options: dict[str, Any], needed: bool) -> b
 
 
 def _choice(answer: str, gold: str, options: dict[str, Any], needed: bool) -> bool:
-    inner = re.search(r"\\boxed\{([^}]*)\}", answer.lower())
-    letter = re.sub(r"\b(choice|option)\b", "", inner[1] if inner else answer, flags=re.IGNORECASE)
+    inner, closed, _ = answer.lower().partition(_MARK)[2].partition("}")
+    letter = re.sub(r"\b(choice|option)\b", "", inner if closed else answer, flags=re.IGNORECASE)
     for mark in str(options.get("strip_chars", ".")):
         letter = letter.replace(mark, "")
     letter, wanted = letter.strip().upper(), gold.strip().upper()

@@ -19,16 +19,16 @@ from eval.metrics.lexical import unanswered
 _LETTERS = "ABCD"
 _ONLY_LABEL = re.compile(r"\W*([a-d1-4])\W*", re.IGNORECASE)
 _MARKED_LABEL = re.compile(
-    r"\(([A-Da-d1-4])\)|^\s*([A-D1-4])(?:[.):](?!\d)|,?\s+(?:because|since)\b|[ \t]*$)", re.MULTILINE
+    r"\(([A-Da-d1-4])\)|^[^\S\n]*([A-D1-4])(?:[.):](?!\d)|,?\s+(?:because|since)\b|[ \t]*$)", re.MULTILINE
 )
 _BRACKETED = r"\(([A-Da-d1-4])\)"
 # Rejects "the answer is a dog" and "answer: 3 years": after a label only a reason may follow.
 _LABEL = r"([A-D1-4])\b(?!['.]\w|\s+(?!because\b|since\b|as\b)[a-z])"
 _STATED_LABEL = re.compile(
-    rf"\b[Aa]nswer(?:\s+is)?\s*:?\s*(?:{_BRACKETED}(?!\s*(?:,|/|or\b|and\b)\s*{_BRACKETED})|{_LABEL})"
+    rf"\b[Aa]nswer(?:\s++is)?\s*+(?::\s*+)?(?:{_BRACKETED}(?!\s*(?:,|/|or\b|and\b)\s*{_BRACKETED})|{_LABEL})"
 )
 _NAMED_LABEL = re.compile(
-    rf"\b(?:[Oo]ption|[Cc]hoice|(?:[Cc]hoose|[Pp]ick|[Ss]elect)(?:\s+option)?)(?:\s+is)?\s*:?\s*{_LABEL}"
+    rf"\b(?:[Oo]ption|[Cc]hoice|(?:[Cc]hoose|[Pp]ick|[Ss]elect)(?:\s++option)?)(?:\s++is)?\s*+(?::\s*+)?{_LABEL}"
 )
 
 

@@ -13,15 +13,11 @@ reproduce prints them.
 from __future__ import annotations
 
 import json
-import re
 from dataclasses import dataclass
 from typing import Any
 
 QA_SCORES = (0, 1, 2, 3)
 """0 conflicts with memory, 1 no conflict but generic, 2 uses part of the gold memories, 3 uses all."""
-
-_JSON_BLOCK = re.compile(r"```json(.*?)```", re.DOTALL)
-_WIDEST_BRACES = re.compile(r"\{.*\}", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,9 +35,9 @@ def extract_json(reply: str) -> Any:
 
     None when the reply has neither, or the text there is not valid JSON.
     """
-    block = _JSON_BLOCK.search(reply)
-    braces = None if block else _WIDEST_BRACES.search(reply)
-    text = block[1] if block else braces[0] if braces else ""
+    _, opened, rest = reply.partition("```json")
+    block, closed, _ = rest.partition("```")
+    text = block if opened and closed else reply[reply.find("{") : reply.rfind("}") + 1]
     try:
         return json.loads(text)
     except (ValueError, RecursionError):

@@ -49,6 +49,8 @@ class CellQueue:
         """Indices of the cases; the largest case is at the end."""
         self._prior = self._size = max(PRIOR * float(min(run.sizes, default=1)), 1e-9)
         self._calls = (run.chain or float(bool(services & {"llm", "probe"}))) * self._prior
+        self.measured = False
+        """Whether the steps count at least as much as the first estimate."""
         self._lock = threading.Lock()
 
     def add(self, calls: float, size: float) -> None:
@@ -56,14 +58,11 @@ class CellQueue:
         with self._lock:
             self._calls += calls
             self._size += size
+            self.measured = self._size >= 2 * self._prior
 
     def chain(self, size: float) -> float:
         """Estimated dependent calls for a part of a history of this size."""
         return size * self._calls / self._size
-
-    def urgency(self, size: float) -> float:
-        """The same for a cell that is open; `UNKNOWN` until the steps count at least as much as the first estimate."""
-        return BUILDS + (self.chain(size) if self._size >= 2 * self._prior else UNKNOWN)
 
     def longest(self) -> tuple[bool, float, float]:
         """Whether no cell is open yet, dependent calls of the longest cell that is not open yet, and its size."""
@@ -86,7 +85,7 @@ class OpenCell:
     @property
     def remaining(self) -> float:
         """The urgency of its next call: estimated dependent calls that its build still needs; `UNKNOWN` until its memory is measured."""
-        return self._cells.urgency(self._left)
+        return BUILDS + (self._cells.chain(self._left) if self._cells.measured else UNKNOWN)
 
     def step(self, calls: int, share: float) -> None:
         """Count a step of the build: its dependent calls, and the share of the history that it covers."""

@@ -65,18 +65,10 @@ def ask_all(readings: Sequence[Reading], questions: Sequence[Question]) -> list[
     """
     work = [(reading, question) for reading in readings for question in questions if question.id in reading.log.left]
     if not (needs(readings[0].run.build) & {"llm", "probe", "embedder"} or readings[0].memory.WAITS_TO_READ):
-        return [ask(reading, question) for reading, question in work]
-    asked = [reading.lanes.questions.submit(reading.urgency, ask, reading, question) for reading, question in work]
+        return [_Answer(reading, question).ask() for reading, question in work]
+    pool = readings[0].lanes.questions
+    asked = [pool.submit(reading.urgency, _Answer(reading, question).ask) for reading, question in work]
     return [future.result() for future in asked]
-
-
-def ask(reading: Reading, question: Question) -> Future[None]:
-    """Read from the memory, then send the reader's call; the returned future ends when the answer's line is saved."""
-    answer = _Answer(reading, question)
-    rendered = answer.read()
-    if rendered is not None:
-        answer.send(rendered)
-    return answer.saved
 
 
 @dataclass(slots=True)
@@ -90,8 +82,11 @@ class _Answer:
     place: Any = None
     """The tracer's handle of the search that the reader's call belongs to."""
 
-    def read(self) -> Rendered | None:
-        """The reader's request; None when the line is already saved: the read failed, was aborted, gave the answer, or counts alone."""
+    def ask(self) -> Future[None]:
+        """Read from the memory, then send the reader's call; the returned future ends when the answer's line is saved.
+
+        The line is saved at once if the read failed, was aborted, gave the answer, or counts alone.
+        """
         memory, question = self.reading.memory, self.question
         try:
             with (
@@ -112,11 +107,11 @@ class _Answer:
             self.recalled = self.reading.log.recalled(recall.items)
             if recall.aborted or recall.answer is not None:
                 self.save("aborted" if recall.aborted else "answered", recall.answer or "", recall.aborted)
-                return None
+                return self.saved
             if question.id in self.reading.recall_only:
                 self.save("recalled", "")
-                return None
-            return render(
+                return self.saved
+            rendered = render(
                 self.reading.run.reader,
                 self.reading.run.services.prompts,
                 question,
@@ -127,9 +122,11 @@ class _Answer:
             raise_if_stopped(error)
             self.reading.log.trouble(error)
             self.save("error", "", f"read: {described(error)}")
-            return None
+        else:
+            self._send(rendered)
+        return self.saved
 
-    def send(self, rendered: Rendered) -> None:
+    def _send(self, rendered: Rendered) -> None:
         """Submit the reader's call once an answer slot is free; another thread saves its reply.
 
         The thread that delivers the reply also delivers the replies of builds, which must not wait for files to be written.
@@ -151,9 +148,9 @@ class _Answer:
             if (error := done.exception()) is not None:
                 raise_fatal(error)
             context, dropped = rendered.context_tokens, rendered.dropped
-            self.reading.log.spent(
-                effort(self.reading.log.case_id, "answer", self.question.id, 0, ledger, 0.0, context, dropped)
-            )
+            log = self.reading.log
+            spent = effort(log.case_id, "answer", self.question.id, 0, ledger, 0.0, context, dropped)
+            log.efforts.add(spent, waits=True)
             self.save(*outcome_of(done))
         except BaseException as error:  # a future swallows its callback's exception, and the case would wait for ever
             self.saved.set_exception(error)
@@ -177,17 +174,13 @@ def check_types(recall: Any) -> None:
     """
     if not isinstance(recall, Recall):
         raise TypeError(f"read returned {type(recall).__name__}, not a Recall")
-    _check_type("items", recall.items, tuple | list)
-    _check_type("answer", recall.answer or "", str)
-    for item in recall.items:
-        _check_type("an item", item, Item)
-        for name, kind in ITEM.items():
-            _check_type(f"{name} of an item", getattr(item, name), kind)
-
-
-def _check_type(what: str, found: Any, kind: Any) -> None:
-    if not isinstance(found, kind):
-        raise TypeError(f"read returned a Recall in which {what} is {type(found).__name__}")
+    parts: list[tuple[str, Any, Any]] = [("items", recall.items, tuple | list), ("answer", recall.answer or "", str)]
+    for item in recall.items if isinstance(recall.items, tuple | list) else ():
+        parts.append(("an item", item, Item))
+        parts += [(f"{name} of an item", getattr(item, name, None), kind) for name, kind in ITEM.items()]
+    for what, found, kind in parts:
+        if not isinstance(found, kind):
+            raise TypeError(f"read returned a Recall in which {what} is {type(found).__name__}")
 
 
 def outcome_of(done: Future[Completion]) -> tuple[Outcome, str, str, bool]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,6 +26,10 @@ if TYPE_CHECKING:
 
 OUTSTANDING = 256
 """Maximum number of outstanding answers, or judgements: above any in-flight limit, yet their prompts fit into memory."""
+
+
+SERVICES = ("llm", "probe", "embedder", "prompts", "gateway", "rng")
+"""Parameters of a memory that `built` fills."""
 
 
 def every_question(case_id: str, question_id: str) -> bool:
@@ -138,15 +142,9 @@ def build_memory(run: Run, case: Case) -> MemorySystem:
 
 def built(build: Callable[..., MemorySystem], services: Services, rng: np.random.Generator) -> MemorySystem:
     """Build a fresh memory with the services that its constructor names."""
-    offered: dict[str, Any] = {
-        "llm": services.llm,
-        "probe": services.probe,
-        "embedder": services.embedder,
-        "prompts": services.prompts.only(declared_prompts(build)),
-        "gateway": services.gateway,
-        "rng": rng,
-    }
-    return build(**{name: service for name, service in offered.items() if name in needs(build)})
+    own = replace(services, prompts=services.prompts.only(declared_prompts(build)))
+    named = [name for name in SERVICES if name in needs(build)]
+    return build(**{name: rng if name == "rng" else getattr(own, name) for name in named})
 
 
 def declared_prompts(build: Callable[..., MemorySystem]) -> tuple[str, ...]:

@@ -87,17 +87,18 @@ def components(draws: Draws) -> Components:
     builds, repeats = next(iter(shapes))
     design = Design(len(blocks), len(draws) / len(blocks), builds, repeats)
     mean = float(np.mean([array.mean() for array in draws.values()]))
-    whole = _variances(blocks)
-    intervals, limits = _intervals(blocks, whole, (0.025, 1 - ASSURANCE))
+    within = list(map(within_history, blocks))
+    whole = _variances(blocks, within)
+    intervals, limits = _intervals(blocks, within, whole, (0.025, 1 - ASSURANCE))
     upper = {part: None if limit is None else limit.high for part, limit in limits.items()}
     return Components(design, mean, whole, intervals, upper)
 
 
-def mean_squares(blocks: Sequence[np.ndarray], within: Sequence[Mapping[str, float]] = ()) -> dict[str, float | None]:
-    """Mean squares of the nested analysis of variance by effect, from `_within` of each block; None without a degree of freedom."""
+def mean_squares(blocks: Sequence[np.ndarray], within: Sequence[Mapping[str, float]]) -> dict[str, float | None]:
+    """Mean squares of the nested analysis of variance by effect, from `within_history` of each block; None without a degree of freedom."""
     whole = float(np.concatenate(blocks).mean())
     sums = dict.fromkeys(PARTS, 0.0)
-    for block, own in zip(blocks, within or map(_within, blocks), strict=True):
+    for block, own in zip(blocks, within, strict=True):
         for part in PARTS[1:]:
             sums[part] += own[part]
         sums["history"] += block.size * float((own["mean"] - whole) ** 2)
@@ -105,7 +106,7 @@ def mean_squares(blocks: Sequence[np.ndarray], within: Sequence[Mapping[str, flo
     return {part: sums[part] / freedom[part] if freedom[part] else None for part in PARTS}
 
 
-def _within(block: np.ndarray) -> dict[str, float]:
+def within_history(block: np.ndarray) -> dict[str, float]:
     """The mean of a history's scores, and its sums of squares by effect."""
     builds, repeats = block.shape[1:]
     cells, centre = block.mean(axis=2), block.mean()
@@ -133,10 +134,11 @@ def _freedom(blocks: Sequence[np.ndarray]) -> dict[str, int]:
     }
 
 
-def _variances(blocks: Sequence[np.ndarray], within: Sequence[Mapping[str, float]] = ()) -> dict[str, float | None]:
+def _variances(blocks: Sequence[np.ndarray], within: Sequence[Mapping[str, float]]) -> dict[str, float | None]:
     alone = all(len(block) == 1 for block in blocks)
     if alone:  # one question per history: history and question are confounded, and so are build and answer
-        blocks, within = [np.concatenate(blocks)], ()
+        blocks = [np.concatenate(blocks)]
+        within = [within_history(blocks[0])]
     builds, repeats = blocks[0].shape[1:]
     sizes = np.array([len(block) for block in blocks], dtype=float)
     squares = mean_squares(blocks, within)
@@ -158,7 +160,10 @@ def _variances(blocks: Sequence[np.ndarray], within: Sequence[Mapping[str, float
 
 
 def _intervals(
-    blocks: Sequence[np.ndarray], whole: Mapping[str, float | None], tails: Sequence[float]
+    blocks: Sequence[np.ndarray],
+    within: Sequence[Mapping[str, float]],
+    whole: Mapping[str, float | None],
+    tails: Sequence[float],
 ) -> list[dict[str, Interval | None]]:
     """Jackknife over histories with Student's t, but `_of_few` for histories and builds; a variance's interval begins at 0 or above.
 
@@ -170,7 +175,6 @@ def _intervals(
     count = len(blocks)
     if count < ENOUGH_CLUSTERS:
         return found
-    within = [_within(block) for block in blocks]
     squares = mean_squares(blocks, within)
     left = [_variances([*blocks[:n], *blocks[n + 1 :]], [*within[:n], *within[n + 1 :]]) for n in range(count)]
     for part, value in whole.items():

@@ -349,7 +349,8 @@ def _compound(name: str) -> str:
 
 # Patterns in order of precedence, each with the function that cleans a match.
 _PATTERNS: tuple[tuple[re.Pattern[str], Callable[[str], str]], ...] = (
-    (re.compile(r'["“«]([^"”»\n]+)["”»]'), str.strip),
+    # The second branch takes a line's rest without a closing quote, whose quotes would each be followed to its end.
+    (re.compile(r'["“«](?:([^"”»\n]++)["”»]|[^"”»\n]*+)'), str.strip),
     (re.compile(r"(?<![\w-])([A-Za-z][\w-]*\d[\w-]*|\d[\w-]*[A-Z][\w-]*)"), str.strip),
     (
         re.compile(
@@ -363,14 +364,15 @@ _PATTERNS: tuple[tuple[re.Pattern[str], Callable[[str], str]], ...] = (
 
 def entities(text: str) -> list[str]:
     """The names in a text, in order: quoted strings, identifiers, capitalised runs and noun compounds, found by rules."""
-    names: dict[tuple[int, int], str] = {}
+    names: dict[int, str] = {}
+    taken = bytearray(len(text))
     for pattern, clean in _PATTERNS:
         for match in pattern.finditer(text):
-            (start, end), name = match.span(1), clean(match[1])
-            overlaps = any(start < last and first < end for first, last in names)
-            if name and len(name) <= LONGEST_ENTITY and not overlaps:
-                names[start, end] = name
-    return [names[span] for span in sorted(names)]
+            (start, end), name = match.span(1), clean(match[1] or "")
+            if name and len(name) <= LONGEST_ENTITY and not any(taken[start:end]):
+                names[start] = name
+                taken[start:end] = b"\1" * (end - start)
+    return [names[start] for start in sorted(names)]
 
 
 def entity_key(name: str) -> str:

@@ -55,21 +55,16 @@ class Model:
 
     name: str
     llm: Metered
+    late: Metered
+    """The same for calls that no caller waits for one by one: through the batch API if `endpoint.mode` asks for it, else `llm`."""
     settings: Mapping[str, Any]
     """Identity of the model: its settings and endpoint label, or the source code of the offline engine."""
     prices: ModelSettings | None
     """None for an offline engine."""
     endpoint: Endpoint | None = None
     """None for an offline engine."""
-    batched: Metered | None = None
-    """The same model through the batch API; None unless `endpoint.mode` asks for it."""
     discount: float = 1.0
     """Price of a batched call divided by that of a live one."""
-
-    @property
-    def batched_or_live(self) -> Metered:
-        """The model for calls that no caller waits for one by one: through the batch API where there is one."""
-        return self.batched or self.llm
 
     @property
     def stand_in(self) -> bool:
@@ -96,10 +91,6 @@ class BuiltEmbedder:
     endpoint: Endpoint | None = None
     """None for an embedder that runs on this machine."""
     discount: float = 1.0
-
-    @property
-    def stand_in(self) -> bool:
-        return self.name == STAND_IN["embedder"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,8 +133,7 @@ class Models:
         )  # its tokens are counted and priced separately, whichever model it is
         roles = {"memory": self.memory, "probe": self.probe, "reader": self.reader}
         gauges = {role: model.endpoint.places for role, model in roles.items() if model.endpoint is not None}
-        reader = self.reader.batched_or_live
-        return Services(self.memory.llm, reader, probe, self.embedder.embedder, self.prompts, gauges)
+        return Services(self.memory.llm, self.reader.late, probe, self.embedder.embedder, self.prompts, gauges)
 
     @property
     def paid_names(self) -> list[str]:
@@ -177,7 +167,7 @@ class Models:
         in_roles = {id(model) for model in roles.values()}
         roles |= {f"judge {name}": model for name, model in self.by_name.items() if id(model) not in in_roles}
         names = [role for role, model in roles.items() if model.stand_in]
-        return [*names, "embedder"] if self.embedder.stand_in else names
+        return [*names, "embedder"] if self.embedder.name == STAND_IN["embedder"] else names
 
 
 def has_price(prices: ModelSettings) -> bool:
@@ -208,8 +198,9 @@ def build_models(cfg: Settings) -> Models:
     by_name: dict[str, Model] = {}
 
     def model(name: str, role: str = "judge") -> Model:
-        option = _option_or_any("llm", name, cfg, role)
-        key = places.title(name, option, role)
+        served = getattr(cfg.endpoints, role).base_url or cfg.endpoint.base_url
+        option = model_option("llm", name, served=served is not None)
+        key = places.title(name, option, role) if option["engine"] == "http" else name
         if key not in by_name:
             by_name[key] = _build_model(cfg, name, option, places, role, store)
         return by_name[key]
@@ -253,32 +244,23 @@ def _build_model(
     if option["engine"] == "extractive":
         engine = {key: value for key, value in option.items() if key != "engine"}
         settings = {"engine": "extractive", "source": source_digest(["memsys.llm.offline.extractive"]), **engine}
-        return Model(name, Metered(ExtractiveLLM(**engine), model=name), settings, None)
+        llm = Metered(ExtractiveLLM(**engine), model=name)
+        return Model(name, llm, llm, settings, None)
     if (limit := cfg.endpoint.max_output_tokens) is not None:
         option = {**option, "settings": {**option["settings"], "max_output_tokens": limit}}
     known, endpoint = places.settings(name, option), places.endpoint(option, role)
-    client = None if cfg.replay else Client(endpoint, known)
     identifying = {key: value for key, value in option["settings"].items() if key not in KNOWLEDGE}
     settings = {"endpoint": endpoint.label, **identifying}
-    llm = Metered(CachedLLM(client, store, known, endpoint.label), model=known.model)
-    batches = None if cfg.replay else places.batches(endpoint)
-    slow = None if batches is None else CachedLLM(Client(batches, known), store, known, endpoint.label)
-    batched = None if slow is None else Metered(slow, model=known.model)
-    return Model(known.model, llm, settings, known, endpoint, batched, cfg.endpoint.batch.discount)
-
-
-def _option_or_any(group: str, name: str, cfg: Settings, role: str) -> dict[str, Any]:
-    """Read the model's file; a configured endpoint may serve models without a file."""
-    served = getattr(cfg.endpoints, role).base_url is not None or cfg.endpoint.base_url is not None
-    if name not in options(group) and not served:
-        raise RunError(
-            f"no {group} called {name!r} (there are: {', '.join(options(group))}), and no endpoint.base_url that could serve it"
-        )
-    return model_option(group, name)
+    client = None if cfg.replay else Client(endpoint, known)
+    llm = late = Metered(CachedLLM(client, store, known, endpoint.label), model=known.model)
+    if not cfg.replay and (batches := places.batches(endpoint)) is not None:
+        late = Metered(CachedLLM(Client(batches, known), store, known, endpoint.label), model=known.model)
+    return Model(known.model, llm, late, settings, known, endpoint, cfg.endpoint.batch.discount)
 
 
 def _build_embedder(cfg: Settings, name: str, store: CacheStore, places: Endpoints) -> BuiltEmbedder:
-    option = _option_or_any("embedder", name, cfg, "embedder")
+    served = cfg.endpoints.embedder.base_url or cfg.endpoint.base_url
+    option = model_option("embedder", name, served=served is not None)
     if option["engine"] == "hashing":
         settings = {**option, "source": source_digest(["memsys.embed"]), "model": "hashing"}
         return BuiltEmbedder("hashing", HashingEmbedder(option["dimension"]), settings)
@@ -350,7 +332,7 @@ class Endpoints:
         """A model's name, with its URL and key variable if they are not the common ones: one name at two endpoints means two models."""
         common = (self.cfg.endpoint.base_url or OPENAI, self.cfg.endpoint.key_env)
         url, key_env = self.place(option, role)
-        return name if option["engine"] != "http" or (url, key_env) == common else f"{name} at {url} with {key_env}"
+        return name if (url, key_env) == common else f"{name} at {url} with {key_env}"
 
     def endpoint(self, option: Mapping[str, Any], role: str) -> Endpoint:
         """The endpoint of a role's model; built on first use."""

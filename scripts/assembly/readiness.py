@@ -20,7 +20,7 @@ from memsys.llm.endpoint import Endpoint
 from memsys.llm.pricing import ModelSettings, SpendingCapReached
 from scripts.assembly.models import Model, Models
 from scripts.assembly.plan import Plan, at_pace, pace, plan, total_usd
-from scripts.assembly.steps import judging, workable
+from scripts.assembly.steps import judging
 from scripts.settings.schema import Settings
 from scripts.settings.types import how_to_give
 from scripts.setup.causes import remedy
@@ -58,7 +58,7 @@ def agreed(
         judges: names of the judges by data set.
 
     Raises:
-        RunError: a replay needs a service's run that is not finished, or no model uses the endpoint that the settings name.
+        RunError: no model uses the endpoint that the settings name.
     """
     for name in dict.fromkeys(name for names in judges.values() for name in names):
         judging(cfg, models, name)  # a judge's own model may have a price
@@ -71,7 +71,7 @@ def agreed(
     if cfg.replay or not (cfg.profile_name == "paper" or local is not None or models.paid_names):
         return True, None
     window = cfg.local.window if local is not None and cfg.local.model is not None else None
-    planned = plan(cfg, models, workable(cfg, runs), judges, window)
+    planned = plan(cfg, models, runs, judges, window)
     if local is not None:
         speed = pace(local.base_url, models.memory.name)
         planned = at_pace(planned, speed, cfg.endpoint.max_output_tokens or 512)

@@ -6,7 +6,7 @@ That includes the code of its memory and its loader, wherever they live, and of 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from traceback import extract_tb
@@ -20,7 +20,7 @@ from eval.running.failures import described
 from eval.running.gold_evidence import gold_evidence
 from eval.running.oracle_editor import oracle_editor
 from eval.running.reader import Reader
-from eval.running.run import OUTSTANDING, Run, Services, built, needs
+from eval.running.run import OUTSTANDING, SERVICES, Run, Services, built, needs
 from eval.running.work import rehearse
 from memsys.interface import MemorySystem, with_settings
 from memsys.jsons import fields_of
@@ -36,8 +36,6 @@ from scripts.setup.options import load_option, memory_classes, options
 _surroundings = cache(surroundings)
 BUDGET = ("max_context_tokens", "fill")
 """Settings of a reader for the amount of recall that it shows."""
-SERVICES = ("llm", "probe", "embedder", "prompts", "gateway", "rng")
-"""Parameters of a memory that the run fills (`eval.running.run.built`)."""
 DESCRIBING = ("name", "title", "unit", "waived", "untested", "fitted_to", "recall")
 """Values of a file of `conf/memory` that only describe the memory: they are no part of a run's identity."""
 DISCOUNT = "batch_discount"
@@ -66,22 +64,18 @@ class Recipe:
     classes: tuple[type[MemorySystem], ...]
     """The memory's class and, for a wrapper, then that of its `inner` memory."""
     unit: Mapping[str, Any]
-
-    @property
-    def name(self) -> str:
-        """The memory's name, which starts the name of the run folder."""
-        return str(self.memory["name"])
+    name: str
+    """The memory's name, which starts the name of the run folder."""
+    services: frozenset[str]
+    """Names of the services that the innermost memory uses."""
+    innermost: Mapping[str, Any]
+    """The value `build` of the innermost memory."""
 
     @property
     def waived(self) -> dict[str, str]:
         """Contract tests and conformance checks that the memory cannot pass, with the reasons."""
         of_classes = {name: reason for each in self.classes for name, reason in each.WAIVED.items()}
         return {**of_classes, **self.memory.get("waived", {})}
-
-    @property
-    def services(self) -> frozenset[str]:
-        """Names of the services that the innermost memory uses."""
-        return needs(self.classes[-1])
 
 
 def memory_run(
@@ -114,11 +108,13 @@ def memory_run(
     suited = all(each.INDEPENDENT_CALLS for each in recipe.classes)  # to the batch API, where there is one
     services = replace(
         models.services,
-        llm=models.memory.batched_or_live if suited else models.memory.llm,
+        llm=models.memory.late if suited else models.memory.llm,
         gateway=models.gateway() if "gateway" in recipe.services else None,
     )
     if asked_for:
-        _check_logprobs(_built_once(recipe, services), recipe, models.probe)
+        built_once = _built_once(recipe, services)
+        if "probe" in recipe.services:
+            _check_logprobs(built_once, recipe.name, models.probe)
     controls: dict[str | None, Callable[[Case], MemorySystem]] = {  # they need the answer key
         "gold_evidence": partial(gold_evidence, unit=dict(recipe.unit)),
         "oracle_editor": oracle_editor,
@@ -151,21 +147,23 @@ def recipe_of(dataset: Data, memory: Mapping[str, Any], unit: Mapping[str, Any] 
         RunError: a setting or the unit rule is refused.
     """
     memory = checked_option("memory", memory)
-    memory = {**memory, "build": checked_call(f"memory {memory['name']}", memory["build"])}
-    classes = memory_classes(memory["build"])
+    name = str(memory["name"])
+    innermost = stated = checked_call(f"memory {name}", memory["build"])
+    memory = {**memory, "build": stated}
+    classes = memory_classes(stated)
+    while "inner" in innermost:
+        innermost = innermost["inner"]
     try:
-        build = builder(memory["build"])
+        build = builder(stated)
     except ValueError as error:
-        raise RunError(f"memory {memory['name']}: {error}") from error
+        raise RunError(f"memory {name}: {error}") from error
     given = inspect.signature(build).parameters.values()
     open_ended = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     needed = [each.name for each in given if each.default is each.empty and each.kind not in open_ended]
     if lacking := [name for name in needed if name not in SERVICES]:
-        raise RunError(
-            f"memory {memory['name']}: its file gives no {lacking[0]}, which is no service ({', '.join(SERVICES)})"
-        )
-    unit = unit or unit_of(memory, dataset.config)
-    return Recipe(memory, build, classes, checked_unit(unit, f"memory {memory['name']} on {dataset.name}"))
+        raise RunError(f"memory {name}: its file gives no {lacking[0]}, which is no service ({', '.join(SERVICES)})")
+    unit = checked_unit(unit or unit_of(memory, dataset.config), f"memory {name} on {dataset.name}")
+    return Recipe(memory, build, classes, unit, name, needs(classes[-1]), innermost)
 
 
 def builder(build: Mapping[str, Any]) -> partial[MemorySystem]:
@@ -208,10 +206,10 @@ def _record(
     Raises:
         NotInstalled: a program that the memory runs outside this process is not installed.
     """
-    build, loader = recipe.memory["build"], dataset.config["load"]["_target_"]
+    modules = modules_of(recipe.memory["build"], dataset.config["load"]["_target_"])
     prompts = [*(name for each in recipe.classes for name in each.PROMPTS), reader.prompt]
     try:
-        outside = recipe.classes[-1].outside(_innermost_settings(build))
+        outside = recipe.classes[-1].outside(recipe.innermost)
     except ValueError as error:
         raise NotInstalled(f"memory {recipe.name}: {error}") from error
     discount = cfg.endpoint.batch.discount
@@ -230,8 +228,8 @@ def _record(
         **({"outside": outside} if outside else {}),
         "replies": POLICY,
         "prompts": models.prompts.digest(prompts),
-        "source": sources(build, loader),
-        "distributions": used_distributions(build, loader),
+        "source": sources(modules),
+        "distributions": distributions(modules),
         "seed": [cfg.build.seed, replicate],
         "rebuild_every": cfg.build.rebuild_every if any(each.OFFLINE for each in recipe.classes) else 1,
         "name": recipe.name,
@@ -250,7 +248,7 @@ def _shared_build(parts: Mapping[str, Any], recipe: Recipe) -> str:
 
     The reader's token budget is one of these settings: a memory is built once for all budgets.
     """
-    if _innermost_settings(recipe.memory["build"]).get("mutate_on_read", False):
+    if recipe.innermost.get("mutate_on_read", False):
         return ""
     memory, read_settings = parts["memory"], recipe.classes[0].READ_KNOBS
     building = {name: value for name, value in memory["build"].items() if name not in read_settings}
@@ -282,10 +280,6 @@ def _texts(value: Any) -> Any:
     return value if isinstance(value, str) else None
 
 
-def _innermost_settings(build: Mapping[str, Any]) -> Mapping[str, Any]:
-    return _innermost_settings(build["inner"]) if "inner" in build else build
-
-
 def _built_once(recipe: Recipe, services: Services) -> MemorySystem:
     """Build the memory in the same way as a case does.
 
@@ -311,13 +305,13 @@ def _built_once(recipe: Recipe, services: Services) -> MemorySystem:
         raise RunError(f"memory {recipe.name}: {error}") from error
 
 
-def _check_logprobs(memory: MemorySystem, recipe: Recipe, probe: Model) -> None:
+def _check_logprobs(memory: MemorySystem, name: str, probe: Model) -> None:
     """Refuse a memory that needs log-probabilities when the probe model is known to return none."""
     innermost: MemorySystem = getattr(memory, "inner", memory)
     has_none = probe.prices is not None and probe.prices.logprobs is False
-    if "probe" in recipe.services and innermost.asks_logprobs and has_none:
+    if innermost.asks_logprobs and has_none:
         raise RunError(
-            f"memory {recipe.name} reads log-probabilities, and the probe {probe.name} gives none; choose a model that does with "
+            f"memory {name} reads log-probabilities, and the probe {probe.name} gives none; choose a model that does with "
             "models.probe=… (and endpoints.probe.base_url=… when another server has it)"
         )
 
@@ -326,18 +320,14 @@ RUN_LOOP = ("run", "loop", "case", "question", "failures", "gold_evidence", "ora
 """Modules of `eval.running` whose code is part of every run's identity."""
 
 
-def sources(build: Mapping[str, Any], loader: str) -> str:
-    """Hash of the code that a run depends on."""
+def sources(modules: Sequence[str]) -> str:
+    """Hash of the code that a run depends on, which `modules_of` names."""
     own = [code_only((ROOT / "eval" / "running" / f"{name}.py").read_text(encoding="utf-8")) for name in RUN_LOOP]
-    return identity({"closure": source_digest(modules_of(build, loader)), "own": own})
-
-
-def used_distributions(build: Mapping[str, Any], loader: str) -> dict[str, str]:
-    """Versions of the installed packages that this code imports."""
-    return distributions(modules_of(build, loader))
+    return identity({"closure": source_digest(modules), "own": own})
 
 
 def modules_of(build: Mapping[str, Any], loader: str) -> list[str]:
+    """The modules of a memory, of a loader and of what every run does with the data."""
     targets = [*_named_in(build), loader]
     return [
         *(name.rpartition(".")[0] for name in targets),

@@ -30,10 +30,8 @@ from eval.judging.score import (
     JudgingAhead,
     Metric,
     is_judged,
-    score_evidence,
     score_judge,
     score_lexical,
-    score_paths,
 )
 from eval.metrics.lexical import splitter
 from eval.report.cell import Cell, OutcomeCell
@@ -68,7 +66,7 @@ def judging(cfg: Settings, models: Models, name: str) -> Judging:
     file, _, other = name.partition("@")
     model = models.model(other) if other else models.judge
     judge = Judge(**load_option("judge", file))
-    return Judging(judge, model.batched_or_live, model.identity, models.prompts, cfg.judge.repeats, model.name)
+    return Judging(judge, model.late, model.identity, models.prompts, cfg.judge.repeats, model.name)
 
 
 def judge_prompts(metric: Mapping[str, Any]) -> set[str]:
@@ -226,15 +224,14 @@ def score(
 
     Judges are `judge_<name>`, evidence is `evidence@<k_evidence>`. `questions` is their number, for the progress line.
     """
-    files = score_lexical(run, metrics)
-    files[f"evidence@{k_evidence}"] = score_evidence(run, k_evidence)
+    files = score_lexical(run, metrics, k_evidence)
     for name, grader in judges.items():
         metric = judge_metric(name)
         with progress_line(f"judging {run.name}", questions * grader.repeats, traffic=traffic) as line:
             try:
                 files[metric] = score_judge(run, grader, line.step, ahead.take)
             except SpendingCapReached:  # the verdicts so far are kept, and the others count as missing
-                files[metric] = score_paths(run, (), {name: grader}, k_evidence)[metric]
+                files[metric] = grader.file(run)
     return files
 
 
@@ -261,16 +258,14 @@ def say_missing(
     return int(missing)
 
 
-def workable(cfg: Settings, runs: Sequence[Run]) -> list[Run]:
-    """The runs that may be executed: all, but in a replay not those of services, which must be finished.
+def replayable(runs: Sequence[Run]) -> list[Run]:
+    """The runs that a replay may execute: all but those of services, which must be finished.
 
     An answer that failed counts as finished: asking for it again would need the service.
 
     Raises:
         RunError: a replay needs a service's run that is not finished; no call has been made.
     """
-    if not cfg.replay:
-        return list(runs)
     for run in (run for run in runs if not _replayable(run)):
         counts = []
         for case in run.cases:
@@ -365,7 +360,7 @@ def answer_all(
     if cfg.shard is not None:
         number, shards = map(int, cfg.shard.split("/"))
         runs, questions = [in_shard(run, number, shards) for run in runs], questions // shards
-    runs = workable(cfg, runs)
+    runs = replayable(runs) if cfg.replay else runs
     with suppress(SpendingCapReached):  # the purse records whether the cap stopped it
         execute(runs, questions, cfg.threads, "answering", models.traffic, models.ahead, executor_of(cfg, runs))
     if cfg.shard is None:

@@ -59,10 +59,8 @@ def verbs(name: str, value: object = None) -> list[str]:
     --judge=mem0`. A verb with `RUNS_MEMORIES` runs memories, with the user's prompts if the working folder has them; a verb with `CHECKOUT`
     needs the tests, documents or reference results of a checkout.
     """
-    found = {
-        path.stem.replace("_", "-"): _constants(path) for path in sorted((home() / "scripts/commands").glob("[!_]*.py"))
-    }
-    return [verb for verb, names in found.items() if name in names and value in (None, names[name])]
+    every = [path.stem.replace("_", "-") for path in sorted((home() / "scripts/commands").glob("[!_]*.py"))]
+    return [verb for verb in every if name in (names := _constants(verb)) and value in (None, names[name])]
 
 
 def usage() -> str:
@@ -82,8 +80,7 @@ def _described(verb: str) -> str:
     """The verb's lines in `help`, of at most 80 columns: the first line of its docstring, without its example."""
     from textwrap import wrap
 
-    doc = ast.get_docstring(ast.parse(_file(verb).read_text(encoding="utf-8"))) or ""
-    summary = doc.partition("\n")[0].partition(": `")[0].partition(" `")[0].rstrip(".:")
+    summary = _constants(verb)["__doc__"].partition("\n")[0].partition(": `")[0].partition(" `")[0].rstrip(".:")
     first, *more = wrap(summary, 80 - 17, break_on_hyphens=False)
     return "\n".join([f"  {verb:<15}{first}", *(f"{'':<17}{line}" for line in more)])
 
@@ -103,7 +100,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _show(usage())
         return 0 if given else 2
     name, *rest = [*SHORT.get(given[0], (given[0],)), *given[1:]]
-    constants = _constants(_file(name))
+    constants = _constants(name)
     if "GROUP" not in constants:
         near = get_close_matches(name, verbs("GROUP"), 1)
         hint = f"did you mean {near[0]}?" if near else "`memsys-bench help` lists them"
@@ -148,7 +145,7 @@ def verb(name: str, arguments: Sequence[str]) -> int:
     Raises:
         SystemExit: argparse refuses the arguments, or has shown its help.
     """
-    module = import_module(f"scripts.commands.{_file(name).stem}")
+    module = import_module(f"scripts.commands.{name.replace('-', '_')}")
     if hasattr(module, "CONFIG"):
         from scripts.setup.arguments import as_called
         from scripts.setup.launch import launch
@@ -162,17 +159,15 @@ def verb(name: str, arguments: Sequence[str]) -> int:
     return guarded(lambda: module.main(plain), traceback=len(plain) < len(arguments))
 
 
-def _file(verb: str) -> Path:
-    return home() / "scripts" / "commands" / f"{verb.replace('-', '_')}.py"
-
-
 @cache
-def _constants(path: Path) -> Mapping[str, Any]:
-    """Upper-case names that a module sets to a plain value, read as text; empty without such a file."""
+def _constants(verb: str) -> Mapping[str, Any]:
+    """Upper-case names that a verb's module sets to a plain value, and its `__doc__`, read as text; empty without such a file."""
+    path = home() / "scripts" / "commands" / f"{verb.replace('-', '_')}.py"
     if not path.is_file():
         return {}
-    found = {}
-    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+    module = ast.parse(path.read_text(encoding="utf-8"))
+    found: dict[str, Any] = {"__doc__": ast.get_docstring(module) or ""}
+    for node in module.body:
         if (
             isinstance(node, ast.Assign)
             and isinstance(node.value, ast.Constant)

@@ -281,7 +281,7 @@ def read_table(path: Path, counts: Sequence[int], *, runs: int, means: bool) -> 
             raise RunError(
                 f"{path}, row {number}: {len(row)} fields; a name, {counted(len(counts), 'cell')} and a total are {len(counts) + 2}"
             )
-    odd = [cell for row in rows for cell in row[1:] if not re.fullmatch(r"-?\d*\.?\d+", cell.strip())]
+    odd = [cell for row in rows for cell in row[1:] if not re.fullmatch(r"-?(?:\d*\.)?\d+", cell.strip())]
     if odd:
         raise RunError(f"{path}: {odd[0]!r} is no number; cells are plain decimals such as 0.482 or 48.2")
     largest = max(float(cell) for row in rows for cell in row[1:])

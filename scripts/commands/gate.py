@@ -47,7 +47,7 @@ from memsys.llm.secrets import redact
 from scripts.answers.claim_tables import inert
 from scripts.assembly.datasets import Data
 from scripts.lab.lab import Lab
-from scripts.settings.checking import resolved, validated
+from scripts.settings.checking import parsed, resolved
 from scripts.settings.types import Count, Natural, Share, Size, Strict, Text
 from scripts.setup.arguments import verb_parser
 
@@ -115,13 +115,13 @@ def main(arguments: Sequence[str]) -> int:
     args = parser.parse_intermixed_args(arguments)
     if "=" in str(args.file) and not args.file.is_file():
         parser.error("the first argument is the gate's file, such as gate.yaml")
-    gate = Gate(**validated(Gate, read_mapping(args.file), f"{args.file}: "))
+    gate = parsed(Gate, read_mapping(args.file), f"{args.file}: ")
     place = args.file.parent / (gate.baseline or f"{args.file.stem}.baseline.json")
     stored = None
     if not args.update:
         if not place.is_file():
             raise RunError(f"no baseline {place}: run the gate once with --update, and commit the file")
-        stored = Measured(**validated(Measured, read_mapping(place), f"{place}: "))
+        stored = parsed(Measured, read_mapping(place), f"{place}: ")
     with tempfile.TemporaryDirectory(prefix="memsys-gate-") as folder:
         return run(gate, args.file.parent, place, stored, [*gate.settings, *args.settings], Path(folder))
 

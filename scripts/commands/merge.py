@@ -38,7 +38,7 @@ SAME_DIRECTION = 0.999
 
 
 def merge(
-    sources: Sequence[Path], into: Path, *, first: bool = False, left_out: Counter[str] | None = None
+    sources: Sequence[Path], into: Path, *, first: bool = False, left_out: Counter[tuple[str, str]] | None = None
 ) -> tuple[int, int]:
     """Merge results folders into `into`; returns the numbers of copied cases and of copied cache rows.
 
@@ -65,9 +65,9 @@ def merge(
     if faults:
         raise RunError(f"nothing was merged: {_listed(faults)}")
     copied = sum(_merge_runs(source, into) for source in sources)
-    counter: Counter[str] = Counter() if left_out is None else left_out
-    pairs = [(source / "cache.sqlite", into / "cache.sqlite") for source in sources]
-    return copied, sum(_merge_cache(*pair, counter, first=first) for pair in pairs)
+    counter = Counter[tuple[str, str]]() if left_out is None else left_out
+    caches = (source / "cache.sqlite" for source in sources)
+    return copied, sum(_merge_cache(cache, into / "cache.sqlite", counter, first=first) for cache in caches)
 
 
 def _listed(faults: Sequence[str]) -> str:
@@ -217,7 +217,7 @@ def _other_direction(one: bytes, other: bytes) -> bool:
     return len(first) != len(second) or float(np.dot(first, second)) < SAME_DIRECTION
 
 
-def _merge_cache(source: Path, into: Path, left_out: Counter[str], *, first: bool) -> int:
+def _merge_cache(source: Path, into: Path, left_out: Counter[tuple[str, str]], *, first: bool) -> int:
     """Add the rows whose keys `into` lacks, in one transaction; returns their number.
 
     Args:
@@ -229,16 +229,15 @@ def _merge_cache(source: Path, into: Path, left_out: Counter[str], *, first: boo
     with closing(_attached(into, source)) as both:
         before = both.total_changes
         for kind, count in zip(("answer", "vector"), _differing(both) if first else (), strict=False):
-            left_out[f"{kind} in conflict with a folder before"] += count
+            left_out[kind, "in conflict with a folder before"] += count
         both.execute("BEGIN IMMEDIATE")
         for table in ("answers", "outcomes", "vectors"):
             both.execute(
                 f"INSERT OR IGNORE INTO main.{table} SELECT * FROM other.{table} WHERE length(key) = ?", (KEY_BYTES,)
             )
             query = f"SELECT count(*) FROM other.{table} WHERE length(key) != ?"
-            left_out[f"row of {table} whose key has not {KEY_BYTES} bytes"] += both.execute(
-                query, (KEY_BYTES,)
-            ).fetchone()[0]
+            ((count,),) = both.execute(query, (KEY_BYTES,))
+            left_out["row", f"of {table} whose key has not {KEY_BYTES} bytes"] += count
         for table, condition in (("batch_replies", "1"), ("batch_calls", "batch IS NULL"), ("batches", "1")):
             columns = ", ".join(row[1] for row in both.execute(f"PRAGMA other.table_info({table})"))
             if columns:  # a folder that never used batches has no such table
@@ -262,10 +261,9 @@ def main(arguments: Sequence[str]) -> int:
     if len(chosen.folders) < 2:
         parser.error("name at least one folder to merge, and the folder to merge into")
     *sources, into = chosen.folders
-    left_out = Counter[str]()
+    left_out = Counter[tuple[str, str]]()
     cases, rows = merge(sources, into, first=chosen.first, left_out=left_out)
-    parts = [(count, *reason.partition(" ")) for reason, count in sorted(left_out.items()) if count]
-    lacking = ", ".join(f"{counted(count, noun)}{space}{why}" for count, noun, space, why in parts)
+    lacking = ", ".join(f"{counted(count, noun)} {why}" for (noun, why), count in sorted(left_out.items()) if count)
     print(
         f"{into}: {counted(cases, 'case')} and {counted(rows, 'row')} of the caches added"
         + (f"; left out: {lacking}" if lacking else "")

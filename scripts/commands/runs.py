@@ -25,7 +25,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from eval.files.provenance import has_source
+from eval.files.provenance import distributions, has_source
 from eval.files.run_folder import RunFolder, RunRecord
 from eval.files.store import RunError, locked
 from eval.report.counted import counted
@@ -95,16 +95,16 @@ def garbage(runs: Sequence[ListedRun]) -> Iterator[tuple[ListedRun, str]]:
 
 def _is_todays(record: RunRecord) -> bool:
     """Whether today's code, packages and prompts would make this run in this folder; also true where this is unknown."""
-    from scripts.assembly.runs import modules_of, sources, used_distributions
+    from scripts.assembly.runs import modules_of, sources
 
     if record.imported:
         return True  # imported answers: no code of ours made them
     try:
-        build, loader = record.memory["build"], record.dataset["load"]["_target_"]
-        if not all(map(has_source, modules_of(build, loader))):
+        modules = modules_of(record.memory["build"], record.dataset["load"]["_target_"])
+        if not all(map(has_source, modules)):
             return True  # a memory outside this process, whose code is not visible here
-        same_code = sources(build, loader) == record.source
-        same_packages = used_distributions(build, loader) == record.distributions
+        same_code = sources(modules) == record.source
+        same_packages = distributions(modules) == record.distributions
         same_prompts = Prompts(record.prompts_dir).digest(record.prompts) == record.prompts
         return same_code and same_packages and same_prompts
     except (KeyError, TypeError, PromptError):

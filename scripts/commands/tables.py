@@ -224,7 +224,7 @@ def systems_table() -> str:
         option = load_option("memory", name)
         module = option["build"]["_target_"].rpartition(".")[0]
         stem = ROOT.joinpath(*module.split("."))
-        source = sorted(stem.glob("*.py")) if stem.is_dir() else [stem.with_suffix(".py")]
+        source = sorted(stem.glob("*.py")) or [stem.with_suffix(".py")]  # a folder of old bytecode is no package
         room = "services" if ".services." in module else "systems"
         tests = ROOT / "tests" / "memsys" / room / f"test_{module.split('.')[-1]}.py"
         count = tests.read_text(encoding="utf-8").count("\ndef test_") if tests.is_file() else 0

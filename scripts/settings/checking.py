@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import itertools
+import logging
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
     from pydantic_core import ErrorDetails
 
+logging.getLogger("hydra.utils").setLevel(logging.CRITICAL)  # it prints the error that `get_object` raises, too
 Record = TypeVar("Record")
 Model = TypeVar("Model", bound=BaseModel)
 ARGUMENTS = ConfigDict(arbitrary_types_allowed=True, allow_inf_nan=False, coerce_numbers_to_str=True)
@@ -72,7 +74,7 @@ def checked(cfg: DictConfig, command: str) -> Settings:
         values = resolved(alone) | {name: resolved(cfg[name], name) for name in groups}
     except OmegaConfBaseException as error:
         raise RunError(" ".join(str(error).split())) from error
-    return _parsed(COMMANDS[command], {str(name): values[str(name)] for name in cfg if name != "hydra"}, "")
+    return parsed(COMMANDS[command], {str(name): values[str(name)] for name in cfg if name != "hydra"}, "")
 
 
 def resolved(config: Any, where: str = "") -> Any:
@@ -118,7 +120,9 @@ def checked_option(group: str, values: Mapping[str, Any], where: object = None) 
     if group not in GROUPS:
         return dict(values)
     place = where or f"{group} {values.get('name', '')}".strip()
-    return validated(GROUPS[group], dict(values), f"{place}: ")
+    plain = dict(values)
+    typed: dict[str, Any] = settled(plain, parsed(GROUPS[group], plain, f"{place}: ").model_dump(exclude_unset=True))
+    return typed
 
 
 def checked_unit(unit: Mapping[str, Any], where: str) -> Mapping[str, Any]:
@@ -143,9 +147,8 @@ def checked_call(where: str, call: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         RunError: the target does not exist, or an argument is unknown or of another type.
     """
-    from hydra.utils import get_object, log
+    from hydra.utils import get_object
 
-    log.disabled = True  # it prints the error that is raised, too
     try:
         target = get_object(call["_target_"])
     except KeyError:
@@ -154,6 +157,8 @@ def checked_call(where: str, call: Mapping[str, Any]) -> dict[str, Any]:
         cause = error.__cause__ or error
         reason = " ".join(f"{type(cause).__name__}: {cause}".split())[:300]
         raise RunError(f"{where}: cannot import {call['_target_']}: {reason}") from error
+    if not callable(target):
+        raise RunError(f"{where}: {call['_target_']} is no class and no function; write module.Class")
     known = parameters(target)
     typed: dict[str, Any] = {}
     for name, value in call.items():
@@ -187,8 +192,8 @@ def _leaves(annotation: Any) -> Iterator[Any]:
         yield from _leaves(part)
 
 
-def validated(schema: type[BaseModel], plain: dict[str, Any], where: str) -> dict[str, Any]:
-    """Check the values of a file against a schema and convert them.
+def parsed(schema: type[Model], plain: dict[str, Any], where: str) -> Model:
+    """The values as their schema has them. Keys such as `rows_qwen` of a table are checked as `rows`.
 
     Args:
         where: begins the message of an error.
@@ -196,13 +201,6 @@ def validated(schema: type[BaseModel], plain: dict[str, Any], where: str) -> dic
     Raises:
         RunError: see `checked`.
     """
-    typed = settled(plain, _parsed(schema, plain, where).model_dump(exclude_unset=True))
-    assert isinstance(typed, dict)
-    return typed
-
-
-def _parsed(schema: type[Model], plain: dict[str, Any], where: str) -> Model:
-    """The values as their schema has them. Keys such as `rows_qwen` of a table are checked as `rows`."""
     try:
         model = schema.model_validate(plain)
     except ValidationError as error:
@@ -210,7 +208,7 @@ def _parsed(schema: type[Model], plain: dict[str, Any], where: str) -> Model:
     for table in (plain, plain.get("table")):
         for name in (others := row_keys(table)):
             own = {key: value for key, value in dict(table or {}).items() if key not in others}
-            _parsed(GROUPS["table"], {**own, "rows": (table or {})[name]}, f"{where}{name}: ")
+            parsed(GROUPS["table"], {**own, "rows": (table or {})[name]}, f"{where}{name}: ")
     return model
 
 
@@ -303,19 +301,15 @@ def _fields(schema: type[BaseModel], above: str = "") -> Iterator[tuple[str, Fie
 def lists_and_texts(command: str) -> tuple[frozenset[str], frozenset[str]]:
     """Dotted names of the settings of a command whose value is a list, and of those whose value is any text, such as a model's name or a
     URL; a `Literal` is not."""
-    types = {name: _parts(field.annotation) for name, field in _fields(COMMANDS[command])}
-    plain = {
-        name: [get_args(part)[0] if get_origin(part) is Annotated else part for part in own]
-        for name, own in types.items()
-    }
-    lists = (name for name, own in types.items() if any(get_origin(part) is list for part in own))
-    return frozenset(lists), frozenset(name for name, own in plain.items() if all(part is str for part in own))
-
-
-def _parts(annotation: Any) -> list[Any]:
-    """The types of a union without None; any other type alone."""
-    union = get_origin(annotation) in (Union, UnionType)
-    return [part for part in get_args(annotation) if part is not NoneType] if union else [annotation]
+    lists, texts = set(), set()
+    for name, field in _fields(COMMANDS[command]):
+        union = get_origin(field.annotation) in (Union, UnionType)
+        kinds = [kind for kind in get_args(field.annotation) if kind is not NoneType] if union else [field.annotation]
+        if any(get_origin(kind) is list for kind in kinds):
+            lists.add(name)
+        elif all(kind is str or (get_origin(kind) is Annotated and get_args(kind)[0] is str) for kind in kinds):
+            texts.add(name)
+    return frozenset(lists), frozenset(texts)
 
 
 def _schemas(field: FieldInfo) -> Iterator[type[BaseModel]]:

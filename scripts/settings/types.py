@@ -15,7 +15,6 @@ from pydantic import (
     GetCoreSchemaHandler,
     PlainValidator,
     WrapValidator,
-    create_model,
 )
 from pydantic_core import CoreSchema, core_schema
 
@@ -116,14 +115,10 @@ class Strict(BaseModel):
         return self.model_copy(update={**values, **nested})
 
 
-def _number(value: Any) -> Any:
+def _number(value: Any, check: Callable[[Any], float]) -> float:
+    """The number as written: 120 stays an integer, because identities hash it."""
     if isinstance(value, bool):
         raise ValueError(f"must be a number, found {str(value).lower()}")
-    return value
-
-
-def _whole(value: Any, check: Callable[[Any], float]) -> float:
-    """The number as written: 120 stays an integer, because identities hash it."""
     number = check(value)
     return value if type(value) is int and value == number else number
 
@@ -191,11 +186,11 @@ def _listed(value: Any) -> Any:
 Text = Annotated[str, Field(min_length=1)]
 Name = Annotated[str, Field(pattern=PLAIN_NAME)]
 """A name that is used as a file or folder name."""
-Count = Annotated[int, BeforeValidator(_number), Field(ge=1)]
-Natural = Annotated[int, BeforeValidator(_number), Field(ge=0)]
-Positive = Annotated[float, BeforeValidator(_number), Field(gt=0), WrapValidator(_whole)]
-Amount = Annotated[float, BeforeValidator(_number), Field(ge=0), WrapValidator(_whole)]
-Share = Annotated[float, BeforeValidator(_number), Field(ge=0, le=1), WrapValidator(_whole)]
+Count = Annotated[int, Field(ge=1), WrapValidator(_number)]
+Natural = Annotated[int, Field(ge=0), WrapValidator(_number)]
+Positive = Annotated[float, Field(gt=0), WrapValidator(_number)]
+Amount = Annotated[float, Field(ge=0), WrapValidator(_number)]
+Share = Annotated[float, Field(ge=0, le=1), WrapValidator(_number)]
 Shard = Annotated[str, PlainValidator(_shard)]
 """One of several commands that share the histories between them, `2/4`."""
 Size = Annotated[Any, PlainValidator(_size)]
@@ -212,8 +207,3 @@ class Unit(Strict):
     rule: Rule
     tokens: Count | None = None
     on_unpaired: OnUnpaired = "drop"
-
-
-def extended(name: str, base: type[BaseModel], known: dict[str, Any]) -> type[BaseModel]:
-    """A schema with further fields, each a type and a default (`...` for none)."""
-    return create_model(name, __base__=base, **known)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import wraps
 from itertools import pairwise
 from pathlib import Path
@@ -57,6 +57,7 @@ def launch(job: Callable[[Any], int], primary: str, *, keep_record: bool = False
             run(cfg)
             return codes[0]
         _share_the_store()
+        _at_the_top(argument.removeprefix("sweep=") for argument in sys.argv if argument.startswith("sweep="))
         with TemporaryDirectory() as folder:
             if not keep_record and not any(argument.startswith("hydra.sweep.dir=") for argument in sys.argv):
                 sys.argv.insert(1, f"hydra.sweep.dir={quoted(folder)}")
@@ -81,6 +82,23 @@ def _share_the_store() -> None:
     from hydra.core.config_store import ConfigStore
 
     ConfigStore.__deepcopy__ = lambda store, memo: store  # type: ignore[attr-defined]
+
+
+def _at_the_top(sweeps: Iterable[str]) -> None:
+    """Refuse a file of `conf/sweep` whose settings Hydra would put below `sweep`, where it finds none of them.
+
+    Raises:
+        RunError: a chosen file has no `@package` line.
+    """
+    from eval.files.store import RunError
+    from scripts.setup.options import folders
+
+    for name in sweeps:
+        path = next((path for folder in folders() if (path := folder / "sweep" / f"{name}.yaml").is_file()), None)
+        if path is not None and not re.search(
+            r"^# *@package +_global_", path.read_text("utf-8", "replace"), re.MULTILINE
+        ):
+            raise RunError(f"{path}: its first line must be: # @package _global_")
 
 
 def _typed(cfg: DictConfig, primary: str) -> Settings:

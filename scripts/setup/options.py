@@ -78,16 +78,26 @@ def option_file(group: str, path: Path) -> dict[str, Any]:
     Raises:
         RunError: the file holds no mapping, or its schema refuses a value.
     """
-    return deepcopy(_checked_file(group, path, path.stat().st_mtime_ns))
+    return deepcopy(_read(group, path, path.stat().st_mtime_ns))
 
 
-def model_option(group: str, name: str) -> dict[str, Any]:
+def model_option(group: str, name: str, *, served: bool = True) -> dict[str, Any]:
     """The file of a model, or for any other name a model at an endpoint with default settings.
 
     Args:
         group: `llm` or `embedder`.
+        served: whether an endpoint is configured that could serve a model without a file.
+
+    Raises:
+        RunError: there is no such file, and no endpoint.
     """
-    return load_option(group, name) if name in options(group) else {"engine": "http", "settings": {"model": name}}
+    if name in (known := options(group)):
+        return load_option(group, name)
+    if not served:
+        raise RunError(
+            f"no {group} called {name!r} (there are: {', '.join(known)}), and no endpoint.base_url that could serve it"
+        )
+    return {"engine": "http", "settings": {"model": name}}
 
 
 def profile_settings(profile: str) -> Mapping[str, Any]:
@@ -132,29 +142,26 @@ def memories_here() -> list[str]:
 def metric_options() -> dict[str, Any]:
     """Settings of every lexical metric, by name (`conf/metrics.yaml`), also of the working folder's, which replaces a shipped one."""
     files = [path for folder in reversed(folders()) for path in [folder / "metrics.yaml"] if path.is_file()]
-    return {name: option for path in files for name, option in deepcopy(_parsed(path, path.stat().st_mtime_ns)).items()}
+    return {name: option for path in files for name, option in option_file("metrics", path).items()}
 
 
 @cache
-def _checked_file(group: str, path: Path, written: int) -> dict[str, Any]:
-    return checked_option(group, _parsed(path, written), Path(*path.parts[-3:]))
-
-
-@cache
-def _parsed(path: Path, written: int) -> dict[str, Any]:
-    """Parse a file once, and again after a change: a table with sweeps asks for the same few files hundreds of times.
+def _read(group: str, path: Path, written: int) -> dict[str, Any]:
+    """Read and check a file once, and again after a change: a table with sweeps asks for the same few files hundreds of times.
 
     Args:
         written: when the file was last changed.
     """
     with path.open(encoding="utf-8") as file:
+        interpreted = INTERPRETED.search(file.read())
+        file.seek(0)
         values = omegaconf_yaml.get_yaml_loader()(file).get_single_data()
     values = {} if values is None else values  # an empty file
     if not isinstance(values, dict):
         raise RunError(f"{path} must be a mapping, found {values!r}")
     try:
-        plain = not INTERPRETED.search(path.read_text(encoding="utf-8"))
-        return dict(resolved(values if plain else OmegaConf.create(values)))
+        plain = resolved(OmegaConf.create(values) if interpreted else values)
+        return checked_option(group, plain, Path(*path.parts[-3:]))
     except InterpolationKeyError as error:
         text, _, key = str(error).partition("\n    full_key: ")
         raise RunError(f"{path}: {key.split()[0]}: {text}; write \\${{ for the characters ${{ themselves") from error

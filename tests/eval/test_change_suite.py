@@ -88,7 +88,7 @@ def played(make_run: Make, cases: Sequence[Case], build: Any, **more: Any) -> Ru
 def verdicts(run: Run, metric: Metric = RECALL) -> dict[str, Counter[str]]:
     """Outcomes by family."""
     found: dict[str, Counter[str]] = {family: Counter() for family in VARIANTS}
-    for (case_id, _), lines in read_scores(score_lexical(run, [metric])[metric.name]).items():
+    for (case_id, _), lines in read_scores(score_lexical(run, [metric], 3)[metric.name]).items():
         found[case_id.rpartition("--")[2]][lines[0]["detail"]["outcome"]] += 1
     return found
 
@@ -160,7 +160,7 @@ def test_neither_yes_nor_no_to_everything_is_right_and_knowing_is(make_run: Make
         run = make_run(cases, build=FullHistory, reader=Metered(ScriptedLLM(reply)), folder=name)
         run = replace(run, unit={"rule": "utterance"})
         run_all([run])
-        scores = read_scores(score_lexical(run, [ANSWER])[ANSWER.name])
+        scores = read_scores(score_lexical(run, [ANSWER], 3)[ANSWER.name])
         assert len(scores) == 12
         assert {lines[0]["detail"]["outcome"] for lines in scores.values()} == allowed
 
@@ -223,20 +223,22 @@ def test_a_read_that_fails_is_errored_and_never_a_verdict(
 def test_scores_are_kept_until_one_of_their_reads_changes(make_run: Make, suite: list[Case]) -> None:
     run = replace(make_run(suite[:HOST], build=FullHistory), unit={"rule": "utterance"})
     run_all([run])
-    path = score_lexical(run, [RECALL])["change_recall"]
+    path = score_lexical(run, [RECALL], 3)["change_recall"]
     first = path.read_bytes()
     path.write_bytes(first.replace(b'"right"', b'"kept as it was"'))
-    assert b"kept as it was" in score_lexical(run, [RECALL])["change_recall"].read_bytes(), "nothing was scored again"
+    assert b"kept as it was" in score_lexical(run, [RECALL], 3)["change_recall"].read_bytes(), (
+        "nothing was scored again"
+    )
     told = run.case_folder(suite[0].id) / "predictions.jsonl"
     lines = read_lines(told)
     write_lines(told, [{**lines[0], "items": [], "scores": []}, *lines[1:]])
-    (again,) = read_scores(score_lexical(run, [RECALL])["change_recall"])[suite[0].id, "01.3"]
+    (again,) = read_scores(score_lexical(run, [RECALL], 3)["change_recall"])[suite[0].id, "01.3"]
     assert again["detail"]["outcome"] == "n/a: not held before", "a read before the change decides, too"
     path.write_bytes(path.read_bytes().replace(b'"right"', b'"kept as it was"'))
     clean = run.case_folder(next(case.id for case in suite if case.id.endswith(CLEAN))) / "predictions.jsonl"
     lines = read_lines(clean)
     clean.write_text("\n".join(clean.read_text().splitlines()[: len(lines) - 1]) + "\n")
-    left = read_scores(score_lexical(run, [RECALL])["change_recall"])
+    left = read_scores(score_lexical(run, [RECALL], 3)["change_recall"])
     assert b"kept as it was" not in path.read_bytes()
     assert len(left) == 4 * len(VARIANTS) - 1, "a probe whose clean read was not reached has no line"
 

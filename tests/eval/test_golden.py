@@ -17,8 +17,9 @@ from data_loaders.perltqa import parse_references
 from data_loaders.schema import Gold, Question
 from eval.files.records import Prediction
 from eval.metrics import lexical, locomo, longmemeval, longmemeval_mab, multihop_rag, perltqa, realmem
+from memsys.lean import hide_modules
 
-with lexical._nltk_alone():  # all of it takes four seconds to import
+with hide_modules(*lexical.NOT_OF_NLTK):  # all of it takes four seconds to import
     from nltk.tokenize.destructive import NLTKWordTokenizer
     from nltk.tokenize.punkt import PunktParameters, PunktSentenceTokenizer
 

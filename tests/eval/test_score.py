@@ -16,7 +16,7 @@ from eval.files.records import Score
 from eval.files.run_folder import read_items, read_predictions
 from eval.files.store import RunError, read_lines, write_lines
 from eval.judging.judge import Judge
-from eval.judging.score import UNKNOWN_RECALL, Judging, Metric, score_evidence, score_judge, score_lexical
+from eval.judging.score import UNKNOWN_RECALL, Judging, Metric, score_judge, score_lexical
 from eval.judging.score_files import read_scores
 from eval.metrics.lexical import squad_f1
 from eval.report.rendering import evidence_means
@@ -53,11 +53,11 @@ def test_lexical_scores_are_joined_by_id_and_not_recomputed(make_run: Make) -> N
         return squad_f1(question, gold, prediction)
 
     metric = Metric("f1", counted)
-    path = score_lexical(run, [metric])["f1"]
+    path = score_lexical(run, [metric], 3)["f1"]
     assert len(calls) == 12
     assert set(read_scores(path)) == {(case, f"q{i}") for case in "ab" for i in range(6)}
     assert all(lines[0]["value"] > 0 for lines in read_scores(path).values())
-    score_lexical(run, [metric])
+    score_lexical(run, [metric], 3)
     assert len(calls) == 12
 
 
@@ -72,16 +72,16 @@ def test_a_metric_of_the_recall_gets_its_texts_and_is_scored_again_when_they_cha
         return Score(float(len(recalled)))
 
     metric = Metric("held", counted, on_recall=True)
-    path = score_lexical(run, [metric, Metric("f1", squad_f1)])["held"]
+    path = score_lexical(run, [metric, Metric("f1", squad_f1)], 3)["held"]
     folder = run.case_folder(run.cases[0].id)
     items, predictions = read_items(folder), read_predictions(folder).values()
     assert predictions
     assert sorted(seen) == sorted([items[name]["text"] for name in each.items] for each in predictions)
-    score_lexical(run, [metric])
+    score_lexical(run, [metric], 3)
     assert len(seen) == len(predictions)
     lines = read_lines(path)
     write_lines(path, [{**line, "answer": "0"} for line in lines])  # as if another recall had been scored
-    score_lexical(run, [metric])
+    score_lexical(run, [metric], 3)
     assert len(seen) == 2 * len(predictions)
 
 
@@ -89,7 +89,7 @@ def test_imported_answers_have_no_recall_to_score(make_run: Make) -> None:
     run = make_run([history()])
     run_all([run])
     imported = replace(run, record=replace(run.record, imported={"file": "theirs.json"}))
-    path = score_lexical(imported, [Metric("held", squad_f1, on_recall=True)])["held"]
+    path = score_lexical(imported, [Metric("held", squad_f1, on_recall=True)], 3)["held"]
     assert {(line["value"], line["why"]) for lines in read_scores(path).values() for line in lines} == {
         (None, UNKNOWN_RECALL)
     }
@@ -98,7 +98,7 @@ def test_imported_answers_have_no_recall_to_score(make_run: Make) -> None:
 def test_other_settings_are_another_file(make_run: Make) -> None:
     run = make_run([history()])
     run_all([run])
-    files = {score_lexical(run, [Metric("f1", squad_f1, {"stem": stem})])["f1"] for stem in (True, False)}
+    files = {score_lexical(run, [Metric("f1", squad_f1, {"stem": stem})], 3)["f1"] for stem in (True, False)}
     assert len(files) == 2
 
 
@@ -336,11 +336,11 @@ def test_the_memory_judge_is_shown_the_recalled_items_with_the_highest_scores(ma
 def test_evidence_is_counted_again_when_something_else_is_recalled_for_the_same_answer(make_run: Make) -> None:
     run = make_run([history("a", questions=1)])
     run_all([run])
-    (before,) = read_scores(score_evidence(run, 3)).values()
+    (before,) = read_scores(score_lexical(run, [], 3)["evidence@3"]).values()
     path = run.case_folder("a") / "predictions.jsonl"
     (line,) = read_lines(path)
     write_lines(path, [{**line, "items": [], "scores": []}])
-    (after,) = read_scores(score_evidence(run, 3)).values()
+    (after,) = read_scores(score_lexical(run, [], 3)["evidence@3"]).values()
     assert (before[0]["value"], after[0]["value"]) == (1.0, 0.0)
 
 
@@ -348,7 +348,7 @@ def test_evidence_tells_sources_from_words(make_run: Make) -> None:
     case = history()
     run = make_run([case])
     run_all([run])
-    scores = read_scores(score_evidence(run, 3))
+    scores = read_scores(score_lexical(run, [], 3)["evidence@3"])
     assert all(lines[0]["value"] == 1.0 for lines in scores.values())
     assert all(lines[0]["detail"]["verbatim"] == 1.0 for lines in scores.values())
     assert all(lines[0]["detail"]["sources_per_item"] == 2.0 for lines in scores.values())
@@ -359,7 +359,7 @@ def test_a_question_without_evidence_is_unscored_for_evidence(make_run: Make) ->
     bare = replace(case, questions=((case.questions[0][0], replace(case.questions[0][1], evidence=())),))
     run = make_run([bare])
     run_all([run])
-    assert [lines[0]["value"] for lines in read_scores(score_evidence(run, 3)).values()] == [None]
+    assert [lines[0]["value"] for lines in read_scores(score_lexical(run, [], 3)["evidence@3"]).values()] == [None]
 
 
 def test_evidence_without_words_has_no_literal_recall_and_is_counted_all_the_same(make_run: Make) -> None:
@@ -368,7 +368,7 @@ def test_evidence_without_words_has_no_literal_recall_and_is_counted_all_the_sam
     silent = replace(first, turns=tuple(replace(turn, text="") for turn in first.turns))
     run = make_run([replace(case, sessions=(silent, *rest))])
     run_all([run])
-    assert evidence_means(score_evidence(run, 3))[1] == "–"
+    assert evidence_means(score_lexical(run, [], 3)["evidence@3"])[1] == "–"
 
 
 def test_a_missing_score_file_says_what_to_do(make_run: Make) -> None:
@@ -394,7 +394,7 @@ def test_evidence_at_k_follows_the_memorys_own_ranking_and_not_the_order_shown(m
 
     run = make_run([history()], build=partial(Chronological))
     run_all([run])
-    scores = read_scores(score_evidence(run, 1))
+    scores = read_scores(score_lexical(run, [], 1)["evidence@1"])
     assert [lines[0]["value"] for lines in scores.values()] == [0.0, 0.0, 0.0, 0.0, 0.0, 1.0]
 
 

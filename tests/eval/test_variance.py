@@ -24,6 +24,7 @@ from eval.statistics.variance import (
     mean_squares,
     paired,
     planned_for,
+    within_history,
 )
 
 TRUE = {"history": 0.3, "question": 0.8, "build": 0.5, "answer": 0.4, "judge": 0.2}
@@ -59,7 +60,7 @@ def test_mean_squares_are_those_of_statsmodels_and_the_variances_follow_by_hand(
     theirs = anova_lm(fitted, typ=1)["mean_sq"]
     named = dict(zip(PARTS, ["C(h)", "C(h):C(q)", "C(h):C(b)", "C(h):C(q):C(b)", "Residual"], strict=True))
     blocks = [np.stack([array for (name, _), array in draws.items() if name == f"h{h}"]) for h in range(histories)]
-    ours = mean_squares(blocks)
+    ours = mean_squares(blocks, list(map(within_history, blocks)))
     assert {part: ours[part] for part in PARTS} == pytest.approx(
         {part: theirs[named[part]] for part in PARTS}, rel=1e-9
     )
@@ -78,8 +79,8 @@ def test_a_history_is_summed_a_few_times_and_not_once_for_each_history_left_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     summed: list[np.ndarray] = []
-    own = variance._within
-    monkeypatch.setattr(variance, "_within", lambda block: summed.append(block) or own(block))
+    own = variance.within_history
+    monkeypatch.setattr(variance, "within_history", lambda block: summed.append(block) or own(block))
     components(simulated(np.random.default_rng(4), [2] * 40, 2, 2))
     assert len(summed) <= 2 * 40
 

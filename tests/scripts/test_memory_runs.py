@@ -122,7 +122,7 @@ def test_an_edited_memory_of_ones_own_is_another_run(tmp_path: Path, monkeypatch
     module.write_text(module.read_text() + "\n    OTHER = True\n")
     assert folder() != before
     with monkeypatch.context() as patched:
-        patched.setattr("scripts.assembly.runs.used_distributions", lambda *_: {"bm25s": "another version"})
+        patched.setattr("scripts.assembly.runs.distributions", lambda *_: {"bm25s": "another version"})
         assert len({before, folder()}) == 2
 
 

@@ -164,9 +164,9 @@ def test_rows_without_a_whole_key_are_left_out_and_counted(tmp_path: Path) -> No
     cache_of(tmp_path / "a", "red")
     with closing(sqlite3.connect(tmp_path / "a" / "cache.sqlite")) as file, file:
         file.execute("INSERT INTO answers VALUES (x'01', '{}')")
-    left_out = Counter[str]()
+    left_out = Counter[tuple[str, str]]()
     assert merge([tmp_path / "a"], tmp_path / "into", left_out=left_out) == (0, 2)
-    assert left_out["row of answers whose key has not 32 bytes"] == 1
+    assert left_out["row", "of answers whose key has not 32 bytes"] == 1
 
 
 @pytest.mark.parametrize("trap", ["linked notes", "linked cache", "linked runs", "pipe", "pipe of SQLite"])

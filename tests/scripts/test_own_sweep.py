@@ -51,3 +51,14 @@ def test_the_sweep_of_contributing_runs_as_printed(
     printed = capsys.readouterr().out
     assert re.findall(r"^k=(\d+) ", printed, re.MULTILINE) == ["1", "5", "10"]
     assert "\nbest on locomo locomo_f1: k=" in printed
+
+
+@pytest.mark.parametrize("head", ["", "defaults:\n  - override /memory: bm25\n"])
+def test_a_sweep_without_its_package_line_is_told_which_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], head: str
+) -> None:
+    (tmp_path / "conf" / "sweep").mkdir(parents=True)
+    (tmp_path / "conf" / "sweep" / "mine.yaml").write_text(f"{head}sweep: {{name: mine}}\n", encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    assert main(["sweep", "sweep=mine"]) == 2
+    assert capsys.readouterr().err.endswith("conf/sweep/mine.yaml: its first line must be: # @package _global_\n")

@@ -31,9 +31,10 @@ from scripts.tables.layout import (
     candidates,
     cells_of,
     check_columns,
+    column_group,
     kind_of,
     named,
-    published_of,
+    published_files,
     read_lines_of,
     references,
     restriction,
@@ -89,7 +90,11 @@ def test_every_printed_number_has_exactly_one_cell_or_a_reason(subtests: pytest.
         with subtests.test(name=name):
             read = table(name)
             wanted = [found for backbone in read["backbones"] for found in references(read, backbone)]
-            numbers = list(dict.fromkeys(one for each in read["backbones"].values() for one in published_of(each)))
+            numbers = list(
+                dict.fromkeys(
+                    one for each in read["backbones"].values() for one in read_published(*published_files(each))
+                )
+            )
             if name == "segtreemem_t4":  # its second backbone is Table 6, which has a file of its own
                 wanted = list(references(read, "default"))
                 numbers = list(read_published("segtreemem_t4"))
@@ -111,7 +116,7 @@ def test_every_reason_excuses_a_number(subtests: pytest.Subtests) -> None:
     for name in TABLES:
         with subtests.test(name=name):
             read = table(name)
-            numbers = [one for each in read["backbones"].values() for one in published_of(each)]
+            numbers = [one for each in read["backbones"].values() for one in read_published(*published_files(each))]
             for entry in read.get("not_reproduced", ()):
                 assert entry["reason"]
                 assert any(excused({"not_reproduced": [entry]}, number) for number in numbers)
@@ -288,6 +293,16 @@ def test_a_metric_that_does_not_exist_is_refused_before_anything_is_run(metrics:
     lines = read_lines_of({"name": "toy", "rows": [{"memory": "bm25"}]}, None)
     with pytest.raises(RunError, match=said):
         check_columns("toy", [{"dataset": "locomo", "metrics": metrics}], lines)
+
+
+def test_a_category_that_no_question_has_is_named_with_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
+    by = {"all": None, "answerable": None, "temporal": None, "temporl": None}
+    column_group(composed("reproduce", []), {"dataset": "locomo", "metrics": [{"metric": "locomo_f1", "by": by}]})
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if "category" in line]
+    assert line.startswith(
+        "note: locomo: no question of these data is in the category temporl (did you mean temporal?);"
+    )
+    assert "single-hop" in line
 
 
 def test_two_column_groups_of_one_name_are_refused_and_neither_is_dropped() -> None:

@@ -14,6 +14,7 @@ from eval.report.points import Point
 from memsys.llm.pricing import ModelSettings
 from scripts.assembly.models import Model
 from scripts.command import verb
+from scripts.commands import tables
 from scripts.commands.tables import calls_table, measure, pareto_table, printed, row_costs, systems_table
 from scripts.setup.options import load_option, options
 from scripts.tables.table import experiment
@@ -38,6 +39,16 @@ def test_the_published_figure_stands_beside() -> None:
     assert printed("memtree").startswith("3.27 (MemTree A.2")
     assert printed("segtree_batch").startswith("1.95 (SegTreeMem T5")
     assert printed("bm25") == ""
+
+
+def test_a_folder_of_old_bytecode_is_no_package_without_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "memsys" / "systems" / "dense" / "__pycache__").mkdir(parents=True)
+    for path in (ROOT / "memsys" / "systems").iterdir():
+        (tmp_path / "memsys" / "systems" / path.name).symlink_to(path)
+    (tmp_path / "memsys" / "services").symlink_to(ROOT / "memsys" / "services")
+    monkeypatch.setattr(tables, "ROOT", tmp_path)
+    lines = len((ROOT / "memsys" / "systems" / "dense.py").read_text(encoding="utf-8").splitlines())
+    assert f"| dense | Dense | `memsys.systems.dense` | {lines} |" in systems_table()
 
 
 def test_every_memory_has_a_row_in_the_list_of_systems() -> None:
@@ -116,8 +127,7 @@ def test_building_costs_money_where_the_model_has_a_price(run_table: Path) -> No
     found = experiment(cfg, load_option("table", "segtreemem_t4"), run=False)
     assert found is not None
     run = found.runs["bm25", "locomo", 0]
-    priced = Model(
-        "m", found.models.memory.llm, {}, ModelSettings("m", usd_per_million_in=1.0, usd_per_million_out=2.0)
-    )
+    llm = found.models.memory.llm
+    priced = Model("m", llm, llm, {}, ModelSettings("m", usd_per_million_in=1.0, usd_per_million_out=2.0))
     assert row_costs(run, priced)["building, USD for 1,000 units"] == 0.0
     assert "building, model tokens a unit" in row_costs(run, found.models.memory)

@@ -49,7 +49,7 @@ _SENTENCE_END = re.compile(r"(?<=[.!?…])[\"'”)]*\s+")
 _TIME = re.compile(r"\[([^\[\]\n]{4,120})\]\s*")
 _SPEAKER = re.compile(r"([^\W\d_][\w'.’\- ]{0,30}):\s+")
 _CLAUSE = re.compile(
-    r"(?:(?<!\s)\s+)?(?:[,;:!?()\"“”–—…]+|\.+(?:\s|$)|\s-+\s|\b(?:but|because|which|so|and I|and we|and it)\b)\s*"
+    r"(?:(?<!\s)\s+)?(?:[,;:!?()\"“”–—…]+|(?<!\.)\.+(?:\s|$)|\s-+\s|\b(?:but|because|which|so|and I|and we|and it)\b)\s*"
 )
 QUANTITY = re.compile(
     r"\b(?:\d[\d,.:/]*\b%?|one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|once|twice|several|couple|few|"
