@@ -31,9 +31,9 @@ and facts, and the original messages of the best episodes.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, ClassVar, Literal
 
@@ -100,25 +100,22 @@ class Statement:
     """Index of the episode in its store."""
 
 
+@dataclass(eq=False)
 class NemoriStore:
     """Episodes and statements in order, each with its vector."""
 
-    def __init__(self) -> None:
-        self.episodes: list[Episode] = []
-        self.statements: list[Statement] = []
-        self.episode_vectors = Vectors()
-        self.statement_vectors = Vectors()
+    episodes: list[Episode] = field(default_factory=list)
+    statements: list[Statement] = field(default_factory=list)
+    episode_vectors: Vectors = field(default_factory=Vectors)
+    statement_vectors: Vectors = field(default_factory=Vectors)
 
     def __len__(self) -> int:
         return len(self.episodes) + len(self.statements)
 
     def copy(self) -> NemoriStore:
         """Copy the store, so that either can grow without the other."""
-        twin = copy.copy(self)
-        twin.episodes, twin.statements = list(self.episodes), list(self.statements)
-        twin.episode_vectors = copy.deepcopy(self.episode_vectors)
-        twin.statement_vectors = copy.deepcopy(self.statement_vectors)
-        return twin
+        vectors = deepcopy((self.episode_vectors, self.statement_vectors))
+        return NemoriStore(list(self.episodes), list(self.statements), *vectors)
 
     def episode_item(self, index: int, score: float, *, originals: bool) -> Item:
         """Make an item of an episode: its time and document, followed by its messages with `originals`."""

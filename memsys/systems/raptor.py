@@ -33,6 +33,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from datetime import datetime
 from functools import partial
 from importlib.util import find_spec
 from typing import Any, ClassVar, Literal
@@ -276,11 +277,9 @@ class Raptor(MemorySystem):
         return Item(node.id, text, score, node.sources, kind, node.layer)
 
 
-def _time(unit: Unit) -> float:
-    """Seconds since the year 1, for comparisons within one history; 0 if the time is unknown."""
-    if unit.time is None:
-        return 0.0
-    return (unit.time.replace(tzinfo=None) - unit.time.min).total_seconds()
+def _time(unit: Unit) -> datetime:
+    """The time of a unit; an unknown time is before all others."""
+    return unit.time or datetime.min
 
 
 def _one_line(text: str) -> str:
