@@ -128,9 +128,8 @@ def _transfer(url: str, part: Path, *, limit: int, resume: bool) -> None:
             start = have if response.status == 206 else 0
             if start and not str(response.headers.get("Content-Range")).startswith(f"bytes {start}-"):
                 raise ConnectionError(f"expected the bytes from {start:,} on")
-            length = response.headers.get("Content-Length")
-            end = start + int(length) if length else None
-            _pour(response, part, start, end, limit)
+            length = response.length  # None where the header is missing or is no number
+            _pour(response, part, start, None if length is None else start + length, limit)
     except urllib.error.HTTPError as error:
         if error.code != 416:  # 416: nothing is left to download; the sha256 shows whether the part is right
             raise DataError(f"{url}: expected the file, found HTTP status {error.code}") from error

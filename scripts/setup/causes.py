@@ -45,7 +45,10 @@ REMEDIES: tuple[tuple[str, str], ...] = (
         f"the endpoint refuses this field: set token_limit_field, send_temperature or reasoning_effort in conf/llm/<model>.yaml; {DOCTOR}",
     ),
     (r"HTTP 429\b", "too many calls for this endpoint: lower endpoint.in_flight, or look at the account's quota"),
-    (r"no reply within", "the server answers too slowly: raise endpoint.timeout or lower endpoint.in_flight"),
+    (
+        r"no reply within",
+        "the server answers too slowly: raise endpoint.timeout or lower endpoint.in_flight (of a memory's service: memory.build.…)",
+    ),
     (r"HTTP 5\d\d\b", "the server fails: read its log; the same command tries these questions again"),
     (r"empty reply", f"the model returns no text: it may spend its whole token limit on thinking; {DOCTOR}"),
     (

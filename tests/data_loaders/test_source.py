@@ -40,6 +40,8 @@ class Server:
     ranges: list[str | None] = field(default_factory=list)
     break_after: int | None = None
     knows_ranges: bool = True
+    length: str = ""
+    """A false Content-Length."""
 
 
 @pytest.fixture
@@ -58,7 +60,7 @@ def server() -> Iterator[Server]:
             self.send_response(206 if wanted else 200)
             if wanted:
                 self.send_header("Content-Range", f"bytes {start}-{len(body) - 1}/{len(body)}")
-            self.send_header("Content-Length", str(len(body) - start))
+            self.send_header("Content-Length", state.length or str(len(body) - start))
             self.end_headers()
             self.wfile.write(body[start : None if state.break_after is None else start + state.break_after])
 
@@ -283,6 +285,13 @@ def test_a_broken_download_is_resumed_where_it_broke_off(
     server.break_after = None
     assert download(known["a"], tmp_path).read_bytes() == CONTENT
     assert server.ranges == [None, "bytes=300000-"]
+
+
+def test_a_length_that_is_no_number_is_ignored(tmp_path: Path, server: Server, known: dict[str, Entry]) -> None:
+    server.files["/a"] = CONTENT
+    known["a"] = entry("a", url=f"{server.url}/a")
+    server.length = "soon"
+    assert download(known["a"], tmp_path).read_bytes() == CONTENT
 
 
 def test_a_server_without_ranges_is_asked_for_everything_again(
