@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import threading
 import time
 import traceback
@@ -52,7 +53,7 @@ class CaseLog:
         left: Collection[str],
         on_answer: OnAnswer = ignore_answer,
     ) -> None:
-        self._case, self._on_answer = case, on_answer
+        self._case, self._on_answer, self._process = case, on_answer, os.getpid()
         folder = run.case_folder(case.id)
         self.run, self.case_id, self.left, self._folder = run, case.id, left, folder
         self.store = f"{run.folder.name}/{case.id}"
@@ -103,6 +104,7 @@ class CaseLog:
 
     def trouble(self, error: BaseException) -> None:
         """Store the traceback of an error, without secrets, for `errors.log`."""
+        self._end_fork()
         with self._lock:
             self._trouble.append(redact("".join(traceback.format_exception(error))))
 
@@ -113,7 +115,13 @@ class CaseLog:
 
     def spent(self, effort: Effort) -> None:
         """Save the costs of a step; a build that is interrupted is repeated, and its costs are counted again."""
+        self._end_fork()
         self._efforts.add(effort, waits=True)
+
+    def _end_fork(self) -> None:
+        """End a process that a memory made by `os.fork` and that returned from the memory: it would write into the files of this case."""
+        if os.getpid() != self._process:
+            os._exit(1)
 
     def structure(self, memory: MemorySystem, first: CaseLog | None = None) -> None:
         """Save the memory's nodes: `nodes.jsonl`, and `vectors.npy` with one row per node (zeros for a node without a vector).
