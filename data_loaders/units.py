@@ -87,10 +87,6 @@ def lost_evidence(case: Case, dropped: Iterable[str]) -> dict[str, tuple[str, ..
     return {question_id: evidence for question_id, evidence in lost.items() if evidence}
 
 
-def _stream(history: Iterable[Session]) -> Iterator[Placed]:
-    return ((turn, session) for session in history for turn in session.turns)
-
-
 def _floor_pairs(history: Sequence[Session]) -> list[list[Placed]]:
     return [
         [(first, session), (second, session)]
@@ -110,16 +106,17 @@ def _ab_pairs(history: Sequence[Session]) -> list[list[Placed]]:
 
 def _pages(history: Sequence[Session]) -> list[list[Placed]]:
     pages: list[list[Placed]] = []
-    for turn, session in _stream(history):
-        if turn.role == "user":
-            pages.append([(turn, session)])
-        elif pages:
-            pages[-1][1:] = [(turn, session)]  # a second reply replaces the first, as in MemoryOS's evaluation code
+    for session in history:
+        for turn in session.turns:
+            if turn.role == "user":
+                pages.append([(turn, session)])
+            elif pages:
+                pages[-1][1:] = [(turn, session)]  # a second reply replaces the first, as in MemoryOS's evaluation code
     return [page for page in pages if len(page) == 2]
 
 
 _GROUPS: dict[str, Callable[[Sequence[Session]], list[list[Placed]]]] = {
-    "utterance": lambda history: [[placed] for placed in _stream(history)],
+    "utterance": lambda history: [[(turn, session)] for session in history for turn in session.turns],
     "floor_pair": _floor_pairs,
     "ab_pair": _ab_pairs,
     "page": _pages,
@@ -130,13 +127,14 @@ def _from_groups(history: Sequence[Session], groups: Iterable[list[Placed]], on_
     by_first = {group[0][0].id: group for group in groups}
     taken = {turn.id for group in by_first.values() for turn, _ in group}
     units, dropped = [], []
-    for turn, session in _stream(history):
-        if turn.id in by_first:
-            units.append(_unit([part for part, _ in by_first[turn.id]], session))
-        elif turn.id not in taken and on_unpaired == "keep_single":
-            units.append(_unit([turn], session))
-        elif turn.id not in taken:
-            dropped.append(turn.id)
+    for session in history:
+        for turn in session.turns:
+            if turn.id in by_first:
+                units.append(_unit([part for part, _ in by_first[turn.id]], session))
+            elif turn.id not in taken and on_unpaired == "keep_single":
+                units.append(_unit([turn], session))
+            elif turn.id not in taken:
+                dropped.append(turn.id)
     return Units(tuple(units), tuple(dropped))
 
 

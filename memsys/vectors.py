@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -77,6 +78,32 @@ def best(scores: np.ndarray | Sequence[float], k: int) -> list[int]:
         candidates = np.arange(len(values))
     order = candidates[np.argsort(-values[candidates], kind="stable")]
     return [int(index) for index in order[:k]]
+
+
+def descent(
+    scores: np.ndarray,
+    top: Sequence[int],
+    children: Callable[[int], Iterable[int]],
+    width: int,
+    k: int | None,
+    levels: float = math.inf,
+) -> list[int]:
+    """The nodes that a descent visits, which keeps the `width` best of each level; of these the `k` best (None: all).
+
+    Args:
+        scores: of all nodes, [n].
+        top: the nodes of the first level.
+        children: the nodes below a node; a node may be below several.
+        levels: number of levels to visit.
+    """
+    visited: list[int] = []
+    candidates = list(top)
+    while candidates and levels > 0:
+        levels -= 1
+        kept = [candidates[at] for at in best(scores[candidates], width)]
+        visited += kept
+        candidates = sorted({child for index in kept for child in children(index)})
+    return visited if k is None else [visited[at] for at in sorted(best(scores[visited], k))]
 
 
 def normalised(vectors: np.ndarray) -> np.ndarray:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import atexit
+import gc
 import logging
 import os
 import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +63,16 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
         return None
     mark = MARKED.search(collection_path.read_text(encoding="utf-8"))
     return True if mark is not None and mark[1] in re.findall(r"\bnot (\w+)", wanted) else None
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Modules and tests stay to the end: looking through them for garbage again and again takes a third of the collecting time."""
+    gc.disable()
+    collected = yield
+    gc.freeze()
+    gc.enable()
+    return collected
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -71,7 +71,7 @@ class Module:
     def dotted(self) -> str:
         return ".".join(self.parts).removesuffix(".__init__")
 
-    @property
+    @cached_property
     def tops(self) -> set[str]:
         """The packages imported."""
         return {module.split(".")[0] for module in imported(self.nodes)}
@@ -391,10 +391,14 @@ def rooms(modules: Iterable[Module]) -> dict[str, set[str]]:
 
 
 def at_run_time(node: ast.AST) -> Iterator[ast.AST]:
-    for child in ast.iter_child_nodes(node):
-        if not (isinstance(child, ast.If) and isinstance(child.test, ast.Name) and child.test.id == "TYPE_CHECKING"):
-            yield child
-            yield from at_run_time(child)
+    """All but expressions, which import nothing, and blocks for type checkers."""
+    open_ends = [node]
+    while open_ends:
+        for child in ast.iter_child_nodes(open_ends.pop()):
+            guard = child.test if isinstance(child, ast.If) else None
+            if not (isinstance(child, ast.expr) or (isinstance(guard, ast.Name) and guard.id == "TYPE_CHECKING")):
+                yield child
+                open_ends.append(child)
 
 
 def test_no_room_needs_one_that_needs_it() -> None:
@@ -453,7 +457,7 @@ def targets(value: Any) -> Iterator[str]:
 
 @cache
 def load(path: Path) -> dict[str, Any]:
-    loaded = yaml.safe_load(path.read_text(encoding="utf-8"))
+    loaded = yaml.load(path.read_bytes(), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     return loaded if isinstance(loaded, dict) else {}
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -124,10 +124,11 @@ NEEDED = ("case_id", "phase", "subject", "held", "notes", *SUMMED, *COUNTED)
 
 
 class _Sums(Counter[str]):
-    """Effort lines added up; `steps` counts the lines, `probe.<field>` holds the probe's share."""
+    """Effort lines added up; `steps` counts the lines, `tokens` those of models in and out, `probe.<field>` holds the probe's share."""
 
     def add(self, line: Mapping[str, Any]) -> None:
         self["steps"] += 1
+        self["tokens"] += line["tokens_in"] + line["tokens_out"]
         for name in SUMMED:
             self[name] += line[name]
         for name in COUNTED:
@@ -140,19 +141,14 @@ class _Sums(Counter[str]):
         probe = line.get("roles", {}).get(PROBE, {})  # lines of earlier versions have no roles
         for name, count in probe.items():
             self[f"{PROBE}.{name}"] += count
-        for name, tokens in in_batches(line).items():
+        for name, tokens in in_batches(line, probe).items():
             self[f"{BATCHED}.{name}"] += tokens
 
-    @property
-    def tokens(self) -> int:
-        return self["tokens_in"] + self["tokens_out"]
 
-
-def in_batches(line: Mapping[str, Any]) -> dict[str, Any]:
+def in_batches(line: Mapping[str, Any], probe: Mapping[str, Any]) -> dict[str, Any]:
     """Tokens (`TOKENS`) of an effort line that came in batches, without those of the probe, which is never batched; empty if none did."""
     if not (batched := line["notes"].get(BATCHED, 0)):
         return {}
-    probe = line.get("roles", {}).get(PROBE, {})
     came = sum(line["calls"].values()) - sum(line["failures"].values()) - probe.get("calls", 0)
     return {name: (line[name] - probe.get(name, 0)) * batched / max(batched, came) for name in TOKENS}
 
@@ -169,29 +165,30 @@ def costs(run_folder: Path, questions: frozenset[tuple[str, str]] | None = None)
     by_phase, seconds, summed_seconds, held = _spent(run_folder, _stamp(run_folder), questions)
     missing = effort_missing(run_folder)
     units, reads, answers = by_phase["write"]["steps"], by_phase["read"], by_phase["answer"]
-    inference = reads.tokens + answers.tokens
     built, memory, everything = _Sums(), _Sums(), _Sums()
     for phase, sums in by_phase.items():
         for total, belongs in ((built, phase in BUILD), (memory, ROLES[phase] == "memory"), (everything, True)):
             if belongs:
                 total.update(sums)
-
-    def mean(total: float, count: int) -> float | None:
-        return total / count if count and not missing else None
-
+    inference, asked = reads["tokens"] + answers["tokens"], reads["steps"]
+    shares = {
+        "recalled_tokens": (answers["context_tokens"], answers["steps"]),
+        "inference_tokens": (inference, asked),
+        "inference_tokens_prefix_once": (inference - reads["prefix_again"], asked),
+        "build_tokens_per_unit": (built["tokens"], units),
+        "embedding_tokens_per_unit": (built["embedding_tokens"], units),
+        "calls_per_insertion": (built["calls"], units),
+        "calls_per_query": (reads["calls"], asked),
+    }
+    if missing:
+        shares, seconds, summed_seconds = dict.fromkeys(shares, (0, 0)), [], []
     return Costs(
         units=units,
-        questions=reads["steps"],
-        recalled_tokens=mean(answers["context_tokens"], answers["steps"]),
-        inference_tokens=mean(inference, reads["steps"]),
-        inference_tokens_prefix_once=mean(inference - reads["prefix_again"], reads["steps"]),
-        build_tokens_per_unit=mean(built.tokens, units),
-        embedding_tokens_per_unit=mean(built["embedding_tokens"], units),
-        calls_per_insertion=mean(built["calls"], units),
-        calls_per_query=mean(reads["calls"], reads["steps"]),
-        recall_seconds_p50=None if missing else _percentile(seconds, 50),
-        recall_seconds_p95=None if missing else _percentile(seconds, 95),
-        recall_seconds_sum_p50=None if missing else _percentile(summed_seconds, 50),
+        questions=asked,
+        **{name: total / count if count else None for name, (total, count) in shares.items()},
+        recall_seconds_p50=_percentile(seconds, 50),
+        recall_seconds_p95=_percentile(seconds, 95),
+        recall_seconds_sum_p50=_percentile(summed_seconds, 50),
         build_seconds=float(built["own_cpu_seconds"] + built["provider_seconds"]),
         parse_failures=everything["parse_failures"],
         cut=memory["cut"],
@@ -298,8 +295,7 @@ def efforts(run_folder: Path) -> Iterator[dict[str, Any]]:
         yield from read_lines(path, again=False, fields=NEEDED)
 
 
-@dataclass(frozen=True, slots=True)
-class Usage:
+class Usage(NamedTuple):
     """Calls and tokens of one role."""
 
     calls: int
@@ -315,8 +311,8 @@ class PhaseCost:
     phase: str
     role: str
     """memory or reader; of a judge, the identity of its model."""
-    probe: Usage
-    """The part of the sums that the memory asked of the probe."""
+    by_role: Mapping[str, Usage]
+    """The sums by the role whose model is paid for them: `role`, and the probe where the memory asked it."""
     batched: Mapping[str, tuple[float, float, float]]
     """Tokens in, out and cached that came in batches: of `role`, and of the embedder."""
     steps: int
@@ -333,18 +329,11 @@ class PhaseCost:
     provider_seconds_sum: float
     """Seconds of all calls, concurrent ones added up."""
 
-    @property
-    def by_role(self) -> dict[str, Usage]:
-        """Split the sums by the role whose model is paid for them: `role`, and the probe where it was called."""
-        names = [field.name for field in fields(Usage)]
-        own = Usage(**{name: getattr(self, name) - getattr(self.probe, name) for name in names})
-        return {self.role: own, **({PROBE: self.probe} if self.probe.calls else {})}
-
 
 def phases(run_folder: Path) -> list[PhaseCost]:
     """Costs of each phase of a run, in order, then of each judge."""
     by_phase = _spent(run_folder, _stamp(run_folder))[0]
-    made = [_phase(phase, ROLES[phase], sums) for phase, sums in by_phase.items() if sums["steps"]]
+    parts = [(phase, ROLES[phase], sums) for phase, sums in by_phase.items() if sums["steps"]]
     for path in RunFolder(run_folder).score_costs():
         settings = path.with_name(f"{path.name.removesuffix(COSTS)}.json")
         model = read_record(settings).get("model")
@@ -353,21 +342,22 @@ def phases(run_folder: Path) -> list[PhaseCost]:
         sums = _Sums()
         for line in read_lines(path, again=False, fields=NEEDED):
             sums.add(line)
-        made.append(_phase(metric_of(path), model, sums))
+        parts.append((metric_of(path), model, sums))
+    summed = [each.name for each in fields(PhaseCost) if each.name not in ("phase", "role", "by_role", "batched")]
+    made = []
+    for phase, role, sums in parts:
+        probe = Usage(*(sums[f"{PROBE}.{name}"] for name in Usage._fields))
+        own = Usage(*(sums[name] - asked for name, asked in zip(Usage._fields, probe, strict=True)))
+        by_role = {role: own, PROBE: probe} if probe.calls else {role: own}
+        replies = (sums[f"{BATCHED}.tokens_in"], sums[f"{BATCHED}.tokens_out"], sums[f"{BATCHED}.tokens_cached"])
+        batched = {role: replies, "embedder": (sums[BATCH_EMBEDDED], 0, 0)}
+        made.append(PhaseCost(phase, role, by_role, batched, **{name: sums[name] for name in summed}))
     return made
-
-
-def _phase(phase: str, role: str, sums: _Sums) -> PhaseCost:
-    names = (field.name for field in fields(PhaseCost) if field.name not in ("phase", "role", "probe", "batched"))
-    probe = Usage(**{field.name: sums[f"{PROBE}.{field.name}"] for field in fields(Usage)})
-    replies = (sums[f"{BATCHED}.tokens_in"], sums[f"{BATCHED}.tokens_out"], sums[f"{BATCHED}.tokens_cached"])
-    batched = {role: replies, "embedder": (sums[BATCH_EMBEDDED], 0, 0)}
-    return PhaseCost(phase, role, probe, batched, **{name: sums[name] for name in names})
 
 
 def dollars(cost: PhaseCost, prices: Mapping[str, Price]) -> list[float | None]:
     """Cost of each priced model of a phase, and what batches saved; None where the price is unknown. Offline engines have no price."""
-    used = {role: (usage.tokens_in, usage.tokens_out, usage.tokens_cached) for role, usage in cost.by_role.items()}
+    used = {role: usage[1:] for role, usage in cost.by_role.items()}
     batched = {f"{role} {BATCHED}": amounts for role, amounts in cost.batched.items()}
     tokens = {**used, **batched, "embedder": (cost.embedding_tokens, 0, 0)}
     return [prices[role](*amounts) for role, amounts in tokens.items() if role in prices and any(amounts)]

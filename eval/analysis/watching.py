@@ -139,13 +139,14 @@ def _add(file: _File, line: bytes, judge: str) -> None:
 
 def _add_effort(file: _File, record: Mapping[str, Any], judge: str) -> None:
     tokens = Counter({name: record[name] for name in TOKENS})
-    probe = Counter({name: record.get("roles", {}).get(PROBE, {}).get(name, 0) for name in TOKENS})
+    probed = record.get("roles", {}).get(PROBE, {})
+    probe = Counter({name: probed.get(name, 0) for name in TOKENS})
     role = f"judge {judge}" if judge else ROLES[record["phase"]]
     embedded = Counter({"tokens_in": record["embedding_tokens"] - embedded_again(file.ahead, record)})
     share = embedded["tokens_in"] / max(1, record["embedding_tokens"])  # vectors that were bought ahead are no new ones
     vectors: Any = {"tokens_in": record["notes"].get(BATCH_EMBEDDED, 0) * share}
     for name, used, batched in (
-        (role, tokens - probe, in_batches(record)),
+        (role, tokens - probe, in_batches(record, probed)),
         (PROBE, probe, {}),
         (EMBEDDER, embedded, vectors),
     ):

@@ -112,20 +112,10 @@ class RunRecord:
 NEEDED: dict[str, type] = {"name": str, "memory": Mapping, "dataset": Mapping, "models": Mapping, "data_status": str}
 """Fields of every `run.json`."""
 MORE: dict[str, type] = {
-    "prompts_dir": str,
-    "prompts": Mapping,
-    "reader": Mapping,
-    "unit": Mapping,
-    "cases": int,
+    **dict.fromkeys(("prompts_dir", "data_file", "source", "untested"), str),
+    **dict.fromkeys(("prompts", "reader", "unit", "distributions", "made_with", "imported", "waived"), Mapping),
+    **dict.fromkeys(("cases", "rebuild_every"), int),
     "seed": list,
-    "rebuild_every": int,
-    "data_file": str,
-    "distributions": Mapping,
-    "made_with": Mapping,
-    "imported": Mapping,
-    "waived": Mapping,
-    "untested": str,
-    "source": str,
 }
 """Fields that may be missing or null."""
 
@@ -262,17 +252,12 @@ def run_of(score_file: Path) -> RunFolder:
 
 def metric_of(score_file: Path) -> str:
     """The metric that a score file is named after: its name without the hash of the settings."""
-    return _named(score_file)[0]
+    return score_file.name.rpartition("-")[0]
 
 
 def version_of(score_file: Path) -> str:
     """The hash of the settings in a score file's name."""
-    return _named(score_file)[1]
-
-
-def _named(score_file: Path) -> tuple[str, str]:
-    metric, _, version = score_file.name.removesuffix(COSTS).removesuffix(".jsonl").rpartition("-")
-    return metric, version
+    return score_file.name.rpartition("-")[2].partition(".")[0]
 
 
 def judge_metric(judge: str) -> str:

@@ -119,10 +119,11 @@ class Judge:
         return tuple(f"{self.prompt}_{rule}" for rule in _LONGMEMEVAL) if self.rule == "longmemeval" else (self.prompt,)
 
 
-def judge_request(
+def judge_requests(
     judge: Judge, prompts: Prompts, question: Question, gold: Gold, answer: str, *, sample: int = 0, retry: int = 0
-) -> Request:
-    """Build the request that asks for a verdict on an answer; with the rule `memory`, on the recalled texts.
+) -> tuple[Request, ...]:
+    """Build the requests for the verdict on an answer; with the rule `memory`, on the recalled texts. Only BEAM's and LongMemEval-V2's
+    judges may need another number than one.
 
     Args:
         sample: number of the repeat; requests that differ in it are separate draws.
@@ -132,28 +133,21 @@ def judge_request(
         RunError: the judge is LongMemEval's, and the question has none of its types.
         PromptError: the judge's prompt is missing or needs a field that judges do not have.
     """
-    request = prompts[_prompt(judge, question, gold)].render(
-        {
-            "question": question.text,
-            "gold": _gold(judge, gold),
-            "answer": answer,
-            "category": gold.category,
-            "reference": gold.detail.get("reference", ""),
-            "unanswerable": not gold.answerable,
-            **RULES[judge.rule].fields(judge, question, gold, answer),
-        }
-    )
-    return replace(request, sample=sample, retry=retry)
-
-
-def judge_requests(
-    judge: Judge, prompts: Prompts, question: Question, gold: Gold, answer: str, *, sample: int = 0, retry: int = 0
-) -> tuple[Request, ...]:
-    """Build the requests for the verdict on one answer; all judges but BEAM's and LongMemEval-V2's need exactly one."""
-    return tuple(
-        judge_request(judge, prompts, question, part, text, sample=sample, retry=retry)
-        for part, text in RULES[judge.rule].parts(judge, gold, answer)
-    )
+    requests = []
+    for part, text in RULES[judge.rule].parts(judge, gold, answer):
+        request = prompts[_prompt(judge, question, part)].render(
+            {
+                "question": question.text,
+                "gold": _gold(judge, part),
+                "answer": text,
+                "category": part.category,
+                "reference": part.detail.get("reference", ""),
+                "unanswerable": not part.answerable,
+                **RULES[judge.rule].fields(judge, question, part, text),
+            }
+        )
+        requests.append(replace(request, sample=sample, retry=retry))
+    return tuple(requests)
 
 
 def judged_together(judge: Judge, replies: Sequence[Completion], gold: Gold, answer: str) -> Score:

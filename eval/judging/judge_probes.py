@@ -30,7 +30,7 @@ from eval.judging.answer_forms import (
     type_of,
     words,
 )
-from eval.judging.judge import RULES, Judge, judge_request
+from eval.judging.judge import RULES, Judge, judge_requests
 from eval.judging.judge_card import ProbeVerdicts
 from eval.judging.score import Judging, Sent, ask_judge, replied
 from memsys.prompts import Prompt, PromptError, Prompts
@@ -190,7 +190,7 @@ def why_not(judge: Judge, prompts: Prompts, made: Sequence[Probe]) -> str:
         if judge.rule == "grade" and judge.prompt.endswith("realmem") and "reference" not in detail:
             return "it compares with a reference reply, and these data have none"
         try:
-            judge_request(judge, prompts, probe.question, probe.gold, probe.answer)
+            judge_requests(judge, prompts, probe.question, probe.gold, probe.answer)
         except RunError:
             return "its prompts go by types of questions that these data do not have"
     return ""

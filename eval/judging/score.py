@@ -74,15 +74,6 @@ class Metric:
     joint: bool = False
     """Whether its function takes question, gold and several reads."""
 
-    def identity(self) -> dict[str, Any]:
-        """The parts that decide which file holds its scores: its settings and code."""
-        module = getattr(self.score, "func", self.score).__module__
-        return {"settings": self.settings, "source": source_digest([module])}
-
-    def scored_text(self, prediction: Prediction, _: Items) -> str:
-        """The part of a prediction that it scores; a line is valid as long as this part is the same."""
-        return _ranking(prediction) if self.on_recall else prediction.answer
-
 
 @dataclass(frozen=True)
 class Judging:
@@ -134,17 +125,19 @@ Sent = tuple[Ledger, tuple[Future[Completion], ...]]
 
 def score_paths(run: Run, metrics: Sequence[Metric], judges: Mapping[str, Judging], k_evidence: int) -> dict[str, Path]:
     """Paths of a run's score files under these settings, by metric; nothing is scored or written."""
-    evidence = _evidence(k_evidence)
     return {
-        **{metric.name: place_of(run, metric.name, metric.identity()) for metric in metrics},
-        evidence[0]: place_of(run, *evidence),
+        **{name: place_of(run, name, settings) for name, settings in _identities(metrics, k_evidence).items()},
         **{judge_metric(name): judging.file(run) for name, judging in judges.items()},
     }
 
 
-def _evidence(k: int) -> tuple[str, dict[str, Any]]:
-    """Name and identity of the evidence score."""
-    return f"evidence@{k}", {"source": source_digest(["eval.metrics.retrieval"])}
+def _identities(metrics: Sequence[Metric], k_evidence: int) -> dict[str, dict[str, Any]]:
+    """The parts that decide which file holds the scores of a metric, its settings and code, by name; the evidence comes last."""
+    identities: dict[str, dict[str, Any]] = {}
+    for metric in metrics:
+        module = getattr(metric.score, "func", metric.score).__module__
+        identities[metric.name] = {"settings": metric.settings, "source": source_digest([module])}
+    return {**identities, f"evidence@{k_evidence}": {"source": source_digest(["eval.metrics.retrieval"])}}
 
 
 # --- metrics that need no model -------------------------------------------------------------------------------------------
@@ -158,20 +151,20 @@ def score_lexical(run: Run, metrics: Sequence[Metric], k_evidence: int) -> dict[
     Args:
         k_evidence: recalled items in which the evidence is counted.
     """
-    evidence, settings = _evidence(k_evidence)
-    paths = {metric.name: score_file(run, metric.name, metric.identity()) for metric in metrics}
-    paths[evidence] = score_file(run, evidence, settings)
+    paths = {name: score_file(run, name, parts) for name, parts in _identities(metrics, k_evidence).items()}
+    evidence = f"evidence@{k_evidence}"
     if joint := {paths[metric.name]: metric.score for metric in metrics if metric.joint}:
         _score_together(run, joint)
     single = [metric for metric in metrics if not metric.joint]
-    done = {metric.on_recall: answers_of(run, metric.scored_text) for metric in single}
+    answers = answers_of(run, lambda prediction, _: prediction.answer)
     recalls = answers_of(run, lambda prediction, _: _ranking(prediction))
-    stale = [metric for metric in single if not _is_current(paths[metric.name], done[metric.on_recall])]
+    stale = [each for each in single if not _is_current(paths[each.name], recalls if each.on_recall else answers)]
     lines: dict[str, list[Scored]] = {metric.name: [] for metric in stale}
     if not _is_current(paths[evidence], recalls):
         lines[evidence] = []
     imported, on_recall = bool(run.record.imported), evidence in lines or any(metric.on_recall for metric in stale)
     for case, question, gold, prediction, items in answered(run, recalls=on_recall) if lines else ():
+        ranking = _ranking(prediction)
         for metric in stale:
             if not metric.on_recall:
                 score = metric.score(question, gold, prediction)
@@ -180,11 +173,13 @@ def score_lexical(run: Run, metrics: Sequence[Metric], k_evidence: int) -> dict[
             else:
                 texts = [items[key]["text"] for key in prediction.items]
                 score = metric.score(question, gold, prediction, recalled=texts)
-            lines[metric.name].append(scored_line(prediction, score, metric.scored_text(prediction, items)))
+            lines[metric.name].append(
+                scored_line(prediction, score, ranking if metric.on_recall else prediction.answer)
+            )
         if evidence in lines:
             top = None if imported else [items[prediction.items[place]] for place in prediction.ranking[:k_evidence]]
             score = _evidence_score(case, gold, top, k_evidence)
-            lines[evidence].append(scored_line(prediction, score, _ranking(prediction)))
+            lines[evidence].append(scored_line(prediction, score, ranking))
     for name, scored in lines.items():
         write_lines(paths[name], scored)
     return paths

@@ -17,7 +17,7 @@ from data_loaders.schema import Case, Gold, Question
 from eval.files.fields import EVIDENCE
 from eval.files.provenance import identity
 from eval.files.records import Prediction, Score
-from eval.files.run_folder import RunFolder, metric_of, read_items, read_predictions
+from eval.files.run_folder import PREDICTIONS, RunFolder, metric_of, read_items, read_predictions
 from eval.files.store import AGAIN, RunError, read_lines, replace_file, write_lines
 from eval.running.run import Run
 
@@ -52,9 +52,9 @@ def answers_of(
         recalls: whether it needs the items, which are then read.
     """
     keys: set[AnswerKey] = set()
-    for folder in RunFolder(run.folder).cases():
-        items = read_items(folder) if recalls else {}
-        for prediction in read_predictions(folder).values():
+    for path in RunFolder(run.folder).written(PREDICTIONS):
+        items = read_items(path.parent) if recalls else {}
+        for prediction in read_predictions(path.parent).values():
             if prediction.outcome != "error":
                 own = prediction.case_id, prediction.question_id, hash_of(scored_text(prediction, items))
                 keys |= {(*own, repeat) for repeat in range(repeats)}

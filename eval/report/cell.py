@@ -97,17 +97,13 @@ def answered(folders: Iterable[Path]) -> tuple[Asked, ...]:
 
 def refusals(score_files: Sequence[Path], questions: Iterable[Asked]) -> frozenset[tuple[str, str]]:
     """Answerable questions that the answers behind these score files refuse in every replicate: wrong without a judge."""
-    refused = None
     own = [question for question in questions if question.answerable]
+    refused = []
     for path in score_files:
         answers = {case_id: read_predictions(run_of(path).case(case_id)) for case_id in {q.case_id for q in own}}
-        keys = {
-            q.key
-            for q in own
-            if q.question_id in answers[q.case_id] and is_refusal(answers[q.case_id][q.question_id].answer)
-        }
-        refused = keys if refused is None else refused & keys
-    return frozenset(refused or ())
+        given = {q.key: answers[q.case_id][q.question_id] for q in own if q.question_id in answers[q.case_id]}
+        refused.append(frozenset(key for key, prediction in given.items() if is_refusal(prediction.answer)))
+    return frozenset.intersection(*refused) if refused else frozenset()
 
 
 Scores = Mapping[tuple[str, str], float]
@@ -153,11 +149,6 @@ class Counts:
         """`scored/unscored/errored/not reached`."""
         return f"{self.scored}/{self.unscored}/{self.errored}/{self.not_reached}"
 
-    @property
-    def missing_share(self) -> float:
-        """Share of the questions without a score."""
-        return 1.0 - self.scored / self.questions if self.questions else 0.0
-
 
 Draw = tuple[int, int]
 """Number of the replicate and of the judge's repeat."""
@@ -188,20 +179,6 @@ def read_draws(score_files: Sequence[Path], questions: Sequence[Asked], repeats:
 def mean_scores(draws: Draws) -> dict[tuple[str, str], float]:
     """Score of each scored question: the mean over replicates and repeats."""
     return {key: fmean(value for _, value in own) for key, own in draws.items()}
-
-
-def scores_by_run(draws: Draws) -> list[dict[tuple[str, str], float]]:
-    """The scores of each build, averaged over the judge's repeats; for a single build, the scores of each repeat.
-
-    Repeats of one build share its answers: counted as separate runs they would make the spread between runs too small.
-    """
-    builds = {replicate for own in draws.values() for (replicate, _), _ in own}
-    by_run: dict[int, dict[tuple[str, str], list[float]]] = {}
-    for key, own in draws.items():
-        for (replicate, repeat), value in own:
-            run = replicate if len(builds) > 1 else repeat
-            by_run.setdefault(run, {}).setdefault(key, []).append(value)
-    return [{key: fmean(values) for key, values in by_run[run].items()} for run in sorted(by_run)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,15 +287,24 @@ class Cell:
 
     def spread(self, category: str = ALL) -> float | None:
         """Standard deviation of the mean between builds, or for a single build between the judge's repeats; None for a single draw."""
-        by_run, complete = self._runs_of_all
+        _, by_run, complete = self._runs_of_all
         own = [each for each in complete if not each.supports and each.belongs_to(category)]
         return stdev(self.column.mean(own, scores) for scores in by_run) if len(by_run) > 1 and own else None
 
     @cached_property
-    def _runs_of_all(self) -> tuple[list[dict[tuple[str, str], float]], list[Asked]]:
-        """`scores_by_run`, and the questions that every run scored: means over other questions would differ by their difficulty, too."""
-        by_run = scores_by_run(self.draws)
-        return by_run, [each for each in self.column.questions if all(each.key in scores for scores in by_run)]
+    def _runs_of_all(self) -> tuple[bool, list[dict[tuple[str, str], float]], list[Asked]]:
+        """Whether there are several builds; the scores of each, averaged over the judge's repeats, or of a single build those of each
+        repeat; and the questions that all of these scored: means over other questions would differ by their difficulty, too.
+
+        Repeats of one build share its answers: counted as separate runs they would make the spread between runs too small.
+        """
+        several = len({replicate for own in self.draws.values() for (replicate, _), _ in own}) > 1
+        runs: dict[int, dict[tuple[str, str], list[float]]] = {}
+        for key, own in self.draws.items():
+            for (replicate, repeat), value in own:
+                runs.setdefault(replicate if several else repeat, {}).setdefault(key, []).append(value)
+        by_run = [{key: fmean(values) for key, values in runs[run].items()} for run in sorted(runs)]
+        return several, by_run, [each for each in self.column.questions if all(each.key in own for own in by_run)]
 
     @cached_property
     def runs(self) -> Runs:
@@ -326,9 +312,8 @@ class Cell:
         scored = [question for question in self.column.questions if question.key in self.scores]
         if not scored:
             return NO_RUNS
-        builds = {replicate for own in self.draws.values() for (replicate, _), _ in own}
-        by_build, complete = self._runs_of_all
-        if len(builds) < 2 or not complete:
+        several, by_build, complete = self._runs_of_all
+        if not several or not complete:
             return assumed_runs(
                 np.array([self.scores[each.key] for each in scored]),
                 weights(self.column.groups(scored)),
@@ -350,8 +335,8 @@ class Cell:
         }
 
     def applicable(self, category: str = ALL) -> list[Asked]:
-        """The questions of a category that are applicable to this memory."""
-        return [question for question in self._questions(category) if question.key not in self.inapplicable]
+        """The questions of a category that say something about this memory: all, unless the metric names others (`OutcomeCell`)."""
+        return self._questions(category)
 
     def counts(self, category: str = ALL) -> Counts:
         """Outcomes of the questions of a category."""
@@ -417,11 +402,6 @@ class Cell:
         """Whether leaving out a case may change the scores of the others: True for the best of several memories."""
         return False
 
-    @property
-    def inapplicable(self) -> frozenset[tuple[str, str]]:
-        """Questions that say nothing about this memory, for metrics that name them (`OutcomeCell`); empty for most metrics."""
-        return frozenset()
-
     def corrected(self, category: str = ALL) -> Corrected | str | None:
         """The score corrected for the judge's errors; a text says why it cannot be corrected; None if no correction was requested."""
         ours = self.estimate(category)
@@ -459,7 +439,8 @@ class Cell:
         ours = None if self.published is None or self.why_not else self.estimate()
         if ours is None:  # no number to compare
             return verdict(None, self.published, why_not=self.why_not)
-        span = self.bounds() if self.counts().missing_share else None
+        counts = self.counts()
+        span = self.bounds() if counts.scored < counts.questions else None
         return verdict(
             ours.mean,
             self.published,
@@ -548,12 +529,13 @@ class OutcomeCell(Cell):
             key: str(lines[0]["detail"].get("outcome", "")) for key, lines in read_scores(self.score_files[0]).items()
         }
 
-    @cached_property
-    def inapplicable(self) -> frozenset[tuple[str, str]]:
-        """Questions that say nothing about the memory: they count neither as scored nor as missing."""
-        return (
-            frozenset(key for key, name in self.named.items() if name.startswith(NOT_APPLICABLE)) - self.scores.keys()
-        )
+    def applicable(self, category: str = ALL) -> list[Asked]:
+        """The questions that say something about the memory; the others count neither as scored nor as missing."""
+        return [
+            each
+            for each in self._questions(category)
+            if each.key in self.scores or not self.named.get(each.key, "").startswith(NOT_APPLICABLE)
+        ]
 
     def counts(self, category: str = ALL) -> Counts:
         """Outcomes of the applicable questions of a category."""

@@ -38,6 +38,19 @@ from eval.structure.tree import Shape, build_calls, read_tree, shape, without_ch
 from memsys.tokens import count_tokens
 
 OVER: Mapping[str, Callable[[Sequence[float]], float]] = {"sum": sum, "max": max}
+COUNTS: Mapping[str, Callable[[Case], int]] = {
+    "histories": lambda case: 1,
+    "sessions": lambda case: len(case.sessions),
+    "questions": lambda case: len(case.questions),
+}
+"""Counts over all histories."""
+SIZES: Mapping[str, Callable[[Case, Mapping[str, Any]], float]] = {
+    "units": lambda case, unit: len(make_units(case.sessions, count=count_tokens, **unit).units),
+    "turns": lambda case, unit: len(case.turns),
+    "tokens": lambda case, unit: _tokens(case.turns),
+    "questions_per_history": lambda case, unit: len(case.questions),
+}
+"""Sizes of a history, given the unit rule; their mean is printed."""
 PARTS: Mapping[str, Callable[[Case], Sequence[Sequence[Turn]]]] = {
     "tokens_per_session": lambda case: [session.turns for session in case.sessions],
     "tokens_per_turn": lambda case: [[turn] for turn in case.turns],
@@ -52,7 +65,7 @@ NAMES: Mapping[str, Sequence[str]] = {
     "tree": [each.name for each in fields(Shape)],
     "spread": [*MEASURES],
     "coverage": [each.name for each in fields(Coverage)],
-    "data": ["histories", "sessions", "questions", "units", "turns", "tokens", "questions_per_history", *PARTS],
+    "data": [*COUNTS, *SIZES, *PARTS],
 }
 """The values of each kind of measure by name; a cost may also be `calls:<purpose>`."""
 
@@ -202,7 +215,7 @@ def statistic(cases: Iterable[Case], name: str, unit: Mapping[str, Any], categor
     """A statistic of the data.
 
     Args:
-        name: one of `NAMES["data"]`: a count (`histories`, `sessions`, `questions`), or else a mean over histories or their parts.
+        name: one of `COUNTS`, `SIZES` and `PARTS`.
         unit: the unit rule and its settings.
         category: with `questions`, counts only these; empty counts all.
     """
@@ -210,26 +223,16 @@ def statistic(cases: Iterable[Case], name: str, unit: Mapping[str, Any], categor
     clusters = [case.cluster or case.id for case in histories]
     if not histories:
         return None
-    if name == "histories":
-        return single(len(histories), len(histories))
-    if name == "questions":
-        counts = Counter(gold.category for case in histories for _, gold in case.questions)
-        return single(counts[category] if category else counts.total(), len(histories))
-    if name == "sessions":
-        return single(sum(len(case.sessions) for case in histories), len(histories))
+    if name == "questions" and category:
+        asked = sum(gold.category == category for case in histories for _, gold in case.questions)
+        return single(asked, len(histories))
+    if name in COUNTS:
+        return single(sum(map(COUNTS[name], histories)), len(histories))
     if name in PARTS:
         parts = [PARTS[name](case) for case in histories]
         owners = [owner for own, owner in zip(parts, clusters, strict=True) for _ in own]
         return mean([_tokens(turns) for own in parts for turns in own], owners)
-    return mean([_size(case, name, unit) for case in histories], clusters)
-
-
-def _size(case: Case, name: str, unit: Mapping[str, Any]) -> float:
-    if name == "units":
-        return len(make_units(case.sessions, count=count_tokens, **unit).units)
-    if name == "tokens":
-        return _tokens(case.turns)
-    return len({"turns": case.turns, "questions_per_history": case.questions}[name])
+    return mean([SIZES[name](case, unit) for case in histories], clusters)
 
 
 def _tokens(turns: Iterable[Turn]) -> int:

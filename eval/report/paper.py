@@ -28,7 +28,6 @@ from eval.report.tables import (
     detectable_lines,
     estimate_of,
     how_tested,
-    is_compared,
     printed,
     verdict_lines,
 )
@@ -124,7 +123,7 @@ def latex(table: Table) -> str:
                 cells.append(escaped(cell) if isinstance(cell, str) else "--")
                 continue
             interval = span(preferred_interval(ours))
-            said = f"; {escaped(cell.verdict())}" if is_compared(cell) else ""
+            said = "" if cell.why_not else f"; {escaped(cell.verdict())}"
             small = [rf"{{\tiny {interval}}}"] if interval else []
             small += [rf"{{\tiny ({printed(cell)}{said})}}"] if printed(cell) else []
             cells.append(" ".join([f"{ours.mean:.3f}", *small]))

@@ -227,14 +227,16 @@ class Published:
         return None if self.low is None else self.low / scale, None if self.high is None else self.high / scale
 
 
-def read_published(name: str) -> tuple[Published, ...]:
-    """All numbers of one table, e.g. `segtreemem_t4`.
+def read_published(*names: str) -> tuple[Published, ...]:
+    """All numbers of the tables of these names, e.g. `segtreemem_t4`.
 
     Raises:
         ValueError: a field that must be a number is not one.
     """
-    with (FOLDER / f"{name}.csv").open(encoding="utf-8", newline="") as handle:
-        rows = list(csv.DictReader(handle))
+    rows: list[dict[str, str]] = []
+    for name in names:
+        with (FOLDER / f"{name}.csv").open(encoding="utf-8", newline="") as handle:
+            rows += csv.DictReader(handle)
     numbers = []
     for row in rows:
         low, high, std = (float(row[name]) if row[name].strip() else None for name in ("ci_low", "ci_high", "std"))

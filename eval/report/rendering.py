@@ -17,7 +17,6 @@ from typing import Any
 from eval.analysis.costs import (
     COST_COLUMNS,
     RECORDED_COSTS,
-    CostColumn,
     Costs,
     PhaseCost,
     Price,
@@ -106,7 +105,7 @@ def shown(cell: AnyCell, category: str = ALL, *, published: bool = True) -> str:
         else:
             parts.append(str(counts))
         parts += [f"{getattr(counts, name)} {name}" for name in ("aborted", "cut", "empty") if getattr(counts, name)]
-        if counts.missing_share and (bounds := cell.bounds(category)) is not None:
+        if counts.scored < counts.questions and (bounds := cell.bounds(category)) is not None:
             parts.append(f"could be {bounds.low:.3f}–{bounds.high:.3f}")
         parts += filter(None, [cell.unscored_draws(category)])
     if published and cell.published is not None:
@@ -129,7 +128,7 @@ def markdown(table: Table) -> str:
         grid(header, rows),
     ]
     parts += [line for text in correction_lines(table) for line in ("", cell_text(text))]
-    parts += [*_categories(table), *_differences(table), *_evidence(table), *_costs(table), *_phases(table)]
+    parts += [*_categories(table), *_differences(table), *_evidence(table), *_costs(table)]
     return "\n".join(parts) + "\n"
 
 
@@ -238,30 +237,18 @@ def evidence_means(path: Path) -> list[str]:
     return [f"{means[0]} {span(covered)}".strip(), *means[1:], str(len(lines))]
 
 
-def _costs(table: Table) -> list[str]:
-    parts: list[str] = []
-    for dataset, title in table.datasets:
-        rows = [[row.title, *cost_texts(costs(row.runs[dataset]))] for row in table.rows if dataset in row.runs]
-        heading = f"## Costs on {cell_text(title)} (per question or per unit, means; recall seconds = own CPU + provider time)"
-        parts += ["", heading, "", grid(["Memory", *(each.title for each in COST_COLUMNS)], rows)] if rows else []
-    return parts
-
-
-def cost_text(column: CostColumn, found: Costs) -> str:
-    """The value as printed, with the value of `once` where prompts share a prefix."""
-    value = number(getattr(found, column.name), column.digits)
-    once = number(getattr(found, column.once), column.digits) if column.once else value
-    return value if value == once else f"{value} ({once} with shared prefixes once)"
-
-
 def cost_texts(found: Costs) -> list[str]:
-    """A row of costs; imported answers show the costs of their file, and `not recorded` for all others."""
-    if found.missing == NOT_RECORDED:
-        known = [cost_text(each, found) if each.name in RECORDED_COSTS else "–" for each in COST_COLUMNS]
-        return [NOT_RECORDED if text == "–" else text for text in known]
-    if found.missing:
-        return [found.missing, *["–"] * (len(COST_COLUMNS) - 1)]
-    return [cost_text(each, found) for each in COST_COLUMNS]
+    """A row of costs, each with its value of `once` where prompts share a prefix; imported answers show the costs of their file, and
+    `not recorded` for all others."""
+    imported = found.missing == NOT_RECORDED
+    texts = []
+    for column in COST_COLUMNS:
+        known = not found.missing or (imported and column.name in RECORDED_COSTS)
+        value = number(getattr(found, column.name) if known else None, column.digits)
+        once = number(getattr(found, column.once), column.digits) if known and column.once else value
+        text = value if value == once else f"{value} ({once} with shared prefixes once)"
+        texts.append(NOT_RECORDED if imported and text == "–" else text)
+    return [found.missing, *texts[1:]] if found.missing and not imported else texts
 
 
 PHASES: tuple[tuple[str, Callable[[PhaseCost], str]], ...] = (
@@ -278,24 +265,34 @@ PHASES: tuple[tuple[str, Callable[[PhaseCost], str]], ...] = (
 )
 
 
-def _phases(table: Table) -> list[str]:
-    parts: list[str] = []
+def _costs(table: Table) -> list[str]:
+    """The costs of each row by data set, then, again by data set, its sums by phase."""
+    totals: list[str] = []
+    by_phase: list[str] = []
     for dataset, title in table.datasets:
-        rows = []
+        rows: list[list[str]] = []
+        phase_rows: list[list[str]] = []
         for row in table.rows:
-            if dataset in row.runs:
-                missing = effort_missing(row.runs[dataset])
-                rows += [[row.title, missing, *["–"] * (len(PHASES) + 1)]] if missing else []
-                for cost in phases(row.runs[dataset]):
-                    own = (show(cost) for _, show in PHASES)
-                    rows.append([row.title, cost.phase, *own, money_text(dollars(cost, table.prices))])
-        heading = (
-            f"## Costs on {cell_text(title)} by phase (sums over the run; what came from the cache is counted as when it was bought, "
-            "and what was embedded in advance where it is used)"
-        )
-        header = ["Memory", "phase", *(name for name, _ in PHASES), "USD"]
-        parts += ["", heading, "", grid(header, rows)] if rows else []
-    return parts
+            if (folder := row.runs.get(dataset)) is None:
+                continue
+            rows.append([row.title, *cost_texts(costs(folder))])
+            if missing := effort_missing(folder):
+                phase_rows.append([row.title, missing, *["–"] * (len(PHASES) + 1)])
+            for cost in phases(folder):
+                own = (show(cost) for _, show in PHASES)
+                phase_rows.append([row.title, cost.phase, *own, money_text(dollars(cost, table.prices))])
+        heading = f"## Costs on {cell_text(title)}"
+        if rows:
+            means = "(per question or per unit, means; recall seconds = own CPU + provider time)"
+            totals += ["", f"{heading} {means}", "", grid(["Memory", *(each.title for each in COST_COLUMNS)], rows)]
+        if phase_rows:
+            sums = (
+                "(sums over the run; what came from the cache is counted as when it was bought, "
+                "and what was embedded in advance where it is used)"
+            )
+            header = ["Memory", "phase", *(name for name, _ in PHASES), "USD"]
+            by_phase += ["", f"{heading} by phase {sums}", "", grid(header, phase_rows)]
+    return [*totals, *by_phase]
 
 
 def money_text(parts: Sequence[float | None]) -> str:
@@ -454,12 +451,11 @@ def _values(cell: AnyCell, category: str) -> dict[str, Any]:
     ours = estimate_of(cell, category)
     if ours is not None:
         values = {"mean": float(ours.mean), "clusters": ours.clusters}
-        for name, interval in (("question", ours.by_question), ("case", ours.by_case)):
-            values |= _span(name, interval)
+        values |= end_fields("question", ours.by_question) | end_fields("case", ours.by_case)
     if isinstance(cell, Cell):
         counts, bounds = cell.counts(category), cell.bounds(category)
         values |= {name: getattr(counts, name) for name in FIELDS[FIELDS.index("questions") : FIELDS.index("mean")]}
-        values |= {"spread": cell.spread(category), **_span("could_be", bounds)}
+        values |= {"spread": cell.spread(category), **end_fields("could_be", bounds)}
         if isinstance(cell, OutcomeCell):
             values |= {"not_applicable": cell.skipped(category), "wrong_outcomes": cell.failures(category)}
     if category == ALL:
@@ -470,5 +466,7 @@ def _values(cell: AnyCell, category: str) -> dict[str, Any]:
     return values
 
 
-def _span(name: str, interval: Interval | None) -> dict[str, float]:
-    return {} if interval is None else {f"{name}_low": float(interval.low), f"{name}_high": float(interval.high)}
+def end_fields(name: str, interval: Interval | None) -> dict[str, float | None]:
+    """The ends of an interval as columns of a CSV; None without an interval."""
+    low, high = (None, None) if interval is None else (float(interval.low), float(interval.high))
+    return {f"{name}_low": low, f"{name}_high": high}

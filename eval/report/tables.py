@@ -404,7 +404,8 @@ def gap_bounds(first: Cell, second: Cell) -> Interval | None:
     Manski's bounds: nothing is assumed about why an answer is missing. Scores are shares.
     """
     column, own, other = first.column, first.scores, second.scores
-    questions = [each for each in first.applicable() if each.key not in second.inapplicable]
+    both = {each.key for each in second.applicable()}
+    questions = [each for each in first.applicable() if each.key in both]
     if all(each.key in own and each.key in other for each in questions):
         return None
     keys = [question.key for question in questions]
@@ -500,11 +501,10 @@ def verdict_lines(table: Table, places: Collection[int] | None = None) -> list[s
     Args:
         places: numbers of the columns that count; None counts all.
     """
-    cells = (cell for row in table.rows for place, cell in enumerate(row.cells) if places is None or place in places)
-    compared = [cell for cell in cells if is_compared(cell)]
+    compared = [cell for cell in published_cells(table, places) if not cell.why_not and estimate_of(cell) is not None]
     if not compared:
         return []
-    words = Counter(brief(cell.verdict()) for cell in compared if not isinstance(cell, str))
+    words = Counter(brief(cell.verdict()) for cell in compared)
     runs = [cell.runs for cell in compared if isinstance(cell, Cell)]
     builds = sorted({own.builds for own in runs if own.measured})
     errors = [f"measured from {' and '.join(map(str, builds))} builds"] if builds else []
@@ -520,11 +520,10 @@ def verdict_lines(table: Table, places: Collection[int] | None = None) -> list[s
     ]
 
 
-def is_compared(cell: AnyCell) -> bool:
-    """Whether a cell has our number and a published number that are comparable."""
-    if isinstance(cell, str) or cell.published is None or cell.why_not:
-        return False
-    return cell.ours is not None if isinstance(cell, Measure) else bool(cell.scores)
+def published_cells(table: Table, places: Collection[int] | None = None) -> list[Cell | Measure]:
+    """The cells with a published number; `places` as for `verdict_lines`."""
+    cells = (cell for row in table.rows for place, cell in enumerate(row.cells) if places is None or place in places)
+    return [cell for cell in cells if not isinstance(cell, str) and cell.published is not None]
 
 
 # --- scores that are corrected for a judge's errors ----------------------------------------------------------------------

@@ -19,19 +19,19 @@ from rich.console import Group
 from rich.table import Table as Grid
 from rich.text import Text
 
-from eval.analysis.costs import COST_COLUMNS, Costs, costs, dollars, phases
+from eval.analysis.costs import COST_COLUMNS, Costs, costs
 from eval.judging.judge_card import MISFIT
 from eval.report.cell import ABOVE_CEILING, Cell, OutcomeCell
 from eval.report.counted import counted
+from eval.report.paper import stars
 from eval.report.published import NOT_COMPARABLE, NOT_COMPARED, brief
-from eval.report.rendering import by_case, intervals, money_text, number, p_text, span
+from eval.report.rendering import by_case, intervals, number, p_text, run_money, span
 from eval.report.tables import (
     CHOSEN,
     EXPLORATORY,
     NOT_ASKED,
     UNLIKE,
     AnyCell,
-    Measure,
     Pair,
     Row,
     Table,
@@ -43,11 +43,11 @@ from eval.report.tables import (
     histories,
     only_about,
     printed,
+    published_cells,
     verdict_lines,
 )
 from eval.statistics.stats import ENOUGH_CLUSTERS, Estimate, Interval, preferred_interval
 
-SIGNIFICANT = 0.05
 LEAST_NAME, LONGEST_STATE = 12, 14
 """Minimum cells for a name before another column shrinks, and maximum cells for a state such as `pending` in place of a score."""
 NO_STAR = (EXPLORATORY, NOT_ASKED, CHOSEN, UNLIKE)
@@ -66,11 +66,6 @@ class Entry:
     spent: Costs | None = None
     """Costs of the run; None without a run, and in all columns of a data set but the first."""
     dollars: str = ""
-
-    @property
-    def star(self) -> str:
-        """The mark of a pair whose adjusted p is below .05."""
-        return "*" if self.pair is not None and self.pair.p is not None and self.pair.p < SIGNIFICANT else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,15 +130,9 @@ def _legend(table: Table) -> list[str]:
     return [*lines, *comparability(table)]
 
 
-def _published(table: Table) -> list[Cell | Measure]:
-    """The cells that have a published number."""
-    cells = [cell for row in table.rows for cell in row.cells]
-    return [cell for cell in cells if not isinstance(cell, str) and cell.published is not None]
-
-
 def comparability(table: Table) -> list[str]:
     """Meaning of the verdicts, and the reasons why numbers are not comparable with the published ones."""
-    reasons = {cell.why_not for cell in _published(table)} - {""}
+    reasons = {cell.why_not for cell in published_cells(table)} - {""}
     lines = [f"n/c: not comparable with the published number ({', '.join(sorted(reasons))})."] if reasons else []
     return [*verdict_lines(table), *lines]
 
@@ -164,8 +153,7 @@ def _block(table: Table, rows: Sequence[Row], places: Sequence[int], width: int,
     for row in rows:
         if (folder := row.runs.get(first.dataset)) is not None:
             sums = costs(folder)
-            money = [] if sums.missing else [part for cost in phases(folder) for part in dollars(cost, table.prices)]
-            spent[row.name] = sums, money_text(money)
+            spent[row.name] = sums, NONE if sums.missing else run_money(folder, table.prices)
     sections: dict[int, list[Entry]] = {place: [] for place in places}
     for place, entries in sections.items():
         for row in rows:
@@ -222,7 +210,7 @@ def _gap(entry: Entry, *ps: Callable[[Pair], float | None]) -> str:
     if entry.pair is None:
         return "reference" if entry.reference and isinstance(entry.cell, Cell) else ""
     shown = [p_text(p(entry.pair)).replace("<0.", "<.") for p in ps] if entry.pair.p is not None else []
-    return f"{entry.pair.difference.mean:+.3f}{entry.star}" + (f" ({', '.join(shown)})" if shown else "")
+    return f"{entry.pair.difference.mean:+.3f}{stars(entry.pair)[:1]}" + (f" ({', '.join(shown)})" if shown else "")
 
 
 def _verdict(entry: Entry) -> str:
@@ -380,7 +368,7 @@ def _failures(cell: Cell) -> str:
     named = {"unscored": counts.unscored, "errored": counts.errored, "not reached": counts.not_reached}
     named |= {"aborted": counts.aborted, "cut": counts.cut, "empty": counts.empty}
     parts = ", ".join(f"{count} {name}" for name, count in named.items() if count)
-    bounds = cell.bounds() if counts.missing_share else None
+    bounds = cell.bounds() if counts.scored < counts.questions else None
     possible = "" if bounds is None else f"could be {bounds.low:.3f}–{bounds.high:.3f}"
     failed = f"{parts} of {counts.questions}" if parts else ""
     return "; ".join(filter(None, (failed, cell.unscored_draws(), possible)))
@@ -453,8 +441,8 @@ LEAST_TITLE, LONGEST_TITLE = 14, 36
 GAP = "  "
 
 
-OURS = Field("ours", lambda entry: SCORE.text(entry) + entry.star)
-MEAN = Field("ours", lambda entry: _score(entry, bare=True) + entry.star)
+OURS = Field("ours", lambda entry: SCORE.text(entry) + stars(entry.pair)[:1])
+MEAN = Field("ours", lambda entry: _score(entry, bare=True) + stars(entry.pair)[:1])
 FORMS = ((OURS, PAPER, BRIEF), (OURS, PAPER), (MEAN, PAPER, BRIEF), (MEAN, PAPER))
 """Forms of a cell of the paper's table, from the widest to the narrowest."""
 Blocks = Mapping[int, Sequence[str]]
@@ -572,6 +560,6 @@ def _short_legend(table: Table, form: Sequence[Field]) -> list[str]:
     lines = [f"ours: mean{interval}; paper: the published number; {NONE}: no score."]
     if (reference := table.reference_row) is not None and any(pair.p is not None for pair in table.pairs.values()):
         lines.append(f"*: differs from {reference.title} (adjusted p < .05).")
-    if BRIEF in form or not all(cell.why_not for cell in _published(table)):
+    if BRIEF in form or not all(cell.why_not for cell in published_cells(table)):
         return [*lines, *comparability(table)]
     return [*lines, *(line.replace("n/c: not", "None is") for line in comparability(table))]

@@ -42,10 +42,10 @@ def run_case(
     logs: list[CaseLog] = []
     try:
         for run in runs:
-            done, left = _progress(run, case)
+            done, left, complete = _progress(run, case)
             if kept := sum(run.questions(case.id, name) for name in done):
                 on_progress(Progress(run.name, case.id, "", "kept", kept))
-            if left or not _is_complete(run, case):
+            if left or not complete:
                 logs.append(CaseLog(run, case, done, left, lanes.on_answer))
         if logs:
             build = CaseRun(case, logs, lanes, cell, on_progress)
@@ -71,7 +71,7 @@ def is_answered(runs: Sequence[Run], case: Case) -> bool:
     Raises:
         RunError: the case's files are damaged.
     """
-    return all(_is_complete(run, case) and not _progress(run, case)[1] for run in runs)
+    return all(complete and not left for _, left, complete in (_progress(run, case) for run in runs))
 
 
 def report_kept(runs: Sequence[Run], case: Case, on_progress: OnProgress) -> None:
@@ -88,7 +88,7 @@ def report_kept(runs: Sequence[Run], case: Case, on_progress: OnProgress) -> Non
 def fail_case(runs: Sequence[Run], case: Case, why: str, on_progress: OnProgress = ignore_progress) -> None:
     """Give up a case that cannot be run: every open question becomes an error; the next start of the run tries it again."""
     for run in runs:
-        done, left = _progress(run, case)
+        done, left, _ = _progress(run, case)
         log = CaseLog(run, case, done, left)
         for name in left:
             log.predicted(name, "error", "", why[:500])
@@ -97,8 +97,11 @@ def fail_case(runs: Sequence[Run], case: Case, why: str, on_progress: OnProgress
         on_progress(Progress(run.name, case.id, "", "complete"))
 
 
-def _progress(run: Run, case: Case) -> tuple[dict[str, Prediction], dict[str, Question]]:
-    """Predictions that can be kept, and the questions that are still to be asked, both by question id."""
+def _progress(run: Run, case: Case) -> tuple[dict[str, Prediction], dict[str, Question], bool]:
+    """Predictions that can be kept and questions that are still to be asked, both by question id, and whether the case is finished.
+
+    A finished case has its nodes' vectors if the run keeps them.
+    """
     known = {question.id: question for question, _ in case.questions}
     folder = run.case_folder(case.id)
     predictions = read_predictions(folder)
@@ -110,14 +113,8 @@ def _progress(run: Run, case: Case) -> tuple[dict[str, Prediction], dict[str, Qu
             )
     done = {name: prediction for name, prediction in predictions.items() if prediction.outcome != "error"}
     left = {name: each for name, each in known.items() if name not in done and run.questions(case.id, name)}
-    return done, left
-
-
-def _is_complete(run: Run, case: Case) -> bool:
-    """Whether a case is finished, with its nodes' vectors if the run keeps them."""
-    folder = run.case_folder(case.id)
     lacks_vectors = run.vectors and (folder / NODES).is_file() and not (folder / VECTORS).is_file()
-    return is_complete(folder) and not lacks_vectors
+    return done, left, is_complete(folder) and not lacks_vectors
 
 
 def schedule(case: Case, units: Sequence[Unit], questions: Sequence[Question]) -> dict[int, list[Question]]:

@@ -70,7 +70,8 @@ class CaseLog:
         write_lines(folder / EFFORTS, efforts)
         self._predictions = Appender(folder / PREDICTIONS)
         self._item_lines = Appender(folder / ITEMS)
-        self._efforts = Appender(folder / EFFORTS)
+        self.efforts = Appender(folder / EFFORTS)
+        """Costs of the steps; a build that is interrupted is repeated, and its costs are counted again."""
         self._lock = threading.Lock()
         self._trouble: list[str] = []
         self._report: dict[str, Any] = {}
@@ -98,13 +99,13 @@ class CaseLog:
         """Save the line of a question, after the lines of its items and costs."""
         prediction = Prediction(self.case_id, question_id, answer, *recalled, outcome, error, cut)
         self._item_lines.flush()
-        self._efforts.flush()
+        self.efforts.flush()
         self._predictions.add(prediction)
         self._on_answer(self.run, self._case, prediction)
 
     def trouble(self, error: BaseException) -> None:
         """Store the traceback of an error, without secrets, for `errors.log`."""
-        self._end_fork()
+        self.end_fork()
         with self._lock:
             self._trouble.append(redact("".join(traceback.format_exception(error))))
 
@@ -113,12 +114,7 @@ class CaseLog:
         self.trouble(error)
         self._report = {**self._report, f"{step} failed": described(error)}
 
-    def spent(self, effort: Effort) -> None:
-        """Save the costs of a step; a build that is interrupted is repeated, and its costs are counted again."""
-        self._end_fork()
-        self._efforts.add(effort, waits=True)
-
-    def _end_fork(self) -> None:
+    def end_fork(self) -> None:
         """End a process that a memory made by `os.fork` and that returned from the memory: it would write into the files of this case."""
         if os.getpid() != self._process:
             os._exit(1)
@@ -151,12 +147,7 @@ class CaseLog:
             self._folder / NODES,
             (
                 {
-                    "id": node.id,
-                    "parents": node.parents,
-                    "level": node.level,
-                    "kind": node.kind,
-                    "text": node.text,
-                    "sources": node.sources,
+                    **{name: getattr(node, name) for name in ("id", "parents", "level", "kind", "text", "sources")},
                     "start": node.start.isoformat() if node.start else None,
                     "end": node.end.isoformat() if node.end else None,
                 }
@@ -193,7 +184,7 @@ class CaseLog:
 
     def close(self) -> None:
         """Close the files; closing twice does no harm."""
-        for file in (self._predictions, self._item_lines, self._efforts):
+        for file in (self._predictions, self._item_lines, self.efforts):
             file.close()
 
 
@@ -223,10 +214,16 @@ def metered_step(logs: Sequence[CaseLog], phase: str, subject: str, held: Callab
         try:
             yield ledger
         finally:
+            logs[0].end_fork()
             own = max(0.0, time.thread_time() - started - ledger.service_cpu) + ledger.worker_cpu
             line = effort(logs[0].case_id, phase, subject, held(), ledger, own)
             for log in logs:
-                log.spent(line)
+                log.efforts.add(line, waits=True)
+
+
+PER_PURPOSE = ("calls", "attempts", "failures", "parse_failures", "notes")
+TOTALS = ("sent", "tokens_in", "tokens_out", "tokens_cached", "tokens_reasoning", "embedding_calls", "embedding_tokens")
+"""Counts that a line takes from the ledger as they are."""
 
 
 def effort(
@@ -246,23 +243,14 @@ def effort(
         context_tokens: for an answer, tokens of the recalled text shown to the reader.
         dropped: for an answer, recalled items that did not fit the token budget.
     """
+    counts: dict[str, Any] = {name: dict(getattr(ledger, name)) for name in PER_PURPOSE}
     return Effort(
         case_id=case_id,
         subject=subject,
         phase=phase,
         held=held,
-        calls=dict(ledger.calls),
-        attempts=dict(ledger.attempts),
-        failures=dict(ledger.failures),
-        parse_failures=dict(ledger.parse_failures),
-        notes=dict(ledger.notes),
-        sent=ledger.sent,
-        tokens_in=ledger.tokens_in,
-        tokens_out=ledger.tokens_out,
-        tokens_cached=ledger.tokens_cached,
-        tokens_reasoning=ledger.tokens_reasoning,
-        embedding_calls=ledger.embedding_calls,
-        embedding_tokens=ledger.embedding_tokens,
+        **counts,
+        **{name: getattr(ledger, name) for name in TOTALS},
         provider_seconds=round(ledger.critical_seconds, 6),
         provider_seconds_sum=round(ledger.seconds, 6),
         own_cpu_seconds=round(own_cpu, 6),

@@ -148,9 +148,9 @@ class _Answer:
             if (error := done.exception()) is not None:
                 raise_fatal(error)
             context, dropped = rendered.context_tokens, rendered.dropped
-            self.reading.log.spent(
-                effort(self.reading.log.case_id, "answer", self.question.id, 0, ledger, 0.0, context, dropped)
-            )
+            log = self.reading.log
+            spent = effort(log.case_id, "answer", self.question.id, 0, ledger, 0.0, context, dropped)
+            log.efforts.add(spent, waits=True)
             self.save(*outcome_of(done))
         except BaseException as error:  # a future swallows its callback's exception, and the case would wait for ever
             self.saved.set_exception(error)

@@ -127,21 +127,37 @@ class Grouping:
         return max(1.0, 1 / float((weights**2).sum()) - 1)
 
 
-def by_question(values: Sequence[float] | np.ndarray, level: float = LEVEL) -> Interval | None:
+def by_question(
+    values: Sequence[float] | np.ndarray, level: float = LEVEL, grouping: Grouping | None = None
+) -> Interval | None:
     """The interval of a mean of independent questions: Wilson's for 0/1 values (as SegTreeMem prints), else Student's t.
 
     Scores in [0, 1] get it on the logit scale, and Wilson's where all are equal. None for fewer than two values, and where all other
     values are equal.
+
+    Args:
+        grouping: for the unweighted mean of group means, which gets Student's t for 0/1 values, too.
     """
     array = np.asarray(values, dtype=float)
     if array.size < 2:
         return None
-    if ((array == 0.0) | (array == 1.0)).all():
-        return wilson_of_share(float(array.sum()) / array.size, array.size, _normal_point(level))
-    return by_question_in_groups(array, Grouping.alone(array.size), level)
+    z = NORMAL
+    if level != LEVEL:  # with the usual level without SciPy
+        from scipy.special import ndtri
+
+        z = float(ndtri((1 + level) / 2))
+    if grouping is None and ((array == 0.0) | (array == 1.0)).all():
+        return wilson_of_share(float(array.sum()) / array.size, array.size, z)
+    grouping = grouping or Grouping.alone(array.size)
+    mean, sampling = float((grouping.shares * array).sum()), Sampling.of(*independent(array[None], grouping))
+    if sampling is not None and (not are_scores(array) or 0.0 < mean < 1.0):
+        return mean_interval(mean, array, sampling, level)
+    if not are_scores(array):
+        return None
+    return wilson_of_share(min(1.0, max(0.0, mean)), grouping.effective, z)
 
 
-def wilson(successes: float, n: float, level: float = LEVEL) -> Interval:
+def wilson(successes: float, n: float) -> Interval:
     """Wilson's score interval of a proportion; both counts may be fractions, as effective numbers are.
 
     Raises:
@@ -149,7 +165,7 @@ def wilson(successes: float, n: float, level: float = LEVEL) -> Interval:
     """
     if not 0 <= successes <= n or n == 0:
         raise ValueError(f"{successes} successes in {n} trials")
-    return wilson_of_share(successes / n, n, _normal_point(level))
+    return wilson_of_share(successes / n, n, NORMAL)
 
 
 def wilson_of_share(share: float, n: float, z: float) -> Interval:
@@ -170,14 +186,6 @@ def t_points(freedoms: np.ndarray, probability: float = 0.975) -> np.ndarray:
     from scipy.special import stdtrit  # imported here: it takes half a second, which a start without intervals saves
 
     return np.asarray(stdtrit(freedoms, probability))
-
-
-def _normal_point(level: float) -> float:
-    if level == LEVEL:  # without SciPy
-        return NORMAL
-    from scipy.special import ndtri
-
-    return float(ndtri((1 + level) / 2))
 
 
 def around(mean: float, sampling: Sampling, level: float = LEVEL) -> Interval:
@@ -252,16 +260,6 @@ def independent(rows: np.ndarray, grouping: Grouping) -> tuple[np.ndarray, np.nd
     with np.errstate(invalid="ignore"):
         freedom = np.minimum(n - 1, total**2 / (terms**2 / borrowing).sum(axis=1))
     return error, freedom
-
-
-def by_question_in_groups(array: np.ndarray, grouping: Grouping, level: float = LEVEL) -> Interval | None:
-    """The interval by question of the unweighted mean of group means."""
-    mean, sampling = float((grouping.shares * array).sum()), Sampling.of(*independent(array[None], grouping))
-    if array.size < 2 or (sampling is not None and (not are_scores(array) or 0.0 < mean < 1.0)):
-        return mean_interval(mean, array, sampling, level)
-    if not are_scores(array):
-        return None
-    return wilson_of_share(min(1.0, max(0.0, mean)), grouping.effective, _normal_point(level))
 
 
 def matched(
@@ -361,7 +359,7 @@ def estimate(
         mean, question = float(array.mean()), by_question(array, level)
     else:
         mean = float((np.bincount(grouping.groups, weights=array) / grouping.counts).mean())
-        question = by_question_in_groups(array, grouping, level)
+        question = by_question(array, level, grouping)
     rows = None if without is None else np.asarray(without)[None]
     sampling = Sampling.of(_jackknife(array[None], grouping, rows, least=2), np.array([grouping.freedom]))
     enough = grouping.histories >= ENOUGH_CLUSTERS

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 import numpy as np
 
@@ -162,17 +163,13 @@ def without_chains(tree: Tree) -> Tree:
         )
         stand_ins[node] = parents
     kept = [node for node in range(len(tree.ids)) if node not in gone]
+    own: dict[str, Any] = {
+        name: tuple(getattr(tree, name)[node] for node in kept)
+        for name in ("ids", "levels", "kinds", "texts", "sources")
+    }
     number = {node: place for place, node in enumerate(kept)}
-    return replace(
-        tree,
-        ids=tuple(tree.ids[node] for node in kept),
-        parents=tuple(tuple(number[parent] for parent in stand_ins[node]) for node in kept),
-        levels=tuple(tree.levels[node] for node in kept),
-        kinds=tuple(tree.kinds[node] for node in kept),
-        texts=tuple(tree.texts[node] for node in kept),
-        sources=tuple(tree.sources[node] for node in kept),
-        vectors=tree.vectors[kept],
-    )
+    above = tuple(tuple(number[parent] for parent in stand_ins[node]) for node in kept)
+    return replace(tree, parents=above, vectors=tree.vectors[kept], **own)
 
 
 @dataclass(frozen=True, slots=True)

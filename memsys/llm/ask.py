@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -34,6 +34,10 @@ def ask(llm: LLM, prompt: Prompt, *, retries: int = 0, sample: int = 0, noted: s
     return ask_all(llm, [(prompt, fields)], retries=retries, sample=sample, noted=noted)[0]
 
 
+Read = Callable[[Completion, "Prompt", Mapping[str, Any]], Any]
+"""Reads the reply to a prompt that was rendered with these fields; returns a `ParseFailure` where it cannot be used."""
+
+
 def ask_all(
     llm: LLM,
     asks: Sequence[tuple[Prompt, Mapping[str, Any]]],
@@ -41,8 +45,12 @@ def ask_all(
     retries: int = 0,
     sample: int = 0,
     noted: str = "",
+    read: Read | None = None,
 ) -> list[Any]:
     """`ask` for calls that do not depend on each other: submit all, collect in order.
+
+    Args:
+        read: reads the replies in place of `parse_reply`.
 
     Raises:
         ModelError: one of the calls failed for good; raised after all calls have ended.
@@ -57,7 +65,7 @@ def ask_all(
         if errors:
             raise errors[0]
         for index, future in futures.items():
-            values[index] = parse_reply(future.result(), asks[index][0], requests[index].fields["labels"])
+            values[index] = (read or parse_reply)(future.result(), asks[index][0], requests[index].fields)
         unanswered = [index for index in unanswered if isinstance(values[index], ParseFailure)]
         for index in unanswered:
             meter.count_parse_failure(requests[index].purpose)
@@ -88,7 +96,7 @@ class ParseFailure:
         return False
 
 
-def parse_reply(reply: Completion, prompt: Prompt, labels: Sequence[str]) -> Any:
+def parse_reply(reply: Completion, prompt: Prompt, fields: Mapping[str, Any]) -> Any:
     """The value of a reply; a `ParseFailure` when there is no answer, or when the answer was cut and must be complete to be used.
 
     A cut list would pass for a shorter list, and a cut label for another label. So JSON that was cut is a value only if it closes
@@ -97,6 +105,7 @@ def parse_reply(reply: Completion, prompt: Prompt, labels: Sequence[str]) -> Any
     """
     if not reply.usable:
         return ParseFailure(reply.text, f"the reply was {reply.stopped}", reply.stopped)
+    labels = fields["labels"]
     prose = prompt.schema is None and not labels
     must_be_complete = prompt.cut == "fail" if prompt.cut else not prose
     if reply.stopped != "cut" or not must_be_complete:

@@ -288,17 +288,13 @@ class ServiceMemory(MemorySystem):
     def _open(self) -> None:
         if not self._opened:
             if "delete" in self._steps:
-                self._record()
+                try:  # before the first call with the namespace
+                    self._namespaces.add(self.namespace)
+                except OSError:
+                    self._count("not_recorded")
             if "open" in self._steps:
                 self._ask("open", {})
             self._opened = True
-
-    def _record(self) -> None:
-        """Write the namespace's file before the first call with it. A failure to write is counted; the case goes on."""
-        try:
-            self._namespaces.add(self.namespace)
-        except OSError:
-            self._count("not_recorded")
 
     def _ask(self, step: str, values: Mapping[str, Any], namespace: str = "") -> Any:
         """Make the call of a step.
@@ -349,11 +345,11 @@ class ServiceMemory(MemorySystem):
                 raise ServiceError(f"add: no id at {path!r} to wait for; the reply is {_excerpt(reply)}")
             self._pending += ids
 
-    def _count(self, event: str, *, reported: bool = True, amount: int = 1) -> None:
-        meter.note(f"service.{event}", amount)
+    def _count(self, event: str, *, reported: bool = True) -> None:
+        meter.note(f"service.{event}")
         if reported:
             with self._lock:
-                self._counts[event] += amount
+                self._counts[event] += 1
 
     def _items(self, reply: Any) -> Iterator[Item]:
         known: set[str] = set()

@@ -399,7 +399,7 @@ def scaled(scores: np.ndarray) -> np.ndarray:
     return (scores - scores.min()) / spread if spread > 0 else np.ones(len(scores))
 
 
-def pagerank(weights: csr_array[Any], reset: np.ndarray, damping: float, tolerance: float = 1e-12) -> np.ndarray:
+def pagerank(weights: csr_array[Any], reset: np.ndarray, damping: float) -> np.ndarray:
     """Personalised PageRank of an undirected weighted graph; float [nodes], sums to 1.
 
     Solves (I − damping·Pᵀ) π ∝ reset by iteration; a walk at a node without edges starts again.
@@ -414,7 +414,7 @@ def pagerank(weights: csr_array[Any], reset: np.ndarray, damping: float, toleran
     share = np.divide(damping, strength, out=np.zeros(len(strength)), where=strength > 0)
     start = reset / reset.sum()
     rank, change = start, np.inf
-    while change > tolerance:
+    while change > 1e-12:
         next_rank = start + weights @ (share * rank)
         change = float(np.abs(next_rank - rank).sum())
         rank = next_rank

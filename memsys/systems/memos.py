@@ -5,8 +5,7 @@ This is the tree-text memory as its authors evaluated it (release of August 2025
 of a window. Every memory is held twice: in the short working store, and in the long-term store or the user store (`MemoryStore`). A search
 takes the best of each store by cosine. As in the evaluation, a dialogue is stored twice, with each of its two sides as the user.
 
-`reorganise`, which the evaluation leaves off, fuses memories that contradict or repeat each other and writes parents over groups
-(`Reorganiser`).
+`reorganise`, which the evaluation leaves off, fuses memories that contradict or repeat each other and writes parents over groups.
 
 Deviations and decisions:
 
@@ -184,89 +183,6 @@ _PASS = 20
 """Memories without a parent, and memories added since the last pass, that start a structure pass."""
 
 
-class Reorganiser:
-    """Changes a store; it holds no state of its own."""
-
-    def __init__(self, llm: LLM, embedder: Embedder, prompts: Prompts) -> None:
-        self._llm, self._embedder, self._prompts = llm, embedder, prompts
-
-    def reconcile(self, store: MemoryStore, memory: Memory) -> None:
-        """Fuse a new memory with similar memories that it contradicts or repeats: one call per comparison, and one per fusion."""
-        others = [other for other in store.memories.values() if other.id != memory.id]
-        if not others:
-            return
-        nearness = cosines(np.stack([other.vector for other in others]), memory.vector)
-        similar = [others[place] for place in best(nearness, _NEIGHBOURS) if nearness[place] >= _LEAST_COSINE]
-        prompt = self._prompts["memos/relation"]
-        asks = [(prompt, {"history": other.text, "new": memory.text}) for other in similar]
-        for other, relation in zip(similar, ask_all(self._llm, asks, noted="memos.unknown_relation"), strict=True):
-            if relation and relation != "independent":
-                memory = self._fuse(store, other, memory)
-
-    def _fuse(self, store: MemoryStore, old: Memory, new: Memory) -> Memory:
-        """Replace both memories by their fusion, or the old memory by the new memory if they cannot both hold.
-
-        Both stay if the reply cannot be read. Returns the memory that now represents the new one.
-        """
-        texts = (old.dated_text, new.dated_text)
-        prompt = self._prompts["memos/fuse"]
-        reply = ask(self._llm, prompt, texts=texts, old=texts[0], new=texts[1], noted="memos.not_fused")
-        if not reply:
-            return new
-        del store.memories[old.id]
-        store.counts["fused"] += 1
-        if reply.strip(" .").casefold() == "no":
-            return new
-        del store.memories[new.id]
-        begun, later = old.first.time, new.first.time
-        first = old.first if begun is None or later is None or begun <= later else new.first
-        fusion = store.written(
-            {"value": reply, "memory_type": new.kind}, self._embedder.embed([reply])[0], union((old.sources, new.sources)),
-            first, new.last, max(old.level, new.level),
-        )  # fmt: skip
-        store.add(fusion)
-        return fusion
-
-    def structure(self, store: MemoryStore) -> None:
-        """Write parents over groups of memories that have none, once enough have been added."""
-        if store.unstructured < _PASS:
-            return
-        orphans = [memory for memory in store.memories.values() if store.parent(memory.id) is None]
-        if len(orphans) < _PASS:
-            return
-        store.unstructured = 0
-        clusters = [
-            [orphans[row] for row in rows]
-            for rows in partition(np.stack([memory.vector for memory in orphans]))
-            if len(rows) > _LEAST_CLUSTER
-        ]
-        prompt = self._prompts["memos/split"]
-        asks = [(prompt, {"query": "", "options": _numbered(cluster)}) for cluster in clusters]
-        for cluster, reply in zip(clusters, ask_all(self._llm, asks, noted="memos.no_groups"), strict=True):
-            groups = [group for group in _groups(cluster, reply or {"groups": ()}) if len(group) >= _LEAST_GROUP]
-            parents = self._write_parents(store, groups)
-            if len(parents) >= _LEAST_PARENTS:
-                self._write_parents(store, [parents])
-
-    def _write_parents(self, store: MemoryStore, groups: Sequence[Sequence[Memory]]) -> list[Memory]:
-        """Store a new memory over each group for which the model writes one; returns these memories."""
-        prompt = self._prompts["memos/parent"]
-        replies = ask_all(self._llm, [(prompt, {"texts": [memory.text for memory in group]}) for group in groups])
-        parents = []
-        for group, reply in zip(groups, replies, strict=True):
-            if isinstance(reply, ParseFailure) or not reply["value"].strip():
-                meter.note("memos.no_parent")
-                continue
-            vector = self._embedder.embed([reply["value"].strip()])[0]
-            sources, level = union(memory.sources for memory in group), 1 + max(memory.level for memory in group)
-            parent = store.written(reply, vector, sources, group[0].first, group[-1].last, level)
-            store.add(parent)
-            store.parents.update((child.id, parent.id) for child in group)
-            store.counts["parents"] += 1
-            parents.append(parent)
-        return parents
-
-
 def partition(vectors: np.ndarray) -> list[list[int]]:
     """Rows in clusters of at most 20, by mini-batch k-means with k = ⌈n / 20⌉, repeated on clusters that are too large.
 
@@ -361,7 +277,6 @@ class MemOS(MemorySystem):
         if settings.reorganise and find_spec("sklearn") is None:
             raise ImportError("reorganise needs scikit-learn: pip install memsys-bench[cluster]")
         self.llm, self.embedder, self.prompts, self.settings = llm, embedder, prompts, settings
-        self._reorganiser = Reorganiser(llm, embedder, prompts)
         self._stores = tuple(MemoryStore(side) for side in SIDES[settings.views])
         self._session: str | None = None
         self._provisional: tuple[MemoryStore, ...] | None = None
@@ -428,9 +343,85 @@ class MemOS(MemorySystem):
             store.add(memory)
             store.unstructured += 1
             if self.settings.reorganise:
-                self._reorganiser.reconcile(store, memory)
+                self._reconcile(store, memory)
         if self.settings.reorganise:
-            self._reorganiser.structure(store)
+            self._structure(store)
+
+    def _reconcile(self, store: MemoryStore, memory: Memory) -> None:
+        """Fuse a new memory with similar memories that it contradicts or repeats: one call per comparison, and one per fusion."""
+        others = [other for other in store.memories.values() if other.id != memory.id]
+        if not others:
+            return
+        nearness = cosines(np.stack([other.vector for other in others]), memory.vector)
+        similar = [others[place] for place in best(nearness, _NEIGHBOURS) if nearness[place] >= _LEAST_COSINE]
+        prompt = self.prompts["memos/relation"]
+        asks = [(prompt, {"history": other.text, "new": memory.text}) for other in similar]
+        for other, relation in zip(similar, ask_all(self.llm, asks, noted="memos.unknown_relation"), strict=True):
+            if relation and relation != "independent":
+                memory = self._fuse(store, other, memory)
+
+    def _fuse(self, store: MemoryStore, old: Memory, new: Memory) -> Memory:
+        """Replace both memories by their fusion, or the old memory by the new memory if they cannot both hold.
+
+        Both stay if the reply cannot be read. Returns the memory that now represents the new one.
+        """
+        texts = (old.dated_text, new.dated_text)
+        prompt = self.prompts["memos/fuse"]
+        reply = ask(self.llm, prompt, texts=texts, old=texts[0], new=texts[1], noted="memos.not_fused")
+        if not reply:
+            return new
+        del store.memories[old.id]
+        store.counts["fused"] += 1
+        if reply.strip(" .").casefold() == "no":
+            return new
+        del store.memories[new.id]
+        begun, later = old.first.time, new.first.time
+        first = old.first if begun is None or later is None or begun <= later else new.first
+        fusion = store.written(
+            {"value": reply, "memory_type": new.kind}, self.embedder.embed([reply])[0], union((old.sources, new.sources)),
+            first, new.last, max(old.level, new.level),
+        )  # fmt: skip
+        store.add(fusion)
+        return fusion
+
+    def _structure(self, store: MemoryStore) -> None:
+        """Write parents over groups of memories that have none, once enough have been added."""
+        if store.unstructured < _PASS:
+            return
+        orphans = [memory for memory in store.memories.values() if store.parent(memory.id) is None]
+        if len(orphans) < _PASS:
+            return
+        store.unstructured = 0
+        clusters = [
+            [orphans[row] for row in rows]
+            for rows in partition(np.stack([memory.vector for memory in orphans]))
+            if len(rows) > _LEAST_CLUSTER
+        ]
+        prompt = self.prompts["memos/split"]
+        asks = [(prompt, {"query": "", "options": _numbered(cluster)}) for cluster in clusters]
+        for cluster, reply in zip(clusters, ask_all(self.llm, asks, noted="memos.no_groups"), strict=True):
+            groups = [group for group in _groups(cluster, reply or {"groups": ()}) if len(group) >= _LEAST_GROUP]
+            parents = self._write_parents(store, groups)
+            if len(parents) >= _LEAST_PARENTS:
+                self._write_parents(store, [parents])
+
+    def _write_parents(self, store: MemoryStore, groups: Sequence[Sequence[Memory]]) -> list[Memory]:
+        """Store a new memory over each group for which the model writes one; returns these memories."""
+        prompt = self.prompts["memos/parent"]
+        replies = ask_all(self.llm, [(prompt, {"texts": [memory.text for memory in group]}) for group in groups])
+        parents = []
+        for group, reply in zip(groups, replies, strict=True):
+            if isinstance(reply, ParseFailure) or not reply["value"].strip():
+                meter.note("memos.no_parent")
+                continue
+            vector = self.embedder.embed([reply["value"].strip()])[0]
+            sources, level = union(memory.sources for memory in group), 1 + max(memory.level for memory in group)
+            parent = store.written(reply, vector, sources, group[0].first, group[-1].last, level)
+            store.add(parent)
+            store.parents.update((child.id, parent.id) for child in group)
+            store.counts["parents"] += 1
+            parents.append(parent)
+        return parents
 
     def read(self, question: Question) -> Recall:
         if not self.held:

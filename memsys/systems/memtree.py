@@ -39,7 +39,7 @@ from memsys.llm.ask import ParseFailure, ask_all
 from memsys.llm.protocol import LLM
 from memsys.prompts import Prompts
 from memsys.tokens import count_tokens, first_within, truncate
-from memsys.vectors import Embedder, Vectors, best, cosines
+from memsys.vectors import Embedder, Vectors, best, cosines, descent
 
 
 @dataclass(slots=True)
@@ -156,7 +156,9 @@ class MemTree(MemorySystem):
             return Recall(())
         similarities = self._vectors.similarities(self.embedder.embed([question.text], query=True)[0])
         if self.settings.retrieval == "traversal":
-            chosen = self._traversal(similarities)
+            chosen = descent(
+                similarities, self._top, lambda index: self._nodes[index].children, self.settings.width, self.settings.k
+            )
         else:
             ranked = best(similarities, len(similarities) if self.settings.k is None else self.settings.k)
             chosen = [index for index in ranked if similarities[index] >= self.settings.theta_retrieve]
@@ -274,18 +276,6 @@ class MemTree(MemorySystem):
         (self._top if parent is None else self._nodes[parent].children).append(index)
         self._deepest = max(self._deepest, depth)
         return index
-
-    def _traversal(self, similarities: np.ndarray) -> list[int]:
-        """The nodes visited by a descent that keeps the `width` most similar nodes of each level."""
-        visited: list[int] = []
-        candidates = self._top
-        while candidates:
-            kept = [candidates[at] for at in best(similarities[candidates], self.settings.width)]
-            visited += kept
-            candidates = sorted(child for index in kept for child in self._nodes[index].children)
-        if self.settings.k is None:
-            return visited
-        return [visited[at] for at in sorted(best(similarities[visited], self.settings.k))]
 
     def _node_item(self, index: int, score: float) -> Item:
         node = self._nodes[index]

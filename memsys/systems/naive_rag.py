@@ -33,7 +33,8 @@ class NaiveRag(MemorySystem):
         self._open = False
 
     def write(self, unit: Unit) -> None:
-        if self._open and self._fits(unit):
+        same_session = self._open and self._blocks[-1][-1].session_id == unit.session_id
+        if same_session and count_tokens(_text([*self._blocks[-1], unit])) <= self.chunk_tokens:
             self._blocks[-1].append(unit)
         else:
             self._close()
@@ -60,10 +61,6 @@ class NaiveRag(MemorySystem):
     @property
     def held(self) -> int:
         return len(self._blocks)
-
-    def _fits(self, unit: Unit) -> bool:
-        same_session = self._blocks[-1][-1].session_id == unit.session_id
-        return same_session and count_tokens(_text([*self._blocks[-1], unit])) <= self.chunk_tokens
 
     def _close(self) -> None:
         if self._open:

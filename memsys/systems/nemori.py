@@ -120,10 +120,10 @@ class NemoriStore:
         twin.statement_vectors = copy.deepcopy(self.statement_vectors)
         return twin
 
-    def episode_item(self, index: int, text: str, score: float, *, originals: bool) -> Item:
-        """Make an item of an episode: its time and `text`, followed by its messages with `originals`."""
+    def episode_item(self, index: int, score: float, *, originals: bool) -> Item:
+        """Make an item of an episode: its time and document, followed by its messages with `originals`."""
         episode = self.episodes[index]
-        lines = [dated(text, episode.time_text), *(["Messages:", *episode.messages] if originals else [])]
+        lines = [dated(episode.document, episode.time_text), *(["Messages:", *episode.messages] if originals else [])]
         return Item(f"episode-{index}", "\n".join(lines), score, episode.sources, "episode", 1)
 
     def statement_item(self, index: int, score: float) -> Item:
@@ -359,7 +359,7 @@ class Nemori(MemorySystem):
             store.statement_vectors, query, self._bm25_statements, query_words, self.settings.k_statements
         )
         items = [
-            store.episode_item(index, store.episodes[index].document, score, originals=rank < self.settings.originals)
+            store.episode_item(index, score, originals=rank < self.settings.originals)
             for rank, (index, score) in enumerate(episodes)
         ]
         return Recall((*items, *(store.statement_item(index, score) for index, score in statements)))

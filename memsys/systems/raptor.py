@@ -47,7 +47,7 @@ from memsys.llm.ask import ParseFailure, ask_all
 from memsys.llm.protocol import LLM
 from memsys.prompts import Prompts
 from memsys.tokens import count_tokens, first_within, truncate
-from memsys.vectors import Embedder, best, cosines
+from memsys.vectors import Embedder, best, cosines, descent
 
 Mode = Literal["paper", "code"]
 _count: Callable[[str], int] = partial(count_tokens, encoding="cl100k_base")
@@ -265,21 +265,12 @@ class Raptor(MemorySystem):
 
     def _traversal(self, similarities: np.ndarray) -> list[int]:
         """The nodes visited by a descent that keeps the `traversal_k` most similar nodes of each layer."""
-        layers = self._tree.layers
-        start = (
-            len(layers) - 1 if self.settings.start_layer is None else min(self.settings.start_layer, len(layers) - 1)
+        tree, settings, top = self._tree, self.settings, len(self._tree.layers) - 1
+        start = tree.layers[top if settings.start_layer is None else min(settings.start_layer, top)]
+        levels = settings.traversal_layers or math.inf
+        return descent(
+            similarities, start, lambda index: tree.nodes[index].children, settings.traversal_k, settings.k, levels
         )
-        candidates = list(layers[start])
-        visited: list[int] = []
-        for _ in range(start + 1 if self.settings.traversal_layers is None else self.settings.traversal_layers):
-            kept = [candidates[at] for at in best(similarities[candidates], self.settings.traversal_k)]
-            visited += kept
-            candidates = sorted({child for index in kept for child in self._tree.nodes[index].children})
-            if not candidates:
-                break
-        if self.settings.k is None:
-            return visited
-        return [visited[at] for at in sorted(best(similarities[visited], self.settings.k))]
 
     def _node_item(self, index: int, score: float) -> Item:
         node = self._tree.nodes[index]

@@ -49,6 +49,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date, datetime, timedelta
+from functools import partial
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -58,9 +59,9 @@ from data_loaders.schema import Question, Unit
 from memsys.dates import MONTHS, written
 from memsys.interface import Item, MemorySystem, NodeView, NotNegative, Positive, Recall, Settings, dated, union
 from memsys.llm import meter
-from memsys.llm.ask import ParseFailure, ask
-from memsys.llm.protocol import LLM
-from memsys.prompts import Option, Prompts
+from memsys.llm.ask import ParseFailure, ask, ask_all
+from memsys.llm.protocol import LLM, Completion
+from memsys.prompts import Option, Prompt, Prompts
 from memsys.tokens import truncate
 from memsys.vectors import Embedder, best, cosines
 
@@ -432,17 +433,10 @@ class TiMem(MemorySystem):
 
     def _summary(self, level: int, fields: Mapping[str, Any]) -> str | None:
         """The model's summary of a window; None when every attempt was too short."""
-        step = STEPS[level]
-        for attempt in range(self.settings.attempts):
-            filled = {**fields, "history": fields["history"] or "(none)"}
-            request = replace(self.prompts[f"timem/{step}"].render(filled), retry=attempt)
-            reply = self.llm.submit(request).result()
-            text = reply.text.strip()
-            if reply.usable and len(text) >= _SHORTEST[level]:
-                return text
-            meter.count_parse_failure(request.purpose)
-        meter.note(f"timem.{step}_fallback")
-        return None
+        prompt, filled = self.prompts[f"timem/{STEPS[level]}"], {**fields, "history": fields["history"] or "(none)"}
+        read, event = partial(_long_enough, _SHORTEST[level]), f"timem.{STEPS[level]}_fallback"
+        values = ask_all(self.llm, [(prompt, filled)], retries=self.settings.attempts - 1, noted=event, read=read)
+        return values[0] or None
 
     def read(self, question: Question) -> Recall:
         view = self._view()
@@ -563,6 +557,12 @@ class TiMem(MemorySystem):
             "upper_nodes": len(nodes) - counts["segment"],
             "fallbacks": dict(Counter(STEPS[node.level] for node in nodes if node.fallback)),
         }
+
+
+def _long_enough(least: int, reply: Completion, prompt: Prompt, fields: Mapping[str, Any]) -> Any:
+    """The stripped text of a reply; a `ParseFailure` if it is shorter than `least` characters."""
+    text = reply.text.strip()
+    return text if reply.usable and len(text) >= least else ParseFailure(text, "too short", reply.stopped)
 
 
 def _by_time(view: View, index: int) -> tuple[int, datetime, int]:

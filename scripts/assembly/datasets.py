@@ -140,16 +140,16 @@ def data(wanted: DataCut, config: Mapping[str, Any]) -> Data:
         "max_cases": wanted.max_cases,
         "seed": wanted.seed,
     }
-    suite = str(wanted.transform).startswith("change")
-    cut = cases if suite else _cut(wanted, cases)  # the suite chooses its own hosts and probes
-    kept = _transformed(wanted, cut)
+    limited, suite = wanted.size != "all" or wanted.max_cases is not None, wanted.transform.startswith("change")
+    cut = _cut(wanted, cases) if limited and not suite else cases  # the suite chooses its own hosts and probes
+    kept = cut if wanted.transform == "none" else _transformed(wanted, cut)
     files = [source.path] if source.path.is_file() else [file for file in source.path.rglob("*") if file.is_file()]
     if (
         sum(file.stat().st_size for file in files) <= KEPT_BYTES
     ):  # a case of a larger data set is parsed whenever it is read
         kept = LazyCases(kept.ids, kept.sizes, lru_cache(maxsize=None)(kept.__getitem__))
     note = cache(partial(_note, config, source, cases))
-    fewer = _fewer(wanted, kept if suite else cut, suite=suite)
+    fewer = _fewer(wanted, kept if suite else cut, suite=suite) if limited or suite else ""
     if fewer:
         print(f"note: {config['name']}: {fewer}", file=sys.stderr)
     less = wanted.size != "all" or len(kept) < len(cases)
@@ -188,7 +188,7 @@ def _cut(wanted: DataCut, cases: LazyCases) -> LazyCases:
     if wanted.size != "all":
         given = shares(cases, int(wanted.size), n_cases=wanted.max_cases, seed=wanted.seed)
         return subset(cases, n_questions=given, seed=wanted.seed)
-    return cases if wanted.max_cases is None else subset(cases, n_cases=wanted.max_cases, seed=wanted.seed)
+    return subset(cases, n_cases=wanted.max_cases, seed=wanted.seed)
 
 
 def _probes(wanted: DataCut) -> int:
@@ -234,9 +234,7 @@ def _transformed(wanted: DataCut, cases: LazyCases) -> LazyCases:
         return cases.mapped(partial(permute, seed=seed, across_questions=not between, exchanges=exchanges))
     if name == "shuffle_sessions":
         return cases.mapped(partial(shuffle_sessions, seed=seed))
-    if name != "none":
-        raise RunError(f"data.transform must be one of {', '.join(TRANSFORMS)}, found {wanted.transform!r}")
-    return cases
+    raise RunError(f"data.transform must be one of {', '.join(TRANSFORMS)}, found {wanted.transform!r}")
 
 
 AUDITED = "locomo"

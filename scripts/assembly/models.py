@@ -55,21 +55,16 @@ class Model:
 
     name: str
     llm: Metered
+    late: Metered
+    """The same for calls that no caller waits for one by one: through the batch API if `endpoint.mode` asks for it, else `llm`."""
     settings: Mapping[str, Any]
     """Identity of the model: its settings and endpoint label, or the source code of the offline engine."""
     prices: ModelSettings | None
     """None for an offline engine."""
     endpoint: Endpoint | None = None
     """None for an offline engine."""
-    batched: Metered | None = None
-    """The same model through the batch API; None unless `endpoint.mode` asks for it."""
     discount: float = 1.0
     """Price of a batched call divided by that of a live one."""
-
-    @property
-    def batched_or_live(self) -> Metered:
-        """The model for calls that no caller waits for one by one: through the batch API where there is one."""
-        return self.batched or self.llm
 
     @property
     def stand_in(self) -> bool:
@@ -96,10 +91,6 @@ class BuiltEmbedder:
     endpoint: Endpoint | None = None
     """None for an embedder that runs on this machine."""
     discount: float = 1.0
-
-    @property
-    def stand_in(self) -> bool:
-        return self.name == STAND_IN["embedder"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,8 +133,7 @@ class Models:
         )  # its tokens are counted and priced separately, whichever model it is
         roles = {"memory": self.memory, "probe": self.probe, "reader": self.reader}
         gauges = {role: model.endpoint.places for role, model in roles.items() if model.endpoint is not None}
-        reader = self.reader.batched_or_live
-        return Services(self.memory.llm, reader, probe, self.embedder.embedder, self.prompts, gauges)
+        return Services(self.memory.llm, self.reader.late, probe, self.embedder.embedder, self.prompts, gauges)
 
     @property
     def paid_names(self) -> list[str]:
@@ -177,7 +167,7 @@ class Models:
         in_roles = {id(model) for model in roles.values()}
         roles |= {f"judge {name}": model for name, model in self.by_name.items() if id(model) not in in_roles}
         names = [role for role, model in roles.items() if model.stand_in]
-        return [*names, "embedder"] if self.embedder.stand_in else names
+        return [*names, "embedder"] if self.embedder.name == STAND_IN["embedder"] else names
 
 
 def has_price(prices: ModelSettings) -> bool:
@@ -254,18 +244,18 @@ def _build_model(
     if option["engine"] == "extractive":
         engine = {key: value for key, value in option.items() if key != "engine"}
         settings = {"engine": "extractive", "source": source_digest(["memsys.llm.offline.extractive"]), **engine}
-        return Model(name, Metered(ExtractiveLLM(**engine), model=name), settings, None)
+        llm = Metered(ExtractiveLLM(**engine), model=name)
+        return Model(name, llm, llm, settings, None)
     if (limit := cfg.endpoint.max_output_tokens) is not None:
         option = {**option, "settings": {**option["settings"], "max_output_tokens": limit}}
     known, endpoint = places.settings(name, option), places.endpoint(option, role)
-    client = None if cfg.replay else Client(endpoint, known)
     identifying = {key: value for key, value in option["settings"].items() if key not in KNOWLEDGE}
     settings = {"endpoint": endpoint.label, **identifying}
-    llm = Metered(CachedLLM(client, store, known, endpoint.label), model=known.model)
-    batches = None if cfg.replay else places.batches(endpoint)
-    slow = None if batches is None else CachedLLM(Client(batches, known), store, known, endpoint.label)
-    batched = None if slow is None else Metered(slow, model=known.model)
-    return Model(known.model, llm, settings, known, endpoint, batched, cfg.endpoint.batch.discount)
+    client = None if cfg.replay else Client(endpoint, known)
+    llm = late = Metered(CachedLLM(client, store, known, endpoint.label), model=known.model)
+    if not cfg.replay and (batches := places.batches(endpoint)) is not None:
+        late = Metered(CachedLLM(Client(batches, known), store, known, endpoint.label), model=known.model)
+    return Model(known.model, llm, late, settings, known, endpoint, cfg.endpoint.batch.discount)
 
 
 def _build_embedder(cfg: Settings, name: str, store: CacheStore, places: Endpoints) -> BuiltEmbedder:

@@ -108,7 +108,7 @@ def memory_run(
     suited = all(each.INDEPENDENT_CALLS for each in recipe.classes)  # to the batch API, where there is one
     services = replace(
         models.services,
-        llm=models.memory.batched_or_live if suited else models.memory.llm,
+        llm=models.memory.late if suited else models.memory.llm,
         gateway=models.gateway() if "gateway" in recipe.services else None,
     )
     if asked_for:

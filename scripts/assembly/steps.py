@@ -66,7 +66,7 @@ def judging(cfg: Settings, models: Models, name: str) -> Judging:
     file, _, other = name.partition("@")
     model = models.model(other) if other else models.judge
     judge = Judge(**load_option("judge", file))
-    return Judging(judge, model.batched_or_live, model.identity, models.prompts, cfg.judge.repeats, model.name)
+    return Judging(judge, model.late, model.identity, models.prompts, cfg.judge.repeats, model.name)
 
 
 def judge_prompts(metric: Mapping[str, Any]) -> set[str]:

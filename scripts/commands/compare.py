@@ -1,6 +1,6 @@
 """Compare memories on one data set: `python -m scripts compare mine bm25 segtree --dataset locomo [--limit 100]`.
 
-Runs what is missing, then prints scores, paired differences from the first memory with intervals and Holm's p, wins and losses
+Runs what is missing, then prints scores, paired differences from the first memory with intervals and adjusted p, wins and losses
 by category, and the questions with the largest differences. Settings of `memsys-bench run` may follow the names: `profile=subset
 data.root=~/data`.
 """

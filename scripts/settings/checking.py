@@ -157,6 +157,8 @@ def checked_call(where: str, call: Mapping[str, Any]) -> dict[str, Any]:
         cause = error.__cause__ or error
         reason = " ".join(f"{type(cause).__name__}: {cause}".split())[:300]
         raise RunError(f"{where}: cannot import {call['_target_']}: {reason}") from error
+    if not callable(target):
+        raise RunError(f"{where}: {call['_target_']} is no class and no function; write module.Class")
     known = parameters(target)
     typed: dict[str, Any] = {}
     for name, value in call.items():

@@ -12,7 +12,7 @@ from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_type_hints
 
-from pydantic import BaseModel, BeforeValidator, Field, PlainValidator, model_validator
+from pydantic import BaseModel, BeforeValidator, Field, PlainValidator, create_model, model_validator
 
 from eval.files.store import RunError
 from eval.judging.judge import Judge
@@ -36,7 +36,6 @@ from scripts.settings.types import (
     Transform,
     Unit,
     Url,
-    extended,
     given_prices,
 )  # fmt: skip
 
@@ -237,15 +236,12 @@ _DRAWN = get_type_hints(Sheet) | {
     "width": Positive,
     "height": Positive,
 }
-FIGURE = extended(
-    "Figure",
-    FigureFields,
-    {
-        field.name: (_DRAWN[field.name], ... if field.default is MISSING else None)
-        for field in fields(Sheet)
-        if field.name != "footnote"
-    },
-)
+_FIELDS: dict[str, Any] = {
+    field.name: (_DRAWN[field.name], ... if field.default is MISSING else None)
+    for field in fields(Sheet)
+    if field.name != "footnote"
+}
+FIGURE = create_model("Figure", __base__=FigureFields, **_FIELDS)
 
 
 class Sweep(Strict):
@@ -488,7 +484,7 @@ def _of(record: type, **own: Any) -> type[BaseModel]:
     for field in fields(record):
         optional = field.default is not MISSING or field.default_factory is not MISSING
         known[field.name] = (own.get(field.name, types[field.name]), None if optional else ...)
-    return extended(record.__name__, Strict, known)
+    return create_model(record.__name__, __base__=Strict, **known)
 
 
 READER = _of(Reader, name=Name, max_context_tokens=Count | None, answer_tokens=Count, temperature=Amount)
@@ -505,29 +501,23 @@ PRICED = _of(
 )
 
 
-ENDPOINT_OF_ITS_OWN: dict[str, Any] = {
-    "base_url": (Url | None, None),
-    "key_env": (Text | None, None),
-    "in_flight": (Count | None, None),
-}
-LLM = extended(
-    "LLM",
-    Strict,
-    {"engine": (Literal["extractive", "http"], ...), "settings": (PRICED | None, None), **ENDPOINT_OF_ITS_OWN},
-)
-EMBEDDER = extended(
-    "Embedder",
-    Strict,
-    {
-        "engine": (Literal["hashing", "local", "http"], ...),
-        "settings": (PRICED | None, None),
-        "model": (Text | None, None),
-        "dimension": (Count | None, None),
-        "batch": (Count, 128),
-        "query_prefix": (str, ""),
-        **ENDPOINT_OF_ITS_OWN,
-    },
-)
+class OfAModel(Strict):
+    settings: PRICED | None = None  # type: ignore[valid-type]  # a class that was made of a dataclass
+    base_url: Url | None = None
+    key_env: Text | None = None
+    in_flight: Count | None = None
+
+
+class LLM(OfAModel):
+    engine: Literal["extractive", "http"]
+
+
+class Embedder(OfAModel):
+    engine: Literal["hashing", "local", "http"]
+    model: Text | None = None
+    dimension: Count | None = None
+    batch: Count = 128
+    query_prefix: str = ""
 
 
 GROUPS: dict[str, type[BaseModel]] = {
@@ -537,7 +527,7 @@ GROUPS: dict[str, type[BaseModel]] = {
     "reader": READER,
     "judge": JUDGE,
     "llm": LLM,
-    "embedder": EMBEDDER,
+    "embedder": Embedder,
     "table": Table,
     "figure": FIGURE,
     "logger": Logger,

@@ -15,7 +15,6 @@ from pydantic import (
     GetCoreSchemaHandler,
     PlainValidator,
     WrapValidator,
-    create_model,
 )
 from pydantic_core import CoreSchema, core_schema
 
@@ -208,8 +207,3 @@ class Unit(Strict):
     rule: Rule
     tokens: Count | None = None
     on_unpaired: OnUnpaired = "drop"
-
-
-def extended(name: str, base: type[BaseModel], known: dict[str, Any]) -> type[BaseModel]:
-    """A schema with further fields, each a type and a default (`...` for none)."""
-    return create_model(name, __base__=base, **known)

@@ -60,12 +60,10 @@ def caption(
     transform = "" if cfg.data.transform == "none" else f", transform {cfg.data.transform}"
     for dataset, reader, unit in used:
         gone = lost_by_row(dataset.cases, {"": unit})[""]
-        counts = [(len(case.questions), len(case.notes)) for case in dataset.cases]
-        questions, notes = sum(count for count, _ in counts), sum(count for _, count in counts)
         rule = ", ".join(f"{name} {value}" if name != "rule" else str(value) for name, value in unit.items())
         lines.append(
-            f"{_data(dataset, questions)}{', ' + dataset.fewer if dataset.fewer else ''}{transform}; default unit {rule} drops "
-            f"{gone.dropped} of {counted(gone.turns, 'turn')} ({gone.losing} evidence); {notes} loader notes; reader {reader.name}."
+            f"{_data(dataset, gone.questions)}{', ' + dataset.fewer if dataset.fewer else ''}{transform}; default unit {rule} drops "
+            f"{gone.dropped} of {counted(gone.turns, 'turn')} ({gone.losing} evidence); {gone.notes} loader notes; reader {reader.name}."
         )
     built, published = f"{cfg.build.replicates}x", cfg.build.published or cfg.build.replicates
     if published != cfg.build.replicates:
@@ -240,7 +238,9 @@ class Lost:
     dropped: int = 0
     """Number of turns that are in no unit."""
     turns: int = 0
-    """Number of all turns."""
+    questions: int = 0
+    notes: int = 0
+    """Numbers of all turns, questions and notes of the loader."""
     some: frozenset[Key] = frozenset()
     """Questions that lose at least one turn of their evidence."""
     wholly: frozenset[Key] = frozenset()
@@ -251,22 +251,21 @@ class Lost:
         """`1 question loses`, `2 questions lose`."""
         return f"{counted(len(self.some), 'question', ',')} {'loses' if len(self.some) == 1 else 'lose'}"
 
-    @property
-    def text(self) -> str:
-        return f"{self.dropped:,} of {counted(self.turns, 'turn', ',')}; {self.losing} evidence, {len(self.wholly):,} of them all of it"
-
-
-def _lost(case: Case, unit: Mapping[str, Any]) -> Lost:
-    out = make_units(case.sessions, count=count_tokens, **unit).dropped
-    missing = lost_evidence(case, out)
-    evidence = {question.id: gold.evidence for question, gold in case.questions}
-    wholly = [question for question, gone in missing.items() if len(gone) == len(evidence[question])]
-    return Lost(
-        len(out),
-        len(case.turns),
-        frozenset((case.id, question) for question in missing),
-        frozenset((case.id, question) for question in wholly),
-    )
+    def plus(self, case: Case, unit: Mapping[str, Any]) -> Lost:
+        """With the turns of one more case."""
+        out = make_units(case.sessions, count=count_tokens, **unit).dropped
+        missing = lost_evidence(case, out)
+        evidence = {question.id: gold.evidence for question, gold in case.questions}
+        some = {(case.id, question) for question in missing}
+        wholly = {(case.id, question) for question, gone in missing.items() if len(gone) == len(evidence[question])}
+        return Lost(
+            self.dropped + len(out),
+            self.turns + len(case.turns),
+            self.questions + len(case.questions),
+            self.notes + len(case.notes),
+            self.some | some,
+            self.wholly | wholly,
+        )
 
 
 def row_units(
@@ -288,14 +287,10 @@ def lost_by_row(cases: LazyCases, units: Mapping[str, Mapping[str, Any]]) -> dic
     """Lost turns of each row, by title; every rule is evaluated once, and only one case is held at a time."""
     rules = {row: tuple(sorted(unit.items())) for row, unit in units.items()}
     known = _KNOWN.setdefault(cases, {})
-    wanted = [rule for rule in dict.fromkeys(rules.values()) if rule not in known]
-    by_case = [[_lost(case, dict(rule)) for rule in wanted] for case in cases] if wanted else []
-    for at, rule in enumerate(wanted):
-        parts = [own[at] for own in by_case]
-        some, wholly = (
-            frozenset[Key]().union(*sets) for sets in ([part.some for part in parts], [part.wholly for part in parts])
-        )
-        known[rule] = Lost(sum(part.dropped for part in parts), sum(part.turns for part in parts), some, wholly)
+    wanted = {rule: Lost() for rule in rules.values() if rule not in known}
+    for case in cases if wanted else ():
+        wanted = {rule: lost.plus(case, dict(rule)) for rule, lost in wanted.items()}
+    known |= wanted
     return {row: known[rule] for row, rule in rules.items()}
 
 
@@ -306,12 +301,12 @@ def differ(losses: Mapping[str, Lost]) -> bool:
 
 def evidence_lines(groups: Sequence[ColumnGroup], lines: Sequence[TableRow]) -> list[str]:
     """Caption lines of a table whose rows lose evidence to their unit rules, one for each column group."""
-    said = []
-    for group in groups:
-        if group.dataset is not None:
-            units = row_units(group.option, lines, group.dataset.config)
-            said.append(evidence_line(group.title, group.dataset.cases, units))
-    return [line for line in said if line]
+    said = (
+        evidence_line(group.title, group.dataset.cases, row_units(group.option, lines, group.dataset.config))
+        for group in groups
+        if group.dataset is not None
+    )
+    return list(filter(None, said))
 
 
 def evidence_line(title: str, cases: LazyCases, units: Mapping[str, Mapping[str, Any]]) -> str:
@@ -320,7 +315,9 @@ def evidence_line(title: str, cases: LazyCases, units: Mapping[str, Mapping[str,
     losing: dict[tuple[str, str], list[str]] = {}
     for row, each in losses.items():
         if each.some:
-            losing.setdefault((str(units[row]["rule"]), each.text), []).append(row)
+            gone = f"{each.dropped:,} of {counted(each.turns, 'turn', ',')}"
+            text = f"{gone}; {each.losing} evidence, {len(each.wholly):,} of them all of it"
+            losing.setdefault((str(units[row]["rule"]), text), []).append(row)
     if not losing:
         return ""
     parts = [

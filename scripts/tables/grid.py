@@ -214,7 +214,8 @@ class Experiment(Generic[S]):
     def _cell(self, line: TableRow, group: ColumnGroup, metric: Mapping[str, Any]) -> AnyCell:
         if group.dataset is None:
             return group.missing
-        if not belongs(line, group.option) or line.data_only != ("data" in metric):
+        data_only = not {"memory", "best_of", "answers"} & line.option.keys()
+        if not belongs(line, group.option) or data_only != ("data" in metric):
             return NOTHING
         if "minus" in metric:
             return self._difference(line, group, metric)
@@ -252,18 +253,18 @@ class Experiment(Generic[S]):
         column: Column | None = None,
         builds: slice = slice(None),
     ) -> Cell:
-        name = score_name(with_our_judge(self.cfg, self.backbone, metric))
+        ours = with_our_judge(self.cfg, self.backbone, metric)
+        name = score_name(ours)
         files = tuple(files[name] for files in self.files(line, group)[builds] if name in files)
         reached = outcomes((run.folder for run in self._replicates(line, group)[builds]), group.questions)
         repeats = None if "theirs" in metric else self.cfg.judge.repeats
         column = column or self.column(group, metric)
         fix: Correction | None = None
         if self.cfg.judge.corrected and group.dataset is not None:
-            judge = with_our_judge(self.cfg, self.backbone, metric).get("judge")
             if metric.get("theirs") == "judge":
                 fix = Correction(None, "the judge of these grades is the authors', and cannot be asked")
-            elif judge is not None:
-                fix = correction(self.cfg, self.models, judge, group.dataset)
+            elif "judge" in ours:
+                fix = correction(self.cfg, self.models, ours["judge"], group.dataset)
         return cell_of(name)(column, reached, files, repeats=repeats, correction=fix, errata=self.errata)
 
     def column(self, group: ColumnGroup, metric: Mapping[str, Any]) -> Column:
@@ -419,28 +420,24 @@ class Experiment(Generic[S]):
         A row outside `only` is not scored: its mappings hold the existing score files.
         """
         key = (line.name, group.name)
-        if key not in self._files:
-            chosen = [with_our_judge(self.cfg, self.backbone, metric) for metric in group.option["metrics"]]
-            names = [metric["judge"] for metric in chosen if "judge" in metric]
-            judges = {name: judging(self.cfg, self.models, name) for name in names}
-            lexical = metrics(list(dict.fromkeys(metric["metric"] for metric in chosen if "metric" in metric)))
-            k, count = self.cfg.k_evidence, len(group.questions)
+        if key in self._files:
+            return self._files[key]
+        chosen = [with_our_judge(self.cfg, self.backbone, metric) for metric in group.option["metrics"]]
+        judges = {each["judge"]: judging(self.cfg, self.models, each["judge"]) for each in chosen if "judge" in each}
+        lexical = metrics(list(dict.fromkeys(each["metric"] for each in chosen if "metric" in each)))
+        found: list[dict[str, Path]] = []
+        for run in self._replicates(line, group):
+            known = (run, lexical, judges, self.cfg.k_evidence)
             if self.only is None or line.name in self.only:
-                self._files[key] = [
-                    score(run, lexical, judges, k, count, self.models.traffic, self.models.ahead)
-                    for run in self._replicates(line, group)
-                ]
+                files = score(*known, len(group.questions), self.models.traffic, self.models.ahead)
             else:
-                places = [score_paths(run, lexical, judges, k) for run in self._replicates(line, group)]
-                self._files[key] = [{name: path for name, path in each.items() if path.is_file()} for each in places]
-            if line.answers is not None:
-                for files in self._files[key]:  # the authors' own grades are shown next to ours
-                    folders = [path.parent for path in files.values()][
-                        :1
-                    ]  # none in a row outside `only` that was never scored
-                    graded = [path for folder in folders for path in sorted(folder.glob(f"{THEIRS}*.jsonl"))]
-                    files |= {metric_of(path): path for path in graded}
-        return self._files[key]
+                files = {name: path for name, path in score_paths(*known).items() if path.is_file()}
+            if line.answers is not None and files:  # the authors' own grades are shown next to ours
+                folder = next(iter(files.values())).parent
+                files |= {metric_of(path): path for path in sorted(folder.glob(f"{THEIRS}*.jsonl"))}
+            found.append(files)
+        self._files[key] = found
+        return found
 
     def _why_not(self, line: TableRow, group: ColumnGroup, metric: Mapping[str, Any]) -> str:
         """The reason why a published number is not comparable with ours; for published answers, that we score by another judge or have

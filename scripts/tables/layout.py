@@ -27,7 +27,6 @@ from eval.files.run_folder import judge_metric
 from eval.files.store import RunError
 from eval.report.cell import ALL, ANSWERABLE, Asked, Column, asked
 from eval.report.measures import NAMES
-from eval.report.published import Published, read_published
 from eval.running.reader import Reader
 from scripts.assembly.datasets import Data, data
 from scripts.assembly.runs import reader
@@ -61,11 +60,6 @@ class TableRow:
     def published(self) -> Mapping[str, str] | None:
         """Fields that identify the row in the published table; None for an unpublished row."""
         return self.option.get("published")
-
-    @property
-    def data_only(self) -> bool:
-        """Whether the row describes the data and has no memory."""
-        return not {"memory", "best_of", "answers"} & self.option.keys()
 
 
 def read_lines_of(table: Mapping[str, Any], backbone: str | None) -> list[TableRow]:
@@ -339,7 +333,7 @@ def reference(
     """
     if line.published is None or not belongs(line, column) or line.name not in metric.get("rows", [line.name]):
         return None
-    parts = (backbone.get("published"), column.get("published"), metric.get("published"), line.published)
+    parts = (each.get("published") for each in (backbone, column, metric, line.option))
     wanted = {name: value for part in parts for name, value in (part or {}).items()}
     named = metric.get("category", ALL) == ALL or "category" in wanted
     return wanted if "metric" in wanted and named else None
@@ -355,11 +349,6 @@ def references(table: Mapping[str, Any], backbone: str) -> Iterator[tuple[str, s
                     yield line.name, group_name(column), str(metric[kind_of(metric)]), wanted
 
 
-def published_of(backbone: Mapping[str, Any]) -> tuple[Published, ...]:
-    """Published numbers of a backbone, from its `file` or files."""
-    return tuple(number for file in published_files(backbone) for number in read_published(file))
-
-
 def published_files(backbone: Mapping[str, Any]) -> list[str]:
     """Names of the files of `results/published` that hold a backbone's numbers."""
     return [backbone["file"]] if isinstance(backbone["file"], str) else list(backbone["file"])
@@ -371,6 +360,7 @@ class ColumnGroup:
 
     option: Mapping[str, Any]
     """The group in the table's YAML."""
+    name: str
     title: str
     dataset: Data | None
     """The data set; None if it could not be loaded."""
@@ -381,17 +371,8 @@ class ColumnGroup:
     aggregate: str
     answerable: str
     """Title of the mean over the answerable questions."""
-
-    @property
-    def name(self) -> str:
-        return group_name(self.option)
-
-    @property
-    def unit(self) -> Mapping[str, Any]:
-        """Unit rule of the group, else of its data set, which must be loaded."""
-        assert self.dataset is not None
-        unit: Mapping[str, Any] = self.option.get("unit") or self.dataset.config["unit"]
-        return unit
+    unit: Mapping[str, Any]
+    """Unit rule of the group, else of its data set."""
 
     def keys(self, category: str) -> frozenset[tuple[str, str]]:
         """Case and question ids of the questions of a category."""
@@ -436,6 +417,7 @@ def column_group(cfg: Settings, option: Mapping[str, Any]) -> ColumnGroup:
     _note_empty(option, questions)
     return ColumnGroup(
         option,
+        group_name(option),
         config["title"],
         dataset,
         missing,
@@ -443,6 +425,7 @@ def column_group(cfg: Settings, option: Mapping[str, Any]) -> ColumnGroup:
         questions,
         option.get("aggregate") or config["aggregate"][0],
         config.get("answerable", ANSWERABLE),
+        option.get("unit") or config["unit"],
     )
 
 

@@ -33,8 +33,8 @@ from eval.files.store import replace_file
 from eval.report.cell import ALL, Cell
 from eval.report.counted import counted
 from eval.report.measures import cost
+from eval.report.rendering import end_fields
 from eval.report.wandb_log import log_sweep
-from eval.statistics.stats import Interval
 from memsys.inert import csv_text, plain_cell
 from memsys.llm.pricing import Purse, one_cap
 from scripts.assembly.models import STAND_IN, with_local_models
@@ -43,7 +43,7 @@ from scripts.settings.schema import Sweeps
 from scripts.tables.captions import evidence_lines, prompts_line
 from scripts.tables.grid import Experiment, prompts_behind
 from scripts.tables.layout import ColumnGroup, TableRow, check_columns, score_name
-from scripts.tables.table import assembled, with_papers
+from scripts.tables.table import assembled
 
 RUNTIME = (
     "results", "cache", "threads", "executor", "ray", "workers", "shard", "max_usd", "prices", "yes", "replay", "network", "logger",
@@ -84,21 +84,21 @@ def sweep(cfg: Sweeps, swept: Sequence[str], purses: list[Purse]) -> int:
     local = with_local_models(cfg)
     if local.profile_name != "paper" and local.endpoint.base_url is None:
         local = local.changed(models={role: engine for role, engine in STAND_IN.items() if f"models.{role}" in swept})
-    filled = with_papers(local, backbone["models"], cfg.sweep.get("repeats", 1))
     grid = settings(cfg.sweep["read"])
     memory, option = cfg.memory, {"memory": cfg.memory["name"]}
     built = [{**memory, "build": {**memory["build"], **read}} for read in grid]
     rows = [TableRow(str(number), memory["title"], each, option, False) for number, each in enumerate(built)]
     check_columns(cfg.sweep["name"], cfg.sweep["columns"], rows)
     with one_cap(purses):
-        experiment = assembled(filled, backbone, cfg.sweep["columns"], rows, frozenset(row.name for row in rows))
+        names, repeats = frozenset(row.name for row in rows), cfg.sweep.get("repeats", 1)
+        experiment = assembled(local, backbone, cfg.sweep["columns"], rows, names, repeats)
     if experiment is None:
         return 3
     for group in experiment.groups:
         if group.dataset is None:
             print(f"note: {group.title}: {group.missing}", file=sys.stderr)
     groups = [group for group in experiment.groups if group.dataset is not None]
-    plain = filled.changed(endpoint=cfg.endpoint, endpoints=cfg.endpoints).plain
+    plain = experiment.cfg.changed(endpoint=cfg.endpoint, endpoints=cfg.endpoints).plain
     protocol = identity(_without(plain, (*RUNTIME, "hydra", *swept)))
     lines = [
         SweepLine({**job_settings, **read}, {**values, "protocol": protocol}, missing_share)
@@ -110,7 +110,7 @@ def sweep(cfg: Sweeps, swept: Sequence[str], purses: list[Purse]) -> int:
     replace_file(path, merged(path.read_text(encoding="utf-8") if path.is_file() else "", lines))
     if outcome := experiment.outcome():
         print(outcome)
-    log_sweep(filled.plain, cfg.sweep["name"], path)
+    log_sweep(experiment.cfg.plain, cfg.sweep["name"], path)
     for line in evidence_lines(groups, rows[:1]):  # all read settings share the units
         print(line)
     return _report(experiment, path, lines)
@@ -157,8 +157,8 @@ def _scores(cell: Cell, category: str) -> tuple[dict[str, Any], float]:
         "metric": cell.column.metric,
         "category": category,
         "mean": None if estimate is None else estimate.mean,
-        **_ends("question", None if estimate is None else estimate.by_question),
-        **_ends("case", None if estimate is None else estimate.by_case),
+        **end_fields("question", None if estimate is None else estimate.by_question),
+        **end_fields("case", None if estimate is None else estimate.by_case),
         "n": counts.scored,
         "questions": counts.questions,
         "errors": counts.errored,
@@ -167,11 +167,6 @@ def _scores(cell: Cell, category: str) -> tuple[dict[str, Any], float]:
         "empty": counts.empty,
     }
     return values, cell.missing_share(category)
-
-
-def _ends(name: str, interval: Interval | None) -> dict[str, float | None]:
-    low, high = (None, None) if interval is None else (interval.low, interval.high)
-    return {f"{name}_low": low, f"{name}_high": high}
 
 
 def mean_text(line: SweepLine) -> str:

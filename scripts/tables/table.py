@@ -23,6 +23,7 @@ from eval.files.imported import described
 from eval.files.run_folder import read_predictions
 from eval.files.store import RunError, replace_file
 from eval.report.paper import latex
+from eval.report.published import read_published
 from eval.report.rendering import as_csv, as_json, markdown
 from eval.report.tables import Row, Table, estimate_of
 from eval.report.wandb_log import log_table
@@ -61,11 +62,9 @@ from scripts.tables.layout import (
     cells_of,
     check_columns,
     column_group,
-    group_name,
     joined,
     primary_of,
     published_files,
-    published_of,
     read_lines_of,
     restriction,
     table_unit,
@@ -99,14 +98,8 @@ def experiment(cfg: C, table: Mapping[str, Any], *, run: bool = True) -> Experim
     if vectors is None:
         vectors = any("spread" in metric for column in table["columns"] for metric in column["metrics"])
     cfg = with_local_models(cfg).changed(nodes={"vectors": vectors}, only=None if only is None else sorted(only))
-    cfg = with_papers(cfg, backbone["models"], table.get("repeats", 1))
-    return assembled(cfg, backbone, wanted_columns(table, cfg.columns), lines, only, run=run)
-
-
-def with_papers(cfg: S, models: Mapping[str, Any], repeats: int) -> S:
-    """The settings with the models of each role; in profile=paper, unset models and judgements are the paper's."""
-    repeats = max(cfg.judge.repeats, repeats if cfg.profile_name == "paper" else 1)
-    return cfg.changed(models=chosen_models(cfg, models), judge={"repeats": repeats})
+    columns = wanted_columns(table, cfg.columns)
+    return assembled(cfg, backbone, columns, lines, only, table.get("repeats", 1), run=run)
 
 
 def assembled(
@@ -115,21 +108,25 @@ def assembled(
     columns: Sequence[Mapping[str, Any]],
     lines: Sequence[TableRow],
     only: frozenset[str] | None,
+    repeats: int,
     *,
     run: bool = True,
 ) -> Experiment[S] | None:
     """Load the data sets of column groups, describe the runs of rows on them, and run what is missing; None when the plan is declined.
 
     Args:
-        cfg: the settings of the command, with the models of each role.
+        cfg: the settings of the command; in profile=paper, unset models and judgements are the paper's.
         backbone: the paper's models and the files of its numbers.
         columns: the column groups of a table's YAML.
         only: names of the requested rows; None for all.
+        repeats: how often the paper judges an answer.
         run: False runs nothing.
 
     Raises:
         RunError: all data sets are missing, a memory's setting is refused, or a model has no price under a spending cap.
     """
+    repeats = max(cfg.judge.repeats, repeats if cfg.profile_name == "paper" else 1)
+    cfg = cfg.changed(models=chosen_models(cfg, backbone["models"]), judge={"repeats": repeats})
     models = build_models(cfg)
     if run:
         check_prices(cfg, models)
@@ -140,25 +137,28 @@ def assembled(
         raise RunError("none of the data sets is there: " + "; ".join(group.missing for group in groups))
     answers, absent = published_answers(cfg, models, groups, lines)
     judges = _judges(cfg, backbone, groups)
-    runs = {**_runs(cfg, models, groups, lines, only), **answers}
-    wanted = {key: each for key, each in runs.items() if only is None or key[0] in only}
-    run = run and not finished(cfg, models, list(wanted.values()), judges)
+    runs = _runs(cfg, models, groups, lines, only)
+    wanted = [each for key, each in {**runs, **answers}.items() if only is None or key[0] in only]
+    run = run and not finished(cfg, models, wanted, judges)
     if run and (examined := prepared(cfg, models)) is not models:  # the doctor may have changed settings
-        models, runs = examined, {**_runs(cfg, examined, groups, lines, only), **answers}
+        models, runs = examined, _runs(cfg, examined, groups, lines, only)
+    asked_for = {key: each for key, each in runs.items() if only is None or key[0] in only}
     planned = None
     if run:
-        open_runs = {each.folder: each for each in _asked_for(runs, only).values()}
+        open_runs = {each.folder: each for each in asked_for.values()}
         may_begin, planned = agreed(cfg, models, list(open_runs.values()), judges)
         if not may_begin:
             return None
-    if planned is not None:
-        runs = {key: replace(each, chain=planned.chains.get(each.folder, 0.0)) for key, each in runs.items()}
     before = meter(models)
-    costs = planned.costs if planned is not None else {}
-    capped = _execute(cfg, models, groups, _asked_for(runs, only), judges, costs) if run else ""
+    costs: Mapping[Path, float] = {}
+    if planned is not None:
+        costs, chains = planned.costs, planned.chains
+        asked_for = {key: replace(each, chain=chains.get(each.folder, 0.0)) for key, each in asked_for.items()}
+    capped = _execute(cfg, models, groups, asked_for, judges, costs) if run else ""
+    runs = {**runs, **answers}
     if not (cfg.replay or models.paid_names or capped):
         _examine(groups, lines, runs, only)
-    numbers = published_of(backbone)
+    numbers = read_published(*published_files(backbone))
     return Experiment(cfg, models, backbone, groups, lines, only, runs, numbers, absent, capped, before, planned)
 
 
@@ -230,12 +230,6 @@ def _run(
         return run
     first = {question.case_id: question.question_id for question in reversed(group.questions)}
     return replace(run, questions=lambda case_id, question_id: first[case_id] == question_id)
-
-
-def _asked_for(runs: Mapping[Key, Run], only: frozenset[str] | None) -> dict[Key, Run]:
-    """The runs of the requested rows; imported answers exist already."""
-    wanted = {key: run for key, run in runs.items() if only is None or key[0] in only}
-    return {key: run for key, run in wanted.items() if not run.record.imported}
 
 
 def _judges(cfg: Settings, backbone: Mapping[str, Any], groups: Sequence[ColumnGroup]) -> dict[str, list[str]]:
@@ -328,7 +322,7 @@ def make_table(cfg: Reproduce) -> Outcome:
     assembled = experiment(cfg, option)
     if assembled is None:
         return Outcome(3)
-    stem, cfg = _stem(cfg), assembled.cfg
+    stem, cfg = _stem(cfg, assembled.only, assembled.groups), assembled.cfg
     table = _table(option, assembled)
     if table.reference and table.reference_row is None:
         print(
@@ -360,15 +354,14 @@ def finished_table(name: str, settings: Sequence[str]) -> tuple[Table, Path]:
         RunError: a setting is refused, all data sets are missing, or no row has a number.
     """
     cfg = composed("reproduce", [f"table={name}", *settings, "replay=true", "yes=true"])
-    wanted, option, stem = cfg.only, cfg.table, _stem(cfg)
+    option = cfg.table
     assembled = experiment(cfg.changed(only=[]), option, run=False)  # no row is scored
     assert assembled is not None, "nothing is run, so there is no plan to decline"
-    cfg = assembled.cfg
+    chosen = wanted_rows(option, assembled.lines, cfg.only)
+    stem, cfg = _stem(cfg, chosen, assembled.groups), assembled.cfg
     table = _table(option, assembled)
-    if wanted is not None:
-        chosen = wanted_rows(option, assembled.lines, wanted)
-        table = replace(table, rows=tuple(row for row in table.rows if chosen is None or row.name in chosen))
-    table = replace(table, wanted=None)  # all remaining rows were requested
+    rows = tuple(row for row in table.rows if chosen is None or row.name in chosen)
+    table = replace(table, rows=rows, wanted=None)  # all remaining rows were requested
     if not any(estimate_of(cell) is not None for row in table.rows if row.runs for cell in row.cells):
         command = " ".join(["python -m scripts reproduce", f"table={name}", *settings])
         raise RunError(f"no row of {name} has been run with these settings: {command}")
@@ -378,16 +371,17 @@ def finished_table(name: str, settings: Sequence[str]) -> tuple[Table, Path]:
     return table, assembled.models.results / "tables" / stem
 
 
-def _stem(cfg: Reproduce) -> str:
+def _stem(cfg: Reproduce, only: frozenset[str] | None, groups: Sequence[ColumnGroup]) -> str:
     """Name of a table's files: other data, models, rows, columns, questions or corrections than the table's own replace no file of theirs.
 
     Args:
         cfg: the settings of the command, before models are filled in.
+        only: names of the requested rows; None for all.
+        groups: the requested column groups.
     """
     option = cfg.table
     name = "-".join([option["name"], *([cfg.backbone] if cfg.backbone else []), cfg.profile_name]) + variation(cfg)
-    only = wanted_rows(option, read_lines_of(option, cfg.backbone), cfg.only)
-    columns = None if cfg.columns is None else [group_name(group) for group in wanted_columns(option, cfg.columns)]
+    columns = None if cfg.columns is None else [group.name for group in groups]
     full = load_option("table", option["name"])
     name += restriction(option, full, None if only is None else sorted(only), columns)
     name += "-unguessable" if cfg.guessable == "exclude" else ""
@@ -402,13 +396,8 @@ def _table(option: Mapping[str, Any], assembled: Experiment[Reproduce]) -> Table
             rows.append(_row(assembled, line))
             progress.step()
     used = [(group.dataset, group.reader, group.unit) for group in assembled.groups if group.dataset is not None]
-    judges = [
-        (metric["judge"], group.dataset)
-        for group in assembled.groups
-        if group.dataset is not None
-        for metric in (with_our_judge(cfg, assembled.backbone, each) for each in cells_of(group.option))
-        if "judge" in metric
-    ]
+    names = _judges(cfg, assembled.backbone, assembled.groups)
+    judges = [(name, dataset) for dataset, _, _ in used for name in names[dataset.name]]
     primaries, start = set[int](), 0
     for group in assembled.groups:
         primaries |= {start + place for place in primary_of(group.option)}

@@ -41,7 +41,7 @@ def test_a_prediction_is_on_disk_after_its_items_and_the_costs_before_it(make_ru
     run = make_run([case])
     log = CaseLog(run, case, {}, {"q1"})
     recalled = log.recalled([Item("u1", "We met.", 0.5, ("t1",))])
-    log.spent(effort("c", "answer", "q1", 0, Ledger(), 0.0))
+    log.efforts.add(effort("c", "answer", "q1", 0, Ledger(), 0.0), waits=True)
     log.predicted("q1", "answered", "yes", recalled=recalled)
     written = {path.name: len(read_lines(path)) for path in run.case_folder("c").iterdir()}
     assert written == {"predictions.jsonl": 1, "items.jsonl": 1, "effort.jsonl": 1}

@@ -13,7 +13,6 @@ from eval.judging.judge import (
     NO_MEMORY,
     UNANSWERABLE,
     Judge,
-    judge_request,
     judge_requests,
     judged,
     judged_together,
@@ -45,7 +44,7 @@ def gold(*answers: str, category: int = 4, answerable: bool = True, trap: str | 
 
 
 def shown(name: str, key: Gold, answer: str = "In Oaxaca", question: Question = QUESTION) -> str:
-    request = judge_request(judge(name), Prompts(), question, key, answer)
+    request = judge_requests(judge(name), Prompts(), question, key, answer)[0]
     return "\n".join(content for _, content in request.messages)
 
 
@@ -54,7 +53,9 @@ def test_every_judge_is_served_offline_with_a_verdict_in_its_own_format(subtests
         for name in NAMES:
             with subtests.test(answer=answer, value=value, name=name):
                 chosen = judge(name)
-                reply = ExtractiveLLM().submit(judge_request(chosen, Prompts(), QUESTION, GOLD, answer)).result().text
+                reply = (
+                    ExtractiveLLM().submit(judge_requests(chosen, Prompts(), QUESTION, GOLD, answer)[0]).result().text
+                )
                 assert chosen.name == name
                 assert verdict(chosen, reply, GOLD).value == value
 
@@ -151,13 +152,13 @@ def test_longmemeval_routes_by_the_id_first_and_then_by_the_type(subtests: pytes
                 Gold(("x",), detail={"question_type": kind}),
                 Gold(("x",), detail={"question_type": kind, "question_id": question_id}),
             ):
-                request = judge_request(judge("longmemeval"), Prompts(), Question(question_id, "?"), key, "x")
+                request = judge_requests(judge("longmemeval"), Prompts(), Question(question_id, "?"), key, "x")[0]
                 assert request.purpose == f"judge.longmemeval_{prompt}"
 
 
 def test_the_official_id_in_the_gold_decides_over_the_id_of_the_case() -> None:
     key = Gold(("x",), detail={"question_type": "multi-session", "question_id": "gpt4_1_abs"})
-    assert judge_request(judge("longmemeval"), Prompts(), Question("context3_q5", "?"), key, "x").purpose.endswith(
+    assert judge_requests(judge("longmemeval"), Prompts(), Question("context3_q5", "?"), key, "x")[0].purpose.endswith(
         "abstention"
     )
 
@@ -192,7 +193,9 @@ def test_a_longmemeval_verdict_is_yes_or_no_standing_alone(subtests: pytest.Subt
 
 def test_an_unknown_longmemeval_type_is_an_error() -> None:
     with pytest.raises(RunError, match="found 'riddle'"):
-        judge_request(judge("longmemeval"), Prompts(), QUESTION, Gold(("x",), detail={"question_type": "riddle"}), "x")
+        judge_requests(
+            judge("longmemeval"), Prompts(), QUESTION, Gold(("x",), detail={"question_type": "riddle"}), "x"
+        )[0]
 
 
 def test_memoryagentbench_shows_the_gold_as_a_bracketed_list() -> None:
@@ -239,13 +242,13 @@ def test_recognising_an_unanswerable_question_is_right_offline_and_guessing_is_n
     key = Gold(("She never said it.",), answerable=False, detail={"question_type": "multi-session"})
     values = []
     for answer in ("That was not mentioned.", "In Oaxaca", "unknown"):
-        request = judge_request(judge("longmemeval"), Prompts(), Question("q_abs", "?"), key, answer)
+        request = judge_requests(judge("longmemeval"), Prompts(), Question("q_abs", "?"), key, answer)[0]
         values.append(verdict(judge("longmemeval"), ExtractiveLLM().submit(request).result().text, key).value)
     assert values == [1.0, 0.0, 0.0]
 
 
 def test_a_repeat_is_another_draw_of_the_same_request() -> None:
-    requests = [judge_request(judge("mem0"), Prompts(), QUESTION, GOLD, "x", sample=number) for number in (0, 1)]
+    requests = [judge_requests(judge("mem0"), Prompts(), QUESTION, GOLD, "x", sample=number)[0] for number in (0, 1)]
     assert requests[0].messages == requests[1].messages
     assert [request.sample for request in requests] == [0, 1]
 
@@ -297,7 +300,7 @@ def test_the_verdict_of_a_rubric_is_one_of_its_three_labels(reply: str, value: f
 
 def test_a_rubric_in_the_judges_file_is_what_the_model_is_asked_by() -> None:
     own = replace(judge("rubric"), name="mine", rubric="CORRECT: it names the town. WRONG: it does not.")
-    request = judge_request(own, Prompts(), QUESTION, GOLD, "In Oaxaca")
+    request = judge_requests(own, Prompts(), QUESTION, GOLD, "In Oaxaca")[0]
     assert "<rubric>\nCORRECT: it names the town. WRONG: it does not.\n</rubric>" in request.messages[-1][1]
 
 
@@ -378,5 +381,7 @@ def test_the_halumem_judge_sees_the_memory_points_and_each_of_three_judges_count
             float(label == each) for each in ("Correct", "Hallucination", "Omission")
         ]
         assert {score.detail["label"] for score in scores} == {label}
-    requests = [judge_request(judge(name), Prompts(), QUESTION, key, "x") for name in ("halumem", "halumem_omission")]
+    requests = [
+        judge_requests(judge(name), Prompts(), QUESTION, key, "x")[0] for name in ("halumem", "halumem_omission")
+    ]
     assert requests[0] == requests[1]

@@ -994,7 +994,7 @@ class Refusing:
         return future
 
 
-WHERE = ["log.predicted", "log.spent", "on_progress", "done.result"]
+WHERE = ["log.predicted", "effort", "on_progress", "done.result"]
 
 
 class Impatient(threading.Thread):
@@ -1032,14 +1032,10 @@ def test_an_exception_in_any_callback_of_an_answer_ends_the_run_instead_of_hangi
     def broken(*arguments: Any, **more: Any) -> None:
         raise ZeroDivisionError("a bug in a callback")
 
-    def broken_when_answered(log: CaseLog, effort: Any) -> None:
-        if effort.phase == "answer":
-            broken()
-
     if where == "log.predicted":
         monkeypatch.setattr(CaseLog, "predicted", broken)
-    if where == "log.spent":
-        monkeypatch.setattr(CaseLog, "spent", broken_when_answered)
+    if where == "effort":
+        monkeypatch.setattr("eval.running.question.effort", broken)
     if where == "done.result":
         monkeypatch.setattr("eval.running.question.outcome_of", broken)
     run = make_run([history()], build=partial(Diary, []))

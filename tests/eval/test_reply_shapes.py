@@ -15,7 +15,7 @@ import yaml
 
 from data_loaders.schema import Gold, Question
 from eval.files.records import Score
-from eval.judging.judge import Judge, judge_request, judged
+from eval.judging.judge import Judge, judge_requests, judged
 from memsys.llm.ask import ParseFailure, ask, parse
 from memsys.llm.client import Client, Endpoint
 from memsys.llm.endpoint import EndpointLimits
@@ -212,7 +212,7 @@ def graded(served: Served, name: str, kind: str, right: bool, shape: str) -> Sco
     gold = Gold(GOLD.answers, category=GOLD.category, detail={**GOLD.detail, "question_type": kind})
     forms = [form if isinstance(form, str) else json.dumps(form) for form in RIGHT_AND_WRONG[judge.rule]]
     reply, other = forms if right else forms[::-1]
-    request = judge_request(judge, PROMPTS, Question("q7", "Where did Ines learn to weave?"), gold, "In Oaxaca")
+    request = judge_requests(judge, PROMPTS, Question("q7", "Where did Ines learn to weave?"), gold, "In Oaxaca")[0]
     thought = f"Could it be {other}? I should say {other}.\n{other}"
     return judged(judge, served.replying(reply, thought, shape).submit(request).result(), gold)
 

@@ -221,12 +221,12 @@ def test_a_statistic_that_is_no_mean_has_the_interval_of_a_mean_where_it_is_one(
 
 def test_the_jackknife_is_that_of_a_regression_on_a_constant() -> None:
     """Statsmodels knows clusters only without the correction for leverage; for equal sizes both are the same."""
-    from statsmodels import api
+    from statsmodels.regression.linear_model import OLS
 
     rng = np.random.default_rng(3)
     homes = np.repeat(np.arange(8), 25)
     gap = rng.normal(0.1, 1.0, 200) + np.repeat(rng.normal(0, 0.5, 8), 25)
-    fitted = api.OLS(gap, np.ones(200)).fit(cov_type="HC0")
+    fitted = OLS(gap, np.ones(200)).fit(cov_type="HC0")
     clustered = fitted.get_robustcov_results("cluster", groups=homes, use_correction=False, use_t=True)
     found = difference(gap, np.zeros(200), homes)  # type: ignore[arg-type]
     assert found.sampling is not None

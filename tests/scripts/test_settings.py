@@ -270,6 +270,7 @@ def test_a_wrong_setting_of_a_memory_or_a_loader_is_one_sentence(
         ("memory.build.k=true", "memory bm25: k must be a number or text, found true"),
         ("+memory.build.kk=3", "memory bm25: kk is not a setting of memsys.systems.bm25.BM25; did you mean k?"),
         ("memory.build._target_=memsys.systems.bm25.BM26", "memory bm25: cannot import memsys.systems.bm25.BM26: "),
+        ("memory.build._target_=memsys.systems.bm25", "memory bm25: memsys.systems.bm25 is no class and no function"),
         (
             "+dataset.load.overlaid=3",
             "dataset locomo: load: overlaid is not a setting of data_loaders.locomo.load; did you mean overlay?",

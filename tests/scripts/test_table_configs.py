@@ -34,7 +34,7 @@ from scripts.tables.layout import (
     column_group,
     kind_of,
     named,
-    published_of,
+    published_files,
     read_lines_of,
     references,
     restriction,
@@ -90,7 +90,11 @@ def test_every_printed_number_has_exactly_one_cell_or_a_reason(subtests: pytest.
         with subtests.test(name=name):
             read = table(name)
             wanted = [found for backbone in read["backbones"] for found in references(read, backbone)]
-            numbers = list(dict.fromkeys(one for each in read["backbones"].values() for one in published_of(each)))
+            numbers = list(
+                dict.fromkeys(
+                    one for each in read["backbones"].values() for one in read_published(*published_files(each))
+                )
+            )
             if name == "segtreemem_t4":  # its second backbone is Table 6, which has a file of its own
                 wanted = list(references(read, "default"))
                 numbers = list(read_published("segtreemem_t4"))
@@ -112,7 +116,7 @@ def test_every_reason_excuses_a_number(subtests: pytest.Subtests) -> None:
     for name in TABLES:
         with subtests.test(name=name):
             read = table(name)
-            numbers = [one for each in read["backbones"].values() for one in published_of(each)]
+            numbers = [one for each in read["backbones"].values() for one in read_published(*published_files(each))]
             for entry in read.get("not_reproduced", ()):
                 assert entry["reason"]
                 assert any(excused({"not_reproduced": [entry]}, number) for number in numbers)

@@ -185,7 +185,7 @@ def set_labels(sets: Sequence[RunSet]) -> list[str]:
         alike = [each.runs[0].record.dataset for each in sets if each.name == own.name]
         mine = own.runs[0].record.dataset
         names = [name for name in mine if name != "name" and any(each.get(name) != mine[name] for each in alike)]
-        plain = [name for name in names if isinstance(mine[name], str | int | float | bool | None)]
+        plain = [name for name in names if isinstance(mine[name], str | int | float | bool)]
         parts = [f"{name} {mine[name]}" for name in plain if len(str(mine[name])) <= 20]
         labels.append(
             f"{own.name} ({', '.join([*parts, counted(len(own.asked), 'question')])})" if len(alike) > 1 else own.name

@@ -9,7 +9,7 @@ import math
 import zlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -20,8 +20,8 @@ from memsys import lean
 from memsys.interface import NotNegative, Positive, Settings, dated
 from memsys.llm import meter
 from memsys.llm.ask import ParseFailure, ask_all, read_json
-from memsys.llm.protocol import LLM, Request
-from memsys.prompts import Option, Prompts
+from memsys.llm.protocol import LLM, Completion
+from memsys.prompts import Option, Prompt, Prompts
 from memsys.tokens import count_tokens
 from memsys.vectors import Embedder, best, normalised
 
@@ -354,7 +354,8 @@ class Search:
             slates = [
                 [*node.children, *self.anchors(node, len(self.expanded) + place)] for place, node in enumerate(chosen)
             ]
-            for node, slate, slate_ratings in zip(chosen, slates, self._rate(slates), strict=True):
+            rated = ask_all(self._llm, [self._asked(slate) for slate in slates], retries=1, read=_read_ratings)
+            for node, slate, slate_ratings in zip(chosen, slates, rated, strict=True):
                 self._expand(node, slate, slate_ratings)
             self._rescore()
 
@@ -387,43 +388,24 @@ class Search:
             rivals = [other for other in (*self.expanded, node) if self.depths[other.id] == self.depths[node.id]]
         return [rivals[place] for place in best([self.path[rival.id] for rival in rivals], 1)]
 
-    def _rate(self, slates: Sequence[Sequence[LatticeNode]]) -> list[dict[int, float] | None]:
-        """For each slate its ratings in [0, 1] by position; None where two replies were unusable."""
-        requests = [self._request(slate) for slate in slates]
-        rated: list[dict[int, float] | None] = [None] * len(slates)
-        for retry in range(2):
-            unrated = [place for place, slate_ratings in enumerate(rated) if slate_ratings is None]
-            with meter.together():
-                futures = [self._llm.submit(replace(requests[place], retry=retry)) for place in unrated]
-                errors = [error for future in futures if (error := future.exception()) is not None]
-            if errors:
-                raise errors[0]
-            for place, future in zip(unrated, futures, strict=True):
-                reply = future.result()
-                rated[place] = None if reply.stopped else ratings(reply.text, len(slates[place]))
-                if rated[place] is None:
-                    meter.count_parse_failure(requests[place].purpose)
-        return rated
-
-    def _request(self, slate: Sequence[LatticeNode]) -> Request:
+    def _asked(self, slate: Sequence[LatticeNode]) -> tuple[Prompt, dict[str, Any]]:
+        """The prompt that rates a slate, and its fields."""
         step = "navigate" if any(node.unit is None for node in slate) else "leaf"
         texts = [" ".join(node_text(node).split()) for node in slate]
         if sum(map(count_tokens, texts)) > self._rules.slate_tokens:
             meter.note("lattice.slate_cut")
             texts = fitted(texts, self._rules.slate_tokens)
-        return self._prompts[f"lattice/{step}"].render(
-            {
-                "query": self.question.text,
-                "now": self.question.time_text or "not known",
-                "options": tuple(Option(str(place), text) for place, text in enumerate(texts)),
-            }
-        )
+        return self._prompts[f"lattice/{step}"], {
+            "query": self.question.text,
+            "now": self.question.time_text or "not known",
+            "options": tuple(Option(str(place), text) for place, text in enumerate(texts)),
+        }
 
     def _expand(
-        self, node: LatticeNode, slate: Sequence[LatticeNode], slate_ratings: Mapping[int, float] | None
+        self, node: LatticeNode, slate: Sequence[LatticeNode], slate_ratings: Mapping[int, float] | ParseFailure
     ) -> None:
         """Record the ratings of a node's slate and put its children on the frontier or among the leaves."""
-        if slate_ratings is None:
+        if isinstance(slate_ratings, ParseFailure):
             self.failed += 1
             meter.note("lattice.unrated_node")
             slate_ratings = {}
@@ -471,6 +453,12 @@ def ratings(text: str, count: int) -> dict[int, float] | None:
                 if isinstance(place, int) and 0 <= place < count:
                     by_place[place] = min(100.0, max(0.0, float(score))) / 100
     return by_place or None
+
+
+def _read_ratings(reply: Completion, prompt: Prompt, fields: Mapping[str, Any]) -> dict[int, float] | ParseFailure:
+    """The ratings in [0, 1] of a slate's nodes by position."""
+    found = None if reply.stopped else ratings(reply.text, len(fields["options"]))
+    return found or ParseFailure(reply.text, "no ratings", reply.stopped)
 
 
 def _is_number(value: object) -> bool:

@@ -56,7 +56,6 @@ import numpy as np
 
 from data_loaders.schema import Question, Unit
 from memsys.interface import (
-    Item,
     MemorySystem,
     NodeView,
     NotNegative,
@@ -311,7 +310,7 @@ class XMemory(MemorySystem):
             chosen = self._admitted(question, hierarchy, backbone, ranked, settings)
         else:
             chosen = [(rank, rank < settings.originals) for rank in range(min(settings.max_episodes, len(ranked)))]
-        items = [_episode_item(store, *ranked[rank], originals=originals) for rank, originals in chosen]
+        items = [store.episode_item(*ranked[rank], originals=originals) for rank, originals in chosen]
         return Recall((*items, *(store.statement_item(index, score) for index, score in backbone.statements)))
 
     def nodes(self) -> Iterator[NodeView]:
@@ -394,7 +393,7 @@ class XMemory(MemorySystem):
         facts = [store.statement_item(index, cosine).text for index, cosine in backbone.statements]
 
         def uncertainty_with(rank: int, *, originals: bool) -> float:
-            episode = _episode_item(store, *ranked[rank], originals=originals).text
+            episode = store.episode_item(*ranked[rank], originals=originals).text
             return self._uncertainty(question, themes, facts, [episode])
 
         without_episodes = self._uncertainty(question, themes, facts, ())
@@ -433,7 +432,3 @@ class XMemory(MemorySystem):
 def _texts(store: NemoriStore, members: Members) -> tuple[str, ...]:
     """Texts of the statements with these numbers."""
     return tuple(store.statements[index].text for index in members)
-
-
-def _episode_item(store: NemoriStore, index: int, score: float, *, originals: bool) -> Item:
-    return store.episode_item(index, store.episodes[index].document, score, originals=originals)

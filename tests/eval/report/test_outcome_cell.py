@@ -41,7 +41,7 @@ def test_the_mean_is_over_what_is_applicable(tmp_path: Path) -> None:
     assert (ours.mean, ours.n) == (0.75, 4)
     assert made.split() == "3/1/8"
     assert made.failures() == "both 1"
-    assert made.counts().missing_share == 0
+    assert made.missing_share() == 0
     assert shown(made).startswith("0.750 ")
     assert shown(made).endswith(" · 3/1/8 · both 1")
 

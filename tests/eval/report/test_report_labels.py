@@ -30,9 +30,9 @@ def made(key: str, questions: int, **dataset: Any) -> RunSet:
 
 def test_sets_of_one_data_set_are_named_by_the_settings_that_differ() -> None:
     assert set_labels([made("aaaaaa", 9, size="all")]) == ["locomo"]
-    assert set_labels([made("aaaaaa", 9, size="all"), made("bbbbbb", 2, size=2)]) == [
+    assert set_labels([made("aaaaaa", 9, size="all", max_cases=None), made("bbbbbb", 2, size=2, max_cases=3)]) == [
         "locomo (size all, 9 questions)",
-        "locomo (size 2, 2 questions)",
+        "locomo (size 2, max_cases 3, 2 questions)",
     ]
 
 

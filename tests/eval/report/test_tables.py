@@ -68,7 +68,7 @@ def test_a_question_counts_in_its_category_and_in_each_further_group(tmp_path: P
 def test_scored_unscored_errored_and_not_reached_add_up(tmp_path: Path) -> None:
     one = cell(tmp_path, {0: 1.0, 1: 0.0, 2: None}, {0: "answered", 1: "aborted", 2: "answered", 3: "error"})
     assert one.counts() == Counts(6, 2, 1, 1, 2, 1)
-    assert one.counts().missing_share == pytest.approx(4 / 6)
+    assert one.missing_share() == pytest.approx(4 / 6)
     assert "2/1/1/2" in shown(one)
     assert "1 aborted" in shown(one)
 

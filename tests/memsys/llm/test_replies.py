@@ -193,7 +193,7 @@ def test_a_cut_list_is_never_shortened_wherever_it_is_cut() -> None:
     asked = prompt(schema=LISTED)
     for text in (FACTS, f"```json\n{FACTS}\n```", f"{FACTS} That is all I know, and"):
         for end in range(1, len(text)):
-            value = parse_reply(Completion(text[:end], stopped="cut"), asked, ())
+            value = parse_reply(Completion(text[:end], stopped="cut"), asked, {"labels": ()})
             if isinstance(value, ParseFailure):
                 assert (value.stopped, value.why) == ("cut", "the reply was cut")
             else:
@@ -209,9 +209,9 @@ def test_a_prompt_may_say_that_the_whole_part_of_a_cut_list_is_used() -> None:
 
 
 def test_a_cut_label_is_no_label_and_cut_prose_is_prose() -> None:
-    assert parse_reply(Completion("1", stopped="cut"), prompt(), ("1", "10")).stopped == "cut"
-    assert parse_reply(Completion("Ines weaves and", stopped="cut"), prompt(), ()) == "Ines weaves and"
-    assert parse_reply(Completion("weaving, loo", stopped="cut"), prompt("fail"), ()).stopped == "cut"
+    assert parse_reply(Completion("1", stopped="cut"), prompt(), {"labels": ("1", "10")}).stopped == "cut"
+    assert parse_reply(Completion("Ines weaves and", stopped="cut"), prompt(), {"labels": ()}) == "Ines weaves and"
+    assert parse_reply(Completion("weaving, loo", stopped="cut"), prompt("fail"), {"labels": ()}).stopped == "cut"
 
 
 def test_a_prompt_with_another_rule_for_cut_replies_is_refused(tmp_path: Path) -> None:

@@ -77,6 +77,15 @@ def test_the_leaderboard_shows_every_claim_and_its_search_some(browser: Browser,
     assert search(browser, "") == "130 files"
 
 
+def test_no_heading_of_a_leaderboard_is_broken_within_a_word(browser: Browser, site: Path) -> None:
+    browser.open(site / "index.html", "")
+    broken = browser.run(
+        "[...document.querySelectorAll('table.claims thead button')].filter((each) => { const text = document.createRange(); "
+        "text.selectNodeContents(each); return text.getClientRects().length > 1; }).map((each) => each.textContent)"
+    )
+    assert broken == []
+
+
 def test_a_leaderboard_sorts_by_its_columns(browser: Browser, site: Path) -> None:
     browser.open(site / "index.html", "")
     browser.run("document.querySelector('table.claims thead th:nth-child(6) button').click()")
