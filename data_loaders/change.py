@@ -422,6 +422,7 @@ def _thrice(text: str) -> dict[str, _Read]:
     return {name: _Read(text, name, "" if name == "end" else "recall") for name in ("before", "after", "end")}
 
 
+@lru_cache(maxsize=2)  # a host's builds follow one another
 def _letters(text: str) -> str:
     """Letters and digits of a text in one string: a word that is not in it occurs in no line of the text, however it is written."""
     return "".join(sign for sign in unicodedata.normalize("NFKC", text).casefold() if sign.isalnum())
