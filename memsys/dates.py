@@ -78,20 +78,22 @@ def resolve(expression: str, said: date) -> str | None:
 def mentions(text: str, said: date | None) -> tuple[Mention, ...]:
     """All date expressions of a text, in order and without overlap, resolved against the day of speaking (None: unknown)."""
     accepted: list[Mention] = []
+    taken = bytearray(len(text))
     for pattern, relative, rule in _RULES:
         for match in pattern.finditer(text):
-            if any(match.start() < other.end and other.start < match.end() for other in accepted):
+            start, end = match.span()
+            if any(taken[start:end]):
                 continue
-            if relative and said is None:
-                accepted.append(Mention(match.start(), match.end(), match.group(), None, True))
-                continue
-            try:
-                value = rule(match, said or date(1, 1, 1))
-                day = value if isinstance(value, date) else _weekday_of(value)
-            except (ValueError, OverflowError):  # 31 June, or a hundred thousand months ago
-                continue
-            text_of = written(value) if isinstance(value, date) else value
-            accepted.append(Mention(match.start(), match.end(), text_of, day, relative))
+            value: date | str = match.group()
+            day = None
+            if said is not None or not relative:
+                try:
+                    value = rule(match, said or date(1, 1, 1))
+                    day = value if isinstance(value, date) else _weekday_of(value)
+                except (ValueError, OverflowError):  # 31 June, or a hundred thousand months ago
+                    continue
+            taken[start:end] = b"\1" * (end - start)
+            accepted.append(Mention(start, end, written(value) if isinstance(value, date) else value, day, relative))
     return tuple(sorted(accepted, key=lambda mention: mention.start))
 
 

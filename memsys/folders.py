@@ -134,6 +134,11 @@ def is_alive(path: Path) -> bool:
     return False
 
 
+def read_only(path: Path) -> bool:
+    """Whether a path lies on a read-only file system, where no process can change it."""
+    return bool(os.statvfs(path).f_flag & os.ST_RDONLY)
+
+
 def network_file_system(path: Path) -> str:
     """Type of the network file system on which a path lies; empty for a local disk, and where the system does not say (no /proc)."""
     try:

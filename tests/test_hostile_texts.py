@@ -9,13 +9,17 @@ import pytest
 
 from data_loaders import beam, halumem
 from eval.judging import answer_forms
+from eval.metrics import beam as beam_metric
 from eval.metrics import longmemeval_v2, quality, realmem
+from memsys import dates
 from memsys.llm.offline import reading
 from memsys.systems import mem0_v3
 
 LONG = 100_000
 HOSTILE: dict[str, tuple[Callable[[str], Any], str]] = {
     "BEAM, blanks before a marker": (beam.without_marker, f"->->\n{' ' * LONG}x\n->->"),
+    "BEAM, a rubric of blanks": (lambda text: beam_metric.events_of([text], official=False), "\t" * LONG),
+    "many dates": (lambda text: dates.mentions(text, None), "4 May " * (LONG // 6)),
     "HaluMem, a name without an end": (halumem._NAME.search, "Name:" + " " * LONG),
     "HaluMem, many names without an end": (halumem._NAME.search, "Name:" * (LONG // 5)),
     "RealMem, braces": (realmem.extract_json, "{" * LONG),

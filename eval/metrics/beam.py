@@ -33,7 +33,7 @@ Order = Literal["tau_norm", "final", "f1"]
 
 REFUSAL = "I do not have that information."
 
-_PREFIX = re.compile(r"\s*LLM response should [^:]{1,80}:\s*", re.IGNORECASE)
+_PREFIX = re.compile(r"(?:(?<!\s)\s+)?LLM response should [^:]{1,80}:\s*", re.IGNORECASE)
 _NO_EVENT = re.compile(r"\s*LLM response should [^:]*\border\b", re.IGNORECASE)
 _SCORE = re.compile(r"""["']score["']\s*:\s*([^\s,}\]]+)""")
 _BULLET = re.compile(r"^\s*(?:[-*•–]+|\(?\d{1,3}[.):]|#+)\s*")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import threading
 import time
 import traceback
@@ -52,7 +53,7 @@ class CaseLog:
         left: Collection[str],
         on_answer: OnAnswer = ignore_answer,
     ) -> None:
-        self._case, self._on_answer = case, on_answer
+        self._case, self._on_answer, self._process = case, on_answer, os.getpid()
         folder = run.case_folder(case.id)
         self.run, self.case_id, self.left, self._folder = run, case.id, left, folder
         self.store = f"{run.folder.name}/{case.id}"
@@ -104,6 +105,7 @@ class CaseLog:
 
     def trouble(self, error: BaseException) -> None:
         """Store the traceback of an error, without secrets, for `errors.log`."""
+        self.end_fork()
         with self._lock:
             self._trouble.append(redact("".join(traceback.format_exception(error))))
 
@@ -111,6 +113,11 @@ class CaseLog:
         """Note the error of a step after the last read in the memory's report: the answers stand."""
         self.trouble(error)
         self._report = {**self._report, f"{step} failed": described(error)}
+
+    def end_fork(self) -> None:
+        """End a process that a memory made by `os.fork` and that returned from the memory: it would write into the files of this case."""
+        if os.getpid() != self._process:
+            os._exit(1)
 
     def structure(self, memory: MemorySystem, first: CaseLog | None = None) -> None:
         """Save the memory's nodes: `nodes.jsonl`, and `vectors.npy` with one row per node (zeros for a node without a vector).
@@ -207,6 +214,7 @@ def metered_step(logs: Sequence[CaseLog], phase: str, subject: str, held: Callab
         try:
             yield ledger
         finally:
+            logs[0].end_fork()
             own = max(0.0, time.thread_time() - started - ledger.service_cpu) + ledger.worker_cpu
             line = effort(logs[0].case_id, phase, subject, held(), ledger, own)
             for log in logs:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ from eval.files.records import Prediction
 from eval.files.run_folder import RunFolder, RunRecord
 from eval.running.reader import Reader
 from memsys.interface import MemorySystem
+from memsys.llm import meter
 from memsys.llm.limits import CallQueue
 from memsys.llm.protocol import LLM
 from memsys.prompts import Prompts
@@ -144,7 +146,22 @@ def built(build: Callable[..., MemorySystem], services: Services, rng: np.random
     """Build a fresh memory with the services that its constructor names."""
     own = replace(services, prompts=services.prompts.only(declared_prompts(build)))
     named = [name for name in SERVICES if name in needs(build)]
-    return build(**{name: rng if name == "rng" else getattr(own, name) for name in named})
+    _watch_the_folder()
+    with meter.metering(meter.current()):
+        return build(**{name: rng if name == "rng" else getattr(own, name) for name in named})
+
+
+@lru_cache(maxsize=1)
+def _watch_the_folder() -> None:
+    """From now on, refuse `os.chdir` where a memory is called: the files of every case are written below the working folder."""
+    sys.addaudithook(_refuse_another_folder)
+
+
+def _refuse_another_folder(event: str, arguments: tuple[Any, ...]) -> None:
+    if event == "os.chdir" and meter.current() is not None:
+        raise PermissionError(
+            f"a memory must not change the working folder, where results are written: {arguments[0]!r}"
+        )
 
 
 def declared_prompts(build: Callable[..., MemorySystem]) -> tuple[str, ...]:

@@ -26,6 +26,7 @@ from eval.running.run import OnAnswer, OnProgress, Run, Services, built, innermo
 from memsys.embed import HashingEmbedder
 from memsys.interface import MemorySystem, Settings
 from memsys.jsons import encoded
+from memsys.llm.meter import metering
 from memsys.llm.offline.extractive import ExtractiveLLM
 from memsys.prompts import Prompts
 from memsys.tokens import count_tokens
@@ -98,7 +99,7 @@ def rehearse(build: Callable[..., MemorySystem], unit: Mapping[str, Any], prompt
     A failure is reported on standard error and ignored: the run itself will show it.
     """
     key = repr((_kind(build), sorted(unit.items(), key=str)))
-    with _lock:  # other builds wait, because they need the same imports
+    with _lock, metering():  # other builds wait, because they need the same imports
         if key in _done:
             return
         _done.add(key)

@@ -28,7 +28,7 @@ from typing import Any
 
 import numpy as np
 
-from memsys.folders import network_file_system, open_lock
+from memsys.folders import network_file_system, open_lock, read_only
 from memsys.jsons import decoded, fields_of
 from memsys.llm import stopping
 from memsys.llm.client import Embedded
@@ -92,7 +92,16 @@ def connected(path: Path) -> sqlite3.Connection:
     for part in (path.resolve().with_name(path.resolve().name + ending) for ending in ENDINGS):
         if part.is_symlink() or (part.exists() and not part.is_file()):
             raise ForeignSchema(f"{part.name} is a link or no plain file")
-    return sqlite3.connect(path, check_same_thread=False, isolation_level=None)
+    return sqlite3.connect(opened_as(path), check_same_thread=False, isolation_level=None, uri=True)
+
+
+def opened_as(path: Path) -> str:
+    """The name by which SQLite opens a cache. On a read-only file system it then makes no file beside it, which needs an empty log."""
+    place = path.resolve()
+    log = place.with_name(f"{place.name}-wal")
+    if not place.exists() or not read_only(place) or (log.exists() and log.stat().st_size):
+        return str(place)
+    return f"{place.as_uri()}?immutable=1"
 
 
 def check_schema(connection: sqlite3.Connection, schema: str = "main") -> None:

@@ -26,8 +26,19 @@ import numpy as np
 from eval.files.run_folder import CASES, TIMELESS, RunFolder, is_complete
 from eval.files.store import RunError, locked, read_record
 from eval.report.counted import counted
+from memsys.folders import read_only
 from memsys.llm.batching.journal import Journal
-from memsys.llm.store import DAMAGE, ENDINGS, KEY_BYTES, UNSOUND, check_schema, completion_of, connected, vector_of
+from memsys.llm.store import (
+    DAMAGE,
+    ENDINGS,
+    KEY_BYTES,
+    UNSOUND,
+    check_schema,
+    completion_of,
+    connected,
+    opened_as,
+    vector_of,
+)
 from scripts.setup.arguments import verb_parser
 
 GROUP = "data"
@@ -125,7 +136,7 @@ def _merge_runs(source: Path, into: Path) -> int:
     for run in RunFolder.all(source):
         target = RunFolder(into / "runs" / run.dataset / run.path.name)
         with ExitStack() as locks:
-            for folder in sorted({run.path, target.path}):
+            for folder in sorted({target.path} if read_only(run.path) else {run.path, target.path}):
                 locks.enter_context(locked(folder))
             if not target.file.is_file():
                 shutil.copyfile(run.file, target.file)
@@ -192,7 +203,7 @@ def _attached(cache: Path, other: Path) -> sqlite3.Connection:
     """Open a connection to a cache, with another cache attached as the schema `other`."""
     connection = connected(cache)
     try:
-        connection.execute("ATTACH ? AS other", (str(other),))
+        connection.execute("ATTACH ? AS other", (opened_as(other),))
         for schema in ("main", "other"):
             check_schema(connection, schema)
             connection.execute(

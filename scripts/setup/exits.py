@@ -94,8 +94,8 @@ AGAIN = "run the same command again to resume"
 REMEDIES = {
     errno.ENOSPC: f"the disk is full; free some space (python -m scripts runs gc) and {AGAIN}",
     errno.EDQUOT: f"the disk quota is used up; free some space (python -m scripts runs gc) and {AGAIN}",
-    errno.EROFS: "the folder is read-only; name another (results=; for data --data or MEMSYS_DATA)",
-    errno.EACCES: "permission denied; name a folder of your own (results=; for data --data or MEMSYS_DATA)",
+    errno.EROFS: "the folder is read-only; name another (results=; --out of a report; for data --data or MEMSYS_DATA)",
+    errno.EACCES: "permission denied; name a folder of your own (results=; --out of a report; for data --data or MEMSYS_DATA)",
     errno.EPERM: "permission denied; name a folder of your own with results=",
     errno.EMFILE: f"too many open files; raise the limit (ulimit -n 4096) or lower threads=, and {AGAIN}",
     errno.ENFILE: f"too many open files on this machine; close some programs and {AGAIN}",

@@ -176,6 +176,28 @@ def test_a_failing_read_is_an_error_line_and_the_others_go_on(make_run: Make) ->
     assert [answers(run, case)[f"q{i}"].outcome for i in range(3)] == ["answered", "error", "answered"]
 
 
+class Restless(Diary):
+    """Changes the working folder in its first read, and forks in its second: the child returns, or raises."""
+
+    def read(self, question: Question) -> Recall:
+        if question.id == "q0":
+            os.chdir("/")
+        if question.id in ("q1", "q2") and os.fork() == 0 and question.id == "q2":
+            sys.exit(3)
+        return super().read(question)
+
+
+def test_a_memory_that_moves_or_forks_writes_no_file_elsewhere_and_no_line_twice(make_run: Make) -> None:
+    case, folder = history(questions=4), Path.cwd()
+    run = make_run([case], build=partial(Restless, []))
+    run_all([run])
+    found = answers(run, case)
+    assert [found[f"q{number}"].outcome for number in range(4)] == ["error", "answered", "answered", "answered"]
+    assert "must not change the working folder" in found["q0"].error
+    assert folder == Path.cwd()
+    assert [os.waitstatus_to_exitcode(os.wait()[1]) for _ in range(2)] == [1, 1]
+
+
 class Broken(Diary):
     """Leaves the process, recalls wrong types, and fails after the last read."""
 

@@ -69,6 +69,20 @@ def test_merging_again_adds_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_a_source_on_a_read_only_file_system_is_merged_without_a_file_written_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache_of(tmp_path / "1", "red")
+    scored(tmp_path / "1", "shard=1/2")
+    before = sorted((path, path.stat().st_mtime_ns) for path in (tmp_path / "1").rglob("*"))
+    for module in ("memsys.llm.store", "scripts.commands.merge"):
+        monkeypatch.setattr(f"{module}.read_only", lambda path: tmp_path / "1" in path.resolve().parents)
+    cases, rows = merge([tmp_path / "1"], tmp_path / "into")
+    assert cases > 0
+    assert rows > 0
+    assert sorted((path, path.stat().st_mtime_ns) for path in (tmp_path / "1").rglob("*")) == before
+
+
 def test_a_case_that_two_folders_answer_differently_is_refused_and_nothing_is_written(tmp_path: Path) -> None:
     for name in "12":
         scored(tmp_path / name, "shard=1/2")
