@@ -89,7 +89,8 @@ def load(path: Path, *, overlay: Path | str | None = None, overlay_mode: Overlay
     records = expect(read_json(path), list, name)
     ids = [get_text(record, "sample_id", f"{name}[{index}]") for index, record in enumerate(records)]
     check_unique(ids, name)
-    sizes = [_turn_count(record, f"{name}: {case_id}") for case_id, record in zip(ids, records, strict=True)]
+    talks = [get(record, "conversation", dict, f"{name}: {ids[index]}") for index, record in enumerate(records)]
+    sizes = [sum(len(value) for value in talk.values() if isinstance(value, list)) for talk in talks]
     cases = LazyCases(ids, sizes, lambda index: _case(records[index], f"{name}: {ids[index]}"))
     if overlay is None:
         return cases
@@ -220,11 +221,6 @@ def _evidence(
         notes += [f"{question_id}: evidence {each!r} points to no turn." for each in read if each not in known]
         found += [known[each] for each in read if each in known]
     return tuple(dict.fromkeys(found))
-
-
-def _turn_count(record: dict[str, Any], where: str) -> int:
-    conversation = get(record, "conversation", dict, where)
-    return sum(len(value) for value in conversation.values() if isinstance(value, list))
 
 
 def _read_errata(path: Path) -> Errata:

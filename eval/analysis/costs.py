@@ -163,7 +163,7 @@ def costs(run_folder: Path, questions: frozenset[tuple[str, str]] | None = None)
     if RunFolder(run_folder).is_imported:
         return _recorded_costs(run_folder)
     by_phase, seconds, summed_seconds, held = _spent(run_folder, _stamp(run_folder), questions)
-    missing = effort_missing(run_folder)
+    missing = _effort_missing(run_folder)
     units, reads, answers = by_phase["write"]["steps"], by_phase["read"], by_phase["answer"]
     built, memory, everything = _Sums(), _Sums(), _Sums()
     for phase, sums in by_phase.items():
@@ -215,12 +215,12 @@ RECORDED_COSTS = ("recalled_tokens", "recall_seconds_p50", "recall_seconds_p95")
 
 def cost_missing(run_folder: Path, name: str) -> str:
     """Say why a run lacks a cost (a field of `Costs`, or another name that `eval.report.measures.cost` takes); empty when it has it."""
-    missing = effort_missing(run_folder)
+    missing = _effort_missing(run_folder)
     known = missing == NOT_RECORDED and name in RECORDED_COSTS and getattr(costs(run_folder), name) is not None
     return "" if known else missing
 
 
-def effort_missing(run_folder: Path) -> str:
+def _effort_missing(run_folder: Path) -> str:
     """Say how many cases have answers but no effort file, or `not recorded` for imported answers; empty when nothing is missing."""
     if RunFolder(run_folder).is_imported:
         return NOT_RECORDED

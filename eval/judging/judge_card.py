@@ -127,8 +127,6 @@ def card(verdicts: Sequence[ProbeVerdicts]) -> Card:
     for verdict in verdicts:
         kinds.setdefault((verdict.kind, verdict.right), []).append(verdict)
     most = max((len(verdict.values) for verdict in verdicts), default=0)
-    repeats = [_given(verdict.values[each : each + 1] for verdict in verdicts) for each in range(most)]
-    usual = _given(verdict.values[:1] for verdict in verdicts)
     turned = _given((verdict.answer_first,) for verdict in verdicts)
     clusters = {place: verdict.question[0] for place, verdict in enumerate(verdicts)}
     said = [verdict for verdict in verdicts if not verdict.right and verdict.kind not in UNSAID]
@@ -136,8 +134,10 @@ def card(verdicts: Sequence[ProbeVerdicts]) -> Card:
         tuple(_line(kind, right, group) for (kind, right), group in kinds.items()),
         _share([verdict for verdict in verdicts if verdict.right]),
         _share(said or [verdict for verdict in verdicts if not verdict.right]),
-        agreement(repeats, clusters) if most > 1 else None,
-        agreement([usual, turned], clusters) if turned else None,
+        agreement([_given(each.values[at : at + 1] for each in verdicts) for at in range(most)], clusters)
+        if most > 1
+        else None,
+        agreement([_given(each.values[:1] for each in verdicts), turned], clusters) if turned else None,
     )
 
 

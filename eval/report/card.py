@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from eval.analysis.costs import COST_COLUMNS, costs, effort_missing, phases
+from eval.analysis.costs import COST_COLUMNS, costs, phases
 from eval.files.imported import NOT_RECORDED, described
 from eval.files.run_folder import COMPLETE, RunFolder, RunRecord, is_complete, read_predictions
 from eval.files.store import read_record
@@ -174,8 +174,8 @@ def _outcomes(folder: Path) -> list[str]:
 
 
 def _costs(folder: Path) -> list[str]:
-    titles = (each.title for each in COST_COLUMNS)
-    totals = grid(["cost", "value"], zip(titles, cost_texts(costs(folder)), strict=True))
+    titles, found = (each.title for each in COST_COLUMNS), costs(folder)
+    totals = grid(["cost", "value"], zip(titles, cost_texts(found), strict=True))
     spent = [
         [
             cost.phase,
@@ -184,11 +184,10 @@ def _costs(folder: Path) -> list[str]:
         ]
         for cost in phases(folder)
     ]
-    missing = effort_missing(folder)
     if not spent:
-        return [totals, "", f"By phase: {missing or NOT_RECORDED}."]
+        return [totals, "", f"By phase: {found.missing or NOT_RECORDED}."]
     header = ["phase", "calls", "not from the cache", "tokens in", "tokens out", "provider s"]
-    return [totals, "", grid(header, spent), *([f"By phase: {missing}."] if missing else [])]
+    return [totals, "", grid(header, spent), *([f"By phase: {found.missing}."] if found.missing else [])]
 
 
 def _compact(value: Any) -> str:

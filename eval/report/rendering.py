@@ -22,11 +22,11 @@ from eval.analysis.costs import (
     Price,
     costs,
     dollars,
-    effort_missing,
     phases,
 )
 from eval.files.imported import NOT_RECORDED
 from eval.files.run_folder import metric_of
+from eval.judging.judge_card import Corrected
 from eval.judging.score_files import read_evidence
 from eval.report.cell import ABOVE_CEILING, ALL, ANSWERABLE, Cell, OutcomeCell, categories
 from eval.report.counted import counted
@@ -36,7 +36,6 @@ from eval.report.tables import (
     Measure,
     Pair,
     Table,
-    corrected_fields,
     corrected_text,
     correction_lines,
     estimate_of,
@@ -275,9 +274,10 @@ def _costs(table: Table) -> list[str]:
         for row in table.rows:
             if (folder := row.runs.get(dataset)) is None:
                 continue
-            rows.append([row.title, *cost_texts(costs(folder))])
-            if missing := effort_missing(folder):
-                phase_rows.append([row.title, missing, *["–"] * (len(PHASES) + 1)])
+            found = costs(folder)
+            rows.append([row.title, *cost_texts(found)])
+            if found.missing:
+                phase_rows.append([row.title, found.missing, *["–"] * (len(PHASES) + 1)])
             for cost in phases(folder):
                 own = (show(cost) for _, show in PHASES)
                 phase_rows.append([row.title, cost.phase, *own, money_text(dollars(cost, table.prices))])
@@ -367,7 +367,7 @@ def relative(path: Path, folder: Path) -> str:
 
 def run_money(folder: Path, prices: Mapping[str, Price]) -> str:
     """US dollars of a whole run with its judges: `unknown` where a price is unknown, `–` where only offline engines worked."""
-    if effort_missing(folder):
+    if costs(folder).missing:
         return "unknown"
     return money_text([part for cost in phases(folder) for part in dollars(cost, prices)])
 
@@ -427,19 +427,18 @@ def ends(interval: Interval | None) -> list[float] | None:
 def as_csv(table: Table) -> str:
     """One CSV line per cell and category, with the numbers that the Markdown prints of scores, but not the cautious intervals."""
     cells = [cell for row in table.rows for cell in row.cells if isinstance(cell, Cell)]
-    more = CORRECTED if any(cell.correction is not None for cell in cells) else []
     fields = [*FIELDS, *(OUTCOMES if any(isinstance(cell, OutcomeCell) for cell in cells) else [])]
-    lines = [[*fields, *more]]
+    fields += CORRECTED if any(cell.correction is not None for cell in cells) else []
+    lines = [fields]
     for row in table.rows:
         for column, cell in zip(table.columns, row.cells, strict=True):
             for name in categories(column) if isinstance(cell, Cell) else [ALL]:
                 values = {"table": table.name, "memory": row.name, "dataset": column.dataset, "metric": column.metric}
                 values |= {"category": name, **_values(cell, name)}
                 own = [values.get(field) for field in fields]
-                texts = [
-                    "" if value is None else f"{value:.6f}" if isinstance(value, float) else str(value) for value in own
-                ]
-                lines.append([*texts, *(corrected_fields(cell, name) if more else [])])
+                lines.append(
+                    ["" if each is None else f"{each:.6f}" if isinstance(each, float) else str(each) for each in own]
+                )
     return csv_text(lines)
 
 
@@ -458,6 +457,10 @@ def _values(cell: AnyCell, category: str) -> dict[str, Any]:
         values |= {"spread": cell.spread(category), **end_fields("could_be", bounds)}
         if isinstance(cell, OutcomeCell):
             values |= {"not_applicable": cell.skipped(category), "wrong_outcomes": cell.failures(category)}
+        if isinstance(fixed := cell.corrected(category), Corrected):
+            kinds = fixed.by_kind
+            parts = (fixed.mean, fixed.interval.low, fixed.interval.high, kinds.low, kinds.high)
+            values |= dict(zip(CORRECTED, map(float, parts), strict=True))
     if category == ALL:
         values |= {"verdict": cell.verdict()}
         if (number := cell.published) is not None:

@@ -551,15 +551,6 @@ def shown_share(share: Share | Corrected) -> str:
     return f"{share.mean:.3f} [{share.interval.low:.3f}, {share.interval.high:.3f}]"
 
 
-def corrected_fields(cell: AnyCell, category: str = ALL) -> list[str]:
-    """The values of `CORRECTED`; empty where there is no corrected score."""
-    fixed = cell.corrected(category) if isinstance(cell, Cell) else None
-    if fixed is None or isinstance(fixed, str):
-        return [""] * len(CORRECTED)
-    values = (fixed.mean, fixed.interval.low, fixed.interval.high, fixed.by_kind.low, fixed.by_kind.high)
-    return [f"{value:.6f}" for value in values]
-
-
 def correction_lines(table: Table) -> list[str]:
     """For each judge: the correction of its scores, or why there is none. Empty unless `judge.corrected=true`."""
     cards: dict[str, list[str]] = {}

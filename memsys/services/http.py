@@ -198,9 +198,6 @@ class HttpMemory(ServiceMemory):
         return namespaces_at(urlsplit(base_url).netloc, base_url, [self.settings.key_env, self._endpoint.headers])
 
     def _send(self, step: str, call: Mapping[str, Any], values: Mapping[str, Any], *, last: bool = False) -> Any:
-        return (self._endpoint.ask_once if last else self._endpoint.ask)(_filled(call, values))
-
-
-def _filled(call: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
-    path = filled_path(call["path"], values)
-    return {**call, "path": path, "query": filled(call["query"], values), "body": filled(call["body"], values)}
+        path = filled_path(call["path"], values)
+        asked = {**call, "path": path, "query": filled(call["query"], values), "body": filled(call["body"], values)}
+        return (self._endpoint.ask_once if last else self._endpoint.ask)(asked)

@@ -167,9 +167,8 @@ class AMem(MemorySystem):
         return {**counts, **self._counts}
 
     def _describe(self, unit: Unit) -> _Note:
-        reply = ask(self.llm, self.prompts["amem/analyse"], text=unit.text)
+        reply = ask(self.llm, self.prompts["amem/analyse"], text=unit.text, noted="amem.no_description")
         if isinstance(reply, ParseFailure):
-            meter.note("amem.no_description")
             self._counts["undescribed"] += 1
             return _Note(unit, [], "General", [])
         return _Note(unit, reply["keywords"], reply["context"].strip() or "General", reply["tags"])
@@ -188,9 +187,9 @@ class AMem(MemorySystem):
             keywords=", ".join(note.keywords),
             count=len(near),
             options=[Option(str(number), _dated_description(self._notes[number])) for number in near],
+            noted="amem.no_evolution",
         )
         if isinstance(reply, ParseFailure):
-            meter.note("amem.no_evolution")
             self._counts["failed_evolutions"] += 1
         return reply
 

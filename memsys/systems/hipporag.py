@@ -42,7 +42,6 @@ from scipy.sparse import coo_array, csr_array, hstack, vstack
 
 from data_loaders.schema import Question, Unit
 from memsys.interface import Item, MemorySystem, NodeView, Positive, Recall, Settings, dated, period, period_text, union
-from memsys.llm import meter
 from memsys.llm.ask import ParseFailure, ask
 from memsys.llm.protocol import LLM
 from memsys.prompts import Option, Prompts
@@ -215,10 +214,9 @@ class HippoRag(MemorySystem):
 
     def _reply(self, failure: str, prompt: str, **fields: Any) -> Any:
         """The reply to a prompt, or a `ParseFailure`, which is false and counted under the name `failure`."""
-        value = ask(self.llm, self.prompts[prompt], **fields)
+        value = ask(self.llm, self.prompts[prompt], noted=f"hipporag.{failure}", **fields)
         if isinstance(value, ParseFailure):
             self._counts[failure] += 1
-            meter.note(f"hipporag.{failure}")
         return value
 
     def _embed_new(self, vectors: Vectors, texts: Sequence[str]) -> None:

@@ -35,6 +35,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from datetime import date, datetime
 from typing import Any, ClassVar, Literal
@@ -93,15 +94,12 @@ class State:
 
     def copy(self) -> State:
         """A copy for a read, without hits and sent message."""
-        vectors = Vectors()
-        for row in self.archival_vectors.matrix:
-            vectors.add(row)
         return replace(
             self,
             blocks=dict(self.blocks),
             queue=list(self.queue),
             archival=list(self.archival),
-            archival_vectors=vectors,
+            archival_vectors=deepcopy(self.archival_vectors),
             hits={},
             sent=None,
         )

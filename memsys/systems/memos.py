@@ -323,11 +323,10 @@ class MemOS(MemorySystem):
         for _, lines in windows:
             text = [dated(spoken(line.turn), line.unit.time_text) for line in lines]
             asks.append((prompt, {"lines": [line.text for line in lines], "text": text}))
-        for (store, lines), reply in zip(windows, ask_all(self.llm, asks), strict=True):
+        for (store, lines), reply in zip(windows, ask_all(self.llm, asks, noted="memos.unread_window"), strict=True):
             store.counts["windows"] += 1
             if isinstance(reply, ParseFailure):
                 store.counts["unread_windows"] += 1
-                meter.note("memos.unread_window")
                 continue
             self._remember(store, lines, [entry for entry in reply["memory list"] if entry["value"].strip()])
 

@@ -234,11 +234,9 @@ class MemTree(MemorySystem):
         prompt = self.prompts["memtree/aggregate"]
         asks = [(prompt, self._fields(self._nodes[target], new)) for target in targets]
         batches = [asks] if self.settings.parallel else [[request] for request in asks]
-        values = [value for batch in batches for value in ask_all(self.llm, batch, retries=2)]
-        failed = sum(isinstance(value, ParseFailure) for value in values)
-        self._failures += failed
-        if failed:
-            meter.note("memtree.kept_old_summary", failed)
+        event = "memtree.kept_old_summary"
+        values = [value for batch in batches for value in ask_all(self.llm, batch, retries=2, noted=event)]
+        self._failures += sum(isinstance(value, ParseFailure) for value in values)
         if capped := sum(isinstance(value, str) and count_tokens(value) >= prompt.max_tokens for value in values):
             meter.note("memtree.summary_at_limit", capped)
         return values

@@ -31,9 +31,9 @@ and facts, and the original messages of the best episodes.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, ClassVar, Literal
 
@@ -100,25 +100,22 @@ class Statement:
     """Index of the episode in its store."""
 
 
+@dataclass(eq=False)
 class NemoriStore:
     """Episodes and statements in order, each with its vector."""
 
-    def __init__(self) -> None:
-        self.episodes: list[Episode] = []
-        self.statements: list[Statement] = []
-        self.episode_vectors = Vectors()
-        self.statement_vectors = Vectors()
+    episodes: list[Episode] = field(default_factory=list)
+    statements: list[Statement] = field(default_factory=list)
+    episode_vectors: Vectors = field(default_factory=Vectors)
+    statement_vectors: Vectors = field(default_factory=Vectors)
 
     def __len__(self) -> int:
         return len(self.episodes) + len(self.statements)
 
     def copy(self) -> NemoriStore:
         """Copy the store, so that either can grow without the other."""
-        twin = copy.copy(self)
-        twin.episodes, twin.statements = list(self.episodes), list(self.statements)
-        twin.episode_vectors = copy.deepcopy(self.episode_vectors)
-        twin.statement_vectors = copy.deepcopy(self.statement_vectors)
-        return twin
+        vectors = deepcopy((self.episode_vectors, self.statement_vectors))
+        return NemoriStore(list(self.episodes), list(self.statements), *vectors)
 
     def episode_item(self, index: int, score: float, *, originals: bool) -> Item:
         """Make an item of an episode: its time and document, followed by its messages with `originals`."""
@@ -242,10 +239,9 @@ class EpisodeBuilder:
         )
         if rules.mode == "code" and len(history) > _LONG_HISTORY:
             history.pop()
-        reply = ask(self.llm, self.prompts["nemori/boundary"], history=history, new=new)
+        reply = ask(self.llm, self.prompts["nemori/boundary"], history=history, new=new, noted="nemori.no_boundary")
         if isinstance(reply, ParseFailure):
             self._undecided += 1
-            meter.note("nemori.no_boundary")
             return ""
         ends = reply["should_end"] and len(self._buffer) >= rules.buffer_min
         return (reply.get("reason") or _NEW_TOPIC) if ends else ""
@@ -267,9 +263,9 @@ class EpisodeBuilder:
     def _narrated(self, units: tuple[Unit, ...], reason: str) -> Episode:
         """Rewrite messages as an episode; the first and the last message replace a reply that cannot be parsed."""
         lines = [dated(unit.text, unit.time_text) for unit in units]
-        reply = ask(self.llm, self.prompts["nemori/episode"], texts=lines, reason=reason)
+        prompt, event = self.prompts["nemori/episode"], "nemori.first_and_last_message"
+        reply = ask(self.llm, prompt, texts=lines, reason=reason, noted=event)
         if isinstance(reply, ParseFailure):
-            meter.note("nemori.first_and_last_message")
             ends = dict.fromkeys((units[0].text, units[-1].text))
             return Episode(units[0].text, "\n".join(ends), units, _earliest(units), reason, retold=False)
         stated = _valid_time(parse_time(reply.get("timestamp", "")), units)

@@ -33,6 +33,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from datetime import datetime
 from functools import partial
 from importlib.util import find_spec
 from typing import Any, ClassVar, Literal
@@ -42,7 +43,6 @@ import numpy as np
 from data_loaders.schema import Question, Unit
 from memsys import lean
 from memsys.interface import Item, MemorySystem, NodeView, Positive, Recall, Settings, dated, period_text, spoken, union
-from memsys.llm import meter
 from memsys.llm.ask import ParseFailure, ask_all
 from memsys.llm.protocol import LLM
 from memsys.prompts import Prompts
@@ -245,10 +245,9 @@ class Raptor(MemorySystem):
         texts = [[_one_line(nodes[index].text) for index in cluster] for cluster in members]
         asks = [(prompt, {"texts": parts, "context": "\n\n".join(parts)}) for parts in texts]
         summaries: list[_Node] = []
-        for cluster, parts, reply in zip(members, texts, ask_all(self.llm, asks, retries=3), strict=True):
+        replies = ask_all(self.llm, asks, retries=3, noted="raptor.truncated_members")
+        for cluster, parts, reply in zip(members, texts, replies, strict=True):
             failed = isinstance(reply, ParseFailure)
-            if failed:
-                meter.note("raptor.truncated_members")
             summaries.append(
                 _Node(
                     f"node-{len(nodes) + len(summaries)}",
@@ -278,11 +277,9 @@ class Raptor(MemorySystem):
         return Item(node.id, text, score, node.sources, kind, node.layer)
 
 
-def _time(unit: Unit) -> float:
-    """Seconds since the year 1, for comparisons within one history; 0 if the time is unknown."""
-    if unit.time is None:
-        return 0.0
-    return (unit.time.replace(tzinfo=None) - unit.time.min).total_seconds()
+def _time(unit: Unit) -> datetime:
+    """The time of a unit; an unknown time is before all others."""
+    return unit.time or datetime.min
 
 
 def _one_line(text: str) -> str:

@@ -472,10 +472,10 @@ class TiMem(MemorySystem):
         """Ask the planner for the complexity and the keywords of a question, unless `scope` is fixed."""
         if self.settings.scope != "planned":
             return Plan(self.settings.scope, question)
-        reply = ask(self.llm, self.prompts["timem/planner"], retries=self.settings.attempts - 1, text=question)
+        prompt, retries = self.prompts["timem/planner"], self.settings.attempts - 1
+        reply = ask(self.llm, prompt, retries=retries, text=question, noted="timem.planner_fallback")
         if not isinstance(reply, ParseFailure):
             return Plan(SCOPES[reply["complexity"]], " ".join(reply["keywords"][:3]))
-        meter.note("timem.planner_fallback")
         digit = None if reply.stopped else re.search(r"(?<!\d)[012](?!\d)", reply.text)
         return Plan(SCOPES[int(digit.group())] if digit else "simple", "")
 

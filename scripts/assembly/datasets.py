@@ -148,7 +148,8 @@ def data(wanted: DataCut, config: Mapping[str, Any]) -> Data:
         sum(file.stat().st_size for file in files) <= KEPT_BYTES
     ):  # a case of a larger data set is parsed whenever it is read
         kept = LazyCases(kept.ids, kept.sizes, lru_cache(maxsize=None)(kept.__getitem__))
-    note = cache(partial(_note, config, source, cases))
+    noted = config.get("untested") or "caption" in config
+    note = cache(partial(_note, config, source, cases)) if noted else str
     fewer = _fewer(wanted, kept if suite else cut, suite=suite) if limited or suite else ""
     if fewer:
         print(f"note: {config['name']}: {fewer}", file=sys.stderr)

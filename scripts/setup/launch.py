@@ -34,7 +34,9 @@ def launch(job: Callable[[Any], int], primary: str, *, keep_record: bool = False
     """
     if "--traceback" in sys.argv:  # Hydra's command line accepts settings only
         sys.argv[:] = [*(argument for argument in sys.argv if argument != "--traceback"), "traceback=true"]
-    sys.argv[1:] = settings_first(readable(sys.argv[1:], primary))
+    arguments = readable(sys.argv[1:], primary)
+    options = any(each.startswith("-") or "hydra" in each.partition("=")[0] for each in arguments)
+    sys.argv[1:] = settings_first(arguments) if options else arguments
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra raises its errors instead of printing them; `guarded` prints one line
     traceback = "traceback=true" in sys.argv
     codes: list[int] = []
@@ -50,12 +52,10 @@ def launch(job: Callable[[Any], int], primary: str, *, keep_record: bool = False
         import hydra
         from hydra.core.utils import configure_log
 
-        options = any(each.startswith("-") or "hydra" in each.partition("=")[0] for each in sys.argv[1:])
         if primary != "sweep" and not options:  # composed once: `hydra.main` composes for its mode first
             cfg = _compose(primary, sys.argv[1:])
             configure_log(cfg.hydra.job_logging, cfg.hydra.verbose)
-            run(cfg)
-            return codes[0]
+            return perform(job, _typed(cfg, primary), primary)
         _share_the_store()
         _at_the_top(argument.removeprefix("sweep=") for argument in sys.argv if argument.startswith("sweep="))
         with TemporaryDirectory() as folder:

@@ -339,7 +339,8 @@ def make_table(cfg: Reproduce) -> Outcome:
     if outcome := assembled.outcome():
         print(outcome)
     print(f"written: {file} (with categories, paired differences and costs by phase), .csv, .tex, .json")
-    log_table(cfg.plain, table)
+    if cfg.logger.name == "wandb":
+        log_table(cfg.plain, table)
     return Outcome(complain(table, cfg.missing_limit, assembled.models.purse.stop), file)
 
 

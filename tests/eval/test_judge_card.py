@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -43,6 +44,9 @@ TRUE = {
 }
 
 
+probe = cache(ProbeVerdicts)
+
+
 def simulated(rng: np.random.Generator, n: int, luck: float = 0.15) -> Card:
     """The card of the simulated judge on `n` questions; some are hard, and raise its errors on all their probes alike."""
     verdicts = []
@@ -51,7 +55,7 @@ def simulated(rng: np.random.Generator, n: int, luck: float = 0.15) -> Card:
         for kind, (right, error) in KINDS.items():
             if kind != "date" or number % 3 == 0:
                 wrong = rng.random() < error * (1 + hard)
-                verdicts.append(ProbeVerdicts(kind, right, (float(right != wrong),), (f"c{number % 10}", f"q{number}")))
+                verdicts.append(probe(kind, right, (float(right != wrong),), (f"c{number % 10}", f"q{number}")))
     return card(verdicts)
 
 

@@ -105,6 +105,16 @@ def test_a_loss_within_the_margin_passes(kept: Gate) -> None:
     assert kept("memory.build.forgets=0.1", margin=0.3) == 0
 
 
+def test_the_gate_of_the_page_writes_its_baseline(gate: Gate, tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "gate.md").read_text(encoding="utf-8")
+    (tmp_path / "gates").mkdir()
+    (tmp_path / "gates" / "mine.yaml").write_text(page.partition("```yaml\n")[2].partition("```")[0], encoding="utf-8")
+    described = (tmp_path / "mine.yaml").read_text().replace("name: mine", "name: my_memory")
+    (tmp_path / "gates" / "my_memory.yaml").write_text(described)
+    assert verb("gate", ["gates/mine.yaml", "--update", "data.size=6"]) == 0
+    assert (tmp_path / "gates" / "mine.baseline.json").is_file()
+
+
 @pytest.mark.parametrize(
     ("moved", "of", "expected"),
     [(1, 40, "no regression"), (12, 1000, "no regression"), (8, 40, "regression"), (-8, 40, "better")],

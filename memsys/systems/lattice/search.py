@@ -354,7 +354,8 @@ class Search:
             slates = [
                 [*node.children, *self.anchors(node, len(self.expanded) + place)] for place, node in enumerate(chosen)
             ]
-            rated = ask_all(self._llm, [self._asked(slate) for slate in slates], retries=1, read=_read_ratings)
+            asks = [self._asked(slate) for slate in slates]
+            rated = ask_all(self._llm, asks, retries=1, noted="lattice.unrated_node", read=_read_ratings)
             for node, slate, slate_ratings in zip(chosen, slates, rated, strict=True):
                 self._expand(node, slate, slate_ratings)
             self._rescore()
@@ -407,7 +408,6 @@ class Search:
         """Record the ratings of a node's slate and put its children on the frontier or among the leaves."""
         if isinstance(slate_ratings, ParseFailure):
             self.failed += 1
-            meter.note("lattice.unrated_node")
             slate_ratings = {}
         children = len(node.children)
         self.slates.append(

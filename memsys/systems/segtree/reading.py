@@ -197,7 +197,11 @@ class TreeMemory(MemorySystem):
         if not self._parents:
             return Recall(())
         query = self.embedder.embed([question.text], query=True)[0]
-        scores = propagated(self._similarities(query), self._parents, reading)
+        similarities = self._vectors.similarities(query).astype(np.float64)
+        if self._current:
+            rows = np.stack([current.vector for current in self._current.values()])
+            similarities[list(self._current)] = cosines(rows, query)
+        scores = propagated(np.round(similarities, 6), self._parents, reading)
         chosen: dict[Hashable, int] = {}
         for node in map(int, ranking(scores, self._starts, self._levels)):
             if len(chosen) == reading.k:
@@ -208,19 +212,15 @@ class TreeMemory(MemorySystem):
         nodes = list(chosen.values())
         if reading.order == "chronological":
             nodes.sort(key=lambda node: self._starts[node])
-        return Recall(tuple(self._item(node, float(scores[node])) for node in nodes))
+        items = []
+        for node in nodes:
+            view, text = self._view(node, -1), dated(self._text(node), self._time(node))
+            items.append(Item(view.id, text, float(scores[node]), view.sources, view.kind, view.level))
+        return Recall(tuple(items))
 
     def _text(self, node: int) -> str:
         """The current annotation of a node, refreshed where `consolidate` has made one; a leaf's is its unit's text."""
         return self._current[node].text if node in self._current else self._texts[node]
-
-    def _similarities(self, query: np.ndarray) -> np.ndarray:
-        """Cosine of the query with the current annotation of every node, float64 [n], rounded to six decimals."""
-        similarities = self._vectors.similarities(query).astype(np.float64)
-        if self._current:
-            rows = np.stack([current.vector for current in self._current.values()])
-            similarities[list(self._current)] = cosines(rows, query)
-        return np.round(similarities, 6)
 
     def _described(self, node: int) -> str:
         """Format a node for a compatibility prompt: level, number of units, time and annotation."""
@@ -231,11 +231,6 @@ class TreeMemory(MemorySystem):
         """Time texts of a node's first and last unit, joined by a dash; one text when they are equal."""
         first, last = (self._units[place].time_text for place in (self._starts[node], self._ends[node]))
         return first if first == last else " – ".join(filter(None, (first, last)))
-
-    def _item(self, node: int, score: float) -> Item:
-        """Make a recalled item from a node."""
-        view = self._view(node, -1)
-        return Item(view.id, dated(view.text, self._time(node)), score, view.sources, view.kind, view.level)
 
     def nodes(self) -> Iterator[NodeView]:
         """All nodes with their current annotations; with `collapse_chains`, without those that have a single child."""
@@ -345,12 +340,12 @@ class TreeMemory(MemorySystem):
     def _summaries(self, prompts: Sequence[Sequence[Option]]) -> list[str]:
         """Ask for one summary per list of parts; the truncated parts replace a reply without text."""
         prompt = self.prompts["segtree/annotate"]
-        values = ask_all(self.llm, [(prompt, {"texts": parts}) for parts in prompts])
+        asks = [(prompt, {"texts": parts}) for parts in prompts]
+        values = ask_all(self.llm, asks, noted="segtree.annotate_fallback")
         self._counts["annotations"] += len(values)
         for place, value in enumerate(values):
             if isinstance(value, ParseFailure):
                 self._counts["annotation_fallbacks"] += 1
-                meter.note("segtree.annotate_fallback")
                 values[place] = self._joined(part.text for part in prompts[place])
         return values
 
@@ -432,12 +427,20 @@ def _shape(edges: Sequence[tuple[int, int]]) -> dict[str, Any]:
 def propagated(relevance: np.ndarray, parents: Sequence[int] | np.ndarray, reading: SegTreeReading) -> np.ndarray:
     """Compute the final score of every node, float64 [n]: its relevance plus the scores that reach it in up to `horizon` steps.
 
+    Relevance is a share: at least 0, and 1 over all nodes; uniform where all are 0.
+
     Args:
         relevance: cosine of the query with every node, [n].
         parents: index of every node's parent, [n]; -1 for a root.
         reading: `policy`, `alpha`, `horizon`, `neg` and `sink` are used.
     """
-    scores = total = _shares(np.asarray(relevance, dtype=np.float64), reading.neg)
+    scores = np.asarray(relevance, dtype=np.float64)
+    if reading.neg == "clip0":
+        scores = np.maximum(scores, 0.0)
+    else:
+        scores = (1.0 + scores) / 2.0 if reading.neg == "shift" else np.exp(scores - scores.max(initial=0.0))
+    weight = scores.sum()
+    scores = total = scores / weight if weight > 0 else np.full(len(scores), 1.0 / max(1, len(scores)))
     if reading.policy == "none" or not len(total):
         return total
     keeps, indices = reading.sink == "self_loop", np.asarray(parents, dtype=np.intp)
@@ -455,16 +458,6 @@ def propagated(relevance: np.ndarray, parents: Sequence[int] | np.ndarray, readi
         total = total + reading.alpha**hop * scores
     result: np.ndarray = total / sum(reading.alpha**hop for hop in range(reading.horizon + 1))
     return result
-
-
-def _shares(relevance: np.ndarray, neg: str) -> np.ndarray:
-    """The relevance of every node, at least 0, divided by its sum; uniform where all are 0."""
-    if neg == "clip0":
-        weights = np.maximum(relevance, 0.0)
-    else:
-        weights = (1.0 + relevance) / 2.0 if neg == "shift" else np.exp(relevance - relevance.max(initial=0.0))
-    total = weights.sum()
-    return weights / total if total > 0 else np.full(len(weights), 1.0 / max(1, len(weights)))
 
 
 def ranking(scores: np.ndarray, starts: Sequence[int], levels: Sequence[int]) -> np.ndarray:

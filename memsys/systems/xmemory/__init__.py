@@ -369,9 +369,8 @@ class XMemory(MemorySystem):
         """Ask for the summary of each set of statements that has none yet."""
         new = [texts for texts in dict.fromkeys(statements) if texts not in self._summaries]
         prompt = self.prompts["xmemory/theme"]
-        replies = ask_all(self.llm, [(prompt, {"texts": texts}) for texts in new])
-        if failed := sum(isinstance(reply, ParseFailure) for reply in replies):
-            meter.note("xmemory.first_statement", failed)
+        asks = [(prompt, {"texts": texts}) for texts in new]
+        replies = ask_all(self.llm, asks, noted="xmemory.first_statement")
         self._summaries.update(zip(new, replies, strict=True))
 
     def _summary(self, store: NemoriStore, members: Members) -> str:

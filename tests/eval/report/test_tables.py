@@ -375,7 +375,6 @@ def test_answers_that_were_cut_are_counted_in_the_cell_and_in_the_csv(tmp_path: 
 
 def test_dollars_of_a_run_are_added_up_before_they_are_rounded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The table's JSON and the terminal print the same sum."""
-    monkeypatch.setattr(rendering, "effort_missing", lambda folder: "")
     monkeypatch.setattr(rendering, "phases", lambda folder: [[0.00004], [0.00004, 0.00003], []])
     monkeypatch.setattr(rendering, "dollars", lambda phase, prices: phase)
     assert rendering.run_money(tmp_path, {}) == "0.0001"
