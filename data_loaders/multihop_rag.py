@@ -78,6 +78,8 @@ def _case(articles: Sequence[Any], corpus: str, asked: Sequence[Any], queries: s
             raise DataError(f"{where}.url: expected unique URLs, found {article.session.id!r} twice")
         if article.paragraphs:
             by_url[article.session.id] = article
+            if article.session.time is None:
+                notes.append(f"{article.session.id} has no readable time: {article.session.time_text!r}.")
         else:
             notes.append(f"{article.session.id}: the article has no body and is left out.")
     questions = []

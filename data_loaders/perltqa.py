@@ -119,6 +119,9 @@ def _case(name: str, memory: tuple[Any, str] | None, asked: Mapping[str, Any], w
         notes.extend(f"{name}: its memory has no section {kind}." for kind in CATEGORIES if kind not in memory[0])
         check_unique((session.id for session in sessions), f"{memory[1]}: memories")
         check_unique((turn.id for session in sessions for turn in session.turns), f"{memory[1]}: memories")
+    notes.extend(
+        f"{name}: the section {kind!r} of its questions is not read." for kind in asked if kind not in CATEGORIES
+    )
     turns = _turns_by_memory(sessions)
     questions = tuple(
         _question(raw, place, f"{category}_{index}", category, turns, notes)

@@ -69,11 +69,13 @@ def test_the_time_is_naive_utc_and_its_text_verbatim() -> None:
 
 
 @pytest.mark.parametrize("text", ["soon", "0001-01-01T00:00:00+05:00"])
-def test_a_time_that_is_no_date_leaves_the_session_without_one(tmp_path: Path, text: str) -> None:
+def test_a_time_that_is_no_date_leaves_the_session_without_one_and_is_noted(tmp_path: Path, text: str) -> None:
     corpus = raw("corpus.json")
     corpus[0]["published_at"] = text
-    session = load(folder(tmp_path, corpus))[0].sessions[0]
+    case = load(folder(tmp_path, corpus))[0]
+    session = case.sessions[0]
     assert (session.time, session.time_text) == (None, text)
+    assert f"{session.id} has no readable time: {text!r}." in case.notes
 
 
 LINE = "Okonedo signs for Norrick (Touchline Daily, 2024-01-09T17:20:00+00:00)"

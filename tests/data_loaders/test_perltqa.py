@@ -198,6 +198,13 @@ def test_a_missing_section_of_a_memory_is_noted(tmp_path: Path) -> None:
     assert [session.id for session in case.sessions] == ["profile", "social_relationship", "9_0_0#2"]
 
 
+def test_a_section_of_questions_under_another_name_is_noted(tmp_path: Path) -> None:
+    asked = copy.deepcopy(ASKED)
+    asked[1]["Bram Okoro"]["Events"] = asked[1]["Bram Okoro"].pop("events")
+    notes = load(folder(tmp_path, asked=asked))[1].notes
+    assert "Bram Okoro: the section 'Events' of its questions is not read." in notes
+
+
 def test_sections_become_categories() -> None:
     assert Counter(gold.category for case in load(SAMPLE) for _, gold in case.questions) == {
         "profile": 6,
