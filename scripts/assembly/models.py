@@ -128,9 +128,8 @@ class Models:
     @property
     def services(self) -> Services:
         """Services that a run passes to its memory and reader."""
-        probe = replace(
-            self.probe.llm, role="probe"
-        )  # its tokens are counted and priced separately, whichever model it is
+        # The probe's tokens are counted and priced separately, whichever model it is.
+        probe = replace(self.probe.llm, role="probe")
         roles = {"memory": self.memory, "probe": self.probe, "reader": self.reader}
         gauges = {role: model.endpoint.places for role, model in roles.items() if model.endpoint is not None}
         return Services(self.memory.llm, self.reader.late, probe, self.embedder.embedder, self.prompts, gauges)
