@@ -9,6 +9,7 @@ holds a key, never the key. No host name, source code or git state is collected,
 from __future__ import annotations
 
 import csv
+import io
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -95,7 +96,7 @@ def counts_of(seen: Seen, name: str) -> dict[str, int]:
 def _log_csv(run: Any, name: str, text: str) -> None:
     import wandb
 
-    header, *rows = csv.reader(redact_values(text).splitlines())
+    header, *rows = csv.reader(io.StringIO(redact_values(text), newline=""))
     run.log({name: wandb.Table(columns=list[str | int](header), data=list[Iterable[Any]](rows))})
 
 

@@ -74,8 +74,9 @@ def main(cfg: Growth) -> int:
 def missing(text: str, limit: float) -> Iterator[str]:
     """The sizes of the CSV at which more than the share `limit` of the questions failed or have no score."""
     import csv
+    import io
 
-    for row in csv.DictReader(text.splitlines()):
+    for row in csv.DictReader(io.StringIO(text, newline="")):
         if row["what"] == "cumulative":  # one line of each size
             failed, unscored = int(row["failed"]), int(row["unscored"])
             if failed + unscored > limit * max(int(row["questions"]), int(row["first_questions"])):

@@ -71,7 +71,9 @@ def _message(error: Exception) -> str:
 
     if isinstance(error, ImportError) and "pip install" in str(error):  # the message names the missing package
         return re.sub(r"pip install (\S+\[\w+\])", r"pip install '\1'", str(error))  # zsh reads brackets as a pattern
-    return str(error) if isinstance(error, DataError | RunError | ModelError | PromptError) else remedy(error)
+    if isinstance(error, DataError):  # its ids and texts come from a file, and must not look like further lines
+        return str(error).replace("\n", "\\n")[:2000]
+    return str(error) if isinstance(error, RunError | ModelError | PromptError) else remedy(error)
 
 
 def _stopped() -> int:

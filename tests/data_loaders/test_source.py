@@ -650,3 +650,17 @@ def test_the_data_report_ends_with_one_line_on_a_damaged_file(
 def test_the_data_report_says_how_to_get_what_is_missing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert verb("data", ["locomo", "--data", str(tmp_path)]) == 2
     assert "python -m scripts fetch locomo --data" in capsys.readouterr().err
+
+
+def test_an_error_about_a_file_is_one_short_line_whatever_the_file_calls_its_records(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    records = json.loads(sample("locomo.json").path.read_text(encoding="utf-8"))
+    records[0]["sample_id"] = "conv\nfake: line"
+    records[0]["conversation"]["session_1"][0]["speaker"] = "x" * 10_000
+    put(tmp_path, "locomo/locomo10.json", json.dumps(records).encode())
+    assert verb("data", ["locomo", "--data", str(tmp_path), "--unpinned"]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("error: locomo10.json: conv\\nfake: line: conversation.session_1[0].speaker: ")
+    assert said.count("\n") == 1
+    assert len(said) < 3000

@@ -7,11 +7,13 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from eval.files.store import RunError
+from eval.report import wandb_log
 from eval.report.cell import Column
 from eval.report.figures import draw, save
 from eval.report.panels import Sheet
@@ -19,6 +21,7 @@ from eval.report.points import Point
 from eval.report.tables import Measure, Row, Table
 from eval.report.wandb_log import log_figure, log_sweep, log_table, means
 from eval.statistics.stats import Estimate
+from memsys.inert import csv_text
 from memsys.llm import secrets
 
 pytestmark = pytest.mark.slow
@@ -119,6 +122,14 @@ def test_an_offline_run_holds_numbers_table_and_figure_and_calls_nobody(tmp_path
     assert all(b"OPENAI_API_KEY" in record for record in records)  # the name of the variable
     assert not any(b"0123456789" * 4 in path.read_bytes() for path in found)
     assert doorbell == []
+
+
+def test_a_title_with_other_line_ends_stays_one_cell(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = SimpleNamespace(Table=lambda columns, data: (columns, data), log=lambda value: logged.update(value))
+    logged: dict[str, object] = {}
+    monkeypatch.setitem(sys.modules, "wandb", kept)
+    wandb_log._log_csv(kept, "table", csv_text([["memory", "score"], ["a\u2028b\nc\x85d", 0.5]]))
+    assert logged == {"table": (["memory", "score"], [["a\u2028b\nc\x85d", "0.5"]])}
 
 
 def test_only_cells_with_a_number_are_summed_up() -> None:
