@@ -216,4 +216,4 @@ distclean: clean ## also remove runs and the cache of paid answers, after asking
 	  if [ "$$answer" = yes ]; then rm -rf results/runs results/cache.sqlite*; else echo kept; fi
 
 coverage: $(VENV)/.installed ## simulate coverage, size and power of what tables print, into docs/statistics.md (ten minutes on two cores; SHARE=0.1 for a tenth)
-	$(PY) -m tests.rigs.coverage $(if $(SHARE),--share $(SHARE))
+	$(PY) -m scripts coverage $(if $(SHARE),--share $(SHARE))

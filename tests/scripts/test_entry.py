@@ -20,7 +20,7 @@ from eval.running.loop import allow_files
 from memsys.lean import cores
 from memsys.llm.protocol import ModelError
 from memsys.prompts import PromptError
-from scripts.command import main
+from scripts.command import main, verbs
 from scripts.setup.exits import guarded
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -171,6 +171,15 @@ def test_a_limit_of_files_that_macos_refuses_to_raise_stays_as_it_is(monkeypatch
     monkeypatch.setattr(resource, "setrlimit", refused)
     allow_files(1000)
     assert wanted[0][0] > 1000
+
+
+def test_every_command_of_the_makefile_exists() -> None:
+    called = set(
+        re.findall(r"\$\(PY\) -m ([\w.]+)(?: ([a-z][\w-]*))?", (ROOT / "Makefile").read_text(encoding="utf-8"))
+    )
+    assert {verb for module, verb in called if module == "scripts"} <= set(verbs("GROUP"))
+    modules = {module for module, _ in called}
+    assert modules == {"pip", "pytest", "scripts"}, "a package without __main__ is no command"
 
 
 def test_the_makefile_needs_no_program_that_macos_has_in_another_version() -> None:

@@ -24,6 +24,13 @@ GROUPS = {
     "six of 5": (5,) * 6,
     "LoCoMo's categories": (282, 321, 96, 841, 446),
 }
+UNLIKE = (
+    ("1, 1, 1 and 100, mean 0.95", (1, 1, 1, 100), (0.95,) * 4),
+    ("2 of mean 0.5, 100 of mean 0.95", (2, 100), (0.5, 0.95)),
+    ("1 and 1 of mean 0.8, 100 of mean 0.97", (1, 1, 100), (0.8, 0.8, 0.97)),
+    ("5 of mean 0.8, 100 of mean 0.97", (5, 100), (0.8, 0.97)),
+)
+"""Groups of a few questions next to a large one: name, sizes and means."""
 
 
 def rows(share: float = 1.0) -> list[Row]:
@@ -63,27 +70,31 @@ def _questions(times: int) -> Iterator[Row]:
 
 def _groups(times: int) -> Iterator[Row]:
     rng = np.random.default_rng(2)
-    for name, sizes in GROUPS.items():
-        groups = homes_of(sizes)
+    alike = [
+        (f"{name}, mean {mean}", sizes, (mean,) * len(sizes))
+        for name, sizes in GROUPS.items()
+        for mean in (0.5, 0.9, 0.97)
+    ]
+    for situation, sizes, means in (*alike, *UNLIKE):
+        groups, truth = homes_of(sizes), float(np.mean(means))
         alone = np.zeros(groups.size, dtype=int)
-        for mean in (0.5, 0.9, 0.97):
-            draws = (rng.random((times, groups.size)) < mean).astype(float)
-            found = [estimate(values, alone, groups=groups).by_question for values in draws]  # type: ignore[arg-type]
-            yield Row("mean of groups, by question", f"{name}, mean {mean}", "coverage", covered(found, mean), times)
+        draws = (rng.random((times, groups.size)) < np.array(means)[groups]).astype(float)
+        found = [estimate(values, alone, groups=groups).by_question for values in draws]  # type: ignore[arg-type]
+        yield Row("mean of groups, by question", situation, "coverage", covered(found, truth), times)
 
 
 def _histories(times: int) -> Iterator[Row]:
     rng = np.random.default_rng(3)
-    for histories in (5, 10, 20):
-        sizes = (LOCOMO * 2)[:histories]
-        homes = homes_of(sizes)
-        for mean, alike in ((0.5, 0.0), (0.5, 0.02), (0.5, 0.1), (0.5, 0.3), (0.02, 0.02), (0.98, 0.1)):
-            found = []
-            for _ in range(times):
-                luck = shares_by_history(rng, histories, mean, alike)[homes]
-                found.append(estimate((rng.random(homes.size) < luck).astype(float), homes).by_case)  # type: ignore[arg-type]
-            situation = f"{histories} LoCoMo histories, mean {mean}, ICC {alike}"
-            yield Row("mean, by case", situation, "coverage", covered(found, mean), times)
+    usual = ((0.5, 0.0), (0.5, 0.02), (0.5, 0.1), (0.5, 0.3), (0.02, 0.02), (0.98, 0.1))
+    cells = [(histories, *each) for histories in (5, 10, 20) for each in usual]
+    for histories, mean, alike in [*cells, (5, 0.98, 0.3), (10, 0.98, 0.3), (20, 0.98, 0.3)]:
+        homes = homes_of((LOCOMO * 2)[:histories])
+        found = []
+        for _ in range(times):
+            luck = shares_by_history(rng, histories, mean, alike)[homes]
+            found.append(estimate((rng.random(homes.size) < luck).astype(float), homes).by_case)  # type: ignore[arg-type]
+        situation = f"{histories} LoCoMo histories, mean {mean}, ICC {alike}"
+        yield Row("mean, by case", situation, "coverage", covered(found, mean), times)
 
 
 def _few(times: int) -> Iterator[Row]:
@@ -134,6 +145,15 @@ def _pairs_by_case(times: int) -> Iterator[Row]:
             situation = f"{histories} LoCoMo histories, ICC {alike}"
             yield Row("paired difference, by case", situation, "coverage", covered(found, 0.0), times)
             yield Row("paired difference, by case", situation, "size at 5 %", significant / times, times)
+    for histories in (5, 10, 20):
+        homes = homes_of((LOCOMO * 2)[:histories])
+        significant = 0
+        for _ in range(times):
+            gap = (rng.exponential(0.05, histories) - 0.05)[homes] + rng.normal(0, 0.2, homes.size)
+            p = difference(gap, np.zeros(homes.size), homes, test=False).p_by_case  # type: ignore[arg-type]
+            significant += p is not None and p < 0.05
+        situation = f"{histories} LoCoMo histories with exponential effects"
+        yield Row("paired difference, by case", situation, "size at 5 %", significant / times, times)
 
 
 def _tests(times: int) -> Iterator[Row]:
