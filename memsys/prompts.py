@@ -211,7 +211,7 @@ def _parse(name: str, text: str) -> Prompt:
     if match is None:
         raise PromptError(f"prompt {name}: no front matter between --- lines")
     try:
-        front = yaml.load(match.group(1), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+        front = getattr(yaml, "CSafeLoader", yaml.SafeLoader)(match.group(1)).get_single_data()
     except yaml.YAMLError as error:
         raise PromptError(f"prompt {name}: front matter is not YAML: {error}") from error
     if not isinstance(front, dict):

@@ -400,11 +400,18 @@ def growth_file(run: Run, dataset: str, schedule: Schedule) -> Path:
     return RunFolder(run.folder).results / "growth" / f"{run.name}-{dataset}-{name}.csv"
 
 
-def measure(run: Run, dataset: str, schedule: Schedule, scorer: Scorer | None = None) -> str:
+def measure(
+    run: Run,
+    dataset: str,
+    schedule: Schedule,
+    scorer: Scorer | None = None,
+    on_unit: Callable[[], None] = lambda: None,
+) -> str:
     """Build a run's memory once over the data set and return its costs as CSV.
 
     Args:
         scorer: computes `schedule.metric`.
+        on_unit: called after every unit that was written.
 
     Raises:
         RunError: the data set is too short, or the spending cap was reached.
@@ -419,9 +426,13 @@ def measure(run: Run, dataset: str, schedule: Schedule, scorer: Scorer | None = 
     watch = RecallWatch(history, names, units, services, **counts, answered=answered) if schedule.questions else None
     run.rehearse()
     memory = build_memory(run, history)
+    lines: list[Effort] = []
     try:
         with closing(memory):
-            lines = list(build(memory, units, sizes, questions[: schedule.reads], watch))
+            for line in build(memory, units, sizes, questions[: schedule.reads], watch):
+                lines.append(line)
+                if line.phase == "write":
+                    on_unit()
     except (EndOfRun, *EXITS) as error:  # the code of a memory's `sys.exit` says nothing about this command
         why = str(error) if isinstance(error, EndOfRun) else described(error)
         raise RunError(f"{why}; nothing was written, the replies already paid for are in the cache") from error

@@ -264,12 +264,13 @@ class Raptor(MemorySystem):
 
     def _traversal(self, similarities: np.ndarray) -> list[int]:
         """The nodes visited by a descent that keeps the `traversal_k` most similar nodes of each layer."""
-        tree, settings, top = self._tree, self.settings, len(self._tree.layers) - 1
-        start = tree.layers[top if settings.start_layer is None else min(settings.start_layer, top)]
-        levels = settings.traversal_layers or math.inf
-        return descent(
-            similarities, start, lambda index: tree.nodes[index].children, settings.traversal_k, settings.k, levels
+        nodes, layers = self._tree.nodes, self._tree.layers
+        start = (
+            len(layers) - 1 if self.settings.start_layer is None else min(self.settings.start_layer, len(layers) - 1)
         )
+        levels = self.settings.traversal_layers or math.inf
+        width, k = self.settings.traversal_k, self.settings.k
+        return descent(similarities, layers[start], lambda index: nodes[index].children, width, k, levels)
 
     def _node_item(self, index: int, score: float) -> Item:
         node = self._tree.nodes[index]

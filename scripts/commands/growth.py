@@ -45,6 +45,7 @@ def main(cfg: Growth) -> int:
     from eval.files.store import replace_file
     from scripts.assembly.steps import answer_metric, check_no_replay
     from scripts.lab.lab import Lab
+    from scripts.setup.progress import progress_line
 
     lab = Lab(cfg=cfg)
     dataset = lab.load()
@@ -55,7 +56,8 @@ def main(cfg: Growth) -> int:
         tuple(cfg.sizes), cfg.window, cfg.reads, cfg.questions, cfg.k_evidence, metric.name if metric else ""
     )
     path = growth_file(run, dataset.name, schedule)
-    text = measure(run, dataset.name, schedule, metric.score if metric else None)
+    with progress_line("growth", max(schedule.sizes), traffic=lab.models.traffic) as progress:
+        text = measure(run, dataset.name, schedule, metric.score if metric else None, progress.step)
     replace_file(path, text)
     if filled := lab.models.stand_ins:
         print(f"STAND-IN: {', '.join(filled)} filled by offline engines; these are not the costs of models.")
@@ -86,10 +88,11 @@ def missing(text: str, limit: float) -> Iterator[str]:
 def summary(text: str) -> Iterator[str]:
     """A summary of the CSV in lines: each quantity at every size with its 95 % interval, and its exponent."""
     import csv
+    import io
 
     from eval.report.counted import counted
 
-    rows = list(csv.DictReader(text.splitlines()))
+    rows = list(csv.DictReader(io.StringIO(text, newline="")))
     asked = {row["n"]: row for row in rows if row["what"] == "cumulative"}
     for n, row in asked.items():
         asked_at = f"{counted(int(row['questions']), 'question')} of {counted(int(row['histories']), 'history')}"

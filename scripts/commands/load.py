@@ -29,6 +29,7 @@ def main(cfg: Load) -> int:
     from eval.files.store import RunError, replace_file
     from eval.running.loop import clear_up
     from scripts.lab.lab import Lab
+    from scripts.setup.progress import progress_line
 
     if cfg.replay:
         raise RunError("replay=true: load measures the memory itself, not the cache; leave replay=true out")
@@ -41,10 +42,12 @@ def main(cfg: Load) -> int:
     clear_up([run])
     path = load_file(run, dataset.name, plan)
     levels: list[Level] = []
-    for level in measure(run, plan):
-        levels.append(level)
-        # The file is written after each level, so a failure of the next level loses nothing.
-        replace_file(path, as_csv(run.name, dataset.name, levels))
+    with progress_line("load", len(plan.users), traffic=lab.models.traffic) as progress:
+        for level in measure(run, plan):
+            levels.append(level)
+            # The file is written after each level, so a failure of the next level loses nothing.
+            replace_file(path, as_csv(run.name, dataset.name, levels))
+            progress.step()
     print("\n".join(lines(f"{cfg.memory['title']} on {dataset.title}", plan, levels)))
     if filled := lab.models.stand_ins:
         print(f"STAND-IN: {', '.join(filled)} filled by offline engines; these are not the times of models.")

@@ -45,6 +45,7 @@ from scripts.assembly.steps import (
 from scripts.settings.schema import Single
 from scripts.setup.launch import composed
 from scripts.setup.options import load_option, memory_classes, option_file
+from scripts.setup.progress import progress_line
 from scripts.tables.captions import (
     caption,
     evidence_line,
@@ -517,7 +518,9 @@ def examined(lab: Lab, dataset: Data, memory: Mapping[str, Any]) -> bool:
     check_no_replay(lab.cfg, run, "conformance")
     recipe = recipe_of(dataset, memory)
     started = time.perf_counter()
-    verdict = examine_and_keep(run, recipe.waived)
+    with progress_line("conformance", 1, traffic=lab.models.traffic) as line:
+        verdict = examine_and_keep(run, recipe.waived)
+        line.step()
     seconds = time.perf_counter() - started
     print(f"Conformance of {recipe.name} ({memory['title']})")
     for fault, meaning in FAULTS.items():

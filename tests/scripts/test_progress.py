@@ -7,12 +7,14 @@ import sys
 import time
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 from rich.console import Console
 
 from eval.running.run import Progress
+from scripts.command import main
 from scripts.setup import progress
 from scripts.setup.progress import ProgressLine, Screen, State, drawing
 
@@ -245,3 +247,28 @@ def test_a_run_that_is_stopped_while_it_builds_says_how_many_units_it_wrote(monk
         line.on_progress(Progress("run", "case", "", "written"))
         raise KeyboardInterrupt
     assert progress.stopped_at() == "stopped at 0/48 (answering), 1/64 units written; the same command resumes"
+
+
+@pytest.mark.parametrize(
+    ("command", "label", "total"),
+    [
+        (["conformance", "memory=recency"], "conformance", 1),
+        (["growth", "memory=recency", "sizes=[5,20]"], "growth", 20),
+        (
+            ["load", "memory=recency", "users=[1,2]", "writes=1", "reads=1", "write_rate=100", "read_rate=100"],
+            "load",
+            2,
+        ),
+    ],
+)
+def test_a_command_that_builds_a_memory_of_its_own_shows_how_far_it_is(
+    command: list[str], label: str, total: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[tuple[str, int, int]] = []
+    monkeypatch.setattr(
+        progress,
+        "FOLLOWERS",
+        [lambda state, last: seen.append((state.label, state.done, state.total)) if last else None],
+    )
+    assert main([*command, "profile=smoke", f"results={tmp_path}"]) == 0
+    assert (label, total, total) in seen

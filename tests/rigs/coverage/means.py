@@ -150,7 +150,7 @@ def _pairs_by_case(times: int) -> Iterator[Row]:
         significant = 0
         for _ in range(times):
             gap = (rng.exponential(0.05, histories) - 0.05)[homes] + rng.normal(0, 0.2, homes.size)
-            p = difference(gap, np.zeros(homes.size), homes, test=False).p_by_case  # type: ignore[arg-type]
+            p = difference(gap, np.zeros(homes.size), homes, test=False).p_by_case
             significant += p is not None and p < 0.05
         situation = f"{histories} LoCoMo histories with exponential effects"
         yield Row("paired difference, by case", situation, "size at 5 %", significant / times, times)
