@@ -709,6 +709,8 @@ def test_runs_that_ask_other_questions_share_no_build(make_run: Make) -> None:
     run_all([first, second])
     assert log.count("write s0:1") == 2
     assert (len(answers(first, case)), len(answers(second, case))) == (1, 6)
+    run_all([first, second])
+    assert log.count("write s0:1") == 2, "a run whose questions are all answered is finished"
 
 
 def open_below(folder: Path) -> int:
