@@ -299,11 +299,13 @@ def setting(memory: Any, name: str) -> Any:
 
 
 def tuned(memory: Made, knobs: Mapping[str, Any]) -> Made:
-    """A shallow copy of a memory with these read settings: the same build, read differently.
+    """A shallow copy of a memory with these read settings: the same build, read differently; without settings the memory itself.
 
     Raises:
         ValueError: a record refuses a setting of the copy.
     """
+    if not knobs:
+        return memory
     view, rest = copy(memory), dict(knobs)
     for name, record in vars(memory).items():
         if isinstance(record, Settings):

@@ -24,8 +24,7 @@ def count_tokens(text: str, encoding: str = "o200k_base") -> int:
 
 
 def _count(text: str, encoding: str) -> int:
-    # UTF-8 has no lone surrogates: each becomes a question mark.
-    return int(_vocabulary(encoding).count(text.encode(errors="replace").decode())) if text else 0
+    return int(_vocabulary(encoding).count(_without_surrogates(text))) if text else 0
 
 
 _cached_count = lru_cache(maxsize=1 << 14)(_count)
@@ -85,7 +84,7 @@ def decode_tokens(tokens: Sequence[int]) -> str:
 def _starts(text: str, encoding: str) -> list[int]:
     """For every token the index of the character at which it starts. Tokens that form a character only together share its index."""
     vocabulary, starts, at, pending = _vocabulary(encoding), [], 0, []
-    for token in vocabulary.encode(text.encode(errors="replace").decode()):
+    for token in vocabulary.encode(_without_surrogates(text)):
         starts.append(at)
         pending.append(token)
         try:
@@ -94,6 +93,11 @@ def _starts(text: str, encoding: str) -> list[int]:
             continue
         pending = []
     return starts
+
+
+def _without_surrogates(text: str) -> str:
+    """The text with lone surrogates, which UTF-8 cannot encode, replaced by question marks."""
+    return text.encode(errors="replace").decode()
 
 
 _vocabularies: dict[str, Any] = {}

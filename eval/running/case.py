@@ -204,7 +204,7 @@ class CaseRun:
                 if unit is not None:
                     self._write(memory, unit, position)
             for log, own in zip(self.logs, knobs, strict=True):
-                log.structure(tuned(memory, own) if own else memory, None if log is self.logs[0] else self.logs[0])
+                log.structure(tuned(memory, own), None if log is self.logs[0] else self.logs[0])
         except BaseException as error:
             if fatal_error(error):
                 wait(self.answers)
@@ -238,16 +238,7 @@ class CaseRun:
             self.cell.built()  # cells that wait for reads do not count against the limit of builds
         urgency = READING if last else self.cell.remaining
         readings = [
-            Reading(
-                log.run,
-                tuned(memory, own) if own else memory,
-                raw,
-                log,
-                self.lanes,
-                self.on_progress,
-                urgency,
-                self.recall_only,
-            )
+            Reading(log.run, tuned(memory, own), raw, log, self.lanes, self.on_progress, urgency, self.recall_only)
             for log, own in zip(self.logs, knobs, strict=True)
         ]
         self.answers += ask_all(readings, self.due[position])

@@ -75,10 +75,7 @@ def main(cfg: Growth) -> int:
 
 def missing(text: str, limit: float) -> Iterator[str]:
     """The sizes of the CSV at which more than the share `limit` of the questions failed or have no score."""
-    import csv
-    import io
-
-    for row in csv.DictReader(io.StringIO(text, newline="")):
+    for row in _rows(text):
         if row["what"] == "cumulative":  # one line of each size
             failed, unscored = int(row["failed"]), int(row["unscored"])
             if failed + unscored > limit * max(int(row["questions"]), int(row["first_questions"])):
@@ -87,12 +84,9 @@ def missing(text: str, limit: float) -> Iterator[str]:
 
 def summary(text: str) -> Iterator[str]:
     """A summary of the CSV in lines: each quantity at every size with its 95 % interval, and its exponent."""
-    import csv
-    import io
-
     from eval.report.counted import counted
 
-    rows = list(csv.DictReader(io.StringIO(text, newline="")))
+    rows = _rows(text)
     asked = {row["n"]: row for row in rows if row["what"] == "cumulative"}
     for n, row in asked.items():
         asked_at = f"{counted(int(row['questions']), 'question')} of {counted(int(row['histories']), 'history')}"
@@ -105,6 +99,13 @@ def summary(text: str) -> Iterator[str]:
         if parts:
             yield f"{title}: {'; '.join(parts)}" + "".join(f"; exponent {fit}" for fit in fits)
     yield INTERVALS
+
+
+def _rows(text: str) -> list[dict[str, str]]:
+    import csv
+    import io
+
+    return list(csv.DictReader(io.StringIO(text, newline="")))
 
 
 def _with_interval(row: Mapping[str, str], column: str) -> str:
