@@ -28,7 +28,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from data_loaders.schema import Question, Turn, Unit
-from memsys.interface import Item, MemorySystem, NodeView, Positive, Recall, Settings, dated, spoken
+from memsys.interface import Item, MemorySystem, NodeView, Positive, Recall, dated, spoken
 from memsys.jsons import encoded
 from memsys.llm import meter
 from memsys.llm.gateway.accounts import Account, Normalisation, Purpose
@@ -41,7 +41,7 @@ CHANGES = ("stored", "changed", "deleted")
 
 
 @dataclass(frozen=True)
-class ReleasedSettings(Settings):
+class ReleasedSettings(Limits):
     """Settings for running a product."""
 
     product: str = "mem0ai"
@@ -57,14 +57,6 @@ class ReleasedSettings(Settings):
     """Varying parts of the product's requests, such as dates, as `{find: regular expression, put: text}`."""
     overrides: Mapping[str, Any] | None = None
     """Fields of every chat request that are replaced, such as the temperature; None removes one."""
-    open_seconds: float = 300.0
-    """Time limit of opening the product."""
-    step_seconds: float = 300.0
-    """Time limit of a step."""
-    memory_mb: int = 0
-    """Memory limit of the process; 0 = none."""
-    restarts: int = 3
-    """Maximum number of restarts of a dead process."""
 
 
 class Released(MemorySystem):
@@ -99,8 +91,7 @@ class Released(MemorySystem):
             overrides=dict(options.overrides or {}),
         )
         opening: dict[str, Any] = {"seed": seed, "clock": options.clock, "settings": dict(options.settings or {})}
-        limits = Limits(options.open_seconds, options.step_seconds, options.memory_mb, options.restarts)
-        self._account, self._life = account, ProductSession(gateway, account, place, opening, limits)
+        self._account, self._life = account, ProductSession(gateway, account, place, opening, options)
         self._opening = opening
 
     @classmethod
