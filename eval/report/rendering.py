@@ -104,7 +104,7 @@ def shown(cell: AnyCell, category: str = ALL, *, published: bool = True) -> str:
         else:
             parts.append(str(counts))
         parts += [f"{getattr(counts, name)} {name}" for name in ("aborted", "cut", "empty") if getattr(counts, name)]
-        if counts.scored < counts.questions and (bounds := cell.bounds(category)) is not None:
+        if cell.missing_share(category) and (bounds := cell.bounds(category)) is not None:
             parts.append(f"could be {bounds.low:.3f}–{bounds.high:.3f}")
         parts += filter(None, [cell.unscored_draws(category)])
     if published and cell.published is not None:
