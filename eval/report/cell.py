@@ -265,6 +265,8 @@ class Cell:
 
     digits: ClassVar[int] = 3
     """Digits of the printed mean."""
+    marks: ClassVar[tuple[str, ...]] = ("aborted", "cut", "empty")
+    """Marks of answers that are counted among the scored ones."""
     _estimates: dict[str, Estimate | None] = field(default_factory=dict, init=False, repr=False, compare=False)
     """Estimates by category, computed once: the writers of Markdown, CSV, LaTeX and verdict need the same ones."""
     _vectors: dict[str, Vectors] = field(default_factory=dict, init=False, repr=False, compare=False)
@@ -339,17 +341,18 @@ class Cell:
         return self._questions(category)
 
     def counts(self, category: str = ALL) -> Counts:
-        """Outcomes of the questions of a category."""
+        """Outcomes of the applicable questions of a category."""
         keys = [question.key for question in self.applicable(category)]
-        scored = sum(key in self.scores for key in keys)
-        rest = [self.outcomes.get(key, frozenset()) for key in keys if key not in self.scores]
-        unscored = sum(bool(kinds - {"error"}) for kinds in rest)
-        errored = sum(kinds == {"error"} for kinds in rest)
-        marked = (
-            sum(key in self.scores and kind in self.outcomes.get(key, ()) for key in keys)
-            for kind in ("aborted", "cut", "empty")
-        )
-        return Counts(len(keys), scored, unscored, errored, len(keys) - scored - unscored - errored, *marked)
+        scored = [key for key in keys if key in self.scores]
+        states = [self._missing(key) for key in keys if key not in self.scores]
+        errored, left = states.count("errored"), states.count("")
+        marked = {name: sum(name in self.outcomes.get(key, ()) for key in scored) for name in self.marks}
+        return Counts(len(keys), len(scored), len(states) - errored - left, errored, left, **marked)
+
+    def _missing(self, key: tuple[str, str]) -> str:
+        """The state of a question without a score: `errored`, empty where it was not reached, any other text where it has no verdict."""
+        kinds = self.outcomes.get(key, frozenset())
+        return "unscored" if kinds - {"error"} else "errored" if kinds else ""
 
     def unscored_draws(self, category: str = ALL) -> str:
         """How many answers of several builds, or verdicts of several repeats, are missing; empty if `counts` sees all of them.
@@ -531,6 +534,8 @@ NOT_APPLICABLE = "n/a"
 class OutcomeCell(Cell):
     """A cell with named outcomes. Of several builds, the outcomes are those of the first build; the mean is over all builds."""
 
+    marks: ClassVar[tuple[str, ...]] = ("cut",)
+
     @property
     def named(self) -> dict[tuple[str, str], str]:
         """The outcome of each question that was reached."""
@@ -554,20 +559,9 @@ class OutcomeCell(Cell):
             if each.key in self.scores or not self.named.get(each.key, "").startswith(NOT_APPLICABLE)
         ]
 
-    def counts(self, category: str = ALL) -> Counts:
-        """Outcomes of the applicable questions of a category."""
-        keys = [question.key for question in self.applicable(category)]
-        scored = [key for key in keys if key in self.scores]
+    def _missing(self, key: tuple[str, str]) -> str:
         # No line in the score file: the question's read failed, or a read that belongs to it was not reached (empty).
-        failed = frozenset({"error"})
-        rest = [
-            self.named.get(key) or "errored" * (self.outcomes.get(key) == failed)
-            for key in keys
-            if key not in self.scores
-        ]
-        errored, left = rest.count("errored"), rest.count("")
-        cut = sum("cut" in self.outcomes.get(key, ()) for key in scored)
-        return Counts(len(keys), len(scored), len(rest) - errored - left, errored, left, cut=cut)
+        return self.named.get(key) or "errored" * (self.outcomes.get(key) == frozenset({"error"}))
 
     def failures(self, category: str = ALL) -> str:
         """Counts of wrong outcomes, such as `both 12, lost 3`, the most important first; empty if there are none."""

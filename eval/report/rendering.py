@@ -42,7 +42,7 @@ from eval.report.tables import (
     how_tested,
     printed,
 )
-from eval.statistics.stats import ENOUGH_CLUSTERS, Difference, Estimate, Interval, by_question
+from eval.statistics.stats import ENOUGH_CLUSTERS, Estimate, Interval, by_question
 from memsys.inert import csv_text, visible
 
 _MARKS = re.compile(r"\\[!-/:-@\[-`{-~]|\||<(?=[A-Za-z/!?])|(?<=\])\(")
@@ -62,7 +62,7 @@ def span(interval: Interval | None, brackets: Sequence[str] = "[]", digits: int 
     )
 
 
-def by_case(ours: Estimate | Difference, digits: int = 3) -> str:
+def by_case(ours: Estimate, digits: int = 3) -> str:
     """The interval by case as text, or the reason why there is none: `{3 cases}` below five, `{no spread}` when their means are equal.
 
     The cautious interval of a score follows the reason: `{3 cases: 0.131, 0.621}`.
@@ -72,11 +72,10 @@ def by_case(ours: Estimate | Difference, digits: int = 3) -> str:
     if ours.clusters < 1:  # a single number for a whole run
         return ""
     why = counted(ours.clusters, "case") if ours.clusters < ENOUGH_CLUSTERS else "no spread"
-    cautious = ours.cautious if isinstance(ours, Estimate) else None
-    return f"{{{why}}}" if cautious is None else span(cautious, (f"{{{why}: ", "}"), digits)
+    return f"{{{why}}}" if ours.cautious is None else span(ours.cautious, (f"{{{why}: ", "}"), digits)
 
 
-def intervals(ours: Estimate | Difference, digits: int = 3) -> str:
+def intervals(ours: Estimate, digits: int = 3) -> str:
     """Both intervals as text: {by case}, or the cautious one, comes first, because questions about one history are correlated."""
     question, case = span(ours.by_question, digits=digits), by_case(ours, digits)
     return " ".join(filter(None, (case, question) if "," in case else (question, case)))

@@ -167,21 +167,12 @@ def _levels(options: Mapping[str, Any], experiment: Experiment[Figures]) -> list
 
 def _depths(options: Mapping[str, Any], experiment: Experiment[Figures]) -> list[Point]:
     """Nodes and tokens by depth; `measures` selects and titles them."""
-    names, titles = options.get("names", {}), options["measures"]
-    points = [
-        point
-        for subject, trees in _trees(experiment)
-        for point in by_depth(
-            trees, Point(subject.text(options["panel"], names), subject.text(options["series"], names), "", 0.0)
-        )
-    ]
-    measures = [next(name for name in ("nodes", "tokens") if point.panel.endswith(name)) for point in points]
-    return [
-        replace(point, panel=point.panel.removesuffix(wanted) + titles[wanted])
-        for wanted in titles
-        for point, measure in zip(points, measures, strict=True)
-        if measure == wanted
-    ]
+    names, points, built = options.get("names", {}), list[Point](), list(_trees(experiment))
+    for name, title in options["measures"].items():
+        for subject, trees in built:
+            panel = ", ".join(filter(None, (subject.text(options["panel"], names), title)))
+            points += by_depth(trees, Point(panel, subject.text(options["series"], names), "", 0.0), name)
+    return points
 
 
 def _tree(options: Mapping[str, Any], experiment: Experiment[Figures]) -> list[Point]:

@@ -33,6 +33,7 @@ from eval.files.store import replace_file
 from eval.report.cell import ALL, Cell
 from eval.report.counted import counted
 from eval.report.measures import cost
+from eval.report.points import six_digits
 from eval.report.rendering import interval_fields
 from eval.report.wandb_log import log_sweep
 from memsys.inert import csv_text, plain_cell
@@ -206,7 +207,7 @@ def _report(experiment: Experiment[Sweeps], path: Path, lines: Sequence[SweepLin
     for line in lines:
         setting = " ".join(f"{name}={value}" for name, value in line.setting.items()) or "as configured"
         values = ", ".join(
-            f"{name} {printed(line.values[name]) or '–'}" for name in ("n", "errors", "unscored", "empty")
+            f"{name} {six_digits(line.values[name]) or '–'}" for name in ("n", "errors", "unscored", "empty")
         )
         print(f"{setting} · {line.values['dataset']} {line.values['metric']}: {mean_text(line)}, {values}")
     for text in [*best_lines(lines), *dict.fromkeys(line.values["prompts"] for line in lines)]:
@@ -244,7 +245,7 @@ def merged(text: str, new_lines: Sequence[SweepLine]) -> str:
     keys = [*names, "dataset", "metric", "category"]
     new = [
         {
-            name: plain_cell(printed(value))
+            name: plain_cell(six_digits(value))
             for name, value in ({**dict.fromkeys(names), **line.setting, **line.values}).items()
         }
         for line in new_lines
@@ -254,13 +255,6 @@ def merged(text: str, new_lines: Sequence[SweepLine]) -> str:
     lines = {tuple(line[key] for key in keys): line for line in [*kept, *new]}
     ordered = sorted(lines.items(), key=lambda entry: [_order(part) for part in entry[0]])
     return csv_text([header, *([line[name] for name in header] for _, line in ordered)])
-
-
-def printed(value: Any) -> str:
-    """A value in the CSV's format: six significant digits, empty for None."""
-    if value is None:
-        return ""
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
 def _order(text: str) -> tuple[int, float, str]:

@@ -18,6 +18,7 @@ from data_loaders.schema import Gold, Question
 from eval.files.records import Prediction
 from eval.metrics import lexical, locomo, longmemeval, longmemeval_mab, multihop_rag, perltqa, realmem
 from memsys.lean import hide_modules
+from scripts.assembly.steps import metrics
 
 with hide_modules(*lexical.NOT_OF_NLTK):  # all of it takes four seconds to import
     from nltk.tokenize.destructive import NLTKWordTokenizer
@@ -138,17 +139,18 @@ def test_longmemeval_selects_the_official_judge_rule(subtests: pytest.Subtests) 
 # --- MemoryAgentBench -----------------------------------------------------------------------------------------------
 
 MAB_METRICS = {
-    "exact_match": longmemeval_mab.mab_em,
-    "f1": longmemeval_mab.mab_f1,
-    "substring_exact_match": longmemeval_mab.mab_substring_em,
-    "rougeL_f1": longmemeval_mab.mab_rouge_l_f,
-    "rougeL_recall": longmemeval_mab.mab_rouge_l_recall,
+    "exact_match": "mab_em",
+    "f1": "mab_f1",
+    "substring_exact_match": "mab_substring_em",
+    "rougeL_f1": "mab_rouge_l_f",
+    "rougeL_recall": "mab_rouge_l_recall",
 }
 
 
 def assert_mab_scores(reply: str, golds: Sequence[str], expected: dict[str, Any]) -> None:
     prediction = Prediction("c1", "q1", reply, items=(), scores=(), outcome="answered")
-    scores = {name: metric(Question("q1", ""), Gold(tuple(golds)), prediction) for name, metric in MAB_METRICS.items()}
+    question, gold, built = Question("q1", ""), Gold(tuple(golds)), metrics([*MAB_METRICS.values()])
+    scores = {name: each.score(question, gold, prediction) for name, each in zip(MAB_METRICS, built, strict=True)}
     assert {name: score.value for name, score in scores.items()} == close(
         {name: float(expected[name]) for name in scores}
     )
