@@ -40,7 +40,7 @@ Splitter = Literal["punkt", "abbreviations"]
 """Method of NLTK's tokenizer for the ends of sentences: its trained model, or our short list of abbreviations."""
 SacreSmoothing = Literal["none", "floor", "add-k", "exp"]
 
-NOT_OF_NLTK = ("sklearn", "scipy.stats", "pandas", "matplotlib")
+NOT_OF_NLTK = ("sklearn", "scipy", "scipy.sparse", "scipy.stats", "pandas", "matplotlib")
 """Packages that NLTK would load for what is not used here."""
 _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
 _SQUAD_ARTICLES = re.compile(r"\b(a|an|the)\b")

@@ -374,8 +374,20 @@ class Cell:
     def _lost(self, category: str) -> tuple[int, int]:
         """The scores that are missing, over all builds and repeats, and the scores that there should be."""
         keys = [question.key for question in self.applicable(category)]
-        draws = len(keys) * prod(self.drawn)
+        draws = sum(map(self._due, keys))
         return draws - sum(len(self.draws.get(key, ())) for key in keys), draws
+
+    def _due(self, key: tuple[str, str]) -> int:
+        """The scores that an applicable question should have, over all builds and repeats."""
+        return prod(self.drawn)
+
+    def filled(self, questions: Iterable[Asked], value: float) -> Scores:
+        """The score of each question if every missing answer or verdict were worth `value`."""
+        filled = {}
+        for key in (question.key for question in questions):
+            own = [score for _, score in self.draws.get(key, ())]
+            filled[key] = fmean([*own, *[value] * (self._due(key) - len(own))])
+        return filled
 
     @cached_property
     def drawn(self) -> tuple[int, int]:
@@ -430,20 +442,19 @@ class Cell:
         return ours is not None and ceiling is not None and ceiling < 1.0 and ours.mean > ceiling + ROUNDING
 
     def bounds(self, category: str = ALL) -> Interval | None:
-        """The mean over all questions if every question without a score were wrong, and if every one were right."""
+        """The mean over all questions if every missing answer or verdict were wrong, and if every one were right."""
         questions = self.applicable(category)
         if not questions:
             return None
-        worst, best = ({each.key: self.scores.get(each.key, value) for each in questions} for value in (0.0, 1.0))
-        return Interval(self.column.mean(questions, worst), self.column.mean(questions, best))
+        low, high = (self.column.mean(questions, self.filled(questions, value)) for value in (0.0, 1.0))
+        return Interval(low, high)
 
     def verdict(self) -> str:
         """The verdict on our number against the published number."""
         ours = None if self.published is None or self.why_not else self.estimate()
         if ours is None:  # no number to compare
             return verdict(None, self.published, why_not=self.why_not)
-        counts = self.counts()
-        span = self.bounds() if counts.scored < counts.questions else None
+        span = self.bounds() if self.missing_share() else None
         return verdict(
             ours.mean,
             self.published,
@@ -525,14 +536,20 @@ class OutcomeCell(Cell):
 
     marks: ClassVar[tuple[str, ...]] = ("cut",)
 
-    @cached_property
+    @property
     def named(self) -> dict[tuple[str, str], str]:
         """The outcome of each question that was reached."""
-        if not self.score_files:
-            return {}
-        return {
-            key: str(lines[0]["detail"].get("outcome", "")) for key, lines in read_scores(self.score_files[0]).items()
-        }
+        return self._by_build[0] if self._by_build else {}
+
+    @cached_property
+    def _by_build(self) -> list[dict[tuple[str, str], str]]:
+        return [
+            {key: str(lines[0]["detail"].get("outcome", "")) for key, lines in read_scores(path).items()}
+            for path in self.score_files
+        ]
+
+    def _due(self, key: tuple[str, str]) -> int:
+        return prod(self.drawn) - sum(named.get(key, "").startswith(NOT_APPLICABLE) for named in self._by_build)
 
     def applicable(self, category: str = ALL) -> list[Asked]:
         """The questions that say something about the memory; the others count neither as scored nor as missing."""

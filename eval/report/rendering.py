@@ -103,7 +103,7 @@ def shown(cell: AnyCell, category: str = ALL, *, published: bool = True) -> str:
         else:
             parts.append(str(counts))
         parts += [f"{getattr(counts, name)} {name}" for name in ("aborted", "cut", "empty") if getattr(counts, name)]
-        if counts.scored < counts.questions and (bounds := cell.bounds(category)) is not None:
+        if cell.missing_share(category) and (bounds := cell.bounds(category)) is not None:
             parts.append(f"could be {bounds.low:.3f}–{bounds.high:.3f}")
         parts += filter(None, [cell.unscored_draws(category)])
     if published and cell.published is not None:
@@ -305,7 +305,7 @@ def money_text(parts: Sequence[float | None]) -> str:
 
 FIELDS = (
     "table,memory,dataset,metric,category,questions,scored,unscored,errored,not_reached,aborted,cut,empty,mean,question_low,question_high,"
-    "case_low,case_high,clusters,spread,could_be_low,could_be_high,published,published_low,published_high,verdict"
+    "case_low,case_high,cautious_low,cautious_high,clusters,spread,could_be_low,could_be_high,published,published_low,published_high,verdict"
 ).split(",")
 """Columns of the CSV."""
 OUTCOMES = ["not_applicable", "wrong_outcomes"]
@@ -424,7 +424,7 @@ def ends(interval: Interval | None) -> list[float] | None:
 
 
 def as_csv(table: Table) -> str:
-    """One CSV line per cell and category, with the numbers that the Markdown prints of scores, but not the cautious intervals."""
+    """One CSV line per cell and category, with the numbers that the Markdown prints of scores."""
     cells = [cell for row in table.rows for cell in row.cells if isinstance(cell, Cell)]
     fields = [*FIELDS, *(OUTCOMES if any(isinstance(cell, OutcomeCell) for cell in cells) else [])]
     fields += CORRECTED if any(cell.correction is not None for cell in cells) else []
@@ -448,8 +448,7 @@ def _values(cell: AnyCell, category: str) -> dict[str, Any]:
     values: dict[str, Any] = {}
     ours = estimate_of(cell, category)
     if ours is not None:
-        values = {"mean": float(ours.mean), "clusters": ours.clusters}
-        values |= end_fields("question", ours.by_question) | end_fields("case", ours.by_case)
+        values = {"mean": float(ours.mean), "clusters": ours.clusters, **interval_fields(ours)}
     if isinstance(cell, Cell):
         counts, bounds = cell.counts(category), cell.bounds(category)
         values |= {name: getattr(counts, name) for name in FIELDS[FIELDS.index("questions") : FIELDS.index("mean")]}
@@ -466,6 +465,13 @@ def _values(cell: AnyCell, category: str) -> dict[str, Any]:
             low, high = number.ends(cell.column.scale)
             values |= {"published": printed(cell), "published_low": low, "published_high": high}
     return values
+
+
+def interval_fields(ours: Estimate | None) -> dict[str, float | None]:
+    """The three intervals of a mean as columns of a CSV; `cautious` is that of few or alike histories."""
+    names = {"question": "by_question", "case": "by_case", "cautious": "cautious"}
+    ends = (end_fields(name, None if ours is None else getattr(ours, kind)) for name, kind in names.items())
+    return {field: value for both in ends for field, value in both.items()}
 
 
 def end_fields(name: str, interval: Interval | None) -> dict[str, float | None]:

@@ -403,15 +403,16 @@ def gap_bounds(first: Cell, second: Cell) -> Interval | None:
 
     Manski's bounds: nothing is assumed about why an answer is missing. Scores are shares.
     """
-    column, own, other = first.column, first.scores, second.scores
     both = {each.key for each in second.applicable()}
     questions = [each for each in first.applicable() if each.key in both]
-    if all(each.key in own and each.key in other for each in questions):
+    worst, best = ([cell.filled(questions, value) for cell in (first, second)] for value in (0.0, 1.0))
+    if worst == best:
         return None
-    keys = [question.key for question in questions]
-    least = {key: own.get(key, 0.0) - other.get(key, 1.0) for key in keys}
-    most = {key: own.get(key, 1.0) - other.get(key, 0.0) for key in keys}
-    return Interval(column.mean(questions, least), column.mean(questions, most))
+    low, high = (
+        first.column.mean(questions, {key: score - theirs[key] for key, score in ours.items()})
+        for ours, theirs in ((worst[0], best[1]), (best[0], worst[1]))
+    )
+    return Interval(low, high)
 
 
 # --- caption lines: tests and detectable differences ---------------------------------------------------------------------

@@ -368,7 +368,7 @@ def _failures(cell: Cell) -> str:
     named = {"unscored": counts.unscored, "errored": counts.errored, "not reached": counts.not_reached}
     named |= {"aborted": counts.aborted, "cut": counts.cut, "empty": counts.empty}
     parts = ", ".join(f"{count} {name}" for name, count in named.items() if count)
-    bounds = cell.bounds() if counts.scored < counts.questions else None
+    bounds = cell.bounds() if cell.missing_share() else None
     possible = "" if bounds is None else f"could be {bounds.low:.3f}–{bounds.high:.3f}"
     failed = f"{parts} of {counts.questions}" if parts else ""
     return "; ".join(filter(None, (failed, cell.unscored_draws(), possible)))

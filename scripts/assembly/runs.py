@@ -16,7 +16,7 @@ from data_loaders.schema import Case
 from eval.files.provenance import ROOT, code_only, distributions, identity, source_digest, surroundings
 from eval.files.run_folder import RunRecord
 from eval.files.store import RunError
-from eval.running.failures import described
+from eval.running.failures import EXITS, described
 from eval.running.gold_evidence import gold_evidence
 from eval.running.oracle_editor import oracle_editor
 from eval.running.reader import Reader
@@ -292,7 +292,7 @@ def _built_once(recipe: Recipe, services: Services) -> MemorySystem:
         return built(recipe.build, services, np.random.default_rng(0))
     except (ModelError, RunError):
         raise
-    except Exception as error:  # a user's constructor may raise any error
+    except (Exception, *EXITS) as error:  # a user's constructor may raise any error
         if isinstance(error, ImportError) and "pip install" in str(error):  # a service of ours, which names its extra
             raise
         if isinstance(error, ImportError):

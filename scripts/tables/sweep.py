@@ -34,7 +34,7 @@ from eval.report.cell import ALL, Cell
 from eval.report.counted import counted
 from eval.report.measures import cost
 from eval.report.points import six_digits
-from eval.report.rendering import end_fields
+from eval.report.rendering import interval_fields
 from eval.report.wandb_log import log_sweep
 from memsys.inert import csv_text, plain_cell
 from memsys.llm.pricing import Purse, one_cap
@@ -158,8 +158,7 @@ def _scores(cell: Cell, category: str) -> tuple[dict[str, Any], float]:
         "metric": cell.column.metric,
         "category": category,
         "mean": None if estimate is None else estimate.mean,
-        **end_fields("question", None if estimate is None else estimate.by_question),
-        **end_fields("case", None if estimate is None else estimate.by_case),
+        **interval_fields(estimate),
         "n": counts.scored,
         "questions": counts.questions,
         "errors": counts.errored,
@@ -171,11 +170,11 @@ def _scores(cell: Cell, category: str) -> tuple[dict[str, Any], float]:
 
 
 def mean_text(line: SweepLine) -> str:
-    """Mean and 95 % interval: in braces by case, in brackets by question if there are fewer than five histories."""
+    """Mean and 95 % interval: in braces by case, in brackets that of few or alike histories, or by question for a single one."""
     mean = line.values["mean"]
     if mean is None:
         return "mean –"
-    for name, brackets in (("case", "{}"), ("question", "[]")):
+    for name, brackets in (("case", "{}"), ("cautious", "[]"), ("question", "[]")):
         if (low := line.values[f"{name}_low"]) is not None:
             return f"mean {mean:.3f} {brackets[0]}{low:.3f}, {line.values[f'{name}_high']:.3f}{brackets[1]}"
     return f"mean {mean:.3f}"

@@ -19,7 +19,7 @@ from eval.report.cell import ANSWERABLE, Asked, Cell, Column, Counts, categories
 from eval.report.paper import latex
 from eval.report.published import Published, find, read_published, verdict
 from eval.report.rendering import as_csv, markdown, shown
-from eval.report.tables import Measure, Row, Table
+from eval.report.tables import Measure, Row, Table, gap_bounds
 from eval.statistics.stats import Estimate, Interval, Sampling
 
 QUESTIONS = tuple(Asked(f"c{n % 2}", f"q{n}", "abc"[n % 3], f"c{n % 2}", n != 5, True) for n in range(6))
@@ -80,6 +80,18 @@ def test_what_is_not_scored_is_never_averaged_in_and_the_possible_range_is_shown
     assert (found.mean, found.n) == (1.0, 2)
     assert one.bounds() == Interval(2 / 6, 1.0)
     assert "could be 0.333–1.000" in shown(one)
+
+
+def test_a_verdict_that_is_missing_among_repeats_widens_the_possible_range(tmp_path: Path) -> None:
+    path = tmp_path / "scores.jsonl"
+    write_lines(
+        path, [*lines(dict.fromkeys(range(6), 1.0)), *lines({**dict.fromkeys(range(6), 1.0), 4: None}, repeat=1)]
+    )
+    one = Cell(COLUMN, dict.fromkeys((each.key for each in QUESTIONS), frozenset({"answered"})), (path,))
+    assert one.bounds() == Interval(pytest.approx(5.5 / 6), 1.0)
+    assert "could be 0.917–1.000" in shown(one)
+    other = cell(tmp_path / "other", dict.fromkeys(range(6), 0.0))
+    assert gap_bounds(one, other) == Interval(pytest.approx(5.5 / 6), 1.0)
 
 
 def test_categories_and_the_answerable_have_their_own_means(tmp_path: Path) -> None:

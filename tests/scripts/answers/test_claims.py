@@ -22,6 +22,7 @@ from data_loaders.schema import DataError
 from data_loaders.source import Entry, file_sha256, sample
 from eval.files.store import RunError
 from eval.metrics.lexical import nltk_bleu, rouge
+from eval.statistics.stats import preferred_interval
 from scripts.answers import audit, matching, scoring
 from scripts.answers.audit import duplicates, findings, flags, lenience, regression, spreads
 from scripts.answers.claim_tables import as_csv, as_json, cell, inert, rows_of, table
@@ -410,6 +411,9 @@ def test_text_of_others_is_inert(make: Make) -> None:
     assert "<script>" not in text.replace("\\<script\\>", "")
     (record,) = list(csv.DictReader(io.StringIO(as_csv(made))))
     assert record["by"].startswith("'=")
+    ends = preferred_interval(made[0].answerable)
+    assert ends is not None
+    assert (record["judge_answerable_low"], record["judge_answerable_high"]) == (str(ends.low), str(ends.high))
     assert json.loads(as_json(made, {}))["claims"][0]["name"] == "one"
     assert "\x1b" not in as_json(made, {})
     assert (cell("-1.5"), cell("+1"), cell("plain")) == ("-1.5", "'+1", "plain")
