@@ -41,7 +41,7 @@ from eval.judging.score_files import (
     score_lines,
     scored_line,
 )
-from eval.metrics.lexical import EMPTY
+from eval.metrics.lexical import EMPTY, best_of
 from eval.metrics.retrieval import covered_share, ndcg_at_k, sources_per_item, verbatim_share
 from eval.running.case_log import effort
 from eval.running.cells import JUDGING
@@ -135,8 +135,10 @@ def _identities(metrics: Sequence[Metric], k_evidence: int) -> dict[str, dict[st
     """The parts that decide which file holds the scores of a metric, its settings and code, by name; the evidence comes last."""
     identities: dict[str, dict[str, Any]] = {}
     for metric in metrics:
-        module = getattr(metric.score, "func", metric.score).__module__
-        identities[metric.name] = {"settings": metric.settings, "source": source_digest([module])}
+        score: Any = metric.score
+        measure = score.keywords["measure"] if getattr(score, "func", None) is best_of else score
+        modules = [getattr(each, "func", each).__module__ for each in (score, measure)]
+        identities[metric.name] = {"settings": metric.settings, "source": source_digest(modules)}
     return {**identities, f"evidence@{k_evidence}": {"source": source_digest(["eval.metrics.retrieval"])}}
 
 

@@ -278,8 +278,8 @@ class Table:
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """The caption, with its lines about detectable differences and verdicts."""
-        return (*self.caption, *detectable_lines(self), *verdict_lines(self))
+        """The caption, with its lines about letters, detectable differences and verdicts."""
+        return (*self.caption, *letter_lines(self), *detectable_lines(self), *verdict_lines(self))
 
     @cached_property
     def datasets(self) -> Mapping[tuple[str, str], list[int]]:
@@ -403,15 +403,16 @@ def gap_bounds(first: Cell, second: Cell) -> Interval | None:
 
     Manski's bounds: nothing is assumed about why an answer is missing. Scores are shares.
     """
-    column, own, other = first.column, first.scores, second.scores
     both = {each.key for each in second.applicable()}
     questions = [each for each in first.applicable() if each.key in both]
-    if all(each.key in own and each.key in other for each in questions):
+    worst, best = ([cell.filled(questions, value) for cell in (first, second)] for value in (0.0, 1.0))
+    if worst == best:
         return None
-    keys = [question.key for question in questions]
-    least = {key: own.get(key, 0.0) - other.get(key, 1.0) for key in keys}
-    most = {key: own.get(key, 1.0) - other.get(key, 0.0) for key in keys}
-    return Interval(column.mean(questions, least), column.mean(questions, most))
+    low, high = (
+        first.column.mean(questions, {key: score - theirs[key] for key, score in ours.items()})
+        for ours, theirs in ((worst[0], best[1]), (best[0], worst[1]))
+    )
+    return Interval(low, high)
 
 
 # --- caption lines: tests and detectable differences ---------------------------------------------------------------------
@@ -450,6 +451,15 @@ def detectable_lines(table: Table) -> list[str]:
             lines.append(f"{start}: {shown(assumed[0])} ({assumed[1]}; for {family}).")
     scored = [cell for row in table.rows for cell in row.cells if isinstance(cell, Cell) and cell.score_files]
     return [*lines, *([ONE_BUILD] if scored and all(len(cell.score_files) == 1 for cell in scored) else [])]
+
+
+def letter_lines(table: Table) -> list[str]:
+    """A line for a table that takes F1 of SQuAD on PersonaMem, whose official text form leaves no word of the answer "(a)"."""
+    if not any(column.dataset == "personamem" and "SQuAD" in column.metric for column in table.columns):
+        return []
+    return [
+        "F1 (SQuAD) on PersonaMem: it removes articles, so the reply (a) scores 0 even where it is right; (b), (c) and (d) score 1."
+    ]
 
 
 def column_detects(table: Table, place: int) -> float:

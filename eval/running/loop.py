@@ -62,6 +62,9 @@ def run_all(
     with ExitStack() as locks:
         # One core per matrix product: results are the same on every machine, and the cells keep the cores busy.
         locks.enter_context(threadpool_limits(1))
+        # Scoring, which follows, needs both as they are now, whatever a memory does to them.
+        locks.callback(sys.path.__setitem__, slice(None), sys.path[:])
+        locks.callback(sys.setrecursionlimit, sys.getrecursionlimit())
         for folder in sorted({run.folder for run in runs}):
             locks.enter_context(locked(folder))
         for run in runs:

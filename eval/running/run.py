@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import inspect
+import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
@@ -146,22 +148,45 @@ def built(build: Callable[..., MemorySystem], services: Services, rng: np.random
     """Build a fresh memory with the services that its constructor names."""
     own = replace(services, prompts=services.prompts.only(declared_prompts(build)))
     named = [name for name in SERVICES if name in needs(build)]
-    _watch_the_folder()
-    with meter.metering(meter.current()):
+    with memorys_code():
         return build(**{name: rng if name == "rng" else getattr(own, name) for name in named})
 
 
+@contextmanager
+def memorys_code() -> Iterator[None]:
+    """Run code of a memory: it may not end or replace this process, nor change the working folder, below which results are written."""
+    _guard_this_process()
+    with meter.metering(meter.current()):
+        yield
+
+
+REFUSED: Mapping[str, str] = {
+    "os.chdir": "change the working folder, where results are written",
+    "os.exec": "replace this process",
+}
+"""What a memory must not do, by audit event."""
+
+
 @lru_cache(maxsize=1)
-def _watch_the_folder() -> None:
-    """From now on, refuse `os.chdir` where a memory is called: the files of every case are written below the working folder."""
-    sys.addaudithook(_refuse_another_folder)
+def _guard_this_process() -> None:
+    """From now on, refuse `REFUSED` in code of memories; `os._exit` is `sys.exit` there. Threads that they start, and forked processes,
+    are free: a library's watchdog must be able to end the process."""
+    process, leave = os.getpid(), os._exit
 
+    def is_a_memory() -> bool:
+        return meter.current() is not None and os.getpid() == process
 
-def _refuse_another_folder(event: str, arguments: tuple[Any, ...]) -> None:
-    if event == "os.chdir" and meter.current() is not None:
-        raise PermissionError(
-            f"a memory must not change the working folder, where results are written: {arguments[0]!r}"
-        )
+    def refuse(event: str, arguments: tuple[Any, ...]) -> None:
+        if event in REFUSED and is_a_memory():
+            raise PermissionError(f"a memory must not {REFUSED[event]}: {arguments[0]!r}")
+
+    def exit_memory(status: int) -> NoReturn:
+        if is_a_memory():
+            sys.exit(status)
+        leave(status)
+
+    sys.addaudithook(refuse)
+    os._exit = exit_memory
 
 
 def declared_prompts(build: Callable[..., MemorySystem]) -> tuple[str, ...]:

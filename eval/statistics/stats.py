@@ -316,19 +316,14 @@ class Estimate:
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class Difference(Estimate):
     """A paired difference, first minus second, over the questions that both have a score for."""
 
-    mean: float
-    n: int
-    by_question: Interval | None
-    by_case: Interval | None
-    p: float | None
+    p: float | None = None
     """Two-sided sign-flip permutation test over questions; None for fewer than two pairs."""
-    p_by_case: float | None
+    p_by_case: float | None = None
     """Two-sided t-test with the standard error of `by_case`; None where `by_case` is None."""
-    clusters: int
-    sampling: Sampling | None
+    sampling: Sampling | None = None
     """Sampling error by case where there is an interval by case, else by question; None for fewer than two pairs."""
 
 
@@ -433,7 +428,6 @@ def differences(
             size,
             by_question=None if other is None else other[0],
             by_case=None if case is None else case[0],
-            p=None,
             p_by_case=None if case is None else p,
             clusters=grouping.histories,
             sampling=case[1] if case else other[1] if other else None,

@@ -27,6 +27,8 @@ MARGIN = 5.0
 SAME_PRESS = 0.5
 """Seconds within which a second signal counts as the first: a child process gets it from the terminal and from its parent."""
 SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
+end_process = os._exit
+"""`os._exit` itself: memories get another (`eval.running.run`)."""
 SAID = "stopping; run the same command to resume; press again to quit now"
 
 
@@ -220,7 +222,7 @@ def _quit(code: int) -> None:
     """End this process and the processes of its pools at once. Files stay readable, as after any kill."""
     for child in _children():
         child.kill()
-    os._exit(code)
+    end_process(code)
 
 
 def _children() -> list[Any]:

@@ -13,10 +13,11 @@ from traceback import extract_tb
 from typing import Any
 
 from data_loaders.schema import Case
+from eval.analysis.costs import DISCOUNT
 from eval.files.provenance import ROOT, code_only, distributions, identity, source_digest, surroundings
 from eval.files.run_folder import RunRecord
 from eval.files.store import RunError
-from eval.running.failures import described
+from eval.running.failures import EXITS, described
 from eval.running.gold_evidence import gold_evidence
 from eval.running.oracle_editor import oracle_editor
 from eval.running.reader import Reader
@@ -38,8 +39,6 @@ BUDGET = ("max_context_tokens", "fill")
 """Settings of a reader for the amount of recall that it shows."""
 DESCRIBING = ("name", "title", "unit", "waived", "untested", "fitted_to", "recall")
 """Values of a file of `conf/memory` that only describe the memory: they are no part of a run's identity."""
-DISCOUNT = "batch_discount"
-"""Key in `made_with` of `run.json`: the price of a batched call divided by that of a live one, where it is not the usual one."""
 BATCHED = 20_000
 """Maximum number of outstanding answers in batch mode: their prompts, about 10 kB each, fit into memory."""
 
@@ -292,7 +291,7 @@ def _built_once(recipe: Recipe, services: Services) -> MemorySystem:
         return built(recipe.build, services, np.random.default_rng(0))
     except (ModelError, RunError):
         raise
-    except Exception as error:  # a user's constructor may raise any error
+    except (Exception, *EXITS) as error:  # a user's constructor may raise any error
         if isinstance(error, ImportError) and "pip install" in str(error):  # a service of ours, which names its extra
             raise
         if isinstance(error, ImportError):

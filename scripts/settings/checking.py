@@ -149,11 +149,15 @@ def checked_call(where: str, call: Mapping[str, Any]) -> dict[str, Any]:
     """
     from hydra.utils import get_object
 
+    from eval.running.failures import EXITS
+    from eval.running.run import memorys_code
+
     try:
-        target = get_object(call["_target_"])
+        with memorys_code():
+            target = get_object(call["_target_"])
     except KeyError:
         raise RunError(f"{where}: _target_ is missing") from None
-    except Exception as error:  # a user's module may raise any error when it is imported
+    except (Exception, *EXITS) as error:  # a user's module may raise any error when it is imported
         cause = error.__cause__ or error
         reason = " ".join(f"{type(cause).__name__}: {cause}".split())[:300]
         raise RunError(f"{where}: cannot import {call['_target_']}: {reason}") from error

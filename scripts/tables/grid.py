@@ -338,9 +338,7 @@ class Experiment(Generic[S]):
         first, second = self.cell(line, group, plain), self.cell(other_line, other_group, plain)
         if first is second or not (isinstance(first, Cell) and isinstance(second, Cell)):
             return first if isinstance(first, str) else NOTHING
-        gap = first.minus(second)
-        estimate = None if gap is None else Estimate(gap.mean, gap.n, gap.by_question, gap.by_case, gap.clusters)
-        return Measure(group.column(metric), estimate, margin=MARGIN, runs=first.runs.plus(second.runs))
+        return Measure(group.column(metric), first.minus(second), margin=MARGIN, runs=first.runs.plus(second.runs))
 
     def _product(self, line: TableRow, group: ColumnGroup, metric: Mapping[str, Any]) -> AnyCell:
         """The product of a score's means over categories, given by `product`; its interval leaves out one history at a time."""

@@ -177,24 +177,36 @@ def test_a_failing_read_is_an_error_line_and_the_others_go_on(make_run: Make) ->
 
 
 class Restless(Diary):
-    """Changes the working folder in its first read, and forks in its second: the child returns, or raises."""
+    """Moves, leaves and replaces its process, forks (the child returns or raises), and changes shared settings."""
 
     def read(self, question: Question) -> Recall:
-        if question.id == "q0":
-            os.chdir("/")
+        does: dict[str, Callable[[], Any]] = {
+            "q0": lambda: os.chdir("/"),
+            "q3": lambda: os._exit(0),
+            "q4": lambda: os.execvp("true", ["true"]),
+            "q5": lambda: [sys.path.clear(), sys.setrecursionlimit(500)],
+        }
+        does.get(question.id, lambda: None)()
         if question.id in ("q1", "q2") and os.fork() == 0 and question.id == "q2":
             sys.exit(3)
         return super().read(question)
 
 
-def test_a_memory_that_moves_or_forks_writes_no_file_elsewhere_and_no_line_twice(make_run: Make) -> None:
-    case, folder = history(questions=4), Path.cwd()
+def test_a_memory_that_moves_leaves_or_forks_costs_its_own_questions_alone(make_run: Make) -> None:
+    case, before = history(questions=6), (Path.cwd(), sys.path[:], sys.getrecursionlimit())
     run = make_run([case], build=partial(Restless, []))
     run_all([run])
     found = answers(run, case)
-    assert [found[f"q{number}"].outcome for number in range(4)] == ["error", "answered", "answered", "answered"]
-    assert "must not change the working folder" in found["q0"].error
-    assert folder == Path.cwd()
+    assert [found[f"q{number}"].error for number in range(6)] == [
+        "read: PermissionError: a memory must not change the working folder, where results are written: '/'",
+        "",
+        "",
+        "read: SystemExit: 0",
+        found["q4"].error,
+        "",
+    ]
+    assert "a memory must not replace this process" in found["q4"].error
+    assert before == (Path.cwd(), sys.path[:], sys.getrecursionlimit())
     assert [os.waitstatus_to_exitcode(os.wait()[1]) for _ in range(2)] == [1, 1]
 
 

@@ -15,6 +15,7 @@ from scripts.assembly.datasets import data
 from scripts.assembly.models import build_models
 from scripts.assembly.runs import RUN_LOOP, memory_run, reader
 from scripts.assembly.steps import judging, metric_title, metrics
+from scripts.settings.checking import checked_call
 from scripts.setup.options import CONF, load_option, metric_options, options
 from tests.scripts.commands import composed
 
@@ -143,6 +144,10 @@ class Unconnected(Plain):
     def __init__(self, llm): raise RuntimeError("no database at localhost:5432")
 
 
+class Leaving(Plain):
+    def __init__(self): __import__("os")._exit(0)
+
+
 class Unfilled(Plain):
     def __init__(self, llm, lm): ...
 
@@ -181,6 +186,7 @@ def made() -> Plain: return Plain()
             "Unconnected",
             "^memory mine: RuntimeError: no database at localhost:5432 \\(.*/wrong_memories.py, line 15\\)$",
         ),
+        ("Leaving", "^memory mine: SystemExit: 0 \\(.*/wrong_memories.py, line 19\\)$"),
         ("Unfilled", "^memory mine: its file gives no lm, which is no service \\(llm, probe, "),
         ("Awaited", "^wrong_memories.Awaited: read is `async def`, and the run does not await it"),
         ("Unruly", "^memory mine on locomo: the unit rule must be one of utterance, .*; found {'rule': 'paragraph'}$"),
@@ -200,6 +206,19 @@ def test_a_memory_of_ones_own_that_cannot_run_is_refused_in_one_sentence(
     build = {"_target_": f"wrong_memories.{target}", "_partial_": True}
     with pytest.raises(RunError, match=said):
         memory_run(cfg, built, dataset, {"name": "mine", "title": "Mine", "build": build}, reader("segtree"))
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [("os.chdir('/')", "PermissionError: a memory must not change"), ("raise SystemExit(0)", "SystemExit: 0$")],
+)
+def test_a_module_that_moves_or_leaves_when_it_is_imported_is_refused(
+    line: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "restless_memory.py").write_text(f"import os\n{line}\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(RunError, match=f"^mine: cannot import restless_memory.Mine: {said}"):
+        checked_call("mine", {"_target_": "restless_memory.Mine"})
 
 
 @pytest.mark.parametrize("name", ["../mine", "a/b", "/tmp/x", "a\\b", "", ".hidden", "a\nb"])
@@ -224,7 +243,7 @@ def test_files_of_a_conf_folder_in_the_working_folder_are_found_before_the_shipp
     with pytest.raises(RunError, match=r"copied\.yaml: its name is 'mem0'; write name: copied, as the file is called"):
         load_option("reader", "copied")
     assert load_option("reader", "mem0")["name"] == "mem0"
-    line = "brief: {target: eval.metrics.lexical.squad_f1, title: brief}\n"
+    line = "brief: {target: eval.metrics.lexical.squad_token_f1, title: brief}\n"
     (tmp_path / "conf" / "metrics.yaml").write_text(line)
     assert metric_options()["brief"]["title"] == "brief"
     assert "squad_f1" in metric_options()

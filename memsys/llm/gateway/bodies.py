@@ -275,7 +275,7 @@ def chat_from_response(body: Mapping[str, Any]) -> dict[str, Any]:
         if name not in (*_SAME, *_MAPPED) and (name not in _VAIN or value != _VAIN[name]):
             raise MalformedBody(f"the gateway does not serve the field {name!r} of the Responses API")
     chat: dict[str, Any] = {name: body[name] for name in _SAME if name in body}
-    chat["messages"] = [*_system(body), *_messages(body.get("input", ""))]
+    chat["messages"] = [*_system(body), *_messages(body.get("input"))]
     if "max_output_tokens" in body:
         chat["max_completion_tokens"] = body["max_output_tokens"]
     text, reasoning = _object(body, "text"), _object(body, "reasoning")

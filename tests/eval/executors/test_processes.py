@@ -37,7 +37,7 @@ from memsys.llm.endpoint import Unreachable
 from memsys.llm.meter import Metered
 from memsys.llm.pricing import SpendingCapReached
 from memsys.llm.protocol import ContextOverflow, ModelError
-from memsys.llm.stopping import Stopped
+from memsys.llm.stopping import Stopped, end_process
 from memsys.systems.bm25 import BM25
 from memsys.systems.memtree import MemTree
 from scripts.assembly.steps import executor_of
@@ -207,7 +207,7 @@ def test_a_memory_that_cannot_be_sent_is_refused_with_the_remedy(make_run: Make)
 def test_workers_that_do_not_start_end_the_run_and_fail_no_question(
     make_run: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(processes, "work", os._exit)  # the pipe in place of a number: a TypeError, exit code 1
+    monkeypatch.setattr(processes, "work", end_process)  # the pipe in place of a number: a TypeError, exit code 1
     run = make_run(CASES)
     with pytest.raises(RunError, match="worker processes do not start"):
         run_all([run], executor=in_processes(2, 4))
