@@ -64,33 +64,31 @@ class CachedLLM:
                 with keeping():
                     inner_future = self._inner.submit(request)
             except BaseException as error:
-                self._end(key, future, _raising(error))
+                with self._lock:
+                    del self._in_flight[key]
+                future.set_exception(error)
                 raise
-            inner_future.add_done_callback(lambda done: self._store_then_end(key, done, future))
+            inner_future.add_done_callback(lambda answered: self._on_answer(key, answered, future))
         return future
 
-    def _store_then_end(self, key: bytes, done: Future[Completion], future: Future[Completion]) -> None:
-        def on_written(error: Exception | None) -> None:
-            release(done)
-            self._end(key, future, _raising(error) if error else lambda: self._store.first(key, done.result()))
-
+    def _on_answer(self, key: bytes, answered: Future[Completion], future: Future[Completion]) -> None:
+        """Commit an answer, then end the call with what the file keeps, or with the error."""
         try:
-            self._store.keep_answer(key, done.result(), on_written)
+            written = self._store.keep_answer(key, answered.result())
         except BaseException as error:
-            release(done)
-            self._end(key, future, _raising(error))
+            written = Future()
+            written.set_exception(error)
+        written.add_done_callback(lambda written: self._end(key, answered, written, future))
 
-    def _end(self, key: bytes, future: Future[Completion], result: Callable[[], Completion]) -> None:
+    def _end(self, key: bytes, answered: Future[Completion], written: Future[None], future: Future[Completion]) -> None:
+        def kept() -> Completion:
+            written.result()
+            return self._store.first(key, answered.result())
+
+        release(answered)
         with self._lock:
             self._in_flight.pop(key, None)
-        settle(future, result)
-
-
-def _raising(error: BaseException) -> Callable[[], Completion]:
-    def result() -> Completion:
-        raise error
-
-    return result
+        settle(future, kept)
 
 
 class Fetching(Protocol):
