@@ -99,10 +99,15 @@ class Fetching(Protocol):
 
 
 class CachedEmbedder:
-    """An embedding model whose vectors are cached and metered. Cached texts are not sent, but their tokens and seconds still count."""
+    """An embedding model whose vectors are cached and metered. Cached texts are not sent, but their tokens and seconds still count.
+
+    Args:
+        inner: None for a replay, in which a text that is not cached is an error.
+        store: None keeps and looks up nothing.
+    """
 
     def __init__(
-        self, inner: Fetching | None, store: CacheStore, model: str, endpoint: str, query_differs: bool = False
+        self, inner: Fetching | None, store: CacheStore | None, model: str, endpoint: str, query_differs: bool = False
     ) -> None:
         self._inner, self._store, self._model, self._endpoint = inner, store, model, endpoint
         self._query_differs = query_differs
@@ -124,7 +129,7 @@ class CachedEmbedder:
         with meter.service_time():
             as_query = query and self._query_differs
             keys = [self._key(text, as_query) for text in texts]
-            vectors = self._store.vectors(list(dict.fromkeys(keys)))
+            vectors = self._stored(keys)
             self._check_dimension(vectors.values(), "the cache holds")
             missing = {key: text for key, text in zip(keys, texts, strict=True) if key not in vectors}
             if missing:
@@ -144,8 +149,10 @@ class CachedEmbedder:
             ModelError: a text has no vector; an `EndOfRun` is raised before other errors.
         """
         if self._inner is None:
-            raise ModelError(f"replay: the cache {self._store.path} lacks {len(missing)} vectors of {self._model}")
-        self._store.check()
+            where = self._store and self._store.path
+            raise ModelError(f"replay: the cache {where} lacks {len(missing)} vectors of {self._model}")
+        if self._store is not None:
+            self._store.check()
         with self._lock:
             shared = {key: self._in_flight[key] for key in missing if key in self._in_flight}
             own: dict[bytes, Future[Embedded]] = {key: Future() for key in missing if key not in shared}
@@ -168,14 +175,15 @@ class CachedEmbedder:
         failures: list[tuple[int, ModelError]] = []
         try:
             # The thread that embedded a text may have finished after the caller's lookup and before its lock: then the vector is committed.
-            for key, vector in self._store.vectors(list(texts)).items():
+            for key, vector in self._stored(texts).items():
                 futures[key].set_result(vector)
             keys = [key for key in texts if not futures[key].done()]
             for start, outcomes in inner.fetch([texts[key] for key in keys], query=query) if keys else ():
                 # Also when other texts failed, because these vectors are paid for.
                 came = {keys[start + at]: each for at, each in enumerate(outcomes) if isinstance(each, Embedded)}
                 self._check_dimension(came.values(), "the server gave")
-                for key, vector in self._store.keep_vectors(list(came.items())).items():
+                kept = came if self._store is None else self._store.keep_vectors(list(came.items()))
+                for key, vector in kept.items():
                     futures[key].set_result(vector)
                 failures += [(start, each) for each in outcomes if isinstance(each, ModelError)]
             if failures:
@@ -185,6 +193,9 @@ class CachedEmbedder:
                 if not future.done():
                     future.set_exception(error)
             raise
+
+    def _stored(self, keys: Iterable[bytes]) -> dict[bytes, Embedded]:
+        return {} if self._store is None else self._store.vectors(list(dict.fromkeys(keys)))
 
     def _check_dimension(self, vectors: Iterable[Embedded], origin: str) -> None:
         """Raise a ModelError for a vector of another dimension: two dimensions mean two models under one name."""
