@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from data_loaders.longmemeval import CATEGORIES, parse_time, parse_turn
+from data_loaders.longmemeval import CATEGORIES, gold_of, parse_time, parse_turn
 from data_loaders.raw import LazyCases, Raw, check_known, check_text, check_unique, python_literal, read_records
 from data_loaders.schema import Case, DataError, Gold, Question, Session, Turn
 
@@ -129,18 +129,9 @@ def _questions(row: Raw, held: Mapping[_Words, Session], notes: list[str]) -> It
         notes += [f"question {question_id}: evidence session {each} is not in the context" for each in missing]
         time = parse_time(dates[index], f"{metadata.where}.question_dates[{index}]") if dated else None
         accepted = [str(answer.of((str, int))) for answer in answers[index].each()]
-        gold = Gold(
-            answers=tuple(check_text(answer, answers[index].where) for answer in accepted),
-            evidence=tuple(turn.id for turn in evidence),
-            category=check_known(types[index], CATEGORIES, f"{metadata.where}.question_types[{index}]"),
-            answerable="_abs" not in question_id,
-            detail={
-                "question_id": question_id,
-                "question_type": types[index],
-                "qa_pair_id": pairs[index],
-                "evidence_user_turns": tuple(turn.id for turn in evidence if turn.role == "user"),
-            },
-        )
+        golds = tuple(check_text(answer, answers[index].where) for answer in accepted)
+        kind = check_known(types[index], CATEGORIES, f"{metadata.where}.question_types[{index}]")
+        gold = gold_of(question_id, kind, golds, evidence, qa_pair_id=pairs[index])
         yield Question(id=question_id, text=text, time=time, time_text=dates[index]), gold
 
 
