@@ -88,7 +88,7 @@ def parse_time(text: str, where: str) -> datetime:
 
 def parse_turn(raw: Raw, turn_id: str) -> tuple[Turn, bool | None]:
     """The turn, and its label: whether it holds the answer, or None without a label. Raises DataError."""
-    role = raw.choice("role", _ROLES)
+    role = raw.choice(_ROLES, "role")
     label = raw.get("has_answer", (bool, type(None))) if raw.has("has_answer") else None
     return Turn(id=turn_id, speaker=role, text=raw.text("content"), role=_ROLES[role]), label
 
@@ -159,7 +159,7 @@ def _unused(wanted: str, used: set[str]) -> str:
 def _gold(
     record: Raw, name: str, sessions: Sequence[Session], labels: Mapping[str, bool | None], notes: list[str]
 ) -> Gold:
-    kind, cited = record.choice("question_type", CATEGORIES), record.texts("answer_session_ids")
+    kind, cited = record.choice(CATEGORIES, "question_type"), record.texts("answer_session_ids")
     answer = check_text(str(record.get("answer", (str, int))), f"{record.where}.answer")
     held = {each.id for each in sessions}
     notes += [f"answer session {each} is not in the haystack" for each in cited if each not in held]

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from data_loaders.longmemeval import CATEGORIES, gold_of, parse_time, parse_turn
-from data_loaders.raw import LazyCases, Raw, check_known, check_text, check_unique, python_literal, read_records
+from data_loaders.raw import LazyCases, Raw, check_text, check_unique, python_literal, read_records
 from data_loaders.schema import Case, DataError, Gold, Question, Session, Turn
 
 _TIME_LABEL = "Chat Time: "
@@ -116,7 +116,7 @@ def _questions(row: Raw, held: Mapping[_Words, Session], notes: list[str]) -> It
     metadata, texts = row.at("metadata"), row.texts("questions")
     ids = metadata.texts("question_ids")
     check_unique(ids, f"{metadata.where}.question_ids")
-    types, pairs = metadata.texts("question_types"), metadata.texts("qa_pair_ids")
+    types, pairs = metadata.each("question_types"), metadata.texts("qa_pair_ids")
     dated = bool(metadata.of(dict).get("question_dates"))
     dates = metadata.texts("question_dates") if dated else ("",) * len(texts)
     labels, answers = metadata.each("haystack_sessions"), row.each("answers")
@@ -130,8 +130,7 @@ def _questions(row: Raw, held: Mapping[_Words, Session], notes: list[str]) -> It
         time = parse_time(dates[index], f"{metadata.where}.question_dates[{index}]") if dated else None
         accepted = [str(answer.of((str, int))) for answer in answers[index].each()]
         golds = tuple(check_text(answer, answers[index].where) for answer in accepted)
-        kind = check_known(types[index], CATEGORIES, f"{metadata.where}.question_types[{index}]")
-        gold = gold_of(question_id, kind, golds, evidence, qa_pair_id=pairs[index])
+        gold = gold_of(question_id, types[index].choice(CATEGORIES), golds, evidence, qa_pair_id=pairs[index])
         yield Question(id=question_id, text=text, time=time, time_text=dates[index]), gold
 
 
