@@ -41,7 +41,7 @@ from memsys.llm.store import CacheStore
 from memsys.prompts import Prompts
 from memsys.vectors import Embedder
 from scripts.settings.schema import Settings
-from scripts.settings.types import NOTHING, laid_over
+from scripts.settings.types import NOTHING, priced
 from scripts.setup.options import load_option, model_option, options
 from scripts.setup.wheels import download as fetch_wheel
 
@@ -239,7 +239,7 @@ def _build_model(cfg: Settings, name: str, option: Mapping[str, Any], places: En
         return Model(name, settings, llm=llm, late=llm)
     if (limit := cfg.endpoint.max_output_tokens) is not None:
         option = {**option, "settings": {**option["settings"], "max_output_tokens": limit}}
-    known, endpoint = places.settings(name, option), places.endpoint(option, role)
+    known, endpoint = priced(option["settings"], cfg.prices, name), places.endpoint(option, role)
     identifying = {key: value for key, value in option["settings"].items() if key not in KNOWLEDGE}
     settings = {"endpoint": endpoint.label, **identifying}
     client = None if cfg.replay else Client(endpoint, known)
@@ -266,7 +266,7 @@ def _build_embedder(cfg: Settings, name: str, places: Endpoints) -> BuiltEmbedde
             local.fetch(["warm"])
         cached = CachedEmbedder(local, places.store, option["model"], label)
         return BuiltEmbedder(option["model"], {**option, "label": label}, embedder=cached)
-    known, endpoint = places.settings(name, option), places.endpoint(option, "embedder")
+    known, endpoint = priced(option["settings"], cfg.prices, name), places.endpoint(option, "embedder")
     prefix = option.get("query_prefix", "")
     size, batches = option.get("batch", 128), None if cfg.replay else places.batches(endpoint)
     inner = None if cfg.replay else HttpEmbedder(endpoint, known, batch=size, query_prefix=prefix, batches=batches)
@@ -355,11 +355,6 @@ class Endpoints:
             settings = BatchSettings(**dict(self.cfg.endpoint.batch), collect=mode == "collect")
             self.batched[endpoint] = BatchEndpoint(endpoint, Journal(self.cache), settings)
         return self.batched[endpoint]
-
-    def settings(self, name: str, option: Mapping[str, Any]) -> ModelSettings:
-        """A model's settings, with the prices that the user set for its file or its name."""
-        known = option["settings"]
-        return ModelSettings(**{**known, **laid_over(self.cfg.prices, known["model"], name)})
 
 
 FOLDER = "models"
