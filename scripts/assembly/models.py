@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from data_loaders.download import download, unpack
 from data_loaders.source import Entry, data_root, file_sha256
-from eval.analysis.costs import BATCHED, Price
+from eval.analysis.costs import Price
 from eval.files.provenance import identity, source_digest
 from eval.files.store import RunError
 from eval.judging.score import JudgingAhead
@@ -63,8 +63,6 @@ class Model:
     """None for an offline engine."""
     endpoint: Endpoint | None = None
     """None for an offline engine."""
-    discount: float = 1.0
-    """Price of a batched call divided by that of a live one."""
 
     @property
     def stand_in(self) -> bool:
@@ -90,7 +88,6 @@ class BuiltEmbedder:
     """None for an embedder that runs on this machine."""
     endpoint: Endpoint | None = None
     """None for an embedder that runs on this machine."""
-    discount: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,15 +140,10 @@ class Models:
 
     @property
     def prices(self) -> dict[str, Price]:
-        """Cost functions by role, and by model identity for judges, each with what its batches save; offline engines have none."""
+        """Cost functions by role, and by model identity for judges; offline engines have none."""
         roles: dict[str, Model | BuiltEmbedder] = {"memory": self.memory, "reader": self.reader, "probe": self.probe}
         roles |= {"embedder": self.embedder, **{model.identity: model for model in self.by_name.values()}}
-        costs: dict[str, Price] = {}
-        for name, model in roles.items():
-            if model.prices is not None:
-                costs[name] = model.prices.cost
-                costs[f"{name} {BATCHED}"] = _scaled(costs[name], model.discount - 1.0)
-        return costs
+        return {name: model.prices.cost for name, model in roles.items() if model.prices is not None}
 
     @property
     def stand_in_identities(self) -> set[str]:
@@ -172,14 +164,6 @@ class Models:
 def has_price(prices: ModelSettings) -> bool:
     """Whether calls of a model are known to cost money, also if only one of its prices is known."""
     return any((prices.usd_per_million_in, prices.usd_per_million_cached, prices.usd_per_million_out))
-
-
-def _scaled(cost: Price, factor: float) -> Price:
-    def scaled(*tokens: float) -> float | None:
-        dollars = cost(*tokens)
-        return None if dollars is None else dollars * factor
-
-    return scaled
 
 
 def build_models(cfg: Settings) -> Models:
@@ -254,7 +238,7 @@ def _build_model(
     llm = late = Metered(CachedLLM(client, store, known, endpoint.label), model=known.model)
     if not cfg.replay and (batches := places.batches(endpoint)) is not None:
         late = Metered(CachedLLM(Client(batches, known), store, known, endpoint.label), model=known.model)
-    return Model(known.model, llm, late, settings, known, endpoint, cfg.endpoint.batch.discount)
+    return Model(known.model, llm, late, settings, known, endpoint)
 
 
 def _build_embedder(cfg: Settings, name: str, store: CacheStore, places: Endpoints) -> BuiltEmbedder:
@@ -271,7 +255,7 @@ def _build_embedder(cfg: Settings, name: str, store: CacheStore, places: Endpoin
         local = None if cfg.replay else LocalEmbedder(str(folder or option["model"]))
         if local is not None:
             # The first call takes several times as long as the others; it must not be timed.
-            local.fetch(["warm"])
+            list(local.fetch(["warm"]))
         return BuiltEmbedder(
             option["model"], CachedEmbedder(local, store, option["model"], label), {**option, "label": label}
         )
@@ -286,7 +270,7 @@ def _build_embedder(cfg: Settings, name: str, store: CacheStore, places: Endpoin
         "max_input_tokens": known.max_input_tokens,
     }
     cached = CachedEmbedder(inner, store, known.model, endpoint.label, query_differs=bool(prefix))
-    return BuiltEmbedder(known.model, cached, settings, known, endpoint, cfg.endpoint.batch.discount)
+    return BuiltEmbedder(known.model, cached, settings, known, endpoint)
 
 
 STAND_IN = {"memory": "extractive", "reader": "extractive", "judge": "extractive", "embedder": "hashing"}
