@@ -158,8 +158,7 @@ def score_lexical(run: Run, metrics: Sequence[Metric], k_evidence: int) -> dict[
     if joint := {paths[metric.name]: metric.score for metric in metrics if metric.joint}:
         _score_together(run, joint)
     single = [metric for metric in metrics if not metric.joint]
-    answers = answers_of(run, lambda prediction, _: prediction.answer)
-    recalls = answers_of(run, lambda prediction, _: _ranking(prediction))
+    answers, recalls = answers_of(run, lambda each, _: each.answer, lambda each, _: _ranking(each))
     stale = [each for each in single if not _is_current(paths[each.name], recalls if each.on_recall else answers)]
     lines: dict[str, list[Scored]] = {metric.name: [] for metric in stale}
     if not _is_current(paths[evidence], recalls):
@@ -283,7 +282,8 @@ def _verdicts(run: Run, judging: Judging) -> tuple[dict[AnswerKey, dict[str, Any
         )
     lines = score_lines(judging.file(run), "answer", "repeat")
     given = {answer_key(line): line for line in lines if line["value"] is not None}
-    return given, answers_of(run, judging.judged_text, judging.repeats, recalls=recalls)
+    (wanted,) = answers_of(run, judging.judged_text, repeats=judging.repeats, recalls=recalls)
+    return given, wanted
 
 
 def score_judge(
