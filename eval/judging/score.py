@@ -74,6 +74,13 @@ class Metric:
     joint: bool = False
     """Whether its function takes question, gold and several reads."""
 
+    @property
+    def functions(self) -> list[Any]:
+        """The function that computes it; with `best_of` also the function of two texts."""
+        score: Any = self.score
+        measure = score.keywords["measure"] if getattr(score, "func", None) is best_of else score
+        return [getattr(each, "func", each) for each in (score, measure)]
+
 
 @dataclass(frozen=True)
 class Judging:
@@ -135,9 +142,7 @@ def _identities(metrics: Sequence[Metric], k_evidence: int) -> dict[str, dict[st
     """The parts that decide which file holds the scores of a metric, its settings and code, by name; the evidence comes last."""
     identities: dict[str, dict[str, Any]] = {}
     for metric in metrics:
-        score: Any = metric.score
-        measure = score.keywords["measure"] if getattr(score, "func", None) is best_of else score
-        modules = [getattr(each, "func", each).__module__ for each in (score, measure)]
+        modules = [each.__module__ for each in metric.functions]
         identities[metric.name] = {"settings": metric.settings, "source": source_digest(modules)}
     return {**identities, f"evidence@{k_evidence}": {"source": source_digest(["eval.metrics.retrieval"])}}
 
