@@ -176,8 +176,9 @@ def build_models(cfg: Settings) -> Models:
     meter.recorder = otel_spans(cfg.logger.texts) if cfg.logger.name == "otel" else None
     prepare_for_many_calls()
     results = Path(cfg.results)
-    store = CacheStore(Path(cfg.cache) if cfg.cache else results / "cache.sqlite")
-    places = Endpoints(cfg, next_purse(cfg.max_usd), store.path)
+    path = Path(cfg.cache) if cfg.cache else results / "cache.sqlite"
+    store = cache(partial(CacheStore, path))  # offline engines need none
+    places = Endpoints(cfg, next_purse(cfg.max_usd), path)
     by_name: dict[str, Model] = {}
 
     def model(name: str, role: str = "judge") -> Model:
@@ -210,7 +211,11 @@ def build_models(cfg: Settings) -> Models:
     )
 
 
-def _gateway(memory: Model, embedder: Embedder, store: CacheStore, *, replay: bool) -> Gateway:
+Store = Callable[[], CacheStore]
+"""Opens the cache at the first call."""
+
+
+def _gateway(memory: Model, embedder: Embedder, store: Store, *, replay: bool) -> Gateway:
     """The gateway in front of the memory's model. Answers of an offline engine are not cached: they would outlive the engine's code."""
     from memsys.llm.gateway.chat import EndpointUpstream, EngineUpstream
     from memsys.llm.gateway.server import Gateway
@@ -218,11 +223,11 @@ def _gateway(memory: Model, embedder: Embedder, store: CacheStore, *, replay: bo
     if memory.endpoint is None or memory.prices is None:
         return Gateway(EngineUpstream(memory.llm), embedder, None, "live")
     upstream = EndpointUpstream(memory.endpoint, memory.prices)
-    return Gateway(upstream, embedder, store, "replay" if replay else "record")
+    return Gateway(upstream, embedder, store(), "replay" if replay else "record")
 
 
 def _build_model(
-    cfg: Settings, name: str, option: Mapping[str, Any], places: Endpoints, role: str, store: CacheStore
+    cfg: Settings, name: str, option: Mapping[str, Any], places: Endpoints, role: str, store: Store
 ) -> Model:
     if option["engine"] == "extractive":
         engine = {key: value for key, value in option.items() if key != "engine"}
@@ -235,13 +240,13 @@ def _build_model(
     identifying = {key: value for key, value in option["settings"].items() if key not in KNOWLEDGE}
     settings = {"endpoint": endpoint.label, **identifying}
     client = None if cfg.replay else Client(endpoint, known)
-    llm = late = Metered(CachedLLM(client, store, known, endpoint.label), model=known.model)
+    llm = late = Metered(CachedLLM(client, store(), known, endpoint.label), model=known.model)
     if not cfg.replay and (batches := places.batches(endpoint)) is not None:
-        late = Metered(CachedLLM(Client(batches, known), store, known, endpoint.label), model=known.model)
+        late = Metered(CachedLLM(Client(batches, known), store(), known, endpoint.label), model=known.model)
     return Model(known.model, llm, late, settings, known, endpoint)
 
 
-def _build_embedder(cfg: Settings, name: str, store: CacheStore, places: Endpoints) -> BuiltEmbedder:
+def _build_embedder(cfg: Settings, name: str, store: Store, places: Endpoints) -> BuiltEmbedder:
     served = cfg.endpoints.embedder.base_url or cfg.endpoint.base_url
     option = model_option("embedder", name, served=served is not None)
     if option["engine"] == "hashing":
@@ -257,7 +262,7 @@ def _build_embedder(cfg: Settings, name: str, store: CacheStore, places: Endpoin
             # The first call takes several times as long as the others; it must not be timed.
             list(local.fetch(["warm"]))
         return BuiltEmbedder(
-            option["model"], CachedEmbedder(local, store, option["model"], label), {**option, "label": label}
+            option["model"], CachedEmbedder(local, store(), option["model"], label), {**option, "label": label}
         )
     known, endpoint = places.settings(name, option), places.endpoint(option, "embedder")
     prefix = option.get("query_prefix", "")
@@ -269,7 +274,7 @@ def _build_embedder(cfg: Settings, name: str, store: CacheStore, places: Endpoin
         "query_prefix": prefix,
         "max_input_tokens": known.max_input_tokens,
     }
-    cached = CachedEmbedder(inner, store, known.model, endpoint.label, query_differs=bool(prefix))
+    cached = CachedEmbedder(inner, store(), known.model, endpoint.label, query_differs=bool(prefix))
     return BuiltEmbedder(known.model, cached, settings, known, endpoint)
 
 
