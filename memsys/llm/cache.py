@@ -18,7 +18,7 @@ import numpy as np
 
 from memsys.jsons import canonical
 from memsys.llm import meter
-from memsys.llm.client import Embedded, Keep, request_key
+from memsys.llm.client import Embedded, Outcomes, request_key
 from memsys.llm.pricing import ModelSettings
 from memsys.llm.protocol import LLM, Completion, EndOfRun, ModelError, Request, keeping, release, settle, waiting
 from memsys.llm.store import CacheStore
@@ -96,8 +96,8 @@ def _raising(error: BaseException) -> Callable[[], Completion]:
 class Fetching(Protocol):
     """An embedder that returns each vector with its cost, or the error that prevented it."""
 
-    def fetch(self, texts: Sequence[str], *, query: bool = False, keep: Keep) -> Sequence[Embedded | ModelError]:
-        """Embed the texts; each batch of vectors is passed to `keep` when it arrives."""
+    def fetch(self, texts: Sequence[str], *, query: bool = False) -> Iterable[Outcomes]:
+        """Embed the texts, in batches that come when they are ready."""
 
 
 class CachedEmbedder:
@@ -167,24 +167,21 @@ class CachedEmbedder:
         self, inner: Fetching, texts: dict[bytes, str], futures: dict[bytes, Future[Embedded]], query: bool
     ) -> None:
         """Embed texts that no other thread is embedding; their futures end with the vector or the error."""
-        keys: list[bytes] = []
-
-        def keep(start: int, outcomes: Sequence[Embedded | ModelError]) -> None:
-            # Also when other texts failed, because these vectors are paid for.
-            came = {keys[start + at]: each for at, each in enumerate(outcomes) if isinstance(each, Embedded)}
-            self._check_dimension(came.values(), "the server gave")
-            for key, vector in self._store.keep_vectors(list(came.items())).items():
-                futures[key].set_result(vector)
-
+        failures: list[tuple[int, ModelError]] = []
         try:
             # The thread that embedded a text may have finished after the caller's lookup and before its lock: then the vector is committed.
             for key, vector in self._store.vectors(list(texts)).items():
                 futures[key].set_result(vector)
-            keys += [key for key in texts if not futures[key].done()]
-            outcomes = inner.fetch([texts[key] for key in keys], query=query, keep=keep) if keys else []
-            failures = [outcome for outcome in outcomes if isinstance(outcome, ModelError)]
+            keys = [key for key in texts if not futures[key].done()]
+            for start, outcomes in inner.fetch([texts[key] for key in keys], query=query) if keys else ():
+                # Also when other texts failed, because these vectors are paid for.
+                came = {keys[start + at]: each for at, each in enumerate(outcomes) if isinstance(each, Embedded)}
+                self._check_dimension(came.values(), "the server gave")
+                for key, vector in self._store.keep_vectors(list(came.items())).items():
+                    futures[key].set_result(vector)
+                failures += [(start, each) for each in outcomes if isinstance(each, ModelError)]
             if failures:
-                raise next((failure for failure in failures if isinstance(failure, EndOfRun)), failures[0])
+                raise min(failures, key=lambda failure: (not isinstance(failure[1], EndOfRun), failure[0]))[1]
         except BaseException as error:  # a thread that waits for one of these texts must not wait for ever
             for future in futures.values():
                 if not future.done():

@@ -24,6 +24,7 @@ from urllib.parse import urlsplit
 
 from memsys import processes
 from memsys.folders import Held
+from memsys.interface import Settings
 from memsys.jsons import received
 from memsys.llm import meter, stopping
 from memsys.llm.gateway.accounts import Account
@@ -327,15 +328,17 @@ def _environment(scratch: Path) -> dict[str, str]:
     return {**own, **folders, **threads, **offline, "TMPDIR": str(scratch), "TZ": "UTC", "PYTHONHASHSEED": "0"}
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
+@dataclass(frozen=True)
+class Limits(Settings):
     """Resources that a worker may take."""
 
-    open_seconds: float
-    step_seconds: float
-    memory_mb: int
-    """0 = no limit."""
-    restarts: int
+    open_seconds: float = 300.0
+    """Time limit of opening the product."""
+    step_seconds: float = 300.0
+    """Time limit of a step."""
+    memory_mb: int = 0
+    """Memory limit of the process; 0 = none."""
+    restarts: int = 3
     """Maximum number of restarts after a worker died; a new worker gets the same history again, with replies from the cache."""
 
 

@@ -136,18 +136,16 @@ class NemoriStore:
         for index, statement in enumerate(self.statements):
             statements_of.setdefault(statement.episode, []).append(f"statement-{index}")
             episode, vector = self.episodes[statement.episode], self.statement_vectors.matrix[index].copy()
-            start, end = period(episode.units)
             yield NodeView(
                 f"statement-{index}", tuple(themes[index : index + 1]), 2, "semantic", statement.text, vector,
-                episode.sources, start, end,
+                episode.sources, *period(episode.units),
             )  # fmt: skip
         for index, episode in enumerate(self.episodes):
-            start, end = period(episode.units)
-            vector = self.episode_vectors.matrix[index].copy()
-            parents = tuple(statements_of.get(index, ()))
+            vector, parents = self.episode_vectors.matrix[index].copy(), tuple(statements_of.get(index, ()))
             yield NodeView(
-                f"episode-{index}", parents, 1, "episode", episode.document, vector, episode.sources, start, end
-            )
+                f"episode-{index}", parents, 1, "episode", episode.document, vector, episode.sources,
+                *period(episode.units),
+            )  # fmt: skip
             for unit in episode.units:
                 parents = (f"episode-{index}",)
                 yield NodeView(unit.id, parents, 0, "message", unit.text, None, unit.turn_ids, unit.time, unit.time)

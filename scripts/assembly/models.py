@@ -255,7 +255,7 @@ def _build_embedder(cfg: Settings, name: str, store: CacheStore, places: Endpoin
         local = None if cfg.replay else LocalEmbedder(str(folder or option["model"]))
         if local is not None:
             # The first call takes several times as long as the others; it must not be timed.
-            local.fetch(["warm"])
+            list(local.fetch(["warm"]))
         return BuiltEmbedder(
             option["model"], CachedEmbedder(local, store, option["model"], label), {**option, "label": label}
         )

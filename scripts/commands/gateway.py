@@ -136,7 +136,8 @@ class DirectEmbedder:
         Raises:
             ModelError: a call failed for good.
         """
-        outcomes = self._inner.fetch(texts, query=query)
+        batches = dict(self._inner.fetch(texts, query=query))
+        outcomes = [outcome for start in sorted(batches) for outcome in batches[start]]
         embedded = [outcome for outcome in outcomes if isinstance(outcome, Embedded)]
         for outcome in outcomes:
             if isinstance(outcome, ModelError):

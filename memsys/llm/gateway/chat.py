@@ -29,7 +29,7 @@ from memsys.llm.gateway.accounts import (
 from memsys.llm.gateway.bodies import LIMITS, MalformedBody, check_priced, checked, limit_of, most_tokens_in
 from memsys.llm.meter import Ledger
 from memsys.llm.pricing import ModelSettings
-from memsys.llm.protocol import LLM, Completion, ContextOverflow, EndOfRun, ModelError, Request
+from memsys.llm.protocol import LLM, Completion, ContextOverflow, EndOfRun, ModelError, Request, keeping, release
 from memsys.llm.replies import usage_of
 from memsys.llm.store import CacheStore
 from memsys.tokens import count_tokens
@@ -91,7 +91,12 @@ class EndpointUpstream:
         self._endpoint.permitted()
         sent = {name: value for name, value in body.items() if name not in ("stream", "stream_options")}
         call = Call("/chat/completions", sent, self._worst(sent), self._settings.cost_of)
-        return await self._endpoint.reply(call)
+        with keeping():
+            future = self._endpoint.start(call, lambda *parts: parts)
+        # Its place is kept until the task that writes the reply to the cache has ended.
+        if (task := asyncio.current_task()) is not None:
+            task.add_done_callback(lambda _: release(future))
+        return await asyncio.wrap_future(future)
 
     def _worst(self, sent: Mapping[str, Any]) -> float | None:
         """The highest possible cost in US dollars; None where the price is unknown or nothing limits the reply."""

@@ -7,7 +7,7 @@ import hashlib
 import sqlite3
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
@@ -20,7 +20,7 @@ import pytest
 from scripted import ScriptedLLM
 
 from memsys.llm.cache import CachedEmbedder, CachedLLM, request_key
-from memsys.llm.client import Client, Embedded, HttpEmbedder, Keep
+from memsys.llm.client import Client, Embedded, HttpEmbedder, Outcomes
 from memsys.llm.endpoint import Endpoint, EndpointLimits
 from memsys.llm.meter import Ledger, Metered, metering
 from memsys.llm.pricing import ModelSettings
@@ -281,11 +281,10 @@ class Counting:
     def __init__(self) -> None:
         self.asked: list[str] = []
 
-    def fetch(self, texts: Any, *, query: bool = False, keep: Keep) -> list[Embedded]:
+    def fetch(self, texts: Any, *, query: bool = False) -> Iterator[Outcomes]:
         self.asked += texts
         vectors = [Embedded(np.asarray([len(text), 1.0], dtype=np.float32), len(text), 0.5) for text in texts]
-        keep(0, vectors)
-        return vectors
+        yield 0, vectors
 
 
 def test_known_texts_are_not_embedded_again_but_still_counted(store: CacheStore) -> None:
@@ -574,12 +573,9 @@ def test_a_kept_vector_that_points_nowhere_is_fetched_again_and_replaced(
 class Partly:
     """An embedder whose second batch fails."""
 
-    def fetch(self, texts: Any, *, query: bool = False, keep: Keep) -> list[Embedded | ModelError]:
-        good = [Embedded(np.asarray([1.0, 0.0], dtype=np.float32), 1, 0.5) for _ in texts[:2]]
-        failed = [ModelError("the second batch failed") for _ in texts[2:]]
-        keep(2, failed)
-        keep(0, good)
-        return [*good, *failed]
+    def fetch(self, texts: Any, *, query: bool = False) -> Iterator[Outcomes]:
+        yield 2, [ModelError("the second batch failed") for _ in texts[2:]]
+        yield 0, [Embedded(np.asarray([1.0, 0.0], dtype=np.float32), 1, 0.5) for _ in texts[:2]]
 
 
 def test_vectors_that_came_are_kept_when_others_failed(store: CacheStore) -> None:
@@ -594,10 +590,8 @@ class Sized:
     def __init__(self, size: int) -> None:
         self.size = size
 
-    def fetch(self, texts: Any, *, query: bool = False, keep: Keep) -> list[Embedded]:
-        vectors = [Embedded(np.ones(self.size, dtype=np.float32), 1, 0.5) for _ in texts]
-        keep(0, vectors)
-        return vectors
+    def fetch(self, texts: Any, *, query: bool = False) -> Iterator[Outcomes]:
+        yield 0, [Embedded(np.ones(self.size, dtype=np.float32), 1, 0.5) for _ in texts]
 
 
 def test_a_vector_of_another_dimension_than_before_is_refused_and_not_kept(store: CacheStore) -> None:
@@ -681,15 +675,11 @@ def test_a_text_that_is_being_embedded_already_is_not_sent_a_second_time(store: 
             self.sent: list[str] = []
             self.asked, self.may_answer = threading.Event(), threading.Event()
 
-        def fetch(
-            self, texts: Sequence[str], *, query: bool = False, keep: Keep = lambda start, outcomes: None
-        ) -> list[Embedded | ModelError]:
+        def fetch(self, texts: Sequence[str], *, query: bool = False) -> Iterator[Outcomes]:
             self.sent += texts
             self.asked.set()
             assert self.may_answer.wait(10)
-            outcomes: list[Embedded | ModelError] = [Embedded(np.array([1.0, 0.0], np.float32), 1, 0.0) for _ in texts]
-            keep(0, outcomes)
-            return outcomes
+            yield 0, [Embedded(np.array([1.0, 0.0], np.float32), 1, 0.0) for _ in texts]
 
     inner = Slow()
     embedder = CachedEmbedder(inner, store, "e", "here")
