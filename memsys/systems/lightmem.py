@@ -22,7 +22,8 @@ Deviations and decisions:
 - A line of the prompt shows date, weekday and time as `2023/05/07 (Sun) 13:00`; messages are numbered from 0 in every prompt.
 - A `source_id` that is not a number is replaced by the line that shares most words with the fact; the release fails on it.
 - `consolidate` empties the last buffers on copies, because more messages may follow; `flush="session"` empties them after every session.
-  An update sees every fact as it was extracted, so the result does not depend on how often the memory was consolidated.
+  An update sees every fact as it was extracted, so the result does not depend on how often the memory was consolidated. The release loses
+  the segments that its last message pushes out of the sensory buffer; here they are kept.
 - A reply may have 16,000 tokens, as in the released scripts. `top_p` 0.1 is not sent. Retrieval searches the facts of all speakers.
 """
 

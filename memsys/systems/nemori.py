@@ -13,7 +13,7 @@ and facts, and the original messages of the best episodes.
   the boundary prompt when the history has more than 10 messages, and shows that prompt no times, as released: the rule about a gap of
   30 minutes, which the released prompt has too, can then never be applied. Mode `paper` shows the time of every message.
 - A recalled episode is its title and its content, as released: the indexed document, not the content alone.
-- Replies may have 2,000 tokens, in the release 8,192; temperatures are the released ones.
+- Replies may have 2,000 tokens, a prediction 1,000, in the release 8,192; temperatures are the released ones.
 - Facts are extracted before the next message is processed. The release does so in the background, so it may know fewer facts.
 - `consolidate` turns the open buffer into a provisional episode, which is kept apart and built again after further messages.
 - The model states the time of an episode. When that time cannot be parsed or is later than the last message, the time of the earliest

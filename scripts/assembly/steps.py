@@ -126,8 +126,9 @@ def metrics(names: Sequence[str]) -> list[Metric]:
         function = get_method(option.pop("_target_"))
         left = [each for key, each in signature(function).parameters.items() if key not in option]
         on_recall = not joint and any(each.name == "recalled" for each in left)
+        texts = [each for each in left if each.default is each.empty and each.kind is not each.VAR_KEYWORD]
         score = partial(function, **option)
-        if sum(each.default is each.empty for each in left) == 2:  # of an answer and a gold answer
+        if len(texts) == 2:  # an answer and a gold answer
             score = partial(best_of, measure=score)
         built.append(Metric(name, score, {**option, **splitter_version}, on_recall, joint))
     return built
