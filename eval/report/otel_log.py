@@ -20,7 +20,7 @@ from typing import Any
 
 from eval.files.store import RunError
 from memsys.llm import network
-from memsys.llm.protocol import Completion, Request
+from memsys.llm.protocol import Completion, EndOfRun, Request
 from memsys.llm.secrets import redact
 
 OPERATIONS = {
@@ -164,7 +164,7 @@ def _exporting() -> Any:
     address = os.environ.get("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT") or os.environ.get("OTEL_EXPORTER_OTLP_ENDPOINT")
     try:
         network.check_url(address or "http://localhost:4318")
-    except OSError as error:
+    except EndOfRun as error:
         raise RunError(f"logger=otel: {redact(str(error))}") from error
     provider = TracerProvider(resource=Resource.create({"service.name": "memsys-bench"}))
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
