@@ -14,7 +14,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 from eval.files.store import RunError
 from memsys.embed import HashingEmbedder
@@ -30,7 +29,7 @@ from memsys.llm.offline.extractive import ExtractiveLLM
 from memsys.llm.pricing import ModelSettings, Purse
 from memsys.llm.store import CacheStore
 from memsys.vectors import Embedder
-from scripts.settings.types import given_prices, laid_over
+from scripts.settings.types import given_prices, priced
 from scripts.setup.arguments import amount, verb_parser, whole
 from scripts.setup.options import load_option, model_option
 
@@ -121,10 +120,8 @@ def _embedder(endpoint: Endpoint, settings: ModelSettings, store: CacheStore | N
 def _settings(group: str, name: str, given: argparse.Namespace) -> ModelSettings:
     """Settings of a model: of its file, or the defaults; with the prices and the limit of the command line."""
     known = model_option(group, name).get("settings") or {"model": name}
-    settings, prices = ModelSettings(**known), given_prices(given.prices)
     limit = {} if given.max_output_tokens is None else {"max_output_tokens": given.max_output_tokens}
-    changed: dict[str, Any] = {**limit, **laid_over(prices, settings.model, name)}
-    return replace(settings, **changed)
+    return priced({**known, **limit}, given_prices(given.prices), name)
 
 
 def _parser() -> argparse.ArgumentParser:
