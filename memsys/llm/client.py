@@ -18,7 +18,7 @@ from memsys.jsons import canonical, encoded
 from memsys.llm import meter
 from memsys.llm.endpoint import Call, Endpoint, Sent, Server
 from memsys.llm.pricing import ModelSettings
-from memsys.llm.protocol import Completion, ModelError, Request, keeping, release
+from memsys.llm.protocol import Completion, ModelError, Request, failed, keeping, release
 from memsys.llm.replies import LEAST_SHARE, LONG_PROMPT, Usage, check_window, completion_of, usage_of
 from memsys.llm.secrets import redact
 from memsys.tokens import count_tokens, truncate
@@ -80,9 +80,7 @@ class Client:
             call = Call("/chat/completions", body, self._worst_cost(request), self.settings.cost_of, name)
             return self.endpoint.start(call, parse)
         except ModelError as error:
-            refused: Future[Completion] = Future()
-            refused.set_exception(error)
-            return refused
+            return failed(error)
 
     def _completion(self, request: Request, value: Mapping[str, Any], seconds: float, attempts: int) -> Completion:
         settings, where = self.settings, f"{self.settings.model} at {self.endpoint.base_url}"
@@ -179,9 +177,7 @@ class HttpEmbedder:
             name = hashlib.sha256(canonical(["/embeddings", self.endpoint.label, body])).hexdigest()
             return server.start(Call("/embeddings", body, worst, self._price, name), lambda *sent: sent)
         except ModelError as error:
-            refused: Future[Sent] = Future()
-            refused.set_exception(error)
-            return refused
+            return failed(error)
 
     def _price(self, usage: Usage) -> float | None:
         return None if usage.prompt is None else self.settings.cost(usage.prompt, 0)
