@@ -26,7 +26,6 @@ import string
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from types import SimpleNamespace
 from typing import Any, Literal
@@ -58,15 +57,6 @@ _ABBREVIATIONS = frozenset(
     "mr mrs ms dr prof st jr sr gen sen rep gov lt col sgt capt messrs vs inc corp co ltd bros ave "
     "jan feb aug sept oct nov dec a.m p.m u.s u.k u.n d.c e.g i.e ph.d".split()
 )
-
-
-@dataclass(frozen=True, slots=True)
-class PrecisionRecall:
-    """Precision, recall and F of one comparison, each in [0, 1]."""
-
-    precision: float
-    recall: float
-    f: float
 
 
 # --- normal forms ---------------------------------------------------------------------------------------------------
@@ -297,18 +287,17 @@ def _sacre_bleu(order: int, smoothing: SacreSmoothing, lowercase: bool) -> Any:
     return BLEU(max_ngram_order=order, smooth_method=smoothing, lowercase=lowercase, effective_order=True)
 
 
-def rouge(prediction: str, gold: str, kind: RougeKind, stemmer: bool = False) -> PrecisionRecall:
-    """ROUGE precision, recall and F of Google's rouge-score; its tokens are runs of ASCII letters and digits.
+def rouge(prediction: str, gold: str, kind: RougeKind, stemmer: bool = False) -> Any:
+    """`precision`, `recall` and `fmeasure` of Google's rouge-score, each in [0, 1]; its tokens are runs of ASCII letters and digits.
 
     Accented letters split words and other scripts vanish; a text without any token scores 0, even against itself.
     """
-    score = _rouge_scorer(kind, stemmer).score(target=gold, prediction=prediction)[kind]
-    return PrecisionRecall(float(score.precision), float(score.recall), float(score.fmeasure))
+    return _rouge_scorer(kind, stemmer).score(target=gold, prediction=prediction)[kind]
 
 
 def rouge_f(prediction: str, gold: str, kind: RougeKind, stemmer: bool = True) -> float:
     """ROUGE F; with the stemmer, as A-MEM reports it."""
-    return rouge(prediction, gold, kind, stemmer).f
+    return float(rouge(prediction, gold, kind, stemmer).fmeasure)
 
 
 def rouge_recall(prediction: str, gold: str, kind: RougeKind, stemmer: bool = False) -> float:
@@ -316,7 +305,7 @@ def rouge_recall(prediction: str, gold: str, kind: RougeKind, stemmer: bool = Fa
 
     MemGPT (section 3.1) and MemTree (table 1) report it for verbose answers without saying whether words are stemmed.
     """
-    return rouge(prediction, gold, kind, stemmer).recall
+    return float(rouge(prediction, gold, kind, stemmer).recall)
 
 
 def rouge_words(text: str, stemmer: bool = False) -> list[str]:

@@ -41,6 +41,7 @@ from eval.report.tables import (
     estimate_of,
     family_of,
     histories,
+    letter_lines,
     only_about,
     printed,
     published_cells,
@@ -127,7 +128,7 @@ def _legend(table: Table) -> list[str]:
         reasons = {pair.untested for pair in table.pairs.values()}
         if silent := [why for why in NO_STAR if why in reasons]:
             lines.append(f"No p, no star: {', '.join(silent)}.")
-    return [*lines, *comparability(table)]
+    return [*lines, *letter_lines(table), *comparability(table)]
 
 
 def comparability(table: Table) -> list[str]:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from data_loaders.download import download, unpack
 from data_loaders.source import Entry, data_root, file_sha256
-from eval.analysis.costs import BATCHED, Price
+from eval.analysis.costs import Price
 from eval.files.provenance import identity, source_digest
 from eval.files.store import RunError
 from eval.judging.score import JudgingAhead
@@ -61,8 +61,6 @@ class Described:
     """None for an offline engine and for an embedder that runs on this machine."""
     endpoint: Endpoint | None = None
     """None where `prices` is."""
-    discount: float = 1.0
-    """Price of a batched call divided by that of a live one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,15 +137,10 @@ class Models:
 
     @property
     def prices(self) -> dict[str, Price]:
-        """Cost functions by role, and by model identity for judges, each with what its batches save; offline engines have none."""
+        """Cost functions by role, and by model identity for judges; offline engines have none."""
         roles: dict[str, Described] = {"memory": self.memory, "reader": self.reader, "probe": self.probe}
         roles |= {"embedder": self.embedder, **{model.identity: model for model in self.by_name.values()}}
-        costs: dict[str, Price] = {}
-        for name, model in roles.items():
-            if model.prices is not None:
-                costs[name] = model.prices.cost
-                costs[f"{name} {BATCHED}"] = _scaled(costs[name], model.discount - 1.0)
-        return costs
+        return {name: model.prices.cost for name, model in roles.items() if model.prices is not None}
 
     @property
     def stand_in_identities(self) -> set[str]:
@@ -168,14 +161,6 @@ class Models:
 def has_price(prices: ModelSettings) -> bool:
     """Whether calls of a model are known to cost money, also if only one of its prices is known."""
     return any((prices.usd_per_million_in, prices.usd_per_million_cached, prices.usd_per_million_out))
-
-
-def _scaled(cost: Price, factor: float) -> Price:
-    def scaled(*tokens: float) -> float | None:
-        dollars = cost(*tokens)
-        return None if dollars is None else dollars * factor
-
-    return scaled
 
 
 def build_models(cfg: Settings) -> Models:
@@ -246,8 +231,7 @@ def _build_model(cfg: Settings, name: str, option: Mapping[str, Any], places: En
     llm = late = Metered(CachedLLM(client, places.store, known, endpoint.label), model=known.model)
     if not cfg.replay and (batches := places.batches(endpoint)) is not None:
         late = Metered(CachedLLM(Client(batches, known), places.store, known, endpoint.label), model=known.model)
-    discount = cfg.endpoint.batch.discount
-    return Model(known.model, settings, known, endpoint, discount, llm=llm, late=late)
+    return Model(known.model, settings, known, endpoint, llm=llm, late=late)
 
 
 def _build_embedder(cfg: Settings, name: str, places: Endpoints) -> BuiltEmbedder:
@@ -263,7 +247,7 @@ def _build_embedder(cfg: Settings, name: str, places: Endpoints) -> BuiltEmbedde
         local = None if cfg.replay else LocalEmbedder(str(folder or option["model"]))
         if local is not None:
             # The first call takes several times as long as the others; it must not be timed.
-            local.fetch(["warm"])
+            list(local.fetch(["warm"]))
         cached = CachedEmbedder(local, places.store, option["model"], label)
         return BuiltEmbedder(option["model"], {**option, "label": label}, embedder=cached)
     known, endpoint = priced(option["settings"], cfg.prices, name), places.endpoint(option, "embedder")
@@ -277,8 +261,7 @@ def _build_embedder(cfg: Settings, name: str, places: Endpoints) -> BuiltEmbedde
         "max_input_tokens": known.max_input_tokens,
     }
     cached = CachedEmbedder(inner, places.store, known.model, endpoint.label, query_differs=bool(prefix))
-    discount = cfg.endpoint.batch.discount
-    return BuiltEmbedder(known.model, settings, known, endpoint, discount, embedder=cached)
+    return BuiltEmbedder(known.model, settings, known, endpoint, embedder=cached)
 
 
 STAND_IN = {"memory": "extractive", "reader": "extractive", "judge": "extractive", "embedder": "hashing"}

@@ -46,6 +46,19 @@ def ask_without_plan(cfg: Settings, models: Models) -> None:
         raise RunError("the costs were declined; max_usd=DOLLARS sets a cap")
 
 
+def check_endpoint(cfg: Settings, models: Models) -> None:
+    """Refuse a base URL that no model uses: stand-ins would answer in its place. A judge that is built later may use it.
+
+    Raises:
+        RunError: no model uses the endpoint that the settings name.
+    """
+    if cfg.endpoint.base_url is not None and not models.endpoints:
+        raise RunError(
+            f"endpoint.base_url={cfg.endpoint.base_url} is not used, because no model is named and stand-ins would answer; "
+            "add models.reader=NAME (make … MODEL=NAME names the model of all roles), or leave it out"
+        )
+
+
 def agreed(
     cfg: Settings, models: Models, runs: Sequence[Run], judges: Mapping[str, list[str]]
 ) -> tuple[bool, Plan | None]:
@@ -62,11 +75,7 @@ def agreed(
     """
     for name in dict.fromkeys(name for names in judges.values() for name in names):
         judging(cfg, models, name)  # a judge's own model may have a price
-    if cfg.endpoint.base_url is not None and not models.endpoints:
-        raise RunError(
-            f"endpoint.base_url={cfg.endpoint.base_url} is not used, because no model is named and stand-ins would answer; "
-            "add models.reader=NAME (make … MODEL=NAME names the model of all roles), or leave it out"
-        )
+    check_endpoint(cfg, models)
     local = models.memory.endpoint if cfg.profile_name == "local" else None
     if cfg.replay or not (cfg.profile_name == "paper" or local is not None or models.paid_names):
         return True, None

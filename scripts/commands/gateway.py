@@ -15,14 +15,11 @@ from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 
-import numpy as np
-
 from eval.files.store import RunError
 from memsys.embed import HashingEmbedder
 from memsys.lean import prepare_for_many_calls
-from memsys.llm import meter
 from memsys.llm.cache import CachedEmbedder
-from memsys.llm.client import Embedded, HttpEmbedder
+from memsys.llm.client import HttpEmbedder
 from memsys.llm.endpoint import Endpoint, EndpointLimits
 from memsys.llm.gateway.accounts import Account, Purpose
 from memsys.llm.gateway.chat import EndpointUpstream, EngineUpstream
@@ -30,7 +27,6 @@ from memsys.llm.gateway.server import MODES, Gateway
 from memsys.llm.network import OPENAI, forbid_network, is_local
 from memsys.llm.offline.extractive import ExtractiveLLM
 from memsys.llm.pricing import ModelSettings, Purse
-from memsys.llm.protocol import ModelError
 from memsys.llm.store import CacheStore
 from memsys.vectors import Embedder
 from scripts.settings.types import given_prices, priced
@@ -117,32 +113,8 @@ def build(given: argparse.Namespace, store: CacheStore | None) -> Gateway:
 
 def _embedder(endpoint: Endpoint, settings: ModelSettings, store: CacheStore | None, mode: str, name: str) -> Embedder:
     """An embedding model; its vectors are cached under a name."""
-    inner = HttpEmbedder(endpoint, settings)
-    if store is None:
-        return DirectEmbedder(inner)
-    return CachedEmbedder(None if mode == "replay" else inner, store, name, endpoint.label)
-
-
-class DirectEmbedder:
-    """An embedding model without a cache, metered."""
-
-    def __init__(self, inner: HttpEmbedder) -> None:
-        self._inner = inner
-
-    def embed(self, texts: Sequence[str], *, query: bool = False) -> np.ndarray:
-        """Unit vectors, float32 [n, d].
-
-        Raises:
-            ModelError: a call failed for good.
-        """
-        outcomes = self._inner.fetch(texts, query=query)
-        embedded = [outcome for outcome in outcomes if isinstance(outcome, Embedded)]
-        for outcome in outcomes:
-            if isinstance(outcome, ModelError):
-                raise outcome
-        if (ledger := meter.current()) is not None:
-            ledger.add_embedding(sum(each.tokens for each in embedded), sum(each.seconds for each in embedded))
-        return np.stack([each.vector for each in embedded])
+    inner = None if mode == "replay" else HttpEmbedder(endpoint, settings)
+    return CachedEmbedder(inner, store, name, endpoint.label)
 
 
 def _settings(group: str, name: str, given: argparse.Namespace) -> ModelSettings:

@@ -43,6 +43,7 @@ for totals and reads, because sizes share writes and questions."""
 def main(cfg: Growth) -> int:
     from eval.analysis.growth import Schedule, growth_file, measure
     from eval.files.store import replace_file
+    from scripts.assembly.readiness import check_endpoint
     from scripts.assembly.steps import answer_metric, check_no_replay
     from scripts.lab.lab import Lab
     from scripts.setup.progress import progress_line
@@ -51,6 +52,7 @@ def main(cfg: Growth) -> int:
     dataset = lab.load()
     run = lab.run(lab.memory(), dataset)
     check_no_replay(cfg, run, "growth")
+    check_endpoint(cfg, lab.models)
     metric = answer_metric(dataset.config) if cfg.score and cfg.questions else None
     schedule = Schedule(
         tuple(cfg.sizes), cfg.window, cfg.reads, cfg.questions, cfg.k_evidence, metric.name if metric else ""

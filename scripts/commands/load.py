@@ -28,6 +28,7 @@ def main(cfg: Load) -> int:
     from eval.analysis.load import Plan, as_csv, load_file, measure
     from eval.files.store import RunError, replace_file
     from eval.running.loop import clear_up
+    from scripts.assembly.readiness import check_endpoint
     from scripts.lab.lab import Lab
     from scripts.setup.progress import progress_line
 
@@ -39,6 +40,7 @@ def main(cfg: Load) -> int:
     lab = Lab(cfg=cfg)
     dataset = lab.load()
     run = lab.run(lab.memory(), dataset)
+    check_endpoint(cfg, lab.models)
     clear_up([run])
     path = load_file(run, dataset.name, plan)
     levels: list[Level] = []

@@ -17,6 +17,7 @@ from eval.files.store import RunError, replace_file
 from eval.report.published import find, read_published
 from eval.running.run import build_memory
 from memsys.tokens import count_tokens
+from scripts.assembly.readiness import check_endpoint
 from scripts.assembly.steps import check_no_replay
 from scripts.lab.lab import Lab
 from scripts.settings.schema import Calibrate
@@ -40,6 +41,7 @@ class Trial:
 
 def calibrate(cfg: Calibrate) -> int:
     lab = Lab(cfg=cfg)
+    check_endpoint(cfg, lab.models)
     dataset, memory = lab.load(), lab.memory()
     if memory["build"].get("compatibility") != "cosine":
         raise RunError(

@@ -27,7 +27,7 @@ from memsys.llm import stopping
 from scripts.assembly.datasets import Data, data
 from scripts.assembly.models import build_models, with_local_models
 from scripts.assembly.plan import Plan
-from scripts.assembly.readiness import agreed, ask_without_plan, check_prices, confirmed, prepared
+from scripts.assembly.readiness import agreed, ask_without_plan, check_endpoint, check_prices, confirmed, prepared
 from scripts.assembly.runs import memory_run, reader, recipe_of
 from scripts.assembly.steps import (
     answer_all,
@@ -322,7 +322,7 @@ class Lab:
         config, cfg = answers.dataset.config, self.cfg
         judges = self.judges(answers.dataset) if judges is None else _several(judges)
         chosen = metrics(config["metrics"] if names is None else _several(names))
-        _check_loaded([getattr(each.score, "func", each.score) for each in chosen])
+        _check_loaded([function for metric in chosen for function in metric.functions])
         grading = {name: self.judging(name) for name in judges}
         count, traffic, ahead = len(answers.questions), self.models.traffic, self.models.ahead
         files = tuple(score(run, chosen, grading, cfg.k_evidence, count, traffic, ahead) for run in answers.runs)
@@ -516,6 +516,7 @@ def examined(lab: Lab, dataset: Data, memory: Mapping[str, Any]) -> bool:
         raise RunError(f"{memory['name']} is made of the answer key; it has nothing to conform to")
     run = memory_run(lab.cfg, lab.models, dataset, memory, reader(dataset.config["reader"]))
     check_no_replay(lab.cfg, run, "conformance")
+    check_endpoint(lab.cfg, lab.models)
     recipe = recipe_of(dataset, memory)
     started = time.perf_counter()
     with progress_line("conformance", 1, traffic=lab.models.traffic) as line:

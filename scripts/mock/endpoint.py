@@ -434,7 +434,7 @@ def _called(body: dict[str, Any]) -> dict[str, Any] | None:
     choice = body.get("tool_choice")
     if not functions or choice == "none":
         return None
-    if isinstance(choice, dict):
+    if isinstance(choice, dict) and "function" in choice:  # else a selection of tools
         return next(function for function in functions if function["name"] == choice["function"]["name"])
     answered = body["messages"][-1].get("role") == "tool"
     return None if answered and choice != "required" else functions[0]

@@ -35,7 +35,7 @@ from eval.report.counted import counted
 from eval.report.measures import cost
 from eval.report.points import six_digits
 from eval.report.rendering import interval_fields
-from eval.report.wandb_log import log_sweep
+from eval.report.wandb_log import log_files
 from memsys.inert import csv_text, plain_cell
 from memsys.llm.pricing import Purse, one_cap
 from scripts.assembly.models import STAND_IN, with_local_models
@@ -111,7 +111,7 @@ def sweep(cfg: Sweeps, swept: Sequence[str], purses: list[Purse]) -> int:
     replace_file(path, merged(path.read_text(encoding="utf-8") if path.is_file() else "", lines))
     if outcome := experiment.outcome():
         print(outcome)
-    log_sweep(experiment.cfg.plain, cfg.sweep["name"], path)
+    log_files(experiment.cfg.plain, "sweep", cfg.sweep["name"], [path])
     for line in evidence_lines(groups, rows[:1]):  # all read settings share the units
         print(line)
     return _report(experiment, path, lines)
@@ -193,7 +193,9 @@ def best_lines(lines: Sequence[SweepLine]) -> list[str]:
             setting = " ".join(f"{name}={value}" for name, value in best.setting.items())
             equal = sum(line.values["mean"] == best.values["mean"] for line in own) - 1
             also = f", {counted(equal, 'other setting')} with the same mean" if equal else ""
-            texts.append(f"best on {dataset} {metric}: {setting} ({mean_text(best)}){also}, chosen on these questions")
+            texts.append(
+                f"best on {dataset} {metric}: {setting} ({mean_text(best)}){also}, chosen on these questions, so on average too high"
+            )
     return texts
 
 

@@ -1,6 +1,9 @@
 """litellm."""
 
+import os
 from typing import Any
+
+os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # else it waits for an address outside
 
 import litellm
 from played import ASK, BASE_URL, PLACE, play

@@ -75,7 +75,7 @@ def test_mem0_and_amem_metrics_are_the_official_ones(subtests: pytest.Subtests) 
             for order in (1, 2, 3, 4):
                 assert lexical.nltk_bleu(prediction, gold, order) == close(case[f"bleu{order}"])
             for kind in ("rouge1", "rouge2", "rougeL"):
-                assert lexical.rouge(prediction, gold, kind, stemmer=True).f == close(case[f"{kind}_f"])
+                assert lexical.rouge(prediction, gold, kind, stemmer=True).fmeasure == close(case[f"{kind}_f"])
 
 
 def test_squad_and_sacrebleu_and_rouge_are_the_official_ones(subtests: pytest.Subtests) -> None:
@@ -94,7 +94,7 @@ def test_squad_and_sacrebleu_and_rouge_are_the_official_ones(subtests: pytest.Su
                 for suffix, stemmer in (("nostem", False), ("stem", True)):
                     overlap = lexical.rouge(prediction, gold, kind, stemmer)
                     expected = case[f"{kind}_{suffix}"]
-                    assert (overlap.precision, overlap.recall, overlap.f) == close(
+                    assert (overlap.precision, overlap.recall, overlap.fmeasure) == close(
                         (expected["p"], expected["r"], expected["f"])
                     )
 
@@ -113,10 +113,10 @@ def test_rouge_l_of_dmr_replies_is_the_official_one(subtests: pytest.Subtests) -
             plain = lexical.rouge(case["prediction"], case["gold"], "rougeL")
             assert plain.precision == close(case["rougeL_precision_nostem"])
             assert plain.recall == close(case["rougeL_recall_nostem"])
-            assert plain.f == close(case["rougeL_f_nostem"])
+            assert plain.fmeasure == close(case["rougeL_f_nostem"])
             stemmed = lexical.rouge(case["prediction"], case["gold"], "rougeL", stemmer=True)
             assert stemmed.recall == close(case["rougeL_recall_stem"])
-            assert stemmed.f == close(case["rougeL_f_stem"])
+            assert stemmed.fmeasure == close(case["rougeL_f_stem"])
 
 
 # --- LongMemEval ----------------------------------------------------------------------------------------------------

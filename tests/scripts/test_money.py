@@ -182,6 +182,15 @@ def test_an_endpoint_that_no_model_uses_is_refused(
     assert f"endpoint.base_url={mock[1]} is not used, because no model is named" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("verb", ["growth bm25", "load bm25", "calibrate segtree_cosine", "conformance bm25"])
+def test_a_measuring_command_refuses_an_endpoint_that_no_model_uses(
+    verb: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.argv", [])
+    assert main([*verb.split(), f"results={tmp_path}", "endpoint.base_url=http://localhost:9/v1"]) == 2
+    assert "endpoint.base_url=http://localhost:9/v1 is not used" in capsys.readouterr().err
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("prices", "reader", "judge"),

@@ -14,6 +14,7 @@ import pytest
 
 from eval.files.records import Prediction
 from eval.files.store import Appender, write_lines
+from eval.metrics.lexical import squad_token_f1
 from eval.report import rendering
 from eval.report.cell import ANSWERABLE, Asked, Cell, Column, Counts, categories, outcomes
 from eval.report.paper import latex
@@ -277,6 +278,14 @@ def test_nothing_is_left_out_of_the_printed_table(tmp_path: Path) -> None:
     ):
         assert part in text
     assert "+1.000" in text
+
+
+def test_a_table_with_squad_s_f1_on_option_letters_says_that_the_letter_a_is_an_article(tmp_path: Path) -> None:
+    column = replace(COLUMN, dataset="personamem", metric="F1 (SQuAD)")
+    made = Table("t", "T", (), (column,), (Row("one", "One", (replace(cell(tmp_path, {0: 1.0}), column=column),)),))
+    assert (squad_token_f1("(a)", "(a)"), squad_token_f1("(b)", "(b)")) == (0.0, 1.0)
+    assert "the reply (a) scores 0" in " ".join(made.lines)
+    assert not any("(a)" in line for line in replace(made, columns=(COLUMN,)).lines)
 
 
 def test_csv_says_what_the_table_says(tmp_path: Path) -> None:

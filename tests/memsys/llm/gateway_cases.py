@@ -102,6 +102,8 @@ CHATS = [
     chat("a tool that is named", '"name":"second"', tools=[WEATHER, tool("second")],
          tool_choice={"type": "function", "function": {"name": "second"}}),
     chat("a tool that is required", '"name":"weather"', tools=[WEATHER], tool_choice="required"),
+    chat("a choice of tools", '"name":"weather"', tools=[WEATHER], tool_choice={
+        "type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": [WEATHER]}}, sent=["allowed_tools"]),
     chat("no tool is wanted", '"content":"mock answer', tools=[WEATHER], tool_choice="none"),
     chat("a tool loop, content null", '"content":"mock answer', messages=[USER, ASKED, OUTPUT], tools=[WEATHER],
          sent=['"tool_call_id": "call_1"', '"content": null']),
@@ -211,6 +213,7 @@ RESPONDED = [
     refused("tools of a response that are texts", RESPONSES, "tools must be a list of objects", input="x", tools=["x"]),
     refused("text of a response that is a text", RESPONSES, "text must be an object", input="x", text="x"),
     refused("reasoning that is a text", RESPONSES, "reasoning must be an object", input="x", reasoning="low"),
+    refused("a response without input", RESPONSES, "input must be"),
     refused("input that is a number", RESPONSES, "input must be", input=3),
     refused("a function call without a name", RESPONSES, "needs name", input=[{"type": "function_call", "call_id": "c"}]),
 ]  # fmt: skip
