@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, as_completed
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
@@ -227,13 +228,14 @@ def unit_vectors(rows: Any, count: int) -> np.ndarray:
 
 
 def _shares(batch: Sequence[str], total: int | None, encoding: str) -> list[int]:
-    """The number of tokens of each text: our count, with the last corrected so that the sum equals the provider's, if it reports one."""
+    """The number of tokens of each text: our count, scaled so that the sum equals the provider's, if it reports one."""
     counts = [count_tokens(text, encoding) for text in batch]
     if total is not None and total < LEAST_SHARE * sum(counts) > LEAST_SHARE * LONG_PROMPT:
         meter.note("embedding_truncated_by_server")  # many models have short context windows
-    if total is not None and counts:
-        counts[-1] += total - sum(counts)
-    return counts
+    if total is None or not any(counts):
+        return counts
+    ends = [total * end // sum(counts) for end in accumulate(counts)]
+    return [end - start for start, end in pairwise([0, *ends])]
 
 
 class LocalEmbedder:
