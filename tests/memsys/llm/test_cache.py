@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import sqlite3
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Sequence
@@ -256,6 +258,16 @@ def test_a_file_that_is_no_cache_is_refused_by_name(tmp_path: Path) -> None:
     path.write_bytes(b"this is not a database, it is a note" * 100)
     with pytest.raises(ModelError, match=r"cache\.sqlite is not a usable cache"):
         CacheStore(path)
+
+
+def test_a_file_on_a_full_disk_is_not_to_be_moved_away(tmp_path: Path) -> None:
+    CacheStore(tmp_path / "cache.sqlite").close()
+    code = "import resource, sys; from pathlib import Path; from memsys.llm.store import CacheStore\n"
+    code += "resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0)); CacheStore(Path(sys.argv[1]))"
+    command = [sys.executable, "-c", code, str(tmp_path / "cache.sqlite")]
+    said = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parents[3]).stderr
+    assert "free some space or check the disk" in said
+    assert "move it away" not in said
 
 
 def test_many_threads_share_one_connection(store: CacheStore) -> None:
