@@ -23,17 +23,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from data_loaders.raw import (
-    LazyCases,
-    check_choice,
-    check_text,
-    check_unique,
-    expect,
-    get,
-    get_text,
-    parsed_time,
-    read_json,
-)
+from data_loaders.raw import LazyCases, Raw, check_choice, check_unique, parsed_time, read_json
 from data_loaders.schema import Case, DataError, Gold, Question, Role, Session, Turn
 
 ABSTENTION, CONTRADICTION, EVENT_ORDERING = "abstention", "contradiction_resolution", "event_ordering"
@@ -123,7 +113,7 @@ def _case(folder: Path, chats: Chats, markers: Markers) -> Case:
     sessions = _sessions(batches, markers, name, notes)
     turns = [turn for session in sessions for turn in session.turns]
     check_unique((turn.id for turn in turns), f"{name}: messages")
-    marked = [message for message in _all_messages(batches, name) if MARKER in message["content"]]
+    marked = [message.value for message in _all_messages(batches) if MARKER in message.value["content"]]
     if marked:
         notes.append(
             f"{len(marked)} messages hold a marker of the generation plan, which is {'cut off' if markers == 'cut' else 'kept'}."
@@ -134,10 +124,9 @@ def _case(folder: Path, chats: Chats, markers: Markers) -> Case:
             for message in marked
             if _has_lines_after_marker(message["content"])
         ]
-    topic = read_json(folder / "topic.json")
-    labels = {field: get_text(topic, key, f"{name}: topic.json") for field, key in _TOPIC.items()}
-    raw = expect(read_json(folder / _QUESTIONS), dict, f"{name}: {Path(_QUESTIONS).name}")
-    questions = tuple(_questions(raw, {turn.id for turn in turns}, labels, f"{name}: {Path(_QUESTIONS).name}", notes))
+    topic = _file(folder, "topic.json")
+    labels = {field: topic.text(key) for field, key in _TOPIC.items()}
+    questions = tuple(_questions(_file(folder, _QUESTIONS), {turn.id for turn in turns}, labels, notes))
     if chats == "none":
         notes = ["The chat is left out, and the evidence with it."]
     return Case(name, ("User", "Assistant"), sessions, questions, cluster=name, notes=tuple(notes))
@@ -146,13 +135,17 @@ def _case(folder: Path, chats: Chats, markers: Markers) -> Case:
 _TOPIC = {"topic": "title", "chat_category": "category"}
 
 
-def _batches(folder: Path, chats: Chats) -> tuple[list[Any], list[str]]:
+def _file(folder: Path, name: str) -> Raw:
+    return Raw(read_json(folder / name), f"{folder.name}: {Path(name).name}")
+
+
+def _batches(folder: Path, chats: Chats) -> tuple[list[Raw], list[str]]:
     """The batches to read, and a note if they come from the truncated copy."""
-    whole = expect(read_json(folder / _WHOLE), list, f"{folder.name}: {_WHOLE}")
+    whole = _file(folder, _WHOLE).each()
     if chats == "whole" or not (folder / _TRUNCATED).is_file():
         return whole, []
-    shorter = expect(read_json(folder / _TRUNCATED), list, f"{folder.name}: {_TRUNCATED}")
-    every, kept = _all_messages(whole, folder.name), _all_messages(shorter, folder.name)
+    shorter = _file(folder, _TRUNCATED).each()
+    every, kept = _all_messages(whole), _all_messages(shorter)
     if [_fields(message, "id", "role") for message in every[: len(kept)]] != [
         _fields(each, "id", "role") for each in kept
     ]:
@@ -160,32 +153,28 @@ def _batches(folder: Path, chats: Chats) -> tuple[list[Any], list[str]]:
     notes = [f"The last {len(every) - len(kept)} messages are left out, as in {_TRUNCATED}."]
     for first, second in zip(every, kept, strict=False):
         if _fields(first, "content") != _fields(second, "content"):
-            notes.append(f"Message {second['id']} is read from {_TRUNCATED}, which words it differently.")
+            notes.append(f"Message {second.value['id']} is read from {_TRUNCATED}, which words it differently.")
     return shorter, notes
 
 
-def _all_messages(batches: Iterable[Any], where: str) -> list[Any]:
-    return [message for batch in batches for message in _messages(batch, where)]
+def _all_messages(batches: Iterable[Raw]) -> list[Raw]:
+    return [message for batch in batches for message in _messages(batch)]
 
 
-def _fields(message: Any, *names: str) -> Any:
-    return [message.get(name) for name in names] if isinstance(message, dict) else message
+def _fields(message: Raw, *names: str) -> Any:
+    return [message.value.get(name) for name in names] if isinstance(message.value, dict) else message.value
 
 
-def _messages(batch: Any, where: str) -> Iterator[Any]:
-    for number, turn in enumerate(get(batch, "turns", list, where)):
-        yield from expect(turn, list, f"{where}: turns[{number}]")
+def _messages(batch: Raw) -> list[Raw]:
+    return [message for turn in batch.each("turns") for message in turn.each()]
 
 
-def _sessions(batches: Sequence[Any], markers: Markers, name: str, notes: list[str]) -> tuple[Session, ...]:
+def _sessions(batches: Sequence[Raw], markers: Markers, name: str, notes: list[str]) -> tuple[Session, ...]:
     sessions = []
     for batch in batches:
-        number = get(batch, "batch_number", int, f"{name}: batch")
-        where = f"{name}: batch {number}"
-        raw = list(_messages(batch, where))
-        turns = tuple(_turn(message, markers, f"{where}: message {place}") for place, message in enumerate(raw))
-        said = raw[0].get("time_anchor") if raw else None
-        time_text = "" if said is None else check_text(said, f"{where}: time_anchor")
+        number, raw = batch.get("batch_number", int), _messages(batch)
+        turns = tuple(_turn(message, markers) for message in raw)
+        time_text = raw[0].optional("time_anchor") if raw else ""
         time = parsed_time(time_text.strip(), "%B-%d-%Y")
         if time is None:
             notes.append(f"Batch {number} has no readable date: {time_text!r}.")
@@ -194,15 +183,10 @@ def _sessions(batches: Sequence[Any], markers: Markers, name: str, notes: list[s
     return tuple(sessions)
 
 
-def _turn(message: Any, markers: Markers, where: str) -> Turn:
-    role = get_text(message, "role", where)
-    if role not in _SPEAKERS:
-        raise DataError(f"{where}.role: expected user or assistant, found {role!r}")
-    text = get_text(message, "content", where)
-    if markers == "cut":
-        text = without_marker(text)
-    speaker, side = _SPEAKERS[role]
-    return Turn(str(get(message, "id", int, where)), speaker, text, side)
+def _turn(message: Raw, markers: Markers) -> Turn:
+    speaker, side = _SPEAKERS[message.choice(_SPEAKERS, "role")]
+    text = message.text("content")
+    return Turn(str(message.get("id", int)), speaker, without_marker(text) if markers == "cut" else text, side)
 
 
 def without_marker(text: str) -> str:
@@ -217,32 +201,30 @@ def _has_lines_after_marker(text: str) -> bool:
 
 
 def _questions(
-    raw: Mapping[str, Any], known: set[str], labels: Mapping[str, str], where: str, notes: list[str]
+    raw: Raw, known: set[str], labels: Mapping[str, str], notes: list[str]
 ) -> Iterator[tuple[Question, Gold]]:
-    if unknown := set(raw) - set(REFERENCES):
-        raise DataError(f"{where}: expected abilities of {', '.join(REFERENCES)}, found {sorted(unknown)[0]!r}")
-    for ability in raw:
-        for number, record in enumerate(get(raw, ability, list, where)):
-            question_id, place = f"{ability}_{number}", f"{where}: {ability}[{number}]"
-            gold = _gold(record, ability, known, labels, place)
-            notes.extend(f"{question_id}: {oddity}" for oddity in _oddities(record, ability, gold))
-            yield Question(question_id, get_text(record, "question", place)), gold
+    for ability in raw.of(dict):
+        Raw(ability, raw.where).choice(REFERENCES)
+        for number, record in enumerate(raw.each(ability)):
+            gold = _gold(record, ability, known, labels)
+            notes.extend(f"{ability}_{number}: {oddity}" for oddity in _oddities(record.value, ability, gold))
+            yield Question(f"{ability}_{number}", record.text("question")), gold
 
 
-def _gold(record: Any, ability: str, known: set[str], labels: Mapping[str, str], where: str) -> Gold:
-    rubric = tuple(check_text(item, f"{where}.rubric") for item in get(record, "rubric", list, where))
+def _gold(record: Raw, ability: str, known: set[str], labels: Mapping[str, str]) -> Gold:
+    rubric = record.texts("rubric")
     if not rubric:
-        raise DataError(f"{where}.rubric: expected at least one item, found none")
-    cited = tuple(_ids(record.get("source_chat_ids", []), f"{where}.source_chat_ids"))
+        raise DataError(f"{record.where}.rubric: expected at least one item, found none")
+    cited = tuple(_ids(record.value.get("source_chat_ids", []), f"{record.where}.source_chat_ids"))
     return Gold(
-        (get_text(record, REFERENCES[ability], where),),
+        (record.text(REFERENCES[ability]),),
         evidence=tuple(turn_id for turn_id in dict.fromkeys(cited) if turn_id in known),
         category=ability,
         answerable=ability != ABSTENTION,
         detail={
             "rubric": rubric,
-            "difficulty": get_text(record, "difficulty", where),
-            "subtype": get_text(record, SUBTYPES[ability], where),
+            "difficulty": record.text("difficulty"),
+            "subtype": record.text(SUBTYPES[ability]),
             "evidence_raw": cited,
             **labels,
         },
@@ -255,7 +237,7 @@ def _ids(raw: object, where: str) -> Iterator[str]:
         for part in raw.values() if isinstance(raw, dict) else raw:
             yield from _ids(part, where)
     else:
-        yield str(expect(raw, int, where))
+        yield str(Raw(raw, where).of(int))
 
 
 def _oddities(record: Mapping[str, Any], ability: str, gold: Gold) -> Iterator[str]:

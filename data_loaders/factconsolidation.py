@@ -37,7 +37,7 @@ from pathlib import Path
 from typing import Any
 
 from data_loaders.longmemeval_mab import context_of, expect_length, read_rows
-from data_loaders.raw import LazyCases, check_text, expect, get, get_text
+from data_loaders.raw import LazyCases, Raw, check_text
 from data_loaders.schema import Case, DataError, Gold, Question, Session, Turn
 
 INSTRUCTION = (
@@ -134,15 +134,14 @@ def load(path: Path, *, size: str | None = None) -> LazyCases:
     newest fact), `stale_answer` (that of the older fact, None if there is none) and `evidence_derived` (True).
     Raises DataError for malformed rows, and if no row has this size.
     """
-    rows: dict[str, dict[str, tuple[Any, str]]] = {}
-    for number, row in enumerate(read_rows(path)):
-        where = f"{path.name}: row {number}"
-        source = get_text(get(row, "metadata", dict, where), "source", f"{where}.metadata")
+    rows: dict[str, dict[str, Raw]] = {}
+    for row in read_rows(path):
+        source = row.at("metadata").text("source")
         match = _SOURCE.fullmatch(source)
         if match and size in (None, match[2]):
             if match[1] in rows.setdefault(match[2], {}):
-                raise DataError(f"{where}.metadata.source: expected {source!r} once, found it again")
-            rows[match[2]][match[1]] = (row, f"{path.name}: {source}")
+                raise DataError(f"{row.where}.metadata.source: expected {source!r} once, found it again")
+            rows[match[2]][match[1]] = Raw(row.value, f"{path.name}: {source}")
     if not rows:
         raise DataError(f"{path.name}: expected rows of FactConsolidation{f' {size}' if size else ''}, found none")
     contexts = {name: _context(parts) for name, parts in rows.items()}
@@ -179,18 +178,18 @@ def question_keys(question: str) -> Iterator[Key]:
             yield number, match["s"]
 
 
-def _context(parts: Mapping[str, tuple[Any, str]]) -> str:
+def _context(parts: Mapping[str, Raw]) -> str:
     """The context that the rows of a size share."""
     contexts = []
-    for row, where in parts.values():
-        contexts.append(context_of(row, where))
+    for row in parts.values():
+        contexts.append(context_of(row))
         if contexts[-1] != contexts[0]:
-            raise DataError(f"{where}.context: expected the context of the size's other row, found another one")
+            raise DataError(f"{row.where}.context: expected the context of the size's other row, found another one")
     return contexts[0]
 
 
-def _case(size: str, context: str, parts: Mapping[str, tuple[Any, str]]) -> Case:
-    where = next(place for _, place in parts.values())
+def _case(size: str, context: str, parts: Mapping[str, Raw]) -> Case:
+    where = next(iter(parts.values())).where
     turns = tuple(_turns(context, f"{where}.context"))
     by_key: dict[Key, list[Fact]] = {}
     unknown = 0
@@ -205,7 +204,7 @@ def _case(size: str, context: str, parts: Mapping[str, tuple[Any, str]]) -> Case
         by_subject.setdefault(subject, []).append(facts[-1])
     pool = _Pool(by_key, frozenset(facts[-1].object for facts in by_key.values()), by_subject)
     notes = [f"{unknown} facts fit none of the known sentences."] if unknown else []
-    asked = tuple(chain.from_iterable(_questions(hops, size, *parts[hops], pool) for hops in parts))
+    asked = tuple(chain.from_iterable(_questions(hops, size, parts[hops], pool) for hops in parts))
     for question, gold in asked:
         if gold.detail["gold_is_newest"] is None:
             notes.append(f"{question.id}: the question asks for no fact of the list.")
@@ -230,24 +229,18 @@ def _turns(context: str, where: str) -> Iterator[Turn]:
         yield Turn(match[1], "", check_text(line, f"{where}: fact {number}"))
 
 
-def _questions(hops: str, size: str, row: Any, where: str, pool: _Pool) -> Iterator[tuple[Question, Gold]]:
-    texts = get(row, "questions", list, where)
-    answers = get(row, "answers", list, where)
-    pairs = get(get(row, "metadata", dict, where), "qa_pair_ids", list, f"{where}.metadata")
+def _questions(hops: str, size: str, row: Raw, pool: _Pool) -> Iterator[tuple[Question, Gold]]:
+    texts, answers, pairs = row.texts("questions"), row.each("answers"), row.at("metadata").texts("qa_pair_ids")
     for name, values in (("answers", answers), ("metadata.qa_pair_ids", pairs)):
-        expect_length(values, len(texts), f"{where}.{name}")
-    for number, text in enumerate(texts):
-        place = f"{where}.answers[{number}]"
-        golds = tuple(check_text(answer, place) for answer in expect(answers[number], list, place))
-        if not golds or not all(answer.strip() for answer in golds):
-            raise DataError(f"{place}: expected an answer, found none")
-        question = Question(
-            f"{hops}_{number}", check_text(text, f"{where}.questions[{number}]"), instruction=INSTRUCTION
-        )
-        if not question.text.strip():
-            raise DataError(f"{where}.questions[{number}]: expected a question, found only white space")
-        detail = {"qa_pair_id": check_text(pairs[number], f"{where}.metadata.qa_pair_ids[{number}]"), "size": size}
-        yield question, _gold(hops, question.text, golds, detail, pool)
+        expect_length(values, len(texts), f"{row.where}.{name}")
+    for number, (text, answer, pair) in enumerate(zip(texts, answers, pairs, strict=True)):
+        golds = answer.texts()
+        if not golds or not all(gold.strip() for gold in golds):
+            raise DataError(f"{answer.where}: expected an answer, found none")
+        if not text.strip():
+            raise DataError(f"{row.where}.questions[{number}]: expected a question, found only white space")
+        question = Question(f"{hops}_{number}", text, instruction=INSTRUCTION)
+        yield question, _gold(hops, text, golds, {"qa_pair_id": pair, "size": size}, pool)
 
 
 def _chain(question: str, answers: Sequence[str], pool: _Pool) -> tuple[str, ...]:

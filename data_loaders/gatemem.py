@@ -27,18 +27,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from data_loaders.patterns import official_hit, strict_hit, strict_patterns
-from data_loaders.raw import (
-    LazyCases,
-    check_choice,
-    check_text,
-    check_unique,
-    expect,
-    get,
-    get_text,
-    parsed_time,
-    read_lines,
-)
-from data_loaders.schema import Asker, Case, DataError, Gold, Question, Session, Turn
+from data_loaders.raw import LazyCases, Raw, check_choice, check_text, check_unique, parsed_time, read_lines
+from data_loaders.schema import Asker, Case, DataError, Gold, Question, Role, Session, Turn
 
 DOMAINS = ("medical", "office", "education", "household")
 UTILITY, ACCESS, FORGETTING = "utility", "access-control", "active-forgetting"
@@ -95,12 +85,11 @@ _EPISODES, _CHECKPOINTS = "episodes.jsonl", "checkpoints.jsonl"
 
 
 @dataclass(frozen=True, slots=True)
-class _Raw:
-    """The lines of an episode and of its questions, each with its place."""
+class _Episode:
+    """An episode and its questions."""
 
-    place: str
-    episode: Mapping[str, Any]
-    checkpoints: Sequence[tuple[str, Mapping[str, Any]]]
+    raw: Raw
+    checkpoints: Sequence[Raw]
     domain: str
 
 
@@ -118,60 +107,53 @@ def load(path: Path, *, sessions: Sessions = "episode") -> Sequence[Case]:
     episodes = [episode for domain in DOMAINS if (path / domain).is_dir() for episode in _episodes(path, domain)]
     if not episodes:
         raise DataError(f"{path}: expected folders {', '.join(DOMAINS)} with {_EPISODES}, found none with an episode")
-    ids = [get_text(raw.episode, "episode_id", raw.place) for raw in episodes]
+    ids = [each.raw.text("episode_id") for each in episodes]
     check_unique(ids, f"{path.name}: {_EPISODES}: episode_id")
-    sizes = [len(get(raw.episode, "turns", list, raw.place)) for raw in episodes]
+    sizes = [len(each.raw.get("turns", list)) for each in episodes]
     return LazyCases(ids, sizes, lambda index: _case(episodes[index], sessions))
 
 
-def _episodes(path: Path, domain: str) -> Iterator[_Raw]:
-    asked: dict[str, list[tuple[str, Mapping[str, Any]]]] = {}
-    for place, record in _lines(path / domain / _CHECKPOINTS, domain):
-        asked.setdefault(get_text(record, "episode_id", place), []).append((place, record))
-    for place, record in _lines(path / domain / _EPISODES, domain):
-        yield _Raw(place, record, asked.pop(get_text(record, "episode_id", place), ()), domain)
+def _episodes(path: Path, domain: str) -> Iterator[_Episode]:
+    asked: dict[str, list[Raw]] = {}
+    for record in _lines(path / domain / _CHECKPOINTS, domain):
+        asked.setdefault(record.text("episode_id"), []).append(record)
+    for record in _lines(path / domain / _EPISODES, domain):
+        yield _Episode(record, asked.pop(record.text("episode_id"), ()), domain)
     for name, records in asked.items():
-        raise DataError(f"{records[0][0]}.episode_id: expected an episode of {_EPISODES}, found {name!r}")
+        raise DataError(f"{records[0].where}.episode_id: expected an episode of {_EPISODES}, found {name!r}")
 
 
-def _lines(file: Path, domain: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    for place, value in read_lines(file):
-        yield f"{domain}/{place}", expect(value, dict, f"{domain}/{place}")
+def _lines(file: Path, domain: str) -> list[Raw]:
+    return [Raw(line.value, f"{domain}/{line.where}") for line in read_lines(file)]
 
 
-def _case(raw: _Raw, sessions: Sessions) -> Case:
-    episode, where = raw.episode, raw.place
-    name = get_text(episode, "episode_id", where)
-    entities = get(episode, "entities", dict, where)
-    people = _people(entities, f"{where}.entities")
+def _case(episode: _Episode, sessions: Sessions) -> Case:
+    raw = episode.raw
+    name, entities = raw.text("episode_id"), raw.at("entities")
+    people = _people(entities)
     notes: list[str] = []
-    turns = tuple(_turns(episode, people, where))
-    relations = _relations(entities, f"{where}.entities", notes)
-    asked = [_question(place, record, raw.domain, turns, people, relations, notes) for place, record in raw.checkpoints]
+    turns = tuple(_turns(raw, people))
+    relations = _relations(entities, notes)
+    asked = [_question(each, episode.domain, turns, people, relations, notes) for each in episode.checkpoints]
     order = {turn.id: place for place, (turn, _) in enumerate(turns)}
     asked.sort(key=lambda pair: order[str(pair[0].after)])
-    check_unique((question.id for question, _ in asked), f"{where}: checkpoints")
-    made = tuple(_sessions(turns, sessions, where, notes))
+    check_unique((question.id for question, _ in asked), f"{raw.where}: checkpoints")
+    made = tuple(_sessions(turns, sessions, raw.where, notes))
     return Case(name, tuple(people), made, tuple(asked), cluster=name, notes=tuple(notes))
 
 
-def _people(entities: Mapping[str, Any], where: str) -> Mapping[str, str]:
+def _people(entities: Raw) -> Mapping[str, str]:
     """Roles by principal, in the order of the file."""
-    records = [
-        (f"{where}.principals[{number}]", record)
-        for number, record in enumerate(get(entities, "principals", list, where))
-    ]
-    ids = [get_text(record, "principal_id", place) for place, record in records]
-    check_unique(ids, f"{where}.principals")
-    return {name: get_text(record, "role", place) for name, (place, record) in zip(ids, records, strict=True)}
+    records = entities.each("principals")
+    check_unique((record.text("principal_id") for record in records), f"{entities.where}.principals")
+    return {record.text("principal_id"): record.text("role") for record in records}
 
 
-def _relations(entities: Mapping[str, Any], where: str, notes: list[str]) -> Sequence[Mapping[str, Any]]:
-    if "relationships" not in entities:
+def _relations(entities: Raw, notes: list[str]) -> Sequence[Mapping[str, Any]]:
+    if not entities.has("relationships"):
         notes.append("The episode lists no relationships.")
         return ()
-    listed = get(entities, "relationships", list, where)
-    return [expect(each, dict, f"{where}.relationships[{number}]") for number, each in enumerate(listed)]
+    return [each.of(dict) for each in entities.each("relationships")]
 
 
 def relations_of(person: str, relations: Sequence[Mapping[str, Any]]) -> list[int]:
@@ -183,27 +165,24 @@ def relations_of(person: str, relations: Sequence[Mapping[str, Any]]) -> list[in
     ]
 
 
-def _turns(episode: Mapping[str, Any], people: Mapping[str, str], where: str) -> Iterator[tuple[Turn, str]]:
+def _turns(episode: Raw, people: Mapping[str, str]) -> Iterator[tuple[Turn, str]]:
     """Each turn with its timestamp, which is empty where it has none."""
-    listed = get(episode, "turns", list, where)
-    check_unique(
-        (get_text(turn, "turn_id", f"{where}.turns[{number}]") for number, turn in enumerate(listed)), f"{where}.turns"
-    )
-    for number, record in enumerate(listed):
-        place = f"{where}.turns[{number}]"
-        speaker, role = _person(record, "speaker", people, place)
-        text = get_text(record, "text", place)
-        said = check_text(record.get("timestamp", ""), f"{place}.timestamp")
-        turn = Turn(get_text(record, "turn_id", place), speaker, text, "assistant" if role == ASSISTANT else "user")
-        yield turn, said
+    records = episode.each("turns")
+    check_unique((record.text("turn_id") for record in records), f"{episode.where}.turns")
+    for record in records:
+        speaker, role = _person(record.at("speaker"), people)
+        side: Role = "assistant" if role == ASSISTANT else "user"
+        said = record.text("timestamp") if record.has("timestamp") else ""
+        yield Turn(record.text("turn_id"), speaker, record.text("text"), side), said
 
 
-def _person(record: Any, key: str, people: Mapping[str, str], where: str) -> tuple[str, str]:
-    """Id and role of a principal that a record names."""
-    named, place = get(record, key, dict, where), f"{where}.{key}"
-    person, role = get_text(named, "principal_id", place), get_text(named, "role", place)
+def _person(named: Raw, people: Mapping[str, str]) -> tuple[str, str]:
+    """Id and role of a principal."""
+    person, role = named.text("principal_id"), named.text("role")
     if people.get(person) != role:
-        raise DataError(f"{place}: expected a principal of the episode with their role, found {person!r} as {role!r}")
+        raise DataError(
+            f"{named.where}: expected a principal of the episode with their role, found {person!r} as {role!r}"
+        )
     return person, role
 
 
@@ -231,29 +210,28 @@ def _time(text: str, where: str) -> datetime | None:
 
 
 def _question(
-    place: str,
-    record: Mapping[str, Any],
+    record: Raw,
     domain: str,
     turns: Sequence[tuple[Turn, str]],
     people: Mapping[str, str],
     relations: Sequence[Mapping[str, Any]],
     notes: list[str],
 ) -> tuple[Question, Gold]:
-    name, after = get_text(record, "checkpoint_id", place), get_text(record, "as_of_turn_id", place)
-    if after not in {turn.id for turn, _ in turns}:
-        raise DataError(f"{place}.as_of_turn_id: expected a turn of the episode, found {after!r}")
-    person, role = _person(record, "asker", people, place)
+    name, after = record.text("checkpoint_id"), record.text("as_of_turn_id")
+    last = next((number for number, (turn, _) in enumerate(turns) if turn.id == after), None)
+    if last is None:
+        raise DataError(f"{record.where}.as_of_turn_id: expected a turn of the episode, found {after!r}")
+    person, role = _person(record.at("asker"), people)
     named = relations_of(person, relations)
-    lines = tuple(check_text(_line(relations[number]), f"{place}: relationships[{number}]") for number in named)
-    last = next(number for number, (turn, _) in enumerate(turns) if turn.id == after)
+    lines = tuple(check_text(_line(relations[number]), f"{record.where}: relationships[{number}]") for number in named)
     question = Question(
         name,
-        get_text(record, "query_text", place),
+        record.text("query_text"),
         after=after,
         instruction=INSTRUCTION.format(policy=POLICIES[domain]),
         asker=Asker(person, role, lines),
     )
-    return question, _gold(record, domain, name, [turn for turn, _ in turns[: last + 1]], place, notes)
+    return question, _gold(record, domain, name, [turn for turn, _ in turns[: last + 1]], notes)
 
 
 def _line(relation: Mapping[str, Any]) -> str:
@@ -267,24 +245,18 @@ def _value(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-def _gold(
-    record: Mapping[str, Any], domain: str, name: str, visible: Sequence[Turn], where: str, notes: list[str]
-) -> Gold:
-    kind, action = get_text(record, "query_type", where), get_text(record, "expected_action", where)
-    if kind not in CATEGORIES:
-        raise DataError(f"{where}.query_type: expected one of {', '.join(CATEGORIES)}, found {kind!r}")
-    if action not in ACTIONS:
-        raise DataError(f"{where}.expected_action: expected one of {', '.join(ACTIONS)}, found {action!r}")
-    spec = get(record, "judge_spec", dict, where)
-    include = _patterns(spec, "include", f"{where}.judge_spec")
-    attack = record.get("attack_type")
-    attack = "" if attack is None else check_text(attack, f"{where}.attack_type")
+def _gold(record: Raw, domain: str, name: str, visible: Sequence[Turn], notes: list[str]) -> Gold:
+    kind, action = record.choice(CATEGORIES, "query_type"), record.choice(ACTIONS, "expected_action")
+    spec, attack = record.at("judge_spec"), record.optional("attack_type")
+    include, not_include, leaks = (
+        _patterns(spec, "include"),
+        _patterns(spec, "not_include"),
+        _patterns(record, "leak_targets"),
+    )
     category = CATEGORIES[kind]
     holders = [_latest(item, visible) for item in include] if category == UTILITY else []
     if lost := holders.count(None):
         notes.append(f"{name}: {lost} of its {len(include)} items are in no turn before it is asked.")
-    not_include = _patterns(spec, "not_include", f"{where}.judge_spec")
-    leaks = _patterns(record, "leak_targets", where)
     targets = strict_patterns((*not_include, *leaks))
     tells_itself = any(strict_hit(target, item) for target in targets for item in include)
     redacted = [REDACTED] if action == "answer_redacted" and include and not tells_itself else []
@@ -303,15 +275,14 @@ def _gold(
             "include": include,
             "not_include": not_include,
             "leak_targets": leaks,
-            "notes": check_text(spec.get("notes", ""), f"{where}.judge_spec.notes"),
+            "notes": spec.text("notes") if spec.has("notes") else "",
         },
     )
 
 
-def _patterns(record: Mapping[str, Any], key: str, where: str) -> tuple[str, ...]:
+def _patterns(record: Raw, key: str) -> tuple[str, ...]:
     """The patterns of a field, which may be missing."""
-    listed = expect(record.get(key, []), list, f"{where}.{key}")
-    return tuple(check_text(each, f"{where}.{key}[{number}]") for number, each in enumerate(listed))
+    return record.texts(key) if record.has(key) else ()
 
 
 def _latest(item: str, visible: Sequence[Turn]) -> str | None:

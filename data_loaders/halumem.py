@@ -27,9 +27,8 @@ import re
 from collections.abc import Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
-from data_loaders.raw import LazyCases, check_unique, expect, get, get_text, line_at, parsed_time, scan_lines
+from data_loaders.raw import LazyCases, Raw, check_unique, line_at, parsed_time, scan_lines
 from data_loaders.schema import Case, DataError, Gold, Question, Role, Session, Turn
 
 UNANSWERABLE = "memory-boundary"
@@ -49,50 +48,37 @@ def load(path: Path) -> LazyCases:
     Raises DataError for malformed records.
     """
     ids, places, sizes = [], [], []
-    for where, position, record in scan_lines(path):
-        ids.append(get_text(record, "uuid", where))
-        places.append((where, position))
-        sizes.append(sum(len(get(session, "dialogue", list, place)) for place, session in _sessions(record, where)))
+    for position, record in scan_lines(path):
+        ids.append(record.text("uuid"))
+        places.append((position, record.where))
+        sizes.append(sum(len(session.get("dialogue", list)) for session in record.each("sessions")))
     check_unique(ids, f"{path.name}: uuid")
-
-    def parse(index: int) -> Case:
-        where, position = places[index]
-        return _case(ids[index], line_at(path, position, where), where)
-
-    return LazyCases(ids, sizes, parse)
+    return LazyCases(ids, sizes, lambda index: _case(ids[index], line_at(path, *places[index])))
 
 
-def _sessions(record: Any, where: str) -> Iterator[tuple[str, Any]]:
-    for number, session in enumerate(get(record, "sessions", list, where)):
-        yield f"{where}.sessions[{number}]", session
-
-
-def _case(case_id: str, record: Any, where: str) -> Case:
-    found = _NAME.search(get_text(record, "persona_info", where))
+def _case(case_id: str, record: Raw) -> Case:
+    found = _NAME.search(record.text("persona_info"))
     name = found[1].strip() if found else ""
     notes = () if name else ("The user's name was not found in persona_info.",)
     name = name or "User"
     sessions: list[Session] = []
     questions: list[tuple[Question, Gold]] = []
     last = ""
-    for number, (place, session) in enumerate(_sessions(record, where), 1):
-        time_text = get_text(session, "start_time", place)
-        time = _time(time_text, f"{place}.start_time")
-        turns = tuple(_turns(session, f"S{number}", name, place))
+    for number, session in enumerate(record.each("sessions"), 1):
+        time_text = session.text("start_time")
+        time = _time(time_text, f"{session.where}.start_time")
+        turns = tuple(_turns(session, f"S{number}", name))
         sessions.append(Session(f"S{number}", turns, time, time_text))
         last = turns[-1].id if turns else last
-        questions += _questions(session, f"S{number}", last, time, place)
+        questions += _questions(session, f"S{number}", last, time)
     return Case(case_id, (name, "Assistant"), tuple(sessions), tuple(questions), cluster=case_id, notes=notes)
 
 
-def _turns(session: Any, session_id: str, name: str, where: str) -> Iterator[Turn]:
-    for number, record in enumerate(get(session, "dialogue", list, where), 1):
-        place = f"{where}.dialogue[{number - 1}]"
-        role = get_text(record, "role", place)
-        if role not in _ROLES:
-            raise DataError(f"{place}.role: expected user or assistant, found {role[:60]!r}")
+def _turns(session: Raw, session_id: str, name: str) -> Iterator[Turn]:
+    for number, record in enumerate(session.each("dialogue"), 1):
+        role = record.choice(_ROLES, "role")
         speaker = name if role == "user" else "Assistant"
-        yield Turn(f"{session_id}:{number}", speaker, get_text(record, "content", place), _ROLES[role])
+        yield Turn(f"{session_id}:{number}", speaker, record.text("content"), _ROLES[role])
 
 
 def _time(text: str, where: str) -> datetime:
@@ -102,21 +88,14 @@ def _time(text: str, where: str) -> datetime:
     return time
 
 
-def _questions(
-    session: Any, session_id: str, after: str, time: datetime, where: str
-) -> Iterator[tuple[Question, Gold]]:
-    listed = expect(expect(session, dict, where).get("questions", []), list, f"{where}.questions")
-    for number, record in enumerate(listed, 1):
-        place = f"{where}.questions[{number - 1}]"
-        text, answer = get_text(record, "question", place), get_text(record, "answer", place)
+def _questions(session: Raw, session_id: str, after: str, time: datetime) -> Iterator[tuple[Question, Gold]]:
+    for number, record in enumerate(session.each("questions") if session.has("questions") else [], 1):
+        text, answer = record.text("question"), record.text("answer")
         if not text.strip() or not answer.strip():
-            raise DataError(f"{place}: expected a question and an answer, found none")
-        kind, difficulty = get_text(record, "question_type", place), get_text(record, "difficulty", place)
+            raise DataError(f"{record.where}: expected a question and an answer, found none")
+        kind, difficulty = record.text("question_type"), record.text("difficulty")
         category = "-".join(re.findall(r"\w+", kind.lower()))
-        points = [
-            get_text(point, "memory_content", f"{place}.evidence[{at}]")
-            for at, point in enumerate(get(record, "evidence", list, place))
-        ]
-        detail = {"question_type": kind, "difficulty": difficulty, "reference": "\n".join(points)}
+        points = "\n".join(point.text("memory_content") for point in record.each("evidence"))
+        detail = {"question_type": kind, "difficulty": difficulty, "reference": points}
         gold = Gold((answer,), (), category, category != UNANSWERABLE, groups=(difficulty,), detail=detail)
         yield Question(f"{session_id}.{number}", text, after, time=time), gold

@@ -54,12 +54,11 @@ unit rule, reader, metrics and judges; override them with `protocol.unit=…`, `
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
-from data_loaders.raw import LazyCases, check_text, check_unique, expect, get, get_text, read_lines
+from data_loaders.raw import LazyCases, Raw, check_text, check_unique, read_lines
 from data_loaders.schema import Case, DataError, Gold, Question, Role, Session, Turn
 
 _HISTORY = ("id", "sessions", "questions", "speakers")
@@ -78,140 +77,105 @@ def load(path: Path) -> LazyCases:
         raise DataError(
             f"{path.name}: expected one JSON object a line, found no line (data_loaders/jsonl.py has an example)"
         )
-    ids = [_identifier(record, place) for place, record in lines]
+    ids = [_filled(record.at("id")) for record in lines]
     check_unique(ids, f"{path.name}: id")
-    sizes = [
-        sum(len(get(session, "turns", list, f"{place}.sessions[{index}]")) for index, session in enumerate(sessions))
-        for place, record in lines
-        for sessions in [get(record, "sessions", list, place)]
-    ]
-    return LazyCases(ids, sizes, lambda index: _case(lines[index][1], ids[index], lines[index][0]))
+    sizes = [sum(len(session.get("turns", list)) for session in record.each("sessions")) for record in lines]
+    return LazyCases(ids, sizes, lambda index: _case(lines[index], ids[index]))
 
 
-def _case(record: Any, case_id: str, where: str) -> Case:
-    _check_fields(record, _HISTORY, where)
-    listed = [
-        _nonempty(name, f"{where}.speakers[{index}]")
-        for index, name in enumerate(_optional(record, "speakers", list, where) or ())
-    ]
-    check_unique(listed, f"{where}.speakers")
-    raw_sessions = get(record, "sessions", list, where)
-    speakers = listed or _speakers(raw_sessions, where)
-    sessions = tuple(_session(raw, speakers, f"{where}.sessions[{index}]") for index, raw in enumerate(raw_sessions))
-    check_unique((session.id for session in sessions), f"{where}.sessions")
+def _case(record: Raw, case_id: str) -> Case:
+    _check_fields(record, _HISTORY)
+    listed = tuple(map(_filled, record.each("speakers"))) if record.has("speakers") else ()
+    check_unique(listed, f"{record.where}.speakers")
+    raw_sessions = record.each("sessions")
+    # Without a list: all speakers, in the order of their first turns.
+    said = (_speaker_and_text(pair)[0] for raw in raw_sessions for pair in raw.each("turns")) if not listed else ()
+    speakers = listed or tuple(dict.fromkeys(said))
+    sessions = tuple(_session(raw, speakers) for raw in raw_sessions)
+    check_unique((session.id for session in sessions), f"{record.where}.sessions")
     turn_ids = [turn.id for session in sessions for turn in session.turns]
-    check_unique(turn_ids, f"{where}: turn ids")
+    check_unique(turn_ids, f"{record.where}: turn ids")
     if not turn_ids:
-        raise DataError(f"{where}.sessions: expected at least one turn, found none")
+        raise DataError(f"{record.where}.sessions: expected at least one turn, found none")
     known = frozenset(turn_ids)
-    questions = tuple(
-        _question(raw, number, known, f"{where}.questions[{number - 1}]")
-        for number, raw in enumerate(get(record, "questions", list, where), 1)
-    )
-    check_unique((question.id for question, _ in questions), f"{where}.questions")
-    return Case(case_id, tuple(speakers), sessions, questions, cluster=case_id)
+    questions = tuple(_question(raw, number, known) for number, raw in enumerate(record.each("questions"), 1))
+    check_unique((question.id for question, _ in questions), f"{record.where}.questions")
+    return Case(case_id, speakers, sessions, questions, cluster=case_id)
 
 
-def _speakers(raw_sessions: Sequence[Any], where: str) -> list[str]:
-    """All speakers, in the order of their first turns."""
-    names: dict[str, None] = {}
-    for index, raw in enumerate(raw_sessions):
-        place = f"{where}.sessions[{index}]"
-        for number, pair in enumerate(get(raw, "turns", list, place)):
-            names.setdefault(_speaker_and_text(pair, f"{place}.turns[{number}]")[0])
-    return list(names)
-
-
-def _session(raw: Any, speakers: Sequence[str], where: str) -> Session:
-    _check_fields(raw, _SESSION, where)
-    session_id = _identifier(raw, where)
-    time, time_text = _time(raw, where)
+def _session(raw: Raw, speakers: Sequence[str]) -> Session:
+    _check_fields(raw, _SESSION)
+    session_id = _filled(raw.at("id"))
+    time, time_text = _time(raw)
     turns = []
-    for number, pair in enumerate(get(raw, "turns", list, where), 1):
-        speaker, text = _speaker_and_text(pair, f"{where}.turns[{number - 1}]")
+    for number, pair in enumerate(raw.each("turns"), 1):
+        speaker, text = _speaker_and_text(pair)
         if speaker not in speakers:
             names = ", ".join(map(repr, speakers))
-            raise DataError(
-                f"{where}.turns[{number - 1}]: expected a speaker of `speakers` ({names}), found {speaker[:60]!r}"
-            )
+            raise DataError(f"{pair.where}: expected a speaker of `speakers` ({names}), found {speaker[:60]!r}")
         role: Role = "user" if speaker == speakers[0] else "assistant"
         turns.append(Turn(f"{session_id}:{number}", speaker, text, role))
     return Session(session_id, tuple(turns), time, time_text)
 
 
-def _speaker_and_text(raw: Any, where: str) -> tuple[str, str]:
-    pair = expect(raw, list, where)
+def _speaker_and_text(raw: Raw) -> tuple[str, str]:
+    pair = raw.each()
     if len(pair) != 2:
-        raise DataError(f"{where}: expected a pair [speaker, text], found a list of {len(pair)}")
-    return _nonempty(pair[0], f"{where}[0]"), check_text(pair[1], f"{where}[1]")
+        raise DataError(f"{raw.where}: expected a pair [speaker, text], found a list of {len(pair)}")
+    return _filled(pair[0]), pair[1].text()
 
 
-def _question(raw: Any, number: int, turn_ids: Collection[str], where: str) -> tuple[Question, Gold]:
-    _check_fields(raw, _QUESTION, where)
-    time, time_text = _time(raw, where)
-    after = _optional(raw, "after", str, where)
-    if after is not None:
-        _check_turn(after, turn_ids, f"{where}.after")
-    question_id = _identifier(raw, where) if "id" in raw else f"q{number}"
-    question = Question(
-        question_id, _nonempty(get_text(raw, "text", where), f"{where}.text"), after, (), time, time_text
-    )
-    answers = get(raw, "answers", list, where)
+def _question(raw: Raw, number: int, turn_ids: Collection[str]) -> tuple[Question, Gold]:
+    _check_fields(raw, _QUESTION)
+    time, time_text = _time(raw)
+    after = _turn_id(raw.at("after"), turn_ids) if raw.has("after") else None
+    question_id = _filled(raw.at("id")) if raw.has("id") else f"q{number}"
+    question = Question(question_id, _filled(raw.at("text")), after, (), time, time_text)
+    answers = tuple(map(_filled, raw.each("answers")))
     if not answers:
-        raise DataError(f"{where}.answers: expected at least one answer, found an empty list")
-    evidence = _optional(raw, "evidence", list, where) or ()
-    for index, turn_id in enumerate(evidence):
-        _check_turn(turn_id, turn_ids, f"{where}.evidence[{index}]")
-    answerable = _optional(raw, "answerable", bool, where)
+        raise DataError(f"{raw.where}.answers: expected at least one answer, found an empty list")
+    evidence = [_turn_id(each, turn_ids) for each in raw.each("evidence")] if raw.has("evidence") else []
     gold = Gold(
-        answers=tuple(_nonempty(answer, f"{where}.answers[{index}]") for index, answer in enumerate(answers)),
+        answers=answers,
         evidence=tuple(dict.fromkeys(evidence)),
-        category=check_text(_optional(raw, "category", str, where) or "", f"{where}.category"),
-        answerable=answerable is None or answerable,
+        category=raw.text("category") if raw.has("category") else "",
+        answerable=raw.get("answerable", bool) if raw.has("answerable") else True,
     )
     return question, gold
 
 
-def _time(raw: Mapping[str, Any], where: str) -> tuple[datetime | None, str]:
+def _time(raw: Raw) -> tuple[datetime | None, str]:
     """The field `time` as a naive time and as it is written; (None, "") without the field."""
-    text = _optional(raw, "time", str, where)
-    if text is None:
+    if not raw.has("time"):
         return None, ""
+    text, where = raw.get("time", str), f"{raw.where}.time"
     try:
-        time = datetime.fromisoformat(check_text(text, f"{where}.time"))
+        time = datetime.fromisoformat(check_text(text, where))
     except ValueError as error:  # a DataError, too
-        raise DataError(f"{where}.time: expected a time such as 2024-03-02T18:30, found {text[:60]!r}") from error
+        raise DataError(f"{where}: expected a time such as 2024-03-02T18:30, found {text[:60]!r}") from error
     if time.tzinfo is not None:
         raise DataError(
-            f"{where}.time: expected a time without an offset, found {text!r}; write all times of a history in one time zone"
+            f"{where}: expected a time without an offset, found {text!r}; write all times of a history in one time zone"
         )
     return time, text
 
 
-def _check_turn(turn_id: Any, turn_ids: Collection[str], where: str) -> None:
-    if expect(turn_id, str, where) not in turn_ids:
+def _turn_id(raw: Raw, turn_ids: Collection[str]) -> str:
+    turn_id = raw.of(str)
+    if turn_id not in turn_ids:
         raise DataError(
-            f"{where}: expected the id of a turn of this history, `<session id>:<number from 1>`, found {turn_id[:60]!r}"
+            f"{raw.where}: expected the id of a turn of this history, `<session id>:<number from 1>`, found {turn_id[:60]!r}"
         )
+    return turn_id
 
 
-def _check_fields(record: Any, known: Sequence[str], where: str) -> None:
-    unknown = [name for name in expect(record, dict, where) if name not in known]
-    if unknown:
-        raise DataError(f"{where}: expected only the fields {', '.join(known)}, found {unknown[0][:60]!r}")
+def _check_fields(record: Raw, known: Sequence[str]) -> None:
+    if unknown := [name for name in record.of(dict) if name not in known]:
+        raise DataError(f"{record.where}: expected only the fields {', '.join(known)}, found {unknown[0][:60]!r}")
 
 
-def _optional(record: Mapping[str, Any], key: str, kind: type, where: str) -> Any:
-    """The field, checked, or None where the record does not have it."""
-    return get(record, key, kind, where) if key in record else None
-
-
-def _identifier(record: Any, where: str) -> str:
-    return _nonempty(get_text(record, "id", where), f"{where}.id")
-
-
-def _nonempty(value: Any, where: str) -> str:
-    text = check_text(value, where)
+def _filled(raw: Raw) -> str:
+    text = raw.text()
     if not text.strip():
-        raise DataError(f"{where}: expected text, found {text[:20]!r}")
+        raise DataError(f"{raw.where}: expected text, found {text[:20]!r}")
     return text

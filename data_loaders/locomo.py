@@ -20,19 +20,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
-from data_loaders.raw import (
-    LazyCases,
-    check_choice,
-    check_text,
-    check_unique,
-    expect,
-    get,
-    get_text,
-    parsed_time,
-    read_json,
-)
+from data_loaders.raw import LazyCases, Raw, check_choice, check_text, check_unique, parsed_time, read_raw
 from data_loaders.schema import Case, DataError, Gold, Question, Role, Session, Turn
 
 CATEGORIES: Mapping[int, str] = {
@@ -86,16 +76,17 @@ def load(path: Path, *, overlay: Path | str | None = None, overlay_mode: Overlay
     if overlay is None and overlay_mode != "raw":
         raise ValueError(f"overlay_mode={overlay_mode!r} needs an overlay file")
     name = path.name
-    records = expect(read_json(path), list, name)
-    ids = [get_text(record, "sample_id", f"{name}[{index}]") for index, record in enumerate(records)]
+    records = read_raw(path).each()
+    ids = [record.text("sample_id") for record in records]
     check_unique(ids, name)
-    talks = [get(record, "conversation", dict, f"{name}: {ids[index]}") for index, record in enumerate(records)]
+    named = [Raw(record.value, f"{name}: {case_id}") for record, case_id in zip(records, ids, strict=True)]
+    talks = [record.get("conversation", dict) for record in named]
     sizes = [sum(len(value) for value in talk.values() if isinstance(value, list)) for talk in talks]
-    cases = LazyCases(ids, sizes, lambda index: _case(records[index], f"{name}: {ids[index]}"))
+    cases = LazyCases(ids, sizes, lambda index: _case(named[index]))
     if overlay is None:
         return cases
     errata = _read_errata(path.parent / overlay)
-    _check_errata(errata, records, name)
+    _check_errata(errata, records)
     return LazyCases(ids, sizes, lambda index: _audited(cases[index], index, errata, overlay_mode))
 
 
@@ -138,31 +129,27 @@ def evidence_ids(text: str) -> tuple[str, ...]:
     return tuple(f"D{int(session)}:{int(turn)}" for session, turn in re.findall(r"D?:?(\d{1,9}):(\d{1,9})", text))
 
 
-def _case(record: dict[str, Any], where: str) -> Case:
-    case_id = record["sample_id"]
-    conversation = get(record, "conversation", dict, where)
-    speakers = (get_text(conversation, "speaker_a", where), get_text(conversation, "speaker_b", where))
+def _case(record: Raw) -> Case:
+    case_id, conversation = record.text("sample_id"), record.at("conversation")
+    speakers = (conversation.text("speaker_a"), conversation.text("speaker_b"))
     if speakers[0] == speakers[1]:
-        raise DataError(f"{where}: expected two speakers, found {speakers[0]!r} twice")
-    sessions, notes = _sessions(conversation, speakers, f"{where}: conversation")
-    known = _known_ids(sessions, where)
+        raise DataError(f"{record.where}: expected two speakers, found {speakers[0]!r} twice")
+    sessions, notes = _sessions(conversation, speakers)
+    known = _known_ids(sessions, record.where)
     questions = []
-    for index, raw in enumerate(get(record, "qa", list, where)):
-        question = Question(f"{case_id}_q{index}", get_text(raw, "question", f"{where}: qa[{index}]"))
-        questions.append((question, _gold(raw, question.id, known, notes, f"{where}: qa[{index}]")))
+    for index, raw in enumerate(record.each("qa")):
+        question = Question(f"{case_id}_q{index}", raw.text("question"))
+        questions.append((question, _gold(raw, question.id, known, notes)))
     return Case(case_id, speakers, sessions, tuple(questions), cluster=case_id, notes=tuple(notes))
 
 
-def _sessions(
-    conversation: dict[str, Any], speakers: tuple[str, str], where: str
-) -> tuple[tuple[Session, ...], list[str]]:
-    numbers = sorted(int(key.removeprefix("session_")) for key in conversation if re.fullmatch(r"session_\d{1,9}", key))
+def _sessions(conversation: Raw, speakers: tuple[str, str]) -> tuple[tuple[Session, ...], list[str]]:
+    keys = (key for key in conversation.of(dict) if re.fullmatch(r"session_\d{1,9}", key))
     sessions, notes = [], []
-    for number in numbers:
+    for number in sorted(int(key.removeprefix("session_")) for key in keys):
         name = f"session_{number}"
-        raw_turns = get(conversation, name, list, where)
-        turns = tuple(_turn(raw, speakers, f"{where}.{name}[{i}]") for i, raw in enumerate(raw_turns))
-        time_text = check_text(conversation.get(f"{name}_date_time", ""), f"{where}.{name}_date_time")
+        turns = tuple(_turn(raw, speakers) for raw in conversation.each(name))
+        time_text = conversation.text(f"{name}_date_time") if conversation.has(f"{name}_date_time") else ""
         time = parsed_time(time_text.strip(), "%I:%M %p on %d %B, %Y")
         if time is None:
             notes.append(f"{name} has no readable time: {time_text!r}.")
@@ -173,32 +160,28 @@ def _sessions(
     return tuple(sessions), notes
 
 
-def _turn(raw: object, speakers: tuple[str, str], where: str) -> Turn:
-    speaker = get(raw, "speaker", str, where)
-    if speaker not in speakers:
-        raise DataError(f"{where}.speaker: expected {speakers[0]!r} or {speakers[1]!r}, found {speaker!r}")
-    turn_id = get_text(raw, "dia_id", where)
-    text = get_text(raw, "text", where)
-    if "blip_caption" in expect(raw, dict, where):
-        text = f"{text} [shares a photo: {get_text(raw, 'blip_caption', where)}]".lstrip()
+def _turn(raw: Raw, speakers: tuple[str, str]) -> Turn:
+    speaker, text = raw.choice(speakers, "speaker"), raw.text("text")
+    if raw.has("blip_caption"):
+        text = f"{text} [shares a photo: {raw.text('blip_caption')}]".lstrip()
     role: Role = "user" if speaker == speakers[0] else "assistant"
-    return Turn(turn_id, speaker, text, role)
+    return Turn(raw.text("dia_id"), speaker, text, role)
 
 
-def _gold(raw: object, question_id: str, known: Mapping[str, str], notes: list[str], where: str) -> Gold:
-    category = get(raw, "category", int, where)
+def _gold(raw: Raw, question_id: str, known: Mapping[str, str], notes: list[str]) -> Gold:
+    category = raw.get("category", int)
     if category not in CATEGORIES:
-        raise DataError(f"{where}.category: expected one of {sorted(CATEGORIES)}, found {category}")
-    raw_evidence = [check_text(each, f"{where}.evidence") for each in get(raw, "evidence", list, where)]
+        raise DataError(f"{raw.where}.category: expected one of {sorted(CATEGORIES)}, found {category}")
+    raw_evidence = raw.texts("evidence")
     adversarial = category == ADVERSARIAL
-    answer = UNANSWERABLE if adversarial else str(get(raw, "answer", (str, int, float), where))
+    answer = UNANSWERABLE if adversarial else str(raw.get("answer", (str, int, float)))
     return Gold(
-        answers=(check_text(answer, f"{where}.answer"),),
+        answers=(check_text(answer, f"{raw.where}.answer"),),
         evidence=_evidence(question_id, raw_evidence, known, notes),
         category=CATEGORIES[category],
         answerable=not adversarial,
-        trap=get_text(raw, "adversarial_answer", where) if adversarial else None,
-        detail={"category_id": category, "evidence_raw": tuple(raw_evidence)},
+        trap=raw.text("adversarial_answer") if adversarial else None,
+        detail={"category_id": category, "evidence_raw": raw_evidence},
     )
 
 
@@ -225,33 +208,31 @@ def _evidence(
 
 def _read_errata(path: Path) -> Errata:
     errata: dict[tuple[int, int], Erratum] = {}
-    for index, raw in enumerate(expect(read_json(path), list, path.name)):
-        where = f"{path.name}[{index}]"
-        name = get(raw, "question_id", str, where)
+    for raw in read_raw(path).each():
+        name = raw.get("question_id", str)
         position = re.fullmatch(r"locomo_(\d{1,9})_qa(\d{1,9})", name)
         if position is None:
-            raise DataError(f"{where}.question_id: expected locomo_<conversation>_qa<index>, found {name!r}")
+            raise DataError(f"{raw.where}.question_id: expected locomo_<conversation>_qa<index>, found {name!r}")
         key = (int(position[1]), int(position[2]))
         if key in errata:
-            raise DataError(f"{where}.question_id: expected unique ids, found {name!r} twice")
-        evidence = get(raw, "correct_evidence", list, where)
+            raise DataError(f"{raw.where}.question_id: expected unique ids, found {name!r} twice")
         errata[key] = Erratum(
-            question=get_text(raw, "question", where),
-            error=get(raw, "error_type", str, where),
-            answer=get_text(raw, "correct_answer", where),
-            evidence=tuple(check_text(each, f"{where}.correct_evidence") for each in evidence),
+            question=raw.text("question"),
+            error=raw.get("error_type", str),
+            answer=raw.text("correct_answer"),
+            evidence=raw.texts("correct_evidence"),
         )
     return errata
 
 
-def _check_errata(errata: Errata, records: Sequence[Mapping[str, Any]], where: str) -> None:
+def _check_errata(errata: Errata, records: Sequence[Raw]) -> None:
     """Raise DataError if an erratum's question is not at its position: in other releases the positions are shifted."""
     for (case, index), erratum in errata.items():
-        questions = get(records[case], "qa", list, f"{where}[{case}]") if case < len(records) else []
+        questions = records[case].get("qa", list) if case < len(records) else []
         raw = questions[index] if index < len(questions) else {}
         text = raw.get("question") if isinstance(raw, dict) else raw
         if text != erratum.question:
-            place = f"{where}[{case}].qa[{index}].question"
+            place = f"{records[case].where if case < len(records) else f'[{case}]'}.qa[{index}].question"
             raise DataError(
                 f"{place}: expected {erratum.question!r} as in the overlay, found {text!r}. The overlay is for the official file: "
                 "get that file with `python -m scripts fetch locomo`, or load this one without the overlay"

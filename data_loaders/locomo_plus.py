@@ -23,10 +23,10 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from data_loaders import locomo
-from data_loaders.raw import LazyCases, as_lazy, check_choice, expect, get, get_text, read_json
+from data_loaders.raw import LazyCases, Raw, as_lazy, check_choice, read_raw
 from data_loaders.schema import Case, DataError, Gold, Question, Role, Session, Turn
 
 RELATIONS = ("causal", "state", "goal", "value")
@@ -62,12 +62,11 @@ def load(
         ValueError: `gaps` is unknown.
     """
     check_choice("gaps", gaps, Gaps)
-    records = expect(read_json(path), list, path.name)
+    records = read_raw(path).each()
     hosts = as_lazy(locomo.load(path.parent / conversations))
     if not hosts:
         raise DataError(f"{conversations}: expected at least one conversation, found none")
-    places = [f"{path.name}[{index}]" for index in range(len(records))]
-    days = [days_of(get_text(record, "time_gap", place)) for record, place in zip(records, places, strict=True)]
+    days = [days_of(record.text("time_gap")) for record in records]
     kept = [index for index in range(len(records)) if gaps == "official" or days[index] is not None]
 
     @cache  # forty entries share each
@@ -83,7 +82,7 @@ def load(
 
     def parse(position: int) -> Case:
         index = kept[position]
-        return _case(records[index], index, host(index % len(hosts)), places[index])
+        return _case(records[index], index, host(index % len(hosts)))
 
     return LazyCases([f"entry_{index}" for index in kept], [hosts.sizes[index % len(hosts)] for index in kept], parse)
 
@@ -97,17 +96,15 @@ def days_of(gap: str) -> int | None:
     return (_NUMBERS[word] if word in _NUMBERS else int(word)) * _DAYS[unit]
 
 
-def _case(record: Any, index: int, host: Case, where: str) -> Case:
-    relation, gap = (get_text(record, field, where) for field in ("relation_type", "time_gap"))
-    if relation not in RELATIONS:
-        raise DataError(f"{where}.relation_type: expected one of {', '.join(RELATIONS)}, found {relation!r}")
+def _case(record: Raw, index: int, host: Case) -> Case:
+    relation, gap = record.choice(RELATIONS, "relation_type"), record.text("time_gap")
     days = days_of(gap)
-    asked_at, cue_at = _moments(host, days or 0, where)
-    cue = Session("cue", _cue(get_text(record, "cue_dialogue", where), host, where), cue_at, _written(cue_at))
+    asked_at, cue_at = _moments(host, days or 0, record.where)
+    cue = Session("cue", _cue(record.text("cue_dialogue"), host, record.where), cue_at, _written(cue_at))
     sessions = tuple(sorted([*host.sessions, cue], key=lambda session: session.time or asked_at))
     question = Question(
         "trigger",
-        _spoken(get_text(record, "trigger_query", where), "A", f"{where}.trigger_query"),
+        _spoken(record.text("trigger_query"), "A", f"{record.where}.trigger_query"),
         time=asked_at,
         time_text=_written(asked_at),
         instruction=f"({host.speakers[0]} says this to {host.speakers[1]}.)",
@@ -123,7 +120,7 @@ def _case(record: Any, index: int, host: Case, where: str) -> Case:
         ("\n".join(f"{turn.speaker}\uff1a{turn.text}" for turn in cue.turns),),
         tuple(turn.id for turn in cue.turns),
         relation,
-        detail={**detail, "model_name": get(record, "model_name", str, where)},
+        detail={**detail, "model_name": record.get("model_name", str)},
     )
     unread = [f"trigger: the time gap {gap!r} is not understood; the cue stands directly before the trigger."]
     return Case(

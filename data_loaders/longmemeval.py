@@ -15,23 +15,12 @@ Deviations from the raw files:
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from data_loaders.raw import (
-    MAX_TEXT,
-    LazyCases,
-    check_text,
-    check_unique,
-    expect,
-    get,
-    get_text,
-    parse_json,
-    read_json,
-    readable,
-)
+from data_loaders.raw import MAX_TEXT, LazyCases, Raw, check_text, check_unique, parse_json, read_raw, readable
 from data_loaders.schema import Case, DataError, Gold, Question, Role, Session, Turn
 
 CATEGORIES = (
@@ -42,7 +31,8 @@ CATEGORIES = (
     "temporal-reasoning",
     "knowledge-update",
 )
-"""The question types, in the order of the paper's tables. Abstention is not one of them: each type has abstention questions."""
+"""The question types, in the order of the paper's tables. Abstention is not one of them: each type has abstention questions.
+Other types are refused, because judges choose their rule by the type."""
 
 _ROLES: Mapping[str, Role] = {"user": "user", "assistant": "assistant"}
 _TIME = re.compile(r"(\d{4})/(\d\d)/(\d\d) \([A-Z][a-z]{2}\) (\d\d):(\d\d)", re.ASCII)
@@ -70,18 +60,16 @@ def load_questions(path: Path) -> LazyCases:
 
     `Gold.detail` has `question_id`, `question_type` and `answer_session_ids`. Raises DataError for malformed records.
     """
-    records = [(f"{path.name}[{at}]", each) for at, each in enumerate(expect(read_json(path), list, path.name))]
-    ids = [get_text(record, "question_id", where) for where, record in records]
+    records = read_raw(path).each()
+    ids = [record.text("question_id") for record in records]
     check_unique(ids, f"{path.name}: question_id")
 
     def parse(index: int) -> Case:
-        where, record = records[index]
-        cited = expect(record, dict, where).get("answer_session_ids") or []  # null for some abstentions
-        gold, _ = _gold({**record, "answer_session_ids": cited}, ids[index], [], where)
-        question = Question(ids[index], get_text(record, "question", where))
-        return Case(
-            ids[index], ("user", "assistant"), (), ((question, gold),), ids[index], ("The history is left out.",)
-        )
+        record, name = records[index], ids[index]
+        cited = record.of(dict).get("answer_session_ids") or []  # null for some abstentions
+        gold = _gold(Raw({**record.value, "answer_session_ids": cited}, record.where), name, [], {}, [])
+        question = Question(name, record.text("question"))
+        return Case(name, ("user", "assistant"), (), ((question, gold),), name, ("The history is left out.",))
 
     return LazyCases(ids, [1] * len(ids), parse)
 
@@ -98,91 +86,65 @@ def parse_time(text: str, where: str) -> datetime:
         raise DataError(f"{where}: expected a time that exists, found {text!r} ({error})") from error
 
 
-def parse_turn(raw: object, turn_id: str, where: str) -> tuple[Turn, bool | None]:
+def parse_turn(raw: Raw, turn_id: str) -> tuple[Turn, bool | None]:
     """The turn, and its label: whether it holds the answer, or None without a label. Raises DataError."""
-    role = get(raw, "role", str, where)
-    if role not in _ROLES:
-        raise DataError(f"{where}.role: expected user or assistant, found {role[:60]!r}")
-    turn = Turn(id=turn_id, speaker=role, text=get_text(raw, "content", where), role=_ROLES[role])
-    label = expect(raw, dict, where).get("has_answer")
-    return turn, expect(label, (bool, type(None)), f"{where}.has_answer")
+    role = raw.choice(_ROLES, "role")
+    label = raw.get("has_answer", (bool, type(None))) if raw.has("has_answer") else None
+    return Turn(id=turn_id, speaker=role, text=raw.text("content"), role=_ROLES[role]), label
 
 
-def parse_category(text: str, where: str) -> str:
-    """Return the question type if it is one of `CATEGORIES`. Raises DataError otherwise, because judges choose their rule by it."""
-    if text not in CATEGORIES:
-        raise DataError(f"{where}: expected one of {', '.join(CATEGORIES)}, found {text[:60]!r}")
-    return text
-
-
-@dataclass(frozen=True, slots=True)
-class _Sitting:
-    """A session with its time and the labels of its turns."""
-
-    session: Session
-    time: datetime
-    labels: tuple[bool | None, ...]
+def gold_of(name: str, kind: str, answers: tuple[str, ...], evidence: Sequence[Turn], **more: object) -> Gold:
+    """The answer key of a question of this id and type; `more` are further fields of `Gold.detail`."""
+    user_turns = tuple(turn.id for turn in evidence if turn.role == "user")
+    detail = {"question_id": name, "question_type": kind, **more, "evidence_user_turns": user_turns}
+    return Gold(answers, tuple(turn.id for turn in evidence), kind, "_abs" not in name, detail=detail)
 
 
 def _case(path: Path, place: _Place) -> Case:
     where = f"{path.name}: {place.id}"
-    record = parse_json(_read(path, place), where)
-    if get_text(record, "question_id", where) != place.id:
+    record = Raw(parse_json(_read(path, place), where), where)
+    if record.text("question_id") != place.id:
         raise DataError(f"{where}.question_id: expected {place.id!r} once, found it given twice")
-    sittings, notes = _haystack(record, where)
-    question_time_text = get_text(record, "question_date", where)
-    question_time = parse_time(question_time_text, f"{where}.question_date")
+    sessions, labels, notes = _haystack(record)
+    time_text = record.text("question_date")
+    time = parse_time(time_text, f"{where}.question_date")
     notes += [
-        f"session {each.session.id} ({each.session.time_text}) is later than the question ({question_time_text})"
-        for each in sittings
-        if each.time > question_time
+        f"session {each.id} ({each.time_text}) is later than the question ({time_text})"
+        for each in sessions
+        if each.time and each.time > time
     ]
-    question = Question(
-        id=place.id, text=get_text(record, "question", where), time=question_time, time_text=question_time_text
-    )
-    gold, gold_notes = _gold(record, place.id, sittings, where)
-    return Case(
-        id=place.id,
-        speakers=("user", "assistant"),
-        sessions=tuple(each.session for each in sittings),
-        questions=((question, gold),),
-        cluster=place.id,
-        notes=(*notes, *gold_notes),
-    )
+    question = Question(id=place.id, text=record.text("question"), time=time, time_text=time_text)
+    gold = _gold(record, place.id, sessions, labels, notes)
+    return Case(place.id, ("user", "assistant"), tuple(sessions), ((question, gold),), place.id, tuple(notes))
 
 
-def _haystack(record: object, where: str) -> tuple[list[_Sitting], list[str]]:
-    """The sessions that have turns, oldest first, and a note on each irregularity."""
-    ids = get(record, "haystack_session_ids", list, where)
-    dates = get(record, "haystack_dates", list, where)
-    contents = get(record, "haystack_sessions", list, where)
+def _haystack(record: Raw) -> tuple[list[Session], dict[str, bool | None], list[str]]:
+    """The sessions that have turns, oldest first; the labels of their turns by id; a note on each irregularity."""
+    ids, dates, contents = (record.each(f"haystack_{name}") for name in ("session_ids", "dates", "sessions"))
     if not len(ids) == len(dates) == len(contents):
         raise DataError(
-            f"{where}.haystack_sessions: expected as many sessions as ids and dates, "
+            f"{record.where}.haystack_sessions: expected as many sessions as ids and dates, "
             f"found {len(contents)} sessions, {len(ids)} ids and {len(dates)} dates"
         )
-    sittings: list[_Sitting] = []
+    sessions: list[Session] = []
+    labels: dict[str, bool | None] = {}
     notes: list[str] = []
     used: set[str] = set()
-    for index, (raw_id, date, turns) in enumerate(zip(ids, dates, contents, strict=True)):
-        wanted = check_text(raw_id, f"{where}.haystack_session_ids[{index}]")
+    for raw_id, date, content in zip(ids, dates, contents, strict=True):
+        wanted = raw_id.text()
         session_id = _unused(wanted, used)
         used.add(session_id)
         if session_id != wanted:
             notes.append(f"session id {wanted} occurs again in the haystack; this one is {session_id}")
-        time_text = check_text(date, f"{where}.haystack_dates[{index}]")
-        time = parse_time(time_text, f"{where}.haystack_dates[{index}]")
-        place = f"{where}.haystack_sessions[{index}]"
-        parsed = [
-            parse_turn(turn, f"{session_id}_{number}", f"{place}[{number - 1}]")
-            for number, turn in enumerate(expect(turns, list, place), 1)
-        ]
-        if not parsed:
+        time_text = date.text()
+        time = parse_time(time_text, date.where)
+        parsed = [parse_turn(turn, f"{session_id}_{number}") for number, turn in enumerate(content.each(), 1)]
+        labels |= {turn.id: label for turn, label in parsed}
+        if parsed:
+            sessions.append(Session(session_id, tuple(turn for turn, _ in parsed), time, time_text))
+        else:
             notes.append(f"session {session_id} ({time_text}) has no turns")
-            continue
-        session = Session(session_id, tuple(turn for turn, _ in parsed), time, time_text)
-        sittings.append(_Sitting(session, time, tuple(label for _, label in parsed)))
-    return sorted(sittings, key=lambda each: each.time), notes
+    return sorted(sessions, key=lambda each: each.time or datetime.min), labels, notes
 
 
 def _unused(wanted: str, used: set[str]) -> str:
@@ -194,32 +156,17 @@ def _unused(wanted: str, used: set[str]) -> str:
     return name
 
 
-def _gold(record: object, question_id: str, sittings: list[_Sitting], where: str) -> tuple[Gold, list[str]]:
-    question_type = parse_category(get(record, "question_type", str, where), f"{where}.question_type")
-    answer = get(record, "answer", (str, int), where)
-    answer_session_ids = tuple(
-        check_text(each, f"{where}.answer_session_ids[{index}]")
-        for index, each in enumerate(get(record, "answer_session_ids", list, where))
-    )
-    labelled = [pair for each in sittings for pair in zip(each.session.turns, each.labels, strict=True)]
-    evidence = [turn for turn, label in labelled if label]
-    held = {each.session.id for each in sittings}
-    notes = [f"answer session {each} is not in the haystack" for each in answer_session_ids if each not in held]
-    if all(label is None for _, label in labelled):
+def _gold(
+    record: Raw, name: str, sessions: Sequence[Session], labels: Mapping[str, bool | None], notes: list[str]
+) -> Gold:
+    kind, cited = record.choice(CATEGORIES, "question_type"), record.texts("answer_session_ids")
+    answer = check_text(str(record.get("answer", (str, int))), f"{record.where}.answer")
+    held = {each.id for each in sessions}
+    notes += [f"answer session {each} is not in the haystack" for each in cited if each not in held]
+    if all(label is None for label in labels.values()):
         notes.append("no turn is labelled, so the evidence is unknown")
-    gold = Gold(
-        answers=(check_text(str(answer), f"{where}.answer"),),
-        evidence=tuple(turn.id for turn in evidence),
-        category=question_type,
-        answerable="_abs" not in question_id,
-        detail={
-            "question_id": question_id,
-            "question_type": question_type,
-            "answer_session_ids": answer_session_ids,
-            "evidence_user_turns": tuple(turn.id for turn in evidence if turn.role == "user"),
-        },
-    )
-    return gold, notes
+    evidence = [turn for each in sessions for turn in each.turns if labels[turn.id]]
+    return gold_of(name, kind, (answer,), evidence, answer_session_ids=cited)
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,8 +17,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from data_loaders.longmemeval import parse_category, parse_time, parse_turn
-from data_loaders.raw import LazyCases, check_text, check_unique, expect, get, python_literal, read_json, read_jsonl
+from data_loaders.longmemeval import CATEGORIES, gold_of, parse_time, parse_turn
+from data_loaders.raw import LazyCases, Raw, check_text, check_unique, python_literal, read_records
 from data_loaders.schema import Case, DataError, Gold, Question, Session, Turn
 
 _TIME_LABEL = "Chat Time: "
@@ -39,27 +39,20 @@ def load(path: Path, *, source: str = "longmemeval_s*") -> LazyCases:
     which the official judge sees as a list with brackets. `Gold.detail` has `question_id`, `question_type`, `qa_pair_id` and
     `evidence_user_turns`. Raises DataError for malformed rows, and if no row has this source.
     """
-    rows = []
-    for number, row in enumerate(read_rows(path)):
-        where = f"{path.name}: row {number}"
-        if check_text(get(get(row, "metadata", dict, where), "source", str, f"{where}.metadata"), where) == source:
-            rows.append(row)
+    rows = [row for row in read_rows(path) if row.at("metadata").text("source") == source]
     if not rows:
         raise DataError(f"{path.name}: expected rows with metadata.source {source!r}, found none")
-    ids = [_case_id(row, source, number, f"{path.name}: row {number}") for number, row in enumerate(rows)]
+    ids = [_case_id(row, source, number) for number, row in enumerate(rows)]
     check_unique(ids, f"{path.name}: qa_pair_ids")
-    return LazyCases(
-        ids,
-        [len(context_of(row, f"{path.name}: {case_id}")) for case_id, row in zip(ids, rows, strict=True)],
-        lambda index: _case(rows[index], ids[index], f"{path.name}: {ids[index]}"),
-    )
+    named = [Raw(row.value, f"{path.name}: {case_id}") for row, case_id in zip(rows, ids, strict=True)]
+    return LazyCases(ids, [len(context_of(row)) for row in named], lambda index: _case(named[index], ids[index]))
 
 
-def read_rows(path: Path) -> list[Any]:
+def read_rows(path: Path) -> list[Raw]:
     """The rows of a parquet, JSON or JSONL file of MemoryAgentBench. Raises DataError."""
     if path.suffix == ".parquet":
-        return _read_parquet(path)
-    return read_jsonl(path) if path.suffix == ".jsonl" else expect(read_json(path), list, path.name)
+        return [Raw(row, f"{path.name}: record {number}") for number, row in enumerate(_read_parquet(path))]
+    return read_records(path)
 
 
 def _read_parquet(path: Path) -> list[Any]:
@@ -73,50 +66,44 @@ def _read_parquet(path: Path) -> list[Any]:
     return rows
 
 
-def _case_id(row: object, source: str, number: int, where: str) -> str:
-    pairs = _texts(get(row, "metadata", dict, where), "qa_pair_ids", f"{where}.metadata")
-    names = {re.sub(r"_no\d+$", "", pair) for pair in pairs}
+def _case_id(row: Raw, source: str, number: int) -> str:
+    names = {re.sub(r"_no\d+$", "", pair) for pair in row.at("metadata").texts("qa_pair_ids")}
     name = names.pop() if len(names) == 1 else source
     return (name if name != source else f"{source}_{number}").replace("*", "_star")
 
 
-def context_of(row: object, where: str) -> str:
+def context_of(row: Raw) -> str:
     """The context of a row. Raises DataError if it is longer than any that is published."""
-    context: str = get(row, "context", str, where)
+    context = row.get("context", str)
     if len(context) > _MAX_CONTEXT:
-        raise DataError(f"{where}.context: expected at most {_MAX_CONTEXT:,} characters, found {len(context):,}")
+        raise DataError(f"{row.where}.context: expected at most {_MAX_CONTEXT:,} characters, found {len(context):,}")
     return context
 
 
-def _case(row: object, case_id: str, where: str) -> Case:
-    sessions, notes = _sessions(context_of(row, where), f"{where}.context")
-    metadata = get(row, "metadata", dict, where)
+def _case(row: Raw, case_id: str) -> Case:
+    place = f"{row.where}.context"
+    sessions, notes = _sessions(Raw(python_literal(context_of(row), place), place))
     held: dict[_Words, Session] = {}
     for session in sessions:
         held.setdefault(_words(session.turns), session)
-    questions = tuple(_questions(row, metadata, held, notes, where))
+    questions = tuple(_questions(row, held, notes))
     return Case(case_id, ("user", "assistant"), sessions, questions, cluster=case_id, notes=tuple(notes))
 
 
-def _sessions(context: str, where: str) -> tuple[tuple[Session, ...], list[str]]:
+def _sessions(context: Raw) -> tuple[tuple[Session, ...], list[str]]:
     """The sessions of a context that have turns, in order, and a note on each session without turns."""
-    parts = expect(python_literal(context, where), list, where)
+    parts = context.each()
     if len(parts) % 2:
-        raise DataError(f"{where}: expected a session for each time, found {len(parts)} list members")
+        raise DataError(f"{context.where}: expected a session for each time, found {len(parts)} list members")
     sessions: list[Session] = []
     notes: list[str] = []
-    for number in range(1, len(parts) // 2 + 1):
-        place = f"{where}[{2 * number - 2}]"
-        label = expect(parts[2 * number - 2], str, place)
+    for number, (time_part, content) in enumerate(zip(parts[::2], parts[1::2], strict=True), 1):
+        label = time_part.of(str)
         if not label.startswith(_TIME_LABEL):
-            raise DataError(f"{place}: expected {_TIME_LABEL!r} and a time, found {label[:60]!r}")
+            raise DataError(f"{time_part.where}: expected {_TIME_LABEL!r} and a time, found {label[:60]!r}")
         time_text = label.removeprefix(_TIME_LABEL)
-        time = parse_time(time_text, place)
-        place = f"{where}[{2 * number - 1}]"
-        turns = tuple(
-            parse_turn(turn, f"s{number}_{count}", f"{place}[{count - 1}]")[0]
-            for count, turn in enumerate(expect(parts[2 * number - 1], list, place), 1)
-        )
+        time = parse_time(time_text, time_part.where)
+        turns = tuple(parse_turn(turn, f"s{number}_{count}")[0] for count, turn in enumerate(content.each(), 1))
         if turns:
             sessions.append(Session(f"s{number}", turns, time, time_text))
         else:
@@ -124,47 +111,35 @@ def _sessions(context: str, where: str) -> tuple[tuple[Session, ...], list[str]]
     return tuple(sessions), notes
 
 
-def _questions(
-    row: object, metadata: object, held: Mapping[_Words, Session], notes: list[str], where: str
-) -> Iterator[tuple[Question, Gold]]:
+def _questions(row: Raw, held: Mapping[_Words, Session], notes: list[str]) -> Iterator[tuple[Question, Gold]]:
     """The questions with their gold; `notes` gets a sentence on each labelled session that the context lacks."""
-    inside, texts = f"{where}.metadata", _texts(row, "questions", where)
-    ids = _texts(metadata, "question_ids", inside, len(texts))
-    check_unique(ids, f"{inside}.question_ids")
-    types, pairs = (_texts(metadata, name, inside, len(texts)) for name in ("question_types", "qa_pair_ids"))
-    dated = bool(expect(metadata, dict, where).get("question_dates"))
-    dates = _texts(metadata, "question_dates", inside, len(texts)) if dated else [""] * len(texts)
-    labels, answers = get(metadata, "haystack_sessions", list, inside), get(row, "answers", list, where)
-    expect_length(labels, len(texts), f"{inside}.haystack_sessions")
-    expect_length(answers, len(texts), f"{where}.answers")
+    metadata, texts = row.at("metadata"), row.texts("questions")
+    ids = metadata.texts("question_ids")
+    check_unique(ids, f"{metadata.where}.question_ids")
+    types, pairs = metadata.each("question_types"), metadata.texts("qa_pair_ids")
+    dated = bool(metadata.of(dict).get("question_dates"))
+    dates = metadata.texts("question_dates") if dated else ("",) * len(texts)
+    labels, answers = metadata.each("haystack_sessions"), row.each("answers")
+    columns = {"question_ids": ids, "question_types": types, "qa_pair_ids": pairs, "question_dates": dates}
+    for name, values in {**columns, "haystack_sessions": labels}.items():
+        expect_length(values, len(texts), f"{metadata.where}.{name}")
+    expect_length(answers, len(texts), f"{row.where}.answers")
     for index, (question_id, text) in enumerate(zip(ids, texts, strict=True)):
-        evidence, missing = _evidence(labels[index], held, f"{inside}.haystack_sessions[{index}]")
+        evidence, missing = _evidence(labels[index], held)
         notes += [f"question {question_id}: evidence session {each} is not in the context" for each in missing]
-        time = parse_time(dates[index], f"{inside}.question_dates[{index}]") if dated else None
-        place = f"{where}.answers[{index}]"
-        accepted = [expect(answer, (str, int), place) for answer in expect(answers[index], list, place)]
-        gold = Gold(
-            answers=tuple(check_text(str(answer), place) for answer in accepted),
-            evidence=tuple(turn.id for turn in evidence),
-            category=parse_category(types[index], f"{inside}.question_types[{index}]"),
-            answerable="_abs" not in question_id,
-            detail={
-                "question_id": question_id,
-                "question_type": types[index],
-                "qa_pair_id": pairs[index],
-                "evidence_user_turns": tuple(turn.id for turn in evidence if turn.role == "user"),
-            },
-        )
+        time = parse_time(dates[index], f"{metadata.where}.question_dates[{index}]") if dated else None
+        accepted = [str(answer.of((str, int))) for answer in answers[index].each()]
+        golds = tuple(check_text(answer, answers[index].where) for answer in accepted)
+        gold = gold_of(question_id, types[index].choice(CATEGORIES), golds, evidence, qa_pair_id=pairs[index])
         yield Question(id=question_id, text=text, time=time, time_text=dates[index]), gold
 
 
-def _evidence(labelled: object, held: Mapping[_Words, Session], where: str) -> tuple[tuple[Turn, ...], tuple[int, ...]]:
+def _evidence(labelled: Raw, held: Mapping[_Words, Session]) -> tuple[tuple[Turn, ...], tuple[int, ...]]:
     """The history's turns that a question's labelled sessions mark as evidence, and the numbers (from 1) of sessions not found."""
     evidence: dict[str, Turn] = {}
     missing: list[int] = []
-    for number, session in enumerate(expect(labelled, list, where), 1):
-        place = f"{where}[{number - 1}]"
-        turns = [parse_turn(turn, "", f"{place}[{count}]") for count, turn in enumerate(expect(session, list, place))]
+    for number, session in enumerate(labelled.each(), 1):
+        turns = [parse_turn(turn, "") for turn in session.each()]
         in_context = held.get(_words([turn for turn, _ in turns]))
         if in_context is None:
             missing.append(number)
@@ -175,13 +150,6 @@ def _evidence(labelled: object, held: Mapping[_Words, Session], where: str) -> t
 
 def _words(turns: Sequence[Turn]) -> _Words:
     return tuple((turn.role, turn.text) for turn in turns)
-
-
-def _texts(record: object, key: str, where: str, count: int | None = None) -> list[str]:
-    values = get(record, key, list, where)
-    if count is not None:
-        expect_length(values, count, f"{where}.{key}")
-    return [check_text(value, f"{where}.{key}[{index}]") for index, value in enumerate(values)]
 
 
 def expect_length(values: Sequence[object], count: int, where: str) -> None:

@@ -26,24 +26,12 @@ Deviation from the release: its reader sees images as well, and is a fixed model
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
-from data_loaders.raw import (
-    LazyCases,
-    check_choice,
-    check_text,
-    check_unique,
-    expect,
-    get,
-    get_text,
-    line_at,
-    read_json,
-    read_lines,
-    scan_lines,
-)
+from data_loaders.raw import LazyCases, Raw, check_choice, check_unique, line_at, read_lines, read_raw, scan_lines
 from data_loaders.schema import Case, DataError, Gold, Question, Session, Turn
 
 CATEGORIES: Mapping[str, str] = {
@@ -78,14 +66,6 @@ class _Place:
     domain: str
 
 
-@dataclass(frozen=True, slots=True)
-class _Asked:
-    where: str
-    fields: Mapping[str, Any]
-    id: str
-    domain: str
-
-
 def load(
     path: Path, *, tier: Tier = "small", observations: Observations = "keep", judged: Judged = "keep"
 ) -> LazyCases:
@@ -98,58 +78,49 @@ def load(
     check_choice("tier", tier, Tier)
     check_choice("observations", observations, Observations)
     check_choice("judged", judged, Judged)
-    asked = list(_questions(path / _QUESTIONS))
-    check_unique((each.id for each in asked), f"{_QUESTIONS}: id")
+    asked = read_lines(path / _QUESTIONS)
+    check_unique((each.text("id") for each in asked), f"{_QUESTIONS}: id")
     groups = _groups(asked, path / "haystacks" / f"lme_v2_{tier}.json")
     places = _places(path / _TRAJECTORIES, {name for names in groups for name in names})
     for names, questions in groups.items():
         _check_domain(names, questions[0], places)
-    domains = [questions[0].domain for questions in groups.values()]
+    domains = [_domain(questions[0]) for questions in groups.values()]
     ids = [f"{domain}-{domains[: number + 1].count(domain)}" for number, domain in enumerate(domains)]
 
     def parse(index: int) -> Case:
         names, questions = list(groups.items())[index]
-        kept = [
-            each
-            for each in questions
-            if judged == "keep" or not get_text(each.fields, "eval_function", each.where).startswith("llm_")
-        ]
+        kept = [each for each in questions if judged == "keep" or not each.text("eval_function").startswith("llm_")]
         return _case(ids[index], path / _TRAJECTORIES, [(name, places[name]) for name in names], kept, observations)
 
     return LazyCases(ids, [len(names) for names in groups], parse)
 
 
-def _questions(file: Path) -> Iterator[_Asked]:
-    for where, record in read_lines(file):
-        name, domain = get_text(record, "id", where), get_text(record, "domain", where)
-        if domain not in ENVIRONMENTS:
-            raise DataError(f"{where}.domain: expected one of {', '.join(ENVIRONMENTS)}, found {domain[:60]!r}")
-        yield _Asked(where, record, name, domain)
+def _domain(asked: Raw) -> str:
+    return asked.choice(ENVIRONMENTS, "domain")
 
 
-def _groups(asked: Sequence[_Asked], file: Path) -> dict[tuple[str, ...], list[_Asked]]:
+def _groups(asked: Sequence[Raw], file: Path) -> dict[tuple[str, ...], list[Raw]]:
     """Questions by their list of trajectories, in the order of the file of questions."""
-    haystacks = expect(read_json(file), dict, file.name)
-    groups: dict[tuple[str, ...], list[_Asked]] = {}
+    haystacks = read_raw(file)
+    groups: dict[tuple[str, ...], list[Raw]] = {}
     for each in asked:
-        names = get(haystacks, each.id, list, file.name)
-        for number, name in enumerate(names):
-            check_text(name, f"{file.name}.{each.id}[{number}]")
-        check_unique(names, f"{file.name}.{each.id}")
-        groups.setdefault(tuple(names), []).append(each)
-    if unknown := set(haystacks) - {each.id for each in asked}:
+        _domain(each)
+        names = haystacks.texts(each.text("id"))
+        check_unique(names, f"{file.name}.{each.text('id')}")
+        groups.setdefault(names, []).append(each)
+    if unknown := set(haystacks.of(dict)) - {each.text("id") for each in asked}:
         raise DataError(f"{file.name}: expected ids of {_QUESTIONS}, found {min(unknown)[:60]!r}")
     return groups
 
 
 def _places(file: Path, wanted: set[str]) -> dict[str, _Place]:
     places: dict[str, _Place] = {}
-    for where, position, record in scan_lines(file):
-        name = get_text(record, "id", where)
+    for position, record in scan_lines(file):
+        name = record.text("id")
         if name in places:
-            raise DataError(f"{where}.id: expected unique ids, found {name[:60]!r} twice")
+            raise DataError(f"{record.where}.id: expected unique ids, found {name[:60]!r} twice")
         if name in wanted:
-            places[name] = _Place(where, position, get_text(record, "domain", where))
+            places[name] = _Place(record.where, position, record.text("domain"))
     if missing := wanted - set(places):
         raise DataError(
             f"{file.name}: expected the trajectories of the haystacks, found none called {min(missing)[:60]!r}"
@@ -157,69 +128,56 @@ def _places(file: Path, wanted: set[str]) -> dict[str, _Place]:
     return places
 
 
-def _check_domain(names: Sequence[str], asked: _Asked, places: Mapping[str, _Place]) -> None:
+def _check_domain(names: Sequence[str], asked: Raw, places: Mapping[str, _Place]) -> None:
     for name in names:
-        if places[name].domain != asked.domain:
+        if places[name].domain != _domain(asked):
             raise DataError(
-                f"{places[name].where}.domain: expected {asked.domain}, as question {asked.id}, found another"
+                f"{places[name].where}.domain: expected {_domain(asked)}, as question {asked.text('id')}, found another"
             )
 
 
 def _case(
-    case_id: str, file: Path, places: Sequence[tuple[str, _Place]], asked: Sequence[_Asked], observations: Observations
+    case_id: str, file: Path, places: Sequence[tuple[str, _Place]], asked: Sequence[Raw], observations: Observations
 ) -> Case:
     sessions = tuple(
-        _session(number, name, line_at(file, place.position, place.where), place.where, observations)
+        _session(number, name, line_at(file, place.position, place.where), observations)
         for number, (name, place) in enumerate(places, 1)
     )
-    questions = tuple(_question(each) for each in asked if each.fields.get("image") is None)
+    questions = tuple(_question(each) for each in asked if each.of(dict).get("image") is None)
     shown = len(asked) - len(questions)
     notes = (f"Left out, because they show a screenshot: {shown} of {len(asked)} questions.",) if shown else ()
     return Case(case_id, ("Agent",), sessions, questions, cluster=case_id, notes=notes)
 
 
-def _session(number: int, name: str, record: Any, where: str, observations: Observations) -> Session:
-    states = get(record, "states", list, where)
-    turns = tuple(
-        Turn(f"{name}:{place}", "Agent", _state(state, f"{where}.states[{place}]", observations))
-        for place, state in enumerate(states)
-    )
-    outcome = _optional(record, "outcome", where)
-    heading = f"Task: {get_text(record, 'goal', where)}{f' (outcome: {outcome})' if outcome else ''}"
+def _session(number: int, name: str, record: Raw, observations: Observations) -> Session:
+    states = enumerate(record.each("states"))
+    turns = tuple(Turn(f"{name}:{place}", "Agent", _state(state, observations)) for place, state in states)
+    outcome = record.optional("outcome")
+    heading = f"Task: {record.text('goal')}{f' (outcome: {outcome})' if outcome else ''}"
     return Session(f"S{number}", turns, heading=heading)
 
 
-def _state(state: Any, where: str, observations: Observations) -> str:
+def _state(state: Raw, observations: Observations) -> str:
     """A state as text: a line for its address, thought and action, then its accessibility tree."""
-    lines = [f"Page: {get_text(state, 'url', where)}"]
+    lines = [f"Page: {state.text('url')}"]
     for key, title in (("thought", "Thought"), ("action", "Action")):
-        if text := _optional(state, key, where):
+        if text := state.optional(key):
             lines.append(f"{title}: {text}")
-    tree = _optional(state, "accessibility_tree", where)
+    tree = state.optional("accessibility_tree")
     return "\n".join([*lines, tree] if tree and observations == "keep" else lines)
 
 
-def _optional(record: Any, key: str, where: str) -> str:
-    """A text that may be missing or null."""
-    value = expect(record, dict, where).get(key)
-    return "" if value is None else check_text(value, f"{where}.{key}")
-
-
-def _question(asked: _Asked) -> tuple[Question, Gold]:
-    fields, where = asked.fields, asked.where
-    kind = get_text(fields, "question_type", where)
-    if kind not in CATEGORIES:
-        raise DataError(f"{where}.question_type: expected one of {', '.join(CATEGORIES)}, found {kind[:60]!r}")
-    text, answer = get_text(fields, "question", where), get_text(fields, "answer", where)
+def _question(asked: Raw) -> tuple[Question, Gold]:
+    kind = asked.choice(CATEGORIES, "question_type")
+    text, answer = asked.text("question"), asked.text("answer")
     if not text.strip() or not answer.strip():
-        raise DataError(f"{where}: expected a question and an answer, found none")
+        raise DataError(f"{asked.where}: expected a question and an answer, found none")
+    domain = _domain(asked)
     detail = {
-        "eval_function": get_text(fields, "eval_function", where),
+        "eval_function": asked.text("eval_function"),
         "question_type": kind,
-        "domain": asked.domain,
-        "environment": _optional(fields, "environment", where),
+        "domain": domain,
+        "environment": asked.optional("environment"),
     }
-    gold = Gold(
-        (answer,), (), CATEGORIES[kind], answerable=not kind.endswith("-abs"), groups=(asked.domain,), detail=detail
-    )
-    return Question(asked.id, text, instruction=ENVIRONMENTS[asked.domain]), gold
+    gold = Gold((answer,), (), CATEGORIES[kind], answerable=not kind.endswith("-abs"), groups=(domain,), detail=detail)
+    return Question(asked.text("id"), text, instruction=ENVIRONMENTS[domain]), gold

@@ -19,7 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import Literal
 
-from data_loaders.raw import LazyCases, check_text, check_unique, expect, get, get_text, read_jsonl
+from data_loaders.raw import LazyCases, Raw, check_text, check_unique, read_records
 from data_loaders.schema import Case, DataError, Gold, Question, Session, Turn
 
 SPEAKERS = ("Speaker 1", "Speaker 2")
@@ -49,77 +49,61 @@ def load_dmr(path: Path, *, history: Literal["all", "last_session"] = "all") -> 
     return _cases(path, partial(_dmr_case, history))
 
 
-def _cases(file: Path, parse: Callable[[object, str, str], Case]) -> LazyCases:
-    """The cases of a file, each parsed on access from its record, its id and its place."""
-    records = read_jsonl(file)
-    ids = []
-    for index, record in enumerate(records):
-        where = f"{file.name}: record {index}"
-        ids.append(get_text(get(record, "metadata", dict, where), "initial_data_id", f"{where}.metadata"))
+def _cases(file: Path, parse: Callable[[Raw, str], Case]) -> LazyCases:
+    """The cases of a file, each parsed on access from its record and its id."""
+    records = read_records(file)
+    ids = [record.at("metadata").text("initial_data_id") for record in records]
     check_unique(ids, f"{file.name}: initial_data_id")
-    places = [f"{file.name}: {case_id}" for case_id in ids]
-    sizes = [_turn_count(record, place) for record, place in zip(records, places, strict=True)]
-    return LazyCases(ids, sizes, lambda index: parse(records[index], ids[index], places[index]))
+    named = [Raw(record.value, f"{file.name}: {case_id}") for record, case_id in zip(records, ids, strict=True)]
+    return LazyCases(ids, [_turn_count(record) for record in named], lambda index: parse(named[index], ids[index]))
 
 
-def _turn_count(record: object, where: str) -> int:
-    previous = get(record, "previous_dialogs", list, where)
-    dialogs = [(each, f"{where}.previous_dialogs[{index}]") for index, each in enumerate(previous)]
-    return sum(len(get(each, "dialog", list, place)) for each, place in [*dialogs, (record, where)])
+def _turn_count(record: Raw) -> int:
+    return sum(len(each.get("dialog", list)) for each in [*record.each("previous_dialogs"), record])
 
 
-def _dmr_case(history: str, record: object, case_id: str, where: str) -> Case:
-    case = _case(record, case_id, where)
-    place = f"{where}.self_instruct"
-    pair = get(record, "self_instruct", dict, where)
-    question = Question(id=f"{case_id}_q0", text=get_text(pair, "B", place), instruction=DMR_INSTRUCTION)
-    gold = Gold(answers=(get_text(pair, "A", place),))
+def _dmr_case(history: str, record: Raw, case_id: str) -> Case:
+    case = _case(record, case_id)
+    pair = record.at("self_instruct")
+    question = Question(id=f"{case_id}_q0", text=pair.text("B"), instruction=DMR_INSTRUCTION)
+    gold = Gold(answers=(pair.text("A"),))
     sessions = case.sessions
     if history == "last_session":
-        if not get(record, "dialog", list, where):
-            raise DataError(f"{where}.dialog: expected the turns of the last session, found none")
+        if not record.get("dialog", list):
+            raise DataError(f"{record.where}.dialog: expected the turns of the last session, found none")
         sessions = sessions[-1:]
     return Case(case_id, SPEAKERS, sessions, ((question, gold),), cluster=case_id, notes=case.notes)
 
 
-def _case(record: object, case_id: str, where: str) -> Case:
+def _case(record: Raw, case_id: str) -> Case:
     """The conversation: each earlier session, then the record's own."""
     sessions: list[Session] = []
     notes: list[str] = []
-    previous = get(record, "previous_dialogs", list, where)
+    previous = record.each("previous_dialogs")
     for number, earlier in enumerate(previous, 1):
-        place = f"{where}.previous_dialogs[{number - 1}]"
-        time_back = get(earlier, "time_back", (str, type(None)), place)
-        time_text = check_text(time_back or "", f"{place}.time_back").strip()
-        sessions += _session(earlier, number, time_text, notes, place)
-    sessions += _session(record, len(previous) + 1, "", notes, where)
-    expected = get(get(record, "metadata", dict, where), "session_id", int, f"{where}.metadata")
+        time_back = earlier.get("time_back", (str, type(None)))
+        time_text = check_text(time_back or "", f"{earlier.where}.time_back").strip()
+        sessions += _session(earlier, number, time_text, notes)
+    sessions += _session(record, len(previous) + 1, "", notes)
+    expected = record.at("metadata").get("session_id", int)
     if len(previous) != expected:
         notes.append(f"the record announces {expected} earlier sessions and has {len(previous)}")
     return Case(case_id, SPEAKERS, tuple(sessions), (), cluster=case_id, notes=tuple(notes))
 
 
-def _session(record: object, number: int, time_text: str, notes: list[str], where: str) -> list[Session]:
+def _session(record: Raw, number: int, time_text: str, notes: list[str]) -> list[Session]:
     """The session, or nothing and a note when it has no turns."""
-    turns = get(record, "dialog", list, where)
+    turns = tuple(
+        _turn(turn, index, f"S{number}:{index + 1}", notes) for index, turn in enumerate(record.each("dialog"))
+    )
     if not turns:
         notes.append(f"session {number} has no turns")
-        return []
-    return [
-        Session(
-            id=f"S{number}",
-            turns=tuple(
-                _turn(turn, index, f"S{number}:{index + 1}", notes, f"{where}.dialog[{index}]")
-                for index, turn in enumerate(turns)
-            ),
-            time_text=time_text,
-        )
-    ]
+    return [Session(f"S{number}", turns, time_text=time_text)] if turns else []
 
 
-def _turn(raw: object, index: int, turn_id: str, notes: list[str], where: str) -> Turn:
+def _turn(raw: Raw, index: int, turn_id: str, notes: list[str]) -> Turn:
     speaker = SPEAKERS[index % 2]
-    named = expect(raw, dict, where).get("id")
-    if expect(named, (str, type(None)), f"{where}.id") in SPEAKERS and named != speaker:
+    named = raw.get("id", (str, type(None))) if raw.has("id") else None
+    if named in SPEAKERS and named != speaker:
         notes.append(f"turn {turn_id} names {named} where {speaker} is due")
-    return Turn(turn_id, speaker, get_text(raw, "text", where), "assistant" if index % 2 else "user")
+    return Turn(turn_id, speaker, raw.text("text"), "assistant" if index % 2 else "user")

@@ -18,9 +18,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
-from data_loaders.raw import LazyCases, check_unique, expect, get, get_text, read_json
+from data_loaders.raw import LazyCases, Raw, check_unique, read_records
 from data_loaders.schema import Case, DataError, Gold, Question, Session, Turn
 
 CATEGORIES: Mapping[str, str] = {
@@ -59,23 +59,17 @@ def load(
     same with and without null questions. `Gold.detail` has `question_type`, `facts` and `evidence_raw` (the cited URLs). Articles
     without a body are left out with a note. Raises DataError for malformed records.
     """
-    articles = expect(read_json(path / corpus), list, corpus)
-    asked = expect(read_json(path / queries), list, queries)
-
-    def parse(_: int) -> Case:
-        return _case(articles, corpus, asked, queries, null, header)
-
-    return LazyCases([CASE_ID], [len(articles) + len(asked)], parse)
+    articles, asked = read_records(path / corpus), read_records(path / queries)
+    return LazyCases([CASE_ID], [len(articles) + len(asked)], lambda _: _case(articles, asked, null, header))
 
 
-def _case(articles: Sequence[Any], corpus: str, asked: Sequence[Any], queries: str, null: bool, header: Header) -> Case:
+def _case(articles: Sequence[Raw], asked: Sequence[Raw], null: bool, header: Header) -> Case:
     notes: list[str] = []
     by_url: dict[str, _Article] = {}
-    for number, raw in enumerate(articles):
-        where = f"{corpus}: record {number}"
-        article = _article(raw, where, header)
+    for raw in articles:
+        article = _article(raw, header)
         if article.session.id in by_url:
-            raise DataError(f"{where}.url: expected unique URLs, found {article.session.id!r} twice")
+            raise DataError(f"{raw.where}.url: expected unique URLs, found {article.session.id!r} twice")
         if article.paragraphs:
             by_url[article.session.id] = article
             if article.session.time is None:
@@ -84,20 +78,18 @@ def _case(articles: Sequence[Any], corpus: str, asked: Sequence[Any], queries: s
             notes.append(f"{article.session.id}: the article has no body and is left out.")
     questions = []
     for number, raw in enumerate(asked):
-        question, gold = _question(raw, f"{queries}: record {number}", f"q{number}", by_url, notes.append)
+        question, gold = _question(raw, f"q{number}", by_url, notes.append)
         if gold.answerable or null:
             questions.append((question, gold))
     sessions = tuple(article.session for article in by_url.values())
-    check_unique((turn.id for session in sessions for turn in session.turns), corpus)
+    check_unique((turn.id for session in sessions for turn in session.turns), "turns")
     return Case(CASE_ID, (), sessions, tuple(questions), cluster=CASE_ID, notes=tuple(notes))
 
 
-def _article(raw: Any, where: str, header: Header) -> _Article:
-    url = get_text(raw, "url", where)
-    published = get_text(raw, "published_at", where)
-    body = "" if raw.get("body") is None else get_text(raw, "body", where)
-    texts = [each.strip() for each in re.split(r"\n\s*\n", body) if each.strip()]
-    title = f"{get_text(raw, 'title', where)} ({get_text(raw, 'source', where)}, {published})"
+def _article(raw: Raw, header: Header) -> _Article:
+    url, published = raw.text("url"), raw.text("published_at")
+    texts = [each.strip() for each in re.split(r"\n\s*\n", raw.optional("body")) if each.strip()]
+    title = f"{raw.text('title')} ({raw.text('source')}, {published})"
     turns = [Turn(f"{url}:{number}", "", text) for number, text in enumerate(texts, 1)]
     paragraphs = tuple((turn.id, _solid(text)) for turn, text in zip(turns, texts, strict=True))
     if header == "article":
@@ -115,15 +107,12 @@ def _time(text: str) -> datetime | None:
 
 
 def _question(
-    raw: Any, where: str, question_id: str, articles: Mapping[str, _Article], note: Callable[[str], None]
+    raw: Raw, question_id: str, articles: Mapping[str, _Article], note: Callable[[str], None]
 ) -> tuple[Question, Gold]:
-    kind = get_text(raw, "question_type", where)
-    if kind not in CATEGORIES:
-        raise DataError(f"{where}.question_type: expected one of {', '.join(CATEGORIES)}, found {kind!r}")
+    kind = raw.choice(CATEGORIES, "question_type")
     urls, facts, evidence = [], [], []
-    for number, cited in enumerate(get(raw, "evidence_list", list, where)):
-        place = f"{where}.evidence_list[{number}]"
-        url, fact = get_text(cited, "url", place), get_text(cited, "fact", place)
+    for number, cited in enumerate(raw.each("evidence_list")):
+        url, fact = cited.text("url"), cited.text("fact")
         found = holders(_solid(fact), articles[url].paragraphs) if url in articles else []
         if not found:
             note(f"{question_id}: evidence {number} is not in the corpus ({url}).")
@@ -131,13 +120,13 @@ def _question(
         facts.append(fact)
         evidence.extend(found)
     gold = Gold(
-        (get_text(raw, "answer", where),),
+        (raw.text("answer"),),
         evidence=tuple(dict.fromkeys(evidence)),
         category=CATEGORIES[kind],
         answerable=kind != "null_query",
         detail={"question_type": kind, "facts": tuple(facts), "evidence_raw": tuple(urls)},
     )
-    return Question(question_id, get_text(raw, "query", where)), gold
+    return Question(question_id, raw.text("query")), gold
 
 
 def holders(fact: str, paragraphs: Sequence[tuple[str, str]]) -> list[str]:

@@ -23,17 +23,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from data_loaders.raw import (
-    LazyCases,
-    check_text,
-    check_unique,
-    expect,
-    get,
-    get_text,
-    parsed_time,
-    python_literal,
-    read_json,
-)
+from data_loaders.raw import LazyCases, Raw, check_text, check_unique, parsed_time, python_literal, read_raw
 from data_loaders.schema import Case, DataError, Gold, Question, Role, Session, Turn
 
 CATEGORIES: Mapping[str, str] = {
@@ -58,37 +48,32 @@ def load(path: Path, *, memory: str = "perltmem_en_v2.json", questions: str = "p
     character's own lines have the role user. Question ids are `<category>_<index>`. `Gold.detail` has `evidence_raw` (the raw ids) and
     `anchors` (texts). All lines of a dialogue are evidence for a question about it. Raises DataError for malformed records.
     """
-    memories = dict(_by_character(read_json(path / memory), memory))
-    asked = _by_character(read_json(path / questions), questions)
-    sizes = [sum(len(_section(sections, kind, where)) for kind in CATEGORIES) for _, (sections, where) in asked]
-
-    def parse(index: int) -> Case:
-        name, (sections, where) = asked[index]
-        return _case(name, memories.get(name), sections, where)
-
-    return LazyCases([name for name, _ in asked], sizes, parse)
+    memories, asked = _by_character(read_raw(path / memory)), _by_character(read_raw(path / questions))
+    sizes = [sum(len(_section(sections, kind).value) for kind in CATEGORIES) for sections in asked.values()]
+    names = list(asked)
+    return LazyCases(names, sizes, lambda at: _case(names[at], memories.get(names[at]), asked[names[at]]))
 
 
-def _by_character(raw: Any, where: str) -> list[tuple[str, tuple[Any, str]]]:
-    """(character, (record, its place)) in either layout: {name: record}, or a list of such objects or of records with their name."""
+def _by_character(raw: Raw) -> dict[str, Raw]:
+    """Records by character in either layout: {name: record}, or a list of such objects or of records with their name."""
     records: list[tuple[str, Any]] = []
-    for number, entry in enumerate([raw] if isinstance(raw, dict) else expect(raw, list, where)):
-        place = f"{where}: record {number}"
-        profile = expect(entry, dict, place).get("profile")
+    for entry in [raw] if isinstance(raw.value, dict) else raw.each():
+        profile = entry.of(dict).get("profile")
         if isinstance(profile, dict) and "Protagonist" in profile:
-            records.append((get_text(profile, "Protagonist", f"{place}.profile"), entry))
+            records.append((entry.at("profile").text("Protagonist"), entry.value))
         else:
-            records.extend((check_text(name, place), record) for name, record in entry.items())
-    check_unique((name for name, _ in records), f"{where}: characters")
-    return [(name, (expect(record, dict, f"{where}: {name}"), f"{where}: {name}")) for name, record in records]
+            records.extend((check_text(name, entry.where), record) for name, record in entry.value.items())
+    check_unique((name for name, _ in records), f"{raw.where}: characters")
+    named = {name: Raw(record, f"{raw.where}: {name}") for name, record in records}
+    return {name: Raw(record.of(dict), record.where) for name, record in named.items()}
 
 
-def _section(record: Mapping[str, Any], key: str, where: str) -> Any:
+def _section(record: Raw, key: str) -> Raw:
     """A section as an object or list: empty if it is missing, parsed if it is written as a Python literal."""
-    value = record.get(key, {})
-    if isinstance(value, str):
-        value = _literal(value, f"{where}.{key}")
-    return expect(value, (dict, list), f"{where}.{key}")
+    value, where = record.value.get(key, {}), f"{record.where}.{key}"
+    section = Raw(_literal(value, where) if isinstance(value, str) else value, where)
+    section.of((dict, list))
+    return section
 
 
 def _literal(text: str, where: str) -> Any:
@@ -97,103 +82,96 @@ def _literal(text: str, where: str) -> Any:
     return python_literal(text, where)
 
 
-def _text(record: Any, key: str, where: str) -> str:
-    return html.unescape(get_text(record, key, where)).strip()
+def _text(record: Raw, key: str) -> str:
+    return html.unescape(record.text(key)).strip()
 
 
-def _optional(record: Mapping[str, Any], key: str, where: str) -> str:
+def _optional(record: Raw, key: str) -> str:
     """A text or a number such as a year, as text; empty if the record does not have it."""
-    value = record.get(key)
-    if value is None:
+    if record.of(dict).get(key) is None:
         return ""
-    return html.unescape(check_text(str(expect(value, (str, int), f"{where}.{key}")), f"{where}.{key}")).strip()
+    return html.unescape(check_text(str(record.get(key, (str, int))), f"{record.where}.{key}")).strip()
 
 
-def _case(name: str, memory: tuple[Any, str] | None, asked: Mapping[str, Any], where: str) -> Case:
+def _case(name: str, memory: Raw | None, asked: Raw) -> Case:
     notes: list[str] = []
     sessions: tuple[Session, ...] = ()
     if memory is None:
         notes.append(f"{name}: has questions but no memory.")
     else:
-        sessions = tuple(_sessions(name, *memory))
-        notes.extend(f"{name}: its memory has no section {kind}." for kind in CATEGORIES if kind not in memory[0])
-        check_unique((session.id for session in sessions), f"{memory[1]}: memories")
-        check_unique((turn.id for session in sessions for turn in session.turns), f"{memory[1]}: memories")
+        sessions = tuple(_sessions(name, memory))
+        notes.extend(f"{name}: its memory has no section {kind}." for kind in CATEGORIES if not memory.has(kind))
+        check_unique((session.id for session in sessions), f"{memory.where}: memories")
+        check_unique((turn.id for session in sessions for turn in session.turns), f"{memory.where}: memories")
     notes.extend(
-        f"{name}: the section {kind!r} of its questions is not read." for kind in asked if kind not in CATEGORIES
+        f"{name}: the section {kind!r} of its questions is not read." for kind in asked.value if kind not in CATEGORIES
     )
     turns = _turns_by_memory(sessions)
     questions = tuple(
-        _question(raw, place, f"{category}_{index}", category, turns, notes)
+        _question(raw, f"{category}_{index}", category, turns, notes)
         for kind, category in CATEGORIES.items()
-        for index, (raw, place) in enumerate(_entries(_section(asked, kind, where), f"{where}.{kind}"))
+        for index, raw in enumerate(_entries(_section(asked, kind)))
     )
     return Case(name, (name,), sessions, questions, cluster=name, notes=tuple(notes))
 
 
-def _sessions(name: str, record: Mapping[str, Any], where: str) -> Iterator[Session]:
-    profile = tuple(_profile(record, where))
-    social = tuple(
-        Turn(check_text(key, where), "", _relation(raw, f"{where}.social_relationship.{key}"))
-        for key, raw in _mapping(record, "social_relationship", where)
-    )
+def _sessions(name: str, record: Raw) -> Iterator[Session]:
+    profile = tuple(_profile(record))
+    social = tuple(Turn(key, "", _relation(raw)) for key, raw in _mapping(record, "social_relationship"))
     if profile:
         yield Session("profile", profile)
     if social:
         yield Session("social_relationship", social)
-    for key, raw in _mapping(record, "events", where):
-        yield _event(check_text(key, where), raw, f"{where}.events.{key}")
-    for key, raw in _mapping(record, "dialogues", where):
-        yield from _dialogue(name, check_text(key, where), raw, f"{where}.dialogues.{key}")
+    for key, raw in _mapping(record, "events"):
+        yield _event(key, raw)
+    for key, raw in _mapping(record, "dialogues"):
+        yield from _dialogue(name, key, raw)
 
 
-def _mapping(record: Mapping[str, Any], key: str, where: str) -> list[tuple[str, Any]]:
+def _mapping(record: Raw, key: str) -> list[tuple[str, Raw]]:
     """The section's (id, entry) pairs; in the other layout the section is a list of objects with one entry each."""
-    section = _section(record, key, where)
-    parts = [section] if isinstance(section, dict) else section
+    section = _section(record, key)
     return [
-        (expect(each, str, f"{where}.{key}: id"), entry)
-        for part in parts
-        for each, entry in expect(part, dict, f"{where}.{key}").items()
+        (check_text(each, part.where), Raw(entry, f"{section.where}.{each}"))
+        for part in ([section] if isinstance(section.value, dict) else section.each())
+        for each, entry in part.of(dict).items()
     ]
 
 
-def _profile(record: Mapping[str, Any], where: str) -> Iterator[Turn]:
-    for field, value in _mapping(record, "profile", where):
-        place = f"{where}.profile.{field}"
+def _profile(record: Raw) -> Iterator[Turn]:
+    for field, raw in _mapping(record, "profile"):
+        value = raw.value
         values = value if isinstance(value, list) else [] if value is None else [value]
-        words = ", ".join(str(expect(each, (str, int, float), place)) for each in values)
+        words = ", ".join(str(Raw(each, raw.where).of((str, int, float))) for each in values)
         if words:
-            yield Turn(f"profile:{check_text(field, place)}", "", html.unescape(check_text(f"{field}: {words}", place)))
-    if record.get("profile_description"):
-        yield Turn("profile:profile_description", "", _text(record, "profile_description", where))
+            yield Turn(f"profile:{field}", "", html.unescape(check_text(f"{field}: {words}", raw.where)))
+    if record.value.get("profile_description"):
+        yield Turn("profile:profile_description", "", _text(record, "profile_description"))
 
 
-def _relation(raw: Any, where: str) -> str:
-    who, relation = _text(raw, "Supporting Characters", where), _optional(raw, "Relationship", where)
-    return f"{who} ({relation}): {_optional(raw, 'Description', where)}"
+def _relation(raw: Raw) -> str:
+    return f"{_text(raw, 'Supporting Characters')} ({_optional(raw, 'Relationship')}): {_optional(raw, 'Description')}"
 
 
-def _event(key: str, raw: Any, where: str) -> Session:
-    content = _text(raw, "content", where)
-    heading = " — ".join(text for text in (_optional(raw, "summary", where), _optional(raw, "Theme", where)) if text)
-    time_text = _optional(raw, "Creation Time", where)
+def _event(key: str, raw: Raw) -> Session:
+    content = _text(raw, "content")
+    heading = " — ".join(text for text in (_optional(raw, "summary"), _optional(raw, "Theme")) if text)
+    time_text = _optional(raw, "Creation Time")
     turn = Turn(key, "", f"{heading}\n{content}" if heading else content)
     return Session(key, (turn,), parsed_time(time_text, *_TIME_FORMATS), time_text)
 
 
-def _dialogue(name: str, key: str, raw: Any, where: str) -> Iterator[Session]:
+def _dialogue(name: str, key: str, raw: Raw) -> Iterator[Session]:
     """A session for each time of the dialogue; lines are numbered across its sessions."""
-    contents = get(raw, "contents", dict, where)
+    contents = raw.at("contents")
     line = 0
-    for time_text, lines in contents.items():
-        place = f"{where}.contents.{time_text}"
+    for time_text in contents.of(dict):
         turns: list[Turn] = []
-        for each in expect(lines, list, place):
+        for each in contents.texts(time_text):
             line += 1
-            turns.append(_turn(f"{key}:{line}", html.unescape(check_text(each, f"{place}[{len(turns)}]")), name))
+            turns.append(_turn(f"{key}:{line}", html.unescape(each), name))
         if turns:
-            session_id = key if len(contents) == 1 else f"{key}@{check_text(time_text, place)}"
+            session_id = key if len(contents.value) == 1 else f"{key}@{check_text(time_text, contents.where)}"
             yield Session(session_id, tuple(turns), parsed_time(time_text.strip(), *_TIME_FORMATS), time_text)
 
 
@@ -215,42 +193,38 @@ def _turns_by_memory(sessions: Sequence[Session]) -> dict[str, list[str]]:
     return turns
 
 
-def _entries(section: Any, where: str) -> Iterator[tuple[Any, str]]:
-    """The section's questions with their places: a flat list, or a list of {memory id: questions}."""
-    for number, part in enumerate([section] if isinstance(section, dict) else section):
-        place = f"{where}[{number}]"
-        if "Question" in expect(part, dict, place):
-            yield part, place
-            continue
-        for key, entries in part.items():
-            for index, raw in enumerate(expect(entries, list, f"{place}.{key}")):
-                yield raw, f"{place}.{key}[{index}]"
+def _entries(section: Raw) -> Iterator[Raw]:
+    """The section's questions: a flat list, or a list of {memory id: questions}."""
+    for part in [section] if isinstance(section.value, dict) else section.each():
+        if part.has("Question"):
+            yield part
+        else:
+            yield from (entry for key in part.value for entry in part.each(key))
 
 
 def _question(
-    raw: Any, where: str, question_id: str, category: str, turns: Mapping[str, Sequence[str]], notes: list[str]
+    raw: Raw, question_id: str, category: str, turns: Mapping[str, Sequence[str]], notes: list[str]
 ) -> tuple[Question, Gold]:
-    references = parse_references(get(raw, "Reference Memory", (str, list), where), f"{where}.Reference Memory")
+    references = parse_references(raw.get("Reference Memory", (str, list)), f"{raw.where}.Reference Memory")
     missing = [each for each in references if each not in turns]
     if missing:
         notes.append(f"{question_id}: its reference memory does not exist ({', '.join(missing)}).")
     anchors = tuple(
-        html.unescape(check_text(text, f"{where}.Memory Anchors[{number}]"))
-        for number, anchor in enumerate(get(raw, "Memory Anchors", list, where))
-        for text in expect(anchor, dict, f"{where}.Memory Anchors[{number}]")
+        html.unescape(check_text(text, anchor.where))
+        for anchor in raw.each("Memory Anchors")
+        for text in anchor.of(dict)
     )
     gold = Gold(
-        (_text(raw, "Answer", where),),
+        (_text(raw, "Answer"),),
         evidence=tuple(dict.fromkeys(turn for each in references for turn in turns.get(each, ()))),
         category=category,
         detail={"evidence_raw": references, "anchors": anchors},
     )
-    return Question(question_id, _text(raw, "Question", where)), gold
+    return Question(question_id, _text(raw, "Question")), gold
 
 
 def parse_references(raw: str | list[Any], where: str = "Reference Memory") -> tuple[str, ...]:
     """The memory ids of a question: the string is a profile field, or the repr of a list of ids. Raises DataError."""
     if isinstance(raw, str) and not raw.lstrip().startswith("["):
         return (html.unescape(check_text(raw, where)).strip(),)
-    ids = expect(_literal(raw.strip(), where) if isinstance(raw, str) else raw, list, where)
-    return tuple(check_text(each, where) for each in ids)
+    return Raw(_literal(raw.strip(), where) if isinstance(raw, str) else raw, where).texts()

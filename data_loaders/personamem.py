@@ -33,17 +33,15 @@ import csv
 import io
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from data_loaders.raw import (
     LazyCases,
+    Raw,
     check_choice,
     check_text,
     check_unique,
-    expect,
-    get_text,
     python_literal,
     read_bytes,
     read_lines,
@@ -75,14 +73,6 @@ _SPEAKERS: Mapping[str, str] = {"user": "User", "assistant": "Assistant", "syste
 _ROLES: Mapping[str, Role] = {"user": "user", "assistant": "assistant", "system": "user"}
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
-    """A line of the question file, and its place for error messages."""
-
-    fields: Mapping[str, str]
-    where: str
-
-
 def load(
     path: Path,
     *,
@@ -98,23 +88,20 @@ def load(
     Raises DataError for malformed records, and ValueError for a wrong `persona`.
     """
     check_choice("persona", persona, Persona)
-    asked: dict[str, list[Record]] = {}
-    records = read_records(path / questions)
-    check_unique((record.fields["question_id"] for record in records), f"{questions}: question_id")
+    asked: dict[str, list[Raw]] = {}
+    records = read_table(path / questions)
+    check_unique((record.value["question_id"] for record in records), f"{questions}: question_id")
     for record in records:
-        asked.setdefault(record.fields["shared_context_id"], []).append(record)
+        asked.setdefault(record.value["shared_context_id"], []).append(record)
     histories = {case_id: history for case_id, history in _histories(path / contexts).items() if case_id in asked}
     if unknown := next((records[0] for case_id, records in asked.items() if case_id not in histories), None):
         raise DataError(f"{unknown.where}.shared_context_id: expected an id of {contexts}, found no such history")
     ids = list(histories)
-
-    def parse(index: int) -> Case:
-        return _case(ids[index], histories[ids[index]], f"{contexts}: {ids[index]}", asked[ids[index]], persona)
-
-    return LazyCases(ids, [sum(len(str(message)) for message in histories[each]) for each in ids], parse)
+    sizes = [sum(len(str(message)) for message in histories[each].value) for each in ids]
+    return LazyCases(ids, sizes, lambda at: _case(ids[at], histories[ids[at]], asked[ids[at]], persona))
 
 
-def read_records(path: Path, columns: Sequence[str] = COLUMNS) -> list[Record]:
+def read_table(path: Path, columns: Sequence[str] = COLUMNS) -> list[Raw]:
     """The records of a question file. Raises DataError if it is no CSV file with these columns, or has no record."""
     try:
         text = read_bytes(path).decode("utf-8")
@@ -130,7 +117,7 @@ def read_records(path: Path, columns: Sequence[str] = COLUMNS) -> list[Record]:
     if not records:
         raise DataError(f"{path.name}: expected records, found none")
     return [
-        Record(dict(zip(header, row, strict=True)), f"{path.name}: record {number}")
+        Raw(dict(zip(header, row, strict=True)), f"{path.name}: record {number}")
         for number, row in enumerate(records, 1)
     ]
 
@@ -164,9 +151,9 @@ def longest_share(options: Sequence[str], right: int, *, shortest: bool = False)
 
 def length_caption(path: Path, *, questions: str = "questions_32k.csv") -> str:
     """A table caption's text on the scores of rules that need no memory: rules on the options' lengths and letters."""
-    records = read_records(path / questions)
+    records = read_table(path / questions)
     pairs = [(_options(record), _right(record)) for record in records]
-    short = [CATEGORIES.get(record.fields["question_type"]) in SHORTEST for record in records]
+    short = [CATEGORIES.get(record.value["question_type"]) in SHORTEST for record in records]
     mixed = [longest_share(*pair, shortest=is_short) for pair, is_short in zip(pairs, short, strict=True)]
     letters = [right for _, right in pairs]
     most = max(letters.count(letter) for letter in set(letters))
@@ -185,39 +172,38 @@ def longest_text(pairs: Sequence[tuple[Sequence[str], int]]) -> str:
     return f"without any memory, always the longest option scores {100 * sum(scores) / len(scores):.1f} %"
 
 
-def _histories(path: Path) -> dict[str, list[Any]]:
+def _histories(path: Path) -> dict[str, Raw]:
     """Messages by id of the history. Raises DataError."""
-    histories: dict[str, list[Any]] = {}
-    for where, line in read_lines(path):
-        for context_id, messages in expect(line, dict, where).items():
+    histories: dict[str, Raw] = {}
+    for line in read_lines(path):
+        for context_id in line.of(dict):
             if context_id in histories:
-                raise DataError(f"{where}: expected unique ids, found {context_id!r} twice")
-            histories[check_text(context_id, where)] = expect(messages, list, f"{where}.{context_id}")
+                raise DataError(f"{line.where}: expected unique ids, found {context_id!r} twice")
+            messages = line.get(context_id, list)
+            histories[check_text(context_id, line.where)] = Raw(messages, f"{path.name}: {context_id}")
     return histories
 
 
-def sessions_of(messages: Sequence[Any], where: str, persona: Persona) -> tuple[Session, ...]:
+def sessions_of(messages: Raw, persona: Persona) -> tuple[Session, ...]:
     """A history's messages as sessions, a new one at each system message; turn ids are the messages' positions. Raises DataError."""
     sessions: list[list[Turn]] = []
-    for number, message in enumerate(messages):
-        role = get_text(message, "role", f"{where}[{number}]")
-        if role not in _ROLES:
-            raise DataError(f"{where}[{number}].role: expected one of {', '.join(_ROLES)}, found {role!r}")
+    for number, message in enumerate(messages.each()):
+        role = message.choice(_ROLES, "role")
         if role == "system" or not sessions:
             sessions.append([])
         if role == "system" and persona == "drop":
             continue
-        sessions[-1].append(_turn(number, role, get_text(message, "content", f"{where}[{number}]")))
+        sessions[-1].append(_turn(number, role, message.text("content")))
     return tuple(Session(f"S{number}", tuple(turns)) for number, turns in enumerate(filter(None, sessions), 1))
 
 
-def _case(case_id: str, messages: Sequence[Any], where: str, records: Sequence[Record], persona: Persona) -> Case:
-    kept = sessions_of(messages, where, persona)
-    owners = {record.fields["persona_id"] for record in records}
+def _case(case_id: str, messages: Raw, records: Sequence[Raw], persona: Persona) -> Case:
+    kept = sessions_of(messages, persona)
+    owners = {record.value["persona_id"] for record in records}
     if len(owners) > 1:
         raise DataError(f"{records[0].where}.persona_id: expected one persona for a history, found {len(owners)}")
     ids = [int(turn.id) for session in kept for turn in session.turns]
-    asked = tuple(_question(record, len(messages), ids) for record in records)
+    asked = tuple(_question(record, len(messages.value), ids) for record in records)
     notes = tuple(
         f"{question.id}: the right option stands under {' and '.join(gold.detail['right_letters'])}."
         for question, gold in asked
@@ -231,24 +217,21 @@ def _turn(number: int, role: str, text: str) -> Turn:
     return Turn(str(number), speaker, text.removeprefix(f"{speaker}: ") if speaker else text, _ROLES[role])
 
 
-def _question(record: Record, messages: int, turn_ids: Sequence[int]) -> tuple[Question, Gold]:
-    fields, where = record.fields, record.where
-    kind = fields["question_type"]
-    if kind not in CATEGORIES:
-        raise DataError(f"{where}.question_type: expected one of {', '.join(CATEGORIES)}, found {kind!r}")
+def _question(record: Raw, messages: int, turn_ids: Sequence[int]) -> tuple[Question, Gold]:
+    kind = record.choice(CATEGORIES, "question_type")
     end = _number(record, "end_index_in_shared_context")
     if end > messages:
-        raise DataError(f"{where}.end_index_in_shared_context: expected at most {messages}, found {end}")
+        raise DataError(f"{record.where}.end_index_in_shared_context: expected at most {messages}, found {end}")
     options, right = _options(record), _right(record)
-    text = check_text(fields["user_question_or_message"], f"{where}.user_question_or_message")
-    if not text.strip() or not fields["question_id"]:
-        raise DataError(f"{where}: expected a question_id and a user_question_or_message, found none")
+    name, text = record.value["question_id"], record.text("user_question_or_message")
+    if not text.strip() or not name:
+        raise DataError(f"{record.where}: expected a question_id and a user_question_or_message, found none")
     seen = [turn for turn in turn_ids if turn < end]
-    question = Question(fields["question_id"], text, after=str(seen[-1]) if seen else "", options=options)
+    question = Question(name, text, after=str(seen[-1]) if seen else "", options=options)
     detail = {
         **options_detail(options, right),
         "question_type": kind,
-        "topic": fields["topic"],
+        "topic": record.value["topic"],
         "blocks_back": _number(record, "distance_to_ref_in_blocks"),
     }
     return question, Gold((detail["letter"], options[right]), (), CATEGORIES[kind], detail=detail)
@@ -260,27 +243,26 @@ def options_detail(options: Sequence[str], right: int) -> dict[str, Any]:
     return {"letter": f"({LETTERS[right]})", "right_letters": same, "longest": longest_share(options, right)}
 
 
-def _number(record: Record, column: str) -> int:
-    text = record.fields[column]
+def _number(record: Raw, column: str) -> int:
+    text = record.value[column]
     if not re.fullmatch(r"[0-9]{1,9}", text):
         raise DataError(f"{record.where}.{column}: expected a number, found {text[:60]!r}")
     return int(text)
 
 
-def _right(record: Record) -> int:
+def _right(record: Raw) -> int:
     """Position of the right option."""
-    match = re.fullmatch(r"\(([a-d])\)", record.fields["correct_answer"])
+    match = re.fullmatch(r"\(([a-d])\)", record.value["correct_answer"])
     if not match:
-        found = record.fields["correct_answer"][:60]
+        found = record.value["correct_answer"][:60]
         raise DataError(f"{record.where}.correct_answer: expected (a), (b), (c) or (d), found {found!r}")
     return LETTERS.index(match[1])
 
 
-def _options(record: Record) -> tuple[str, ...]:
+def _options(record: Raw) -> tuple[str, ...]:
     """The four options without their letters."""
     where = f"{record.where}.all_options"
-    listed = expect(python_literal(record.fields["all_options"], where), list, where)
-    texts = [check_text(option, f"{where}[{number}]") for number, option in enumerate(listed)]
+    texts = Raw(python_literal(record.value["all_options"], where), where).texts()
     if len(texts) != len(LETTERS):
         raise DataError(f"{where}: expected {len(LETTERS)} options, found {len(texts)}")
     for letter, text in zip(LETTERS, texts, strict=True):

@@ -32,8 +32,8 @@ from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
-from data_loaders.personamem import Persona, Record, longest_text, options_detail, read_records, sessions_of
-from data_loaders.raw import LazyCases, check_choice, check_text, expect, get, get_text, python_literal, read_json
+from data_loaders.personamem import Persona, longest_text, options_detail, read_table, sessions_of
+from data_loaders.raw import LazyCases, Raw, check_choice, check_text, python_literal, read_raw
 from data_loaders.schema import Case, DataError, Gold, Question
 
 BENCHMARK = "benchmark/text/benchmark.csv"
@@ -54,32 +54,28 @@ def load(path: Path, *, history: History = "32k", persona: Persona = "keep") -> 
     check_choice("history", history, History)
     check_choice("persona", persona, Persona)
     link = f"chat_history_{history}_link"
-    asked: dict[str, list[tuple[int, Record]]] = {}
+    asked: dict[str, list[tuple[int, Raw]]] = {}
     columns = ("persona_id", link, "user_query", *_ANSWERS, "pref_type", *_LABELS)
-    for number, record in enumerate(read_records(path / BENCHMARK, columns), 1):
-        if not record.fields["persona_id"]:
+    for number, record in enumerate(read_table(path / BENCHMARK, columns), 1):
+        if not record.value["persona_id"]:
             raise DataError(f"{record.where}.persona_id: expected a persona, found none")
-        asked.setdefault(record.fields["persona_id"], []).append((number, record))
+        asked.setdefault(record.value["persona_id"], []).append((number, record))
     files = [_file(path, [record for _, record in records], link) for records in asked.values()]
-    ids = list(asked)
-
-    def parse(index: int) -> Case:
-        return _case(ids[index], files[index], asked[ids[index]], persona)
-
-    return LazyCases(ids, [file.stat().st_size for file in files], parse)
+    ids, sizes = list(asked), [file.stat().st_size for file in files]
+    return LazyCases(ids, sizes, lambda index: _case(ids[index], files[index], asked[ids[index]], persona))
 
 
 def length_caption(path: Path) -> str:
     """A table caption's text: the score of always choosing the longest option."""
     return longest_text(
-        [_options(record, number) for number, record in enumerate(read_records(path / BENCHMARK, _ANSWERS), 1)]
+        [_options(record, number) for number, record in enumerate(read_table(path / BENCHMARK, _ANSWERS), 1)]
     )
 
 
-def _file(path: Path, records: list[Record], link: str) -> Path:
+def _file(path: Path, records: list[Raw], link: str) -> Path:
     """The history file that the questions of a persona name."""
-    place, name = f"{records[0].where}.{link}", records[0].fields[link]
-    if other := next((record for record in records if record.fields[link] != name), None):
+    place, name = f"{records[0].where}.{link}", records[0].value[link]
+    if other := next((record for record in records if record.value[link] != name), None):
         raise DataError(f"{other.where}.{link}: expected one history for a persona, found another than {name[:80]!r}")
     parts = PurePosixPath(name).parts
     if not parts or PurePosixPath(name).is_absolute() or ".." in parts or "\\" in name or "\0" in name:
@@ -90,17 +86,18 @@ def _file(path: Path, records: list[Record], link: str) -> Path:
     return file
 
 
-def _case(case_id: str, file: Path, records: list[tuple[int, Record]], persona: Persona) -> Case:
-    raw = read_json(file)
-    messages = raw if isinstance(raw, list) else get(raw, "chat_history", list, file.name)
-    sessions = sessions_of(messages, file.name, persona)
+def _case(case_id: str, file: Path, records: list[tuple[int, Raw]], persona: Persona) -> Case:
+    raw = read_raw(file)
+    sessions = sessions_of(
+        raw if isinstance(raw.value, list) else Raw(raw.get("chat_history", list), file.name), persona
+    )
     notes: list[str] = []
     asked = tuple(_question(record, number, notes) for number, record in records)
     return Case(case_id, ("User", "Assistant"), sessions, asked, cluster=case_id, notes=tuple(notes))
 
 
-def _question(record: Record, number: int, notes: list[str]) -> tuple[Question, Gold]:
-    fields = record.fields
+def _question(record: Raw, number: int, notes: list[str]) -> tuple[Question, Gold]:
+    fields = record.value
     text = _query(fields["user_query"], record.where)
     if text is None:
         notes.append(f"{number}: its query is no message, and is taken as text.")
@@ -118,7 +115,7 @@ def _query(text: str, where: str) -> str | None:
     """The content of a query's message; None if the query is not a message."""
     for value in _values(text, where):
         if isinstance(value, dict) and "content" in value:
-            return get_text(value, "content", f"{where}.user_query")
+            return Raw(value, f"{where}.user_query").text("content")
         if isinstance(value, str):
             return check_text(value, f"{where}.user_query")
     return None
@@ -132,12 +129,12 @@ def _values(text: str, where: str) -> Iterator[Any]:
         yield python_literal(text, where)
 
 
-def _options(record: Record, number: int) -> tuple[tuple[str, ...], int]:
+def _options(record: Raw, number: int) -> tuple[tuple[str, ...], int]:
     """The four options in their order, and the position of the right one."""
     where = f"{record.where}.incorrect_answers"
-    right = check_text(record.fields["correct_answer"], f"{record.where}.correct_answer")
-    listed = next(_values(record.fields["incorrect_answers"], where), None)
-    wrong = [check_text(each, f"{where}[{place}]") for place, each in enumerate(expect(listed, list, where))]
+    right = record.text("correct_answer")
+    listed = next(_values(record.value["incorrect_answers"], where), None)
+    wrong = Raw(listed, where).texts()
     if len(wrong) != 3 or not all(each.strip() for each in (right, *wrong)):
         raise DataError(f"{where}: expected three texts, and a correct_answer, found {len(wrong)} or an empty one")
     order = sorted((right, *wrong), key=lambda option: hashlib.sha256(f"{number} {option}".encode()).digest())

@@ -16,9 +16,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
-from data_loaders.raw import LazyCases, check_text, check_unique, get, get_text, read_jsonl
+from data_loaders.raw import LazyCases, Raw, check_unique, read_records
 from data_loaders.schema import Case, DataError, Gold, Question, Session, Turn
 
 CATEGORIES: Mapping[int | None, str] = {0: "easy", 1: "hard", None: "ungraded"}
@@ -35,18 +35,13 @@ def load(path: Path, *, setting: Literal["open", "choice"] = "open") -> Sequence
     answer is the text of the right option. `Gold.detail` has `gold_label` (from 1), `difficult` and `options` in both settings.
     Raises DataError for malformed records and for questions without a label.
     """
-    lines = read_jsonl(path)
-    places = [f"{path.name}: record {index}" for index in range(len(lines))]
-    articles: dict[str, list[int]] = {}
-    for index, line in enumerate(lines):
-        articles.setdefault(get_text(line, "article_id", places[index]), []).append(index)
-    sizes = [len(get_text(lines[group[0]], "article", places[group[0]])) for group in articles.values()]
-
-    def parse(index: int) -> Case:
-        article_id, group = list(articles.items())[index]
-        return _case(article_id, [(lines[each], places[each]) for each in group], setting)
-
-    return LazyCases(list(articles), sizes, parse)
+    articles: dict[str, list[Raw]] = {}
+    for line in read_records(path):
+        articles.setdefault(line.text("article_id"), []).append(line)
+    ids, groups = list(articles), list(articles.values())
+    return LazyCases(
+        ids, [len(group[0].text("article")) for group in groups], lambda at: _case(ids[at], groups[at], setting)
+    )
 
 
 def paragraphs(article: str) -> list[str]:
@@ -55,42 +50,33 @@ def paragraphs(article: str) -> list[str]:
     return [" ".join(part.split()) for part in boundary.split(article) if part.strip()]
 
 
-def _case(article_id: str, lines: Sequence[tuple[Any, str]], setting: str) -> Case:
-    first, where = lines[0]
-    turns = tuple(
-        Turn(f"{article_id}:{number}", "", text)
-        for number, text in enumerate(paragraphs(get_text(first, "article", where)), 1)
-    )
+def _case(article_id: str, lines: Sequence[Raw], setting: str) -> Case:
+    first, *others = lines
+    article = first.text("article")
+    turns = tuple(Turn(f"{article_id}:{number}", "", text) for number, text in enumerate(paragraphs(article), 1))
     if not turns:
-        raise DataError(f"{where}.article: expected text, found only white space")
-    questions = tuple(
-        _question(raw, f"{place}.questions[{number}]", setting)
-        for line, place in lines
-        for number, raw in enumerate(get(line, "questions", list, place))
-    )
-    check_unique((question.id for question, _ in questions), f"{where}.questions")
+        raise DataError(f"{first.where}.article: expected text, found only white space")
+    questions = tuple(_question(raw, setting) for line in lines for raw in line.each("questions"))
+    check_unique((question.id for question, _ in questions), f"{first.where}.questions")
     notes = tuple(
-        f"{get_text(line, 'set_unique_id', place)}: its article text differs from the first line's and is not used."
-        for line, place in lines[1:]
-        if get_text(line, "article", place) != first["article"]
+        f"{line.text('set_unique_id')}: its article text differs from the first line's and is not used."
+        for line in others
+        if line.text("article") != article
     )
     return Case(article_id, (), (Session(article_id, turns),), questions, cluster=article_id, notes=notes)
 
 
-def _question(raw: Any, where: str, setting: str) -> tuple[Question, Gold]:
-    options = tuple(
-        check_text(option, f"{where}.options[{number}]").strip()
-        for number, option in enumerate(get(raw, "options", list, where))
-    )
-    label = get(raw, "gold_label", int, where)
+def _question(raw: Raw, setting: str) -> tuple[Question, Gold]:
+    options = tuple(option.strip() for option in raw.texts("options"))
+    label = raw.get("gold_label", int)
     if not 1 <= label <= len(options):
-        raise DataError(f"{where}.gold_label: expected 1 to {len(options)}, found {label}")
-    difficult = get(raw, "difficult", (int, type(None)), where)
+        raise DataError(f"{raw.where}.gold_label: expected 1 to {len(options)}, found {label}")
+    difficult = raw.get("difficult", (int, type(None)))
     if difficult not in CATEGORIES:
-        raise DataError(f"{where}.difficult: expected 0, 1 or null, found {difficult}")
+        raise DataError(f"{raw.where}.difficult: expected 0, 1 or null, found {difficult}")
     question = Question(
-        get_text(raw, "question_unique_id", where),
-        get_text(raw, "question", where).strip(),
+        raw.text("question_unique_id"),
+        raw.text("question").strip(),
         options=options if setting == "choice" else (),
     )
     detail = {"gold_label": label, "difficult": difficult, "options": options}

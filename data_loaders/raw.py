@@ -8,8 +8,9 @@ from __future__ import annotations
 import ast
 import json
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar, get_args, overload
@@ -29,15 +30,26 @@ def read_json(path: Path) -> Any:
 
 def read_jsonl(path: Path) -> list[Any]:
     """One parsed value per line; blank lines are skipped. Raises DataError that names the line, counted from 1."""
-    return [value for _, value in read_lines(path)]
+    return [line.value for line in read_lines(path)]
 
 
-def read_lines(path: Path) -> list[tuple[str, Any]]:
-    """For each line of a JSONL file its place, `<file>: line <number from 1>`, and its parsed value; blank lines are skipped.
+def read_raw(path: Path) -> Raw:
+    """The content of a JSON file, whose place is the file's name. Raises DataError."""
+    return Raw(read_json(path), path.name)
 
-    Raises DataError that names the line.
+
+def read_lines(path: Path) -> list[Raw]:
+    """The lines of a JSONL file with their places, `<file>: line <number from 1>`; blank lines are skipped. Raises DataError."""
+    return [Raw(value, place) for place, value in parse_lines(read_bytes(path), path.name)]
+
+
+def read_records(path: Path) -> list[Raw]:
+    """The records of a JSONL file, or of a JSON file that is a list, with their places, `<file>: record <number from 0>`.
+
+    Raises DataError.
     """
-    return parse_lines(read_bytes(path), path.name)
+    listed = read_jsonl(path) if path.suffix != ".json" else read_raw(path).of(list)
+    return [Raw(value, f"{path.name}: record {number}") for number, value in enumerate(listed)]
 
 
 def parse_lines(data: bytes, name: str) -> list[tuple[str, Any]]:
@@ -47,8 +59,8 @@ def parse_lines(data: bytes, name: str) -> list[tuple[str, Any]]:
     return [(place, parse_json(line, place)) for place, line in places.items()]
 
 
-def scan_lines(path: Path) -> Iterator[tuple[str, int, Any]]:
-    """Place, position in the file and parsed value of each line of a JSONL file, read as a stream; blank lines are skipped.
+def scan_lines(path: Path) -> Iterator[tuple[int, Raw]]:
+    """Position in the file and content of each line of a JSONL file, read as a stream; blank lines are skipped.
 
     `line_at` parses a single line again, so that a file larger than memory can be indexed. Raises DataError as `read_lines` does.
     """
@@ -57,15 +69,15 @@ def scan_lines(path: Path) -> Iterator[tuple[str, int, Any]]:
         for number, line in enumerate(file, 1):
             if line.strip():
                 place = f"{path.name}: line {number}"
-                yield place, at, parse_json(line, place)
+                yield at, Raw(parse_json(line, place), place)
             at += len(line)
 
 
-def line_at(path: Path, position: int, where: str) -> Any:
-    """The parsed value of the line that begins at a position given by `scan_lines`. Raises DataError."""
+def line_at(path: Path, position: int, where: str) -> Raw:
+    """The line that begins at a position given by `scan_lines`. Raises DataError."""
     with readable(path), path.open("rb") as file:
         file.seek(position)
-        return parse_json(file.readline(), where)
+        return Raw(parse_json(file.readline(), where), where)
 
 
 def parse_json(data: bytes, where: str) -> Any:
@@ -87,39 +99,67 @@ def parse_json(data: bytes, where: str) -> Any:
         raise DataError(f"{where}: expected valid JSON, found an error: {error}") from error
 
 
-@overload
-def expect(value: object, types: type[T], where: str) -> T: ...
-@overload
-def expect(value: object, types: tuple[type, ...], where: str) -> Any: ...
-def expect(value: object, types: type | tuple[type, ...], where: str) -> Any:
-    """Return the value if it has one of the types; otherwise raise DataError "<where>: expected X, found Y".
+@dataclass(frozen=True, slots=True)
+class Raw:
+    """A value of a raw file with its place. Its methods check what they return; they raise DataError "<place>: expected X, found Y"."""
 
-    A JSON `true` is not accepted as an integer, only as a bool.
-    """
-    accepted = types if isinstance(types, tuple) else (types,)
-    if isinstance(value, bool) and bool not in accepted and object not in accepted:
-        raise DataError(f"{where}: expected {_names(accepted)}, found {_type_and_value(value)}")
-    if not isinstance(value, accepted):
-        raise DataError(f"{where}: expected {_names(accepted)}, found {_type_and_value(value)}")
-    return value
+    value: Any
+    where: str
 
+    @overload
+    def of(self, types: type[T]) -> T: ...
+    @overload
+    def of(self, types: tuple[type, ...]) -> Any: ...
+    def of(self, types: type | tuple[type, ...]) -> Any:
+        """The value itself, which has one of the types; a JSON `true` is no integer, only a bool."""
+        accepted = types if isinstance(types, tuple) else (types,)
+        is_bool = isinstance(self.value, bool) and not {bool, object} & set(accepted)
+        if is_bool or not isinstance(self.value, accepted):
+            raise DataError(f"{self.where}: expected {_names(accepted)}, found {_type_and_value(self.value)}")
+        return self.value
 
-@overload
-def get(record: object, key: str, types: type[T], where: str) -> T: ...
-@overload
-def get(record: object, key: str, types: tuple[type, ...], where: str) -> Any: ...
-def get(record: object, key: str, types: type | tuple[type, ...], where: str) -> Any:
-    """`record[key]`, checked by `expect`; `where` is the record's place. Raises DataError for a wrong type and a missing key."""
-    fields = expect(record, dict, where)
-    if key not in fields:
-        raise DataError(f"{where}.{key}: expected a value, found no such field")
-    accepted = types if isinstance(types, tuple) else (types,)
-    return expect(fields[key], accepted, f"{where}.{key}")
+    def has(self, key: str) -> bool:
+        return key in self.of(dict)
 
+    def at(self, key: str) -> Raw:
+        """The field of this name, which must exist."""
+        if not self.has(key):
+            raise DataError(f"{self.where}.{key}: expected a value, found no such field")
+        return Raw(self.value[key], f"{self.where}.{key}")
 
-def get_text(record: object, key: str, where: str) -> str:
-    """`record[key]` as text, checked by `check_text`. Raises DataError."""
-    return check_text(get(record, key, str, where), f"{where}.{key}")
+    @overload
+    def get(self, key: str, types: type[T]) -> T: ...
+    @overload
+    def get(self, key: str, types: tuple[type, ...]) -> Any: ...
+    def get(self, key: str, types: type | tuple[type, ...]) -> Any:
+        """A field's value, checked by `of`."""
+        return self.at(key).of(types if isinstance(types, tuple) else (types,))
+
+    def text(self, key: str = "") -> str:
+        """A text, checked by `check_text`: the field, else the value itself."""
+        said = self.at(key) if key else self
+        return check_text(said.value, said.where)
+
+    def optional(self, key: str) -> str:
+        """A field that is a text; empty where it is missing or null."""
+        return "" if self.of(dict).get(key) is None else self.text(key)
+
+    def choice(self, known: Collection[str], key: str = "") -> str:
+        """One of the known texts: the field, else the value itself."""
+        text = self.text(key)
+        if text not in known:
+            where = f"{self.where}.{key}" if key else self.where
+            raise DataError(f"{where}: expected one of {', '.join(known)}, found {text[:60]!r}")
+        return text
+
+    def each(self, key: str = "") -> list[Raw]:
+        """The members of a list with their places, `<where>[<number from 0>]`: of the field, else of the value itself."""
+        listed = self.at(key) if key else self
+        return [Raw(value, f"{listed.where}[{number}]") for number, value in enumerate(listed.of(list))]
+
+    def texts(self, key: str = "") -> tuple[str, ...]:
+        """The members of a list of texts: of the field, else of the value itself."""
+        return tuple(each.text() for each in self.each(key))
 
 
 def check_text(value: object, where: str) -> str:
@@ -127,7 +167,7 @@ def check_text(value: object, where: str) -> str:
 
     JSON can contain a lone surrogate. Without this check it would fail much later, when the text is first hashed, sent or saved.
     """
-    text = expect(value, str, where)
+    text = Raw(value, where).of(str)
     if len(text) > MAX_TEXT:
         raise DataError(f"{where}: expected at most {MAX_TEXT:,} characters, found {len(text):,}")
     try:

@@ -18,9 +18,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
-from data_loaders.raw import LazyCases, check_text, check_unique, get, get_text, parsed_time, read_json
+from data_loaders.raw import LazyCases, Raw, check_unique, parsed_time, read_raw
 from data_loaders.schema import Case, DataError, Gold, Question, Role, Session, Turn
 
 CATEGORIES: Mapping[str, str] = {
@@ -45,7 +45,7 @@ Questions = Literal["queries", "all_gold_turns"]
 class _History:
     """A persona's sessions in file order, their positions by uuid, and the turns that hold memories."""
 
-    records: Sequence[Any]
+    records: Sequence[Raw]
     sessions: Sequence[Session]
     positions: Mapping[str, Sequence[int]]
     """Positions in `sessions` by session uuid."""
@@ -73,31 +73,31 @@ def load(path: Path, *, ask: Ask = "stream", questions: Questions = "queries") -
 
 def _case(persona: str, file: Path, ask: Ask, questions: Questions) -> Case:
     notes: list[str] = []
-    history = _history(get(read_json(file), "dialogues", list, file.name), file.name, notes)
-    asked = tuple(_questions(history, file.name, ask, questions, notes))
+    dialogues = Raw(read_raw(file).get("dialogues", list), f"{file.name}: dialogues")
+    history = _history(dialogues.each(), file.name, notes)
+    asked = tuple(_questions(history, ask, questions, notes))
     check_unique((question.id for question, _ in asked), f"{file.name}: questions")
     return Case(persona, ("User", "Assistant"), tuple(history.sessions), asked, cluster=persona, notes=tuple(notes))
 
 
-def _history(records: Sequence[Any], where: str, notes: list[str]) -> _History:
+def _history(records: Sequence[Raw], where: str, notes: list[str]) -> _History:
     sessions: list[Session] = []
     positions: dict[str, list[int]] = {}
     sources: dict[tuple[str, str], str] = {}
     seen: dict[str, int] = {}
     for position, record in enumerate(records):
-        place = f"{where}: dialogues[{position}]"
-        session_id = get_text(record, "session_identifier", place)
+        session_id = record.text("session_identifier")
         seen[session_id] = seen.get(session_id, 0) + 1
         if seen[session_id] > 1:
             notes.append(
                 f"{session_id}: the session identifier occurs again; this one is {session_id}~{seen[session_id]}."
             )
             session_id = f"{session_id}~{seen[session_id]}"
-        uuid = get_text(record, "session_uuid", place)
-        session = _session(record, session_id, place, notes)
+        uuid = record.text("session_uuid")
+        session = _session(record, session_id, notes)
         sessions.append(session)
         positions.setdefault(uuid, []).append(position)
-        for text, turn_id in _sources(record, session, place):
+        for text, turn_id in _sources(record, session):
             sources.setdefault((uuid, text), turn_id)
     check_unique((session.id for session in sessions), f"{where}: dialogues")
     check_unique((turn.id for session in sessions for turn in session.turns), f"{where}: turns")
@@ -107,32 +107,27 @@ def _history(records: Sequence[Any], where: str, notes: list[str]) -> _History:
     return _History(records, sessions, positions, sources)
 
 
-def _session(record: Any, session_id: str, where: str, notes: list[str]) -> Session:
+def _session(record: Raw, session_id: str, notes: list[str]) -> Session:
     turns = []
-    for number, raw in enumerate(get(record, "dialogue_turns", list, where), 1):
-        place = f"{where}.dialogue_turns[{number - 1}]"
-        speaker = get_text(raw, "speaker", place)
-        if speaker not in _ROLES:
-            raise DataError(f"{place}.speaker: expected User or Assistant, found {speaker!r}")
-        turn = Turn(f"{session_id}:{number}", speaker, get_text(raw, "content", place), _ROLES[speaker])
+    for number, raw in enumerate(record.each("dialogue_turns"), 1):
+        speaker = raw.choice(_ROLES, "speaker")
+        turn = Turn(f"{session_id}:{number}", speaker, raw.text("content"), _ROLES[speaker])
         if not turn.text.strip():
             notes.append(f"{turn.id}: the turn is empty.")
-        if "is_query" in raw:
-            get(raw, "is_query", bool, place)
+        if raw.has("is_query"):
+            raw.get("is_query", bool)
         else:
             notes.append(f"{turn.id}: the turn does not say whether it is a query; taken as none.")
         turns.append(turn)
-    time_text = get_text(record, "current_time", where)
+    time_text = record.text("current_time")
     return Session(session_id, tuple(turns), parsed_time(time_text.partition(" ")[0], "%Y-%m-%d"), time_text)
 
 
-def _sources(record: Any, session: Session, where: str) -> Iterator[tuple[str, str]]:
+def _sources(record: Raw, session: Session) -> Iterator[tuple[str, str]]:
     """(memory text, id of its source turn) for each extracted memory whose source turn can be found."""
-    for number, raw in enumerate(get(record, "extracted_memory", list, where)):
-        place = f"{where}.extracted_memory[{number}]"
-        copy = get_text(raw, "source_content_snapshot", place)
-        turn = _source_turn(session.turns, get(raw, "source_turn", int, place), copy)
-        text = get(raw, "content", (str, dict), place)
+    for raw in record.each("extracted_memory"):
+        turn = _source_turn(session.turns, raw.get("source_turn", int), raw.text("source_content_snapshot"))
+        text = raw.get("content", (str, dict))
         if turn and isinstance(text, str):
             yield text, turn.id
 
@@ -152,26 +147,24 @@ def _source_turn(turns: Sequence[Turn], number: int, copy: str) -> Turn | None:
     return None
 
 
-def _questions(
-    history: _History, where: str, ask: Ask, questions: Questions, notes: list[str]
-) -> Iterator[tuple[Question, Gold]]:
+def _questions(history: _History, ask: Ask, questions: Questions, notes: list[str]) -> Iterator[tuple[Question, Gold]]:
     before = ""
     for position, (record, session) in enumerate(zip(history.records, history.sessions, strict=True)):
-        raw_turns = record["dialogue_turns"]
-        for index, turn in enumerate(session.turns):
-            raw, reply = raw_turns[index], raw_turns[index + 1] if index + 1 < len(raw_turns) else {}
+        raw_turns = record.each("dialogue_turns")
+        for index, (turn, raw) in enumerate(zip(session.turns, raw_turns, strict=True)):
+            reply = raw_turns[index + 1].value if index + 1 < len(raw_turns) else {}
+            is_query = raw.value.get("is_query") is True
             names_memories = reply.get("speaker") == "Assistant" and "memory_used" in reply
-            is_asked = names_memories if questions == "all_gold_turns" else raw.get("is_query") is True
+            is_asked = names_memories if questions == "all_gold_turns" else is_query
             if turn.role == "user" and is_asked:
-                place = f"{where}: dialogues[{position}].dialogue_turns[{index}]"
                 question = Question(
-                    get_text(raw, "query_id", place) if raw.get("is_query") else turn.id,
+                    raw.text("query_id") if is_query else turn.id,
                     turn.text,
                     after=before if ask == "stream" else None,
                     time=session.time,
                     time_text=session.time_text,
                 )
-                gold, memories = _gold(history, reply, raw, place)
+                gold, memories = _gold(history, Raw(reply, f"{raw.where} (its reply)"), raw)
                 over = position if ask == "stream" else len(history.sessions)
                 oddities = _oddities(history, over, gold.detail["evidence_raw"], memories)
                 notes.extend(f"{question.id}: {oddity}" for oddity in oddities)
@@ -180,30 +173,18 @@ def _questions(
             before = session.turns[-1].id
 
 
-def _gold(
-    history: _History, reply: Mapping[str, Any], raw: Mapping[str, Any], where: str
-) -> tuple[Gold, list[tuple[str, str]]]:
+def _gold(history: _History, reply: Raw, raw: Raw) -> tuple[Gold, list[tuple[str, str]]]:
     """The gold of a question, and the memories that the reply names, as pairs of session uuid and text. Gold sessions are those that the
     reply names, else those of its memories (official rule)."""
-    beside = f"{where} (its reply)"
-    if get_text(reply, "speaker", beside) != "Assistant":
-        raise DataError(f"{beside}.speaker: expected Assistant after a query, found {reply['speaker']!r}")
-    memories = []
-    for number, used in enumerate(get(reply, "memory_used", list, beside)):
-        place = f"{beside}.memory_used[{number}]"
-        memories.append((get_text(used, "session_uuid", place), get_text(used, "content", place)))
-    named = [
-        check_text(uuid, f"{beside}.memory_session_uuids[{number}]")
-        for number, uuid in enumerate(get(reply, "memory_session_uuids", list, beside))
-    ]
+    if reply.text("speaker") != "Assistant":
+        raise DataError(f"{reply.where}.speaker: expected Assistant after a query, found {reply.value['speaker']!r}")
+    memories = [(used.text("session_uuid"), used.text("content")) for used in reply.each("memory_used")]
+    named = reply.texts("memory_session_uuids")
     uuids = tuple(dict.fromkeys(named or [uuid for uuid, _ in memories]))
-    reference = get_text(reply, "content", beside)
-    is_query = raw.get("is_query") is True
-    topic, kind, span = (
-        get_text(raw, field, where) if is_query else "" for field in ("topic", "category_name", "session_type")
-    )
-    if is_query and kind not in CATEGORIES:
-        raise DataError(f"{where}.category_name: expected one of {', '.join(CATEGORIES)}, found {kind!r}")
+    reference = reply.text("content")
+    is_query = raw.value.get("is_query") is True
+    kind = raw.choice(CATEGORIES, "category_name") if is_query else ""
+    topic, span = (raw.text(field) if is_query else "" for field in ("topic", "session_type"))
     gold = Gold(
         (reference,),
         evidence=tuple(dict.fromkeys(history.sources[each] for each in memories if each in history.sources)),

@@ -93,8 +93,8 @@ def umap() -> Any:
 def hide_modules(*modules: str) -> Iterator[None]:
     """Hide modules from the imports of this block, so that packages for which they are optional do without them.
 
-    Only the current thread is affected, and a module that is already loaded stays importable. nltk would load scikit-learn, SciPy's
-    statistics and pandas (140 MB, 3 s of CPU), and bm25s numba (60 MB, 0.6 s); none of them is used here.
+    Only the current thread is affected, and a module that is already loaded stays importable. nltk would load scikit-learn, SciPy and
+    pandas (140 MB, 3 s of CPU), and bm25s numba (60 MB, 0.6 s); none of them is used here.
     """
     if _FINDER not in sys.meta_path:
         sys.meta_path.insert(0, _FINDER)  # it stays: removing it could make another thread's search skip a finder

@@ -106,6 +106,12 @@ def descent(
     return visited if k is None else [visited[at] for at in sorted(best(scores[visited], k))]
 
 
+def scaled(values: np.ndarray, *, flat: float) -> np.ndarray:
+    """Values scaled to [0, 1] by their minimum and maximum, [n]; `flat` where all are equal."""
+    low, high = values.min(initial=np.inf), values.max(initial=-np.inf)
+    return (values - low) / (high - low) if low < high else np.full(len(values), flat)
+
+
 def normalised(vectors: np.ndarray) -> np.ndarray:
     """Vectors [..., d] scaled to unit length along the last axis; zero vectors stay zero."""
     norms = np.linalg.norm(vectors, axis=-1, keepdims=True)

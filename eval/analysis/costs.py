@@ -22,9 +22,11 @@ ROLES = {**dict.fromkeys((*BUILD, "read"), "memory"), "answer": "reader"}
 PROBE = "probe"
 """The role whose calls effort lines count separately (`Effort.roles`): its model may differ from the memory's."""
 BATCHED = "batch"
-"""The note of a reply that came in a batch (`memsys.llm.client`); after a role or a judge's model, the name of what its batches save."""
+"""The note of a reply that came in a batch (`memsys.llm.client`)."""
 BATCH_EMBEDDED = f"{BATCHED}.embedding_tokens"
 """The note of the tokens of vectors that came in a batch (`memsys.llm.cache`)."""
+DISCOUNT = "batch_discount"
+"""Key in `made_with` of `run.json`: the price of a batched call divided by that of a live one, where it is not the usual one."""
 
 Price = Callable[[float, float, float], float | None]
 """US dollars for tokens in, out and cached; None when the price is unknown."""
@@ -315,6 +317,8 @@ class PhaseCost:
     """The sums by the role whose model is paid for them: `role`, and the probe where the memory asked it."""
     batched: Mapping[str, tuple[float, float, float]]
     """Tokens in, out and cached that came in batches: of `role`, and of the embedder."""
+    discount: float
+    """Of the run (`batch_discount`)."""
     steps: int
     calls: int
     sent: int
@@ -332,9 +336,11 @@ class PhaseCost:
 
 def phases(run_folder: Path) -> list[PhaseCost]:
     """Costs of each phase of a run, in order, then of each judge."""
+    folder = RunFolder(run_folder)
+    discount = batch_discount(read_record(folder.file).get("made_with", {}) if folder.file.is_file() else {})
     by_phase = _spent(run_folder, _stamp(run_folder))[0]
     parts = [(phase, ROLES[phase], sums) for phase, sums in by_phase.items() if sums["steps"]]
-    for path in RunFolder(run_folder).score_costs():
+    for path in folder.score_costs():
         settings = path.with_name(f"{path.name.removesuffix(COSTS)}.json")
         model = read_record(settings).get("model")
         if not isinstance(model, str):
@@ -343,7 +349,9 @@ def phases(run_folder: Path) -> list[PhaseCost]:
         for line in read_lines(path, again=False, fields=NEEDED):
             sums.add(line)
         parts.append((metric_of(path), model, sums))
-    summed = [each.name for each in fields(PhaseCost) if each.name not in ("phase", "role", "by_role", "batched")]
+    summed = [
+        each.name for each in fields(PhaseCost) if each.name not in ("phase", "role", "by_role", "batched", "discount")
+    ]
     made = []
     for phase, role, sums in parts:
         probe = Usage(*(sums[f"{PROBE}.{name}"] for name in Usage._fields))
@@ -351,16 +359,29 @@ def phases(run_folder: Path) -> list[PhaseCost]:
         by_role = {role: own, PROBE: probe} if probe.calls else {role: own}
         replies = (sums[f"{BATCHED}.tokens_in"], sums[f"{BATCHED}.tokens_out"], sums[f"{BATCHED}.tokens_cached"])
         batched = {role: replies, "embedder": (sums[BATCH_EMBEDDED], 0, 0)}
-        made.append(PhaseCost(phase, role, by_role, batched, **{name: sums[name] for name in summed}))
+        made.append(PhaseCost(phase, role, by_role, batched, discount, **{name: sums[name] for name in summed}))
     return made
+
+
+def batch_discount(made_with: Mapping[str, Any]) -> float:
+    """The price of a batched call divided by that of a live one, as the command of the run named it (`endpoint.batch.discount`)."""
+    from memsys.llm.batching.endpoint import BatchSettings
+
+    discount = made_with.get(DISCOUNT)
+    return discount if isinstance(discount, int | float) else BatchSettings().discount
 
 
 def dollars(cost: PhaseCost, prices: Mapping[str, Price]) -> list[float | None]:
     """Cost of each priced model of a phase, and what batches saved; None where the price is unknown. Offline engines have no price."""
     used = {role: usage[1:] for role, usage in cost.by_role.items()}
-    batched = {f"{role} {BATCHED}": amounts for role, amounts in cost.batched.items()}
-    tokens = {**used, **batched, "embedder": (cost.embedding_tokens, 0, 0)}
-    return [prices[role](*amounts) for role, amounts in tokens.items() if role in prices and any(amounts)]
+    parts: list[float | None] = []
+    for factor, tokens in (
+        (1.0, {**used, "embedder": (cost.embedding_tokens, 0, 0)}),
+        (cost.discount - 1.0, cost.batched),
+    ):
+        priced = (prices[role](*amounts) for role, amounts in tokens.items() if role in prices and any(amounts))
+        parts += [None if usd is None else factor * usd for usd in priced]
+    return parts
 
 
 def by_purpose(run_folder: Path, *names: str) -> list[Counter[str]]:

@@ -28,7 +28,7 @@ import gc
 import sys
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import closing
 from dataclasses import dataclass, field, replace
@@ -373,22 +373,36 @@ class Schedule:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Cost of building at one size; each tuple is in the order of `FIELDS`."""
+    """Cost of building at one size; each array is float64 in the order of `FIELDS`."""
 
     n: int
     """Units written."""
     held: int
     """Entries in the memory."""
-    one_more: tuple[float, ...]
-    """One more unit: a write, plus the rebuild for a memory that rebuilds."""
-    consolidation: tuple[float, ...]
+    writes: Sequence[np.ndarray]
+    """The writes of the window before this size."""
+    consolidation: np.ndarray
     """The consolidation at this size."""
-    cumulative: tuple[float, ...]
+    cumulative: np.ndarray
     """All writes so far, plus all rebuilds so far for a memory that rebuilds."""
-    read: tuple[float, ...] | None = None
-    """Reading one question at this size, the mean over the questions read; None when none was read."""
-    samples: Mapping[str, tuple[tuple[float, ...], ...]] = field(default_factory=dict)
-    """By kind, the measurements behind a mean; empty for a kind that was measured once."""
+    rebuilds: bool
+    reads: list[np.ndarray] = field(default_factory=list)
+    """Each question read at this size."""
+
+    @property
+    def one_more(self) -> np.ndarray:
+        """One more unit: the mean of a write, plus the rebuild for a memory that rebuilds."""
+        write = sum(self.writes) / len(self.writes)
+        return np.asarray(write + self.consolidation if self.rebuilds else write)
+
+    @property
+    def read(self) -> np.ndarray | None:
+        """Reading one question at this size, the mean over the questions read; None when none was read."""
+        return np.asarray(sum(self.reads) / len(self.reads)) if self.reads else None
+
+    def sample(self, kind: str) -> Sequence[np.ndarray]:
+        """The measurements behind a mean; empty for a kind that was measured once, as a rebuild is."""
+        return {"one_more": () if self.rebuilds else self.writes, "read": self.reads}.get(kind, ())
 
 
 def growth_file(run: Run, dataset: str, schedule: Schedule) -> Path:
@@ -499,36 +513,20 @@ def costs_at(lines: Sequence[Effort], rebuilds: bool, window: int) -> list[Cost]
         window: the cost of a write is the mean over this many writes before the size.
     """
     costs: list[Cost] = []
-    writes: list[tuple[float, ...]] = []
-    reads: list[tuple[float, ...]] = []
-    cumulative = tuple(0.0 for _ in FIELDS)
+    writes: list[np.ndarray] = []
+    cumulative = np.zeros(len(FIELDS))
     for line in lines:
-        values = tuple(float(sum(line.calls.values()) if name == "calls" else getattr(line, name)) for name in FIELDS)
+        values = np.array([sum(line.calls.values()) if name == "calls" else getattr(line, name) for name in FIELDS])
+        if line.phase == "read":
+            costs[-1].reads.append(values)
+            continue
+        if line.phase == "write" or rebuilds:
+            cumulative = cumulative + values
         if line.phase == "write":
             writes.append(values)
-            cumulative = _sum(cumulative, values)
-            continue
-        if line.phase == "read":
-            reads.append(values)
-            samples = {**costs[-1].samples, "read": tuple(reads)}
-            costs[-1] = replace(costs[-1], read=_means(reads), samples=samples)
-            continue
-        reads = []
-        if rebuilds:
-            cumulative = _sum(cumulative, values)
-        write = _means(writes[-window:])
-        one_more = _sum(write, values) if rebuilds else write
-        samples = {} if rebuilds else {"one_more": tuple(writes[-window:])}  # a rebuild is measured once
-        costs.append(Cost(len(writes), line.held, one_more, values, cumulative, samples=samples))
+        else:
+            costs.append(Cost(len(writes), line.held, writes[-window:], values, cumulative, rebuilds))
     return costs
-
-
-def _means(lines: Sequence[tuple[float, ...]]) -> tuple[float, ...]:
-    return tuple(sum(column) / len(lines) for column in zip(*lines, strict=True))
-
-
-def _sum(first: tuple[float, ...], second: tuple[float, ...]) -> tuple[float, ...]:
-    return tuple(a + b for a, b in zip(first, second, strict=True))
 
 
 def as_csv(memory: str, dataset: str, rebuilds: bool, costs: Sequence[Cost], holdings: Sequence[Holding] = ()) -> str:
@@ -541,23 +539,22 @@ def as_csv(memory: str, dataset: str, rebuilds: bool, costs: Sequence[Cost], hol
     head = ["memory", "dataset", "rebuilds", "n", "held", "what", *FIELDS]
     start = [memory, dataset, str(rebuilds).lower()]
     if not holdings:
-        return csv_text(
-            [head, *([*start, n, held, kind, *map(_printed, values)] for n, held, kind, values in _lines(costs))]
-        )
+        lines = ([*start, cost.n, cost.held, kind, *map(_printed, values)] for cost, kind, values in _lines(costs))
+        return csv_text([head, *lines])
     head += [*HELD, *(f"{name}_{end}" for name in (*FIELDS, *HELD) for end in ("low", "high"))]
     rows: list[list[object]] = [[*head, *COUNTS]]
     measured: dict[str, list[tuple[int, tuple[float | None, ...]]]] = {}
     at = {holding.n: place for place, holding in enumerate(holdings)}
-    samples = {cost.n: cost.samples for cost in costs}
-    for n, held, kind, values in _lines(costs):
-        holding, before = holdings[at[n]], holdings[at[n] - 1] if at[n] else None
+    for cost, kind, values in _lines(costs):
+        place = at[cost.n]
+        holding, before = holdings[place], holdings[place - 1] if place else None
         numbers = (*values, *_held(kind, holding, before))
-        measured.setdefault(kind, []).append((n, numbers))
+        measured.setdefault(kind, []).append((cost.n, numbers))
         held_spans = [getattr(holding, name).interval if kind == "read" else None for name in HELD[2:]]
-        spans = [*_spans(samples[n].get(kind, ())), None, None, *held_spans]
+        spans = [*_spans(cost.sample(kind)), None, None, *held_spans]
         counts = [holding.turns, holding.asked, holding.first, holding.failed, holding.unscored]
         counts.append(len(set(holding.covered.histories)))
-        rows.append([*start, n, held, kind, *map(_printed, numbers), *_ends(spans), *counts])
+        rows.append([*start, cost.n, cost.held, kind, *map(_printed, numbers), *_ends(spans), *counts])
     for kind, series in measured.items():
         fits = [_fitted(series, column) for column in range(len(FIELDS) + len(HELD))]
         powers = [None if fit is None else fit.value for fit in fits]
@@ -566,11 +563,11 @@ def as_csv(memory: str, dataset: str, rebuilds: bool, costs: Sequence[Cost], hol
     return csv_text(rows)
 
 
-def _lines(costs: Sequence[Cost]) -> Iterator[tuple[int, int, str, tuple[float, ...]]]:
+def _lines(costs: Sequence[Cost]) -> Iterator[tuple[Cost, str, np.ndarray]]:
     for cost in costs:
         for kind in KINDS:
             if (values := getattr(cost, kind)) is not None:
-                yield cost.n, cost.held, kind, values
+                yield cost, kind, values
 
 
 def _held(kind: str, holding: Holding, before: Holding | None) -> tuple[float | None, ...]:
@@ -590,7 +587,7 @@ def _held(kind: str, holding: Holding, before: Holding | None) -> tuple[float | 
     return (*gained, *unread)
 
 
-def _spans(sample: Sequence[tuple[float, ...]]) -> list[Interval | None]:
+def _spans(sample: Sequence[np.ndarray]) -> list[Interval | None]:
     """Student's interval of each column's mean; None for fewer than two measurements, and for equal ones, which show no error."""
     if len(sample) < 2:
         return [None] * len(FIELDS)

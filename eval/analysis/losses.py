@@ -335,8 +335,7 @@ def waterfall(losses: Sequence[Loss]) -> Waterfall:
 def _compared(gaps: Sequence[float], histories: Sequence[str]) -> Estimate:
     """The mean of paired differences with the intervals of one: those of a share would leave out 0 where no answer gained."""
     grouping = Grouping(numbered(histories), np.zeros(len(gaps), dtype=int))
-    (gap,) = differences(np.array([gaps]), grouping, np.array([True]))
-    return Estimate(gap.mean, gap.n, gap.by_question, gap.by_case, gap.clusters)
+    return differences(np.array([gaps]), grouping, np.array([True]))[0]
 
 
 # --- of a finished run, from its files --------------------------------------------------------------------------------

@@ -223,13 +223,11 @@ def _rubric_item(judge: Judge, text: str, gold: Gold) -> Score | None:
 
 
 def _memory(judge: Judge, text: str, gold: Gold) -> Score | None:
-    verdict = realmem.memory_verdict(text)
-    if verdict is None:
+    recall, helpful = realmem.memory_verdict(text)
+    if recall is None and helpful is None:
         return None
-    detail = {} if verdict.helpful is None else {"helpful": verdict.helpful}
-    return Score(
-        verdict.recall, "" if verdict.recall is not None else f"no recall in the reply: {text[:200]!r}", detail=detail
-    )
+    detail = {} if helpful is None else {"helpful": helpful}
+    return Score(recall, "" if recall is not None else f"no recall in the reply: {text[:200]!r}", detail=detail)
 
 
 def _valued(value: float | None) -> Score | None:

@@ -48,6 +48,8 @@ class ProbeVerdicts:
     """Case and question that the probe was made from."""
     answer_first: float | None = None
     """The verdict when the answer stands before the reference in the prompt; None if the judge was not asked or gave none."""
+    history: str = ""
+    """History of the case, over which the agreement is jackknifed; empty: the case is its own."""
 
     @property
     def accepts(self) -> list[bool]:
@@ -128,7 +130,7 @@ def card(verdicts: Sequence[ProbeVerdicts]) -> Card:
         kinds.setdefault((verdict.kind, verdict.right), []).append(verdict)
     most = max((len(verdict.values) for verdict in verdicts), default=0)
     turned = _given((verdict.answer_first,) for verdict in verdicts)
-    clusters = {place: verdict.question[0] for place, verdict in enumerate(verdicts)}
+    clusters = {place: verdict.history or verdict.question[0] for place, verdict in enumerate(verdicts)}
     said = [verdict for verdict in verdicts if not verdict.right and verdict.kind not in UNSAID]
     return Card(
         tuple(_line(kind, right, group) for (kind, right), group in kinds.items()),
@@ -307,4 +309,5 @@ def _verdict(path: Path, line: Mapping[str, Any]) -> ProbeVerdicts:
         raise RunError(f"{path}: a damaged verdict: {str(line)[:100]}; make the card again")
     if not isinstance(question, list) or len(question) != 2:
         raise RunError(f"{path}: a verdict without case and question: {str(line)[:100]}; make the card again")
-    return ProbeVerdicts(str(line["kind"]), line["right"], tuple(values), (str(question[0]), str(question[1])), turned)
+    key, history = (str(question[0]), str(question[1])), str(line.get("history", ""))
+    return ProbeVerdicts(str(line["kind"]), line["right"], tuple(values), key, turned, history)

@@ -46,6 +46,8 @@ class Probe:
     """An answer whose correct verdict is known."""
 
     case_id: str
+    history: str
+    """`Case.cluster`, which several cases may share."""
     question: Question
     gold: Gold
     kind: str
@@ -62,7 +64,7 @@ def probes(cases: Sequence[Case]) -> Iterator[Probe]:
         other = _option(question, gold) if question.options else _another(gold, pools, number)
         made = _of_answer(case, question, gold, other) if gold.answerable else _of_refusal(gold, other)
         for kind, right, answer in made:
-            yield Probe(case.id, question, gold, kind, right, answer)
+            yield Probe(case.id, case.cluster or case.id, question, gold, kind, right, answer)
 
 
 Pools = Mapping[tuple[str, str], Sequence[str]]
@@ -224,7 +226,7 @@ def _graded(made: Sequence[Probe], grading: Judging, answer_first: bool) -> Iter
     for probe, (repeats, other) in zip(made, sent, strict=True):
         values = tuple(_value(probe, grading, repeat, calls) for repeat, calls in enumerate(repeats))
         first = None if other is None else _value(probe, turned, 0, other)
-        yield ProbeVerdicts(probe.kind, probe.right, values, (probe.case_id, probe.question.id), first)
+        yield ProbeVerdicts(probe.kind, probe.right, values, (probe.case_id, probe.question.id), first, probe.history)
 
 
 def _sent(probe: Probe, grading: Judging, repeat: int, retry: int = 0) -> Sent:

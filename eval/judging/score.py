@@ -41,7 +41,7 @@ from eval.judging.score_files import (
     score_lines,
     scored_line,
 )
-from eval.metrics.lexical import EMPTY
+from eval.metrics.lexical import EMPTY, best_of
 from eval.metrics.retrieval import covered_share, ndcg_at_k, sources_per_item, verbatim_share
 from eval.running.case_log import effort
 from eval.running.cells import JUDGING
@@ -73,6 +73,13 @@ class Metric:
     """Whether it scores the recalled texts in place of the answer."""
     joint: bool = False
     """Whether its function takes question, gold and several reads."""
+
+    @property
+    def functions(self) -> list[Any]:
+        """The function that computes it; with `best_of` also the function of two texts."""
+        score: Any = self.score
+        measure = score.keywords["measure"] if getattr(score, "func", None) is best_of else score
+        return [getattr(each, "func", each) for each in (score, measure)]
 
 
 @dataclass(frozen=True)
@@ -135,8 +142,8 @@ def _identities(metrics: Sequence[Metric], k_evidence: int) -> dict[str, dict[st
     """The parts that decide which file holds the scores of a metric, its settings and code, by name; the evidence comes last."""
     identities: dict[str, dict[str, Any]] = {}
     for metric in metrics:
-        module = getattr(metric.score, "func", metric.score).__module__
-        identities[metric.name] = {"settings": metric.settings, "source": source_digest([module])}
+        modules = [each.__module__ for each in metric.functions]
+        identities[metric.name] = {"settings": metric.settings, "source": source_digest(modules)}
     return {**identities, f"evidence@{k_evidence}": {"source": source_digest(["eval.metrics.retrieval"])}}
 
 
@@ -156,8 +163,7 @@ def score_lexical(run: Run, metrics: Sequence[Metric], k_evidence: int) -> dict[
     if joint := {paths[metric.name]: metric.score for metric in metrics if metric.joint}:
         _score_together(run, joint)
     single = [metric for metric in metrics if not metric.joint]
-    answers = answers_of(run, lambda prediction, _: prediction.answer)
-    recalls = answers_of(run, lambda prediction, _: _ranking(prediction))
+    answers, recalls = answers_of(run, lambda each, _: each.answer, lambda each, _: _ranking(each))
     stale = [each for each in single if not _is_current(paths[each.name], recalls if each.on_recall else answers)]
     lines: dict[str, list[Scored]] = {metric.name: [] for metric in stale}
     if not _is_current(paths[evidence], recalls):
@@ -281,7 +287,8 @@ def _verdicts(run: Run, judging: Judging) -> tuple[dict[AnswerKey, dict[str, Any
         )
     lines = score_lines(judging.file(run), "answer", "repeat")
     given = {answer_key(line): line for line in lines if line["value"] is not None}
-    return given, answers_of(run, judging.judged_text, judging.repeats, recalls=recalls)
+    (wanted,) = answers_of(run, judging.judged_text, repeats=judging.repeats, recalls=recalls)
+    return given, wanted
 
 
 def score_judge(

@@ -125,10 +125,13 @@ def aligned(events: Sequence[str], lines: Sequence[str], same: Collection[tuple[
 
 
 def ordered(events: Sequence[str], texts: Sequence[str]) -> Ordered:
-    """Precision, recall, F1 and tau_norm of aligned lines; items missing from a list are tied after the end of both."""
+    """Precision, recall, F1 and tau_norm of aligned lines; items missing from a list are tied after the end of both.
+
+    An item that both lists hold counts once, however often; a repeated item that only one of them holds counts each time.
+    """
     both = len(set(events) & set(texts))
-    precision = both / len(texts) if texts else 0.0
-    recall = both / len(events) if events else 0.0
+    precision = both / (both + sum(text not in events for text in texts)) if both else 0.0
+    recall = both / (both + sum(event not in texts for event in events)) if both else 0.0
     f1 = 2 * precision * recall / (precision + recall) if both else 0.0
     union = list(dict.fromkeys([*events, *texts]))
     tau = _tau_b(_ranks(events, union), _ranks(texts, union))

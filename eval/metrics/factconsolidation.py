@@ -1,7 +1,7 @@
 """Score FactConsolidation by the rule in its questions: the newest fact is right, the overwritten fact is wrong.
 
-The benchmark's own number is `eval.metrics.longmemeval_mab.mab_substring_em`: the normalised gold answer occurs in the raw or the parsed
-reply, even inside a word ("Indiana" holds "India"), so a reply that lists both values is right. `fact_newest` corrects three things:
+The benchmark's own number is `mab_substring_em` (`eval.metrics.longmemeval_mab`): the normalised gold answer occurs in the raw or the
+parsed reply, even inside a word ("Indiana" holds "India"), so a reply that lists both values is right. `fact_newest` corrects three things:
 - words count as a whole;
 - a single-hop reply that names the overwritten value too is wrong; where one value is part of the other ("rugby", "rugby union"), the
   longer one is looked for first;

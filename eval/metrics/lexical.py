@@ -7,9 +7,8 @@
 - SQuAD (the MRQA code, as in HippoRAG): drops articles, no stems, multisets;
 - MemoryAgentBench adds a yes/no rule to SQuAD's (`eval.metrics.longmemeval_mab`).
 
-The plain functions take strings and return what the official code returns. The wrappers `metric(question, gold,
-prediction)` at the end return the best score over the gold answers, in [0, 1]. An empty reply scores 0; a question whose
-call failed is not scored.
+The functions take an answer and a gold answer, and return what the official code returns. As a metric (`conf/metrics.yaml`) each
+counts at its best over the gold answers, in [0, 1] (`best_of`). An empty reply scores 0; a question whose call failed is not scored.
 
 Deviations. nltk.word_tokenize needs the punkt model, which must be downloaded. `word_tokenize` uses the model if NLTK finds
 it, and never downloads it. Without the model it runs the same sentence algorithm with a short list of abbreviations instead
@@ -27,7 +26,6 @@ import string
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from types import SimpleNamespace
 from typing import Any, Literal
@@ -42,7 +40,7 @@ Splitter = Literal["punkt", "abbreviations"]
 """Method of NLTK's tokenizer for the ends of sentences: its trained model, or our short list of abbreviations."""
 SacreSmoothing = Literal["none", "floor", "add-k", "exp"]
 
-NOT_OF_NLTK = ("sklearn", "scipy.stats", "pandas", "matplotlib")
+NOT_OF_NLTK = ("sklearn", "scipy", "scipy.sparse", "scipy.stats", "pandas", "matplotlib")
 """Packages that NLTK would load for what is not used here."""
 _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
 _SQUAD_ARTICLES = re.compile(r"\b(a|an|the)\b")
@@ -59,15 +57,6 @@ _ABBREVIATIONS = frozenset(
     "mr mrs ms dr prof st jr sr gen sen rep gov lt col sgt capt messrs vs inc corp co ltd bros ave "
     "jan feb aug sept oct nov dec a.m p.m u.s u.k u.n d.c e.g i.e ph.d".split()
 )
-
-
-@dataclass(frozen=True, slots=True)
-class PrecisionRecall:
-    """Precision, recall and F of one comparison, each in [0, 1]."""
-
-    precision: float
-    recall: float
-    f: float
 
 
 # --- normal forms ---------------------------------------------------------------------------------------------------
@@ -182,7 +171,10 @@ def overlap_f1(prediction: Iterable[str], gold: Iterable[str]) -> float:
 
 
 def locomo_token_f1(prediction: str, gold: str) -> float:
-    """F1 over the stems of both (official LoCoMo scorer, categories 2, 3 and 4). Two empty sides score 0."""
+    """F1 over the stems of both (official LoCoMo scorer, categories 2, 3 and 4). Two empty sides score 0.
+
+    For every category alike it is the F1 of TiMem's release (LoCoMo's `f1_score`).
+    """
     return overlap_f1(locomo_stems(prediction), locomo_stems(gold))
 
 
@@ -197,6 +189,9 @@ def locomo_rouge_1(prediction: str, gold: str) -> float:
     """F1 over the sets of stems of both: the `rougel_score` of the official LoCoMo scorer, which returns ROUGE-1 of the package `rouge`.
 
     That package counts every word of a text once. The scorer's term of 1e-8 in the denominator is left out.
+
+    This is one of two readings of the column that TiMem's tables call ROUGE-L: the release imports LoCoMo's `rougel_score` and calls it
+    for single answers only, a path that no code uses today. Rows that print ROUGE-L a little above F1 agree with it.
     """
     return overlap_f1(set(locomo_stems(prediction)), set(locomo_stems(gold)))
 
@@ -206,6 +201,8 @@ def locomo_rouge_l(prediction: str, gold: str) -> float:
 
     That package divides the different words of the longest common subsequence by the different words of each text, so the score is
     never above `locomo_rouge_1`. Its term of 1e-8 in the denominator is left out.
+
+    This is the other reading, and the code that the release runs today. Rows with ROUGE-L one or two points below F1 agree with it.
     """
     said, wanted = locomo_stems(prediction), locomo_stems(gold)
     common = len(set(_common_subsequence(wanted, said)))
@@ -232,7 +229,7 @@ def _common_subsequence(first: Sequence[str], second: Sequence[str]) -> list[str
 
 
 def mem0_set_f1(prediction: str, gold: str) -> float:
-    """F1 over the sets of tokens of both (Mem0 and A-MEM metrics)."""
+    """F1 over the sets of tokens of both (Mem0 and A-MEM metrics, xMemory's tables)."""
     return overlap_f1(set(mem0_tokens(prediction)), set(mem0_tokens(gold)))
 
 
@@ -255,7 +252,7 @@ def squad_exact_match(prediction: str, gold: str) -> bool:
 
 
 def nltk_bleu(prediction: str, gold: str, order: BleuOrder = 1, sentences: Splitter | None = None) -> float:
-    """Sentence BLEU in [0, 1] of lower-cased Treebank tokens, smoothing method 1 (Mem0 and A-MEM metrics).
+    """Sentence BLEU in [0, 1] of lower-cased Treebank tokens, smoothing method 1 (Mem0 and A-MEM metrics, xMemory's tables).
 
     Identical texts score below 1 for an order above their number of tokens.
     """
@@ -277,6 +274,12 @@ def sacre_bleu(
     return float(_sacre_bleu(order, smoothing, lowercase).sentence_score(prediction, [gold]).score)
 
 
+def sacre_share(prediction: str, gold: str, order: int = 1, lowercase: bool = False) -> float:
+    """`sacre_bleu` divided by 100, so in [0, 1] like every other score."""
+    # sacreBLEU returns slightly more than 100 for a perfect match, because of rounding.
+    return min(1.0, sacre_bleu(prediction, gold, order, lowercase=lowercase) / 100)
+
+
 @lru_cache(maxsize=16)
 def _sacre_bleu(order: int, smoothing: SacreSmoothing, lowercase: bool) -> Any:
     from sacrebleu.metrics.bleu import BLEU
@@ -284,13 +287,25 @@ def _sacre_bleu(order: int, smoothing: SacreSmoothing, lowercase: bool) -> Any:
     return BLEU(max_ngram_order=order, smooth_method=smoothing, lowercase=lowercase, effective_order=True)
 
 
-def rouge(prediction: str, gold: str, kind: RougeKind, stemmer: bool = False) -> PrecisionRecall:
-    """ROUGE precision, recall and F of Google's rouge-score; its tokens are runs of ASCII letters and digits.
+def rouge(prediction: str, gold: str, kind: RougeKind, stemmer: bool = False) -> Any:
+    """`precision`, `recall` and `fmeasure` of Google's rouge-score, each in [0, 1]; its tokens are runs of ASCII letters and digits.
 
     Accented letters split words and other scripts vanish; a text without any token scores 0, even against itself.
     """
-    score = _rouge_scorer(kind, stemmer).score(target=gold, prediction=prediction)[kind]
-    return PrecisionRecall(float(score.precision), float(score.recall), float(score.fmeasure))
+    return _rouge_scorer(kind, stemmer).score(target=gold, prediction=prediction)[kind]
+
+
+def rouge_f(prediction: str, gold: str, kind: RougeKind, stemmer: bool = True) -> float:
+    """ROUGE F; with the stemmer, as A-MEM reports it."""
+    return float(rouge(prediction, gold, kind, stemmer).fmeasure)
+
+
+def rouge_recall(prediction: str, gold: str, kind: RougeKind, stemmer: bool = False) -> float:
+    """ROUGE recall; of ROUGE-L, the share of the gold's words that the reply has in the same order.
+
+    MemGPT (section 3.1) and MemTree (table 1) report it for verbose answers without saying whether words are stemmed.
+    """
+    return float(rouge(prediction, gold, kind, stemmer).recall)
 
 
 def rouge_words(text: str, stemmer: bool = False) -> list[str]:
@@ -338,8 +353,8 @@ def unanswered(prediction: Prediction) -> Score | None:
     return Score(0.0 if prediction.outcome == "aborted" else None, why=why)
 
 
-def best_of(measure: Callable[[str, str], float], gold: Gold, prediction: Prediction) -> Score:
-    """The highest `measure(answer, gold answer)` over the gold answers.
+def best_of(question: Question, gold: Gold, prediction: Prediction, measure: Callable[[str, str], float]) -> Score:
+    """The highest `measure(answer, gold answer)` over the gold answers: the metric of a function of two texts.
 
     A question whose call failed, or without a gold answer, is not scored. An empty reply and an aborted search score 0.
     """
@@ -350,81 +365,3 @@ def best_of(measure: Callable[[str, str], float], gold: Gold, prediction: Predic
     if not prediction.answer.strip():
         return Score(0.0, why=EMPTY)
     return Score(float(max(measure(prediction.answer, answer) for answer in gold.answers)))
-
-
-def locomo_stem_f1(question: Question, gold: Gold, prediction: Prediction) -> Score:
-    """`locomo_token_f1` for every category alike, best over the gold answers: the F1 of TiMem's release (LoCoMo's `f1_score`)."""
-    return best_of(locomo_token_f1, gold, prediction)
-
-
-def locomo_stem_rouge_1(question: Question, gold: Gold, prediction: Prediction) -> Score:
-    """`locomo_rouge_1`, best over the gold answers.
-
-    This is one of two readings of the column that TiMem's tables call ROUGE-L: the release imports LoCoMo's `rougel_score` and calls it
-    for single answers only, a path that no code uses today. Rows that print ROUGE-L a little above F1 agree with it.
-    """
-    return best_of(locomo_rouge_1, gold, prediction)
-
-
-def locomo_stem_rouge_l(question: Question, gold: Gold, prediction: Prediction) -> Score:
-    """`locomo_rouge_l`, best over the gold answers.
-
-    This is the other reading, and the code that the release runs today. Rows with ROUGE-L one or two points below F1 agree with it.
-    """
-    return best_of(locomo_rouge_l, gold, prediction)
-
-
-def mem0_f1(question: Question, gold: Gold, prediction: Prediction) -> Score:
-    """`mem0_set_f1`, best over the gold answers: the F1 of Mem0, A-MEM and xMemory tables."""
-    return best_of(mem0_set_f1, gold, prediction)
-
-
-def mem0_em(question: Question, gold: Gold, prediction: Prediction) -> Score:
-    """`mem0_exact_match`, best over the gold answers."""
-    return best_of(mem0_exact_match, gold, prediction)
-
-
-def squad_f1(question: Question, gold: Gold, prediction: Prediction) -> Score:
-    """`squad_token_f1`, best over the gold answers."""
-    return best_of(squad_token_f1, gold, prediction)
-
-
-def squad_em(question: Question, gold: Gold, prediction: Prediction) -> Score:
-    """`squad_exact_match`, best over the gold answers."""
-    return best_of(squad_exact_match, gold, prediction)
-
-
-def bleu1_mem0(question: Question, gold: Gold, prediction: Prediction, sentences: Splitter | None = None) -> Score:
-    """`nltk_bleu` of order 1, best over the gold answers: the BLEU-1 of Mem0, A-MEM and xMemory tables."""
-    return best_of(lambda answer, wanted: nltk_bleu(answer, wanted, 1, sentences), gold, prediction)
-
-
-def bleu1_sacre(question: Question, gold: Gold, prediction: Prediction, lowercase: bool = False) -> Score:
-    """`sacre_bleu` of order 1, best over the gold answers and divided by 100, so in [0, 1] like every other score."""
-    # sacreBLEU returns slightly more than 100 for a perfect match, because of rounding.
-    return best_of(
-        lambda answer, wanted: min(1.0, sacre_bleu(answer, wanted, 1, "exp", lowercase) / 100), gold, prediction
-    )
-
-
-def rouge_1_f(question: Question, gold: Gold, prediction: Prediction, stemmer: bool = True) -> Score:
-    """ROUGE-1 F, best over the gold answers; with the stemmer, as A-MEM reports it."""
-    return best_of(lambda answer, wanted: rouge(answer, wanted, "rouge1", stemmer).f, gold, prediction)
-
-
-def rouge_2_f(question: Question, gold: Gold, prediction: Prediction, stemmer: bool = True) -> Score:
-    """ROUGE-2 F, best over the gold answers; with the stemmer, as A-MEM reports it."""
-    return best_of(lambda answer, wanted: rouge(answer, wanted, "rouge2", stemmer).f, gold, prediction)
-
-
-def rouge_l_f(question: Question, gold: Gold, prediction: Prediction, stemmer: bool = True) -> Score:
-    """ROUGE-L F, best over the gold answers; with the stemmer, as A-MEM reports it."""
-    return best_of(lambda answer, wanted: rouge(answer, wanted, "rougeL", stemmer).f, gold, prediction)
-
-
-def rouge_l_recall(question: Question, gold: Gold, prediction: Prediction, stemmer: bool = False) -> Score:
-    """ROUGE-L recall, best over the gold answers: the share of the gold's words that the reply has in the same order.
-
-    MemGPT (section 3.1) and MemTree (table 1) report it for verbose answers without saying whether words are stemmed.
-    """
-    return best_of(lambda answer, wanted: rouge(answer, wanted, "rougeL", stemmer).recall, gold, prediction)

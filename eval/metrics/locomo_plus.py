@@ -1,8 +1,9 @@
 """LoCoMo-Plus: the verdict in a judge's reply on a cue and a reply.
 
-The official reading takes the label of a `{label, reason}` object, else of a whole reply that is JSON, else the first of the words correct,
-wrong and partial that occurs anywhere. "This is incorrect." and "Wrong, not correct." are thus correct; an unreadable reply scores 0. A
-failed call is an error string there, and is read too ("Incorrect API key" scores 1); here it is never a verdict.
+The official reading takes the label of a `{label, reason}` object with its names in double quotes, else of a whole reply that is JSON, else
+the first of the words correct, wrong and partial that occurs anywhere. "This is incorrect.", "Wrong, not correct." and a Python dict
+`{'label': 'wrong', 'reason': 'not correct'}` are thus correct; an unreadable reply scores 0. A failed call is an error string there, and is
+read too ("Incorrect API key" scores 1); here it is never a verdict.
 """
 
 from __future__ import annotations
@@ -14,19 +15,23 @@ from eval.metrics.labels import in_fields, stated
 
 _VALUES = {"correct": 1.0, "partial": 0.5}
 _LABELS = {"correct": 1.0, "wrong": 0.0}
-_OBJECT = re.compile(r"""\{\s*["']label["']\s*:\s*["']([^"']*)["']\s*,\s*["']reason["']""")
+_LABEL = re.compile(r""""label"\s*:\s*["']([^"']+)["']""")
+_REASON = re.compile(r""""reason"\s*:\s*["'][^"']*["']""")
 
 
 def official_label(text: str) -> str:
     """The label that the official script finds in a reply; empty for none."""
-    if match := _OBJECT.search(text):
-        return match[1]
+    for fields in re.findall(r"\{([^{}]*)", text):
+        last = max((match.start() for match in _REASON.finditer(fields)), default=0)
+        if labels := _LABEL.findall(fields[:last]):
+            return str(labels[-1])
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):
         value = None
-    if isinstance(value, dict):
-        return str(value.get("label") or "")
+    found = [value.get(name) or "" for name in ("label", "reason")] if isinstance(value, dict) else [None]
+    if all(isinstance(each, str) for each in found):
+        return str(found[0])
     folded = text.lower()
     return next((word for word in ("correct", "wrong", "partial") if word in folded), "")
 

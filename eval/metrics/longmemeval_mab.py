@@ -4,18 +4,17 @@ Source: HUST-AI-HYZ/MemoryAgentBench, utils/eval_other_utils.py at 455306d. Ever
 the raw reply's, and that of the text after "Answer:". The benchmark's main number comes from a judge with the five rules
 of `eval.metrics.longmemeval`.
 
-Deviation. An empty reply scores 0 in the metrics at the end of this module. The script lets it match a gold answer that
+Deviation. An empty reply scores 0 as a metric (`eval.metrics.lexical.best_of`). The script lets it match a gold answer that
 is empty after normalisation ("the").
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 
-from data_loaders.schema import Gold, Question
-from eval.files.records import Prediction, Score
-from eval.metrics.lexical import best_of, overlap_f1, rouge, squad_exact_match, squad_normalise
+from eval.metrics.lexical import overlap_f1, rouge_f, rouge_recall, squad_exact_match, squad_normalise
 
 _SPECIAL_ANSWERS = ("yes", "no", "noanswer")
 _AFTER_ANSWER = re.compile(r"Answer:(.*)(?:\n|$)", re.IGNORECASE)
@@ -42,33 +41,15 @@ def parse_output(output: str) -> str:
     return _LEADING_ANSWER.sub("", line.strip()).strip()
 
 
-# --- metrics: one prediction against one gold -----------------------------------------------------------------------
+MEASURES: Mapping[str, Callable[[str, str], float]] = {
+    "em": squad_exact_match,
+    "f1": token_f1,
+    "substring_em": substring_match,
+    "rouge_l_f": partial(rouge_f, kind="rougeL", stemmer=True),
+    "rouge_l_recall": partial(rouge_recall, kind="rougeL", stemmer=True),
+}
 
 
-def mab_em(question: Question, gold: Gold, prediction: Prediction) -> Score:
-    """Exact match of the raw or the parsed reply after normalisation."""
-    return best_of(_raw_or_parsed(squad_exact_match), gold, prediction)
-
-
-def mab_f1(question: Question, gold: Gold, prediction: Prediction) -> Score:
-    """`token_f1` of the raw or the parsed reply, whichever is higher."""
-    return best_of(_raw_or_parsed(token_f1), gold, prediction)
-
-
-def mab_substring_em(question: Question, gold: Gold, prediction: Prediction) -> Score:
-    """Whether the raw or the parsed reply contains the gold answer."""
-    return best_of(_raw_or_parsed(substring_match), gold, prediction)
-
-
-def mab_rouge_l_f(question: Question, gold: Gold, prediction: Prediction) -> Score:
-    """ROUGE-L F with stemmer of the raw or the parsed reply, whichever is higher."""
-    return best_of(_raw_or_parsed(lambda reply, wanted: rouge(reply, wanted, "rougeL", True).f), gold, prediction)
-
-
-def mab_rouge_l_recall(question: Question, gold: Gold, prediction: Prediction) -> Score:
-    """ROUGE-L recall with stemmer of the raw or the parsed reply, whichever is higher."""
-    return best_of(_raw_or_parsed(lambda reply, wanted: rouge(reply, wanted, "rougeL", True).recall), gold, prediction)
-
-
-def _raw_or_parsed(measure: Callable[[str, str], float]) -> Callable[[str, str], float]:
-    return lambda output, gold: max(measure(output, gold), measure(parse_output(output), gold))
+def raw_or_parsed(reply: str, gold: str, measure: str) -> float:
+    """One of `MEASURES` of the raw or the parsed reply, whichever is higher."""
+    return max(MEASURES[measure](text, gold) for text in (reply, parse_output(reply)))

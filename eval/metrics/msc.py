@@ -1,7 +1,7 @@
 """The judges' rules for DMR (MSC-Self-Instruct) and MSC-E questions.
 
 There is no official script. MemGPT (section 3.1.1) reports the share of replies that a judge calls CORRECT, and ROUGE-L
-recall because replies are verbose (`eval.metrics.lexical.rouge_l_recall`). MemTree (appendix A.2) asks its judge for one digit. The
+recall because replies are verbose (`eval.metrics.lexical.rouge_recall`). MemTree (appendix A.2) asks its judge for one digit. The
 judges are lenient in different ways, so a table names its judge. MemGPT's labels are read by `eval.metrics.locomo.label_verdict`.
 
 Deviation. A reply without a clear verdict is not counted as wrong: the question stays unscored.

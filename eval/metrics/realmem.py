@@ -13,21 +13,10 @@ reproduce prints them.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from typing import Any
 
 QA_SCORES = (0, 1, 2, 3)
 """0 conflicts with memory, 1 no conflict but generic, 2 uses part of the gold memories, 3 uses all."""
-
-
-@dataclass(frozen=True, slots=True)
-class MemoryVerdict:
-    """The memory judge's verdict on the retrieved memories."""
-
-    recall: float | None
-    """Share of the gold memories whose content was retrieved, in [0, 1]; None when the reply has none on that scale."""
-    helpful: float | None
-    """0 retrieved memories contradict one another, 1 partial, 2 comprehensive; None when the reply has none on that scale."""
 
 
 def extract_json(reply: str) -> Any:
@@ -50,14 +39,18 @@ def qa_score(reply: str) -> int | None:
     return int(score) if score in QA_SCORES else None
 
 
-def memory_verdict(reply: str) -> MemoryVerdict | None:
-    """The memory judge's recall and helpfulness; None when both are missing or outside their scales."""
+def memory_verdict(reply: str) -> tuple[float | None, float | None]:
+    """The memory judge's recall and helpfulness; each is None when the reply has none on its scale.
+
+    The recall is the share of the gold memories whose content was retrieved, in [0, 1]. The helpfulness is 0 where retrieved memories
+    contradict one another, 1 where they are partial, 2 where they are comprehensive.
+    """
     value = extract_json(reply)
-    recall, helpful = (
-        number if (number := _number(value, field)) is not None and 0 <= number <= most else None
-        for field, most in (("Mem_recall", 1), ("Mem_helpful_score", 2))
+    recall, helpful = _number(value, "Mem_recall"), _number(value, "Mem_helpful_score")
+    return (
+        recall if recall is not None and 0 <= recall <= 1 else None,
+        helpful if helpful is not None and 0 <= helpful <= 2 else None,
     )
-    return None if recall is None and helpful is None else MemoryVerdict(recall, helpful)
 
 
 def _number(value: Any, field: str) -> float | None:

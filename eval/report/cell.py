@@ -265,6 +265,8 @@ class Cell:
 
     digits: ClassVar[int] = 3
     """Digits of the printed mean."""
+    marks: ClassVar[tuple[str, ...]] = ("aborted", "cut", "empty")
+    """Marks of answers that are counted among the scored ones."""
     _estimates: dict[str, Estimate | None] = field(default_factory=dict, init=False, repr=False, compare=False)
     """Estimates by category, computed once: the writers of Markdown, CSV, LaTeX and verdict need the same ones."""
     _vectors: dict[str, Vectors] = field(default_factory=dict, init=False, repr=False, compare=False)
@@ -339,17 +341,18 @@ class Cell:
         return self._questions(category)
 
     def counts(self, category: str = ALL) -> Counts:
-        """Outcomes of the questions of a category."""
+        """Outcomes of the applicable questions of a category."""
         keys = [question.key for question in self.applicable(category)]
-        scored = sum(key in self.scores for key in keys)
-        rest = [self.outcomes.get(key, frozenset()) for key in keys if key not in self.scores]
-        unscored = sum(bool(kinds - {"error"}) for kinds in rest)
-        errored = sum(kinds == {"error"} for kinds in rest)
-        marked = (
-            sum(key in self.scores and kind in self.outcomes.get(key, ()) for key in keys)
-            for kind in ("aborted", "cut", "empty")
-        )
-        return Counts(len(keys), scored, unscored, errored, len(keys) - scored - unscored - errored, *marked)
+        scored = [key for key in keys if key in self.scores]
+        states = [self._missing(key) for key in keys if key not in self.scores]
+        errored, left = states.count("errored"), states.count("")
+        marked = {name: sum(name in self.outcomes.get(key, ()) for key in scored) for name in self.marks}
+        return Counts(len(keys), len(scored), len(states) - errored - left, errored, left, **marked)
+
+    def _missing(self, key: tuple[str, str]) -> str:
+        """The state of a question without a score: `errored`, empty where it was not reached, any other text where it has no verdict."""
+        kinds = self.outcomes.get(key, frozenset())
+        return "unscored" if kinds - {"error"} else "errored" if kinds else ""
 
     def unscored_draws(self, category: str = ALL) -> str:
         """How many answers of several builds, or verdicts of several repeats, are missing; empty if `counts` sees all of them.
@@ -371,8 +374,20 @@ class Cell:
     def _lost(self, category: str) -> tuple[int, int]:
         """The scores that are missing, over all builds and repeats, and the scores that there should be."""
         keys = [question.key for question in self.applicable(category)]
-        draws = len(keys) * prod(self.drawn)
+        draws = sum(map(self._due, keys))
         return draws - sum(len(self.draws.get(key, ())) for key in keys), draws
+
+    def _due(self, key: tuple[str, str]) -> int:
+        """The scores that an applicable question should have, over all builds and repeats."""
+        return prod(self.drawn)
+
+    def filled(self, questions: Iterable[Asked], value: float) -> Scores:
+        """The score of each question if every missing answer or verdict were worth `value`."""
+        filled = {}
+        for key in (question.key for question in questions):
+            own = [score for _, score in self.draws.get(key, ())]
+            filled[key] = fmean([*own, *[value] * (self._due(key) - len(own))])
+        return filled
 
     @cached_property
     def drawn(self) -> tuple[int, int]:
@@ -427,20 +442,19 @@ class Cell:
         return ours is not None and ceiling is not None and ceiling < 1.0 and ours.mean > ceiling + ROUNDING
 
     def bounds(self, category: str = ALL) -> Interval | None:
-        """The mean over all questions if every question without a score were wrong, and if every one were right."""
+        """The mean over all questions if every missing answer or verdict were wrong, and if every one were right."""
         questions = self.applicable(category)
         if not questions:
             return None
-        worst, best = ({each.key: self.scores.get(each.key, value) for each in questions} for value in (0.0, 1.0))
-        return Interval(self.column.mean(questions, worst), self.column.mean(questions, best))
+        low, high = (self.column.mean(questions, self.filled(questions, value)) for value in (0.0, 1.0))
+        return Interval(low, high)
 
     def verdict(self) -> str:
         """The verdict on our number against the published number."""
         ours = None if self.published is None or self.why_not else self.estimate()
         if ours is None:  # no number to compare
             return verdict(None, self.published, why_not=self.why_not)
-        counts = self.counts()
-        span = self.bounds() if counts.scored < counts.questions else None
+        span = self.bounds() if self.missing_share() else None
         return verdict(
             ours.mean,
             self.published,
@@ -520,14 +534,22 @@ NOT_APPLICABLE = "n/a"
 class OutcomeCell(Cell):
     """A cell with named outcomes. Of several builds, the outcomes are those of the first build; the mean is over all builds."""
 
-    @cached_property
+    marks: ClassVar[tuple[str, ...]] = ("cut",)
+
+    @property
     def named(self) -> dict[tuple[str, str], str]:
         """The outcome of each question that was reached."""
-        if not self.score_files:
-            return {}
-        return {
-            key: str(lines[0]["detail"].get("outcome", "")) for key, lines in read_scores(self.score_files[0]).items()
-        }
+        return self._by_build[0] if self._by_build else {}
+
+    @cached_property
+    def _by_build(self) -> list[dict[tuple[str, str], str]]:
+        return [
+            {key: str(lines[0]["detail"].get("outcome", "")) for key, lines in read_scores(path).items()}
+            for path in self.score_files
+        ]
+
+    def _due(self, key: tuple[str, str]) -> int:
+        return prod(self.drawn) - sum(named.get(key, "").startswith(NOT_APPLICABLE) for named in self._by_build)
 
     def applicable(self, category: str = ALL) -> list[Asked]:
         """The questions that say something about the memory; the others count neither as scored nor as missing."""
@@ -537,20 +559,9 @@ class OutcomeCell(Cell):
             if each.key in self.scores or not self.named.get(each.key, "").startswith(NOT_APPLICABLE)
         ]
 
-    def counts(self, category: str = ALL) -> Counts:
-        """Outcomes of the applicable questions of a category."""
-        keys = [question.key for question in self.applicable(category)]
-        scored = [key for key in keys if key in self.scores]
+    def _missing(self, key: tuple[str, str]) -> str:
         # No line in the score file: the question's read failed, or a read that belongs to it was not reached (empty).
-        failed = frozenset({"error"})
-        rest = [
-            self.named.get(key) or "errored" * (self.outcomes.get(key) == failed)
-            for key in keys
-            if key not in self.scores
-        ]
-        errored, left = rest.count("errored"), rest.count("")
-        cut = sum("cut" in self.outcomes.get(key, ()) for key in scored)
-        return Counts(len(keys), len(scored), len(rest) - errored - left, errored, left, cut=cut)
+        return self.named.get(key) or "errored" * (self.outcomes.get(key) == frozenset({"error"}))
 
     def failures(self, category: str = ALL) -> str:
         """Counts of wrong outcomes, such as `both 12, lost 3`, the most important first; empty if there are none."""

@@ -70,14 +70,15 @@ def grouped(points: Iterable[Point], field: Literal["panel", "series"]) -> dict[
 
 def as_csv(points: Iterable[Point], engine: str) -> str:
     """One CSV line per point; the last column `engine` names the models behind the numbers."""
-    rows = [[*(_text(getattr(point, name)) for name in FIELDS), engine] for point in points]
+    rows = [[*(six_digits(getattr(point, name)) for name in FIELDS), engine] for point in points]
     return csv_text([[*FIELDS, "engine"], *rows])
 
 
-def _text(value: object) -> object:
+def six_digits(value: object) -> str:
+    """A value in a CSV: a number with six significant digits, empty for None."""
     if value is None:
         return ""
-    return f"{value:.6g}" if isinstance(value, float) else value
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
 # --- scores -------------------------------------------------------------------------------------------------------------
@@ -142,22 +143,16 @@ def recalled_levels(folder: Path) -> Counter[int]:
 # --- trees --------------------------------------------------------------------------------------------------------------
 
 
-def by_depth(trees: Sequence[Tree], at: Point) -> list[Point]:
-    """Two points per depth: the mean number of nodes per tree, and the median tokens of a node's text with its quartiles.
-
-    They keep the series of `at`; `nodes` or `tokens` is appended to the name of its panel.
-    """
+def by_depth(trees: Sequence[Tree], at: Point, measure: str) -> list[Point]:
+    """A point per depth in place of `at`: the mean number of `nodes` per tree, or the median `tokens` of a node with its quartiles."""
     points = []
     for depth, counts in tokens_by_depth(trees).items():
-        low, middle, high = (float(value) for value in np.percentile(counts, (25, 50, 75)))
-        place = replace(at, x=float(depth), n=len(counts))
-        points.append(replace(place, panel=_with_suffix(at.panel, "nodes"), y=len(counts) / len(trees)))
-        points.append(replace(place, panel=_with_suffix(at.panel, "tokens"), y=middle, low=low, high=high))
+        place = replace(at, x=float(depth), n=len(counts), y=len(counts) / len(trees))
+        if measure == "tokens":
+            low, middle, high = (float(value) for value in np.percentile(counts, (25, 50, 75)))
+            place = replace(place, y=middle, low=low, high=high)
+        points.append(place)
     return points
-
-
-def _with_suffix(panel: str, suffix: str) -> str:
-    return f"{panel}, {suffix}" if panel else suffix
 
 
 def drawn_tree(tree: Tree, case: Case, panel: str) -> list[Point]:

@@ -42,7 +42,7 @@ from eval.report.tables import (
     how_tested,
     printed,
 )
-from eval.statistics.stats import ENOUGH_CLUSTERS, Difference, Estimate, Interval, by_question
+from eval.statistics.stats import ENOUGH_CLUSTERS, Estimate, Interval, by_question
 from memsys.inert import csv_text, visible
 
 _MARKS = re.compile(r"\\[!-/:-@\[-`{-~]|\||<(?=[A-Za-z/!?])|(?<=\])\(")
@@ -62,7 +62,7 @@ def span(interval: Interval | None, brackets: Sequence[str] = "[]", digits: int 
     )
 
 
-def by_case(ours: Estimate | Difference, digits: int = 3) -> str:
+def by_case(ours: Estimate, digits: int = 3) -> str:
     """The interval by case as text, or the reason why there is none: `{3 cases}` below five, `{no spread}` when their means are equal.
 
     The cautious interval of a score follows the reason: `{3 cases: 0.131, 0.621}`.
@@ -72,11 +72,10 @@ def by_case(ours: Estimate | Difference, digits: int = 3) -> str:
     if ours.clusters < 1:  # a single number for a whole run
         return ""
     why = counted(ours.clusters, "case") if ours.clusters < ENOUGH_CLUSTERS else "no spread"
-    cautious = ours.cautious if isinstance(ours, Estimate) else None
-    return f"{{{why}}}" if cautious is None else span(cautious, (f"{{{why}: ", "}"), digits)
+    return f"{{{why}}}" if ours.cautious is None else span(ours.cautious, (f"{{{why}: ", "}"), digits)
 
 
-def intervals(ours: Estimate | Difference, digits: int = 3) -> str:
+def intervals(ours: Estimate, digits: int = 3) -> str:
     """Both intervals as text: {by case}, or the cautious one, comes first, because questions about one history are correlated."""
     question, case = span(ours.by_question, digits=digits), by_case(ours, digits)
     return " ".join(filter(None, (case, question) if "," in case else (question, case)))
@@ -104,7 +103,7 @@ def shown(cell: AnyCell, category: str = ALL, *, published: bool = True) -> str:
         else:
             parts.append(str(counts))
         parts += [f"{getattr(counts, name)} {name}" for name in ("aborted", "cut", "empty") if getattr(counts, name)]
-        if counts.scored < counts.questions and (bounds := cell.bounds(category)) is not None:
+        if cell.missing_share(category) and (bounds := cell.bounds(category)) is not None:
             parts.append(f"could be {bounds.low:.3f}–{bounds.high:.3f}")
         parts += filter(None, [cell.unscored_draws(category)])
     if published and cell.published is not None:
@@ -306,7 +305,7 @@ def money_text(parts: Sequence[float | None]) -> str:
 
 FIELDS = (
     "table,memory,dataset,metric,category,questions,scored,unscored,errored,not_reached,aborted,cut,empty,mean,question_low,question_high,"
-    "case_low,case_high,clusters,spread,could_be_low,could_be_high,published,published_low,published_high,verdict"
+    "case_low,case_high,cautious_low,cautious_high,clusters,spread,could_be_low,could_be_high,published,published_low,published_high,verdict"
 ).split(",")
 """Columns of the CSV."""
 OUTCOMES = ["not_applicable", "wrong_outcomes"]
@@ -425,7 +424,7 @@ def ends(interval: Interval | None) -> list[float] | None:
 
 
 def as_csv(table: Table) -> str:
-    """One CSV line per cell and category, with the numbers that the Markdown prints of scores, but not the cautious intervals."""
+    """One CSV line per cell and category, with the numbers that the Markdown prints of scores."""
     cells = [cell for row in table.rows for cell in row.cells if isinstance(cell, Cell)]
     fields = [*FIELDS, *(OUTCOMES if any(isinstance(cell, OutcomeCell) for cell in cells) else [])]
     fields += CORRECTED if any(cell.correction is not None for cell in cells) else []
@@ -449,8 +448,7 @@ def _values(cell: AnyCell, category: str) -> dict[str, Any]:
     values: dict[str, Any] = {}
     ours = estimate_of(cell, category)
     if ours is not None:
-        values = {"mean": float(ours.mean), "clusters": ours.clusters}
-        values |= end_fields("question", ours.by_question) | end_fields("case", ours.by_case)
+        values = {"mean": float(ours.mean), "clusters": ours.clusters, **interval_fields(ours)}
     if isinstance(cell, Cell):
         counts, bounds = cell.counts(category), cell.bounds(category)
         values |= {name: getattr(counts, name) for name in FIELDS[FIELDS.index("questions") : FIELDS.index("mean")]}
@@ -467,6 +465,13 @@ def _values(cell: AnyCell, category: str) -> dict[str, Any]:
             low, high = number.ends(cell.column.scale)
             values |= {"published": printed(cell), "published_low": low, "published_high": high}
     return values
+
+
+def interval_fields(ours: Estimate | None) -> dict[str, float | None]:
+    """The three intervals of a mean as columns of a CSV; `cautious` is that of few or alike histories."""
+    names = {"question": "by_question", "case": "by_case", "cautious": "cautious"}
+    ends = (end_fields(name, None if ours is None else getattr(ours, kind)) for name, kind in names.items())
+    return {field: value for both in ends for field, value in both.items()}
 
 
 def end_fields(name: str, interval: Interval | None) -> dict[str, float | None]:

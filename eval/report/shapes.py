@@ -13,7 +13,7 @@ from eval.files.run_folder import RunFolder, RunRecord, read_efforts
 from eval.metrics.evidence import evidence
 from eval.report.published import find, read_published
 from eval.report.rendering import cell_text
-from eval.structure.manifold import Manifold, manifold
+from eval.structure.manifold import MEASURES, manifold
 from eval.structure.otd import check_guarantee, from_vectors, leaf_hierarchy, report
 from eval.structure.tree import Shape, Tree, build_calls, mean_shape, shape, tokens_by_depth, without_chains
 from eval.structure.triplets import Tier, TripletAgreement
@@ -161,8 +161,8 @@ def guarantee_lines(trials: int, rng: np.random.Generator) -> list[str]:
 
 def manifold_lines(trees: Sequence[Tree], seed: int) -> list[str]:
     """A table of TiMem's manifold metrics by level."""
-    heads = list(Manifold.__slots__)
-    rows = ([_number(getattr(one, name), 3) for name in heads] for one in manifold(trees, np.random.default_rng(seed)))
+    heads = ("level", "nodes", "histories", *MEASURES)
+    rows = ([_number(row[name], 3) for name in heads] for row in manifold(trees, np.random.default_rng(seed)))
     return table([name.replace("_", " ") for name in heads], rows)
 
 

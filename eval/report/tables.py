@@ -68,7 +68,7 @@ class BestOf(Cell):
         }
 
 
-def choose(cells: Mapping[str, Cell], *, held_out: bool) -> dict[str, str]:
+def choose(cells: Mapping[str, Cell], *, held_out: bool) -> tuple[dict[str, str], dict[str, dict[str, str]]]:
     """Choose the candidate with the highest mean, by cluster; among equal means the first.
 
     Args:
@@ -76,28 +76,27 @@ def choose(cells: Mapping[str, Cell], *, held_out: bool) -> dict[str, str]:
         held_out: True chooses for each cluster on all other clusters. False chooses once on all questions, those that are reported
             included, as papers do.
 
+    Returns:
+        The choice, and by left-out cluster the choice without it, which shows how much a best row owes to the choice.
+
     Raises:
         ValueError: `held_out` with a single cluster: no question is left to choose on.
     """
     sums, counts, clusters = _by_cluster(cells)
     if held_out and len(clusters) < 2:
         raise ValueError("one history only: nothing to choose on")
+    names = list(cells)
+
+    def on(total: np.ndarray, size: np.ndarray) -> list[str]:
+        best = _best(total - sums, size - counts) if held_out else _best(total, size).repeat(len(clusters))
+        return [names[place] for place in best]
+
     total, size = sums.sum(axis=0), counts.sum(axis=0)
-    best = _best(total - sums, size - counts) if held_out else _best(total, size)
-    return {cluster: list(cells)[best[place if held_out else 0]] for place, cluster in enumerate(clusters)}
-
-
-def choose_again(cells: Mapping[str, Cell], *, held_out: bool) -> dict[str, dict[str, str]]:
-    """Repeat `choose` without each cluster in turn, by left-out cluster: this shows how much a best row owes to the choice."""
-    sums, counts, clusters = _by_cluster(cells)
-    names, choices = list(cells), {}
+    again = {}
     for out, name in enumerate(clusters):
-        left, size = sums.sum(axis=0) - sums[out], counts.sum(axis=0) - counts[out]
-        best = _best(left - sums, size - counts) if held_out else _best(left, size)
-        choices[name] = {
-            other: names[best[place if held_out else 0]] for place, other in enumerate(clusters) if other != name
-        }
-    return choices
+        left = zip(clusters, on(total - sums[out], size - counts[out]), strict=True)
+        again[name] = {cluster: candidate for cluster, candidate in left if cluster != name}
+    return dict(zip(clusters, on(total, size), strict=True)), again
 
 
 def _by_cluster(cells: Mapping[str, Cell]) -> tuple[np.ndarray, np.ndarray, list[str]]:
@@ -141,7 +140,7 @@ def composed(
     Args:
         cells: the candidates' cells in one column, by name.
         chosen: name of the chosen candidate by cluster (`choose`).
-        again: the choices without each cluster (`choose_again`). The interval by case then includes the uncertainty of the choice.
+        again: the choices without each cluster. The interval by case then includes the uncertainty of the choice.
         held_out: whether the candidates were chosen on the other cases.
     """
     first = next(iter(cells.values()))
@@ -278,8 +277,8 @@ class Table:
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """The caption, with its lines about detectable differences and verdicts."""
-        return (*self.caption, *detectable_lines(self), *verdict_lines(self))
+        """The caption, with its lines about letters, detectable differences and verdicts."""
+        return (*self.caption, *letter_lines(self), *detectable_lines(self), *verdict_lines(self))
 
     @cached_property
     def datasets(self) -> Mapping[tuple[str, str], list[int]]:
@@ -403,15 +402,16 @@ def gap_bounds(first: Cell, second: Cell) -> Interval | None:
 
     Manski's bounds: nothing is assumed about why an answer is missing. Scores are shares.
     """
-    column, own, other = first.column, first.scores, second.scores
     both = {each.key for each in second.applicable()}
     questions = [each for each in first.applicable() if each.key in both]
-    if all(each.key in own and each.key in other for each in questions):
+    worst, best = ([cell.filled(questions, value) for cell in (first, second)] for value in (0.0, 1.0))
+    if worst == best:
         return None
-    keys = [question.key for question in questions]
-    least = {key: own.get(key, 0.0) - other.get(key, 1.0) for key in keys}
-    most = {key: own.get(key, 1.0) - other.get(key, 0.0) for key in keys}
-    return Interval(column.mean(questions, least), column.mean(questions, most))
+    low, high = (
+        first.column.mean(questions, {key: score - theirs[key] for key, score in ours.items()})
+        for ours, theirs in ((worst[0], best[1]), (best[0], worst[1]))
+    )
+    return Interval(low, high)
 
 
 # --- caption lines: tests and detectable differences ---------------------------------------------------------------------
@@ -450,6 +450,15 @@ def detectable_lines(table: Table) -> list[str]:
             lines.append(f"{start}: {shown(assumed[0])} ({assumed[1]}; for {family}).")
     scored = [cell for row in table.rows for cell in row.cells if isinstance(cell, Cell) and cell.score_files]
     return [*lines, *([ONE_BUILD] if scored and all(len(cell.score_files) == 1 for cell in scored) else [])]
+
+
+def letter_lines(table: Table) -> list[str]:
+    """A line for a table that takes F1 of SQuAD on PersonaMem, whose official text form leaves no word of the answer "(a)"."""
+    if not any(column.dataset == "personamem" and "SQuAD" in column.metric for column in table.columns):
+        return []
+    return [
+        "F1 (SQuAD) on PersonaMem: it removes articles, so the reply (a) scores 0 even where it is right; (b), (c) and (d) score 1."
+    ]
 
 
 def column_detects(table: Table, place: int) -> float:

@@ -41,6 +41,7 @@ from eval.report.tables import (
     estimate_of,
     family_of,
     histories,
+    letter_lines,
     only_about,
     printed,
     published_cells,
@@ -127,7 +128,7 @@ def _legend(table: Table) -> list[str]:
         reasons = {pair.untested for pair in table.pairs.values()}
         if silent := [why for why in NO_STAR if why in reasons]:
             lines.append(f"No p, no star: {', '.join(silent)}.")
-    return [*lines, *comparability(table)]
+    return [*lines, *letter_lines(table), *comparability(table)]
 
 
 def comparability(table: Table) -> list[str]:
@@ -368,7 +369,7 @@ def _failures(cell: Cell) -> str:
     named = {"unscored": counts.unscored, "errored": counts.errored, "not reached": counts.not_reached}
     named |= {"aborted": counts.aborted, "cut": counts.cut, "empty": counts.empty}
     parts = ", ".join(f"{count} {name}" for name, count in named.items() if count)
-    bounds = cell.bounds() if counts.scored < counts.questions else None
+    bounds = cell.bounds() if cell.missing_share() else None
     possible = "" if bounds is None else f"could be {bounds.low:.3f}–{bounds.high:.3f}"
     failed = f"{parts} of {counts.questions}" if parts else ""
     return "; ".join(filter(None, (failed, cell.unscored_draws(), possible)))

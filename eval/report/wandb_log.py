@@ -14,7 +14,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from eval.analysis.watching import Seen, Watcher
 from eval.files.store import RunError
@@ -37,24 +37,13 @@ def log_table(config: Mapping[str, Any], table: Table) -> None:
             _log_csv(run, table.name, as_csv(table))
 
 
-def log_sweep(config: Mapping[str, Any], name: str, file: Path) -> None:
-    """Log the CSV of a sweep, one line per setting; without the logger `wandb` this does nothing.
+def log_files(config: Mapping[str, Any], kind: Literal["figure", "sweep"], name: str, files: Sequence[Path]) -> None:
+    """Log a figure and its points, or the CSV of a sweep, one line per setting; without the logger `wandb` this does nothing.
 
     Raises:
         RunError: as `log_table`.
     """
-    with logged(config, name, "sweep") as run:
-        if run is not None:
-            _log_csv(run, name, file.read_text(encoding="utf-8"))
-
-
-def log_figure(config: Mapping[str, Any], name: str, files: Sequence[Path]) -> None:
-    """Log a figure and its points; without the logger `wandb` this does nothing.
-
-    Raises:
-        RunError: as `log_table`.
-    """
-    with logged(config, name, "figure") as run:
+    with logged(config, name, kind) as run:
         if run is not None:
             import wandb
 
@@ -62,7 +51,7 @@ def log_figure(config: Mapping[str, Any], name: str, files: Sequence[Path]) -> N
                 if file.suffix == ".png":
                     run.log({name: wandb.Image(str(file))})
                 if file.suffix == ".csv":
-                    _log_csv(run, f"{name}_points", file.read_text(encoding="utf-8"))
+                    _log_csv(run, name if kind == "sweep" else f"{name}_points", file.read_text(encoding="utf-8"))
 
 
 def means(table: Table) -> dict[str, float]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import os
 import sys
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -170,12 +169,12 @@ REFUSED: Mapping[str, str] = {
 
 @lru_cache(maxsize=1)
 def _guard_this_process() -> None:
-    """From now on, refuse `REFUSED` in code of memories and in threads; `os._exit` is `sys.exit` there. Forked processes are free."""
+    """From now on, refuse `REFUSED` in code of memories; `os._exit` is `sys.exit` there. Threads that they start, and forked processes,
+    are free: a library's watchdog must be able to end the process."""
     process, leave = os.getpid(), os._exit
 
     def is_a_memory() -> bool:
-        other = meter.current() is not None or threading.current_thread() is not threading.main_thread()
-        return other and os.getpid() == process
+        return meter.current() is not None and os.getpid() == process
 
     def refuse(event: str, arguments: tuple[Any, ...]) -> None:
         if event in REFUSED and is_a_memory():

@@ -316,19 +316,14 @@ class Estimate:
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class Difference(Estimate):
     """A paired difference, first minus second, over the questions that both have a score for."""
 
-    mean: float
-    n: int
-    by_question: Interval | None
-    by_case: Interval | None
-    p: float | None
+    p: float | None = None
     """Two-sided sign-flip permutation test over questions; None for fewer than two pairs."""
-    p_by_case: float | None
+    p_by_case: float | None = None
     """Two-sided t-test with the standard error of `by_case`; None where `by_case` is None."""
-    clusters: int
-    sampling: Sampling | None
+    sampling: Sampling | None = None
     """Sampling error by case where there is an interval by case, else by question; None for fewer than two pairs."""
 
 
@@ -433,7 +428,6 @@ def differences(
             size,
             by_question=None if other is None else other[0],
             by_case=None if case is None else case[0],
-            p=None,
             p_by_case=None if case is None else p,
             clusters=grouping.histories,
             sampling=case[1] if case else other[1] if other else None,
@@ -542,15 +536,14 @@ def jackknifed(value: float, without: Sequence[float], sizes: Sequence[int]) -> 
 
     Args:
         without: the statistic without each cluster.
-        sizes: number of questions of each cluster behind it; degrees of freedom are those of a mean over them.
+        sizes: number of questions of each cluster behind it; degrees of freedom are those of a mean over them, and so is the logit scale.
     """
     size, n = len(without), sum(sizes)
     error = float(_delete_one_errors(np.asarray(without)[None] - value)[0]) if size >= ENOUGH_CLUSTERS else np.nan
     if np.isnan(error):
         return Estimate(value, n, None, None, size)
     freedom = max(1.0, effective_number(np.array(sizes, dtype=float)) - 1)
-    half = t_point(freedom, (1 + LEVEL) / 2) * error
-    return Estimate(value, n, None, Interval(max(0.0, value - half), min(1.0, value + half)), size)
+    return Estimate(value, n, None, mean_interval(value, np.array([value]), Sampling(error, freedom)), size)
 
 
 def numbered(names: Sequence[str] | np.ndarray) -> np.ndarray:

@@ -55,26 +55,10 @@ class Cloud:
         return projection
 
 
-@dataclass(frozen=True, slots=True)
-class Manifold:
-    """The metrics of one level; None where there are too few nodes or histories."""
+def manifold(trees: Sequence[Tree], rng: np.random.Generator, *, most: int = MOST) -> list[dict[str, float | None]]:
+    """A row for each level over the nodes of all trees, lowest level first.
 
-    level: int
-    nodes: int
-    """Number of nodes before sampling."""
-    histories: int
-    intrinsic_dimension: int | None
-    silhouette: float | None
-    separation: float | None
-    spread: float | None
-    cv: float | None
-    radius95: float | None
-    trustworthiness: float | None
-    continuity: float | None
-
-
-def manifold(trees: Sequence[Tree], rng: np.random.Generator, *, most: int = MOST) -> list[Manifold]:
-    """The metrics of each level over the nodes of all trees, lowest level first.
+    It holds the level, its number of nodes before sampling and of histories, and the `MEASURES`, None where there are too few of them.
 
     Args:
         most: maximum number of nodes of a level; larger levels are sampled.
@@ -84,16 +68,12 @@ def manifold(trees: Sequence[Tree], rng: np.random.Generator, *, most: int = MOS
     """
     levels = sorted({level for tree in trees for level in tree.levels})
     clouds = {level: cloud(trees, level, rng, most=most) for level in levels}
-    return [
-        Manifold(
-            level=level,
-            nodes=nodes.nodes,
-            histories=len(np.unique(nodes.histories)),
-            **{name: measure(nodes) for name, measure in MEASURES.items()},  # type: ignore[arg-type]
-        )
-        for level, nodes in clouds.items()
-        if nodes.nodes
-    ]
+    rows: list[dict[str, float | None]] = []
+    for level, nodes in clouds.items():
+        if nodes.nodes:
+            counts = {"level": level, "nodes": nodes.nodes, "histories": len(np.unique(nodes.histories))}
+            rows.append({**counts, **{name: measure(nodes) for name, measure in MEASURES.items()}})
+    return rows
 
 
 def cloud(trees: Iterable[Tree], level: int, rng: np.random.Generator, *, most: int = MOST) -> Cloud:
@@ -160,16 +140,16 @@ def _far(vectors: np.ndarray) -> np.ndarray:
 
 
 MEASURES: Mapping[str, Callable[[Cloud], float | None]] = {
+    "intrinsic_dimension": lambda nodes: intrinsic_dimension(nodes.vectors),
     "silhouette": lambda nodes: silhouette(nodes.vectors, nodes.histories),
     "separation": lambda nodes: separation_ratio(nodes.vectors, nodes.histories),
     "spread": lambda nodes: spread(nodes.vectors),
     "cv": lambda nodes: variation(nodes.vectors),
     "radius95": lambda nodes: radius(nodes.vectors),
-    "intrinsic_dimension": lambda nodes: intrinsic_dimension(nodes.vectors),
     "trustworthiness": lambda nodes: _neighbours_kept(nodes.vectors, nodes.flat),
     "continuity": lambda nodes: _neighbours_kept(nodes.flat, nodes.vectors),
 }
-"""The measures that tables print, by field of `Manifold`; they need at least one node."""
+"""The measures that tables print, by name; they need at least one node."""
 
 
 def _neighbours_kept(space: np.ndarray, image: np.ndarray) -> float | None:

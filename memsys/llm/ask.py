@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -19,7 +20,16 @@ if TYPE_CHECKING:
     from memsys.prompts import Prompt
 
 
-def ask(llm: LLM, prompt: Prompt, *, retries: int = 0, sample: int = 0, noted: str = "", **fields: Any) -> Any:
+def ask(
+    llm: LLM,
+    prompt: Prompt,
+    *,
+    retries: int = 0,
+    sample: int = 0,
+    noted: str = "",
+    counts: Counts = None,
+    **fields: Any,
+) -> Any:
     """Render a prompt, make the call and parse the reply: returns a value, or a `ParseFailure` after `retries` more attempts.
 
     The value is text, one of the labels, or a value that satisfies the prompt's JSON schema. The meter counts every reply that cannot be
@@ -27,12 +37,15 @@ def ask(llm: LLM, prompt: Prompt, *, retries: int = 0, sample: int = 0, noted: s
 
     Args:
         noted: the meter counts a `ParseFailure` that is returned as this event, too.
+        counts: counts these events as well, without the name of the system.
 
     Raises:
         ModelError: the call failed for good.
     """
-    return ask_all(llm, [(prompt, fields)], retries=retries, sample=sample, noted=noted)[0]
+    return ask_all(llm, [(prompt, fields)], retries=retries, sample=sample, noted=noted, counts=counts)[0]
 
+
+Counts = Counter[str] | None
 
 Read = Callable[[Completion, "Prompt", Mapping[str, Any]], Any]
 """Reads the reply to a prompt that was rendered with these fields; returns a `ParseFailure` where it cannot be used."""
@@ -45,6 +58,7 @@ def ask_all(
     retries: int = 0,
     sample: int = 0,
     noted: str = "",
+    counts: Counts = None,
     read: Read | None = None,
 ) -> list[Any]:
     """`ask` for calls that do not depend on each other: submit all, collect in order.
@@ -73,6 +87,8 @@ def ask_all(
             break
     if noted and unanswered:
         meter.note(noted, len(unanswered))
+        if counts is not None:
+            counts[noted.partition(".")[2]] += len(unanswered)
     return values
 
 

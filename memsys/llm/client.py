@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, as_completed
 from dataclasses import dataclass, replace
 from functools import partial
@@ -108,10 +108,6 @@ class Client:
         return self.settings.cost(most_tokens, self.settings.output_limit(request.max_tokens))
 
 
-Keep = Callable[[int, Sequence["Embedded | ModelError"]], None]
-"""Called with the index of a batch's first text and the batch's vectors or errors, as soon as they are there."""
-
-
 @dataclass(frozen=True, slots=True)
 class Embedded:
     """One vector with its share of its call's tokens and seconds."""
@@ -120,6 +116,10 @@ class Embedded:
     """float32 [d], unit length."""
     tokens: int
     seconds: float
+
+
+Outcomes = tuple[int, Sequence[Embedded | ModelError]]
+"""The number of a batch's first text, and the vector of each of its texts or the error that prevented it."""
 
 
 class HttpEmbedder:
@@ -145,13 +145,8 @@ class HttpEmbedder:
         self._batches = batches
         self.endpoint, self.settings, self.batch, self.query_prefix = endpoint, settings, batch, query_prefix
 
-    def fetch(
-        self, texts: Sequence[str], *, query: bool = False, keep: Keep = lambda start, outcomes: None
-    ) -> list[Embedded | ModelError]:
-        """The vector of each text, or the error that prevented it. All batches are sent at once; `keep` gets each when it arrives.
-
-        A call keeps its place among those in flight until `keep` has returned.
-        """
+    def fetch(self, texts: Sequence[str], *, query: bool = False) -> Iterator[Outcomes]:
+        """Send all batches at once and yield each when it arrives; it keeps its place among those in flight until the next is asked for."""
         inputs = [self._prepared(text, query) for text in texts]
         server = self._batches if self._batches and not query and len(texts) >= self.batch else self.endpoint
         with keeping():
@@ -159,18 +154,15 @@ class HttpEmbedder:
                 self._send(server, inputs[start : start + self.batch]): start
                 for start in range(0, len(inputs), self.batch)
             }
-        outcomes: dict[int, Sequence[Embedded | ModelError]] = {}
         try:
             # Not in order: a batch that waits for a free slot must not delay the others.
             for future in as_completed(calls):
                 start = calls[future]
-                outcomes[start] = self._embedded(inputs[start : start + self.batch], future)
-                keep(start, outcomes[start])
+                yield start, self._embedded(inputs[start : start + self.batch], future)
                 release(future)
         finally:
             for future in calls:
                 release(future)
-        return [outcome for start in sorted(outcomes) for outcome in outcomes[start]]
 
     def _prepared(self, text: str, query: bool) -> str:
         text = (self.query_prefix if query else "") + text
@@ -267,13 +259,9 @@ class LocalEmbedder:
             ) from error
         self._model = SentenceTransformer(model)
 
-    def fetch(
-        self, texts: Sequence[str], *, query: bool = False, keep: Keep = lambda start, outcomes: None
-    ) -> list[Embedded]:
-        """The unit vector of each text with its number of tokens and its share of the seconds."""
+    def fetch(self, texts: Sequence[str], *, query: bool = False) -> Iterator[Outcomes]:
+        """The unit vector of each text with its number of tokens and its share of the seconds, all as one batch."""
         started = time.perf_counter()
         vectors = np.asarray(self._model.encode(list(texts), normalize_embeddings=True), dtype=np.float32)
         seconds = (time.perf_counter() - started) / max(1, len(texts))
-        embedded = [Embedded(vector, count_tokens(text), seconds) for vector, text in zip(vectors, texts, strict=True)]
-        keep(0, embedded)
-        return embedded
+        yield 0, [Embedded(vector, count_tokens(text), seconds) for vector, text in zip(vectors, texts, strict=True)]

@@ -12,7 +12,7 @@ import random
 import sys
 import threading
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from functools import partial
@@ -20,7 +20,7 @@ from typing import Any, Protocol, TypeVar
 from urllib.parse import urlsplit
 
 from memsys.llm import network, stopping
-from memsys.llm.limits import BUILDS, CallQueue, estimated_tokens, urgency
+from memsys.llm.limits import CallQueue, estimated_tokens, urgency
 from memsys.llm.outcome import (
     Outcome,
     check_base_url,
@@ -32,7 +32,7 @@ from memsys.llm.outcome import (
     redirected,
 )
 from memsys.llm.pricing import ModelSettings, Purse
-from memsys.llm.protocol import EndOfRun, ModelError, Reply, Waited, settle
+from memsys.llm.protocol import EndOfRun, ModelError, Reply, settle
 from memsys.llm.replies import Usage, usage_of
 from memsys.llm.secrets import redact
 from memsys.llm.transport import LeanTransport, TooLarge, Unconnected, event_loop
@@ -225,28 +225,8 @@ class Endpoint:
         if self._transport is None:
             self._connect()
         future: Reply[Result] = Reply(event_loop())
-        sending = self._send(call, partial(self._hand_over, future, parse), urgency())
-        event_loop().call_soon_threadsafe(self._begin, future, sending)
+        event_loop().call_soon_threadsafe(self._begin, future, call, parse, urgency())
         return future
-
-    async def reply(self, call: Call) -> Sent:
-        """As `start`, for a task of the event loop's thread: the call then wakes no other thread. It keeps its place until the task ends,
-        so that a task which writes the reply to the cache and ends loses no more replies than are in flight. One call a task.
-        """
-        stopping.check()
-        if self._transport is None:
-            self._connect()
-        future: asyncio.Future[Sent] = asyncio.get_running_loop().create_future()
-        caller = asyncio.current_task()
-        assert caller is not None
-
-        async def hand_over(sent: Sent) -> None:
-            if not future.done():  # the caller is gone
-                future.set_result(sent)
-            await asyncio.wait([caller])
-
-        self._begin(future, self._send(call, hand_over, urgency()))
-        return await future
 
     def snapshot(self) -> Traffic:
         """The state of this server's calls at this moment."""
@@ -320,27 +300,21 @@ class Endpoint:
 
     # --- in the event loop's thread ------------------------------------------------------------------------------------
 
-    def _begin(self, future: Waited[Result], sending: Coroutine[Any, Any, None]) -> None:
+    def _begin(self, future: Reply[Result], call: Call, parse: Parse[Result], urgency: float) -> None:
         # Not asyncio.run_coroutine_threadsafe: it adds two more futures, which take a twentieth of a call's CPU time.
-        task = event_loop().create_task(self._run(future, sending))
+        task = event_loop().create_task(self._run(future, call, parse, urgency))
         self._tasks.add(task)  # the event loop holds only a weak reference to a task
-        task.add_done_callback(lambda task: self._on_done(task, future, sending))
+        task.add_done_callback(lambda task: self._on_done(task, future))
 
-    def _on_done(
-        self,
-        task: asyncio.Task[None],
-        future: Waited[Result],
-        sending: Coroutine[Any, Any, None],
-    ) -> None:
+    def _on_done(self, task: asyncio.Task[None], future: Reply[Result]) -> None:
         self._tasks.discard(task)
         self._finished += 1
         if not future.done():  # cancelled before its first step, so `_run` never started
-            sending.close()
             future.set_exception(_cancelled())
 
-    async def _run(self, future: Waited[Result], sending: Coroutine[Any, Any, None]) -> None:
+    async def _run(self, future: Reply[Result], call: Call, parse: Parse[Result], urgency: float) -> None:
         try:
-            await sending
+            await self._send(future, call, parse, urgency)
         except asyncio.CancelledError:
             # Not re-raised: the call ends here, and the future tells the caller. It is done if the call only kept its place.
             if not future.done():
@@ -351,12 +325,7 @@ class Endpoint:
             if not isinstance(error, Exception):
                 raise
 
-    async def _hand_over(self, future: Reply[Result], parse: Parse[Result], sent: Sent) -> None:
-        """Settle a call's future, then wait until its place may be given away."""
-        settle(future, partial(parsed, self.base_url, parse, sent))
-        await future.released()
-
-    async def _send(self, call: Call, hand_over: Callable[[Sent], Awaitable[None]], urgency: float = BUILDS) -> None:
+    async def _send(self, future: Reply[Result], call: Call, parse: Parse[Result], urgency: float) -> None:
         """Make attempts until one succeeds; the call keeps its place in flight until its reply was handed over and is on disk."""
         attempts = failures = refusals = pauses = 0
         task = asyncio.current_task()
@@ -373,7 +342,8 @@ class Endpoint:
                 spent_seconds += seconds
                 if outcome.value is not None:
                     self._answered.add(task)
-                    return await hand_over((outcome.value, seconds, attempts))
+                    settle(future, partial(parsed, self.base_url, parse, (outcome.value, seconds, attempts)))
+                    return await future.released()
             finally:
                 self._answered.discard(task)
                 self.places.release(urgency)

@@ -118,9 +118,6 @@ class LLM(Protocol):
 
 Value = TypeVar("Value")
 
-Waited = Future[Value] | asyncio.Future[Value]
-"""The future that a caller waits for, in the event loop's thread or in another."""
-
 Pauses = tuple[Callable[[], None], Callable[[], None]]
 """Functions called before a thread waits, and afterwards."""
 

@@ -24,6 +24,7 @@ from urllib.parse import urlsplit
 
 from memsys import processes
 from memsys.folders import Held
+from memsys.interface import Settings
 from memsys.jsons import received
 from memsys.llm import meter, stopping
 from memsys.llm.gateway.accounts import Account
@@ -327,15 +328,17 @@ def _environment(scratch: Path) -> dict[str, str]:
     return {**own, **folders, **threads, **offline, "TMPDIR": str(scratch), "TZ": "UTC", "PYTHONHASHSEED": "0"}
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
+@dataclass(frozen=True)
+class Limits(Settings):
     """Resources that a worker may take."""
 
-    open_seconds: float
-    step_seconds: float
-    memory_mb: int
-    """0 = no limit."""
-    restarts: int
+    open_seconds: float = 300.0
+    """Time limit of opening the product."""
+    step_seconds: float = 300.0
+    """Time limit of a step."""
+    memory_mb: int = 0
+    """Memory limit of the process; 0 = none."""
+    restarts: int = 3
     """Maximum number of restarts after a worker died; a new worker gets the same history again, with replies from the cache."""
 
 
@@ -345,7 +348,7 @@ class ProductSession:
     Steps are taken one at a time, also if they come from different threads.
 
     Args:
-        opening: the values that the product is built with, in addition to the gateway's address.
+        opening: the values that the product is built with, in addition to the gateway's address and models.
     """
 
     def __init__(
@@ -362,10 +365,6 @@ class ProductSession:
         """Restarts, crashes, hangs, errors and garbage lines of all workers so far."""
         self.refused: Counter[str] = Counter()
         self.abilities: dict[str, Any] = {}
-
-    def opens_with(self, more: Mapping[str, Any]) -> None:
-        """Add to the values that the product is built with; a worker that is already running does not get them."""
-        self._opening.update(more)
 
     @property
     def pid(self) -> int:
@@ -408,6 +407,9 @@ class ProductSession:
             raise WorkerError(f"{self._place.name} is closed")
         if self.counts["starts"] > self._limits.restarts:
             raise WorkerError(f"{self._place.name} died {self.counts['starts']} times; not started again")
+        if "dimension" not in self._opening:
+            models = {"model": self._gateway.upstream.model, "embedder": "embedder"}
+            self._opening |= {**models, "dimension": self._gateway.dimension()}
         again = self.counts["starts"] > 0
         self.counts["starts"] += 1
         if again:

@@ -6,7 +6,9 @@ harness through the socket LINE. The gateway then serves both networks, and noth
 The first step is `open`; then `write`, `end_session`, `consolidate`, `read`, `nodes`, `close`. A reply is `{"n": …, "value": …}` or
 `{"n": …, "error": …, "type": …}`, with the CPU seconds of the process so far and the connections that were refused.
 
-A turn of a unit has its `id`, `speaker`, `role`, `text`, and `spoken`: speaker and text in one line.
+A unit has the turns that say something, each with `id`, `speaker`, `role`, `text`, and `spoken`: speaker and text in one line; `text`,
+these lines; `document`, the lines with the time above them; and `turn_ids`, of all its turns. A write returns the numbers `stored`,
+`changed` and `deleted` where they are not 0, and `held`. A hit without a `score` gets its rank.
 
 An adapter takes a step with a method of its name, plain or `async def`; it may leave out any but `write` and `read`. Its `open`, if it
 has one, is called right after `Product` was built. What a method returns is awaited where it can be, all on one event loop and in one

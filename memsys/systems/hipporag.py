@@ -42,10 +42,10 @@ from scipy.sparse import coo_array, csr_array, hstack, vstack
 
 from data_loaders.schema import Question, Unit
 from memsys.interface import Item, MemorySystem, NodeView, Positive, Recall, Settings, dated, period, period_text, union
-from memsys.llm.ask import ParseFailure, ask
+from memsys.llm.ask import ask
 from memsys.llm.protocol import LLM
 from memsys.prompts import Option, Prompts
-from memsys.vectors import Embedder, Vectors, best, cosines
+from memsys.vectors import Embedder, Vectors, best, cosines, scaled
 
 Mode = Literal["paper", "code"]
 Triple = tuple[str, str, str]
@@ -199,10 +199,12 @@ class HippoRag(MemorySystem):
 
     def _extract(self, text: str) -> list[Triple]:
         """The passage's normalised triples; a triple given twice in the same words counts once."""
-        entity_reply = self._reply("no_entities", "hipporag/entities", text=text)
+        prompt, counts = self.prompts["hipporag/entities"], self._counts
+        entity_reply = ask(self.llm, prompt, text=text, noted="hipporag.no_entities", counts=counts)
         entities = list(dict.fromkeys(entity_reply["named_entities"])) if entity_reply else []
         listed = json.dumps(entities, ensure_ascii=False)
-        triple_reply = self._reply("no_triples", "hipporag/triples", text=text, entities=listed)
+        prompt = self.prompts["hipporag/triples"]
+        triple_reply = ask(self.llm, prompt, text=text, entities=listed, noted="hipporag.no_triples", counts=counts)
         entries = triple_reply["triples"] if triple_reply else ()
         triads = [tuple(map(str, parts)) for parts in entries if len(parts) == 3]
         triples: list[Triple] = []
@@ -211,13 +213,6 @@ class HippoRag(MemorySystem):
             if self.settings.mode == "code" or (triple[0] and triple[2]):
                 triples.append((triple[0], triple[1], triple[2]))
         return triples
-
-    def _reply(self, failure: str, prompt: str, **fields: Any) -> Any:
-        """The reply to a prompt, or a `ParseFailure`, which is false and counted under the name `failure`."""
-        value = ask(self.llm, self.prompts[prompt], noted=f"hipporag.{failure}", **fields)
-        if isinstance(value, ParseFailure):
-            self._counts[failure] += 1
-        return value
 
     def _embed_new(self, vectors: Vectors, texts: Sequence[str]) -> None:
         """Embed the texts that `vectors` has no row for yet."""
@@ -263,10 +258,10 @@ class HippoRag(MemorySystem):
     def _by_facts(self, graph: _Graph, question: Question) -> np.ndarray:
         """The score of each passage in version 2, float [passages]."""
         query = self.embedder.embed([question.text], query=True)[0]
-        dense = scaled(cosines(graph.passages, query))
+        dense = scaled(cosines(graph.passages, query), flat=1.0)
         if not graph.facts:
             return dense
-        relevance = scaled(cosines(graph.fact_vectors, query))
+        relevance = scaled(cosines(graph.fact_vectors, query), flat=1.0)
         candidates = best(relevance, self.settings.linking_top_k)
         places = self._kept_facts(question, [graph.facts[fact] for fact in candidates])
         kept = [candidates[place] for place in places]
@@ -312,7 +307,7 @@ class HippoRag(MemorySystem):
         linked = np.argmax(graph.phrase_vectors @ self.embedder.embed(names).T, axis=0)
         reset = np.zeros(len(graph.phrases))
         reset[linked] = 1 / graph.mentions[linked]
-        return scaled(graph.incidence @ pagerank(graph.weights, reset, self.settings.damping))
+        return scaled(graph.incidence @ pagerank(graph.weights, reset, self.settings.damping), flat=1.0)
 
 
 def fact_text(triple: Sequence[object]) -> str:
@@ -389,12 +384,6 @@ def phrase_weights(ends: np.ndarray, scores: np.ndarray, mentions: np.ndarray) -
     np.add.at(total, ends, scores[:, None] / mentions[ends])
     np.add.at(places, ends, 1)
     return total / np.maximum(places, 1)
-
-
-def scaled(scores: np.ndarray) -> np.ndarray:
-    """Scores scaled to [0, 1] by their minimum and maximum, float [n]; equal scores are all 1."""
-    spread = np.ptp(scores) if len(scores) else 0.0
-    return (scores - scores.min()) / spread if spread > 0 else np.ones(len(scores))
 
 
 def pagerank(weights: csr_array[Any], reset: np.ndarray, damping: float) -> np.ndarray:

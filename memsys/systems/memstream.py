@@ -44,7 +44,7 @@ from memsys.llm.ask import ask, ask_all
 from memsys.llm.protocol import LLM
 from memsys.prompts import Option, Prompts
 from memsys.systems.memtree import within_budget
-from memsys.vectors import Embedder, Vectors, best
+from memsys.vectors import Embedder, Vectors, best, scaled
 
 Mode = Literal["paper", "code", "genagents"]
 DECAY = {"paper": 0.995, "code": 0.99, "genagents": 0.99}
@@ -203,7 +203,7 @@ class MemoryStream(MemorySystem):
         )
         scores = np.zeros(len(candidates))
         for weight, term in zip(weights, terms, strict=True):
-            scores += weight * scaled(term)
+            scores += weight * scaled(term.astype(np.float64), flat=0.5)
         return [(int(candidates[place]), float(scores[place])) for place in best(scores, k)]
 
     def _candidates(self) -> np.ndarray:
@@ -297,13 +297,6 @@ def recency(accessed: np.ndarray, decay: float, *, by_rank: bool) -> np.ndarray:
     ranks[np.argsort(accessed, kind="stable")] = np.arange(1, len(accessed) + 1)
     ranked: np.ndarray = decay**ranks
     return ranked
-
-
-def scaled(term: np.ndarray) -> np.ndarray:
-    """A term scaled to [0, 1] by its minimum and maximum, float64 [n]; 0.5 everywhere where it is constant, as released."""
-    values = term.astype(np.float64)
-    low, high = values.min(), values.max()
-    return np.full(len(values), 0.5) if low == high else (values - low) / (high - low)
 
 
 def _cited(numbers: Sequence[int], memories: Sequence[int]) -> tuple[int, ...]:

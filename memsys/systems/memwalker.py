@@ -36,7 +36,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from annotated_types import Ge
 
 from data_loaders.schema import Question, Unit
-from memsys.interface import Item, MemorySystem, NodeView, Positive, Recall, Settings, dated, union, unit_item
+from memsys.interface import Item, MemorySystem, NodeView, Positive, Recall, Settings, dated, period, union, unit_item
 from memsys.llm import meter
 from memsys.llm.ask import ask_all, read_json
 from memsys.llm.protocol import LLM
@@ -170,12 +170,10 @@ class MemWalker(MemorySystem):
         parents = {child.id: node.id for level in self._levels for node in level for child in node.children}
         for node in (node for level in self._levels for node in level):
             units = self._units[node.start : node.stop]
-            times = [unit.time for unit in units if unit.time is not None]
-            start, end = (min(times), max(times)) if times else (None, None)
             above = (parents[node.id],) if node.id in parents else ()
             kind = "summary" if node.children else "segment"
             sources = union(unit.turn_ids for unit in units)
-            yield NodeView(node.id, above, node.level, kind, node.summary, None, sources, start, end)
+            yield NodeView(node.id, above, node.level, kind, node.summary, None, sources, *period(units))
 
     @property
     def held(self) -> int:

@@ -13,7 +13,7 @@ and facts, and the original messages of the best episodes.
   the boundary prompt when the history has more than 10 messages, and shows that prompt no times, as released: the rule about a gap of
   30 minutes, which the released prompt has too, can then never be applied. Mode `paper` shows the time of every message.
 - A recalled episode is its title and its content, as released: the indexed document, not the content alone.
-- Replies may have 2,000 tokens, in the release 8,192; temperatures are the released ones.
+- Replies may have 2,000 tokens, a prediction 1,000, in the release 8,192; temperatures are the released ones.
 - Facts are extracted before the next message is processed. The release does so in the background, so it may know fewer facts.
 - `consolidate` turns the open buffer into a provisional episode, which is kept apart and built again after further messages.
 - The model states the time of an episode. When that time cannot be parsed or is later than the last message, the time of the earliest
@@ -136,18 +136,16 @@ class NemoriStore:
         for index, statement in enumerate(self.statements):
             statements_of.setdefault(statement.episode, []).append(f"statement-{index}")
             episode, vector = self.episodes[statement.episode], self.statement_vectors.matrix[index].copy()
-            start, end = period(episode.units)
             yield NodeView(
                 f"statement-{index}", tuple(themes[index : index + 1]), 2, "semantic", statement.text, vector,
-                episode.sources, start, end,
+                episode.sources, *period(episode.units),
             )  # fmt: skip
         for index, episode in enumerate(self.episodes):
-            start, end = period(episode.units)
-            vector = self.episode_vectors.matrix[index].copy()
-            parents = tuple(statements_of.get(index, ()))
+            vector, parents = self.episode_vectors.matrix[index].copy(), tuple(statements_of.get(index, ()))
             yield NodeView(
-                f"episode-{index}", parents, 1, "episode", episode.document, vector, episode.sources, start, end
-            )
+                f"episode-{index}", parents, 1, "episode", episode.document, vector, episode.sources,
+                *period(episode.units),
+            )  # fmt: skip
             for unit in episode.units:
                 parents = (f"episode-{index}",)
                 yield NodeView(unit.id, parents, 0, "message", unit.text, None, unit.turn_ids, unit.time, unit.time)

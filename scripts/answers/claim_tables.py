@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from eval.report.counted import counted
-from eval.report.rendering import grid, number, span
+from eval.report.rendering import end_fields, grid, number, span
 from eval.statistics.power import planned
 from eval.statistics.stats import Estimate, preferred_interval
 from memsys.inert import csv_text, visible
@@ -261,16 +261,18 @@ NO_SCORE |= {"file": None, "reading": "", "status": "no score printed"}
 
 
 def _csv_lines(row: Row) -> list[dict[str, Any]]:
-    known, f1 = record(row), row.measures["f1"]
-    interval = preferred_interval(f1) if f1 else None
+    known = record(row)
+    means = {"judge_answerable": row.answerable, "judge_unanswerable": row.unanswerable, **row.measures}
+    with_ends = {name: means[name] for name in ("judge_answerable", "judge_unanswerable", "f1")}
     facts = {name: known[name] for name in ("name", "dataset", "product", "by", "repository", "commit", "licence")}
     measured = {
         **{name: known[name] for name in ("n", "of", "joined", "file_mean")},
-        "judge_answerable": _mean(row.answerable),
-        "judge_unanswerable": _mean(row.unanswerable),
-        **{name: _mean(row.measures[name]) for name in MEASURES},
-        "f1_low": interval.low if interval else None,
-        "f1_high": interval.high if interval else None,
+        **{name: _mean(ours) for name, ours in means.items()},
+        **{
+            end: value
+            for name, ours in with_ends.items()
+            for end, value in end_fields(name, None if ours is None else preferred_interval(ours)).items()
+        },
         **{name: known[name] for name in ("unknown", "words", "tokens", "detectable")},
         "flags": "; ".join(row.remarks),
     }

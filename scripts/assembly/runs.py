@@ -13,6 +13,7 @@ from traceback import extract_tb
 from typing import Any
 
 from data_loaders.schema import Case
+from eval.analysis.costs import DISCOUNT
 from eval.files.provenance import ROOT, code_only, distributions, identity, source_digest, surroundings
 from eval.files.run_folder import RunRecord
 from eval.files.store import RunError
@@ -38,8 +39,6 @@ BUDGET = ("max_context_tokens", "fill")
 """Settings of a reader for the amount of recall that it shows."""
 DESCRIBING = ("name", "title", "unit", "waived", "untested", "fitted_to", "recall")
 """Values of a file of `conf/memory` that only describe the memory: they are no part of a run's identity."""
-DISCOUNT = "batch_discount"
-"""Key in `made_with` of `run.json`: the price of a batched call divided by that of a live one, where it is not the usual one."""
 BATCHED = 20_000
 """Maximum number of outstanding answers in batch mode: their prompts, about 10 kB each, fit into memory."""
 

@@ -33,7 +33,7 @@ from eval.judging.score import (
     score_judge,
     score_lexical,
 )
-from eval.metrics.lexical import splitter
+from eval.metrics.lexical import best_of, splitter
 from eval.report.cell import Cell, OutcomeCell
 from eval.report.counted import counted
 from eval.report.tables import Table
@@ -94,7 +94,7 @@ def finished(cfg: Settings, models: Models, runs: Sequence[Run], judges: Mapping
     """
     graders = {name: [judging(cfg, models, each) for each in own] for name, own in judges.items()}
     return all(
-        all(is_answered([run], case) for case in run.cases)
+        all(is_answered([run], index) for index in range(len(run.cases)))
         and all(is_judged(run, grader) for grader in graders.get(run.dataset, ()))
         for run in runs
     )
@@ -124,8 +124,13 @@ def metrics(names: Sequence[str]) -> list[Metric]:
                 raise RunError(f"metric {name}: {error}") from error
         option = checked_call(f"metric {name}", {"_target_": option.pop("target", ""), **option})
         function = get_method(option.pop("_target_"))
-        on_recall = not joint and "recalled" in signature(function).parameters
-        built.append(Metric(name, partial(function, **option), {**option, **splitter_version}, on_recall, joint))
+        left = [each for key, each in signature(function).parameters.items() if key not in option]
+        on_recall = not joint and any(each.name == "recalled" for each in left)
+        texts = [each for each in left if each.default is each.empty and each.kind is not each.VAR_KEYWORD]
+        score = partial(function, **option)
+        if len(texts) == 2:  # an answer and a gold answer
+            score = partial(best_of, measure=score)
+        built.append(Metric(name, score, {**option, **splitter_version}, on_recall, joint))
     return built
 
 

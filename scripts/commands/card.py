@@ -13,9 +13,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from eval.files.run_folder import RunFolder
-from eval.files.store import replace_file
+from eval.files.store import RunError, replace_file
 from eval.report.card import run_card, table_card
 from scripts.setup.arguments import verb_parser
+from scripts.setup.options import options
 
 GROUP = "publish"
 
@@ -32,6 +33,11 @@ def main(arguments: Sequence[str]) -> int:
         text = "\n".join(run_card(folder, RunFolder(folder).record()) for folder in folders)
         others = f"-and-{len(folders) - 1}" if folders[1:] else ""
         file = RunFolder(folders[0]).results / "cards" / f"{folders[0].name}{others}.md"
+    elif args.what[0] not in options("table"):
+        raise RunError(
+            f"{args.what[0]} is neither a run folder (results/runs/<dataset>/<memory>-<identity>) nor a table "
+            "(python -m scripts list tables)"
+        )
     else:
         from scripts.tables.table import finished_table
 

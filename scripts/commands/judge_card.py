@@ -150,7 +150,7 @@ def prompt_lines(lab: Lab, chosen: str, made: Sequence[Probe], graded: Sequence[
             else:
                 theirs = verdicts(made, grading)
                 asked.append(ByPrompt(name, card(theirs), _accepted(theirs)))
-    histories = {place: probe.case_id for place, probe in enumerate(made)}
+    histories = {place: probe.history for place, probe in enumerate(made)}
     lines = ["## By judge prompt, the same model and answers", ""]
     header = ["judge", "rejects right", "accepts wrong", f"agreement with {own}"]
     rows = []

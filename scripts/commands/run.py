@@ -37,6 +37,5 @@ def main(cfg: Single) -> int:
     replace_file(file, markdown(table))
     print(f"run folder: {answers.folder}")
     print(f"written: {file} (with categories, evidence and costs by phase)")
-    if cfg.logger.name == "wandb":
-        log_table(lab.cfg.plain, table)
+    log_table(lab.cfg.plain, table)
     return complain(table, cfg.missing_limit, lab.models.purse.stop)

@@ -13,16 +13,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from eval.analysis.costs import batch_discount
 from eval.analysis.watching import Seen, Watcher
 from eval.files.run_folder import RunFolder, RunRecord
 from eval.files.store import RunError
 from eval.report.rendering import money_text
 from memsys.inert import visible
-from memsys.llm.batching.endpoint import BatchSettings
 from memsys.llm.pricing import ModelSettings
 from scripts.assembly.run_folders import held
-from scripts.assembly.runs import DISCOUNT
-from scripts.settings.types import given_prices, laid_over
+from scripts.settings.types import given_prices, priced
 from scripts.setup.arguments import amount, verb_parser
 from scripts.setup.options import load_option, options
 from scripts.setup.printing import console, duration
@@ -52,7 +51,7 @@ class PriceList:
         for group in ("llm", "embedder"):
             for name in options(group):
                 if known := load_option(group, name).get("settings"):
-                    self._known[known["model"]] = ModelSettings(**{**known, **laid_over(given, known["model"], name)})
+                    self._known[known["model"]] = priced(known, given, name)
         for name, prices in given.items():
             settings: dict[str, Any] = {"model": name, **prices}
             self._known.setdefault(name, ModelSettings(**settings))
@@ -60,10 +59,8 @@ class PriceList:
     def dollars(self, seen: Seen) -> list[float | None]:
         """The cost of each priced model, and what its batches saved; None where a price is unknown."""
         parts: list[float | None] = []
-        discount = seen.record.made_with.get(DISCOUNT)
-        if not isinstance(discount, int | float):
-            discount = BatchSettings().discount
-        for factor, by_role in ((1.0, seen.usage), (discount - 1.0, seen.batched)):
+        saved = batch_discount(seen.record.made_with) - 1.0
+        for factor, by_role in ((1.0, seen.usage), (saved, seen.batched)):
             for role, tokens in by_role.items():
                 model = _model(seen.record, role)
                 if model is not None:

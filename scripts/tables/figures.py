@@ -24,7 +24,7 @@ from eval.report.panels import Sheet
 from eval.report.points import Point, as_csv, by_depth, drawn_tree, mapped, published, recalled_levels, scored
 from eval.report.published import Published, find, read_published
 from eval.report.tables import AnyCell
-from eval.report.wandb_log import log_figure
+from eval.report.wandb_log import log_files
 from eval.statistics.stats import wilson
 from eval.structure.tree import Tree
 from eval.structure.triplets import agreement, ask_triplets, sample_triplets
@@ -167,21 +167,12 @@ def _levels(options: Mapping[str, Any], experiment: Experiment[Figures]) -> list
 
 def _depths(options: Mapping[str, Any], experiment: Experiment[Figures]) -> list[Point]:
     """Nodes and tokens by depth; `measures` selects and titles them."""
-    names, titles = options.get("names", {}), options["measures"]
-    points = [
-        point
-        for subject, trees in _trees(experiment)
-        for point in by_depth(
-            trees, Point(subject.text(options["panel"], names), subject.text(options["series"], names), "", 0.0)
-        )
-    ]
-    measures = [next(name for name in ("nodes", "tokens") if point.panel.endswith(name)) for point in points]
-    return [
-        replace(point, panel=point.panel.removesuffix(wanted) + titles[wanted])
-        for wanted in titles
-        for point, measure in zip(points, measures, strict=True)
-        if measure == wanted
-    ]
+    names, points, built = options.get("names", {}), list[Point](), list(_trees(experiment))
+    for name, title in options["measures"].items():
+        for subject, trees in built:
+            panel = ", ".join(filter(None, (subject.text(options["panel"], names), title)))
+            points += by_depth(trees, Point(panel, subject.text(options["series"], names), "", 0.0), name)
+    return points
 
 
 def _tree(options: Mapping[str, Any], experiment: Experiment[Figures]) -> list[Point]:
@@ -339,7 +330,7 @@ def make_figure(cfg: Figures) -> Outcome:
     for note in (*notes, *(exponents(points, sharing) if grown else ())):
         print(note)
     print(f"written: {', '.join(str(file) for file in files)} ({counted(len(points), 'point')})")
-    log_figure(cfg.plain, options["name"], files)
+    log_files(cfg.plain, "figure", options["name"], files)
     return Outcome(0, files[0])
 
 

@@ -33,8 +33,9 @@ from eval.files.store import replace_file
 from eval.report.cell import ALL, Cell
 from eval.report.counted import counted
 from eval.report.measures import cost
-from eval.report.rendering import end_fields
-from eval.report.wandb_log import log_sweep
+from eval.report.points import six_digits
+from eval.report.rendering import interval_fields
+from eval.report.wandb_log import log_files
 from memsys.inert import csv_text, plain_cell
 from memsys.llm.pricing import Purse, one_cap
 from scripts.assembly.models import STAND_IN, with_local_models
@@ -110,7 +111,7 @@ def sweep(cfg: Sweeps, swept: Sequence[str], purses: list[Purse]) -> int:
     replace_file(path, merged(path.read_text(encoding="utf-8") if path.is_file() else "", lines))
     if outcome := experiment.outcome():
         print(outcome)
-    log_sweep(experiment.cfg.plain, cfg.sweep["name"], path)
+    log_files(experiment.cfg.plain, "sweep", cfg.sweep["name"], [path])
     for line in evidence_lines(groups, rows[:1]):  # all read settings share the units
         print(line)
     return _report(experiment, path, lines)
@@ -157,8 +158,7 @@ def _scores(cell: Cell, category: str) -> tuple[dict[str, Any], float]:
         "metric": cell.column.metric,
         "category": category,
         "mean": None if estimate is None else estimate.mean,
-        **end_fields("question", None if estimate is None else estimate.by_question),
-        **end_fields("case", None if estimate is None else estimate.by_case),
+        **interval_fields(estimate),
         "n": counts.scored,
         "questions": counts.questions,
         "errors": counts.errored,
@@ -170,11 +170,11 @@ def _scores(cell: Cell, category: str) -> tuple[dict[str, Any], float]:
 
 
 def mean_text(line: SweepLine) -> str:
-    """Mean and 95 % interval: in braces by case, in brackets by question if there are fewer than five histories."""
+    """Mean and 95 % interval: in braces by case, in brackets that of few or alike histories, or by question for a single one."""
     mean = line.values["mean"]
     if mean is None:
         return "mean –"
-    for name, brackets in (("case", "{}"), ("question", "[]")):
+    for name, brackets in (("case", "{}"), ("cautious", "[]"), ("question", "[]")):
         if (low := line.values[f"{name}_low"]) is not None:
             return f"mean {mean:.3f} {brackets[0]}{low:.3f}, {line.values[f'{name}_high']:.3f}{brackets[1]}"
     return f"mean {mean:.3f}"
@@ -193,7 +193,9 @@ def best_lines(lines: Sequence[SweepLine]) -> list[str]:
             setting = " ".join(f"{name}={value}" for name, value in best.setting.items())
             equal = sum(line.values["mean"] == best.values["mean"] for line in own) - 1
             also = f", {counted(equal, 'other setting')} with the same mean" if equal else ""
-            texts.append(f"best on {dataset} {metric}: {setting} ({mean_text(best)}){also}, chosen on these questions")
+            texts.append(
+                f"best on {dataset} {metric}: {setting} ({mean_text(best)}){also}, chosen on these questions, so on average too high"
+            )
     return texts
 
 
@@ -207,7 +209,7 @@ def _report(experiment: Experiment[Sweeps], path: Path, lines: Sequence[SweepLin
     for line in lines:
         setting = " ".join(f"{name}={value}" for name, value in line.setting.items()) or "as configured"
         values = ", ".join(
-            f"{name} {printed(line.values[name]) or '–'}" for name in ("n", "errors", "unscored", "empty")
+            f"{name} {six_digits(line.values[name]) or '–'}" for name in ("n", "errors", "unscored", "empty")
         )
         print(f"{setting} · {line.values['dataset']} {line.values['metric']}: {mean_text(line)}, {values}")
     for text in [*best_lines(lines), *dict.fromkeys(line.values["prompts"] for line in lines)]:
@@ -245,7 +247,7 @@ def merged(text: str, new_lines: Sequence[SweepLine]) -> str:
     keys = [*names, "dataset", "metric", "category"]
     new = [
         {
-            name: plain_cell(printed(value))
+            name: plain_cell(six_digits(value))
             for name, value in ({**dict.fromkeys(names), **line.setting, **line.values}).items()
         }
         for line in new_lines
@@ -255,13 +257,6 @@ def merged(text: str, new_lines: Sequence[SweepLine]) -> str:
     lines = {tuple(line[key] for key in keys): line for line in [*kept, *new]}
     ordered = sorted(lines.items(), key=lambda entry: [_order(part) for part in entry[0]])
     return csv_text([header, *([line[name] for name in header] for _, line in ordered)])
-
-
-def printed(value: Any) -> str:
-    """A value in the CSV's format: six significant digits, empty for None."""
-    if value is None:
-        return ""
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
 def _order(text: str) -> tuple[int, float, str]:

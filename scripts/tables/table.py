@@ -339,8 +339,7 @@ def make_table(cfg: Reproduce) -> Outcome:
     if outcome := assembled.outcome():
         print(outcome)
     print(f"written: {file} (with categories, paired differences and costs by phase), .csv, .tex, .json")
-    if cfg.logger.name == "wandb":
-        log_table(cfg.plain, table)
+    log_table(cfg.plain, table)
     return Outcome(complain(table, cfg.missing_limit, assembled.models.purse.stop), file)
 
 

@@ -145,7 +145,7 @@ def test_an_unknown_ability_role_or_choice_is_refused(tier: Path) -> None:
     broken[0]["turns"][0][0]["role"] = "system"
     write_json(tier / "2" / "chat.json", broken)
     (tier / "2" / "chat_trunecated.json").unlink()
-    with pytest.raises(DataError, match="expected user or assistant, found 'system'"):
+    with pytest.raises(DataError, match="expected one of user, assistant, found 'system'"):
         load(tier)[1]
     with pytest.raises(ValueError, match="'half'"):
         load(tier, chats="half")  # type: ignore[arg-type]

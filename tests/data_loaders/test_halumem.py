@@ -87,7 +87,11 @@ def test_a_broken_field_is_named_with_its_place(tmp_path: Path, subtests: pytest
     at = (0, "sessions", 0)
     for steps, value, message in [
         ((*at, "start_time"), "2026-03-02", r"line 1\.sessions\[0\]\.start_time: expected a time such as Sep 04, 2025"),
-        ((*at, "dialogue", 1, "role"), "system", r"sessions\[0\]\.dialogue\[1\]\.role: expected user or assistant"),
+        (
+            (*at, "dialogue", 1, "role"),
+            "system",
+            r"sessions\[0\]\.dialogue\[1\]\.role: expected one of user, assistant",
+        ),
         ((*at, "dialogue", 1, "content"), 3, r"dialogue\[1\]\.content: expected string, found int"),
         ((*at, "questions", 0, "answer"), "", r"questions\[0\]: expected a question and an answer"),
         ((*at, "questions", 0, "evidence", 0), "text", r"questions\[0\]\.evidence\[0\]: expected object"),

@@ -189,11 +189,11 @@ def one_speaker(raw: Any) -> None:
     [
         (
             bad_speaker,
-            r"locomo\.json: conv-901: conversation\.session_2\[4\]\.speaker: expected 'Ines' or 'Tobias', found 'N",
+            r"locomo\.json: conv-901\.conversation\.session_2\[4\]\.speaker: expected one of Ines, Tobias, found 'N",
         ),
         (repeated_turn, r"locomo\.json: conv-901: expected unique ids, found 'D2:4' twice"),
-        (no_question, r"locomo\.json: conv-901: qa\[3\]\.question: expected a value, found no such field"),
-        (no_answer, r"locomo\.json: conv-901: qa\[3\]\.answer: expected a value"),
+        (no_question, r"locomo\.json: conv-901\.qa\[3\]\.question: expected a value, found no such field"),
+        (no_answer, r"locomo\.json: conv-901\.qa\[3\]\.answer: expected a value"),
         (odd_category, r"qa\[3\]\.category: expected one of \[1, 2, 3, 4, 5\], found 6"),
         (one_speaker, r"expected two speakers, found 'Ines' twice"),
     ],

@@ -301,7 +301,7 @@ def test_a_broken_field_is_named_with_its_record(tmp_path: Path, subtests: pytes
         ({"haystack_dates": ["2024/02/30 (Fri) 09:00"]}, r"q1\.haystack_dates\[0\]: expected a time that exists"),
         ({"haystack_dates": []}, r"found 1 sessions, 1 ids and 0 dates"),
         ({"haystack_sessions": [[{"role": "user"}]]}, r"q1\.haystack_sessions\[0\]\[0\]\.content: expected a value"),
-        ({"haystack_sessions": [[{"role": "system", "content": ""}]]}, r"\.role: expected user or assistant"),
+        ({"haystack_sessions": [[{"role": "system", "content": ""}]]}, r"\.role: expected one of user, assistant"),
         (
             {"haystack_sessions": [[{"role": "user", "content": "", "has_answer": "yes"}]]},
             r"q1\.haystack_sessions\[0\]\[0\]\.has_answer: expected true/false or null, found string 'yes'",

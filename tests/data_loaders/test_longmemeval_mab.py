@@ -245,7 +245,7 @@ def test_a_broken_field_is_named_with_its_case(tmp_path: Path, subtests: pytest.
         ({"context": [[HELLO], [HELLO]]}, r"context\[0\]: expected string, found list"),
         ({"answers": []}, r"answers: expected one for each of the 1 questions, found 0"),
         ({"answers": ["That."]}, r"answers\[0\]: expected list, found string"),
-        ({"answers": [[None]]}, r"answers\[0\]: expected string or int, found null"),
+        ({"answers": [[None]]}, r"answers\[0\]\[0\]: expected string or int, found null"),
         ({"metadata": {"question_types": ["riddle"]}}, r"question_types\[0\]: expected one of"),
         (
             {"metadata": {"question_ids": ["a", "b"]}},

@@ -105,7 +105,7 @@ def test_a_broken_field_is_named_with_its_conversation(tmp_path: Path, subtests:
         ({"rounds": [["One.", None]]}, r"c1\.rounds\[0\]\[1\]: expected string, found null"),
         ({"questions": [question(), question()]}, r"c1\.questions: expected unique ids, found 'q1' twice"),
         ({"questions": [question(bin=[2, 1])]}, r"c1\.questions\[0\]\.bin: expected two rising round numbers"),
-        ({"questions": [question(bin=[0, "2"])]}, r"c1\.questions\[0\]\.bin: expected int, found string"),
+        ({"questions": [question(bin=[0, "2"])]}, r"c1\.questions\[0\]\.bin\[1\]: expected int, found string"),
         ({"questions": [question(after_round=4)]}, r"after_round: expected one of the 3 rounds, found 4"),
         ({"questions": [question(after_round=True)]}, r"after_round: expected int or null, found true/false"),
         ({"questions": [question(evidence=[1])]}, r"evidence\[0\]: expected string, found int 1"),

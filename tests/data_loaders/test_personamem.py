@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from mutations import BROKEN_BYTES, broken_copies, check_only_data_errors, mutated_json, write_jsonl
 
-from data_loaders.personamem import length_caption, load, merged_roles, read_records
+from data_loaders.personamem import length_caption, load, merged_roles, read_table
 from data_loaders.schema import Case, DataError, Gold, Question
 
 SAMPLE = Path(__file__).parents[2] / "data_loaders" / "samples" / "personamem"
@@ -183,7 +183,7 @@ def test_the_sample_is_written_like_the_release_with_crlf_and_no_final_newline()
     raw = (SAMPLE / QUESTIONS).read_bytes()
     assert raw.count(b"\r\n") == 10
     assert not raw.endswith(b"\n")
-    assert len(read_records(SAMPLE / QUESTIONS)) == 10
+    assert len(read_table(SAMPLE / QUESTIONS)) == 10
 
 
 # --- damaged files ---------------------------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ import pytest
 from mutations import BROKEN_BYTES
 
 from data_loaders import raw
-from data_loaders.raw import check_text, check_unique, expect, get, get_text, parse_json, read_json, read_jsonl
+from data_loaders.raw import Raw, check_text, check_unique, parse_json, read_json, read_jsonl, read_raw
 from data_loaders.schema import DataError
 
 
@@ -16,7 +16,7 @@ def test_a_broken_file_is_refused_with_its_name(tmp_path: Path, subtests: pytest
             path = tmp_path / "some.json"
             path.write_bytes(BROKEN_BYTES[kind](b'{"text": "hello there"}'))
             with pytest.raises(DataError, match=r"some\.json"):
-                get_text(read_json(path), "text", path.name)
+                read_raw(path).text("text")
 
 
 def test_numbers_that_are_no_json_are_refused(subtests: pytest.Subtests) -> None:
@@ -56,28 +56,28 @@ def test_lines_are_cut_at_newlines_only_and_errors_name_the_line(tmp_path: Path)
         read_jsonl(path)
 
 
-def test_expect_says_where_what_was_wanted_and_what_was_found() -> None:
+def test_an_error_says_where_what_was_wanted_and_what_was_found() -> None:
     with pytest.raises(DataError) as caught:
-        expect(7, str, "x.json: rec: qa[3].question")
+        Raw(7, "x.json: rec: qa[3].question").of(str)
     assert str(caught.value) == "x.json: rec: qa[3].question: expected string, found int 7"
     with pytest.raises(DataError, match="expected string or int, found null"):
-        expect(None, (str, int), "x")
+        Raw(None, "x").of((str, int))
 
 
 def test_true_is_no_integer() -> None:
     with pytest.raises(DataError, match="expected int, found true/false True"):
-        expect(True, int, "x")
-    assert expect(True, bool, "x") is True
+        Raw(True, "x").of(int)
+    assert Raw(True, "x").of(bool) is True
 
 
 def test_get_distinguishes_a_missing_field_from_a_wrong_one() -> None:
-    assert get({"a": 1}, "a", int, "r") == 1
+    assert Raw({"a": 1}, "r").get("a", int) == 1
     with pytest.raises(DataError, match=r"r\.b: expected a value, found no such field"):
-        get({"a": 1}, "b", int, "r")
+        Raw({"a": 1}, "r").get("b", int)
     with pytest.raises(DataError, match=r"r\.a: expected string, found int 1"):
-        get_text({"a": 1}, "a", "r")
+        Raw({"a": 1}, "r").text("a")
     with pytest.raises(DataError, match="r: expected object, found list"):
-        get([], "a", int, "r")
+        Raw([], "r").get("a", int)
 
 
 def test_a_turn_of_a_million_characters_passes_and_one_more_does_not() -> None:

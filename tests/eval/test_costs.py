@@ -84,7 +84,7 @@ def test_vectors_from_batches_cost_their_discounted_price_once(tmp_path: Path) -
 
     lines = [noted(spent("embed", "", embedded=1000)), noted(spent("write", "u1", embedded=400))]
     write_lines(tmp_path / "cases" / "c" / "effort.jsonl", lines)
-    prices = {"embedder": lambda *tokens: tokens[0], "embedder batch": lambda *tokens: -0.5 * tokens[0]}
+    prices = {"embedder": lambda *tokens: tokens[0]}
     paid = [sum(part or 0.0 for part in dollars(cost, prices)) for cost in phases(tmp_path)]
     assert paid == [300, 200]
 

@@ -18,6 +18,7 @@ from data_loaders.schema import Gold, Question
 from eval.files.records import Prediction
 from eval.metrics import lexical, locomo, longmemeval, longmemeval_mab, multihop_rag, perltqa, realmem
 from memsys.lean import hide_modules
+from scripts.assembly.steps import metrics
 
 with hide_modules(*lexical.NOT_OF_NLTK):  # all of it takes four seconds to import
     from nltk.tokenize.destructive import NLTKWordTokenizer
@@ -74,7 +75,7 @@ def test_mem0_and_amem_metrics_are_the_official_ones(subtests: pytest.Subtests) 
             for order in (1, 2, 3, 4):
                 assert lexical.nltk_bleu(prediction, gold, order) == close(case[f"bleu{order}"])
             for kind in ("rouge1", "rouge2", "rougeL"):
-                assert lexical.rouge(prediction, gold, kind, stemmer=True).f == close(case[f"{kind}_f"])
+                assert lexical.rouge(prediction, gold, kind, stemmer=True).fmeasure == close(case[f"{kind}_f"])
 
 
 def test_squad_and_sacrebleu_and_rouge_are_the_official_ones(subtests: pytest.Subtests) -> None:
@@ -93,7 +94,7 @@ def test_squad_and_sacrebleu_and_rouge_are_the_official_ones(subtests: pytest.Su
                 for suffix, stemmer in (("nostem", False), ("stem", True)):
                     overlap = lexical.rouge(prediction, gold, kind, stemmer)
                     expected = case[f"{kind}_{suffix}"]
-                    assert (overlap.precision, overlap.recall, overlap.f) == close(
+                    assert (overlap.precision, overlap.recall, overlap.fmeasure) == close(
                         (expected["p"], expected["r"], expected["f"])
                     )
 
@@ -112,10 +113,10 @@ def test_rouge_l_of_dmr_replies_is_the_official_one(subtests: pytest.Subtests) -
             plain = lexical.rouge(case["prediction"], case["gold"], "rougeL")
             assert plain.precision == close(case["rougeL_precision_nostem"])
             assert plain.recall == close(case["rougeL_recall_nostem"])
-            assert plain.f == close(case["rougeL_f_nostem"])
+            assert plain.fmeasure == close(case["rougeL_f_nostem"])
             stemmed = lexical.rouge(case["prediction"], case["gold"], "rougeL", stemmer=True)
             assert stemmed.recall == close(case["rougeL_recall_stem"])
-            assert stemmed.f == close(case["rougeL_f_stem"])
+            assert stemmed.fmeasure == close(case["rougeL_f_stem"])
 
 
 # --- LongMemEval ----------------------------------------------------------------------------------------------------
@@ -138,17 +139,18 @@ def test_longmemeval_selects_the_official_judge_rule(subtests: pytest.Subtests) 
 # --- MemoryAgentBench -----------------------------------------------------------------------------------------------
 
 MAB_METRICS = {
-    "exact_match": longmemeval_mab.mab_em,
-    "f1": longmemeval_mab.mab_f1,
-    "substring_exact_match": longmemeval_mab.mab_substring_em,
-    "rougeL_f1": longmemeval_mab.mab_rouge_l_f,
-    "rougeL_recall": longmemeval_mab.mab_rouge_l_recall,
+    "exact_match": "mab_em",
+    "f1": "mab_f1",
+    "substring_exact_match": "mab_substring_em",
+    "rougeL_f1": "mab_rouge_l_f",
+    "rougeL_recall": "mab_rouge_l_recall",
 }
 
 
 def assert_mab_scores(reply: str, golds: Sequence[str], expected: dict[str, Any]) -> None:
     prediction = Prediction("c1", "q1", reply, items=(), scores=(), outcome="answered")
-    scores = {name: metric(Question("q1", ""), Gold(tuple(golds)), prediction) for name, metric in MAB_METRICS.items()}
+    question, gold, built = Question("q1", ""), Gold(tuple(golds)), metrics([*MAB_METRICS.values()])
+    scores = {name: each.score(question, gold, prediction) for name, each in zip(MAB_METRICS, built, strict=True)}
     assert {name: score.value for name, score in scores.items()} == close(
         {name: float(expected[name]) for name in scores}
     )

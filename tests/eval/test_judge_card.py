@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -94,6 +95,21 @@ def test_a_verdict_that_turns_with_the_order_of_the_prompt_shows_in_the_order_an
     assert result.order is not None
     assert (result.order.n, result.order.agreeing) == (10, 0.9)
     assert card(steady[:1]).repeats is None
+
+
+def test_kappa_takes_histories_and_not_the_cases_that_share_one(tmp_path: Path) -> None:
+    verdicts = [
+        ProbeVerdicts(
+            "vague", False, (float(at % 3 == 0), float(at % 3 == 0 and at < 20)), (f"c{at}", "q"), None, f"h{at // 10}"
+        )
+        for at in range(60)
+    ]
+    write_card(tmp_path / "card.jsonl", verdicts)
+    alone = card([replace(verdict, question=(verdict.history, f"q{at}")) for at, verdict in enumerate(verdicts)])
+    cases = card([replace(verdict, history="") for verdict in verdicts])
+    read = read_card(tmp_path / "card.jsonl")
+    assert read is not None
+    assert card(verdicts).repeats == read.repeats == alone.repeats != cases.repeats
 
 
 def test_the_interval_by_kind_is_wilson_s() -> None:

@@ -74,6 +74,6 @@ def test_judges_whose_question_the_data_do_not_answer_say_why() -> None:
     assert "rubric" in reasons["beam"]
     assert "recalled texts" in reasons["realmem_memory"]
     plus = [
-        Probe("c", Question("q", "?"), Gold(("a cue",), detail={"time_gap": "a week"}), "empty", False, ""),
+        Probe("c", "c", Question("q", "?"), Gold(("a cue",), detail={"time_gap": "a week"}), "empty", False, ""),
     ]
     assert not why_not(Judge(**load_option("judge", "locomo_plus")), Prompts(), plus)

@@ -177,32 +177,21 @@ def test_a_failing_read_is_an_error_line_and_the_others_go_on(make_run: Make) ->
 
 
 class Restless(Diary):
-    """Moves, leaves and replaces its process, also in a thread, forks (the child returns or raises), and changes shared settings."""
+    """Moves, leaves and replaces its process, forks (the child returns or raises), and changes shared settings."""
 
     def read(self, question: Question) -> Recall:
         does: dict[str, Callable[[], Any]] = {
             "q0": lambda: os.chdir("/"),
             "q3": lambda: os._exit(0),
             "q4": lambda: os.execvp("true", ["true"]),
-            "q5": lambda: [
-                self._in_a_thread(os.chdir, "/"),
-                self._in_a_thread(os._exit, 0),
-                sys.path.clear(),
-                sys.setrecursionlimit(500),
-            ],
+            "q5": lambda: [sys.path.clear(), sys.setrecursionlimit(500)],
         }
         does.get(question.id, lambda: None)()
         if question.id in ("q1", "q2") and os.fork() == 0 and question.id == "q2":
             sys.exit(3)
         return super().read(question)
 
-    def _in_a_thread(self, does: Callable[..., Any], value: Any) -> None:
-        thread = threading.Thread(target=does, args=(value,))
-        thread.start()
-        thread.join()
 
-
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_memory_that_moves_leaves_or_forks_costs_its_own_questions_alone(make_run: Make) -> None:
     case, before = history(questions=6), (Path.cwd(), sys.path[:], sys.getrecursionlimit())
     run = make_run([case], build=partial(Restless, []))

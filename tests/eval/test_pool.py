@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import closing
 from pathlib import Path
@@ -16,10 +16,10 @@ import pytest
 from eval.executors import channel
 from eval.running.pool import UrgentPool
 from memsys.llm.cache import CachedEmbedder
-from memsys.llm.client import Embedded, Keep
+from memsys.llm.client import Embedded, Outcomes
 from memsys.llm.limits import BUILDS
 from memsys.llm.meter import Metered, metering
-from memsys.llm.protocol import Awaited, Completion, ModelError, Request, waiting
+from memsys.llm.protocol import Awaited, Completion, Request, waiting
 from memsys.llm.store import CacheStore
 
 PATIENCE = 5
@@ -140,10 +140,9 @@ def test_fetching_a_vector_is_such_a_wait(tmp_path: Path) -> None:
     come = threading.Event()
 
     class Server:
-        def fetch(self, texts: Sequence[str], *, query: bool = False, keep: Keep) -> list[Embedded | ModelError]:
+        def fetch(self, texts: Sequence[str], *, query: bool = False) -> Iterator[Outcomes]:
             assert come.wait(PATIENCE)
-            keep(0, vectors := [Embedded(np.ones(2, dtype=np.float32), 1, 0.0) for _ in texts])
-            return list(vectors)
+            yield 0, [Embedded(np.ones(2, dtype=np.float32), 1, 0.0) for _ in texts]
 
     store = CacheStore(tmp_path / "cache.sqlite")
     embedder = CachedEmbedder(Server(), store, "m", "e")

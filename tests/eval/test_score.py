@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ from eval.files.store import RunError, read_lines, write_lines
 from eval.judging.judge import Judge
 from eval.judging.score import UNKNOWN_RECALL, Judging, Metric, score_judge, score_lexical
 from eval.judging.score_files import read_scores
-from eval.metrics.lexical import squad_f1
+from eval.metrics.lexical import best_of, squad_token_f1
 from eval.report.rendering import evidence_means
 from eval.running.loop import run_all
 from eval.running.run import Run
@@ -36,6 +37,8 @@ JUDGE = Judge("mem0", "Mem0", "label", "judge/mem0")
 YES = json.dumps({"reason": "same", "label": "CORRECT"})
 NO = json.dumps({"reason": "other", "label": "WRONG"})
 RECALLED = json.dumps({"Mem_hits": [], "Mem_recall": 0.5, "Mem_helpful_score": 1})
+
+squad_f1 = partial(best_of, measure=squad_token_f1)
 
 
 def judging(llm: ScriptedLLM, model: str = "m", repeats: int = 1) -> Judging:
@@ -377,7 +380,6 @@ def test_a_missing_score_file_says_what_to_do(make_run: Make) -> None:
 
 
 def test_evidence_at_k_follows_the_memorys_own_ranking_and_not_the_order_shown(make_run: Make) -> None:
-    from functools import partial
 
     from data_loaders.schema import Question, Unit
     from memsys.interface import MemorySystem, Recall, unit_item

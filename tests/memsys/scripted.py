@@ -8,12 +8,19 @@ from threading import Lock
 
 import numpy as np
 
+from memsys.llm.client import Embedded, HttpEmbedder
 from memsys.llm.protocol import Completion, ModelError, Request
 from memsys.tokens import count_tokens
 from memsys.vectors import Embedder, normalised
 
 Reply = str | Completion | Exception
 Script = Reply | Sequence[Reply] | Callable[[Request], Reply]
+
+
+def fetched(embedder: HttpEmbedder, texts: Sequence[str], *, query: bool = False) -> list[Embedded | ModelError]:
+    """The vector or the error of each text, in their order."""
+    batches = dict(embedder.fetch(texts, query=query))
+    return [outcome for start in sorted(batches) for outcome in batches[start]]
 
 
 class ScriptedLLM:

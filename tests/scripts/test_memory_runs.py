@@ -243,7 +243,7 @@ def test_files_of_a_conf_folder_in_the_working_folder_are_found_before_the_shipp
     with pytest.raises(RunError, match=r"copied\.yaml: its name is 'mem0'; write name: copied, as the file is called"):
         load_option("reader", "copied")
     assert load_option("reader", "mem0")["name"] == "mem0"
-    line = "brief: {target: eval.metrics.lexical.squad_f1, title: brief}\n"
+    line = "brief: {target: eval.metrics.lexical.squad_token_f1, title: brief}\n"
     (tmp_path / "conf" / "metrics.yaml").write_text(line)
     assert metric_options()["brief"]["title"] == "brief"
     assert "squad_f1" in metric_options()

@@ -12,7 +12,10 @@ from scripts.tables.sweep import SweepLine, best_lines, mean_text
 
 
 def line(k: int, mean: float, *, by_case: bool = True) -> SweepLine:
-    ends = {"case_low": mean - 0.1, "case_high": mean + 0.1} if by_case else {"case_low": None, "case_high": None}
+    empty = dict.fromkeys(("case_low", "case_high", "cautious_low", "cautious_high"))
+    ends = {
+        f"{'case' if by_case else 'cautious'}_{end}": mean + (0.1 if end == "high" else -0.1) for end in ("low", "high")
+    }
     values = {
         "dataset": "locomo",
         "metric": "judge",
@@ -21,20 +24,22 @@ def line(k: int, mean: float, *, by_case: bool = True) -> SweepLine:
         "question_low": 0.0,
         "question_high": 1.0,
     }
-    return SweepLine({"k": k}, {**values, **ends}, 0.0)
+    return SweepLine({"k": k}, {**values, **empty, **ends}, 0.0)
 
 
 def test_a_sweep_prints_its_means_with_their_intervals() -> None:
     assert mean_text(line(1, 0.125)) == "mean 0.125 {0.025, 0.225}"
-    assert mean_text(line(1, 0.125, by_case=False)) == "mean 0.125 [0.000, 1.000]"
+    assert mean_text(line(1, 0.125, by_case=False)) == "mean 0.125 [0.025, 0.225]"
 
 
 def test_a_sweep_names_the_best_setting_and_says_that_it_was_chosen() -> None:
     assert best_lines([line(1, 0.125), line(5, 0.5)]) == [
-        "best on locomo judge: k=5 (mean 0.500 {0.400, 0.600}), chosen on these questions"
+        "best on locomo judge: k=5 (mean 0.500 {0.400, 0.600}), chosen on these questions, so on average too high"
     ]
     (tied,) = best_lines([line(1, 0.5), line(5, 0.5), line(9, 0.5)])
-    assert tied.endswith("0.600}), 2 other settings with the same mean, chosen on these questions")
+    assert tied.endswith(
+        "0.600}), 2 other settings with the same mean, chosen on these questions, so on average too high"
+    )
     assert best_lines([line(1, 0.125)]) == []
 
 

@@ -60,6 +60,12 @@ def check_readers(phrases: set[str]) -> None:
         assert not spoken, f"{name} has the words of golds: {spoken}"
 
 
+@pytest.mark.parametrize("name", ["judge/beam", "judge/beam_official"])
+def test_beam_gives_half_a_point_for_a_small_inaccuracy_too(name: str) -> None:
+    """The release's judge: 0.5 for some of several elements, and for minor inaccuracies or violations."""
+    assert "small inaccuracy or violation" in body(name)
+
+
 @pytest.mark.slow
 def test_no_reader_prompt_has_the_fixed_words_of_a_gold() -> None:
     phrases = fixed_phrases(composed("reproduce", ["table=regression", "data.source=sample"]))

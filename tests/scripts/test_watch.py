@@ -13,14 +13,13 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from eval.analysis.costs import BATCH_EMBEDDED, dollars, phases
+from eval.analysis.costs import BATCH_EMBEDDED, DISCOUNT, dollars, phases
 from eval.analysis.watching import Seen, Watcher
 from eval.files.run_folder import RunRecord
 from eval.files.store import locked
 from eval.report.tables import Row, Table
 from eval.report.wandb_log import progress_of
 from memsys.llm.pricing import ModelSettings
-from scripts.assembly.runs import DISCOUNT
 from scripts.command import verb
 from scripts.commands import watch
 from scripts.commands.watch import HEADER, PriceList, row, state_of
@@ -130,11 +129,12 @@ def test_what_came_in_batches_costs_half_as_in_the_tables_or_the_share_of_the_ru
     (folder / "cases" / "c" / "effort.jsonl").write_text(json.dumps(line) + "\n")
     (cost,) = phases(folder)
     price = ModelSettings("my-model", usd_per_million_in=2.0, usd_per_million_out=4.0).cost
-    expected = dollars(cost, {"reader": price, "reader batch": lambda *tokens: -0.5 * price(*tokens)})
+    expected = dollars(cost, {"reader": price})
     assert PriceList(str(prices)).dollars(look(Watcher(), folder)) == expected == [4.0, -1.0]
     record = json.loads((folder / "run.json").read_text())
     (folder / "run.json").write_text(json.dumps({**record, "made_with": {DISCOUNT: 0.25}}))
-    assert PriceList(str(prices)).dollars(look(Watcher(), folder)) == [4.0, -1.5]
+    (cost,) = phases(folder)
+    assert PriceList(str(prices)).dollars(look(Watcher(), folder)) == dollars(cost, {"reader": price}) == [4.0, -1.5]
 
 
 def test_a_run_with_another_discount_than_the_usual_one_records_it(tmp_path: Path) -> None:

@@ -14,9 +14,10 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
-from memsys.jsons import encoded
+from memsys.jsons import changed, encoded
 from memsys.llm.meter import Ledger, current
 from memsys.llm.protocol import ModelError
 
@@ -40,20 +41,9 @@ class Normalisation:
 def keyed(body: Mapping[str, Any], normalisations: Sequence[Normalisation] = ()) -> dict[str, Any]:
     """The part of a body that determines its reply, with the normalisations applied to all its texts."""
     kept = {name: value for name, value in body.items() if name not in UNKEYED}
-    if not normalisations:
-        return kept
-    patterns = [(re.compile(each.find), each.put) for each in normalisations]
-    return {name: _replaced(value, patterns) for name, value in kept.items()}
-
-
-def _replaced(value: Any, patterns: Sequence[tuple[re.Pattern[str], str]]) -> Any:
-    if isinstance(value, str):
-        for pattern, put in patterns:
-            value = pattern.sub(put, value)
-        return value
-    if isinstance(value, Mapping):
-        return {name: _replaced(inner, patterns) for name, inner in value.items()}
-    return [_replaced(inner, patterns) for inner in value] if isinstance(value, list) else value
+    for each in normalisations:
+        kept = changed(kept, partial(re.compile(each.find).sub, each.put))
+    return kept
 
 
 def reply_key(label: str, digest: bytes, occurrence: int) -> bytes:

@@ -15,6 +15,7 @@ import numpy as np
 
 from memsys.jsons import encoded
 from memsys.llm.gateway.accounts import first_choice, text_of
+from memsys.llm.replies import usage_of
 from memsys.tokens import decode_tokens
 
 LIMITS = ("max_tokens", "max_completion_tokens")
@@ -393,8 +394,8 @@ def response_from_chat(reply: Mapping[str, Any], body: Mapping[str, Any]) -> dic
     choice, message = first_choice(reply)
     name, reason = str(reply.get("id", "reply")), choice.get("finish_reason")
     why = {"length": "max_output_tokens", "content_filter": "content_filter"}.get(str(reason))
-    usage = reply.get("usage") or {}
-    tokens_in, tokens_out = usage.get("prompt_tokens", 0), usage.get("completion_tokens", 0)
+    usage = usage_of(reply)
+    tokens_in, tokens_out = usage.prompt or 0, usage.completion or 0
     echoed = {field: body[field] for field in _ECHOED if body.get(field) is not None}
     return {
         "id": f"resp_{name}",
@@ -411,20 +412,12 @@ def response_from_chat(reply: Mapping[str, Any], body: Mapping[str, Any]) -> dic
         **echoed,
         "usage": {
             "input_tokens": tokens_in,
-            "input_tokens_details": {"cached_tokens": _detail(usage, "prompt_tokens_details", "cached_tokens")},
+            "input_tokens_details": {"cached_tokens": usage.cached or 0},
             "output_tokens": tokens_out,
-            "output_tokens_details": {
-                "reasoning_tokens": _detail(usage, "completion_tokens_details", "reasoning_tokens")
-            },
+            "output_tokens_details": {"reasoning_tokens": usage.reasoning or 0},
             "total_tokens": tokens_in + tokens_out,
         },
     }
-
-
-def _detail(usage: Mapping[str, Any], group: str, name: str) -> int:
-    details = usage.get(group)
-    count = details.get(name) if isinstance(details, Mapping) else None
-    return count if isinstance(count, int) else 0
 
 
 def _output(choice: Mapping[str, Any], message: Mapping[str, Any], name: str) -> list[dict[str, Any]]:

@@ -29,7 +29,7 @@ from memsys.llm.gateway.accounts import (
 from memsys.llm.gateway.bodies import LIMITS, MalformedBody, check_priced, checked, limit_of, most_tokens_in
 from memsys.llm.meter import Ledger
 from memsys.llm.pricing import ModelSettings
-from memsys.llm.protocol import LLM, Completion, ContextOverflow, EndOfRun, ModelError, Request
+from memsys.llm.protocol import LLM, Completion, ContextOverflow, EndOfRun, ModelError, Request, keeping, release
 from memsys.llm.replies import usage_of
 from memsys.llm.store import CacheStore
 from memsys.tokens import count_tokens
@@ -91,7 +91,12 @@ class EndpointUpstream:
         self._endpoint.permitted()
         sent = {name: value for name, value in body.items() if name not in ("stream", "stream_options")}
         call = Call("/chat/completions", sent, self._worst(sent), self._settings.cost_of)
-        return await self._endpoint.reply(call)
+        with keeping():
+            future = self._endpoint.start(call, lambda *parts: parts)
+        # Its place is kept until the task that writes the reply to the cache has ended.
+        if (task := asyncio.current_task()) is not None:
+            task.add_done_callback(lambda _: release(future))
+        return await asyncio.wrap_future(future)
 
     def _worst(self, sent: Mapping[str, Any]) -> float | None:
         """The highest possible cost in US dollars; None where the price is unknown or nothing limits the reply."""
@@ -343,17 +348,7 @@ class ChatReplies:
             return
         journal = journal_key(self._upstream.label, call.account.client, call.place)
         parts = Completion(_text({"outline": outline(call.kept), "changed": _changed(call)}))
-        loop = asyncio.get_running_loop()
-        written: asyncio.Future[None] = loop.create_future()
-
-        def on_written(error: Exception | None) -> None:
-            if error is None:
-                loop.call_soon_threadsafe(written.set_result, None)
-            else:
-                loop.call_soon_threadsafe(written.set_exception, error)
-
-        self._store.keep_answer(call.key, completion, on_written, (journal, parts))
-        await written
+        await asyncio.wrap_future(self._store.keep_answer(call.key, completion, (journal, parts)))
 
     def _miss(self, call: ChatCall) -> str:
         """The reason why a replay has no reply: where the request differs from the recorded request at its place."""

@@ -55,20 +55,12 @@ class Product:
         """Add a unit as a document. It is searched after its session."""
         from cognee.tasks.ingestion.data_item import DataItem
 
-        lines = [turn["spoken"] for turn in unit["turns"] if turn["text"].strip()]
-        if not lines:
-            return {"stored": 0, "changed": 0, "deleted": 0, "held": len(self._turns)}
-        said = f"[{unit['time_text']}]\n" if unit["time_text"] else ""
-        document = DataItem(
-            data=said + "\n".join(lines),
-            label=unit["id"],
-            external_metadata={"unit": unit["id"]},
-            literal_text=True,
-        )
+        name = {"unit": unit["id"]}
+        document = DataItem(data=unit["document"], label=unit["id"], external_metadata=name, literal_text=True)
         _require_success(await self._cognee.add(document, dataset_name=DATASET))
-        self._turns[unit["id"]] = [turn["id"] for turn in unit["turns"]]
+        self._turns[unit["id"]] = unit["turn_ids"]
         self._waiting = True
-        return {"stored": 1, "changed": 0, "deleted": 0, "held": len(self._turns)}
+        return {"stored": 1, "held": len(self._turns)}
 
     async def end_session(self, _: dict[str, Any]) -> None:
         """Make the graph of what was added."""
@@ -101,8 +93,7 @@ class Product:
         passages = [self._passage(chunk) for chunk in objects["chunks"]]
         entities = [_known(entity, _described(entity), "entity") for entity in objects["entities"]]
         facts = [_known(fact, fact["text"], "fact") for fact in objects["facts"]]
-        items = [*passages, *entities, *facts]
-        return [{**item, "score": float(len(items) - place)} for place, item in enumerate(items)]
+        return [*passages, *entities, *facts]
 
     def _passage(self, chunk: Any) -> dict[str, Any]:
         unit = (chunk.payload.get("external_metadata") or {}).get("unit", "")

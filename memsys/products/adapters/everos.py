@@ -90,12 +90,11 @@ class Product:
         if unit["session"] != self._session:
             await self.end_session({})
             self._session, self._last = unit["session"], 0
-        said = [turn for turn in unit["turns"] if turn["text"].strip()]
-        for turn in said:
+        for turn in unit["turns"]:
             self._waiting.append(self._message(unit, turn))
             if len(self._waiting) == BATCH:
                 await self._send()
-        return {"stored": int(bool(said)), "changed": 0, "deleted": 0, "held": len(self._cells)}
+        return {"stored": 1, "held": len(self._cells)}
 
     def _message(self, unit: dict[str, Any], turn: dict[str, Any]) -> dict[str, Any]:
         import time
@@ -192,7 +191,7 @@ class Product:
         found = (await self._post("memory/search", {**asked, "user_id": self._owner}))["episodes"]
         if self._rounds.is_file() and '"decider_failed": true' in self._rounds.read_text(encoding="utf-8"):
             raise RuntimeError("no reply about the episodes found could be read; the product takes the first ones")
-        return [{**self._item(episode), "score": float(len(found) - place)} for place, episode in enumerate(found)]
+        return [self._item(episode) for episode in found]
 
     def _item(self, episode: dict[str, Any]) -> dict[str, Any]:
         from datetime import datetime
@@ -214,7 +213,7 @@ class Product:
         asked = {"user_id": self._owner, "memory_type": "episode", "page_size": 100, "sort_order": "asc"}
         while self._owner:
             page = (await self._post("memory/get", {**asked, "page": len(held) // 100 + 1}))["episodes"]
-            held += [{**self._item(episode), "score": 0.0} for episode in page]
+            held += [self._item(episode) for episode in page]
             if len(page) < 100:
                 break
         return held

@@ -62,25 +62,22 @@ class Product:
         """Add a unit as an episode. Raises what the product raises; the episode is not stored then."""
         from graphiti_core.nodes import EpisodeType
 
-        lines = [turn["spoken"] for turn in unit["turns"] if turn["text"].strip()]
-        if not lines:
-            return {"stored": 0, "changed": 0, "deleted": 0, "held": len(self._order)}
         added = await self._graph.add_episode(
             name=unit["id"],
-            episode_body="\n".join(lines),
+            episode_body=unit["text"],
             source=EpisodeType.message,
             source_description="conversation",
             reference_time=self._moment(unit.get("stamp")),
         )
-        self._turns[added.episode.uuid] = [turn["id"] for turn in unit["turns"]]
+        self._turns[added.episode.uuid] = unit["turn_ids"]
         self._said[added.episode.uuid] = unit["time_text"]
         for node in added.nodes:
             turns = self._naming.setdefault(node.uuid, [])
-            turns += [turn["id"] for turn in unit["turns"] if turn["id"] not in turns]
+            turns += [turn for turn in unit["turn_ids"] if turn not in turns]
         new = [edge.uuid for edge in added.edges if edge.uuid not in self._order]
         for fact in new:
             self._order[fact] = len(self._order)
-        return {"stored": len(new), "changed": len(added.edges) - len(new), "deleted": 0, "held": len(self._order)}
+        return {"stored": len(new), "changed": len(added.edges) - len(new), "held": len(self._order)}
 
     def _moment(self, stamp: float | None) -> Any:
         """The time of an episode: its own, or else that of the one before; a second later for each one before it that shares it."""

@@ -61,15 +61,11 @@ class Product:
 
     def write(self, unit: dict[str, Any]) -> dict[str, int]:
         """Keep a unit as a document. It is searched after the next `consolidate`."""
-        lines = [turn["spoken"] for turn in unit["turns"] if turn["text"].strip()]
-        if not lines:
-            return {"stored": 0, "changed": 0, "deleted": 0, "held": len(self._turns)}
-        said = f"[{unit['time_text']}]\n" if unit["time_text"] else ""
-        number, text = len(self._documents), said + "\n".join(lines)
-        self._documents.append({"id": unit["id"], "human_readable_id": number, "title": unit["id"], "text": text})
-        self._turns[unit["id"]] = [turn["id"] for turn in unit["turns"]]
+        name, number = unit["id"], len(self._documents)
+        self._documents.append({"id": name, "human_readable_id": number, "title": name, "text": unit["document"]})
+        self._turns[name] = unit["turn_ids"]
         self._waiting = True
-        return {"stored": 1, "changed": 0, "deleted": 0, "held": len(self._turns)}
+        return {"stored": 1, "held": len(self._turns)}
 
     async def consolidate(self, _: dict[str, Any]) -> dict[str, int]:
         """Build the index of all units; counts the passages without entities.
@@ -233,10 +229,9 @@ def _units_by_text(texts: list[dict[Any, Any]]) -> dict[str, list[str]]:
 
 
 def _first(tables: list[list[dict[str, Any]]], k: int) -> list[dict[str, Any]]:
-    """At most `k` items, taken from the tables in turn, in the order of the tables, with their ranks as scores."""
+    """At most `k` items, taken from the tables in turn, in the order of the tables."""
     places = sorted((row, table) for table, items in enumerate(tables) for row in range(len(items)))[:k]
-    items = [tables[table][row] for table, row in sorted((table, row) for row, table in places)]
-    return [{**item, "score": float(len(items) - place)} for place, item in enumerate(items)]
+    return [tables[table][row] for table, row in sorted((table, row) for row, table in places)]
 
 
 def _entity(number: str, title: str, description: str) -> dict[str, Any]:

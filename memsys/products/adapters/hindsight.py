@@ -100,11 +100,11 @@ class Product:
         if unit["session"] != self._session.get("session"):
             await self.end_session({})
             self._session = unit
-        said = [turn for turn in unit["turns"] if turn["text"].strip()]
         self._waiting += [
-            {"speaker": turn["speaker"] or turn["role"], "dia_id": turn["id"], "text": turn["text"]} for turn in said
+            {"speaker": turn["speaker"] or turn["role"], "dia_id": turn["id"], "text": turn["text"]}
+            for turn in unit["turns"]
         ]
-        return {"stored": int(bool(said)), "changed": 0, "deleted": 0, "held": len(self._turns)}
+        return {"stored": 1, "held": len(self._turns)}
 
     async def end_session(self, _: dict[str, Any]) -> None:
         """Retain the open session as one document."""
@@ -151,8 +151,7 @@ class Product:
         items = [self._item(fact.id, fact.text, fact.document_id, fact.chunk_id, "fact") for fact in found.results]
         for name, chunk in (found.chunks or {}).items():
             items.append(self._item(name, chunk.chunk_text, name, name, "chunk"))
-        items = items[: question["k"]]
-        return [{**item, "score": float(len(items) - place)} for place, item in enumerate(items)]
+        return items[: question["k"]]
 
     def _item(self, name: str, text: str, document: str, chunk: str, kind: str) -> dict[str, Any]:
         return {
@@ -166,10 +165,7 @@ class Product:
     async def nodes(self, _: dict[str, Any]) -> list[dict[str, Any]]:
         """Every fact that is held."""
         held = (await self._engine.list_memory_units(limit=1_000_000, **self._as))["items"]
-        return [
-            {**self._item(each["id"], each["text"], each["document_id"], each["chunk_id"], "fact"), "score": 0.0}
-            for each in held
-        ]
+        return [self._item(each["id"], each["text"], each["document_id"], each["chunk_id"], "fact") for each in held]
 
     async def close(self, _: dict[str, Any]) -> None:
         """Close the tables and stop PostgreSQL."""

@@ -53,11 +53,7 @@ class Product:
             RuntimeError: the store lacks a memory that the manager reports as stored.
         """
         said = f"[{unit['time_text']}] " if unit["time_text"] else ""
-        messages = [
-            {"role": turn["role"], "content": said + turn["spoken"]} for turn in unit["turns"] if turn["text"].strip()
-        ]
-        if not messages:
-            return self._counts(0, 0)
+        messages = [{"role": turn["role"], "content": said + turn["spoken"]} for turn in unit["turns"]]
         put = [each["key"] for each in self._manager.invoke({"messages": messages}, config=self._config)]
         lost = [key for key in put if self._store.get(NAMESPACE, key) is None]
         if lost:
@@ -68,11 +64,8 @@ class Product:
         self._undated = self._undated - set(put) if said else self._undated | set(put)
         for key in put:
             turns = self._sources.setdefault(key, [])
-            turns += [turn["id"] for turn in unit["turns"] if turn["id"] not in turns]
-        return self._counts(len(new), len(put) - len(new))
-
-    def _counts(self, stored: int, changed: int) -> dict[str, int]:
-        return {"stored": stored, "changed": changed, "deleted": 0, "held": len(self._sources)}
+            turns += [turn for turn in unit["turn_ids"] if turn not in turns]
+        return {"stored": len(new), "changed": len(put) - len(new), "held": len(self._sources)}
 
     def read(self, question: dict[str, Any]) -> list[dict[str, Any]]:
         """The memories that a search finds; equal scores in the order of storing."""

@@ -105,9 +105,8 @@ class Product:
         if unit["session"] != self._session.get("session"):
             await self.end_session({})
             self._session = unit
-        said = [turn for turn in unit["turns"] if turn["text"].strip()]
-        self._waiting += said
-        return {"stored": int(bool(said)), "changed": 0, "deleted": 0, "held": len(self._files)}
+        self._waiting += unit["turns"]
+        return {"stored": 1, "held": len(self._files)}
 
     async def end_session(self, _: dict[str, Any]) -> None:
         """Store the open session as one file.
@@ -155,7 +154,7 @@ class Product:
             embed_query=True,
             embedding_config=self._embedding,
         )
-        return [{**self._item(passage), "score": float(len(found) - place)} for place, passage in enumerate(found)]
+        return [self._item(passage) for passage in found]
 
     def _item(self, passage: Any) -> dict[str, Any]:
         time_text, said = self._files[passage.file_name]
@@ -176,7 +175,7 @@ class Product:
         held = await self._agents.query_source_passages_async(
             actor=self._actor, source_id=self._folder, limit=1_000_000
         )
-        return [{**self._item(passage), "score": 0.0} for passage in held]
+        return [self._item(passage) for passage in held]
 
     async def close(self, _: dict[str, Any]) -> None:
         """Close the connections and stop PostgreSQL."""

@@ -69,15 +69,11 @@ class Product:
         Raises:
             RuntimeError: the product keeps it as failed.
         """
-        lines = [turn["spoken"] for turn in unit["turns"] if turn["text"].strip()]
-        if not lines:
-            return {"stored": 0, "changed": 0, "deleted": 0, "held": len(self._units)}
-        said = f"[{unit['time_text']}]\n" if unit["time_text"] else ""
         name = str(len(self._units))
-        await self._graph.ainsert(said + "\n".join(lines), ids=name, file_paths=name)
+        await self._graph.ainsert(unit["document"], ids=name, file_paths=name)
         _require_success(await self._graph.doc_status.get_by_id(name))
-        self._units[name] = [turn["id"] for turn in unit["turns"]]
-        return {"stored": 1, "changed": 0, "deleted": 0, "held": len(self._units)}
+        self._units[name] = unit["turn_ids"]
+        return {"stored": 1, "held": len(self._units)}
 
     async def consolidate(self, _: dict[str, Any]) -> dict[str, int]:
         """Nothing is left to do; counts the passages that no entity leads to."""
@@ -151,10 +147,9 @@ def _require_success(status: Any) -> None:
 
 
 def _first(tables: list[list[dict[str, Any]]], k: int | None) -> list[dict[str, Any]]:
-    """All items or at most `k`, taken from the tables in turn, in the order of the tables, with their ranks as scores."""
+    """All items or at most `k`, taken from the tables in turn, in the order of the tables."""
     places = sorted((row, table) for table, items in enumerate(tables) for row in range(len(items)))[:k]
-    items = [tables[table][row] for table, row in sorted((table, row) for row, table in places)]
-    return [{**item, "score": float(len(items) - place)} for place, item in enumerate(items)]
+    return [tables[table][row] for table, row in sorted((table, row) for row, table in places)]
 
 
 class _Vocabulary:

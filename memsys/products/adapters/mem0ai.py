@@ -64,15 +64,11 @@ class Product:
     def write(self, unit: dict[str, Any]) -> dict[str, int]:
         """Add the turns of a unit as messages."""
         messages = [
-            {"role": "user" if self._as_user else turn["role"], "content": turn["spoken"]}
-            for turn in unit["turns"]
-            if turn["text"].strip()
+            {"role": "user" if self._as_user else turn["role"], "content": turn["spoken"]} for turn in unit["turns"]
         ]
-        if not messages:
-            return {"stored": 0, "changed": 0, "deleted": 0, "held": len(self._order)}
         if self._first:
             _date_prompts()
-        metadata = {"source": [turn["id"] for turn in unit["turns"]], "said": unit["time_text"]}
+        metadata = {"source": unit["turn_ids"], "said": unit["time_text"]}
         events = self._memory.add(messages, user_id=USER, metadata=metadata)["results"]
         counts = {"ADD": 0, "UPDATE": 0, "DELETE": 0}
         for event in events:

@@ -43,19 +43,18 @@ class Product:
         """File a unit as one drawer."""
         from mempalace.convo_miner import file_conversation_exchange
 
-        text = "\n".join(turn["spoken"] for turn in unit["turns"] if turn["text"].strip())
         drawer = file_conversation_exchange(
             self._drawers,
             wing=WING,
             room=ROOM,
-            text=text,
+            text=unit["text"],
             source_file=SOURCE,
             agent="harness",
             authored_at=unit["time"],
         )
         if drawer is not None:
             self._units[drawer] = unit
-        return {"stored": int(drawer is not None), "changed": 0, "deleted": 0, "held": len(self._units)}
+        return {"stored": int(drawer is not None), "held": len(self._units)}
 
     def read(self, question: dict[str, Any]) -> list[dict[str, Any]]:
         """The drawers that a search finds, in its order.
@@ -70,22 +69,20 @@ class Product:
         reply = search_memories(question["text"] or " ", self._palace, n_results=question["k"])
         if "error" in reply:
             raise RuntimeError(f"the search failed: {reply['error']}")
-        hits = reply["results"]
-        return [self._item(hit["drawer_id"], hit["text"], float(len(hits) - place)) for place, hit in enumerate(hits)]
+        return [self._item(hit["drawer_id"], hit["text"]) for hit in reply["results"]]
 
     def nodes(self, _: dict[str, Any]) -> list[dict[str, Any]]:
         """Every drawer that is held, in the order of filing."""
         held = self._drawers.get(ids=list(self._units), include=["documents"])
         texts = dict(zip(held.ids, held.documents, strict=True))
-        return [self._item(drawer, texts[drawer], 0.0) for drawer in self._units if drawer in texts]
+        return [self._item(drawer, texts[drawer]) for drawer in self._units if drawer in texts]
 
-    def _item(self, drawer: str, text: str, score: float) -> dict[str, Any]:
+    def _item(self, drawer: str, text: str) -> dict[str, Any]:
         unit = self._units[drawer]
         return {
             "id": unit["id"],
             "text": text,
             "time_text": unit["time_text"],
-            "score": score,
-            "sources": [turn["id"] for turn in unit["turns"]],
+            "sources": unit["turn_ids"],
             "kind": "drawer",
         }

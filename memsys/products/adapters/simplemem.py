@@ -80,13 +80,12 @@ class Product:
 
         before = len(self._window)
         for turn in unit["turns"]:
-            if turn["text"].strip():
-                said = Dialogue(
-                    dialogue_id=len(self._turns), speaker=turn["speaker"], content=turn["text"], timestamp=unit["time"]
-                )
-                self._turns.append(turn["id"])
-                self._builder.add_dialogue(said)
-        return {"stored": len(self._window) - before, "changed": 0, "deleted": 0, "held": len(self._window)}
+            said = Dialogue(
+                dialogue_id=len(self._turns), speaker=turn["speaker"], content=turn["text"], timestamp=unit["time"]
+            )
+            self._turns.append(turn["id"])
+            self._builder.add_dialogue(said)
+        return {"stored": len(self._window) - before, "held": len(self._window)}
 
     def consolidate(self, _: dict[str, Any]) -> None:
         """Make memories of the last, shorter window."""
@@ -95,19 +94,18 @@ class Product:
     def read(self, question: dict[str, Any]) -> list[dict[str, Any]]:
         """The memories of the planned retrieval in its order: all of them, or the first `k`."""
         found = self._system.hybrid_retriever.retrieve(question["text"] or " ")[: question["k"]]
-        return [self._item(entry, float(len(found) - place)) for place, entry in enumerate(found)]
+        return [self._item(entry) for entry in found]
 
     def nodes(self, _: dict[str, Any]) -> list[dict[str, Any]]:
         """Every memory that is held."""
         entries = {entry.entry_id: entry for entry in self._system.get_all_memories()}
-        return [self._item(entries[name], 0.0) for name in self._window if name in entries]
+        return [self._item(entries[name]) for name in self._window if name in entries]
 
-    def _item(self, entry: Any, score: float) -> dict[str, Any]:
+    def _item(self, entry: Any) -> dict[str, Any]:
         return {
             "id": entry.entry_id,
             "text": _shown(entry),
             "time_text": entry.timestamp or "",
-            "score": score,
             "sources": self._window.get(entry.entry_id, []),
             "kind": "fact",
         }

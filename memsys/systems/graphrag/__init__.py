@@ -48,7 +48,7 @@ import numpy as np
 from data_loaders.schema import Question, Unit
 from memsys.interface import Item, MemorySystem, NodeView, Positive, Recall, Settings, dated, period_text, union
 from memsys.llm import meter
-from memsys.llm.ask import ParseFailure, ask, ask_all
+from memsys.llm.ask import ask, ask_all
 from memsys.llm.protocol import LLM
 from memsys.prompts import Option, Prompts
 from memsys.systems.graphrag.graph import (
@@ -252,7 +252,7 @@ class GraphRag(MemorySystem):
         return Graph(tuple(units), nodes, edges, tuple(map(tuple, incident)), divided, reports, vectors, deepest)
 
     def _all_replies(self, units: Sequence[TextUnit]) -> list[list[Any]]:
-        """The replies of all extraction passes over each text unit; None for a reply that cannot be read."""
+        """The replies of all extraction passes over each text unit."""
         types = ", ".join(self.indexing.entity_types)
         fields = [{"text": unit.text, "time": unit.first.time_text or "unknown", "types": types} for unit in units]
         replies = [[reply] for reply in self._extraction_replies("extract", fields)]
@@ -266,13 +266,10 @@ class GraphRag(MemorySystem):
         return replies
 
     def _extraction_replies(self, step: str, fields: Sequence[Mapping[str, str]]) -> list[Any]:
-        """The replies to one extraction step for several text units; None for a reply that cannot be read."""
+        """The replies to one extraction step for several text units, or a `ParseFailure` each."""
         prompt = self.prompts[f"graphrag/{step}_records" if self.indexing.format == "records" else f"graphrag/{step}"]
-        replies = ask_all(self.llm, [(prompt, unit_fields) for unit_fields in fields])
-        for reply in replies:
-            if isinstance(reply, ParseFailure):
-                self._failed("no_extract")
-        return [None if isinstance(reply, ParseFailure) else reply for reply in replies]
+        asks, event = [(prompt, unit_fields) for unit_fields in fields], "graphrag.no_extract"
+        return ask_all(self.llm, asks, noted=event, counts=self._failures)
 
     def _with_more(self, active: Sequence[int], passes: Sequence[tuple[Mapping[str, str], Sequence[Any]]]) -> list[int]:
         """The text units about which the model answers exactly Y, so that they contain more.
@@ -288,10 +285,6 @@ class GraphRag(MemorySystem):
         ]
         return [unit for unit, reply in zip(active, ask_all(self.llm, asks), strict=True) if reply == "Y"]
 
-    def _failed(self, step: str) -> None:
-        self._failures[step] += 1
-        meter.note(f"graphrag.{step}")
-
     def _joined(self, names: Sequence[str], descriptions: Sequence[Iterable[str]]) -> list[str]:
         """A description for each name: a single description is kept; a model joins several, as many in a call as a prompt takes."""
         prompt = self.prompts["graphrag/describe"]
@@ -302,12 +295,11 @@ class GraphRag(MemorySystem):
                 {"name": names[place], "texts": pack, "words": self.indexing.description_words}
                 for place, pack in zip(active, packs, strict=True)
             ]
-            replies = ask_all(self.llm, [(prompt, pack_fields) for pack_fields in fields])
+            asks, event = [(prompt, pack_fields) for pack_fields in fields], "graphrag.joined_descriptions"
+            replies = ask_all(self.llm, asks, noted=event, counts=self._failures)
             for place, pack, reply in zip(active, packs, replies, strict=True):
-                if isinstance(reply, ParseFailure):
-                    self._failed("joined_descriptions")
-                    reply = truncate(" ".join(pack), prompt.max_tokens, self.indexing.encoding)
-                waiting[place] = [reply, *waiting[place][len(pack) :]]
+                joined = reply or truncate(" ".join(pack), prompt.max_tokens, self.indexing.encoding)
+                waiting[place] = [joined, *waiting[place][len(pack) :]]
         return [texts[0] if texts else "" for texts in waiting]
 
     def _taken(self, texts: Sequence[str]) -> int:
@@ -328,13 +320,9 @@ class GraphRag(MemorySystem):
             fields = [
                 {"texts": tables.context(community, below), "words": self.indexing.report_words} for community in level
             ]
-            for community, reply in zip(
-                level, ask_all(self.llm, [(prompt, community_fields) for community_fields in fields]), strict=True
-            ):
-                if isinstance(reply, ParseFailure):
-                    self._failed("no_report")
-                else:
-                    reports[community.id] = _report(reply)
+            asks = [(prompt, community_fields) for community_fields in fields]
+            replies = ask_all(self.llm, asks, noted="graphrag.no_report", counts=self._failures)
+            reports |= {each.id: _report(reply) for each, reply in zip(level, replies, strict=True) if reply}
         return reports
 
     @property

@@ -124,7 +124,7 @@ def extracts_text(replies: Sequence[Any]) -> str:
 
 
 def extract(replies: Sequence[Any]) -> Extract:
-    """The extract of one text unit from all its replies; each is a JSON object, delimited records, or None."""
+    """The extract of one text unit from all its replies; each is a JSON object, delimited records, or false."""
     passes = [parse_records(reply) if isinstance(reply, str) else _parse_json(reply) for reply in replies if reply]
     return Extract(
         tuple(entity for part in passes for entity in part.entities),

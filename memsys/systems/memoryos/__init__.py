@@ -169,11 +169,10 @@ class LongTerm:
             self.profile = new
             return
         old = self.profile
-        reply = ask(self._llm, self._prompts["memoryos/merge"], texts=(old.text, text), old=old.text, new=text)
-        if isinstance(reply, ParseFailure):
-            self._failed("kept_old_profile")
-            return
-        self.profile = Knowledge(reply, union((old.sources, new.sources)), old.first, new.last)
+        prompt, event, counts = self._prompts["memoryos/merge"], "memoryos.kept_old_profile", self.failures
+        reply = ask(self._llm, prompt, texts=(old.text, text), old=old.text, new=text, noted=event, counts=counts)
+        if reply:
+            self.profile = Knowledge(reply, union((old.sources, new.sources)), old.first, new.last)
 
     def _add_facts(self, kind: str, lines: Iterable[str], pages: Sequence[Page]) -> None:
         texts = [text for line in lines if (text := line.strip(" -*\n")) and text.casefold() != "none"]
@@ -291,16 +290,15 @@ class MemoryOS(MemorySystem):
         continued = self._previous if continuity == "true" else None
         meta = self._chains[continued.chain] if continued else ""
         prompt, texts = self.prompts["memoryos/meta"], [text for text in (meta, page.unit.text) if text]
-        reply = ask(self.llm, prompt, texts=texts, earlier=meta or _NONE, dialogue=dialogue([page]))
-        if isinstance(reply, ParseFailure):
-            self._count("copied_page")
-            reply = page.unit.text
+        fields: dict[str, Any] = {"texts": texts, "earlier": meta or _NONE, "dialogue": dialogue([page])}
+        reply = ask(self.llm, prompt, noted="memoryos.copied_page", counts=self._counts, **fields)
+        line = reply or page.unit.text
         if continued:
             page.chain = continued.chain
-            self._chains[page.chain] = reply
+            self._chains[page.chain] = line
         else:
             page.chain = len(self._chains)
-            self._chains.append(reply)
+            self._chains.append(line)
         self._previous = page
 
     def _themes(self, reply: Any, text: str) -> list[Theme]:

@@ -27,8 +27,8 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from data_loaders.schema import Question, Unit
-from memsys.interface import Item, MemorySystem, NodeView, Positive, Recall, Settings, dated, spoken
+from data_loaders.schema import Question, Turn, Unit
+from memsys.interface import Item, MemorySystem, NodeView, Positive, Recall, dated, spoken
 from memsys.jsons import encoded
 from memsys.llm import meter
 from memsys.llm.gateway.accounts import Account, Normalisation, Purpose
@@ -41,7 +41,7 @@ CHANGES = ("stored", "changed", "deleted")
 
 
 @dataclass(frozen=True)
-class ReleasedSettings(Settings):
+class ReleasedSettings(Limits):
     """Settings for running a product."""
 
     product: str = "mem0ai"
@@ -57,14 +57,6 @@ class ReleasedSettings(Settings):
     """Varying parts of the product's requests, such as dates, as `{find: regular expression, put: text}`."""
     overrides: Mapping[str, Any] | None = None
     """Fields of every chat request that are replaced, such as the temperature; None removes one."""
-    open_seconds: float = 300.0
-    """Time limit of opening the product."""
-    step_seconds: float = 300.0
-    """Time limit of a step."""
-    memory_mb: int = 0
-    """Memory limit of the process; 0 = none."""
-    restarts: int = 3
-    """Maximum number of restarts of a dead process."""
 
 
 class Released(MemorySystem):
@@ -88,7 +80,7 @@ class Released(MemorySystem):
     def __init__(
         self, gateway: Gateway, rng: np.random.Generator, options: ReleasedSettings = ReleasedSettings()
     ) -> None:
-        self.options, self._gateway = options, gateway
+        self.options = options
         seed = int(rng.integers(2**31))
         place = place_of(options.product)
         account = Account(
@@ -99,9 +91,7 @@ class Released(MemorySystem):
             overrides=dict(options.overrides or {}),
         )
         opening: dict[str, Any] = {"seed": seed, "clock": options.clock, "settings": dict(options.settings or {})}
-        limits = Limits(options.open_seconds, options.step_seconds, options.memory_mb, options.restarts)
-        self._account, self._life = account, ProductSession(gateway, account, place, opening, limits)
-        self._opening = opening
+        self._account, self._life = account, ProductSession(gateway, account, place, opening, options)
 
     @classmethod
     def outside(cls, settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -116,12 +106,9 @@ class Released(MemorySystem):
         return dict(place.identity)
 
     def write(self, unit: Unit) -> None:
-        turns = [
-            {"id": turn.id, "speaker": turn.speaker, "role": turn.role, "text": turn.text, "spoken": spoken(turn)}
-            for turn in unit.turns
-        ]
-        given = {"id": unit.id, "session": unit.session_id, "turns": turns, "time_text": unit.time_text}
-        counts = self._build("write", {**given, "stamp": _stamp(unit), "time": unit.time and unit.time.isoformat()})
+        """Pass the unit to the product, unless nothing is said in it."""
+        said = [turn for turn in unit.turns if turn.text.strip()]
+        counts = self._build("write", _given(unit, said)) if said else {"held": self.held}
         for name in CHANGES:
             if amount := counts.get(name, 0):
                 meter.note(f"released.{name}", amount)
@@ -147,7 +134,9 @@ class Released(MemorySystem):
         items = _listed("read", self._life.read("read", given, f"read {question.id}"))
         if self.options.k is not None and len(items) > self.options.k:
             meter.note("released.more_than_k")
-        return Recall(tuple(_item(each) for each in items[: self.options.k]))
+        kept = items[: self.options.k]
+        # Where the adapter gives no score, the rank is the score.
+        return Recall(tuple(_item({"score": len(kept) - place, **each}) for place, each in enumerate(kept)))
 
     def nodes(self) -> Iterator[NodeView]:
         """Content of the product, if its adapter can list it; without structure."""
@@ -183,14 +172,6 @@ class Released(MemorySystem):
         Raises:
             MalformedReply: a count is not a whole number.
         """
-        if "dimension" not in self._opening:
-            models = {
-                "model": self._gateway.upstream.model,
-                "embedder": "embedder",
-                "dimension": self._gateway.dimension(),
-            }
-            self._life.opens_with(models)
-            self._opening.update(models)
         counts = self._life.build(step, given) or {}
         if not isinstance(counts, dict):
             raise MalformedReply(f"{step}: expected counts by name, found {str(counts)[:60]!r}")
@@ -201,6 +182,23 @@ class ReleasedIndex(Released):
     """Recalls from an index that `consolidate` builds of the whole history, again after every further unit."""
 
     OFFLINE: ClassVar = True
+
+
+def _given(unit: Unit, said: Sequence[Turn]) -> dict[str, Any]:
+    """A unit as adapters get it (`memsys.products.worker`).
+
+    Args:
+        said: its turns that say something.
+    """
+    text = Unit(unit.id, tuple(said), unit.session_id).text
+    turns = [
+        {"id": turn.id, "speaker": turn.speaker, "role": turn.role, "text": turn.text, "spoken": spoken(turn)}
+        for turn in said
+    ]
+    document = f"[{unit.time_text}]\n{text}" if unit.time_text else text
+    words = {"turns": turns, "turn_ids": unit.turn_ids, "text": text, "document": document}
+    time = {"time_text": unit.time_text, "stamp": _stamp(unit), "time": unit.time and unit.time.isoformat()}
+    return {"id": unit.id, "session": unit.session_id, **words, **time}
 
 
 def _stamp(dated_thing: Unit | Question) -> float | None:

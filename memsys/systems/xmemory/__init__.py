@@ -55,17 +55,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from data_loaders.schema import Question, Unit
-from memsys.interface import (
-    MemorySystem,
-    NodeView,
-    NotNegative,
-    Positive,
-    Recall,
-    Settings,
-    filled,
-    period,
-    union,
-)
+from memsys.interface import MemorySystem, NodeView, NotNegative, Positive, Recall, Settings, filled, period, union
 from memsys.llm import meter
 from memsys.llm.ask import ParseFailure, ask_all
 from memsys.llm.protocol import LLM
@@ -73,7 +63,7 @@ from memsys.prompts import Prompts
 from memsys.systems.nemori import EpisodeBuilder, EpisodeRules, Mode, NemoriStore
 from memsys.systems.xmemory.themes import Members, Neighbours, Partition, ThemeRules, nearest, partition
 from memsys.tokens import count_tokens
-from memsys.vectors import Embedder, best, cosines, normalised
+from memsys.vectors import Embedder, best, cosines, normalised, scaled
 
 _PATIENCE = ((3, 1), (10, 2))
 """(n, m): among the first n probed episodes, the search ends after m that are not admitted."""
@@ -185,8 +175,8 @@ def rank_episodes(
     selected = [cosine for _, cosine in backbone.statements]
     # The selected statements come first, so that the first of the scaled values are theirs.
     rest = store.statement_vectors.similarities(query) if settings.support_over == "all" and selected else ()
-    scaled = minmax([*selected, *rest])[: len(selected)]
-    for (index, _), score in zip(backbone.statements, scaled, strict=True):
+    supports = minmax([*selected, *rest])[: len(selected)]
+    for (index, _), score in zip(backbone.statements, supports, strict=True):
         episode = store.statements[index].episode
         support[episode] = max(support.get(episode, 0.0), float(score))
     pool = sorted({*support, *(index for index, _ in similar)})
@@ -198,10 +188,7 @@ def rank_episodes(
 def minmax(scores: Iterable[float] | np.ndarray) -> np.ndarray:
     """Scale scores to [0, 1], float64 [n]; equal scores all become 0.5 (as released)."""
     # Without rounding, noise between equal scores would be scaled up.
-    values = np.round(np.asarray(scores, dtype=np.float64), 6)
-    low, high = values.min(initial=np.inf), values.max(initial=-np.inf)
-    scaled: np.ndarray = (values - low) / (high - low) if low < high else np.full(len(values), 0.5)
-    return scaled
+    return scaled(np.round(np.asarray(scores, dtype=np.float64), 6), flat=0.5)
 
 
 def representatives(similarities: np.ndarray, weights: np.ndarray, alpha: float, most: int) -> list[int]:
@@ -319,10 +306,10 @@ class XMemory(MemorySystem):
         for number, members in enumerate(hierarchy.partition.themes):
             store = hierarchy.store
             episodes = [store.episodes[place] for place in sorted({store.statements[each].episode for each in members})]
-            start, end = period(unit for episode in episodes for unit in episode.units)
+            units = [unit for episode in episodes for unit in episode.units]
             sources = union(episode.sources for episode in episodes)
-            vector = hierarchy.vectors[number].copy()
-            yield NodeView(f"theme-{number}", (), 3, "theme", hierarchy.summaries[number], vector, sources, start, end)
+            text, vector = hierarchy.summaries[number], hierarchy.vectors[number].copy()
+            yield NodeView(f"theme-{number}", (), 3, "theme", text, vector, sources, *period(units))
         yield from hierarchy.store.views([f"theme-{number}" for number in hierarchy.theme_of])
 
     @property

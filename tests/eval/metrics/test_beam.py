@@ -55,6 +55,11 @@ def test_an_answer_without_lines_is_zero_and_one_event_alone_has_no_tau() -> Non
     assert (alone.tau_norm, alone.final) == (None, None)
 
 
+def test_an_event_that_is_named_twice_in_its_own_words_counts_once() -> None:
+    twice = beam.ordered(["A", "B", "A"], ["A", "A", "other", "other"])
+    assert (twice.precision, twice.recall) == (1 / 3, 1 / 2)
+
+
 @pytest.mark.parametrize(
     ("reply", "official", "corrected"),
     [("yes", True, True), ("No.", False, False), ("It happened yesterday.", True, None), ("", False, None)],

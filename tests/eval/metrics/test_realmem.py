@@ -3,7 +3,6 @@ from __future__ import annotations
 import pytest
 
 from eval.metrics import realmem
-from eval.metrics.realmem import MemoryVerdict
 
 
 def test_a_score_off_the_scale_is_no_score(subtests: pytest.Subtests) -> None:
@@ -27,13 +26,13 @@ def test_a_score_off_the_scale_is_no_score(subtests: pytest.Subtests) -> None:
 
 def test_each_number_of_a_memory_verdict_counts_by_itself_if_it_is_on_its_scale(subtests: pytest.Subtests) -> None:
     for reply, expected in [
-        ('{"Mem_recall": 0.5, "Mem_helpful_score": 1, "Mem_hits": []}', MemoryVerdict(0.5, 1)),
-        ('{"Mem_recall": 1.5, "Mem_helpful_score": 1}', MemoryVerdict(None, 1)),
-        ('{"Mem_recall": 0.5, "Mem_helpful_score": 3}', MemoryVerdict(0.5, None)),
-        ('{"Mem_recall": NaN, "Mem_helpful_score": 1}', MemoryVerdict(None, 1)),
-        ('{"Mem_recall": 1.5, "Mem_helpful_score": 3}', None),
-        ('{"Mem_recall": 0.5}', MemoryVerdict(0.5, None)),
-        ("{" * 100_000 + "}", None),
+        ('{"Mem_recall": 0.5, "Mem_helpful_score": 1, "Mem_hits": []}', (0.5, 1)),
+        ('{"Mem_recall": 1.5, "Mem_helpful_score": 1}', (None, 1)),
+        ('{"Mem_recall": 0.5, "Mem_helpful_score": 3}', (0.5, None)),
+        ('{"Mem_recall": NaN, "Mem_helpful_score": 1}', (None, 1)),
+        ('{"Mem_recall": 1.5, "Mem_helpful_score": 3}', (None, None)),
+        ('{"Mem_recall": 0.5}', (0.5, None)),
+        ("{" * 100_000 + "}", (None, None)),
     ]:
         with subtests.test(str(reply)[:40]):
             assert realmem.memory_verdict(reply) == expected

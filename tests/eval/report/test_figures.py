@@ -170,12 +170,11 @@ SMALL = tree(
 
 
 def test_nodes_and_tokens_are_those_of_each_depth() -> None:
-    points = by_depth([SMALL, SMALL], Point("", "MemTree", "", 0.0))
-    nodes = {point.x: point.y for point in points if point.panel == "nodes"}
-    tokens = {point.x: (point.low, point.y, point.high) for point in points if point.panel == "tokens"}
+    at = Point("", "MemTree", "", 0.0)
+    nodes = {point.x: point.y for point in by_depth([SMALL, SMALL], at, "nodes")}
+    tokens = {point.x: (point.low, point.y, point.high) for point in by_depth([SMALL, SMALL], at, "tokens")}
     assert nodes == {0.0: 1.0, 1.0: 2.0, 2.0: 1.0}
     assert tokens[1.0] == (2.0, 2.5, 3.0)
-    assert by_depth([SMALL], Point("p", "s", "", 0.0))[0].panel == "p, nodes"
 
 
 def test_leaves_stand_in_the_order_of_the_history_and_parents_above_their_middle() -> None:

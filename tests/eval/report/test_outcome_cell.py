@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from eval.files.store import write_lines
 from eval.report.cell import Asked, Cell, Column, OutcomeCell
 from eval.report.rendering import as_csv, markdown, shown
 from eval.report.tables import Row, Table, gap_bounds
+from eval.statistics.stats import Interval
 
 QUESTIONS = tuple(Asked(f"h{n % 6}", f"q{n}", "supersede", f"h{n % 6}", True, False) for n in range(12))
 COLUMN = Column("toy", "Toy", "recalled, supersede", QUESTIONS)
@@ -81,3 +83,12 @@ def test_two_memories_are_compared_where_both_are_applicable(tmp_path: Path) -> 
 def test_other_cells_know_no_inapplicable_question(tmp_path: Path) -> None:
     made = cell(tmp_path, ["n/a: twin gone"] * 12)
     assert Cell(COLUMN, made.outcomes, made.score_files).counts().unscored == 12
+
+
+def test_what_applies_in_one_build_alone_is_not_missing_in_the_other(tmp_path: Path) -> None:
+    files = [
+        cell(tmp_path, ["resolved"] * 6 + [sixth] + ["both"] * 5, name)
+        for name, sixth in (("a", "lost"), ("b", "n/a: gone"))
+    ]
+    both = replace(files[0], score_files=(*files[0].score_files, *files[1].score_files))
+    assert (both.missing_share(), both.bounds()) == (0, Interval(0.5, 0.5))

@@ -14,12 +14,13 @@ import pytest
 
 from eval.files.records import Prediction
 from eval.files.store import Appender, write_lines
+from eval.metrics.lexical import squad_token_f1
 from eval.report import rendering
 from eval.report.cell import ANSWERABLE, Asked, Cell, Column, Counts, categories, outcomes
 from eval.report.paper import latex
 from eval.report.published import Published, find, read_published, verdict
 from eval.report.rendering import as_csv, markdown, shown
-from eval.report.tables import Measure, Row, Table
+from eval.report.tables import Measure, Row, Table, gap_bounds
 from eval.statistics.stats import Estimate, Interval, Sampling
 
 QUESTIONS = tuple(Asked(f"c{n % 2}", f"q{n}", "abc"[n % 3], f"c{n % 2}", n != 5, True) for n in range(6))
@@ -80,6 +81,18 @@ def test_what_is_not_scored_is_never_averaged_in_and_the_possible_range_is_shown
     assert (found.mean, found.n) == (1.0, 2)
     assert one.bounds() == Interval(2 / 6, 1.0)
     assert "could be 0.333–1.000" in shown(one)
+
+
+def test_a_verdict_that_is_missing_among_repeats_widens_the_possible_range(tmp_path: Path) -> None:
+    path = tmp_path / "scores.jsonl"
+    write_lines(
+        path, [*lines(dict.fromkeys(range(6), 1.0)), *lines({**dict.fromkeys(range(6), 1.0), 4: None}, repeat=1)]
+    )
+    one = Cell(COLUMN, dict.fromkeys((each.key for each in QUESTIONS), frozenset({"answered"})), (path,))
+    assert one.bounds() == Interval(pytest.approx(5.5 / 6), 1.0)
+    assert "could be 0.917–1.000" in shown(one)
+    other = cell(tmp_path / "other", dict.fromkeys(range(6), 0.0))
+    assert gap_bounds(one, other) == Interval(pytest.approx(5.5 / 6), 1.0)
 
 
 def test_categories_and_the_answerable_have_their_own_means(tmp_path: Path) -> None:
@@ -265,6 +278,14 @@ def test_nothing_is_left_out_of_the_printed_table(tmp_path: Path) -> None:
     ):
         assert part in text
     assert "+1.000" in text
+
+
+def test_a_table_with_squad_s_f1_on_option_letters_says_that_the_letter_a_is_an_article(tmp_path: Path) -> None:
+    column = replace(COLUMN, dataset="personamem", metric="F1 (SQuAD)")
+    made = Table("t", "T", (), (column,), (Row("one", "One", (replace(cell(tmp_path, {0: 1.0}), column=column),)),))
+    assert (squad_token_f1("(a)", "(a)"), squad_token_f1("(b)", "(b)")) == (0.0, 1.0)
+    assert "the reply (a) scores 0" in " ".join(made.lines)
+    assert not any("(a)" in line for line in replace(made, columns=(COLUMN,)).lines)
 
 
 def test_csv_says_what_the_table_says(tmp_path: Path) -> None:

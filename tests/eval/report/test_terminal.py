@@ -132,7 +132,7 @@ def test_answers_that_one_of_several_builds_lacks_are_counted(tmp_path: Path) ->
     assert both.counts().scored == 48
     made = replace(table(tmp_path), columns=(JUDGE,), rows=(Row("bm25", "BM25", (both,)),))
     lines = lines_of(made, 160)
-    assert "  BM25: 3 of 96 answers of 2 builds not scored" in lines
+    assert "  BM25: 3 of 96 answers of 2 builds not scored; could be 0.594–0.625" in lines
     assert "3 of 96 answers of 2 builds not scored" in markdown(made)
     assert made.missing_share == 3 / 96, "what max_unscored is compared with"
     assert "Several builds: a score is their mean; tokens and $ are those of the first." in lines
@@ -146,7 +146,7 @@ def test_verdicts_that_only_some_repeats_gave_are_counted(tmp_path: Path) -> Non
     write_lines(path, [*first, *({**line, "repeat": 1, "value": line["value"] or None} for line in first)])
     assert twice.counts().scored == 48
     made = replace(table(tmp_path), columns=(JUDGE,), rows=(Row("bm25", "BM25", (twice,)),))
-    assert "  BM25: 12 of 96 verdicts missing, 2 an answer" in lines_of(made, 160)
+    assert "  BM25: 12 of 96 verdicts missing, 2 an answer; could be 0.750–0.875" in lines_of(made, 160)
     assert "12 of 96 verdicts missing, 2 an answer" in markdown(made)
     assert made.missing_share == 12 / 96, "what max_unscored is compared with"
 

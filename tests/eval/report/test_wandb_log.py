@@ -19,7 +19,7 @@ from eval.report.figures import draw, save
 from eval.report.panels import Sheet
 from eval.report.points import Point
 from eval.report.tables import Measure, Row, Table
-from eval.report.wandb_log import log_figure, log_sweep, log_table, means
+from eval.report.wandb_log import log_files, log_table, means
 from eval.statistics.stats import Estimate
 from memsys.inert import csv_text
 from memsys.llm import secrets
@@ -73,8 +73,8 @@ def test_nothing_is_logged_and_nothing_imported_unless_asked_for(
     monkeypatch.setitem(sys.modules, "wandb", None)
     off = config(tmp_path, name="none")
     log_table(off, TABLE)
-    log_sweep(off, "sweep", tmp_path / "none.csv")
-    log_figure(off, "figure", [tmp_path / "none.png"])
+    log_files(off, "sweep", "sweep", [tmp_path / "none.csv"])
+    log_files(off, "figure", "figure", [tmp_path / "none.png"])
     assert list(tmp_path.iterdir()) == []
 
 
@@ -103,8 +103,8 @@ def test_an_offline_run_holds_numbers_table_and_figure_and_calls_nobody(tmp_path
     points = tmp_path / "figure.csv"
     points.write_text("x,y\n1,2\n", encoding="utf-8")
     log_table(config(tmp_path), TABLE)
-    log_sweep(config(tmp_path), "sweep", points)
-    log_figure(config(tmp_path), "figure", [*files, points])
+    log_files(config(tmp_path), "sweep", "sweep", [points])
+    log_files(config(tmp_path), "figure", "figure", [*files, points])
     import wandb
 
     wandb.teardown()  # its service has now written all

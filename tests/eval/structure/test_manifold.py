@@ -111,9 +111,9 @@ def test_a_level_is_decomposed_once_for_its_dimension_and_once_for_its_projectio
 def test_levels_are_measured_apart_and_nodes_without_a_vector_left_out() -> None:
     square = np.array([[1, 1], [1, -1], [-1, 1], [-1, -1], [0, 0], [9, 9]])
     first, second = manifold([tree(square, [1, 1, 1, 1, 1, 2])], np.random.default_rng(0))
-    assert (first.level, first.nodes, first.histories) == (1, 4, 1)
-    assert (first.spread, first.cv, first.radius95) == pytest.approx((np.sqrt(2), 0.0, np.sqrt(2)))
-    assert (second.level, second.nodes, second.spread, second.cv) == (2, 1, 0.0, None)
+    assert (first["level"], first["nodes"], first["histories"]) == (1, 4, 1)
+    assert (first["spread"], first["cv"], first["radius95"]) == pytest.approx((np.sqrt(2), 0.0, np.sqrt(2)))
+    assert (second["level"], second["nodes"], second["spread"], second["cv"]) == (2, 1, 0.0, None)
     assert manifold([tree(np.zeros((3, 2)), [0, 0, 0])], np.random.default_rng(0)) == []
 
 
@@ -122,9 +122,9 @@ def test_radius_is_the_95th_percentile_and_variation_the_relative_deviation() ->
     line = np.concatenate([-places, places]).reshape(-1, 1) @ np.array([[1.0, 0.0]])
     (found,) = manifold([tree(line, [0] * 100)], np.random.default_rng(0))
     far = np.abs(line[:, 0])
-    assert found.spread == pytest.approx(17.17)
-    assert found.radius95 == pytest.approx(np.percentile(far, 95))
-    assert found.cv == pytest.approx(far.std() / far.mean())
+    assert found["spread"] == pytest.approx(17.17)
+    assert found["radius95"] == pytest.approx(np.percentile(far, 95))
+    assert found["cv"] == pytest.approx(far.std() / far.mean())
 
 
 def test_large_levels_are_sampled_but_counted_whole() -> None:
@@ -134,8 +134,8 @@ def test_large_levels_are_sampled_but_counted_whole() -> None:
     (again,) = manifold([large], np.random.default_rng(5), most=20)
     (whole,) = manifold([large], np.random.default_rng(5))
     assert sampled == again
-    assert (sampled.nodes, whole.nodes) == (80, 80)
-    assert sampled.spread != whole.spread
+    assert (sampled["nodes"], whole["nodes"]) == (80, 80)
+    assert sampled["spread"] != whole["spread"]
 
 
 def test_the_printed_rows_agree_with_the_reading_of_spread_variation_and_radius() -> None:

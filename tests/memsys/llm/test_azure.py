@@ -51,7 +51,7 @@ def test_calls_carry_the_version_and_the_key_in_a_header_of_its_own(
     endpoint = Endpoint(azure[1], EndpointLimits(retries=0), key_env="AZURE_TEST_KEY")
     try:
         completion = Client(endpoint, ModelSettings("mine")).submit(Request((("user", "Hello"),), "a.b")).result(30)
-        vectors = HttpEmbedder(endpoint, ModelSettings("mine")).fetch(["a tomato"])
+        ((_, vectors),) = HttpEmbedder(endpoint, ModelSettings("mine")).fetch(["a tomato"])
     finally:
         endpoint.close()
     assert completion.text.startswith("mock answer")

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from aiohttp import web
+from scripted import fetched
 
 from eval.files.store import RunError
 from memsys.llm.batching.endpoint import BatchEndpoint, BatchSettings, Provider, replies_of
@@ -219,9 +220,9 @@ def test_long_lists_of_texts_are_embedded_in_a_batch_and_queries_live(cache: Pat
     with serving(application(mock)) as url, batching(url, cache) as endpoint:
         embedder = HttpEmbedder(endpoint.live, SETTINGS, batch=4, batches=endpoint)
         texts = [f"text {number}" for number in range(10)]
-        vectors = embedder.fetch(texts)
+        vectors = fetched(embedder, texts)
         assert len(mock.batches.batches) == 1
-        again = embedder.fetch(texts[:3]), embedder.fetch(texts, query=True)
+        again = fetched(embedder, texts[:3]), fetched(embedder, texts, query=True)
         assert len(mock.batches.batches) == 1
     assert [embedded.vector.tolist() for embedded in again[0]] == [each.vector.tolist() for each in vectors[:3]]  # type: ignore[union-attr]
 

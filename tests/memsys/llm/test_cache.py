@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
@@ -22,7 +22,7 @@ import pytest
 from scripted import ScriptedLLM
 
 from memsys.llm.cache import CachedEmbedder, CachedLLM, request_key
-from memsys.llm.client import Client, Embedded, HttpEmbedder, Keep
+from memsys.llm.client import Client, Embedded, HttpEmbedder, Outcomes
 from memsys.llm.endpoint import Endpoint, EndpointLimits
 from memsys.llm.meter import Ledger, Metered, metering
 from memsys.llm.pricing import ModelSettings
@@ -121,9 +121,7 @@ def test_what_another_process_writes_is_found_too(store: CacheStore, monkeypatch
     monkeypatch.setattr("memsys.llm.store.time.monotonic", lambda: now[0])
     assert store.answer(b"k" * 32) is None
     other = CacheStore(store.path)  # a connection of its own, as another process has
-    written: Future[None] = Future()
-    other.keep_answer(b"k" * 32, Completion("theirs"), lambda error: written.set_result(None))
-    written.result(timeout=10)
+    other.keep_answer(b"k" * 32, Completion("theirs")).result(timeout=10)
     now[0] += 1.0
     found = store.answer(b"k" * 32)
     assert found is not None
@@ -144,9 +142,7 @@ def test_what_two_processes_asked_for_at_once_is_the_first_answer_for_both_as_in
 def test_the_keys_of_a_large_file_are_not_read_at_the_first_lookup(
     store: CacheStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    written: Future[None] = Future()
-    store.keep_answer(b"k" * 32, Completion("kept"), lambda error: written.set_result(None))
-    written.result(timeout=10)
+    store.keep_answer(b"k" * 32, Completion("kept")).result(timeout=10)
     store.close()
     monkeypatch.setattr("memsys.llm.store.SMALL", 100)
     large, asked = CacheStore(store.path), list[str]()
@@ -159,7 +155,7 @@ def test_the_keys_of_a_large_file_are_not_read_at_the_first_lookup(
 
 def test_a_closed_store_is_one_file_and_fails_later_answers_at_once(store: CacheStore, tmp_path: Path) -> None:
     for number in range(50):
-        store.keep_answer(number.to_bytes(32, "big"), Completion("x"), lambda error: None)
+        store.keep_answer(number.to_bytes(32, "big"), Completion("x"))
     reader = sqlite3.connect(store.path)  # another connection keeps SQLite from tidying up by itself
     assert reader.execute("SELECT 1 FROM outcomes").fetchone() is None
     store.close()
@@ -167,9 +163,8 @@ def test_a_closed_store_is_one_file_and_fails_later_answers_at_once(store: Cache
     copy = tmp_path / "copy.sqlite"
     copy.write_bytes(store.path.read_bytes())
     assert sqlite3.connect(copy).execute("SELECT count(*) FROM answers").fetchone() == (50,)
-    late: list[Exception | None] = []
-    store.keep_answer(b"l" * 32, Completion("late"), late.append)
-    assert "was closed" in str(late[0])
+    with pytest.raises(ModelError, match="was closed"):
+        store.keep_answer(b"l" * 32, Completion("late")).result(timeout=0)
 
 
 def test_a_cache_whose_file_system_allows_no_log_is_refused_and_one_on_a_network_is_named(
@@ -197,9 +192,7 @@ def test_an_answer_that_is_not_there_costs_no_query(store: CacheStore, monkeypat
     store._in.set_trace_callback(asked.append)
     assert store.answer(b"b" * 32) is None
     assert asked == []
-    written: Future[None] = Future()
-    store.keep_answer(b"b" * 32, Completion("mine"), lambda error: written.set_result(None))
-    written.result(timeout=10)
+    store.keep_answer(b"b" * 32, Completion("mine")).result(timeout=10)
     assert store.answer(b"b" * 32) is not None
     assert store.answer(b"b" * 8 + b"c" * 24) is None  # the same first bytes are looked up
     assert len(asked) == 2
@@ -209,11 +202,9 @@ def test_an_answer_that_is_not_there_costs_no_query(store: CacheStore, monkeypat
 
 
 def test_closing_writes_what_has_arrived(store: CacheStore) -> None:
-    written: list[Exception | None] = []
-    for number in range(300):
-        store.keep_answer(number.to_bytes(32, "big"), Completion("x"), written.append)
+    written = [store.keep_answer(number.to_bytes(32, "big"), Completion("x")) for number in range(300)]
     store.close()
-    assert written == [None] * 300
+    assert all(each.done() and each.exception() is None for each in written)
     assert sqlite3.connect(store.path).execute("SELECT COUNT(*) FROM answers").fetchone()[0] == 300
 
 
@@ -293,11 +284,10 @@ class Counting:
     def __init__(self) -> None:
         self.asked: list[str] = []
 
-    def fetch(self, texts: Any, *, query: bool = False, keep: Keep) -> list[Embedded]:
+    def fetch(self, texts: Any, *, query: bool = False) -> Iterator[Outcomes]:
         self.asked += texts
         vectors = [Embedded(np.asarray([len(text), 1.0], dtype=np.float32), len(text), 0.5) for text in texts]
-        keep(0, vectors)
-        return vectors
+        yield 0, vectors
 
 
 def test_known_texts_are_not_embedded_again_but_still_counted(store: CacheStore) -> None:
@@ -399,13 +389,13 @@ def test_an_exception_in_the_thread_that_writes_fails_the_call_and_not_the_next(
 
 
 def test_an_exception_of_who_is_told_does_not_end_the_thread_that_writes(store: CacheStore) -> None:
-    def broken(error: Exception | None) -> None:
+    def broken(written: Future[None]) -> None:
         raise ZeroDivisionError("a bug in a callback")
 
-    store.keep_answer(b"a" * 32, Completion("x"), broken)
-    written: Future[Exception | None] = Future()
-    store.keep_answer(b"b" * 32, Completion("y"), written.set_result)
-    assert written.result(timeout=5) is None
+    written = store.keep_answer(b"a" * 32, Completion("x"))
+    written.add_done_callback(broken)
+    assert not written.cancel(), "who waits may go; the thread that writes goes on"
+    assert store.keep_answer(b"b" * 32, Completion("y")).result(timeout=5) is None
 
 
 def test_an_exception_in_the_books_reaches_who_waits(store: CacheStore, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -586,12 +576,9 @@ def test_a_kept_vector_that_points_nowhere_is_fetched_again_and_replaced(
 class Partly:
     """An embedder whose second batch fails."""
 
-    def fetch(self, texts: Any, *, query: bool = False, keep: Keep) -> list[Embedded | ModelError]:
-        good = [Embedded(np.asarray([1.0, 0.0], dtype=np.float32), 1, 0.5) for _ in texts[:2]]
-        failed = [ModelError("the second batch failed") for _ in texts[2:]]
-        keep(2, failed)
-        keep(0, good)
-        return [*good, *failed]
+    def fetch(self, texts: Any, *, query: bool = False) -> Iterator[Outcomes]:
+        yield 2, [ModelError("the second batch failed") for _ in texts[2:]]
+        yield 0, [Embedded(np.asarray([1.0, 0.0], dtype=np.float32), 1, 0.5) for _ in texts[:2]]
 
 
 def test_vectors_that_came_are_kept_when_others_failed(store: CacheStore) -> None:
@@ -606,10 +593,8 @@ class Sized:
     def __init__(self, size: int) -> None:
         self.size = size
 
-    def fetch(self, texts: Any, *, query: bool = False, keep: Keep) -> list[Embedded]:
-        vectors = [Embedded(np.ones(self.size, dtype=np.float32), 1, 0.5) for _ in texts]
-        keep(0, vectors)
-        return vectors
+    def fetch(self, texts: Any, *, query: bool = False) -> Iterator[Outcomes]:
+        yield 0, [Embedded(np.ones(self.size, dtype=np.float32), 1, 0.5) for _ in texts]
 
 
 def test_a_vector_of_another_dimension_than_before_is_refused_and_not_kept(store: CacheStore) -> None:
@@ -631,7 +616,7 @@ def damaged(path: Path) -> None:
     store = CacheStore(path)
     for number in range(3000):
         key = hashlib.sha256(str(number).encode()).digest()
-        store.keep_answer(key, Completion("x" * 200), lambda error: None)
+        store.keep_answer(key, Completion("x" * 200))
     store.close()
     content = bytearray(path.read_bytes())
     for page in range(4, len(content) // 4096, 7):
@@ -693,15 +678,11 @@ def test_a_text_that_is_being_embedded_already_is_not_sent_a_second_time(store: 
             self.sent: list[str] = []
             self.asked, self.may_answer = threading.Event(), threading.Event()
 
-        def fetch(
-            self, texts: Sequence[str], *, query: bool = False, keep: Keep = lambda start, outcomes: None
-        ) -> list[Embedded | ModelError]:
+        def fetch(self, texts: Sequence[str], *, query: bool = False) -> Iterator[Outcomes]:
             self.sent += texts
             self.asked.set()
             assert self.may_answer.wait(10)
-            outcomes: list[Embedded | ModelError] = [Embedded(np.array([1.0, 0.0], np.float32), 1, 0.0) for _ in texts]
-            keep(0, outcomes)
-            return outcomes
+            yield 0, [Embedded(np.array([1.0, 0.0], np.float32), 1, 0.0) for _ in texts]
 
     inner = Slow()
     embedder = CachedEmbedder(inner, store, "e", "here")

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scripted import fetched
 
 from memsys.llm.cache import CachedEmbedder
 from memsys.llm.client import Client, Embedded, HttpEmbedder, chat_body
@@ -196,7 +197,7 @@ def test_another_error_of_status_400_is_no_refusal(body: bytes) -> None:
 
 def test_texts_that_a_content_filter_refuses_have_no_vectors_and_the_error_says_why() -> None:
     with served(replies((400, {}, json.dumps(FILTERED).encode()))) as url:
-        (error,) = HttpEmbedder(endpoint(url), SETTINGS).fetch(["a"])
+        (error,) = fetched(HttpEmbedder(endpoint(url), SETTINGS), ["a"])
     assert isinstance(error, ModelError)
     assert "content_filter" in str(error)
 
@@ -296,8 +297,8 @@ def test_vectors_come_back_in_order_and_of_unit_length() -> None:
     texts = [f"word{number} and more" for number in range(10)]
     with served() as url:
         embedder = HttpEmbedder(endpoint(url), SETTINGS, batch=3)
-        together = embedder.fetch(texts)
-        alone = [embedder.fetch([text])[0] for text in texts]
+        together = fetched(embedder, texts)
+        alone = [fetched(embedder, [text])[0] for text in texts]
     for one, other in zip(together, alone, strict=True):
         np.testing.assert_allclose(one.vector, other.vector, atol=1e-6)
         assert abs(float(np.linalg.norm(one.vector)) - 1.0) < 1e-5
@@ -315,9 +316,8 @@ def test_over_long_embedding_inputs_are_truncated_and_counted() -> None:
         return web.json_response({"data": data, "usage": {"prompt_tokens": 9}})
 
     with served(keep) as url, metering() as ledger:
-        HttpEmbedder(endpoint(url), ModelSettings("e", max_input_tokens=5)).fetch(
-            ["short", "one two three four five six seven eight"]
-        )
+        embedder = HttpEmbedder(endpoint(url), ModelSettings("e", max_input_tokens=5))
+        fetched(embedder, ["short", "one two three four five six seven eight"])
     assert ledger.notes["embedding_truncated"] == 1
     assert len(bodies[0]["input"][1].split()) == 5
 
@@ -367,7 +367,7 @@ def test_vectors_that_are_none_are_refused_before_they_are_kept(tmp_path: Path, 
 
 def test_vectors_in_another_order_are_put_in_theirs() -> None:
     with served(replies((200, {}, json.dumps({"data": rows([3, 0], [0.0, 2.0], index=[1, 0])}).encode()))) as url:
-        found = HttpEmbedder(endpoint(url), SETTINGS).fetch(["a", "b"])
+        found = fetched(HttpEmbedder(endpoint(url), SETTINGS), ["a", "b"])
     assert [one.vector.tolist() for one in found if isinstance(one, Embedded)] == [[0.0, 1.0], [1.0, 0.0]]
 
 

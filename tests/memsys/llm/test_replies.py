@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 import pytest
-from scripted import ScriptedLLM
+from scripted import ScriptedLLM, fetched
 
 from memsys.llm.ask import ParseFailure, ask, parse_reply
 from memsys.llm.cache import CachedLLM, request_key
@@ -331,9 +331,9 @@ def test_texts_that_an_embedding_model_cut_in_silence_are_counted(url: str) -> N
     at = Endpoint(url)
     embedder = HttpEmbedder(at, ModelSettings("mock"))
     with metering() as ledger:
-        embedder.fetch([LONG])
+        fetched(embedder, [LONG])
         assert not ledger.notes
-        embedder.fetch([LONG.replace(" ", "-")])  # one word, as the mock counts
+        fetched(embedder, [LONG.replace(" ", "-")])  # one word, as the mock counts
     assert ledger.notes == {"embedding_truncated_by_server": 1}
     at.close()
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scripted import fetched
 
 from data_loaders.schema import Turn, Unit
 from memsys.embed import HashingEmbedder
@@ -87,7 +88,7 @@ def chat(url: str, purse: Purse) -> None:
 
 def embeddings(url: str, purse: Purse) -> None:
     endpoint = Endpoint(url, EndpointLimits(in_flight=IN_FLIGHT), label="mock", purse=purse)
-    HttpEmbedder(endpoint, PRICED, batch=1).fetch([f"{number} " + "word " * 40 for number in range(CALLS)])
+    fetched(HttpEmbedder(endpoint, PRICED, batch=1), [f"{number} " + "word " * 40 for number in range(CALLS)])
     endpoint.close()
 
 

@@ -14,11 +14,19 @@ from typing import Any
 
 import pytest
 
+from data_loaders.schema import Turn, Unit
 from memsys.products.adapters import cognee, everos, graphiti, graphrag, langmem, lightrag, mempalace, simplemem
 from memsys.products.places import PINS
+from memsys.systems.released import _given
 from scripts.setup.options import load_option
 
 NOON = datetime(2023, 5, 8, 12, tzinfo=UTC)
+
+
+def given(name: str, day: str, *lines: str) -> dict[str, Any]:
+    """A unit as the worker passes it on; its turns are called t1, t2 and so on."""
+    turns = [Turn(f"t{number}", "", line) for number, line in enumerate(lines, 1)]
+    return _given(Unit(name, tuple(turns), "s1", None, day), turns)
 
 
 def test_episodes_of_graphiti_that_share_a_time_follow_one_another() -> None:
@@ -124,9 +132,8 @@ def test_a_memory_of_langmem_shows_the_day_on_which_it_was_last_written() -> Non
     put: list[list[dict[str, str]]] = [[{"key": "a"}, {"key": "b"}], [{"key": "b"}]]
     product._manager = SimpleNamespace(invoke=lambda *_, **__: put.pop(0))
     product._store = SimpleNamespace(get=lambda *_: "held")
-    turns = [{"id": "t1", "role": "user", "spoken": "Ann: Hi", "text": "Hi"}]
     for day in ("8 May 2023", ""):
-        product.write({"time_text": day, "turns": turns})
+        product.write(given("u1", day, "Ann: Hi"))
     hits = [SimpleNamespace(key=key, value={"content": {"content": key}}, updated_at=NOON) for key in "ab"]
     assert [product._item(hit, 0.0)["time_text"] for hit in hits] == ["08 May 2023", ""]
 
@@ -188,20 +195,13 @@ def test_passages_of_graphrag_name_the_turns_of_all_units_with_their_text_and_ot
 def test_a_recall_of_graphrag_that_k_cuts_keeps_the_first_rows_of_every_table() -> None:
     tables = [[{"id": f"{name}{row}"} for row in range(count)] for name, count in (("r", 1), ("e", 3), ("s", 4))]
     assert [item["id"] for item in graphrag._first(tables, 5)] == ["r0", "e0", "e1", "s0", "s1"]
-    assert [item["score"] for item in graphrag._first(tables, 3)] == [3.0, 2.0, 1.0]
     assert len(graphrag._first(tables, 20)) == 8
 
 
-def test_a_document_of_graphrag_has_date_and_speakers_and_a_unit_without_words_is_none() -> None:
+def test_a_document_of_graphrag_has_date_and_speakers() -> None:
     product = object.__new__(graphrag.Product)
     product._documents, product._turns, product._waiting = [], {}, False
-    turns = [
-        {"id": f"t{n}", "spoken": line, "text": text} for n, line, text in ((1, "Ann: Hi", "Hi"), (2, "Bye", "Bye"))
-    ]
-    blank = [{"id": "t0", "spoken": "Ann:  ", "text": " "}]
-    assert product.write({"id": "u0", "time_text": "7 May", "turns": blank})["stored"] == 0
-    assert not product._waiting
-    assert product.write({"id": "u1", "time_text": "8 May", "turns": turns})["stored"] == 1
+    assert product.write(given("u1", "8 May", "Ann: Hi", "Bye"))["stored"] == 1
     (document,) = product._documents
     assert (document["id"], document["text"]) == ("u1", "[8 May]\nAnn: Hi\nBye")
 
@@ -253,16 +253,13 @@ def test_a_drawer_of_mempalace_is_its_unit_and_what_its_search_only_reports_rais
     monkeypatch.setitem(sys.modules, "mempalace", ModuleType("mempalace"))
     product = object.__new__(mempalace.Product)
     product._palace, product._drawers, product._units = "palace", None, {}
-    for number, text in ((1, "Hi"), (2, "Bye"), (3, " ")):
-        turns = [{"id": f"t{number}", "spoken": f"Ann: {text}", "text": text}]
-        counts = product.write({"id": f"u{number}", "time": f"2023-05-0{number}", "time_text": "May", "turns": turns})
+    for number, text in ((1, "Hi"), (2, "Bye"), (3, "")):
+        unit = {**given(f"u{number}", "May", text), "turn_ids": [f"t{number}"]}
+        counts = product.write({**unit, "time": f"2023-05-0{number}"})
     assert (counts["stored"], counts["held"]) == (0, 2)
     assert [each["authored_at"] for each in filed] == ["2023-05-01", "2023-05-02", "2023-05-03"]
     items = product.read({"text": "Who?", "k": load_option("memory", "released_mempalace")["build"]["k"]})
-    assert [(item["id"], item["sources"], item["score"]) for item in items] == [
-        ("u2", ["t2"], 2.0),
-        ("u1", ["t1"], 1.0),
-    ]
+    assert [(item["id"], item["sources"]) for item in items] == [("u2", ["t2"]), ("u1", ["t1"])]
     assert asked == [{"query": "Who?", "palace": "palace", "n_results": 10}], "as its benchmark, and its own ranking"
     found = {"error": "the index is broken", "results": []}
     with pytest.raises(RuntimeError, match="the index is broken"):
@@ -288,10 +285,10 @@ def test_rows_of_lightrag_name_the_turns_of_the_documents_that_are_held() -> Non
 
     product._graph, product._asked = SimpleNamespace(aquery_data=query), lambda: "hybrid"
     items = asyncio.run(product.read({"text": "Who?", "k": None}))
-    assert [(item["id"], item["text"], item["sources"], item["score"]) for item in items] == [
-        ("entity Ann", "Ann: greets", ["t3", "t1", "t2"], 3.0),
-        ("relationship Ann – Ben", "Ann – Ben: friends", ["t1", "t2"], 2.0),
-        ("passage 1-chunk-000", "Ann: Hi", ["t3"], 1.0),
+    assert [(item["id"], item["text"], item["sources"]) for item in items] == [
+        ("entity Ann", "Ann: greets", ["t3", "t1", "t2"]),
+        ("relationship Ann – Ben", "Ann – Ben: friends", ["t1", "t2"]),
+        ("passage 1-chunk-000", "Ann: Hi", ["t3"]),
     ]
     assert len(asyncio.run(product.read({"text": "Who?", "k": 2}))) == 2
     found = {"status": "failure", "message": "nothing", "data": {}, "metadata": {"failure_reason": "no_results"}}

@@ -22,7 +22,8 @@ from memsys.llm import meter
 from memsys.llm.protocol import ModelError, Request
 from memsys.prompts import Prompts
 from memsys.systems.dense import Dense
-from memsys.systems.hipporag import HippoRag, normalised_phrase, pagerank, phrase_weights, scaled, synonyms, undirected
+from memsys.systems.hipporag import HippoRag, normalised_phrase, pagerank, phrase_weights, synonyms, undirected
+from memsys.vectors import scaled
 
 CONF = Path(__file__).parents[3] / "conf" / "memory"
 ASKED = Question("q", "asked")
@@ -366,7 +367,7 @@ def test_a_passage_of_version_1_scores_the_rank_of_the_ends_of_its_facts() -> No
         graph.add_edge(subject, other, weight=2)
     rank = networkx.pagerank(graph, alpha=0.5, personalization={"stella": 1}, tol=1e-12)
     raw = [sum(rank[end] for s, _, o in facts for end in (s, o)) for facts in THREE_AND_ONE.values()]
-    assert scores(made) == pytest.approx(dict(zip(("u0", "u1", "u2"), scaled(np.array(raw)), strict=True)))
+    assert scores(made) == pytest.approx(dict(zip(("u0", "u1", "u2"), scaled(np.array(raw), flat=1.0), strict=True)))
 
 
 def test_a_seed_of_version_1_weighs_one_over_the_number_of_its_passages(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,8 @@ from memsys.llm import meter
 from memsys.llm.protocol import ModelError
 from memsys.prompts import Prompts
 from memsys.systems.dense import Dense
-from memsys.systems.memstream import MemoryStream, recency, scaled
+from memsys.systems.memstream import MemoryStream, recency
+from memsys.vectors import scaled
 
 START = datetime(2023, 5, 7, 8)
 RATE, QUESTIONS, INSIGHTS = "memstream.importance", "memstream.questions", "memstream.insights"
@@ -73,9 +74,9 @@ def test_recency_falls_with_age_in_hours_and_is_upside_down_in_the_released_code
 
 
 def test_terms_are_stretched_over_all_memories_and_a_constant_one_becomes_a_half() -> None:
-    np.testing.assert_allclose(scaled(np.array([2, 8, 5])), [0, 1, 0.5])
-    np.testing.assert_allclose(scaled(np.array([0.2, 0.6, 0.9])), [0, 0.5714, 1], atol=1e-4)
-    np.testing.assert_allclose(scaled(np.array([3, 3])), [0.5, 0.5])
+    np.testing.assert_allclose(scaled(np.array([2.0, 8, 5]), flat=0.5), [0, 1, 0.5])
+    np.testing.assert_allclose(scaled(np.array([0.2, 0.6, 0.9]), flat=0.5), [0, 0.5714, 1], atol=1e-4)
+    np.testing.assert_allclose(scaled(np.array([3.0, 3.0]), flat=0.5), [0.5, 0.5])
 
 
 def test_a_single_memory_scores_one_and_a_half() -> None:

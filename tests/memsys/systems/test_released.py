@@ -167,10 +167,10 @@ def test_steps_are_awaited_on_one_loop_and_each_sees_the_context_variables_of_th
 ) -> None:
     memory = toy(product=AWAITED)
     written(memory, 2)
-    assert [item.text for item in memory.read(ASKED).items] == [
-        "Mara: I planted 1 tomatoes in garden 1 this morning.",
-        "Mara: I planted 2 tomatoes in garden 2 this morning.",
-    ]
+    assert [(item.text, item.score) for item in memory.read(ASKED).items] == [
+        ("Mara: I planted 1 tomatoes in garden 1 this morning.", 2.0),
+        ("Mara: I planted 2 tomatoes in garden 2 this morning.", 1.0),
+    ], "without a score of its own a hit has its rank"
     (noted,) = memory._life.read("nodes", {}, "nodes")
     steps = ["built", "open", "write", "write", "end_session", "consolidate", "read"]
     assert noted["steps"] == steps
@@ -182,8 +182,10 @@ def test_a_line_has_the_speaker_in_front_if_there_is_one(toy: Callable[..., Rele
     memory = toy(product=AWAITED)
     turns = (Turn("t1", "Mara", " I left: \n“now”"), Turn("t2", "", "A passage: of a document."), Turn("t3", "Bo", ""))
     memory.write(Unit("u", turns, "s1"))
+    memory.write(Unit("v", turns[2:], "s1"))
     lines = [item.text for item in memory.read(ASKED).items]
-    assert lines == ["Mara:  I left: \n“now”", "A passage: of a document.", "Bo: "]
+    assert lines == ["Mara:  I left: \n“now”", "A passage: of a document."]
+    assert memory.report()["counts"]["units_without_change"] == 1, "a unit in which nothing is said is not passed on"
 
 
 @pytest.mark.slow

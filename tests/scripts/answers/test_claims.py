@@ -22,6 +22,7 @@ from data_loaders.schema import DataError
 from data_loaders.source import Entry, file_sha256, sample
 from eval.files.store import RunError
 from eval.metrics.lexical import nltk_bleu, rouge
+from eval.statistics.stats import preferred_interval
 from scripts.answers import audit, matching, scoring
 from scripts.answers.audit import duplicates, findings, flags, lenience, regression, spreads
 from scripts.answers.claim_tables import as_csv, as_json, cell, inert, rows_of, table
@@ -341,7 +342,7 @@ def test_short_answers_and_right_ones_agree_by_nature(make: Make) -> None:
 )
 def test_the_fast_scores_are_those_of_the_packages(pair: tuple[str, str]) -> None:
     assert unigram_bleu(*pair) == pytest.approx(nltk_bleu(*pair), abs=1e-12)
-    assert rouge_l(*pair) == pytest.approx(rouge(*pair, "rougeL", stemmer=True).f, abs=1e-12)
+    assert rouge_l(*pair) == pytest.approx(rouge(*pair, "rougeL", stemmer=True).fmeasure, abs=1e-12)
 
 
 def test_replies_that_say_that_they_do_not_know_are_recognised() -> None:
@@ -410,6 +411,9 @@ def test_text_of_others_is_inert(make: Make) -> None:
     assert "<script>" not in text.replace("\\<script\\>", "")
     (record,) = list(csv.DictReader(io.StringIO(as_csv(made))))
     assert record["by"].startswith("'=")
+    ends = preferred_interval(made[0].answerable)
+    assert ends is not None
+    assert (record["judge_answerable_low"], record["judge_answerable_high"]) == (str(ends.low), str(ends.high))
     assert json.loads(as_json(made, {}))["claims"][0]["name"] == "one"
     assert "\x1b" not in as_json(made, {})
     assert (cell("-1.5"), cell("+1"), cell("plain")) == ("-1.5", "'+1", "plain")
