@@ -527,9 +527,7 @@ def unusable(path: Path, error: sqlite3.DatabaseError) -> DamagedCache:
 
 def _remedy(error: Exception) -> str:
     """What to do with a file that SQLite refuses: keep it on a full disk; `cache repair` copies nothing of another schema."""
-    if "disk" in str(
-        error
-    ):  # "database or disk is full"; "disk I/O error" where the log beside the file finds no space
+    if str(error).endswith(("disk is full", "disk I/O error")):  # the latter: its log found no space
         return "free some space or check the disk, and run again"
     return "move it away" if isinstance(error, ForeignSchema) else REMEDY
 
