@@ -17,6 +17,8 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+import scripts  # noqa: F401  # before numpy: matrix products keep to one core, as in every command
+
 ROOT = Path(__file__).resolve().parents[1]
 LOCAL = {None, "", "localhost", "127.0.0.1", "::1"}
 SECRETS = ("_API_KEY", "_BASE_URL", "_API_BASE", "_ACCESS_TOKEN", "HF_TOKEN", "_PROXY", "_proxy")
