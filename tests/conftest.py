@@ -76,6 +76,7 @@ def pytest_collection() -> Generator[None, object, object]:
     if "hydra" in sys.modules:
         _parse_files_of_settings_once()
     gc.freeze()
+    gc.set_threshold(20_000, 20, 20)  # as commands with many calls do
     gc.enable()
     return collected
 
