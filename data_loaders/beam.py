@@ -23,7 +23,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from data_loaders.raw import LazyCases, Raw, check_choice, check_known, check_unique, parsed_time, read_json
+from data_loaders.raw import LazyCases, Raw, check_choice, check_unique, parsed_time, read_json
 from data_loaders.schema import Case, DataError, Gold, Question, Role, Session, Turn
 
 ABSTENTION, CONTRADICTION, EVENT_ORDERING = "abstention", "contradiction_resolution", "event_ordering"
@@ -184,7 +184,7 @@ def _sessions(batches: Sequence[Raw], markers: Markers, name: str, notes: list[s
 
 
 def _turn(message: Raw, markers: Markers) -> Turn:
-    speaker, side = _SPEAKERS[message.choice("role", _SPEAKERS)]
+    speaker, side = _SPEAKERS[message.choice(_SPEAKERS, "role")]
     text = message.text("content")
     return Turn(str(message.get("id", int)), speaker, without_marker(text) if markers == "cut" else text, side)
 
@@ -204,7 +204,7 @@ def _questions(
     raw: Raw, known: set[str], labels: Mapping[str, str], notes: list[str]
 ) -> Iterator[tuple[Question, Gold]]:
     for ability in raw.of(dict):
-        check_known(ability, REFERENCES, raw.where)
+        Raw(ability, raw.where).choice(REFERENCES)
         for number, record in enumerate(raw.each(ability)):
             gold = _gold(record, ability, known, labels)
             notes.extend(f"{ability}_{number}: {oddity}" for oddity in _oddities(record.value, ability, gold))

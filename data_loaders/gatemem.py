@@ -246,7 +246,7 @@ def _value(value: Any) -> str:
 
 
 def _gold(record: Raw, domain: str, name: str, visible: Sequence[Turn], notes: list[str]) -> Gold:
-    kind, action = record.choice("query_type", CATEGORIES), record.choice("expected_action", ACTIONS)
+    kind, action = record.choice(CATEGORIES, "query_type"), record.choice(ACTIONS, "expected_action")
     spec, attack = record.at("judge_spec"), record.optional("attack_type")
     include, not_include, leaks = (
         _patterns(spec, "include"),

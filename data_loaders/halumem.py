@@ -76,7 +76,7 @@ def _case(case_id: str, record: Raw) -> Case:
 
 def _turns(session: Raw, session_id: str, name: str) -> Iterator[Turn]:
     for number, record in enumerate(session.each("dialogue"), 1):
-        role = record.choice("role", _ROLES)
+        role = record.choice(_ROLES, "role")
         speaker = name if role == "user" else "Assistant"
         yield Turn(f"{session_id}:{number}", speaker, record.text("content"), _ROLES[role])
 

@@ -161,7 +161,7 @@ def _sessions(conversation: Raw, speakers: tuple[str, str]) -> tuple[tuple[Sessi
 
 
 def _turn(raw: Raw, speakers: tuple[str, str]) -> Turn:
-    speaker, text = raw.choice("speaker", speakers), raw.text("text")
+    speaker, text = raw.choice(speakers, "speaker"), raw.text("text")
     if raw.has("blip_caption"):
         text = f"{text} [shares a photo: {raw.text('blip_caption')}]".lstrip()
     role: Role = "user" if speaker == speakers[0] else "assistant"

@@ -97,7 +97,7 @@ def days_of(gap: str) -> int | None:
 
 
 def _case(record: Raw, index: int, host: Case) -> Case:
-    relation, gap = record.choice("relation_type", RELATIONS), record.text("time_gap")
+    relation, gap = record.choice(RELATIONS, "relation_type"), record.text("time_gap")
     days = days_of(gap)
     asked_at, cue_at = _moments(host, days or 0, record.where)
     cue = Session("cue", _cue(record.text("cue_dialogue"), host, record.where), cue_at, _written(cue_at))

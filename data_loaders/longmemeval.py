@@ -15,7 +15,7 @@ Deviations from the raw files:
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -67,7 +67,7 @@ def load_questions(path: Path) -> LazyCases:
     def parse(index: int) -> Case:
         record, name = records[index], ids[index]
         cited = record.of(dict).get("answer_session_ids") or []  # null for some abstentions
-        gold, _ = _gold(Raw({**record.value, "answer_session_ids": cited}, record.where), name, [])
+        gold = _gold(Raw({**record.value, "answer_session_ids": cited}, record.where), name, [], {}, [])
         question = Question(name, record.text("question"))
         return Case(name, ("user", "assistant"), (), ((question, gold),), name, ("The history is left out.",))
 
@@ -88,18 +88,16 @@ def parse_time(text: str, where: str) -> datetime:
 
 def parse_turn(raw: Raw, turn_id: str) -> tuple[Turn, bool | None]:
     """The turn, and its label: whether it holds the answer, or None without a label. Raises DataError."""
-    role = raw.choice("role", _ROLES)
+    role = raw.choice(_ROLES, "role")
     label = raw.get("has_answer", (bool, type(None))) if raw.has("has_answer") else None
     return Turn(id=turn_id, speaker=role, text=raw.text("content"), role=_ROLES[role]), label
 
 
-@dataclass(frozen=True, slots=True)
-class _Sitting:
-    """A session with its time and the labels of its turns."""
-
-    session: Session
-    time: datetime
-    labels: tuple[bool | None, ...]
+def gold_of(name: str, kind: str, answers: tuple[str, ...], evidence: Sequence[Turn], **more: object) -> Gold:
+    """The answer key of a question of this id and type; `more` are further fields of `Gold.detail`."""
+    user_turns = tuple(turn.id for turn in evidence if turn.role == "user")
+    detail = {"question_id": name, "question_type": kind, **more, "evidence_user_turns": user_turns}
+    return Gold(answers, tuple(turn.id for turn in evidence), kind, "_abs" not in name, detail=detail)
 
 
 def _case(path: Path, place: _Place) -> Case:
@@ -107,35 +105,29 @@ def _case(path: Path, place: _Place) -> Case:
     record = Raw(parse_json(_read(path, place), where), where)
     if record.text("question_id") != place.id:
         raise DataError(f"{where}.question_id: expected {place.id!r} once, found it given twice")
-    sittings, notes = _haystack(record)
+    sessions, labels, notes = _haystack(record)
     time_text = record.text("question_date")
     time = parse_time(time_text, f"{where}.question_date")
     notes += [
-        f"session {each.session.id} ({each.session.time_text}) is later than the question ({time_text})"
-        for each in sittings
-        if each.time > time
+        f"session {each.id} ({each.time_text}) is later than the question ({time_text})"
+        for each in sessions
+        if each.time and each.time > time
     ]
     question = Question(id=place.id, text=record.text("question"), time=time, time_text=time_text)
-    gold, gold_notes = _gold(record, place.id, sittings)
-    return Case(
-        id=place.id,
-        speakers=("user", "assistant"),
-        sessions=tuple(each.session for each in sittings),
-        questions=((question, gold),),
-        cluster=place.id,
-        notes=(*notes, *gold_notes),
-    )
+    gold = _gold(record, place.id, sessions, labels, notes)
+    return Case(place.id, ("user", "assistant"), tuple(sessions), ((question, gold),), place.id, tuple(notes))
 
 
-def _haystack(record: Raw) -> tuple[list[_Sitting], list[str]]:
-    """The sessions that have turns, oldest first, and a note on each irregularity."""
+def _haystack(record: Raw) -> tuple[list[Session], dict[str, bool | None], list[str]]:
+    """The sessions that have turns, oldest first; the labels of their turns by id; a note on each irregularity."""
     ids, dates, contents = (record.each(f"haystack_{name}") for name in ("session_ids", "dates", "sessions"))
     if not len(ids) == len(dates) == len(contents):
         raise DataError(
             f"{record.where}.haystack_sessions: expected as many sessions as ids and dates, "
             f"found {len(contents)} sessions, {len(ids)} ids and {len(dates)} dates"
         )
-    sittings: list[_Sitting] = []
+    sessions: list[Session] = []
+    labels: dict[str, bool | None] = {}
     notes: list[str] = []
     used: set[str] = set()
     for raw_id, date, content in zip(ids, dates, contents, strict=True):
@@ -147,12 +139,12 @@ def _haystack(record: Raw) -> tuple[list[_Sitting], list[str]]:
         time_text = date.text()
         time = parse_time(time_text, date.where)
         parsed = [parse_turn(turn, f"{session_id}_{number}") for number, turn in enumerate(content.each(), 1)]
-        if not parsed:
+        labels |= {turn.id: label for turn, label in parsed}
+        if parsed:
+            sessions.append(Session(session_id, tuple(turn for turn, _ in parsed), time, time_text))
+        else:
             notes.append(f"session {session_id} ({time_text}) has no turns")
-            continue
-        session = Session(session_id, tuple(turn for turn, _ in parsed), time, time_text)
-        sittings.append(_Sitting(session, time, tuple(label for _, label in parsed)))
-    return sorted(sittings, key=lambda each: each.time), notes
+    return sorted(sessions, key=lambda each: each.time or datetime.min), labels, notes
 
 
 def _unused(wanted: str, used: set[str]) -> str:
@@ -164,29 +156,17 @@ def _unused(wanted: str, used: set[str]) -> str:
     return name
 
 
-def _gold(record: Raw, question_id: str, sittings: list[_Sitting]) -> tuple[Gold, list[str]]:
-    question_type = record.choice("question_type", CATEGORIES)
-    answer = record.get("answer", (str, int))
-    answer_session_ids = record.texts("answer_session_ids")
-    labelled = [pair for each in sittings for pair in zip(each.session.turns, each.labels, strict=True)]
-    evidence = [turn for turn, label in labelled if label]
-    held = {each.session.id for each in sittings}
-    notes = [f"answer session {each} is not in the haystack" for each in answer_session_ids if each not in held]
-    if all(label is None for _, label in labelled):
+def _gold(
+    record: Raw, name: str, sessions: Sequence[Session], labels: Mapping[str, bool | None], notes: list[str]
+) -> Gold:
+    kind, cited = record.choice(CATEGORIES, "question_type"), record.texts("answer_session_ids")
+    answer = check_text(str(record.get("answer", (str, int))), f"{record.where}.answer")
+    held = {each.id for each in sessions}
+    notes += [f"answer session {each} is not in the haystack" for each in cited if each not in held]
+    if all(label is None for label in labels.values()):
         notes.append("no turn is labelled, so the evidence is unknown")
-    gold = Gold(
-        answers=(check_text(str(answer), f"{record.where}.answer"),),
-        evidence=tuple(turn.id for turn in evidence),
-        category=question_type,
-        answerable="_abs" not in question_id,
-        detail={
-            "question_id": question_id,
-            "question_type": question_type,
-            "answer_session_ids": answer_session_ids,
-            "evidence_user_turns": tuple(turn.id for turn in evidence if turn.role == "user"),
-        },
-    )
-    return gold, notes
+    evidence = [turn for each in sessions for turn in each.turns if labels[turn.id]]
+    return gold_of(name, kind, (answer,), evidence, answer_session_ids=cited)
 
 
 @dataclass(frozen=True, slots=True)

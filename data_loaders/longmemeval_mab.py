@@ -17,8 +17,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from data_loaders.longmemeval import CATEGORIES, parse_time, parse_turn
-from data_loaders.raw import LazyCases, Raw, check_known, check_text, check_unique, python_literal, read_records
+from data_loaders.longmemeval import CATEGORIES, gold_of, parse_time, parse_turn
+from data_loaders.raw import LazyCases, Raw, check_text, check_unique, python_literal, read_records
 from data_loaders.schema import Case, DataError, Gold, Question, Session, Turn
 
 _TIME_LABEL = "Chat Time: "
@@ -116,7 +116,7 @@ def _questions(row: Raw, held: Mapping[_Words, Session], notes: list[str]) -> It
     metadata, texts = row.at("metadata"), row.texts("questions")
     ids = metadata.texts("question_ids")
     check_unique(ids, f"{metadata.where}.question_ids")
-    types, pairs = metadata.texts("question_types"), metadata.texts("qa_pair_ids")
+    types, pairs = metadata.each("question_types"), metadata.texts("qa_pair_ids")
     dated = bool(metadata.of(dict).get("question_dates"))
     dates = metadata.texts("question_dates") if dated else ("",) * len(texts)
     labels, answers = metadata.each("haystack_sessions"), row.each("answers")
@@ -129,18 +129,8 @@ def _questions(row: Raw, held: Mapping[_Words, Session], notes: list[str]) -> It
         notes += [f"question {question_id}: evidence session {each} is not in the context" for each in missing]
         time = parse_time(dates[index], f"{metadata.where}.question_dates[{index}]") if dated else None
         accepted = [str(answer.of((str, int))) for answer in answers[index].each()]
-        gold = Gold(
-            answers=tuple(check_text(answer, answers[index].where) for answer in accepted),
-            evidence=tuple(turn.id for turn in evidence),
-            category=check_known(types[index], CATEGORIES, f"{metadata.where}.question_types[{index}]"),
-            answerable="_abs" not in question_id,
-            detail={
-                "question_id": question_id,
-                "question_type": types[index],
-                "qa_pair_id": pairs[index],
-                "evidence_user_turns": tuple(turn.id for turn in evidence if turn.role == "user"),
-            },
-        )
+        golds = tuple(check_text(answer, answers[index].where) for answer in accepted)
+        gold = gold_of(question_id, types[index].choice(CATEGORIES), golds, evidence, qa_pair_id=pairs[index])
         yield Question(id=question_id, text=text, time=time, time_text=dates[index]), gold
 
 

@@ -96,7 +96,7 @@ def load(
 
 
 def _domain(asked: Raw) -> str:
-    return asked.choice("domain", ENVIRONMENTS)
+    return asked.choice(ENVIRONMENTS, "domain")
 
 
 def _groups(asked: Sequence[Raw], file: Path) -> dict[tuple[str, ...], list[Raw]]:
@@ -168,7 +168,7 @@ def _state(state: Raw, observations: Observations) -> str:
 
 
 def _question(asked: Raw) -> tuple[Question, Gold]:
-    kind = asked.choice("question_type", CATEGORIES)
+    kind = asked.choice(CATEGORIES, "question_type")
     text, answer = asked.text("question"), asked.text("answer")
     if not text.strip() or not answer.strip():
         raise DataError(f"{asked.where}: expected a question and an answer, found none")

@@ -109,7 +109,7 @@ def _time(text: str) -> datetime | None:
 def _question(
     raw: Raw, question_id: str, articles: Mapping[str, _Article], note: Callable[[str], None]
 ) -> tuple[Question, Gold]:
-    kind = raw.choice("question_type", CATEGORIES)
+    kind = raw.choice(CATEGORIES, "question_type")
     urls, facts, evidence = [], [], []
     for number, cited in enumerate(raw.each("evidence_list")):
         url, fact = cited.text("url"), cited.text("fact")

@@ -188,7 +188,7 @@ def sessions_of(messages: Raw, persona: Persona) -> tuple[Session, ...]:
     """A history's messages as sessions, a new one at each system message; turn ids are the messages' positions. Raises DataError."""
     sessions: list[list[Turn]] = []
     for number, message in enumerate(messages.each()):
-        role = message.choice("role", _ROLES)
+        role = message.choice(_ROLES, "role")
         if role == "system" or not sessions:
             sessions.append([])
         if role == "system" and persona == "drop":
@@ -218,7 +218,7 @@ def _turn(number: int, role: str, text: str) -> Turn:
 
 
 def _question(record: Raw, messages: int, turn_ids: Sequence[int]) -> tuple[Question, Gold]:
-    kind = record.choice("question_type", CATEGORIES)
+    kind = record.choice(CATEGORIES, "question_type")
     end = _number(record, "end_index_in_shared_context")
     if end > messages:
         raise DataError(f"{record.where}.end_index_in_shared_context: expected at most {messages}, found {end}")

@@ -144,9 +144,13 @@ class Raw:
         """A field that is a text; empty where it is missing or null."""
         return "" if self.of(dict).get(key) is None else self.text(key)
 
-    def choice(self, key: str, known: Collection[str]) -> str:
-        """A field that is one of the known texts."""
-        return check_known(self.text(key), known, f"{self.where}.{key}")
+    def choice(self, known: Collection[str], key: str = "") -> str:
+        """One of the known texts: the field, else the value itself."""
+        text = self.text(key)
+        if text not in known:
+            where = f"{self.where}.{key}" if key else self.where
+            raise DataError(f"{where}: expected one of {', '.join(known)}, found {text[:60]!r}")
+        return text
 
     def each(self, key: str = "") -> list[Raw]:
         """The members of a list with their places, `<where>[<number from 0>]`: of the field, else of the value itself."""
@@ -156,13 +160,6 @@ class Raw:
     def texts(self, key: str = "") -> tuple[str, ...]:
         """The members of a list of texts: of the field, else of the value itself."""
         return tuple(each.text() for each in self.each(key))
-
-
-def check_known(text: str, known: Collection[str], where: str) -> str:
-    """Return the text if it is known. Raises DataError, which lists what is."""
-    if text not in known:
-        raise DataError(f"{where}: expected one of {', '.join(known)}, found {text[:60]!r}")
-    return text
 
 
 def check_text(value: object, where: str) -> str:

@@ -110,7 +110,7 @@ def _history(records: Sequence[Raw], where: str, notes: list[str]) -> _History:
 def _session(record: Raw, session_id: str, notes: list[str]) -> Session:
     turns = []
     for number, raw in enumerate(record.each("dialogue_turns"), 1):
-        speaker = raw.choice("speaker", _ROLES)
+        speaker = raw.choice(_ROLES, "speaker")
         turn = Turn(f"{session_id}:{number}", speaker, raw.text("content"), _ROLES[speaker])
         if not turn.text.strip():
             notes.append(f"{turn.id}: the turn is empty.")
@@ -183,7 +183,7 @@ def _gold(history: _History, reply: Raw, raw: Raw) -> tuple[Gold, list[tuple[str
     uuids = tuple(dict.fromkeys(named or [uuid for uuid, _ in memories]))
     reference = reply.text("content")
     is_query = raw.value.get("is_query") is True
-    kind = raw.choice("category_name", CATEGORIES) if is_query else ""
+    kind = raw.choice(CATEGORIES, "category_name") if is_query else ""
     topic, span = (raw.text(field) if is_query else "" for field in ("topic", "session_type"))
     gold = Gold(
         (reference,),

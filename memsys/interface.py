@@ -10,6 +10,7 @@ from `conf/memory/<name>.yaml`, which states the fields of records flat, next to
 from __future__ import annotations
 
 import inspect
+import operator
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from copy import copy
@@ -20,7 +21,7 @@ from types import UnionType
 from typing import Annotated, Any, ClassVar, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
-from annotated_types import Ge
+from annotated_types import Ge, Gt, Le
 
 from data_loaders.schema import Question, Role, Turn, Unit
 
@@ -221,6 +222,11 @@ def shares(k: int, count: int) -> list[int]:
 
 Positive = Annotated[int, Ge(1)]
 NotNegative = Annotated[int, Ge(0)]
+Share = Annotated[float, Ge(0), Le(1)]
+SomeOf = Annotated[float, Gt(0), Le(1)]
+"""A share that is not zero."""
+_BOUNDS = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}
+"""In words, each of the bounds that a number's annotation may have; a key is also the name of its operator."""
 Made = TypeVar("Made")
 Record = TypeVar("Record", bound="Settings")
 
@@ -231,7 +237,7 @@ class Settings:
     memory under the same name.
 
     Raises:
-        ValueError: a word is not one of its `Literal`, or a number is below its minimum.
+        ValueError: a word is not one of its `Literal`, or a number is out of its range.
     """
 
     def __post_init__(self) -> None:
@@ -243,9 +249,11 @@ class Settings:
                 continue
             if words and value not in words and (value is None or isinstance(value, str) or len(kinds) == 1):
                 raise ValueError(f"{name} must be one of {', '.join(map(str, words))}, found {value!r}")
-            for least in [bound.ge for kind in kinds for bound in get_args(kind)[1:] if isinstance(bound, Ge)]:
-                if isinstance(value, int) and value < least:  # type: ignore[operator]
-                    raise ValueError(f"{name} must be at least {least}, found {value}")
+            marks = [mark for kind in kinds for mark in get_args(kind)[1:]]
+            bounds = [(how, getattr(mark, how)) for mark in marks for how in _BOUNDS if hasattr(mark, how)]
+            if isinstance(value, int | float) and not all(getattr(operator, how)(value, end) for how, end in bounds):
+                said = " and ".join(f"{_BOUNDS[how]} {end}" for how, end in bounds)
+                raise ValueError(f"{name} must be {said}, found {value}")
 
 
 _hints = cache(partial(get_type_hints, include_extras=True))

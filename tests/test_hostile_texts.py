@@ -13,7 +13,10 @@ from eval.metrics import beam as beam_metric
 from eval.metrics import longmemeval_v2, quality, realmem
 from memsys import dates
 from memsys.llm.offline import reading
+from memsys.llm.secrets import variables, written_key
 from memsys.systems import mem0_v3
+from scripts.setup import probes
+from scripts.setup.launch import IN_SYNTAX
 
 LONG = 100_000
 HOSTILE: dict[str, tuple[Callable[[str], Any], str]] = {
@@ -30,6 +33,10 @@ HOSTILE: dict[str, tuple[Callable[[str], Any], str]] = {
     "judge card, a list of blanks": (answer_forms.items_of, f"a{' ' * LONG}b"),
     "judge card, a word in capitals": (lambda text: list(answer_forms.of_number(text)), f"{'G' * LONG}-b 2"),
     "Mem0 v3, many names": (mem0_v3.entities, "A1 " * (LONG // 3)),
+    "doctor, open thoughts": (probes._object, "<think>" * (LONG // 7)),
+    "settings, open variables": (variables, "${" * LONG),
+    "settings, a password without an end": (lambda text: written_key({"a": text}), "://" + "a:" * LONG),
+    "command line, open variables": (IN_SYNTAX.fullmatch, "${" * LONG),
     "Mem0 v3, open quotes": (mem0_v3.entities, "\u201c" * LONG),
 }
 

@@ -238,12 +238,10 @@ class _Driver:
 
     def _answered(self, job: Job) -> bool:
         """Whether an earlier run has answered a job's case; if so, its progress is reported."""
-        if job.looked_at or not job.cell.may_be_answered():
+        if job.looked_at or not is_answered(job.cell.runs, job.cell.index):
+            job.looked_at = True
             return False
-        job.looked_at, case = True, job.cell.case()
-        if not is_answered(job.cell.runs, case):
-            return False
-        report_kept(job.cell.runs, case, self._on_progress)
+        report_kept(job.cell.runs, job.cell.case(), self._on_progress)
         return True
 
     def _start_workers(self) -> None:

@@ -74,6 +74,13 @@ class Metric:
     joint: bool = False
     """Whether its function takes question, gold and several reads."""
 
+    @property
+    def functions(self) -> list[Any]:
+        """The function that computes it; with `best_of` also the function of two texts."""
+        score: Any = self.score
+        measure = score.keywords["measure"] if getattr(score, "func", None) is best_of else score
+        return [getattr(each, "func", each) for each in (score, measure)]
+
 
 @dataclass(frozen=True)
 class Judging:
@@ -135,9 +142,7 @@ def _identities(metrics: Sequence[Metric], k_evidence: int) -> dict[str, dict[st
     """The parts that decide which file holds the scores of a metric, its settings and code, by name; the evidence comes last."""
     identities: dict[str, dict[str, Any]] = {}
     for metric in metrics:
-        score: Any = metric.score
-        measure = score.keywords["measure"] if getattr(score, "func", None) is best_of else score
-        modules = [getattr(each, "func", each).__module__ for each in (score, measure)]
+        modules = [each.__module__ for each in metric.functions]
         identities[metric.name] = {"settings": metric.settings, "source": source_digest(modules)}
     return {**identities, f"evidence@{k_evidence}": {"source": source_digest(["eval.metrics.retrieval"])}}
 
@@ -158,8 +163,7 @@ def score_lexical(run: Run, metrics: Sequence[Metric], k_evidence: int) -> dict[
     if joint := {paths[metric.name]: metric.score for metric in metrics if metric.joint}:
         _score_together(run, joint)
     single = [metric for metric in metrics if not metric.joint]
-    answers = answers_of(run, lambda prediction, _: prediction.answer)
-    recalls = answers_of(run, lambda prediction, _: _ranking(prediction))
+    answers, recalls = answers_of(run, lambda each, _: each.answer, lambda each, _: _ranking(each))
     stale = [each for each in single if not _is_current(paths[each.name], recalls if each.on_recall else answers)]
     lines: dict[str, list[Scored]] = {metric.name: [] for metric in stale}
     if not _is_current(paths[evidence], recalls):
@@ -283,7 +287,8 @@ def _verdicts(run: Run, judging: Judging) -> tuple[dict[AnswerKey, dict[str, Any
         )
     lines = score_lines(judging.file(run), "answer", "repeat")
     given = {answer_key(line): line for line in lines if line["value"] is not None}
-    return given, answers_of(run, judging.judged_text, judging.repeats, recalls=recalls)
+    (wanted,) = answers_of(run, judging.judged_text, repeats=judging.repeats, recalls=recalls)
+    return given, wanted
 
 
 def score_judge(

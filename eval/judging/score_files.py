@@ -43,21 +43,21 @@ Items = Mapping[str, Mapping[str, Any]]
 
 
 def answers_of(
-    run: Run, scored_text: Callable[[Prediction, Items], str], repeats: int = 1, *, recalls: bool = False
-) -> set[AnswerKey]:
-    """The keys of every prediction that can be scored.
+    run: Run, *scored_texts: Callable[[Prediction, Items], str], repeats: int = 1, recalls: bool = False
+) -> list[set[AnswerKey]]:
+    """The keys of every prediction that can be scored, for each kind of scored text.
 
     Args:
-        scored_text: the text of a prediction that is scored, given the items of its case.
-        recalls: whether it needs the items, which are then read.
+        scored_texts: the text of a prediction that is scored, given the items of its case.
+        recalls: whether one needs the items, which are then read.
     """
-    keys: set[AnswerKey] = set()
+    keys: list[set[AnswerKey]] = [set() for _ in scored_texts]
     for path in RunFolder(run.folder).written(PREDICTIONS):
         items = read_items(path.parent) if recalls else {}
         for prediction in read_predictions(path.parent).values():
-            if prediction.outcome != "error":
-                own = prediction.case_id, prediction.question_id, hash_of(scored_text(prediction, items))
-                keys |= {(*own, repeat) for repeat in range(repeats)}
+            for scored_text, own in zip(scored_texts, keys, strict=True) if prediction.outcome != "error" else ():
+                scored = prediction.case_id, prediction.question_id, hash_of(scored_text(prediction, items))
+                own |= {(*scored, repeat) for repeat in range(repeats)}
     return keys
 
 

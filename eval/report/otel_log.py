@@ -11,7 +11,6 @@ address or a key. Spans go to the tracer provider that the program has set, else
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -19,6 +18,8 @@ from functools import lru_cache
 from typing import Any
 
 from eval.files.store import RunError
+from memsys.inert import visible
+from memsys.jsons import encoded
 from memsys.llm import network
 from memsys.llm.protocol import Completion, Request
 from memsys.llm.secrets import redact
@@ -58,12 +59,12 @@ class OtelSpans:
 
     def query(self, text: str) -> None:
         if self._texts:
-            _current().set_attribute("gen_ai.memory.query.text", redact(text))
+            _current().set_attribute("gen_ai.memory.query.text", _plain(text))
 
     def records(self, records: Sequence[tuple[str, str]]) -> None:
         span = _current()
         span.set_attribute("gen_ai.memory.record.count", len(records))
-        span.set_attribute("memsys.memory.record.ids", [redact(name) for name, _ in records])
+        span.set_attribute("memsys.memory.record.ids", [_plain(name) for name, _ in records])
         if self._texts:
             span.set_attribute(
                 "gen_ai.memory.records", _json([{"id": name, "content": text} for name, text in records])
@@ -118,7 +119,7 @@ class OtelSpans:
 
         named = {"gen_ai.request.model": model, "gen_ai.provider.name": "openai"} if model else {}
         known = {"gen_ai.operation.name": operation, **named, **attributes}
-        clean = {name: redact(value) for name, value in known.items()}
+        clean = {name: _plain(value) for name, value in known.items()}
         return self._tracer.start_span(f"{operation} {model}".strip(), kind=SpanKind.CLIENT, attributes=clean)
 
     @contextmanager
@@ -178,7 +179,7 @@ def _usage(reply: Completion) -> dict[str, Any]:
         "gen_ai.usage.cache_read.input_tokens": reply.cached_prompt_tokens,
         "gen_ai.usage.reasoning.output_tokens": reply.reasoning_tokens,
         "gen_ai.response.finish_reasons": [reply.finish_reason],
-        **({"gen_ai.response.model": redact(reply.model)} if reply.model else {}),
+        **({"gen_ai.response.model": _plain(reply.model)} if reply.model else {}),
         "memsys.attempts": reply.attempts,
         "memsys.cached": reply.cached,
         "memsys.provider_seconds": reply.seconds,
@@ -203,4 +204,9 @@ def _part(text: str) -> dict[str, str]:
 
 
 def _json(value: Any) -> str:
-    return redact(json.dumps(value, ensure_ascii=False))
+    return redact(encoded(value).decode())
+
+
+def _plain(text: str) -> str:
+    """The text without secrets, its control characters and lone surrogates escaped: OTLP cannot send the latter."""
+    return visible(redact(text))

@@ -68,7 +68,7 @@ class BestOf(Cell):
         }
 
 
-def choose(cells: Mapping[str, Cell], *, held_out: bool) -> dict[str, str]:
+def choose(cells: Mapping[str, Cell], *, held_out: bool) -> tuple[dict[str, str], dict[str, dict[str, str]]]:
     """Choose the candidate with the highest mean, by cluster; among equal means the first.
 
     Args:
@@ -76,28 +76,27 @@ def choose(cells: Mapping[str, Cell], *, held_out: bool) -> dict[str, str]:
         held_out: True chooses for each cluster on all other clusters. False chooses once on all questions, those that are reported
             included, as papers do.
 
+    Returns:
+        The choice, and by left-out cluster the choice without it, which shows how much a best row owes to the choice.
+
     Raises:
         ValueError: `held_out` with a single cluster: no question is left to choose on.
     """
     sums, counts, clusters = _by_cluster(cells)
     if held_out and len(clusters) < 2:
         raise ValueError("one history only: nothing to choose on")
+    names = list(cells)
+
+    def on(total: np.ndarray, size: np.ndarray) -> list[str]:
+        best = _best(total - sums, size - counts) if held_out else _best(total, size).repeat(len(clusters))
+        return [names[place] for place in best]
+
     total, size = sums.sum(axis=0), counts.sum(axis=0)
-    best = _best(total - sums, size - counts) if held_out else _best(total, size)
-    return {cluster: list(cells)[best[place if held_out else 0]] for place, cluster in enumerate(clusters)}
-
-
-def choose_again(cells: Mapping[str, Cell], *, held_out: bool) -> dict[str, dict[str, str]]:
-    """Repeat `choose` without each cluster in turn, by left-out cluster: this shows how much a best row owes to the choice."""
-    sums, counts, clusters = _by_cluster(cells)
-    names, choices = list(cells), {}
+    again = {}
     for out, name in enumerate(clusters):
-        left, size = sums.sum(axis=0) - sums[out], counts.sum(axis=0) - counts[out]
-        best = _best(left - sums, size - counts) if held_out else _best(left, size)
-        choices[name] = {
-            other: names[best[place if held_out else 0]] for place, other in enumerate(clusters) if other != name
-        }
-    return choices
+        left = zip(clusters, on(total - sums[out], size - counts[out]), strict=True)
+        again[name] = {cluster: candidate for cluster, candidate in left if cluster != name}
+    return dict(zip(clusters, on(total, size), strict=True)), again
 
 
 def _by_cluster(cells: Mapping[str, Cell]) -> tuple[np.ndarray, np.ndarray, list[str]]:
@@ -141,7 +140,7 @@ def composed(
     Args:
         cells: the candidates' cells in one column, by name.
         chosen: name of the chosen candidate by cluster (`choose`).
-        again: the choices without each cluster (`choose_again`). The interval by case then includes the uncertainty of the choice.
+        again: the choices without each cluster. The interval by case then includes the uncertainty of the choice.
         held_out: whether the candidates were chosen on the other cases.
     """
     first = next(iter(cells.values()))

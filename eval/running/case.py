@@ -65,12 +65,18 @@ def run_case(
         on_progress(Progress(run.name, case.id, "", "complete"))
 
 
-def is_answered(runs: Sequence[Run], case: Case) -> bool:
-    """Whether a case needs no further work in any of these runs.
+def is_answered(runs: Sequence[Run], index: int) -> bool:
+    """Whether the case at an index needs no further work in any of these runs; without the mark of a finished case it is not parsed.
 
     Raises:
         RunError: the case's files are damaged.
     """
+    cases = runs[0].cases
+    ids = getattr(cases, "ids", None)
+    case_id = cases[index].id if ids is None else ids[index]
+    if not all(is_complete(run.case_folder(case_id)) for run in runs):
+        return False
+    case = cases[index]
     return all(complete and not left for _, left, complete in (_progress(run, case) for run in runs))
 
 

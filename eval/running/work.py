@@ -19,7 +19,6 @@ import numpy as np
 
 from data_loaders.schema import Case, Gold, Question, Session, Turn, Unit
 from data_loaders.units import make_units
-from eval.files.run_folder import is_complete
 from eval.running.failures import described, raise_fatal
 from eval.running.question import check_types
 from eval.running.run import OnAnswer, OnProgress, Run, Services, built, innermost
@@ -51,12 +50,6 @@ class Build:
     def case(self) -> Case:
         """The case; a large data set parses it again each time."""
         return self.runs[0].cases[self.index]
-
-    def may_be_answered(self) -> bool:
-        """Whether every run has finished files of the case; it does not check whether they answer all questions."""
-        ids = getattr(self.runs[0].cases, "ids", None)  # known before the case is parsed
-        case_id = ids[self.index] if ids is not None else self.case().id
-        return all(is_complete(run.case_folder(case_id)) for run in self.runs)
 
 
 Executor = Callable[[Sequence[Build], OnProgress, OnAnswer], None]

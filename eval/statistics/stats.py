@@ -536,15 +536,14 @@ def jackknifed(value: float, without: Sequence[float], sizes: Sequence[int]) -> 
 
     Args:
         without: the statistic without each cluster.
-        sizes: number of questions of each cluster behind it; degrees of freedom are those of a mean over them.
+        sizes: number of questions of each cluster behind it; degrees of freedom are those of a mean over them, and so is the logit scale.
     """
     size, n = len(without), sum(sizes)
     error = float(_delete_one_errors(np.asarray(without)[None] - value)[0]) if size >= ENOUGH_CLUSTERS else np.nan
     if np.isnan(error):
         return Estimate(value, n, None, None, size)
     freedom = max(1.0, effective_number(np.array(sizes, dtype=float)) - 1)
-    half = t_point(freedom, (1 + LEVEL) / 2) * error
-    return Estimate(value, n, None, Interval(max(0.0, value - half), min(1.0, value + half)), size)
+    return Estimate(value, n, None, mean_interval(value, np.array([value]), Sampling(error, freedom)), size)
 
 
 def numbered(names: Sequence[str] | np.ndarray) -> np.ndarray:

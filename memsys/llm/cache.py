@@ -64,33 +64,31 @@ class CachedLLM:
                 with keeping():
                     inner_future = self._inner.submit(request)
             except BaseException as error:
-                self._end(key, future, _raising(error))
+                with self._lock:
+                    del self._in_flight[key]
+                future.set_exception(error)
                 raise
-            inner_future.add_done_callback(lambda done: self._store_then_end(key, done, future))
+            inner_future.add_done_callback(lambda answered: self._on_answer(key, answered, future))
         return future
 
-    def _store_then_end(self, key: bytes, done: Future[Completion], future: Future[Completion]) -> None:
-        def on_written(error: Exception | None) -> None:
-            release(done)
-            self._end(key, future, _raising(error) if error else lambda: self._store.first(key, done.result()))
-
+    def _on_answer(self, key: bytes, answered: Future[Completion], future: Future[Completion]) -> None:
+        """Commit an answer, then end the call with what the file keeps, or with the error."""
         try:
-            self._store.keep_answer(key, done.result(), on_written)
+            written = self._store.keep_answer(key, answered.result())
         except BaseException as error:
-            release(done)
-            self._end(key, future, _raising(error))
+            written = Future()
+            written.set_exception(error)
+        written.add_done_callback(lambda written: self._end(key, answered, written, future))
 
-    def _end(self, key: bytes, future: Future[Completion], result: Callable[[], Completion]) -> None:
+    def _end(self, key: bytes, answered: Future[Completion], written: Future[None], future: Future[Completion]) -> None:
+        def kept() -> Completion:
+            written.result()
+            return self._store.first(key, answered.result())
+
+        release(answered)
         with self._lock:
             self._in_flight.pop(key, None)
-        settle(future, result)
-
-
-def _raising(error: BaseException) -> Callable[[], Completion]:
-    def result() -> Completion:
-        raise error
-
-    return result
+        settle(future, kept)
 
 
 class Fetching(Protocol):
@@ -101,10 +99,15 @@ class Fetching(Protocol):
 
 
 class CachedEmbedder:
-    """An embedding model whose vectors are cached and metered. Cached texts are not sent, but their tokens and seconds still count."""
+    """An embedding model whose vectors are cached and metered. Cached texts are not sent, but their tokens and seconds still count.
+
+    Args:
+        inner: None for a replay, in which a text that is not cached is an error.
+        store: None keeps and looks up nothing.
+    """
 
     def __init__(
-        self, inner: Fetching | None, store: CacheStore, model: str, endpoint: str, query_differs: bool = False
+        self, inner: Fetching | None, store: CacheStore | None, model: str, endpoint: str, query_differs: bool = False
     ) -> None:
         self._inner, self._store, self._model, self._endpoint = inner, store, model, endpoint
         self._query_differs = query_differs
@@ -126,7 +129,7 @@ class CachedEmbedder:
         with meter.service_time():
             as_query = query and self._query_differs
             keys = [self._key(text, as_query) for text in texts]
-            vectors = self._store.vectors(list(dict.fromkeys(keys)))
+            vectors = self._stored(keys)
             self._check_dimension(vectors.values(), "the cache holds")
             missing = {key: text for key, text in zip(keys, texts, strict=True) if key not in vectors}
             if missing:
@@ -146,8 +149,10 @@ class CachedEmbedder:
             ModelError: a text has no vector; an `EndOfRun` is raised before other errors.
         """
         if self._inner is None:
-            raise ModelError(f"replay: the cache {self._store.path} lacks {len(missing)} vectors of {self._model}")
-        self._store.check()
+            where = self._store and self._store.path
+            raise ModelError(f"replay: the cache {where} lacks {len(missing)} vectors of {self._model}")
+        if self._store is not None:
+            self._store.check()
         with self._lock:
             shared = {key: self._in_flight[key] for key in missing if key in self._in_flight}
             own: dict[bytes, Future[Embedded]] = {key: Future() for key in missing if key not in shared}
@@ -170,14 +175,15 @@ class CachedEmbedder:
         failures: list[tuple[int, ModelError]] = []
         try:
             # The thread that embedded a text may have finished after the caller's lookup and before its lock: then the vector is committed.
-            for key, vector in self._store.vectors(list(texts)).items():
+            for key, vector in self._stored(texts).items():
                 futures[key].set_result(vector)
             keys = [key for key in texts if not futures[key].done()]
             for start, outcomes in inner.fetch([texts[key] for key in keys], query=query) if keys else ():
                 # Also when other texts failed, because these vectors are paid for.
                 came = {keys[start + at]: each for at, each in enumerate(outcomes) if isinstance(each, Embedded)}
                 self._check_dimension(came.values(), "the server gave")
-                for key, vector in self._store.keep_vectors(list(came.items())).items():
+                kept = came if self._store is None else self._store.keep_vectors(list(came.items()))
+                for key, vector in kept.items():
                     futures[key].set_result(vector)
                 failures += [(start, each) for each in outcomes if isinstance(each, ModelError)]
             if failures:
@@ -187,6 +193,9 @@ class CachedEmbedder:
                 if not future.done():
                     future.set_exception(error)
             raise
+
+    def _stored(self, keys: Iterable[bytes]) -> dict[bytes, Embedded]:
+        return {} if self._store is None else self._store.vectors(list(dict.fromkeys(keys)))
 
     def _check_dimension(self, vectors: Iterable[Embedded], origin: str) -> None:
         """Raise a ModelError for a vector of another dimension: two dimensions mean two models under one name."""

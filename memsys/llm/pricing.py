@@ -6,6 +6,7 @@ import asyncio
 import sys
 import threading
 from collections.abc import Hashable, Iterator, Mapping
+from concurrent.futures import Future
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -152,7 +153,7 @@ class Purse:
     _reserved: float = 0.0
     _held: float = 0.0
     _bills: dict[Hashable, Bills] = field(default_factory=dict)
-    _turns: list[tuple[Reservation, asyncio.Future[None]]] = field(default_factory=list)
+    _turns: list[tuple[Reservation, Future[None]]] = field(default_factory=list)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def reserve(self, worst: float | None, model: Hashable = "") -> Reservation:
@@ -181,10 +182,10 @@ class Purse:
             made = self._made(worst, model)
             if self._entered(made):
                 return made
-            turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            turn: Future[None] = Future()
             self._turns.append((made, turn))
         try:
-            await turn
+            await asyncio.wrap_future(turn)
         except asyncio.CancelledError:
             with self._lock:
                 self._turns = [waiting for waiting in self._turns if waiting[0] is not made]
@@ -270,13 +271,13 @@ class Purse:
         waiting, self._turns = self._turns, []
         for made, turn in waiting:
             try:
-                entered, error = self._entered(made), None
+                if not self._entered(made):
+                    self._turns.append((made, turn))
+                elif turn.set_running_or_notify_cancel():
+                    turn.set_result(None)
             except SpendingCapReached as refusal:
-                entered, error = True, refusal
-            if not entered:
-                self._turns.append((made, turn))
-                continue
-            turn.get_loop().call_soon_threadsafe(_resolve, turn, error)
+                if turn.set_running_or_notify_cancel():
+                    turn.set_exception(refusal)
 
     @property
     def stop(self) -> str:
@@ -341,12 +342,3 @@ def next_purse(max_usd: float | None) -> Purse:
     if purses is not None:
         purses.append(purse)
     return purse
-
-
-def _resolve(turn: asyncio.Future[None], error: SpendingCapReached | None) -> None:
-    if turn.done():
-        return
-    if error is None:
-        turn.set_result(None)
-    else:
-        turn.set_exception(error)

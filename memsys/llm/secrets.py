@@ -146,13 +146,13 @@ _PREFIXED = re.compile(
     r"|\b(?i:bearer|basic) +[A-Za-z0-9+/_=.-]{8,}"
 )
 """Prefixes of the providers' keys, and the text after the scheme of a header."""
-_PASSWORD = re.compile(r"://[^/@\s]*:(?!\$\{|\{)[^/@\s]+@")
+_PASSWORD = re.compile(r"://(?=[^/@\s]*@)[^/@\s]*:(?!\$\{|\{)[^/@\s]+@")
 """User and password in an address."""
 _HEX = re.compile(r"[0-9a-f]+|[0-9A-F]+")
 _RANDOM = re.compile(r"[A-Za-z0-9]{20,}")
 _FIELD = re.compile(r"[?&;]([^=&;]+)=([^&;]+)")
 _FLAG = re.compile(r"--?([A-Za-z][\w-]*)(?:=(.*))?")
-_VARIABLE = re.compile(r"\$\{[^}]*\boc\.env:\s*(\w+)")
+_VARIABLE = re.compile(r"\$\{(?:(?!\$\{)[^}])*\boc\.env:\s*(\w+)")
 
 
 def names_secret(name: str) -> bool:

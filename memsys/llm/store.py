@@ -20,6 +20,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import closing, contextmanager, suppress
 from functools import lru_cache, partial
 from pathlib import Path
@@ -188,16 +189,12 @@ def sound(vector: np.ndarray) -> bool:
     return bool(len(vector) and np.isfinite(vector).all() and vector.any())
 
 
-OnWritten = Callable[[Exception | None], None]
-"""Called with None once an answer is committed, or with the error that prevented it."""
-
-
 Kept = tuple[bytes, Completion]
 """A completion with its key."""
 
 
-Entry = tuple[tuple[Kept, ...], OnWritten]
-"""Rows that are committed together, and the callbacks for them."""
+Entry = tuple[tuple[Kept, ...], Future[None]]
+"""Rows that are committed together, and the future that is done when they are."""
 
 
 Row = tuple[Any, ...]
@@ -305,8 +302,8 @@ class CacheStore:
             self._only_writer = version == self._version
         return self._only_writer
 
-    def keep_answer(self, key: bytes, completion: Completion, on_written: OnWritten, *beside: Kept) -> None:
-        """Commit a completion, then call `on_written` in the writer's thread. The first answer under a key is kept.
+    def keep_answer(self, key: bytes, completion: Completion, *beside: Kept) -> Future[None]:
+        """Commit a completion; the future ends, in the writer's thread, when that is done. The first answer under a key is kept.
 
         A completion without an answer goes into a table of its own, as the outcome of this call only. Answers that arrive during a
         commit share the next transaction, because a commit takes longer than a call's other work.
@@ -314,12 +311,14 @@ class CacheStore:
         Args:
             beside: further completions with their keys, written in the same transaction.
         """
+        written: Future[None] = Future()
+        written.set_running_or_notify_cancel()  # from now on it cannot be cancelled
         with self._closing:
-            closed = self._closed
-            if not closed:
-                self._arrived.put((((key, completion), *beside), on_written))
-        if closed:
-            _notify(on_written, ModelError("the cache was closed before this answer came"))
+            if self._closed:
+                written.set_exception(ModelError("the cache was closed before this answer came"))
+            else:
+                self._arrived.put((((key, completion), *beside), written))
+        return written
 
     def first(self, key: bytes, completion: Completion) -> Completion:
         """What the file keeps of a committed completion: another process's answer where that came first, so that a replay is the same.
@@ -349,13 +348,13 @@ class CacheStore:
             self._commit(kept)
         except Exception as error:
             if len(batch) == 1:
-                _notify(batch[0][1], self._unwritable(error, partial(self._commit, kept)))
+                batch[0][1].set_exception(self._unwritable(error, partial(self._commit, kept)))
             else:  # one by one, so that only those that cannot be written fail
                 for entry in batch:
                     self._commit_batch([entry])
         else:
-            for _, on_written in batch:
-                _notify(on_written, None)
+            for _, written in batch:
+                written.set_result(None)
 
     def _commit(self, kept: Sequence[Kept]) -> None:
         rows = [(key, _json_text(reply)) for key, reply in kept if keepable(reply)]
@@ -520,13 +519,6 @@ def in_wal_mode(path: Path) -> sqlite3.Connection:
 
 _warned: set[Path] = set()
 """Caches on network file systems for which a warning was already printed."""
-
-
-def _notify(on_written: OnWritten, error: Exception | None) -> None:
-    try:
-        on_written(error)
-    except Exception:  # logged only: the writer's thread must go on, because all other callers wait for it
-        logging.getLogger(__name__).exception("a callback that waited for the cache to write an answer failed")
 
 
 def unusable(path: Path, error: sqlite3.DatabaseError) -> DamagedCache:

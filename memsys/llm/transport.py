@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import sys
 import threading
-import zlib
 from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
@@ -32,66 +31,6 @@ class TooLarge(Exception):
 
     def __init__(self, limit: int) -> None:
         super().__init__(f"the reply is larger than {limit / 2**20:g} MB")
-
-
-class Body:
-    """The decompressed bytes of a reply received so far.
-
-    Args:
-        encoding: the reply's Content-Encoding.
-        limit: the greatest number of decompressed bytes.
-
-    Raises:
-        OSError: the encoding is not one of those that were requested.
-    """
-
-    def __init__(self, encoding: str, limit: int) -> None:
-        self._limit, self._size, self._parts = limit, 0, list[bytes]()
-        name = encoding.strip().lower()
-        if name not in ("", "identity", "gzip", "x-gzip", "deflate"):
-            raise OSError(f"the reply is encoded with {name[:40]!r}, which was not asked for")
-        self._unpacks = name not in ("", "identity")
-        self._unpacker: zlib._Decompress | None = None
-
-    def add(self, chunk: bytes) -> None:
-        """Add the next bytes as received.
-
-        Raises:
-            TooLarge: the reply exceeds the limit.
-            OSError: the bytes cannot be decompressed.
-        """
-        if self._unpacks:
-            chunk = self._unpacked(chunk)
-        self._size += len(chunk)
-        if self._size > self._limit:
-            raise TooLarge(self._limit)
-        self._parts.append(chunk)
-
-    def _unpacked(self, chunk: bytes) -> bytes:
-        if not chunk:
-            return chunk
-        if self._unpacker is None:
-            # `deflate` has a zlib header according to the standard, but some servers leave it out.
-            bare = chunk[0] & 0x0F != 8 and chunk[:2] != b"\x1f\x8b"
-            self._unpacker = zlib.decompressobj(-zlib.MAX_WBITS if bare else zlib.MAX_WBITS | 32)
-        if self._unpacker.eof:  # bytes after the end count, and are not kept: zlib would copy all of them at each call
-            self._size += len(chunk)
-            return b""
-        try:
-            plain: bytes = self._unpacker.decompress(chunk, self._limit - self._size + 1)
-            return plain
-        except zlib.error as error:
-            raise OSError(f"the compressed reply cannot be unpacked ({error})") from error
-
-    def whole(self) -> bytes:
-        """The complete decompressed reply.
-
-        Raises:
-            OSError: the compressed reply is incomplete.
-        """
-        if self._unpacks and self._size and self._unpacker is not None and not self._unpacker.eof:
-            raise OSError("the compressed reply broke off")
-        return b"".join(self._parts)
 
 
 RATE_HEADERS = tuple(
@@ -163,13 +102,16 @@ class LeanTransport:
         return {**key, "Content-Type": "application/json"}
 
     async def _content(self, response: aiohttp.ClientResponse) -> bytes:
-        encoding, length = response.headers.get("Content-Encoding", ""), response.content_length
-        if not encoding and length is not None and length <= self._most_bytes:
-            return await response.read()
-        body = Body(encoding, self._most_bytes)
+        encoding = response.headers.get("Content-Encoding", "").strip().lower()
+        if encoding not in ("", "identity", *ACCEPTED.split(", ")):
+            raise OSError(f"the reply is encoded with {encoding[:40]!r}, which was not asked for")
+        parts, size = list[bytes](), 0
         async for chunk in response.content.iter_any():
-            body.add(chunk)
-        return body.whole()
+            size += len(chunk)
+            if size > self._most_bytes:
+                raise TooLarge(self._most_bytes)
+            parts.append(chunk)
+        return b"".join(parts)
 
     async def close(self) -> None:
         if self._session is not None:
@@ -182,7 +124,6 @@ class LeanTransport:
             connector=aiohttp.TCPConnector(limit=self._limit),
             cookie_jar=aiohttp.DummyCookieJar(),
             timeout=self._timeout,
-            auto_decompress=False,  # `Body` decompresses, up to the limit
             headers={**self._headers(), "Accept-Encoding": ACCEPTED},
         )
         return self._session

@@ -348,7 +348,7 @@ class ProductSession:
     Steps are taken one at a time, also if they come from different threads.
 
     Args:
-        opening: the values that the product is built with, in addition to the gateway's address.
+        opening: the values that the product is built with, in addition to the gateway's address and models.
     """
 
     def __init__(
@@ -365,10 +365,6 @@ class ProductSession:
         """Restarts, crashes, hangs, errors and garbage lines of all workers so far."""
         self.refused: Counter[str] = Counter()
         self.abilities: dict[str, Any] = {}
-
-    def opens_with(self, more: Mapping[str, Any]) -> None:
-        """Add to the values that the product is built with; a worker that is already running does not get them."""
-        self._opening.update(more)
 
     @property
     def pid(self) -> int:
@@ -411,6 +407,9 @@ class ProductSession:
             raise WorkerError(f"{self._place.name} is closed")
         if self.counts["starts"] > self._limits.restarts:
             raise WorkerError(f"{self._place.name} died {self.counts['starts']} times; not started again")
+        if "dimension" not in self._opening:
+            models = {"model": self._gateway.upstream.model, "embedder": "embedder"}
+            self._opening |= {**models, "dimension": self._gateway.dimension()}
         again = self.counts["starts"] > 0
         self.counts["starts"] += 1
         if again:

@@ -25,9 +25,9 @@ import numpy as np
 from memsys.interface import Positive
 from memsys.jsons import encoded, received
 from memsys.llm.endpoint import Call, Endpoint, EndpointLimits
-from memsys.llm.outcome import Outcome, outcome_of
+from memsys.llm.outcome import Outcome, excerpt, outcome_of
 from memsys.llm.protocol import EndOfRun, ModelError
-from memsys.llm.secrets import redact, redact_bytes
+from memsys.llm.secrets import redact_bytes
 from memsys.llm.transport import HttpReply, LeanTransport, event_loop
 from memsys.services.leftovers import Namespaces, namespaces_at
 from memsys.services.memory import LAST_WORDS, ServiceMemory, ServiceSettings
@@ -105,8 +105,7 @@ class ServiceEndpoint(Endpoint):
         try:
             value = received(redact_bytes(reply.body)) if reply.body.strip() else None
         except ValueError:
-            start = redact(reply.body[:10_000].decode(errors="replace"))[:200]
-            return Outcome(why=f"{url}: HTTP {reply.status}, but the reply is not JSON: {start!r}")
+            return Outcome(why=f"{url}: HTTP {reply.status}, but the reply is not JSON: {excerpt(reply.body, 200)!r}")
         return Outcome(value={"reply": value}, limits=reply.limits)
 
 

@@ -26,23 +26,13 @@ class Nothing(MemorySystem):
         return Recall(())
 
 
-class RefuseAll(MemorySystem):
-    """Recalls nothing and refuses every question, so that no reader is asked.
-
-    Args:
-        answer: the refusal, in the form that the benchmark's metrics read.
-    """
+class RefuseAll(Nothing):
+    """Recalls nothing and refuses every question, so that no reader is asked."""
 
     WAIVED: ClassVar = {"failures reported as success": "it stores nothing and refuses on purpose"}
 
-    def __init__(self, answer: str = REFUSAL) -> None:
-        self._recall = Recall((), answer=answer)
-
-    def write(self, unit: Unit) -> None:
-        """Ignore the unit."""
-
     def read(self, question: Question) -> Recall:
-        return self._recall
+        return Recall((), answer=REFUSAL)
 
 
 class FullHistory(MemorySystem):

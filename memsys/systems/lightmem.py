@@ -10,7 +10,7 @@ the vector of its old text.
 
 Deviations and decisions:
 
-- Topic boundaries (`segmenter="embedding"`): the release uses the attention of LLMLingua-2's encoder between neighbouring messages. Here
+- Topic boundaries: the release uses the attention of LLMLingua-2's encoder between neighbouring messages. Here
   the cosine distance of their embeddings replaces it. The second filter, by embeddings of whole exchanges, is as released.
 - Facts are extracted by one prompt, after that of the LoCoMo script, which asks for inferred facts next to stated ones. The LongMemEval
   script has another prompt.
@@ -38,7 +38,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from data_loaders.schema import Question, Unit
-from memsys.interface import Item, MemorySystem, NodeView, Positive, Recall, Settings, dated, union
+from memsys.interface import Item, MemorySystem, NodeView, Positive, Recall, Settings, SomeOf, dated, union
 from memsys.llm import meter
 from memsys.llm.ask import ParseFailure, ask, ask_all
 from memsys.llm.protocol import LLM
@@ -54,17 +54,13 @@ LONG = 512
 
 @dataclass(frozen=True)
 class LightMemSettings(Settings):
-    """Settings of `LightMem`.
-
-    Raises:
-        ValueError: an unknown choice, or a number out of range.
-    """
+    """Settings of `LightMem`."""
 
     mode: Literal["paper", "code"] = "paper"
     """`paper` or `code`, see the module."""
     k: Positive = 60
     """Facts recalled."""
-    rate: float = 0.6
+    rate: SomeOf = 0.6
     """Share of a message's tokens that pruning keeps, in (0, 1]."""
     model: str | None = None
     """Folder of LLMLingua-2's weights; None uses the surrogate."""
@@ -77,19 +73,12 @@ class LightMemSettings(Settings):
     as replies to the user's last turn."""
     messages_use: Literal["user_only", "assistant_only", "hybrid"] = "user_only"
     """The roles whose messages are turned into facts: `user_only`, `assistant_only` or `hybrid`."""
-    segmenter: Literal["embedding"] = "embedding"
-    """The method for topic boundaries; `embedding` replaces the attention of the release."""
     flush: Literal["end", "session"] = "end"
     """The time at which partly filled buffers are emptied: at the `end`, or after every `session`."""
     update: bool = True
     """Whether `consolidate` revises facts."""
     update_threshold: float = 0.9
     """Minimum cosine of a later fact that is shown in the update of an earlier one."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0 < self.rate <= 1:
-            raise ValueError(f"rate must be above 0 and at most 1, found {self.rate}")
 
 
 class LightMem(MemorySystem):
@@ -315,7 +304,7 @@ class LightMem(MemorySystem):
             "facts": len(self._table.facts),
             "messages": self._places,
             "pruned_by": self._scorer.name,
-            "segmenter": self.settings.segmenter,
+            "segmenter": "embedding",
             "decisions": {action: self._table.decisions.count(action) for action in ("update", "delete", "ignore")},
         }
 

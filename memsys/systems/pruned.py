@@ -34,7 +34,7 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 
 from data_loaders.schema import Question, Unit
-from memsys.interface import Item, MemorySystem, NodeView, Recall, Settings
+from memsys.interface import Item, MemorySystem, NodeView, Recall, Settings, SomeOf
 from memsys.llm import meter
 from memsys.llm.protocol import LLM
 from memsys.prompts import Prompts
@@ -239,13 +239,9 @@ def _joined(matches: Sequence[re.Match[str]], chosen: Sequence[int]) -> str:
 
 @dataclass(frozen=True)
 class PrunedSettings(Settings):
-    """Settings of `Pruned`.
+    """Settings of `Pruned`."""
 
-    Raises:
-        ValueError: `rate` is not in (0, 1].
-    """
-
-    rate: float = 0.6
+    rate: SomeOf = 0.6
     """Share of an item's tokens to keep, in (0, 1]."""
     model: str | None = None
     """Folder of LLMLingua-2's weights; None uses the surrogate."""
@@ -253,11 +249,6 @@ class PrunedSettings(Settings):
     """Words, punctuation marks or the line end that are never deleted."""
     keep_digits: bool = False
     """Whether words with digits are never deleted."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0 < self.rate <= 1:
-            raise ValueError(f"rate must be above 0 and at most 1, found {self.rate}")
 
 
 class Pruned(MemorySystem):

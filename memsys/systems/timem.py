@@ -57,7 +57,7 @@ from dateutil.relativedelta import relativedelta
 
 from data_loaders.schema import Question, Unit
 from memsys.dates import MONTHS, written
-from memsys.interface import Item, MemorySystem, NodeView, NotNegative, Positive, Recall, Settings, dated, union
+from memsys.interface import Item, MemorySystem, NodeView, NotNegative, Positive, Recall, Settings, Share, dated, union
 from memsys.llm import meter
 from memsys.llm.ask import ParseFailure, ask, ask_all
 from memsys.llm.protocol import LLM, Completion
@@ -278,7 +278,7 @@ class TiMemSettings(Settings):
     """Number of segments that activate the tree; in a flat recall, number of items."""
     channel_k: Positive | None = None
     """Number of candidates of each channel (cosine, BM25); None for the mode's (`paper`: all segments, `code`: 40)."""
-    semantic_weight: float = 0.9
+    semantic_weight: Share = 0.9
     """Weight of the cosine in a segment's score, lambda of Eq. 7."""
     segment: Positive = 1
     """Number of units in a segment, w_d."""
@@ -304,8 +304,6 @@ class TiMemSettings(Settings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0 <= self.semantic_weight <= 1:
-            raise ValueError(f"semantic_weight must be between 0 and 1, found {self.semantic_weight}")
         if self.budgets is None:
             return
         if not isinstance(self.budgets, Mapping) or set(self.budgets) != set(SCOPES):

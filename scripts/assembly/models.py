@@ -12,7 +12,7 @@ import tempfile
 import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cache, partial
+from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -41,7 +41,7 @@ from memsys.llm.store import CacheStore
 from memsys.prompts import Prompts
 from memsys.vectors import Embedder
 from scripts.settings.schema import Settings
-from scripts.settings.types import NOTHING, laid_over
+from scripts.settings.types import NOTHING, priced
 from scripts.setup.options import load_option, model_option, options
 from scripts.setup.wheels import download as fetch_wheel
 
@@ -50,19 +50,26 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Model:
-    """A chat model with its settings."""
+class Described:
+    """A model with its settings."""
 
     name: str
+    """Model name for tables."""
+    settings: Mapping[str, Any]
+    """Identity of the model: its settings and endpoint label, or the source code of the offline engine."""
+    prices: ModelSettings | None = None
+    """None for an offline engine and for an embedder that runs on this machine."""
+    endpoint: Endpoint | None = None
+    """None where `prices` is."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Model(Described):
+    """A chat model."""
+
     llm: Metered
     late: Metered
     """The same for calls that no caller waits for one by one: through the batch API if `endpoint.mode` asks for it, else `llm`."""
-    settings: Mapping[str, Any]
-    """Identity of the model: its settings and endpoint label, or the source code of the offline engine."""
-    prices: ModelSettings | None
-    """None for an offline engine."""
-    endpoint: Endpoint | None = None
-    """None for an offline engine."""
 
     @property
     def stand_in(self) -> bool:
@@ -75,19 +82,9 @@ class Model:
         return identity({"model": self.settings})
 
 
-@dataclass(frozen=True, slots=True)
-class BuiltEmbedder:
-    """An embedder with its settings."""
-
-    name: str
-    """Model name for tables."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuiltEmbedder(Described):
     embedder: Embedder
-    settings: Mapping[str, Any]
-    """Identity of the embedder."""
-    prices: ModelSettings | None = None
-    """None for an embedder that runs on this machine."""
-    endpoint: Endpoint | None = None
-    """None for an embedder that runs on this machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +138,7 @@ class Models:
     @property
     def prices(self) -> dict[str, Price]:
         """Cost functions by role, and by model identity for judges; offline engines have none."""
-        roles: dict[str, Model | BuiltEmbedder] = {"memory": self.memory, "reader": self.reader, "probe": self.probe}
+        roles: dict[str, Described] = {"memory": self.memory, "reader": self.reader, "probe": self.probe}
         roles |= {"embedder": self.embedder, **{model.identity: model for model in self.by_name.values()}}
         return {name: model.prices.cost for name, model in roles.items() if model.prices is not None}
 
@@ -176,20 +173,18 @@ def build_models(cfg: Settings) -> Models:
     meter.recorder = otel_spans(cfg.logger.texts) if cfg.logger.name == "otel" else None
     prepare_for_many_calls()
     results = Path(cfg.results)
-    store = CacheStore(Path(cfg.cache) if cfg.cache else results / "cache.sqlite")
-    places = Endpoints(cfg, next_purse(cfg.max_usd), store.path)
+    places = Endpoints(cfg, next_purse(cfg.max_usd), Path(cfg.cache) if cfg.cache else results / "cache.sqlite")
     by_name: dict[str, Model] = {}
 
     def model(name: str, role: str = "judge") -> Model:
-        served = getattr(cfg.endpoints, role).base_url or cfg.endpoint.base_url
-        option = model_option("llm", name, served=served is not None)
+        option = places.option("llm", name, role)
         key = places.title(name, option, role) if option["engine"] == "http" else name
         if key not in by_name:
-            by_name[key] = _build_model(cfg, name, option, places, role, store)
+            by_name[key] = _build_model(cfg, name, option, places, role)
         return by_name[key]
 
     names = chosen_models(cfg)
-    embedder = _build_embedder(cfg, names["embedder"], store, places)
+    embedder = _build_embedder(cfg, names["embedder"], places)
     reader = model(names["reader"], "reader")
     has_probe = cfg.models.probe or cfg.endpoints.probe.base_url or cfg.endpoints.probe.key_env
     memory = model(names["memory"], "memory")
@@ -204,13 +199,13 @@ def build_models(cfg: Settings) -> Models:
         results=results,
         model=model,
         by_name=by_name,
-        gateway=cache(partial(_gateway, memory, embedder.embedder, store, replay=cfg.replay)),
+        gateway=cache(partial(_gateway, memory, embedder.embedder, places, replay=cfg.replay)),
         endpoints=places.built,
         batches=places.batched,
     )
 
 
-def _gateway(memory: Model, embedder: Embedder, store: CacheStore, *, replay: bool) -> Gateway:
+def _gateway(memory: Model, embedder: Embedder, places: Endpoints, *, replay: bool) -> Gateway:
     """The gateway in front of the memory's model. Answers of an offline engine are not cached: they would outlive the engine's code."""
     from memsys.llm.gateway.chat import EndpointUpstream, EngineUpstream
     from memsys.llm.gateway.server import Gateway
@@ -218,35 +213,32 @@ def _gateway(memory: Model, embedder: Embedder, store: CacheStore, *, replay: bo
     if memory.endpoint is None or memory.prices is None:
         return Gateway(EngineUpstream(memory.llm), embedder, None, "live")
     upstream = EndpointUpstream(memory.endpoint, memory.prices)
-    return Gateway(upstream, embedder, store, "replay" if replay else "record")
+    return Gateway(upstream, embedder, places.store, "replay" if replay else "record")
 
 
-def _build_model(
-    cfg: Settings, name: str, option: Mapping[str, Any], places: Endpoints, role: str, store: CacheStore
-) -> Model:
+def _build_model(cfg: Settings, name: str, option: Mapping[str, Any], places: Endpoints, role: str) -> Model:
     if option["engine"] == "extractive":
         engine = {key: value for key, value in option.items() if key != "engine"}
         settings = {"engine": "extractive", "source": source_digest(["memsys.llm.offline.extractive"]), **engine}
         llm = Metered(ExtractiveLLM(**engine), model=name)
-        return Model(name, llm, llm, settings, None)
+        return Model(name, settings, llm=llm, late=llm)
     if (limit := cfg.endpoint.max_output_tokens) is not None:
         option = {**option, "settings": {**option["settings"], "max_output_tokens": limit}}
-    known, endpoint = places.settings(name, option), places.endpoint(option, role)
+    known, endpoint = priced(option["settings"], cfg.prices, name), places.endpoint(option, role)
     identifying = {key: value for key, value in option["settings"].items() if key not in KNOWLEDGE}
     settings = {"endpoint": endpoint.label, **identifying}
     client = None if cfg.replay else Client(endpoint, known)
-    llm = late = Metered(CachedLLM(client, store, known, endpoint.label), model=known.model)
+    llm = late = Metered(CachedLLM(client, places.store, known, endpoint.label), model=known.model)
     if not cfg.replay and (batches := places.batches(endpoint)) is not None:
-        late = Metered(CachedLLM(Client(batches, known), store, known, endpoint.label), model=known.model)
-    return Model(known.model, llm, late, settings, known, endpoint)
+        late = Metered(CachedLLM(Client(batches, known), places.store, known, endpoint.label), model=known.model)
+    return Model(known.model, settings, known, endpoint, llm=llm, late=late)
 
 
-def _build_embedder(cfg: Settings, name: str, store: CacheStore, places: Endpoints) -> BuiltEmbedder:
-    served = cfg.endpoints.embedder.base_url or cfg.endpoint.base_url
-    option = model_option("embedder", name, served=served is not None)
+def _build_embedder(cfg: Settings, name: str, places: Endpoints) -> BuiltEmbedder:
+    option = places.option("embedder", name, "embedder")
     if option["engine"] == "hashing":
         settings = {**option, "source": source_digest(["memsys.embed"]), "model": "hashing"}
-        return BuiltEmbedder("hashing", HashingEmbedder(option["dimension"]), settings)
+        return BuiltEmbedder("hashing", settings, embedder=HashingEmbedder(option["dimension"]))
     if option["engine"] == "local":
         from memsys.llm.client import LocalEmbedder
 
@@ -256,10 +248,9 @@ def _build_embedder(cfg: Settings, name: str, store: CacheStore, places: Endpoin
         if local is not None:
             # The first call takes several times as long as the others; it must not be timed.
             list(local.fetch(["warm"]))
-        return BuiltEmbedder(
-            option["model"], CachedEmbedder(local, store, option["model"], label), {**option, "label": label}
-        )
-    known, endpoint = places.settings(name, option), places.endpoint(option, "embedder")
+        cached = CachedEmbedder(local, places.store, option["model"], label)
+        return BuiltEmbedder(option["model"], {**option, "label": label}, embedder=cached)
+    known, endpoint = priced(option["settings"], cfg.prices, name), places.endpoint(option, "embedder")
     prefix = option.get("query_prefix", "")
     size, batches = option.get("batch", 128), None if cfg.replay else places.batches(endpoint)
     inner = None if cfg.replay else HttpEmbedder(endpoint, known, batch=size, query_prefix=prefix, batches=batches)
@@ -269,8 +260,8 @@ def _build_embedder(cfg: Settings, name: str, store: CacheStore, places: Endpoin
         "query_prefix": prefix,
         "max_input_tokens": known.max_input_tokens,
     }
-    cached = CachedEmbedder(inner, store, known.model, endpoint.label, query_differs=bool(prefix))
-    return BuiltEmbedder(known.model, cached, settings, known, endpoint)
+    cached = CachedEmbedder(inner, places.store, known.model, endpoint.label, query_differs=bool(prefix))
+    return BuiltEmbedder(known.model, settings, known, endpoint, embedder=cached)
 
 
 STAND_IN = {"memory": "extractive", "reader": "extractive", "judge": "extractive", "embedder": "hashing"}
@@ -294,15 +285,25 @@ def other_models(cfg: Settings, backbone: Mapping[str, Any]) -> list[str]:
     return [f"{role} {ours[role]} (the paper's: {model})" for role, model in theirs.items() if ours[role] != model]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Endpoints:
-    """Endpoints of an experiment. Roles at the same URL with the same key share one."""
+    """Endpoints of an experiment, and the cache in front of them. Roles at the same URL with the same key share one."""
 
     cfg: Settings
     purse: Purse
     cache: Path
     batched: dict[Endpoint, BatchEndpoint] = field(default_factory=dict)
     built: dict[tuple[str, str], Endpoint] = field(default_factory=dict)
+
+    @cached_property
+    def store(self) -> CacheStore:
+        """The cache, opened for the first model that needs it: offline engines do not."""
+        return CacheStore(self.cache)
+
+    def option(self, group: str, name: str, role: str) -> dict[str, Any]:
+        """The file of a role's model; without one, a model at the role's endpoint."""
+        served = getattr(self.cfg.endpoints, role).base_url or self.cfg.endpoint.base_url
+        return model_option(group, name, served=served is not None)
 
     def place(self, option: Mapping[str, Any], role: str) -> tuple[str, str]:
         """URL of a role's model and the environment variable that holds its key: each of the role's own endpoint, else of the model's file,
@@ -337,11 +338,6 @@ class Endpoints:
             settings = BatchSettings(**dict(self.cfg.endpoint.batch), collect=mode == "collect")
             self.batched[endpoint] = BatchEndpoint(endpoint, Journal(self.cache), settings)
         return self.batched[endpoint]
-
-    def settings(self, name: str, option: Mapping[str, Any]) -> ModelSettings:
-        """A model's settings, with the prices that the user set for its file or its name."""
-        known = option["settings"]
-        return ModelSettings(**{**known, **laid_over(self.cfg.prices, known["model"], name)})
 
 
 FOLDER = "models"

@@ -21,6 +21,7 @@ from eval.structure.tree import Tree, read_trees
 if TYPE_CHECKING:
     from data_loaders.raw import LazyCases
     from eval.report.html.build import Wanted
+    from scripts.assembly.datasets import Data
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,8 +120,8 @@ def shown(size: int) -> str:
     return f"{amount:.1f} {units[-1]}"
 
 
-def data_of(record: RunRecord, root: Path | None) -> LazyCases:
-    """Load the cases of a run again, from the file that `dataset.file` named.
+def data_of(record: RunRecord, root: Path | None) -> Data:
+    """Load the data of a run again, from the file that `dataset.file` named.
 
     Args:
         root: folder of the raw files; None takes the default one. A run on samples does not read it.
@@ -144,7 +145,12 @@ def data_of(record: RunRecord, root: Path | None) -> LazyCases:
     loaded = data(cut, {**option, "file": record.data_file or option["file"]})
     if differing := [name for name, value in loaded.settings.items() if known.get(name) != value]:
         raise RunError(f"the data set differs from that of the run in {', '.join(differing)}")
-    return loaded.cases
+    return loaded
+
+
+def cases_of(record: RunRecord, root: Path | None) -> LazyCases:
+    """The cases of a run, loaded again by `data_of`."""
+    return data_of(record, root).cases
 
 
 def trees_of(run_folder: Path, record: RunRecord, *, vectors: bool = False) -> list[Tree]:
@@ -191,7 +197,7 @@ def _cases_of(record: RunRecord, roots: Sequence[Path | None]) -> Sequence[Case]
     """The cases of a run from the first folder that holds its files: public and private data may be in different folders."""
     for place, root in enumerate(roots):
         try:
-            return data_of(record, root)
+            return cases_of(record, root)
         except (DataError, RunError):
             if place == len(roots) - 1:
                 raise

@@ -94,7 +94,7 @@ def finished(cfg: Settings, models: Models, runs: Sequence[Run], judges: Mapping
     """
     graders = {name: [judging(cfg, models, each) for each in own] for name, own in judges.items()}
     return all(
-        all(is_answered([run], case) for case in run.cases)
+        all(is_answered([run], index) for index in range(len(run.cases)))
         and all(is_judged(run, grader) for grader in graders.get(run.dataset, ()))
         for run in runs
     )

@@ -14,16 +14,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
-
-import numpy as np
 
 from eval.files.store import RunError
 from memsys.embed import HashingEmbedder
 from memsys.lean import prepare_for_many_calls
-from memsys.llm import meter
 from memsys.llm.cache import CachedEmbedder
-from memsys.llm.client import Embedded, HttpEmbedder
+from memsys.llm.client import HttpEmbedder
 from memsys.llm.endpoint import Endpoint, EndpointLimits
 from memsys.llm.gateway.accounts import Account, Purpose
 from memsys.llm.gateway.chat import EndpointUpstream, EngineUpstream
@@ -31,10 +27,9 @@ from memsys.llm.gateway.server import MODES, Gateway
 from memsys.llm.network import OPENAI, forbid_network, is_local
 from memsys.llm.offline.extractive import ExtractiveLLM
 from memsys.llm.pricing import ModelSettings, Purse
-from memsys.llm.protocol import ModelError
 from memsys.llm.store import CacheStore
 from memsys.vectors import Embedder
-from scripts.settings.types import given_prices, laid_over
+from scripts.settings.types import given_prices, priced
 from scripts.setup.arguments import amount, verb_parser, whole
 from scripts.setup.options import load_option, model_option
 
@@ -118,42 +113,15 @@ def build(given: argparse.Namespace, store: CacheStore | None) -> Gateway:
 
 def _embedder(endpoint: Endpoint, settings: ModelSettings, store: CacheStore | None, mode: str, name: str) -> Embedder:
     """An embedding model; its vectors are cached under a name."""
-    inner = HttpEmbedder(endpoint, settings)
-    if store is None:
-        return DirectEmbedder(inner)
-    return CachedEmbedder(None if mode == "replay" else inner, store, name, endpoint.label)
-
-
-class DirectEmbedder:
-    """An embedding model without a cache, metered."""
-
-    def __init__(self, inner: HttpEmbedder) -> None:
-        self._inner = inner
-
-    def embed(self, texts: Sequence[str], *, query: bool = False) -> np.ndarray:
-        """Unit vectors, float32 [n, d].
-
-        Raises:
-            ModelError: a call failed for good.
-        """
-        batches = dict(self._inner.fetch(texts, query=query))
-        outcomes = [outcome for start in sorted(batches) for outcome in batches[start]]
-        embedded = [outcome for outcome in outcomes if isinstance(outcome, Embedded)]
-        for outcome in outcomes:
-            if isinstance(outcome, ModelError):
-                raise outcome
-        if (ledger := meter.current()) is not None:
-            ledger.add_embedding(sum(each.tokens for each in embedded), sum(each.seconds for each in embedded))
-        return np.stack([each.vector for each in embedded])
+    inner = None if mode == "replay" else HttpEmbedder(endpoint, settings)
+    return CachedEmbedder(inner, store, name, endpoint.label)
 
 
 def _settings(group: str, name: str, given: argparse.Namespace) -> ModelSettings:
     """Settings of a model: of its file, or the defaults; with the prices and the limit of the command line."""
     known = model_option(group, name).get("settings") or {"model": name}
-    settings, prices = ModelSettings(**known), given_prices(given.prices)
     limit = {} if given.max_output_tokens is None else {"max_output_tokens": given.max_output_tokens}
-    changed: dict[str, Any] = {**limit, **laid_over(prices, settings.model, name)}
-    return replace(settings, **changed)
+    return priced({**known, **limit}, given_prices(given.prices), name)
 
 
 def _parser() -> argparse.ArgumentParser:

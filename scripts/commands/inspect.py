@@ -40,7 +40,7 @@ from memsys.jsons import fields_of
 from memsys.llm.meter import metering
 from memsys.systems.segtree.reading import TreeMemory
 from memsys.tokens import count_tokens
-from scripts.assembly.run_folders import data_of, trees_of
+from scripts.assembly.run_folders import cases_of, data_of, trees_of
 from scripts.assembly.runs import check_known, memory_run
 from scripts.lab.lab import Lab
 from scripts.settings.checking import nearest
@@ -62,12 +62,12 @@ def _same_run(run_folder: Path, root: Path | None, settings: Sequence[str]) -> R
     check_known(record.memory["build"])
     seed, replicate = record.seed
     built = [f"build.seed={seed}", f"build.rebuild_every={record.rebuild_every}"]
-    lab = Lab(*_data_settings(record.dataset, str(record.data_status), root), *settings, *built)
+    lab = Lab(*settings, *built)
     name = str(record.name)
     run = memory_run(
         lab.cfg,
         lab.models,
-        lab.load(record.dataset["name"]),
+        data_of(record, root or lab.cfg.data.folder),
         {**record.memory, "name": name, "title": name},
         Reader(**record.reader),
         unit=record.unit,
@@ -84,16 +84,6 @@ def _same_run(run_folder: Path, root: Path | None, settings: Sequence[str]) -> R
             "give those of its command, such as profile=paper models.memory=…"
         )
     return run
-
-
-def _data_settings(known: Mapping[str, object], status: str, root: Path | None) -> list[str]:
-    cuts = [
-        f"data.{name}={'null' if known[name] is None else known[name]}"
-        for name in ("transform", "size", "max_cases", "seed")
-    ]
-    source = "sample" if status == "sample" else "real"
-    folder = [] if root is None or source == "sample" else [f"data.root={root}"]
-    return [*cuts, f"data.source={source}", f"data.unpinned={str(status == 'unpinned').lower()}", *folder]
 
 
 ANNOTATION = ("annotate", "summary_tokens")
@@ -157,7 +147,7 @@ def _design(folder: Path, record: RunRecord, root: Path | None) -> dict[str, str
     if target not in known:
         raise RunError(f"{folder}: conf/designs.yaml has no {target}; there are: {', '.join(known)}")
     placing = {name: _filled(text, settings) for name, text in known[target].items()}
-    turns = {case.id: [turn.id for turn in case.turns] for case in data_of(record, root)}
+    turns = {case.id: [turn.id for turn in case.turns] for case in cases_of(record, root)}
     counts = [span_counts(tree, turns[tree.case_id]) for tree in trees_of(folder, record)]
     ordered, several = map(sum, zip(*counts, strict=True))
     prompt = str(record.prompts["segtree/annotate"])[:12]
@@ -220,7 +210,7 @@ def question_of(record: RunRecord, prediction: Prediction, root: Path | None) ->
     Raises:
         DataError, RunError: the data cannot be loaded again, or no longer hold the question.
     """
-    cases = data_of(record, root)
+    cases = cases_of(record, root)
     if prediction.case_id in cases.ids:
         case = cases[cases.ids.index(prediction.case_id)]
         for question, gold in case.questions:

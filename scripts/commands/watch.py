@@ -21,7 +21,7 @@ from eval.report.rendering import money_text
 from memsys.inert import visible
 from memsys.llm.pricing import ModelSettings
 from scripts.assembly.run_folders import held
-from scripts.settings.types import given_prices, laid_over
+from scripts.settings.types import given_prices, priced
 from scripts.setup.arguments import amount, verb_parser
 from scripts.setup.options import load_option, options
 from scripts.setup.printing import console, duration
@@ -51,7 +51,7 @@ class PriceList:
         for group in ("llm", "embedder"):
             for name in options(group):
                 if known := load_option(group, name).get("settings"):
-                    self._known[known["model"]] = ModelSettings(**{**known, **laid_over(given, known["model"], name)})
+                    self._known[known["model"]] = priced(known, given, name)
         for name, prices in given.items():
             settings: dict[str, Any] = {"model": name, **prices}
             self._known.setdefault(name, ModelSettings(**settings))

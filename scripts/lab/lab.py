@@ -322,7 +322,7 @@ class Lab:
         config, cfg = answers.dataset.config, self.cfg
         judges = self.judges(answers.dataset) if judges is None else _several(judges)
         chosen = metrics(config["metrics"] if names is None else _several(names))
-        _check_loaded([getattr(each.score, "func", each.score) for each in chosen])
+        _check_loaded([function for metric in chosen for function in metric.functions])
         grading = {name: self.judging(name) for name in judges}
         count, traffic, ahead = len(answers.questions), self.models.traffic, self.models.ahead
         files = tuple(score(run, chosen, grading, cfg.k_evidence, count, traffic, ahead) for run in answers.runs)

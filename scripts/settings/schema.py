@@ -134,7 +134,9 @@ Row = Annotated[RowFields, BeforeValidator(_mapping)]
 Other = Annotated[RowFields, BeforeValidator(_named)]
 
 
-class PaperModels(Strict):
+class ModelNames(Strict):
+    """Models by role; a paper names some of them."""
+
     memory: Text | None = None
     reader: Text | None = None
     judge: Text | None = None
@@ -144,7 +146,7 @@ class PaperModels(Strict):
 
 class Backbone(Strict):
     file: Texts
-    models: PaperModels
+    models: ModelNames
     published: dict[str, str] | None = None
 
 
@@ -249,7 +251,7 @@ class Sweep(Strict):
     title: Text
     repeats: Count = 1
     """As for a table: the minimum of `judge.repeats` in profile=paper."""
-    models: PaperModels
+    models: ModelNames
     read: list[dict[str, Values]]
     columns: list[Columns]
 
@@ -270,14 +272,6 @@ class DataCut(Strict):
     def folder(self) -> Path | None:
         """`root` as a path; None if it is not set: the files are then in MEMSYS_DATA or the user's cache."""
         return None if self.root is None else Path(self.root).expanduser()
-
-
-class ModelNames(Strict):
-    memory: Text | None
-    reader: Text | None
-    judge: Text | None
-    probe: Text | None
-    embedder: Text | None
 
 
 class BatchSettings(Strict):

@@ -20,6 +20,7 @@ from pydantic_core import CoreSchema, core_schema
 
 from data_loaders.units import OnUnpaired, Rule
 from eval.files.store import RunError
+from memsys.llm.pricing import ModelSettings
 
 FREE = "free"
 """Value in place of a model's prices: its calls cost nothing."""
@@ -55,9 +56,9 @@ def given_prices(prices: Mapping[str, Any] | str | None) -> dict[str, dict[str, 
     return known
 
 
-def laid_over(prices: Mapping[str, Mapping[str, float]], model: str, name: str) -> dict[str, float]:
-    """The user's prices of a model: those of the model's own name, overridden by those of its file's name."""
-    return {**prices.get(model, {}), **prices.get(name, {})}
+def priced(known: Mapping[str, Any], prices: Mapping[str, Mapping[str, float]], name: str) -> ModelSettings:
+    """A model's settings with the user's prices: those of the model's own name, overridden by those of its file's name."""
+    return ModelSettings(**{**known, **prices.get(known["model"], {}), **prices.get(name, {})})
 
 
 def how_to_give(*models: str) -> str:

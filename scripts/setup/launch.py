@@ -146,7 +146,7 @@ def settings_first(arguments: Sequence[str]) -> list[str]:
 
 PATHS = ("data.root", "results", "cache", "prompts_dir", "prices", "local.model", "local.embedder")
 """Settings with a path, which is no list of several in a multirun either: `a,b` is one folder and not two jobs."""
-IN_SYNTAX = re.compile(r"null|['\"{].*|\[.*\]|.*\\.*|.*\$\{.*'.*", re.IGNORECASE | re.DOTALL)
+IN_SYNTAX = re.compile(r"null|['\"{].*|\[.*\]|.*\\.*|(?>.*?\$\{).*'.*", re.IGNORECASE | re.DOTALL)
 """A text in Hydra's syntax already: null, in quotes, a list, with a backslash, or an interpolation with quotes inside."""
 SWEPT = re.compile(r".*,.*|(choice|range|interval|glob|shuffle|sort|tag)\(.*", re.DOTALL)
 """Several values of a multirun."""

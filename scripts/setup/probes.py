@@ -277,7 +277,7 @@ def json_output(line: EndpointProbe, settings: ModelSettings) -> tuple[ModelSett
 
 def _object(text: str) -> dict[str, Any] | None:
     try:
-        found = json.loads(re.sub(r"<think>.*?</think>", "", text, flags=re.DOTALL))
+        found = json.loads(text.rpartition("</think>")[2])
     except ValueError:
         return None
     return found if isinstance(found, dict) else None

@@ -24,10 +24,9 @@ from eval.report.cell import Cell
 from eval.report.panels import Sheet
 from eval.running.run import Run
 from memsys.interface import MemorySystem
-from memsys.llm.pricing import ModelSettings
 from memsys.systems import controls
 from scripts.settings.schema import Budgets
-from scripts.settings.types import laid_over
+from scripts.settings.types import priced
 from scripts.setup.options import CONF, load_option
 from scripts.tables.figures import footnote, write_figure
 from scripts.tables.grid import Experiment
@@ -204,8 +203,7 @@ def _prices(assembled: Experiment[Budgets]) -> tuple[dict[str, Price], str]:
             continue
         settings = load_option("embedder" if role == "embedder" else "llm", name).get("settings")
         if settings is not None:
-            own = {**settings, **laid_over(assembled.cfg.prices, settings["model"], name)}
-            prices[role] = ModelSettings(**own).cost
+            prices[role] = priced(settings, assembled.cfg.prices, name).cost
             borrowed.append(f"{role} {name}")
     said = (
         f"USD: tokens of the stand-ins at the prices of the table's models ({', '.join(borrowed)})." if borrowed else ""

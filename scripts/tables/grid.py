@@ -26,7 +26,7 @@ from eval.report.cell import ALL, Cell, Column, outcomes
 from eval.report.measures import Factor, cost, coverage, product_of_means, report, spread, statistic, tree
 from eval.report.published import MARGIN, Published, find
 from eval.report.rendering import run_money
-from eval.report.tables import AnyCell, Measure, choose, choose_again, composed
+from eval.report.tables import AnyCell, Measure, choose, composed
 from eval.running.loop import clear_up
 from eval.running.run import Run, build_memory
 from eval.statistics.stats import Estimate
@@ -359,21 +359,16 @@ class Experiment(Generic[S]):
         choice = self._choice(line, group)
         if isinstance(choice, str):
             return choice
-        again = choose_again(self._deciding_cells(line, group), held_out=_held_out(line))
-        return composed(self._candidate_cells(line, group, metric), choice, again, held_out=_held_out(line))
+        return composed(self._candidate_cells(line, group, metric), *choice, held_out=_held_out(line))
 
     def _candidate_cells(self, line: TableRow, group: ColumnGroup, metric: Mapping[str, Any]) -> dict[str, Cell]:
         cells = {each.name: self.cell(each, group, metric) for each in candidates(line, self.lines)}
         return {name: cell for name, cell in cells.items() if isinstance(cell, Cell)}
 
-    def _deciding_cells(self, line: TableRow, group: ColumnGroup) -> dict[str, Cell]:
-        """The candidates' cells in the group's first metric, which decides the choice."""
-        return self._candidate_cells(line, group, cells_of(group.option)[0])
-
-    def _choice(self, line: TableRow, group: ColumnGroup) -> dict[str, str] | str:
-        """The best candidate by history, or the reason why none can be chosen."""
+    def _choice(self, line: TableRow, group: ColumnGroup) -> tuple[dict[str, str], dict[str, dict[str, str]]] | str:
+        """The best candidate by history in the group's first metric (`choose`), or the reason why none can be chosen."""
         try:
-            return choose(self._deciding_cells(line, group), held_out=_held_out(line))
+            return choose(self._candidate_cells(line, group, cells_of(group.option)[0]), held_out=_held_out(line))
         except ValueError as error:
             return str(error)
 
@@ -384,7 +379,7 @@ class Experiment(Generic[S]):
             for group in self.groups if "best_of" in line.option else ():
                 if group.dataset is not None and belongs(line, group.option):
                     choice = self._choice(line, group)
-                    names = choice if isinstance(choice, str) else "; ".join(dict.fromkeys(choice.values()))
+                    names = choice if isinstance(choice, str) else "; ".join(dict.fromkeys(choice[0].values()))
                     warning = "" if _held_out(line) else " Chosen on the reported questions: biased upwards."
                     lines.append(f"{line.title} on {group.title}: {names}.{warning}")
         return lines

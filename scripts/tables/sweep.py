@@ -193,7 +193,9 @@ def best_lines(lines: Sequence[SweepLine]) -> list[str]:
             setting = " ".join(f"{name}={value}" for name, value in best.setting.items())
             equal = sum(line.values["mean"] == best.values["mean"] for line in own) - 1
             also = f", {counted(equal, 'other setting')} with the same mean" if equal else ""
-            texts.append(f"best on {dataset} {metric}: {setting} ({mean_text(best)}){also}, chosen on these questions")
+            texts.append(
+                f"best on {dataset} {metric}: {setting} ({mean_text(best)}){also}, chosen on these questions, so on average too high"
+            )
     return texts
 
 

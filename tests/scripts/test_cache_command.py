@@ -38,9 +38,9 @@ def key(number: int) -> bytes:
 def path(tmp_path: Path) -> Path:
     """A cache of 2,000 answers, one reply without an answer and 20 vectors."""
     store = CacheStore(tmp_path / "cache.sqlite")
-    store.keep_answer(key(ANSWERS), Completion("", stopped="cut in thought"), lambda error: None)
+    store.keep_answer(key(ANSWERS), Completion("", stopped="cut in thought"))
     for number in range(ANSWERS):
-        store.keep_answer(key(number), Completion("x" * 200, 3, 2, model="m", endpoint="here"), lambda error: None)
+        store.keep_answer(key(number), Completion("x" * 200, 3, 2, model="m", endpoint="here"))
     unit = np.asarray([0.6, 0.8], dtype=np.float32)
     store.keep_vectors([(key(number), Embedded(unit, 1, 0.5)) for number in range(20)])
     store.close()
@@ -273,7 +273,7 @@ def test_a_store_that_is_opened_during_a_repair_waits_and_writes_to_the_new_file
 
     def answer() -> None:
         store = CacheStore(path)
-        store.keep_answer(key(9000), Completion("paid"), lambda error: None)
+        store.keep_answer(key(9000), Completion("paid"))
         store.close()
 
     def replace(old: Path, new: Path) -> None:
@@ -293,7 +293,8 @@ def test_a_store_that_is_opened_during_a_repair_waits_and_writes_to_the_new_file
 def test_pack_leaves_everything_in_the_one_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     command = (
         "import os, sys\nfrom pathlib import Path\nfrom memsys.llm.protocol import Completion\nfrom memsys.llm.store import CacheStore\n"
-        "CacheStore(Path(sys.argv[1])).keep_answer(b'k' * 32, Completion('kept'), lambda error: os._exit(9))\nimport time; time.sleep(60)"
+        "written = CacheStore(Path(sys.argv[1])).keep_answer(b'k' * 32, Completion('kept'))\n"
+        "written.add_done_callback(lambda _: os._exit(9))\nimport time; time.sleep(60)"
     )
     path = tmp_path / "cache.sqlite"
     assert subprocess.run([sys.executable, "-c", command, str(path)], check=False).returncode == 9

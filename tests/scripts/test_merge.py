@@ -114,9 +114,7 @@ def cache_of(results: Path, text: str, seconds: float = 1.0) -> None:
     (results / "runs").mkdir(parents=True)
     store = CacheStore(results / "cache.sqlite")
     for key in (key_of("shared"), key_of(text)):
-        store.keep_answer(
-            key, Completion(text if key == key_of("shared") else "own", seconds=seconds), lambda error: None
-        )
+        store.keep_answer(key, Completion(text if key == key_of("shared") else "own", seconds=seconds))
     store.close()
 
 

@@ -34,10 +34,12 @@ def test_a_sweep_prints_its_means_with_their_intervals() -> None:
 
 def test_a_sweep_names_the_best_setting_and_says_that_it_was_chosen() -> None:
     assert best_lines([line(1, 0.125), line(5, 0.5)]) == [
-        "best on locomo judge: k=5 (mean 0.500 {0.400, 0.600}), chosen on these questions"
+        "best on locomo judge: k=5 (mean 0.500 {0.400, 0.600}), chosen on these questions, so on average too high"
     ]
     (tied,) = best_lines([line(1, 0.5), line(5, 0.5), line(9, 0.5)])
-    assert tied.endswith("0.600}), 2 other settings with the same mean, chosen on these questions")
+    assert tied.endswith(
+        "0.600}), 2 other settings with the same mean, chosen on these questions, so on average too high"
+    )
     assert best_lines([line(1, 0.125)]) == []
 
 

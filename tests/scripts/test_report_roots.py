@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from data_loaders.schema import DataError
-from eval.files.run_folder import RunFolder
+from eval.files.run_folder import RunFolder, RunRecord
 from eval.files.store import read_lines
 from scripts.assembly import run_folders
-from scripts.assembly.run_folders import data_of
+from scripts.assembly.run_folders import cases_of, data_of
 from scripts.command import verb
-from scripts.commands.inspect import _data_settings
 from scripts.setup.launch import CONF, composed
 from tests.scripts.commands import run_single
 
@@ -21,12 +21,12 @@ SAMPLE = Path(CONF).parent / "data_loaders/samples/locomo.json"
 
 
 def test_public_data_and_ones_own_may_lie_in_different_folders(monkeypatch: pytest.MonkeyPatch) -> None:
-    def data_of(record: Any, root: Path | None) -> list[str]:
+    def cases_of(record: Any, root: Path | None) -> list[str]:
         if root != Path("mine"):
             raise DataError(f"not in {root}")
         return ["case"]
 
-    monkeypatch.setattr(run_folders, "data_of", data_of)
+    monkeypatch.setattr(run_folders, "cases_of", cases_of)
     assert list(run_folders._cases_of({}, (Path("public"), Path("mine")))) == ["case"]
     with pytest.raises(DataError, match="not in public"):
         run_folders._cases_of({}, (Path("mine2"), Path("public")))
@@ -43,7 +43,7 @@ def test_a_data_folder_is_for_the_runs_on_real_files_and_not_for_those_on_sample
     runs = {str(RunFolder(path).record().data_status): path for path in (results / "runs/locomo").iterdir()}
     assert runs.keys() == {"sample", "unpinned"}
     with pytest.raises(DataError, match="no such file"):
-        data_of(RunFolder(runs["unpinned"]).record(), tmp_path)  # the real run does read the folder
+        cases_of(RunFolder(runs["unpinned"]).record(), tmp_path)  # the real run does read the folder
     capsys.readouterr()
     for run in runs.values():
         (line,) = read_lines(next(run.glob("cases/*/predictions.jsonl")))[:1]
@@ -54,7 +54,13 @@ def test_a_data_folder_is_for_the_runs_on_real_files_and_not_for_those_on_sample
     assert "not shown" not in (results / "report/index.html").read_text("utf-8")
 
 
-def test_a_memory_of_a_run_on_samples_is_built_again_from_the_samples() -> None:
-    known = {"transform": "none", "size": 2, "max_cases": None, "seed": 1}
-    assert "data.root=/mine" in _data_settings(known, "unpinned", Path("/mine"))
-    assert "data.root=/mine" not in _data_settings(known, "sample", Path("/mine"))
+@pytest.mark.parametrize(("status", "source", "root"), [("unpinned", "real", "/mine"), ("sample", "sample", None)])
+def test_a_run_on_samples_is_loaded_again_from_the_samples(
+    status: Any, source: str, root: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted: list[Any] = []
+    found = SimpleNamespace(settings={})
+    monkeypatch.setattr("scripts.assembly.datasets.data", lambda cut, option: wanted.append(cut) or found)
+    known = {"name": "locomo", "transform": "none", "size": 2, "max_cases": None, "seed": 1}
+    data_of(RunRecord(dataset=known, data_status=status), Path("/mine"))
+    assert (wanted[0].source, wanted[0].root, wanted[0].size) == (source, root, 2)

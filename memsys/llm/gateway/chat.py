@@ -348,17 +348,7 @@ class ChatReplies:
             return
         journal = journal_key(self._upstream.label, call.account.client, call.place)
         parts = Completion(_text({"outline": outline(call.kept), "changed": _changed(call)}))
-        loop = asyncio.get_running_loop()
-        written: asyncio.Future[None] = loop.create_future()
-
-        def on_written(error: Exception | None) -> None:
-            if error is None:
-                loop.call_soon_threadsafe(written.set_result, None)
-            else:
-                loop.call_soon_threadsafe(written.set_exception, error)
-
-        self._store.keep_answer(call.key, completion, on_written, (journal, parts))
-        await written
+        await asyncio.wrap_future(self._store.keep_answer(call.key, completion, (journal, parts)))
 
     def _miss(self, call: ChatCall) -> str:
         """The reason why a replay has no reply: where the request differs from the recorded request at its place."""

@@ -17,7 +17,7 @@ from annotated_types import Ge
 
 from data_loaders.schema import Question, Unit
 from memsys import lean
-from memsys.interface import NotNegative, Positive, Settings, dated
+from memsys.interface import NotNegative, Positive, Settings, Share, dated
 from memsys.llm import meter
 from memsys.llm.ask import ParseFailure, ask_all, read_json
 from memsys.llm.protocol import LLM, Completion
@@ -291,11 +291,7 @@ FLOOR = 0.09
 
 @dataclass(frozen=True)
 class SearchRules(Settings):
-    """Settings of a search.
-
-    Raises:
-        ValueError: an unknown choice, or a number out of range.
-    """
+    """Settings of a search."""
 
     mode: Literal["paper", "code"] = "paper"
     """`paper` or `code`, see the package; it changes the search only."""
@@ -305,17 +301,12 @@ class SearchRules(Settings):
     """Nodes expanded in one step."""
     iterations: NotNegative = 20
     """Steps of a search; it ends early when every inner node is expanded."""
-    alpha: float = 0.5
+    alpha: Share = 0.5
     """Weight of the parent's path relevance."""
     anchors: NotNegative = 10
     """Number of leaves that are rated again together with a node's children, if these are leaves."""
     slate_tokens: Positive = 30000
     """Maximum number of tokens of the texts in one slate; where they have more, all are cut to one length."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0 <= self.alpha <= 1:
-            raise ValueError(f"alpha must be between 0 and 1, found {self.alpha}")
 
 
 class Search:

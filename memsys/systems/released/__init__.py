@@ -80,7 +80,7 @@ class Released(MemorySystem):
     def __init__(
         self, gateway: Gateway, rng: np.random.Generator, options: ReleasedSettings = ReleasedSettings()
     ) -> None:
-        self.options, self._gateway = options, gateway
+        self.options = options
         seed = int(rng.integers(2**31))
         place = place_of(options.product)
         account = Account(
@@ -92,7 +92,6 @@ class Released(MemorySystem):
         )
         opening: dict[str, Any] = {"seed": seed, "clock": options.clock, "settings": dict(options.settings or {})}
         self._account, self._life = account, ProductSession(gateway, account, place, opening, options)
-        self._opening = opening
 
     @classmethod
     def outside(cls, settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -173,14 +172,6 @@ class Released(MemorySystem):
         Raises:
             MalformedReply: a count is not a whole number.
         """
-        if "dimension" not in self._opening:
-            models = {
-                "model": self._gateway.upstream.model,
-                "embedder": "embedder",
-                "dimension": self._gateway.dimension(),
-            }
-            self._life.opens_with(models)
-            self._opening.update(models)
         counts = self._life.build(step, given) or {}
         if not isinstance(counts, dict):
             raise MalformedReply(f"{step}: expected counts by name, found {str(counts)[:60]!r}")

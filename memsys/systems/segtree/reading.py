@@ -14,7 +14,7 @@ from dataclasses import dataclass, fields
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
-from annotated_types import Ge
+from annotated_types import Ge, Lt
 
 from data_loaders.schema import Question, Unit
 from memsys.interface import Item, MemorySystem, NodeView, NotNegative, Positive, Recall, Settings, dated, union
@@ -49,17 +49,13 @@ class TreeBuild(Settings):
 
 @dataclass(frozen=True)
 class SegTreeReading(Settings):
-    """Settings of a read; `memsys.systems.segtree` explains the choices that the paper leaves open.
-
-    Raises:
-        ValueError: an unknown choice, or a number out of range.
-    """
+    """Settings of a read; `memsys.systems.segtree` explains the choices that the paper leaves open."""
 
     k: Positive = 10
     """Number of nodes to recall."""
     policy: Literal["none", "top_down", "bottom_up"] = "top_down"
     """Direction of propagation: a node divides its score equally among its children (`top_down`), or passes it to its parent."""
-    alpha: float = 0.1
+    alpha: Annotated[float, Ge(0), Lt(1)] = 0.1
     """Decay per propagation step, in [0, 1)."""
     horizon: NotNegative = 2
     """Number of propagation steps H; 0 gives collapsed retrieval."""
@@ -73,11 +69,6 @@ class SegTreeReading(Settings):
     """Whether only the best-ranked of several nodes with the same interval and text is recalled."""
     order: Literal["chronological", "rank"] = "chronological"
     """Order of the items: by start of interval, or by score."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0 <= self.alpha < 1:
-            raise ValueError(f"alpha must be at least 0 and below 1, found {self.alpha}")
 
 
 class TreeMemory(MemorySystem):

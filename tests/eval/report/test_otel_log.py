@@ -113,6 +113,19 @@ def test_a_failed_call_is_named_by_its_type_and_no_key_is_in_a_span(traced: Trac
     assert "very-secret" not in "".join(span.to_json() for span in (answered, *failed))
 
 
+def test_a_span_holds_no_lone_surrogate_because_otlp_cannot_send_it(traced: Traced) -> None:
+    def work() -> None:
+        with meter.operation("read", "store", "q\ud800"):
+            assert meter.recorder is not None
+            meter.recorder.query("who\ud800?")
+            meter.recorder.records([("id\x1b\ud800", "text\ud800")])
+
+    (span,) = traced(work, texts=True)
+    assert span.attributes["memsys.memory.record.ids"] == (r"id\x1b\ud800",)
+    assert json.loads(span.attributes["gen_ai.memory.records"])[0]["content"] == "text\ud800"
+    str(dict(span.attributes)).encode()
+
+
 @pytest.mark.slow
 def test_spans_change_no_line_of_a_run(tmp_path: Path, traced: Traced) -> None:
     off, on = (Lab("profile=smoke", f"results={tmp_path / name}", "data.size=2") for name in ("off", "on"))

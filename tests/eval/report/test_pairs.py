@@ -82,7 +82,7 @@ def test_a_row_chosen_on_its_own_questions_gets_no_star_and_a_held_out_one_may(t
     made = two_data_sets(tmp_path)
     cells = {row.name: row.cells[0] for row in made.rows[1:]}
     for held_out, untested in ((False, CHOSEN), (True, "")):
-        best = composed(cells, choose(cells, held_out=held_out), held_out=held_out)  # type: ignore[arg-type]
+        best = composed(cells, choose(cells, held_out=held_out)[0], held_out=held_out)  # type: ignore[arg-type]
         row = replace(made.rows[1], name="best", cells=(best, *made.rows[1].cells[1:]))
         pair = replace(made, rows=(*made.rows, row)).pairs["best", 0]
         assert pair.untested == untested

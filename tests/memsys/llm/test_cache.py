@@ -119,9 +119,7 @@ def test_what_another_process_writes_is_found_too(store: CacheStore, monkeypatch
     monkeypatch.setattr("memsys.llm.store.time.monotonic", lambda: now[0])
     assert store.answer(b"k" * 32) is None
     other = CacheStore(store.path)  # a connection of its own, as another process has
-    written: Future[None] = Future()
-    other.keep_answer(b"k" * 32, Completion("theirs"), lambda error: written.set_result(None))
-    written.result(timeout=10)
+    other.keep_answer(b"k" * 32, Completion("theirs")).result(timeout=10)
     now[0] += 1.0
     found = store.answer(b"k" * 32)
     assert found is not None
@@ -142,9 +140,7 @@ def test_what_two_processes_asked_for_at_once_is_the_first_answer_for_both_as_in
 def test_the_keys_of_a_large_file_are_not_read_at_the_first_lookup(
     store: CacheStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    written: Future[None] = Future()
-    store.keep_answer(b"k" * 32, Completion("kept"), lambda error: written.set_result(None))
-    written.result(timeout=10)
+    store.keep_answer(b"k" * 32, Completion("kept")).result(timeout=10)
     store.close()
     monkeypatch.setattr("memsys.llm.store.SMALL", 100)
     large, asked = CacheStore(store.path), list[str]()
@@ -157,7 +153,7 @@ def test_the_keys_of_a_large_file_are_not_read_at_the_first_lookup(
 
 def test_a_closed_store_is_one_file_and_fails_later_answers_at_once(store: CacheStore, tmp_path: Path) -> None:
     for number in range(50):
-        store.keep_answer(number.to_bytes(32, "big"), Completion("x"), lambda error: None)
+        store.keep_answer(number.to_bytes(32, "big"), Completion("x"))
     reader = sqlite3.connect(store.path)  # another connection keeps SQLite from tidying up by itself
     assert reader.execute("SELECT 1 FROM outcomes").fetchone() is None
     store.close()
@@ -165,9 +161,8 @@ def test_a_closed_store_is_one_file_and_fails_later_answers_at_once(store: Cache
     copy = tmp_path / "copy.sqlite"
     copy.write_bytes(store.path.read_bytes())
     assert sqlite3.connect(copy).execute("SELECT count(*) FROM answers").fetchone() == (50,)
-    late: list[Exception | None] = []
-    store.keep_answer(b"l" * 32, Completion("late"), late.append)
-    assert "was closed" in str(late[0])
+    with pytest.raises(ModelError, match="was closed"):
+        store.keep_answer(b"l" * 32, Completion("late")).result(timeout=0)
 
 
 def test_a_cache_whose_file_system_allows_no_log_is_refused_and_one_on_a_network_is_named(
@@ -195,9 +190,7 @@ def test_an_answer_that_is_not_there_costs_no_query(store: CacheStore, monkeypat
     store._in.set_trace_callback(asked.append)
     assert store.answer(b"b" * 32) is None
     assert asked == []
-    written: Future[None] = Future()
-    store.keep_answer(b"b" * 32, Completion("mine"), lambda error: written.set_result(None))
-    written.result(timeout=10)
+    store.keep_answer(b"b" * 32, Completion("mine")).result(timeout=10)
     assert store.answer(b"b" * 32) is not None
     assert store.answer(b"b" * 8 + b"c" * 24) is None  # the same first bytes are looked up
     assert len(asked) == 2
@@ -207,11 +200,9 @@ def test_an_answer_that_is_not_there_costs_no_query(store: CacheStore, monkeypat
 
 
 def test_closing_writes_what_has_arrived(store: CacheStore) -> None:
-    written: list[Exception | None] = []
-    for number in range(300):
-        store.keep_answer(number.to_bytes(32, "big"), Completion("x"), written.append)
+    written = [store.keep_answer(number.to_bytes(32, "big"), Completion("x")) for number in range(300)]
     store.close()
-    assert written == [None] * 300
+    assert all(each.done() and each.exception() is None for each in written)
     assert sqlite3.connect(store.path).execute("SELECT COUNT(*) FROM answers").fetchone()[0] == 300
 
 
@@ -386,13 +377,13 @@ def test_an_exception_in_the_thread_that_writes_fails_the_call_and_not_the_next(
 
 
 def test_an_exception_of_who_is_told_does_not_end_the_thread_that_writes(store: CacheStore) -> None:
-    def broken(error: Exception | None) -> None:
+    def broken(written: Future[None]) -> None:
         raise ZeroDivisionError("a bug in a callback")
 
-    store.keep_answer(b"a" * 32, Completion("x"), broken)
-    written: Future[Exception | None] = Future()
-    store.keep_answer(b"b" * 32, Completion("y"), written.set_result)
-    assert written.result(timeout=5) is None
+    written = store.keep_answer(b"a" * 32, Completion("x"))
+    written.add_done_callback(broken)
+    assert not written.cancel(), "who waits may go; the thread that writes goes on"
+    assert store.keep_answer(b"b" * 32, Completion("y")).result(timeout=5) is None
 
 
 def test_an_exception_in_the_books_reaches_who_waits(store: CacheStore, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -613,7 +604,7 @@ def damaged(path: Path) -> None:
     store = CacheStore(path)
     for number in range(3000):
         key = hashlib.sha256(str(number).encode()).digest()
-        store.keep_answer(key, Completion("x" * 200), lambda error: None)
+        store.keep_answer(key, Completion("x" * 200))
     store.close()
     content = bytearray(path.read_bytes())
     for page in range(4, len(content) // 4096, 7):

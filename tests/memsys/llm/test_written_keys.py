@@ -15,7 +15,7 @@ from eval.files.store import RunError, line
 from memsys.interface import with_settings
 from memsys.llm import secrets
 from memsys.llm.endpoint import Endpoint
-from memsys.llm.secrets import names_secret, written_key
+from memsys.llm.secrets import names_secret, variables, written_key
 from memsys.services.http import HttpMemory
 from memsys.services.mcp import McpMemory
 from scripts.command import verb
@@ -105,6 +105,10 @@ def test_names_of_keys_are_told_from_names_that_only_contain_the_words() -> None
     assert not any(
         map(names_secret, ("key_env", "keys", "max_tokens", "token_limit_field", "keyword", "author", "monkey"))
     )
+
+
+def test_the_variable_of_a_default_is_found_too() -> None:
+    assert variables({"title": "${oc.env:TEAM_NAME,${oc.env:OTHER}}"}) == {"TEAM_NAME", "OTHER"}
 
 
 def test_values_out_of_the_environment_and_its_secrets_never_reach_a_line_of_a_file(monkeypatch: Any) -> None:

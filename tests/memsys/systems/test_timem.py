@@ -830,7 +830,7 @@ def test_recall_differs_from_plain_dense_retrieval() -> None:
         ({"segment": 0}, "segment must be at least 1"),
         ({"attempts": 0}, "attempts must be at least 1"),
         ({"history": -1}, "history must be at least 0"),
-        ({"semantic_weight": 1.5}, "semantic_weight must be between 0 and 1"),
+        ({"semantic_weight": 1.5}, "semantic_weight must be at least 0 and at most 1"),
         ({"scope": "broad"}, "scope must be one of planned, simple, hybrid, complex"),
         ({"levels": "L1"}, "levels must be one of all, segments, summaries"),
         ({"recall": "deep"}, "recall must be one of hierarchical, flat"),
