@@ -6,6 +6,7 @@ import atexit
 import gc
 import logging
 import os
+import pickle
 import re
 import shutil
 import sys
@@ -16,6 +17,8 @@ from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+import scripts  # noqa: F401  # before numpy: matrix products keep to one core, as in every command
 
 ROOT = Path(__file__).resolve().parents[1]
 LOCAL = {None, "", "localhost", "127.0.0.1", "::1"}
@@ -70,9 +73,32 @@ def pytest_collection() -> Generator[None, object, object]:
     """Modules and tests stay to the end: looking through them for garbage again and again takes a third of the collecting time."""
     gc.disable()
     collected = yield
+    if "hydra" in sys.modules:
+        _parse_files_of_settings_once()
     gc.freeze()
+    gc.set_threshold(20_000, 20, 20)  # as commands with many calls do
     gc.enable()
     return collected
+
+
+def _parse_files_of_settings_once() -> None:
+    """Hydra parses every file again at each composition, which takes half of it; the same text gives the same settings here."""
+    from hydra._internal.config_repository import ConfigRepository
+    from hydra.core.object_type import ObjectType
+
+    read, known = ConfigRepository.load_config, dict[tuple[str, str, bytes], bytes]()
+
+    def load_config(repository: ConfigRepository, config_path: str) -> Any:
+        source = repository._find_object_source(config_path, ObjectType.CONFIG)
+        if source is None:
+            return None
+        of_file = source.scheme() == "file"
+        text = Path(source.path, source._normalize_file_name(config_path)).read_bytes() if of_file else b""
+        if (key := (source.full_path(), config_path, text)) not in known:
+            known[key] = pickle.dumps(read(repository, config_path))
+        return pickle.loads(known[key])  # a copy: settings of the command line are set in it
+
+    ConfigRepository.load_config = load_config
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

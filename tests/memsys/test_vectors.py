@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from threadpoolctl import threadpool_info
 
 from memsys.vectors import Vectors, best, normalised
 
@@ -89,3 +90,7 @@ def test_vectors_are_scaled_to_unit_length_and_zero_stays_zero() -> None:
     scaled = normalised(np.asarray([[3.0, 4.0], [0.0, 0.0]], dtype=np.float32))
     np.testing.assert_allclose(scaled, [[0.6, 0.8], [0.0, 0.0]], rtol=1e-6)
     np.testing.assert_allclose(normalised(np.asarray([0.0, -2.0])), [0.0, -1.0])
+
+
+def test_matrix_products_of_tests_keep_to_one_core_as_those_of_commands_do() -> None:
+    assert {library["num_threads"] for library in threadpool_info()} == {1}

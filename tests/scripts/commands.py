@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable, Sequence
-from copy import deepcopy
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -34,16 +34,16 @@ CONFIGS = Path(CONF)
 def configuration(command: str, *overrides: str) -> DictConfig:
     """As the command line composes it, nothing checked. A choice of files is composed once; Hydra sets the other settings in a copy."""
     files = tuple(each for each in overrides if (CONFIGS / each.partition("=")[0]).is_dir())
-    cfg = deepcopy(_of_files(command, files))
+    cfg: DictConfig = pickle.loads(_of_files(command, files))  # a sixth of the time of a deep copy
     settings = OverridesParser.create().parse_overrides([each for each in overrides if each not in files])
     ConfigLoaderImpl._apply_overrides_to_config(settings, cfg)
     return cfg
 
 
 @cache
-def _of_files(command: str, files: tuple[str, ...]) -> DictConfig:
+def _of_files(command: str, files: tuple[str, ...]) -> bytes:
     with initialize_config_dir(CONF, version_base="1.3"):
-        return compose(command, list(files))
+        return pickle.dumps(compose(command, list(files)))
 
 
 def typed(cfg: Settings | DictConfig, command: str = "config") -> Any:

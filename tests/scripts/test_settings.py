@@ -407,6 +407,14 @@ def test_the_store_of_hydra_is_not_copied_when_settings_are_composed() -> None:
     assert deepcopy(ConfigStore.instance()) is ConfigStore.instance()
 
 
+def test_a_setting_of_one_composition_is_not_in_the_next() -> None:
+    """Tests parse each file once (`tests/conftest.py`), and Hydra sets values in what it has read."""
+    asked = [
+        composed("config", ["memory=recency", f"memory.build.k={k}", *more]) for k, more in ((3, ["yes=true"]), (4, []))
+    ]
+    assert [(each.memory["build"]["k"], each.yes) for each in asked] == [(3, True), (4, False)]
+
+
 def test_a_stop_ends_a_multirun(monkeypatch: pytest.MonkeyPatch) -> None:
     jobs: list[Any] = []
 
