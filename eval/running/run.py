@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -170,7 +171,7 @@ REFUSED: Mapping[str, str] = {
 @lru_cache(maxsize=1)
 def _guard_this_process() -> None:
     """From now on, refuse `REFUSED` in code of memories; `os._exit` is `sys.exit` there. Threads that they start, and forked processes,
-    are free: a library's watchdog must be able to end the process."""
+    are free: a library's watchdog must be able to end the process, though not with 0, as if the command had done its work."""
     process, leave = os.getpid(), os._exit
 
     def is_a_memory() -> bool:
@@ -183,7 +184,8 @@ def _guard_this_process() -> None:
     def exit_memory(status: int) -> NoReturn:
         if is_a_memory():
             sys.exit(status)
-        leave(status)
+        in_a_thread = os.getpid() == process and threading.current_thread() is not threading.main_thread()
+        leave(status or int(in_a_thread))
 
     sys.addaudithook(refuse)
     os._exit = exit_memory

@@ -6,6 +6,7 @@ import io
 import json
 import os
 import shutil
+import subprocess
 import sys
 import threading
 import time
@@ -208,6 +209,13 @@ def test_a_memory_that_moves_leaves_or_forks_costs_its_own_questions_alone(make_
     assert "a memory must not replace this process" in found["q4"].error
     assert before == (Path.cwd(), sys.path[:], sys.getrecursionlimit())
     assert [os.waitstatus_to_exitcode(os.wait()[1]) for _ in range(2)] == [1, 1]
+
+
+@pytest.mark.slow
+def test_a_thread_of_a_memory_does_not_end_the_process_with_0() -> None:
+    code = "import os, threading; from eval.running.run import memorys_code\nwith memorys_code(): pass\n"
+    code += "one = threading.Thread(target=os._exit, args=(0,)); one.start(); one.join()"
+    assert subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[2]).returncode == 1
 
 
 class Broken(Diary):
