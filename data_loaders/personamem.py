@@ -23,8 +23,8 @@ Notes for readers of scores:
 - Some questions share text, history and point, some of them also the options in another order. Only `question_id` tells them apart.
 - Two histories of a persona are not independent: `Case.cluster` is the persona.
 
-Deviation from the official script: it sends the history as chat messages (for models with an "o" in the name after `merged_roles`);
-here the reader shows recalled turns in one prompt. A question whose call fails is dropped there and counted here.
+Deviation from the official script: it sends the history as chat messages (for models with an "o" in the name, system messages within
+others); here the reader shows recalled turns in one prompt. A question whose call fails is dropped there and counted here.
 """
 
 from __future__ import annotations
@@ -120,27 +120,6 @@ def read_table(path: Path, columns: Sequence[str] = COLUMNS) -> list[Raw]:
         Raw(dict(zip(header, row, strict=True)), f"{path.name}: record {number}")
         for number, row in enumerate(records, 1)
     ]
-
-
-def merged_roles(messages: Sequence[Mapping[str, str]]) -> list[dict[str, str]]:
-    """Messages as the official script sends them to models that take no system messages.
-
-    System messages are put in front of the next message as "[System]: …", and neighbours of one role are joined by a newline. System
-    messages that no other message follows are lost.
-    """
-    merged: list[dict[str, str]] = []
-    waiting: list[str] = []
-    for message in messages:
-        if message["role"] == "system":
-            waiting.append(f"[System]: {message['content']}")
-            continue
-        text = "\n".join([*waiting, message["content"]])
-        waiting = []
-        if merged and merged[-1]["role"] == message["role"]:
-            merged[-1]["content"] += f"\n{text}"
-        else:
-            merged.append({"role": message["role"], "content": text})
-    return merged
 
 
 def longest_share(options: Sequence[str], right: int, *, shortest: bool = False) -> float:

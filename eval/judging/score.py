@@ -49,7 +49,7 @@ from eval.running.run import OUTSTANDING, Run
 from memsys.jsons import fields_of
 from memsys.llm.limits import urgent
 from memsys.llm.meter import Ledger, metering
-from memsys.llm.protocol import LLM, Completion, ContextOverflow, EndOfRun, Request
+from memsys.llm.protocol import LLM, Completion, ContextOverflow, EndOfRun, Request, failed
 from memsys.llm.replies import POLICY
 from memsys.llm.secrets import redact
 from memsys.prompts import Prompts
@@ -508,6 +508,4 @@ def _submitted(llm: LLM, request: Request) -> Future[Completion]:
         with urgent(JUDGING):
             return llm.submit(request)
     except BaseException as error:
-        refused: Future[Completion] = Future()
-        refused.set_exception(error)
-        return refused
+        return failed(error)

@@ -23,6 +23,7 @@ from statistics import fmean
 from typing import Any
 
 from data_loaders.schema import Case, Gold
+from eval.files.records import Prediction
 from eval.files.run_folder import RunFolder, read_items, read_predictions
 from memsys.lean import hide_modules
 from memsys.tokens import count_tokens
@@ -99,23 +100,35 @@ class Recalled:
     levels: tuple[int, ...]
 
 
-def recalled(run_folder: Path, cases: Iterable[Case]) -> Iterator[tuple[Case, Gold, Recalled | None]]:
-    """Every question that a run reached, with its recall; None for unanswerable or failed questions and answers without a content word.
+def recall_of(prediction: Prediction, gold: Gold, items: Mapping[str, Mapping[str, Any]]) -> Recalled | None:
+    """The recall for a question; None for unanswerable or failed questions and answers without a content word.
 
     Items are ranked by the memory's own scores, because the order of a recall may be meant for the reader.
+
+    Args:
+        items: the recalled items of its case, by hash.
     """
+    words = answer_words(gold)
+    if not words or prediction.outcome == "error":
+        return None
+    ranked = [items[prediction.items[place]] for place in prediction.ranking]
+    texts = [item["text"] for item in ranked]
+    return Recalled(
+        tuple(hit_count(words, text) for text in texts),
+        sum(map(count_tokens, texts)),
+        coverage(words, texts),
+        tuple(item["level"] for item in ranked),
+    )
+
+
+def recalled(run_folder: Path, cases: Iterable[Case]) -> Iterator[tuple[Case, Gold, Recalled | None]]:
+    """Every question that a run reached, with its recall."""
     for case in cases:
         folder = RunFolder(run_folder).case(case.id)
         predictions, items = read_predictions(folder), read_items(folder)
         for question, gold in case.questions:
-            prediction = predictions.get(question.id)
-            if prediction is None:
-                continue
-            words = answer_words(gold)
-            recall = None
-            if words and prediction.outcome != "error":
-                recall = _recalled(words, [items[prediction.items[place]] for place in prediction.ranking])
-            yield case, gold, recall
+            if (prediction := predictions.get(question.id)) is not None:
+                yield case, gold, recall_of(prediction, gold, items)
 
 
 def evidence(run_folder: Path, cases: Iterable[Case]) -> dict[str, Evidence]:
@@ -126,16 +139,6 @@ def evidence(run_folder: Path, cases: Iterable[Case]) -> dict[str, Evidence]:
             recalls.setdefault(category, []).append(recall)
     order = sorted(recalls, key=lambda name: (name == "all", name))
     return {category: _summed(recalls[category]) for category in order}
-
-
-def _recalled(words: frozenset[str], items: Sequence[Mapping[str, Any]]) -> Recalled:
-    texts = [item["text"] for item in items]
-    return Recalled(
-        tuple(hit_count(words, text) for text in texts),
-        sum(map(count_tokens, texts)),
-        coverage(words, texts),
-        tuple(item["level"] for item in items),
-    )
 
 
 def _summed(recalls: Sequence[Recalled | None]) -> Evidence:

@@ -27,7 +27,7 @@ import numpy as np
 from data_loaders.schema import Case, Turn
 from data_loaders.units import make_units
 from eval.analysis.costs import Costs, by_purpose, costs, efforts
-from eval.files.run_folder import COMPLETE, EFFORTS, RunFolder
+from eval.files.run_folder import COMPLETE, EFFORTS, RunFolder, history_of
 from eval.files.store import read_record
 from eval.metrics.evidence import Coverage, recalled
 from eval.report.cell import Asked, Cell
@@ -84,12 +84,12 @@ def mean(values: Sequence[float], clusters: Sequence[str]) -> Estimate | None:
     return replace(ours, by_question=None) if set(values) <= {0, 1} else ours
 
 
-def gathered(values: Mapping[str, float], over: str = "mean") -> Estimate | None:
-    """Combine one number per history into a mean with intervals, or into their `sum` or `max`."""
+def gathered(values: Mapping[Path, float], over: str = "mean") -> Estimate | None:
+    """Combine one number per case folder into a mean with intervals by history, or into their `sum` or `max`."""
     if not values:
         return None
     if over == "mean":
-        return mean(list(values.values()), list(values))
+        return mean(list(values.values()), [history_of(case) or case.name for case in values])
     return single(OVER[over](list(values.values())), len(values))
 
 
@@ -161,7 +161,7 @@ def report(folder: Path, name: str, *, over: str = "mean", per: str = "") -> Est
         name: its key; dots separate nested keys (`nodes.segment`).
         per: key of another number; the sum of the first is divided by the sum of the second.
     """
-    reports = {path.parent.name: read_record(path).get("memory", {}) for path in RunFolder(folder).written(COMPLETE)}
+    reports = {path.parent: read_record(path).get("memory", {}) for path in RunFolder(folder).written(COMPLETE)}
     values = {case: float(value) for case, own in reports.items() if (value := _nested(own, name)) is not None}
     if not per:
         return gathered(values, over)
@@ -185,7 +185,7 @@ def tree(folder: Path, name: str, *, over: str = "mean", chains: bool = True) ->
     for path in RunFolder(folder).written(COMPLETE):
         if (built := read_tree(path.parent)) is not None:
             own = shape(built if chains else without_chains(built), build_calls(path.parent))
-            values[path.parent.name] = float(getattr(own, name))
+            values[path.parent] = float(getattr(own, name))
     return gathered(values, over)
 
 

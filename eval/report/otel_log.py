@@ -21,7 +21,7 @@ from eval.files.store import RunError
 from memsys.inert import visible
 from memsys.jsons import encoded
 from memsys.llm import network
-from memsys.llm.protocol import Completion, Request
+from memsys.llm.protocol import Completion, EndOfRun, Request
 from memsys.llm.secrets import redact
 
 OPERATIONS = {
@@ -165,7 +165,7 @@ def _exporting() -> Any:
     address = os.environ.get("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT") or os.environ.get("OTEL_EXPORTER_OTLP_ENDPOINT")
     try:
         network.check_url(address or "http://localhost:4318")
-    except OSError as error:
+    except EndOfRun as error:
         raise RunError(f"logger=otel: {redact(str(error))}") from error
     provider = TracerProvider(resource=Resource.create({"service.name": "memsys-bench"}))
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, as_completed
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from memsys.jsons import canonical, encoded
 from memsys.llm import meter
 from memsys.llm.endpoint import Call, Endpoint, Sent, Server
 from memsys.llm.pricing import ModelSettings
-from memsys.llm.protocol import Completion, ModelError, Request, keeping, release
+from memsys.llm.protocol import Completion, ModelError, Request, failed, keeping, release
 from memsys.llm.replies import LEAST_SHARE, LONG_PROMPT, Usage, check_window, completion_of, usage_of
 from memsys.llm.secrets import redact
 from memsys.tokens import count_tokens, truncate
@@ -80,9 +81,7 @@ class Client:
             call = Call("/chat/completions", body, self._worst_cost(request), self.settings.cost_of, name)
             return self.endpoint.start(call, parse)
         except ModelError as error:
-            refused: Future[Completion] = Future()
-            refused.set_exception(error)
-            return refused
+            return failed(error)
 
     def _completion(self, request: Request, value: Mapping[str, Any], seconds: float, attempts: int) -> Completion:
         settings, where = self.settings, f"{self.settings.model} at {self.endpoint.base_url}"
@@ -179,9 +178,7 @@ class HttpEmbedder:
             name = hashlib.sha256(canonical(["/embeddings", self.endpoint.label, body])).hexdigest()
             return server.start(Call("/embeddings", body, worst, self._price, name), lambda *sent: sent)
         except ModelError as error:
-            refused: Future[Sent] = Future()
-            refused.set_exception(error)
-            return refused
+            return failed(error)
 
     def _price(self, usage: Usage) -> float | None:
         return None if usage.prompt is None else self.settings.cost(usage.prompt, 0)
@@ -231,13 +228,14 @@ def unit_vectors(rows: Any, count: int) -> np.ndarray:
 
 
 def _shares(batch: Sequence[str], total: int | None, encoding: str) -> list[int]:
-    """The number of tokens of each text: our count, with the last corrected so that the sum equals the provider's, if it reports one."""
+    """The number of tokens of each text: our count, scaled so that the sum equals the provider's, if it reports one."""
     counts = [count_tokens(text, encoding) for text in batch]
     if total is not None and total < LEAST_SHARE * sum(counts) > LEAST_SHARE * LONG_PROMPT:
         meter.note("embedding_truncated_by_server")  # many models have short context windows
-    if total is not None and counts:
-        counts[-1] += total - sum(counts)
-    return counts
+    if total is None or not any(counts):
+        return counts
+    ends = [total * end // sum(counts) for end in accumulate(counts)]
+    return [end - start for start, end in pairwise([0, *ends])]
 
 
 class LocalEmbedder:

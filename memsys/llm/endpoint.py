@@ -187,17 +187,6 @@ class Endpoint:
         self._paused: tuple[float | None, str] = (None, "")
         stopping.senders.add(self)
 
-    def permitted(self) -> None:
-        """Check that `network=false` does not forbid this server.
-
-        Raises:
-            EndOfRun: the network is forbidden, and the base URL is on another machine.
-        """
-        try:
-            network.check_url(self.base_url)
-        except OSError as error:
-            raise EndOfRun(str(error)) from error
-
     named = False
     _judged = staticmethod(outcome_of)
 
@@ -207,7 +196,7 @@ class Endpoint:
         Raises:
             EndOfRun: the network is forbidden, and the base URL is on another machine.
         """
-        self.permitted()
+        network.check_url(self.base_url)
         rpm, tpm = settings.rpm, settings.tpm
         self.places.rates.allow(
             settings.model, self.limits.rpm if rpm is None else rpm, self.limits.tpm if tpm is None else tpm
@@ -284,7 +273,7 @@ class Endpoint:
     def _connect(self) -> None:
         with self._lock:
             if self._transport is None:
-                self.permitted()
+                network.check_url(self.base_url)
                 key = self.key()
                 note_unencrypted(self.base_url, self.key_env, key)
                 self._transport = self._new_transport(key)

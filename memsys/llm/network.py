@@ -13,6 +13,8 @@ from functools import lru_cache
 from typing import Any
 from urllib.parse import urlsplit
 
+from memsys.llm.protocol import EndOfRun
+
 OPENAI = "https://api.openai.com/v1"
 _forbidden = False
 _NAMES = ("localhost", "localhost.localdomain")
@@ -57,13 +59,15 @@ def check_url(url: str) -> None:
     """Check that a base URL may be used.
 
     Raises:
-        PermissionError: the network is forbidden, and the URL is on another machine or is a local name that resolves to another
-            machine.
+        EndOfRun: the network is forbidden, and the URL is on another machine or is a local name that resolves to another machine.
     """
     if _forbidden:
         if not is_local(url):
-            raise PermissionError(f"network=false: {url} is not on this machine; nothing was sent")
-        check(urlsplit(url).hostname or "")
+            raise EndOfRun(f"network=false: {url} is not on this machine; nothing was sent")
+        try:
+            check(urlsplit(url).hostname or "")
+        except OSError as error:
+            raise EndOfRun(str(error)) from error
 
 
 def check(host: str | bytes | None) -> None:

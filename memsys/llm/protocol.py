@@ -206,6 +206,13 @@ def release(future: Future[Value]) -> None:
         future.release()
 
 
+def failed(error: BaseException) -> Future[Any]:
+    """A future that has ended with an error."""
+    future: Future[Any] = Future()
+    future.set_exception(error)
+    return future
+
+
 def settle(future: Future[Value], value_of: Callable[[], Value]) -> None:
     """Set the future to what `value_of` returns, or to the exception it raises.
 

@@ -26,7 +26,7 @@ MARGIN = 5.0
 """Further seconds for threads to end by themselves."""
 SAME_PRESS = 0.5
 """Seconds within which a second signal counts as the first: a child process gets it from the terminal and from its parent."""
-SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 end_process = os._exit
 """`os._exit` itself: memories get another (`eval.running.run`)."""
 SAID = "stopping; run the same command to resume; press again to quit now"

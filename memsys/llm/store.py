@@ -435,8 +435,7 @@ class CacheStore:
             error, sqlite3.IntegrityError | sqlite3.DataError
         ):
             return ModelError(f"{self.path}: cannot be written ({error})")
-        remedy = "; free some space and run again" if "full" in str(error) else f"; {REMEDY}"
-        broken = DamagedCache(f"{self.path}: cannot be written ({error}){remedy}")
+        broken = DamagedCache(f"{self.path}: cannot be written ({error}); {_remedy(error)}")
         with self._writing:
             self._broken = broken, (*(self._broken[1] if self._broken else ()), again)
         return broken
@@ -522,9 +521,15 @@ _warned: set[Path] = set()
 
 
 def unusable(path: Path, error: sqlite3.DatabaseError) -> DamagedCache:
-    """The error for a file that cannot be opened as a cache; `cache repair` copies nothing from a file with another schema."""
-    remedy = "move it away" if isinstance(error, ForeignSchema) else REMEDY
-    return DamagedCache(f"{path} is not a usable cache ({error}); {remedy}, or name another with cache=…")
+    """The error for a file that cannot be opened as a cache."""
+    return DamagedCache(f"{path} is not a usable cache ({error}); {_remedy(error)}, or name another with cache=…")
+
+
+def _remedy(error: Exception) -> str:
+    """What to do with a file that SQLite refuses: keep it on a full disk; `cache repair` copies nothing of another schema."""
+    if str(error).endswith(("disk is full", "disk I/O error")):  # the latter: its log found no space
+        return "free some space or check the disk, and run again"
+    return "move it away" if isinstance(error, ForeignSchema) else REMEDY
 
 
 def completion_of(text: str) -> Completion | None:

@@ -6,7 +6,6 @@ It follows no redirect, decompresses a reply while it is received, and stops rea
 from __future__ import annotations
 
 import asyncio
-import sys
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
@@ -143,9 +142,7 @@ def _started_loop() -> asyncio.AbstractEventLoop:
 
 
 def new_event_loop() -> asyncio.AbstractEventLoop:
-    """A new event loop: uvloop's, or on Windows the standard one."""
-    if sys.platform == "win32":  # uvloop does not support Windows; the standard loop needs more CPU per call
-        return asyncio.new_event_loop()
+    """A new event loop of uvloop."""
     return _watched_loop()()
 
 

@@ -35,7 +35,7 @@ class Place:
         """The interpreter that runs the worker."""
         if self.pins is None:
             return Path(sys.executable)
-        return self.folder / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
+        return self.folder / "bin/python"
 
     @property
     def installed(self) -> bool:

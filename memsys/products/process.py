@@ -321,8 +321,8 @@ def _forget(process: subprocess.Popen[bytes], held: Held, stops: list[Callable[[
 def _environment(scratch: Path) -> dict[str, str]:
     """The environment variables of a product: no variable that holds a key, its own home, one thread, a fixed hash seed."""
     home = str(scratch / "home")
-    own = {name: os.environ[name] for name in ("PATH", "LANG", "LC_ALL", "SYSTEMROOT") if name in os.environ}
-    folders = dict.fromkeys(("HOME", "USERPROFILE", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME"), home)
+    own = {name: os.environ[name] for name in ("PATH", "LANG", "LC_ALL") if name in os.environ}
+    folders = dict.fromkeys(("HOME", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME"), home)
     threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
     offline = {"HF_HUB_OFFLINE": "1", "DO_NOT_TRACK": "1", "NO_PROXY": "*", "PYTHONNOUSERSITE": "1"}
     return {**own, **folders, **threads, **offline, "TMPDIR": str(scratch), "TZ": "UTC", "PYTHONHASHSEED": "0"}

@@ -77,10 +77,7 @@ class Program:
             EndOfRun: the server is on another machine, or is a process whose connections cannot be watched.
         """
         if self.url:
-            try:
-                network.check_url(self.url)
-            except OSError as error:
-                raise EndOfRun(str(error)) from error
+            network.check_url(self.url)
         elif network.forbidden() and not self.local:
             raise EndOfRun(
                 f"network=false: the connections of {self.command} cannot be watched; if it stays on this machine, "

@@ -8,14 +8,14 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache, lru_cache, partial
 from pathlib import Path
 from typing import Any
 
 from data_loaders.raw import LazyCases, as_lazy
-from data_loaders.schema import Case, DataError
+from data_loaders.schema import DataError
 from data_loaders.source import UNTESTED, Entry, Source, compared, counts_of, entries_for, locate, manifest
 from eval.files.store import RunError
 from eval.report.counted import counted
@@ -57,12 +57,11 @@ def entries_to_download(name: str) -> tuple[Entry, ...]:
     return tuple(entries)
 
 
-def loader(settings: Mapping[str, Any]) -> Callable[[Path], Sequence[Case]]:
-    """The loader that the configuration names, with its options filled in."""
-    module, _, function = settings["load"]["_target_"].rpartition(".")
-    load = getattr(importlib.import_module(module), function)
-    choices = {key: value for key, value in settings["load"].items() if not key.startswith("_")}
-    return lambda path: load(path, **choices)
+def loader(settings: Mapping[str, Any], key: str = "load") -> Callable[[Path], Any]:
+    """The function that a key of a data set's file names, which is its loader or its `caption`, with the options filled in."""
+    module, _, function = settings[key]["_target_"].rpartition(".")
+    choices = {name: value for name, value in settings[key].items() if not name.startswith("_")}
+    return partial(getattr(importlib.import_module(module), function), **choices)
 
 
 KEPT_BYTES = 40 << 20
@@ -123,13 +122,11 @@ def data(wanted: DataCut, config: Mapping[str, Any]) -> Data:
         DataError: a file is missing or differs from the manifest; the message says how to get it.
         RunError: `data.root` does not exist, or a loader setting is refused.
     """
-    from hydra.utils import instantiate
-
     root = check_data_root(wanted)
     located = locate(config, real=wanted.source == "real", root=root, unpinned=wanted.unpinned)
     loading = checked_call(f"dataset {config['name']}: load", {**config["load"], **located.choices})
     source, load = located.source, {name: value for name, value in loading.items() if name != "_partial_"}
-    cases = as_lazy(instantiate({**load, "_partial_": True})(source.path))
+    cases = as_lazy(loader({"load": load})(source.path))
     if not cases:
         raise DataError(f"{source.path}: expected at least one history, found none")
     settings = {
@@ -159,12 +156,10 @@ def data(wanted: DataCut, config: Mapping[str, Any]) -> Data:
 
 def _note(config: Mapping[str, Any], source: Source, cases: LazyCases) -> str:
     """The remark on a data set for captions (`Data.note`); `cases` are all cases of its files."""
-    from hydra.utils import instantiate
-
     notes = [UNTESTED] if config.get("untested") else []
     if notes and source.status != "sample" and config.get("published"):
         notes = [f"{UNTESTED}, {compared(config['published'], counts_of(cases))}"]
-    own = instantiate({**config["caption"], "_partial_": True})(source.path) if "caption" in config else ""
+    own = loader(config, "caption")(source.path) if "caption" in config else ""
     return "; ".join(filter(None, [*notes, own]))
 
 

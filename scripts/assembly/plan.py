@@ -34,7 +34,7 @@ from memsys.llm.batching.endpoint import BatchSettings
 from memsys.llm.meter import Metered
 from memsys.llm.offline.extractive import ExtractiveLLM
 from memsys.llm.pricing import ModelSettings
-from memsys.llm.protocol import LLM, Completion, ContextOverflow, Request, settle
+from memsys.llm.protocol import LLM, Completion, ContextOverflow, Request, failed, settle
 from memsys.tokens import count_tokens
 from scripts.assembly.models import Model, Models
 from scripts.assembly.steps import execute, judging
@@ -403,9 +403,7 @@ class Windowed:
         tokens = sum(count_tokens(text) for _, text in request.messages)
         if tokens <= self.window:
             return self.inner.submit(request)
-        refused = Future[Completion]()
-        refused.set_exception(ContextOverflow(f"a prompt of about {tokens} tokens in a window of {self.window}"))
-        return refused
+        return failed(ContextOverflow(f"a prompt of about {tokens} tokens in a window of {self.window}"))
 
 
 def _failures(sample: Sample) -> Iterator[str]:

@@ -96,6 +96,7 @@ AGAIN = "run the same command again to resume"
 REMEDIES = {
     errno.ENOSPC: f"the disk is full; free some space (python -m scripts runs gc) and {AGAIN}",
     errno.EDQUOT: f"the disk quota is used up; free some space (python -m scripts runs gc) and {AGAIN}",
+    errno.EFBIG: f"the file is larger than this process or the file system allows; raise the limit (ulimit -f unlimited) and {AGAIN}",
     errno.EROFS: "the folder is read-only; name another (results=; --out of a report; for data --data or MEMSYS_DATA)",
     errno.EACCES: "permission denied; name a folder of your own (results=; --out of a report; for data --data or MEMSYS_DATA)",
     errno.EPERM: "permission denied; name a folder of your own with results=",

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from mutations import BROKEN_BYTES, broken_copies, check_only_data_errors, mutated_json, write_jsonl
 
-from data_loaders.personamem import length_caption, load, merged_roles, read_table
+from data_loaders.personamem import length_caption, load, read_table
 from data_loaders.schema import Case, DataError, Gold, Question
 
 SAMPLE = Path(__file__).parents[2] / "data_loaders" / "samples" / "personamem"
@@ -264,12 +264,6 @@ def test_damaged_bytes_load_or_are_refused(tmp_path: Path, subtests: pytest.Subt
 
 def recorded(name: str) -> Any:
     return json.loads((GOLDEN / f"{name}.json").read_text(encoding="utf-8"))
-
-
-def test_roles_are_merged_as_in_the_official_script(subtests: pytest.Subtests) -> None:
-    for case in recorded("personamem_metrics")["roles_merged"]:
-        with subtests.test(str(case["messages"])):
-            assert merged_roles(case["messages"]) == case["expected"]
 
 
 @pytest.fixture(scope="module")

@@ -21,7 +21,7 @@ from eval.files.run_folder import read_efforts, read_items, read_predictions
 from eval.files.store import RunError, read_record
 from eval.judging.judge import Judge, judge_requests
 from eval.judging.score_files import hash_of, read_scores
-from eval.metrics.evidence import answer_words, coverage
+from eval.metrics.evidence import answer_words, recall_of
 from eval.report.cell import Asked
 from eval.report.html.cleaning import LONGEST, Shards, clipped
 from eval.report.html.scoring import Scorer, cells, disputed, pairs, vector
@@ -233,7 +233,11 @@ def answer_page(
         "read": _spent(files.efforts.get(("read", question_id))),
         "answered": _spent(files.efforts.get(("answer", question_id))),
     }
-    return {**page, **_covered(prediction, items, gold), **_prompt(files, prediction, question, texts)}
+    # Number of items, best first, until every content word of the gold answer has occurred.
+    recall = None if gold is None else recall_of(prediction, gold, files.items)
+    if recall is not None:
+        page["covered_by"] = None if recall.coverage is None else recall.coverage.blocks
+    return {**page, **_prompt(files, prediction, question, texts)}
 
 
 def _spent(line: Mapping[str, Any] | None) -> dict[str, Any] | None:
@@ -246,18 +250,6 @@ def _spent(line: Mapping[str, Any] | None) -> dict[str, Any] | None:
         **{name: line[name] for name in names},
         "seconds": line["own_cpu_seconds"] + line["provider_seconds"],
     }
-
-
-def _covered(
-    prediction: Prediction, items: Sequence[tuple[Mapping[str, Any], float]], gold: Gold | None
-) -> dict[str, Any]:
-    """Number of items, best first, until every content word of the gold answer has occurred."""
-    words = answer_words(gold) if gold is not None else frozenset()
-    if not words or prediction.outcome == "error":
-        return {}
-    ranking = sorted(range(len(items)), key=lambda place: -items[place][1])
-    covered = coverage(words, [items[place][0]["text"] for place in ranking])
-    return {"covered_by": None if covered is None else covered.blocks}
 
 
 def _prompt(files: CaseFiles, prediction: Prediction, question: Question | None, texts: TextPool) -> dict[str, Any]:

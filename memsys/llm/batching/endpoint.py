@@ -22,6 +22,7 @@ from memsys.jsons import decoded, encoded, received
 from memsys.llm import stopping
 from memsys.llm.batching.journal import Batch, Journal, JournalledCall, Reply
 from memsys.llm.endpoint import Call, Endpoint, Parse, Price, Result, Traffic, billed, parsed
+from memsys.llm.network import check_url
 from memsys.llm.outcome import RETRIED, outcome_of
 from memsys.llm.pricing import ModelSettings, Reservation, SpendingCapReached
 from memsys.llm.protocol import EndOfRun, ModelError, settle
@@ -272,7 +273,7 @@ class BatchEndpoint:
 
     def serve(self, settings: ModelSettings) -> None:
         """As `Endpoint.serve`; a batch has no limits per minute."""
-        self.live.permitted()
+        check_url(self.base_url)
 
     def start(self, call: Call, parse: Parse[Result]) -> Future[Result]:
         """As `Endpoint.start`; the reply comes with the batch that holds the call.
@@ -337,7 +338,7 @@ class BatchEndpoint:
             if not self.journal.others_live():  # another process may still wait for one of these replies
                 self.journal.forget_answered()
             if not self.settings.collect:
-                self.live.permitted()
+                check_url(self.base_url)
                 self._provider = Provider(
                     self.base_url,
                     self.live.key() or "none",

@@ -28,6 +28,7 @@ from memsys.llm.gateway.accounts import (
 )
 from memsys.llm.gateway.bodies import LIMITS, MalformedBody, check_priced, checked, limit_of, most_tokens_in
 from memsys.llm.meter import Ledger
+from memsys.llm.network import check_url
 from memsys.llm.pricing import ModelSettings
 from memsys.llm.protocol import LLM, Completion, ContextOverflow, EndOfRun, ModelError, Request, keeping, release
 from memsys.llm.replies import usage_of
@@ -88,7 +89,7 @@ class EndpointUpstream:
         return {**sent, **settings.extra_body}
 
     async def reply(self, body: Mapping[str, Any], purpose: str, declared: Purpose | None) -> Sent:
-        self._endpoint.permitted()
+        check_url(self._endpoint.base_url)
         sent = {name: value for name, value in body.items() if name not in ("stream", "stream_options")}
         call = Call("/chat/completions", sent, self._worst(sent), self._settings.cost_of)
         with keeping():

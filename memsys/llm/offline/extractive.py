@@ -45,7 +45,7 @@ from memsys.llm.offline.reading import (
     similarities,
     stems,
 )
-from memsys.llm.protocol import Completion, ModelError, Option, Request
+from memsys.llm.protocol import Completion, ModelError, Option, Request, failed
 from memsys.tokens import count_tokens, truncate
 
 
@@ -403,17 +403,14 @@ class ExtractiveLLM:
 
     def submit(self, request: Request) -> Future[Completion]:
         """A completed future with the reply, or with a `ModelError` for an unknown kind of prompt."""
-        future: Future[Completion] = Future()
         if request.kind not in _FINDERS:
-            future.set_exception(ModelError(f"the extractive engine knows no prompt of kind {request.kind!r}"))
-            return future
+            return failed(ModelError(f"the extractive engine knows no prompt of kind {request.kind!r}"))
         started = time.thread_time()
         try:
             text, strength = self._reply(request)
         except KeyError as missing:
             kind = f"a prompt of kind {request.kind!r}"
-            future.set_exception(ModelError(f"the extractive engine needs the field {missing} of {kind}"))
-            return future
+            return failed(ModelError(f"the extractive engine needs the field {missing} of {kind}"))
         tokens = count_tokens(text)
         certainty = math.log(0.02 + 0.96 * strength)
         completion = Completion(
@@ -425,6 +422,7 @@ class ExtractiveLLM:
             model="extractive",
             endpoint="offline",
         )
+        future: Future[Completion] = Future()
         future.set_result(completion)
         return future
 

@@ -20,6 +20,7 @@ Deviations and decisions:
 
 - `format="json"` asks for a JSON object with a schema; `records` for the released delimited records, where a bad record is lost alone.
 - A gleaning shows the text and the extracts so far in one prompt; in the release it is the second turn of the same conversation.
+- The prompts of an extraction state the time of the text, which the release leaves out.
 - Text units do not cross sessions. The window stops once the text is covered, in both modes; 0.3.6 could add a unit that only repeats.
 - A weight that is not a positive number is 1. A relationship of an entity with itself is dropped.
 - Where a sub-community's report replaces tables, relationships that touch the sub-community leave the table.

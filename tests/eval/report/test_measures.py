@@ -138,7 +138,7 @@ def test_with_one_history_there_is_nothing_to_choose_on(tmp_path: Path) -> None:
 
 
 def test_a_count_of_one_in_each_of_three_histories_is_no_share() -> None:
-    ours = gathered({"a": 1.0, "b": 1.0, "c": 1.0})
+    ours = gathered({Path("a"): 1.0, Path("b"): 1.0, Path("c"): 1.0})
     assert ours is not None
     assert (ours.mean, ours.cautious, ours.by_question) == (1.0, None, None)
 
@@ -229,8 +229,18 @@ def test_reports_are_summed_averaged_and_divided(tmp_path: Path) -> None:
     assert gathered({}) is None
 
 
+def test_a_number_of_each_case_has_its_interval_by_the_histories_that_cases_share(tmp_path: Path) -> None:
+    for number in range(10):
+        case(tmp_path, f"c{number}", [[1.0]], upper=number)
+        file = tmp_path / "cases" / f"c{number}" / "case.json"
+        file.write_text(json.dumps({**json.loads(file.read_text()), "cluster": f"h{number // 2}"}))
+    found = report(tmp_path, "upper")
+    assert found is not None
+    assert (found.n, found.clusters) == (10, 5)
+
+
 def test_counts_of_one_are_no_shares() -> None:
-    ones, more = gathered({"a": 1.0, "b": 1.0}), gathered({"a": 1.0, "b": 3.0})
+    ones, more = (gathered({Path("a"): 1.0, Path("b"): upper}) for upper in (1.0, 3.0))
     assert ones is not None
     assert more is not None
     assert (ones.mean, ones.by_question) == (1.0, None)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import sqlite3
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -25,7 +27,7 @@ from memsys.llm.endpoint import Endpoint, EndpointLimits
 from memsys.llm.meter import Ledger, Metered, metering
 from memsys.llm.pricing import ModelSettings
 from memsys.llm.protocol import Completion, ModelError, Request
-from memsys.llm.store import CacheStore, DamagedCache
+from memsys.llm.store import CacheStore, DamagedCache, unusable
 from memsys.llm.transport import event_loop
 from scripts.mock.endpoint import Mock, application, serving
 
@@ -247,6 +249,18 @@ def test_a_file_that_is_no_cache_is_refused_by_name(tmp_path: Path) -> None:
     path.write_bytes(b"this is not a database, it is a note" * 100)
     with pytest.raises(ModelError, match=r"cache\.sqlite is not a usable cache"):
         CacheStore(path)
+
+
+def test_a_file_on_a_full_disk_is_not_to_be_moved_away(tmp_path: Path) -> None:
+    CacheStore(tmp_path / "cache.sqlite").close()
+    code = "import resource, sys; from pathlib import Path; from memsys.llm.store import CacheStore\n"
+    code += "resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0)); CacheStore(Path(sys.argv[1]))"
+    command = [sys.executable, "-c", code, str(tmp_path / "cache.sqlite")]
+    said = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parents[3]).stderr
+    assert "free some space or check the disk" in said
+    assert "move it away" not in said
+    damaged = sqlite3.DatabaseError("database disk image is malformed")
+    assert "move it away" in str(unusable(tmp_path, damaged))
 
 
 def test_many_threads_share_one_connection(store: CacheStore) -> None:

@@ -304,6 +304,18 @@ def test_vectors_come_back_in_order_and_of_unit_length() -> None:
         assert abs(float(np.linalg.norm(one.vector)) - 1.0) < 1e-5
 
 
+@pytest.mark.parametrize("total", [3, 7, 50])
+def test_the_tokens_of_a_batch_are_shared_by_length_and_no_text_has_fewer_than_none(total: int) -> None:
+    """A tokenizer of the provider's own counts otherwise than ours; the last text alone once took the difference, below 0 as well."""
+    body = {"data": rows([1.0, 0.0], [1.0, 0.0], [1.0, 0.0]), "usage": {"prompt_tokens": total}}
+    with served(replies((200, {}, json.dumps(body).encode()))) as url:
+        found = fetched(HttpEmbedder(endpoint(url), SETTINGS), ["one two three four five six", "one two three", "one"])
+    tokens = [each.tokens for each in found if isinstance(each, Embedded)]
+    assert sum(tokens) == total
+    assert tokens == sorted(tokens, reverse=True)
+    assert min(tokens) >= 0
+
+
 def test_over_long_embedding_inputs_are_truncated_and_counted() -> None:
     bodies: list[Any] = []
 
