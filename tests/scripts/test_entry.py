@@ -125,20 +125,30 @@ resource.setrlimit = refused
 @pytest.mark.slow
 def test_a_run_in_worker_processes_as_on_macos_gives_the_bytes_of_any_other(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text(AS_ON_MACOS)
-    predictions = []
-    for name, path, more in (("linux", [], []), ("macos", [str(tmp_path)], ["executor=processes", "workers=2"])):
-        command = ["run", "memory=segtree_td", "data.size=4", "data.max_cases=2", f"results={tmp_path / name}", *more]
-        done = subprocess.run(
-            [sys.executable, "-m", "scripts", *command],
-            cwd=ROOT,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(path)},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr
-        files = sorted((tmp_path / name).rglob("predictions.jsonl"))
-        predictions.append({file.parent.name: file.read_bytes() for file in files})
+    asked = ["memory=segtree_td", "data.size=4", "data.max_cases=2"]
+    assert main(["run", *asked, f"results={tmp_path / 'linux'}"]) == 0
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "scripts",
+            "run",
+            *asked,
+            f"results={tmp_path / 'macos'}",
+            "executor=processes",
+            "workers=2",
+        ],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    predictions = [
+        {file.parent.name: file.read_bytes() for file in sorted((tmp_path / name).rglob("predictions.jsonl"))}
+        for name in ("linux", "macos")
+    ]
     assert len(predictions[0]) == 2
     assert predictions[0] == predictions[1]
 
