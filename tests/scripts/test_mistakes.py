@@ -48,7 +48,7 @@ MISTAKES: Mapping[str, str] = {
     "run data.root={here} data.source=real": "locomo/locomo10.json: no such file. Get it with: python -m scripts fetch",
     "run dataset=jsonl data.root={here} data.source=real data.unpinned=true": "own.jsonl: line 1.id: expected string",
     "run dataset=msc_e dataset.file=none data.root={here} data.source=real data.unpinned=true": "none: expected at least one history",
-    "run results=a_file": "a_file: this is a file or a broken link where a folder is needed; name another folder with results=",
+    "run results=a_file": "a part of this path is a file where a folder is needed; name another folder with results=",
     "card nope": "nope is neither a run folder (results/runs/<dataset>/<memory>-<identity>) nor a table",
     "card /no/run": "/no/run is not a run folder (no run.json); run folders are results/runs/",
     "report /no/folder": "no folder /no/folder; name the results folder, such as: python -m scripts report results",
