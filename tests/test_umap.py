@@ -15,7 +15,7 @@ from memsys.embed import HashingEmbedder
 from memsys.interface import with_settings
 from memsys.lean import umap
 from memsys.prompts import Prompts
-from memsys.systems.raptor import Raptor, RaptorSettings, clusters
+from memsys.systems.raptor import Clustering, Raptor, clusters
 from memsys.systems.raptor import _reduced as reduced_to
 from memsys.vectors import normalised
 
@@ -40,7 +40,7 @@ def test_umap_does_not_mix_far_groups_and_gives_the_same_tree_and_the_same_map_t
     rng = np.random.default_rng(0)
     centres = np.eye(16)[:2].repeat(12, axis=0)
     vectors = normalised((centres + rng.normal(0, 0.01, centres.shape)).astype(np.float32))
-    how = RaptorSettings(max_components=4)
+    how = Clustering(max_components=4)
     assert all(len({row // 12 for row in group}) == 1 for group in clusters(vectors, np.ones(24), how, how))
 
     first, second = summary_tree(), summary_tree()
@@ -54,7 +54,7 @@ def test_umap_does_not_mix_far_groups_and_gives_the_same_tree_and_the_same_map_t
     few = np.random.default_rng(1)
     few.integers(9)  # SciPy's eigenvectors restart on these points
     points = normalised((few.normal(size=(15, 8)) @ few.normal(size=(8, 64))).astype(np.float32))
-    reduced = [reduced_to(points, RaptorSettings(), 10, 3) for _ in range(20)]
+    reduced = [reduced_to(points, Clustering(), 10, 3) for _ in range(20)]
     assert all(np.array_equal(each, reduced[0]) for each in reduced)
 
     points = rng.normal(size=(20, 5))

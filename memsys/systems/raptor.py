@@ -137,8 +137,12 @@ class Raptor(MemorySystem):
             if find_spec(package) is None:
                 raise ImportError(f"RAPTOR needs {package}: pip install memsys-bench[cluster]")
         self.llm, self.embedder, self.prompts, self.settings = llm, embedder, prompts, settings
-        released = replace(settings, dimension=RaptorSettings.dimension, threshold=RaptorSettings.threshold)
-        self._reclustering = released if settings.mode == "code" else settings
+        released = Clustering(
+            max_tokens=settings.max_cluster_tokens, max_components=settings.max_components, reducer=settings.reducer,
+            seed=settings.seed,
+        )  # fmt: skip
+        self._clustering = replace(released, dimension=settings.dimension, threshold=settings.threshold)
+        self._reclustering = released if settings.mode == "code" else self._clustering
         self._units: list[Unit] = []
         self._built = 0
         """Number of units in the last build."""
@@ -194,7 +198,7 @@ class Raptor(MemorySystem):
             "nodes": len(nodes),
             "layers": [len(layer) for layer in layers],
             "unclustered": sum(index not in clustered for layer in layers[:-1] for index in layer),
-            "oversized": sum(size > self.settings.max_cluster_tokens for size in sizes),
+            "oversized": sum(size > self._clustering.max_tokens for size in sizes),
             "failed_summaries": sum(node.failed for node in nodes),
         }
 
@@ -208,10 +212,10 @@ class Raptor(MemorySystem):
         layers = [range(len(nodes))]
         for _ in range(self.settings.layers):
             layer = layers[-1]
-            if len(layer) <= self.settings.dimension + 1:
+            if len(layer) <= self._clustering.dimension + 1:
                 break
             tokens = np.array([_count(nodes[index].text) for index in layer])
-            rows = clusters(vectors[layer.start :], tokens, self.settings, self._reclustering)
+            rows = clusters(vectors[layer.start :], tokens, self._clustering, self._reclustering)
             if not rows:
                 break
             members = [tuple(layer[row] for row in cluster) for cluster in rows]
@@ -350,6 +354,22 @@ def _halves(text: str, limit: int, count: Callable[[str], int]) -> list[str]:
     return [half for part in (text[:middle], text[middle:].strip()) if part for half in _halves(part, limit, count)]
 
 
+@dataclass(frozen=True, slots=True)
+class Clustering:
+    """Settings of the clustering; the defaults are those of the release."""
+
+    dimension: int = 10
+    """Number of dimensions after the reduction."""
+    threshold: float = 0.1
+    """Minimum posterior (exclusive) with which a point belongs to a component."""
+    max_tokens: int = 3500
+    """Length above which a cluster is clustered again."""
+    max_components: int = 50
+    """Exclusive upper limit of a mixture's number of components."""
+    reducer: Literal["umap", "pca"] = "umap"
+    seed: int = 224
+
+
 _FEWEST = 5
 """Fewer nodes form a single cluster."""
 _ROUNDS = 10
@@ -357,7 +377,7 @@ _ROUNDS = 10
 
 
 def clusters(
-    vectors: np.ndarray, tokens: np.ndarray, settings: RaptorSettings, reclustering: RaptorSettings
+    vectors: np.ndarray, tokens: np.ndarray, settings: Clustering, reclustering: Clustering
 ) -> list[list[int]]:
     """Cluster the nodes of a layer; the clusters may overlap and may leave nodes out.
 
@@ -379,7 +399,7 @@ def clusters(
 
 
 def _clusters(
-    vectors: np.ndarray, tokens: np.ndarray, settings: RaptorSettings, reclustering: RaptorSettings, rounds: int
+    vectors: np.ndarray, tokens: np.ndarray, settings: Clustering, reclustering: Clustering, rounds: int
 ) -> list[list[int]]:
     if len(vectors) < _FEWEST:
         return [list(range(len(vectors)))]
@@ -387,7 +407,7 @@ def _clusters(
     for member in _memberships(vectors, settings):
         rows = np.flatnonzero(member)
         unchanged = len(rows) == len(vectors) and settings == reclustering
-        if tokens[rows].sum() <= settings.max_cluster_tokens or rounds == _ROUNDS or len(rows) < _FEWEST or unchanged:
+        if tokens[rows].sum() <= settings.max_tokens or rounds == _ROUNDS or len(rows) < _FEWEST or unchanged:
             final.append(rows.tolist())
         else:
             parts = _clusters(vectors[rows], tokens[rows], reclustering, reclustering, rounds + 1)
@@ -395,7 +415,7 @@ def _clusters(
     return final
 
 
-def _memberships(vectors: np.ndarray, settings: RaptorSettings) -> list[np.ndarray]:
+def _memberships(vectors: np.ndarray, settings: Clustering) -> list[np.ndarray]:
     """Membership of the rows in each local cluster, bool [n] each, in order of the global clusters; no cluster is empty."""
     count = len(vectors)
     _, identity = np.unique(vectors, axis=0, return_inverse=True)
@@ -413,7 +433,7 @@ def _memberships(vectors: np.ndarray, settings: RaptorSettings) -> list[np.ndarr
     return [np.isin(identity, identity[members]) for members in local_clusters if len(members)]
 
 
-def _mixture(points: np.ndarray, settings: RaptorSettings) -> np.ndarray:
+def _mixture(points: np.ndarray, settings: Clustering) -> np.ndarray:
     """Fit a Gaussian mixture with the number of components that BIC prefers; memberships, bool [n, components]."""
     from sklearn.mixture import GaussianMixture
 
@@ -426,7 +446,7 @@ def _mixture(points: np.ndarray, settings: RaptorSettings) -> np.ndarray:
     return belongs
 
 
-def _reduced(vectors: np.ndarray, settings: RaptorSettings, components: int, neighbours: int) -> np.ndarray:
+def _reduced(vectors: np.ndarray, settings: Clustering, components: int, neighbours: int) -> np.ndarray:
     """Reduce vectors to `components` dimensions (PCA to fewer when their rank is lower)."""
     if settings.reducer == "pca":
         left, values, _ = np.linalg.svd(vectors - vectors.mean(axis=0), full_matrices=False)

@@ -19,7 +19,7 @@ from memsys.llm import meter
 from memsys.llm.protocol import ModelError, Request
 from memsys.prompts import Prompts
 from memsys.systems.dense import Dense
-from memsys.systems.raptor import Raptor, RaptorSentence, RaptorSettings, chunks, clusters
+from memsys.systems.raptor import Clustering, Raptor, RaptorSentence, chunks, clusters
 from memsys.tokens import count_tokens
 from memsys.vectors import normalised
 
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.slow
 
 CONF = Path(__file__).parents[3] / "conf" / "memory"
 SUMMARISE = "raptor.summarise"
-PCA = RaptorSettings(reducer="pca", dimension=3, max_components=6)
+PCA = Clustering(reducer="pca", dimension=3, max_components=6)
 TOPICS = (
     "garden beans soil rake seed".split(),
     "harbour boat sail rope tide".split(),
@@ -157,7 +157,7 @@ def test_a_group_longer_than_the_limit_is_clustered_again() -> None:
     vectors, tokens = blobs(4, 8, 0.05), np.full(32, 10)
     coarse = replace(PCA, max_components=2)  # a mixture of one: everything is one global and one local group
     assert [len(group) for group in clusters(vectors, tokens, coarse, PCA)] == [32]
-    finer = clusters(vectors, tokens, replace(coarse, max_cluster_tokens=100), replace(PCA, max_cluster_tokens=100))
+    finer = clusters(vectors, tokens, replace(coarse, max_tokens=100), replace(PCA, max_tokens=100))
     assert len(finer) > 1
     assert all(tokens[group].sum() <= 100 or len(group) < 5 for group in finer)
 
@@ -189,11 +189,9 @@ def test_a_node_between_two_groups_is_in_both_unless_the_threshold_is_a_half() -
 def test_the_released_code_forgets_dimension_and_threshold_when_it_clusters_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    seen: list[tuple[RaptorSettings, RaptorSettings]] = []
+    seen: list[tuple[Clustering, Clustering]] = []
 
-    def recorded(
-        vectors: np.ndarray, tokens: np.ndarray, how: RaptorSettings, again: RaptorSettings
-    ) -> list[list[int]]:
+    def recorded(vectors: np.ndarray, tokens: np.ndarray, how: Clustering, again: Clustering) -> list[list[int]]:
         seen.append((how, again))
         return [list(range(len(vectors)))]
 
@@ -201,9 +199,9 @@ def test_the_released_code_forgets_dimension_and_threshold_when_it_clusters_agai
     for mode in ("paper", "code"):
         built(mode=mode, threshold=0.5, max_cluster_tokens=99)
     (paper, paper_again), (code, code_again) = seen
-    assert paper == paper_again == replace(code, mode="paper")
-    assert (code.dimension, code.threshold, code.max_cluster_tokens) == (3, 0.5, 99)
-    assert (code_again.dimension, code_again.threshold, code_again.max_cluster_tokens) == (10, 0.1, 99)
+    assert paper == paper_again == code
+    assert (code.dimension, code.threshold, code.max_tokens) == (3, 0.5, 99)
+    assert (code_again.dimension, code_again.threshold, code_again.max_tokens) == (10, 0.1, 99)
 
 
 # --- the tree -------------------------------------------------------------------------------------------------------
