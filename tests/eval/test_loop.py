@@ -184,7 +184,7 @@ class Restless(Diary):
         does: dict[str, Callable[[], Any]] = {
             "q0": lambda: os.chdir("/"),
             "q3": lambda: os._exit(0),
-            "q4": lambda: os.execvp("true", ["true"]),
+            "q4": lambda: os.execvp("false", ["false"]),  # so that a missing guard fails the tests
             "q5": lambda: [sys.path.clear(), sys.setrecursionlimit(500)],
         }
         does.get(question.id, lambda: None)()

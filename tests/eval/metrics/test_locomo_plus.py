@@ -44,6 +44,7 @@ def test_means_by_category_and_over_all_are_the_recorded_ones() -> None:
         ("Incorrect API key", 1.0, None),
         ('{"label": "wrong", "reason": "It is not correct."}', 0.0, 0.0),
         ('{"reason": "No.", "label": "Correct"}', 1.0, 1.0),
+        ('{"label": "wrong", "label": "correct", "reason": "It is."}', 1.0, None),
         ("{'label': 'wrong', 'reason': 'It is not correct.'}", 1.0, 0.0),
         ('{"label": "wrong", "reason": "It is not correct', 1.0, 0.0),
         ('{"label": 0, "reason": "It is not correct."}', 0.0, None),
