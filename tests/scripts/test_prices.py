@@ -8,6 +8,7 @@ import pytest
 
 from eval.files.store import RunError
 from scripts.assembly.models import build_models
+from scripts.settings.types import priced
 from tests.scripts.commands import composed
 
 pytestmark = pytest.mark.slow
@@ -21,6 +22,12 @@ def prices(*overrides: str) -> dict[str, dict[str, float]]:
 
 def test_a_price_is_given_on_the_command_line_by_the_name_of_the_model() -> None:
     assert prices("prices={gpt-5.4-mini: {in: 0.5, out: 2}}") == {"gpt-5.4-mini": GIVEN}
+
+
+def test_a_price_under_the_name_of_a_models_file_stands_above_that_of_the_model() -> None:
+    given = {"acme/m": {"usd_per_million_in": 1.0}, "mine": {"usd_per_million_in": 2.0}}
+    of = {name: priced({"model": "acme/m"}, given, name).usd_per_million_in for name in ("mine", "other")}
+    assert of == {"mine": 2.0, "other": 1.0}
 
 
 def test_prices_are_read_from_a_file(tmp_path: Path) -> None:
@@ -52,11 +59,11 @@ def test_a_given_price_is_that_of_the_model_in_each_role_and_changes_no_identity
     ]
     given = "prices={gpt-5.4-mini: {in: 0.5, out: 2}, Qwen/Qwen3-8B: {in: 1, out: 1}, qwen3-embedding-0.6b: {in: 3}}"
     plain = build_models(composed("config", [f"results={tmp_path}/a", *models]))
-    priced = build_models(composed("config", [f"results={tmp_path}/b", *models, given]))
-    assert priced.reader.prices is not None
-    assert priced.reader.prices.cost(10**6, 10**6) == 2.5
-    assert priced.judge.prices is not None
-    assert priced.judge.prices.cost(10**6, 0) == 1.0
-    assert priced.embedder.prices is not None
-    assert priced.embedder.prices.cost(10**6, 0) == 3.0
-    assert (priced.reader.settings, priced.judge.settings) == (plain.reader.settings, plain.judge.settings)
+    given_models = build_models(composed("config", [f"results={tmp_path}/b", *models, given]))
+    assert given_models.reader.prices is not None
+    assert given_models.reader.prices.cost(10**6, 10**6) == 2.5
+    assert given_models.judge.prices is not None
+    assert given_models.judge.prices.cost(10**6, 0) == 1.0
+    assert given_models.embedder.prices is not None
+    assert given_models.embedder.prices.cost(10**6, 0) == 3.0
+    assert (given_models.reader.settings, given_models.judge.settings) == (plain.reader.settings, plain.judge.settings)
