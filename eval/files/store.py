@@ -143,8 +143,12 @@ def replace_file(path: Path, content: bytes | str) -> None:
         raise RunError(f"{path.parent} is a link, so nothing is written there; remove it")
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f"{path.name}.{os.getpid()}.draft")
-    draft.write_bytes(content if isinstance(content, bytes) else redact_bytes(content.encode()))
-    os.replace(draft, path)
+    try:
+        draft.write_bytes(content if isinstance(content, bytes) else redact_bytes(content.encode()))
+        os.replace(draft, path)
+    except OSError:  # a full disk: no half file stays
+        draft.unlink(missing_ok=True)
+        raise
 
 
 def line(record: Any) -> bytes:

@@ -95,6 +95,16 @@ def test_an_error_waits_for_the_calls_in_flight_and_keeps_their_answers_in_the_o
         assert file.execute("SELECT count(*) FROM answers").fetchone() == (1,)
 
 
+def test_a_file_that_the_disk_refuses_leaves_no_half_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "replace", refuse)
+    with pytest.raises(OSError, match="No space left"):
+        store.replace_file(tmp_path / "table.md", "text")
+    assert not [*tmp_path.iterdir()]
+
+
 # --- in a run ----------------------------------------------------------------------------------------------------------
 
 
