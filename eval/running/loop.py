@@ -17,10 +17,11 @@ import sys
 import threading
 from collections.abc import Sequence
 from contextlib import ExitStack, closing, suppress
+from pathlib import Path
 from typing import Any
 
 from eval.files.run_folder import RunFolder
-from eval.files.store import MOST_OPEN, locked, replace_file
+from eval.files.store import MOST_OPEN, RunError, locked, replace_file
 from eval.running.case import run_case
 from eval.running.cells import OpenCell, Opening
 from eval.running.pool import UrgentPool
@@ -51,6 +52,7 @@ def run_all(
         EndOfRun: the spending cap was reached, the user asked for a stop, or a server is gone. Questions that were not reached have no
             line and are counted as not reached.
         DataError: a question is asked after a turn that does not exist.
+        RunError: the working folder changed during the run, and the run folders are below it.
     """
     from threadpoolctl import threadpool_limits
 
@@ -80,7 +82,13 @@ def run_all(
             ]
             executor(sorted(builds, key=lambda build: -build.size), on_progress, on_answer)  # the largest case first
             return
+        here = Path.cwd()
         _run_cells(Opening(groups, threads), on_progress, on_answer)
+        if Path.cwd() != here and not runs[0].folder.is_absolute():
+            raise RunError(
+                f"a thread of a memory or a library has changed the working folder from {here} to {Path.cwd()}, so results are in both; "
+                "name an absolute folder with results="
+            )
 
 
 def clear_up(runs: Sequence[Run]) -> None:

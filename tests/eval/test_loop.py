@@ -211,6 +211,25 @@ def test_a_memory_that_moves_leaves_or_forks_costs_its_own_questions_alone(make_
     assert [os.waitstatus_to_exitcode(os.wait()[1]) for _ in range(2)] == [1, 1]
 
 
+class Wandering(Diary):
+    """A thread of it changes the working folder."""
+
+    def read(self, question: Question) -> Recall:
+        thread = threading.Thread(target=os.chdir, args=("/",))
+        thread.start()
+        thread.join()
+        return super().read(question)
+
+
+def test_a_thread_that_changes_the_working_folder_is_named(
+    make_run: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run = replace(make_run([history(questions=1)], build=partial(Wandering, [])), folder=Path("here"))
+    with pytest.raises(RunError, match=f"from {tmp_path} to /, so results are in both"):
+        run_all([run])
+
+
 @pytest.mark.slow
 def test_a_thread_of_a_memory_does_not_end_the_process_with_0() -> None:
     code = "import os, threading; from eval.running.run import memorys_code\nwith memorys_code(): pass\n"
