@@ -661,6 +661,6 @@ def test_an_error_about_a_file_is_one_short_line_whatever_the_file_calls_its_rec
     put(tmp_path, "locomo/locomo10.json", json.dumps(records).encode())
     assert verb("data", ["locomo", "--data", str(tmp_path), "--unpinned"]) == 2
     said = capsys.readouterr().err
-    assert said.startswith("error: locomo10.json: conv\\nfake: line: conversation.session_1[0].speaker: ")
+    assert said.startswith("error: locomo10.json: conv\\nfake: line.conversation.session_1[0].speaker: ")
     assert said.count("\n") == 1
     assert len(said) < 3000
