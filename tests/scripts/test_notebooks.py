@@ -61,7 +61,13 @@ def execute(tmp_path: Path, results: Path, monkeypatch: pytest.MonkeyPatch) -> E
     startup = tmp_path / "ipython" / "profile_default" / "startup"
     startup.mkdir(parents=True)
     guard = ROOT / "tests" / "conftest.py"
-    (startup / "0_offline.py").write_text(f"import runpy\n\nrunpy.run_path({str(guard)!r})\n", encoding="utf-8")
+    lines = [
+        "import runpy, sys",
+        f"sys.path.insert(0, {str(ROOT)!r})",
+        f"runpy.run_path({str(guard)!r})",
+        "del sys.path[0]",
+    ]
+    (startup / "0_offline.py").write_text("\n".join(lines), encoding="utf-8")
     kernel = tmp_path / "jupyter" / "kernels" / "python3" / "kernel.json"
     kernel.parent.mkdir(parents=True)
     start = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
