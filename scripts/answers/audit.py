@@ -266,12 +266,15 @@ class Agreement:
 
     claims: int
     plain: float
-    given_words: float
-    """Partial correlation at equal mean length of answers."""
+    given_words: float | None
+    """Partial correlation at equal mean length of answers; None where length alone gives the order of the verdicts or of F1."""
 
 
 def rank_agreement(all_scored: Sequence[ScoredClaim]) -> Agreement | None:
-    """Spearman's correlation over usable claims that answer at least a thousand questions; None for fewer than five of them."""
+    """Spearman's correlation over usable claims that answer at least a thousand questions.
+
+    None for fewer than five of them, and where all means of verdict, F1 or words are equal: there is no order to compare.
+    """
     rows = []
     for scored in usable(all_scored):
         mask = judged(scored)
@@ -282,10 +285,13 @@ def rank_agreement(all_scored: Sequence[ScoredClaim]) -> Agreement | None:
     from scipy.stats import rankdata
 
     ranks = rankdata(np.asarray(rows), axis=0)
+    if not np.ptp(ranks, axis=0).all():
+        return None
     table = np.asarray(np.corrcoef(ranks.T))
     verdict_f1, verdict_words, f1_words = table[0, 1], table[0, 2], table[1, 2]
-    partial = (verdict_f1 - verdict_words * f1_words) / np.sqrt((1 - verdict_words**2) * (1 - f1_words**2))
-    return Agreement(len(rows), float(verdict_f1), float(partial))
+    left = (1 - verdict_words**2) * (1 - f1_words**2)
+    partial = float((verdict_f1 - verdict_words * f1_words) / np.sqrt(left)) if left > 1e-12 else None
+    return Agreement(len(rows), float(verdict_f1), partial)
 
 
 @dataclass(frozen=True, slots=True)

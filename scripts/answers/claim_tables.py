@@ -56,7 +56,9 @@ class Row:
     words: float
     tokens: float | None
     detectable: float | None
-    """The paired difference that these questions detect with 80 % power, with the assumption of `eval.statistics.power.planned`."""
+    """The paired difference that these questions detect with 80 % power, under `assumed`."""
+    assumed: str
+    """The assumption of `eval.statistics.power.planned`; empty without a difference."""
     lenience: Lenience | None
 
     @property
@@ -94,7 +96,7 @@ def rows_of(all_scored: Sequence[ScoredClaim]) -> list[Row]:
 
 def _row(scored: ScoredClaim, same: Sequence[Same]) -> Row:
     tokens, answerable = scored.measures["tokens"], scored.answerable
-    detectable = planned(list(Counter(each.case_id for each in scored.asked).values()))
+    detectable, assumed = planned(list(Counter(each.case_id for each in scored.asked).values())) or (None, "")
     return Row(
         scored,
         findings(scored),
@@ -107,7 +109,8 @@ def _row(scored: ScoredClaim, same: Sequence[Same]) -> Row:
         float(scored.measures["abstains"].mean()),
         float(scored.measures["words"].mean()),
         float(np.nanmean(tokens)) if scored.where("tokens").any() else None,
-        None if detectable is None else detectable[0],
+        detectable,
+        assumed,
         lenience(scored),
     )
 
@@ -129,6 +132,7 @@ def table(title: str, rows: Sequence[Row]) -> str:
     header = ["claim", "n", "joined", "printed", "file", "status", "judge, answerable", "judge, unanswerable"]
     header += [*TITLES.values(), "unknown", "words", "tokens", "detects"]
     lines = [f"## {title}", "", grid(header, [_cells(row) for row in rows]), ""]
+    lines += [f"- detects, {assumed}" for assumed in dict.fromkeys(row.assumed for row in rows) if assumed]
     for row in rows:
         claim = row.scored.claim
         told = [*map(_told, row.findings[1:]), *row.remarks, *([claim.note] if claim.note else [])]
@@ -181,7 +185,7 @@ def analysis(all_scored: Sequence[ScoredClaim]) -> str:
         effects = [[each.name, f"{each.points:.1f} {span(each.interval, digits=1)}"] for each in fitted.effects]
         lines += [f"Verdicts of {who}: {size}.", "", grid(["one more", "points of the verdict"], effects), ""]
     if ranks := rank_agreement(all_scored):
-        equal = f"with words held equal {ranks.given_words:.2f}"
+        equal = f"with words held equal {number(ranks.given_words, 2)}"
         lines += [
             f"Rank correlation of mean verdict and mean F1 over {counted(ranks.claims, 'file')}: {ranks.plain:.2f}; {equal}.",
             "",

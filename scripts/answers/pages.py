@@ -245,7 +245,7 @@ def line_of(row: Row) -> ClaimLine:
         "unknown": f"{row.unknown:.0%}",
         "words": f"{row.words:.0f}",
         "tokens": "–" if row.tokens is None else f"{row.tokens:,.0f}",
-        "detectable": number(row.detectable),
+        "detectable": f"{number(row.detectable)} ({row.assumed or 'one question'})",
         "remarks": [shown(remark, TEXT) for remark in remarks],
         "search": " ".join(shown(" ".join([*known, row.status, *remarks]), 2 * TEXT).lower().split()),  # searched text
     }
