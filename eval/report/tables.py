@@ -525,7 +525,8 @@ def verdict_lines(table: Table, places: Collection[int] | None = None) -> list[s
         f"Verdicts: {', '.join(f'{count} {word}' for word, count in sorted(words.items()))}. Both labs asked the same questions, so the "
         f"error is that of runs, not of histories: ours {'; '.join(errors)}; theirs as printed, else ours. equivalent: within "
         f"{MARGIN * 100:.0f} points ({COST_MARGIN:.0%} of costs) in both one-sided tests at 5 %; differs by: points (costs: %) with their "
-        "95 % interval. No error contains what all builds share, such as the version of a model."
+        "95 % interval. Each is tested alone: of twenty numbers that agree, one differs by chance. "
+        "No error contains what all builds share, such as the version of a model."
     ]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 
@@ -18,6 +19,32 @@ def test_every_printed_number_has_simulations_and_no_simulation_is_about_another
     simulated = {line.split(" | ")[0].strip("| ") for line in table.splitlines() if line.startswith("| ")} - {"Number"}
     assert set(coverage.NAMED.findall(head)) == simulated
     assert coverage.TABLE.search(page), "`make coverage` writes between the marks"
+
+
+def test_the_limits_of_the_gate_are_those_of_the_simulations() -> None:
+    lines = [line.strip("| ").split(" | ") for line in coverage.PAGE.read_text(encoding="utf-8").splitlines()]
+    gates = {(situation, measure): float(value) for number, situation, measure, value, *_ in filter(is_gate, lines)}
+
+    def percent(*words: str, measure: str = "fails", builds: bool = False) -> str:
+        values = [
+            100 * value
+            for (situation, of), value in gates.items()
+            if of == measure and all(word in situation for word in words) and builds == ("a build" in situation)
+        ]
+        return " to ".join(dict.fromkeys(f"{value:.0f}" for value in (min(values), max(values)))) + " %"
+
+    text = " ".join((coverage.ROOT / "docs" / "gate.md").read_text(encoding="utf-8").split())
+    assert f"a metric fails in {percent('loss 0.00')} of the runs" in text
+    assert f"exactly the margin in {percent('loss 0.02')} (" in text
+    twice = [percent(f"{size} questions", "loss 0.04") for size in ("48", "400", "1,540")]
+    assert f"in {twice[0]} with 48 questions, {twice[1]} with 400 and {twice[2]} with 1,540 (" in text
+    assert f"in one history fail in {percent('in 1 history', builds=True)}" in text
+    assert f"or more fail in {percent(measure='fails in one of 20 changes or more')}" in text
+
+
+def is_gate(cells: Sequence[str]) -> bool:
+    """Whether a line of the page is a simulation of the gate."""
+    return len(cells) == 5 and cells[0] == "gate"
 
 
 @pytest.mark.slow
