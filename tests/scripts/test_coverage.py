@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 
@@ -22,8 +21,7 @@ def test_every_printed_number_has_simulations_and_no_simulation_is_about_another
 
 
 def test_the_limits_of_the_gate_are_those_of_the_simulations() -> None:
-    lines = [line.strip("| ").split(" | ") for line in coverage.PAGE.read_text(encoding="utf-8").splitlines()]
-    gates = {(situation, measure): float(value) for number, situation, measure, value, *_ in filter(is_gate, lines)}
+    gates = simulations("gate")
 
     def percent(*words: str, measure: str = "fails", builds: bool = False) -> str:
         values = [
@@ -33,7 +31,7 @@ def test_the_limits_of_the_gate_are_those_of_the_simulations() -> None:
         ]
         return " to ".join(dict.fromkeys(f"{value:.0f}" for value in (min(values), max(values)))) + " %"
 
-    text = " ".join((coverage.ROOT / "docs" / "gate.md").read_text(encoding="utf-8").split())
+    text = on_page("gate.md")
     assert f"a metric fails in {percent('loss 0.00')} of the runs" in text
     assert f"exactly the margin in {percent('loss 0.02')} (" in text
     twice = [percent(f"{size} questions", "loss 0.04") for size in ("48", "400", "1,540")]
@@ -42,9 +40,28 @@ def test_the_limits_of_the_gate_are_those_of_the_simulations() -> None:
     assert f"or more fail in {percent(measure='fails in one of 20 changes or more')}" in text
 
 
-def is_gate(cells: Sequence[str]) -> bool:
-    """Whether a line of the page is a simulation of the gate."""
-    return len(cells) == 5 and cells[0] == "gate"
+def test_the_power_under_change_is_that_of_the_simulations() -> None:
+    powers = {
+        name: value for (name, _), value in simulations("detectable difference").items() if "under change" in name
+    }
+    low, high = ([value for name, value in powers.items() if name.endswith(f"ICC {alike}")] for alike in (0.02, 0.1))
+    ends = [f"{value:.2f}"[1:] for value in (min(low), max(low), min(high), max(high))]
+    assert f"correlation of .02 the power is {ends[0]} to {ends[1]}, with .1 {ends[2]} to {ends[3]}" in on_page(
+        "change.md"
+    )
+
+
+def on_page(name: str) -> str:
+    """The text of a page of docs, on one line."""
+    return " ".join((coverage.ROOT / "docs" / name).read_text(encoding="utf-8").split())
+
+
+def simulations(number: str) -> dict[tuple[str, str], float]:
+    """The simulated values of a printed number by situation and measure."""
+    lines = [line.strip("| ").split(" | ") for line in coverage.PAGE.read_text(encoding="utf-8").splitlines()]
+    return {
+        (own[1], own[2]): float(own[3]) for own in lines if len(own) == 5 and own[0] == number and own[3][-1:].isdigit()
+    }
 
 
 @pytest.mark.slow

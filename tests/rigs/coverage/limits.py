@@ -55,6 +55,7 @@ def rows(share: float = 1.0) -> list[Row]:
         _missing,
         _unequal,
         _planned,
+        _changes,
         _products,
         _histories,
         _kappas,
@@ -198,6 +199,24 @@ def _planned(times: int) -> Iterator[Row]:
             ps = [each.p_by_case for each in differences(gaps, grouping, np.ones(times, dtype=bool))]
             situation = f"planned before any run, {kind}, {name}"
             power = float(np.mean([p is not None and p < 0.05 for p in ps]))
+            yield Row("detectable difference", situation, "power at 5 %", power, times)
+
+
+def _changes(times: int) -> Iterator[Row]:
+    """A difference of 5 points with the probes that docs/change.md names: their numbers hold for independent probes."""
+    rng = np.random.default_rng(14)
+    for probes, share in ((306, 0.1), (640, 0.2), (934, 0.3)):
+        homes = np.arange(probes) % 40
+        for alike in (0.0, 0.02, 0.1):
+            effect = rng.normal(0.05, (alike * share) ** 0.5, (times, 40))[:, homes]
+            luck = rng.random((times, probes))
+            gaps = np.where(luck < (share + effect) / 2, 1.0, np.where(luck < share, -1.0, 0.0))
+            grouping = Grouping(homes, np.zeros(probes, dtype=int))
+            found = differences(gaps, grouping, np.ones(times, dtype=bool))
+            power = float(np.mean([each.p_by_case is not None and each.p_by_case < 0.05 for each in found]))
+            situation = (
+                f"0.05 between two memories under change, {probes} probes in 40 hosts, {share:.0%} differ, ICC {alike}"
+            )
             yield Row("detectable difference", situation, "power at 5 %", power, times)
 
 
