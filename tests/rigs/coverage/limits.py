@@ -5,6 +5,7 @@ Scores of one question are right with a probability of its own (symmetric beta),
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import Counter
 from collections.abc import Iterator
@@ -14,15 +15,19 @@ import numpy as np
 from eval.analysis.growth import exponent
 from eval.judging.agreement import agreement
 from eval.judging.judge_card import ProbeVerdicts, card
+from eval.report import published
+from eval.report.published import FLIPS, Runs, builds_needed, decided, gap_error, measured_runs
 from eval.statistics.power import planned
 from eval.statistics.stats import (
     Difference,
     Grouping,
+    Interval,
     Sampling,
     around,
     by_question,
     difference,
     differences,
+    effective_number,
     estimate,
     independent,
     jackknifed,
@@ -32,6 +37,7 @@ from scripts.answers.manifest import Claim
 from scripts.answers.matching import Asked
 from scripts.answers.scoring import ScoredClaim
 from scripts.commands.gate import Gate, verdict
+from tests.rigs.coverage import verdicts
 from tests.rigs.coverage.rows import LOCOMO, Row, covered, homes_of, repeated, shares_by_history
 
 REPETITIONS = 1000
@@ -56,6 +62,7 @@ def rows(share: float = 1.0) -> list[Row]:
         _unequal,
         _planned,
         _changes,
+        _advised,
         _products,
         _histories,
         _kappas,
@@ -220,6 +227,34 @@ def _changes(times: int) -> Iterator[Row]:
             yield Row("detectable difference", situation, "power at 5 %", power, times)
 
 
+def _advised(times: int) -> Iterator[Row]:
+    """What becomes of a gap from a published number that one build leaves open, once the advised number of builds is there."""
+    rng, most = np.random.default_rng(15), 20
+    for name, sizes in {"10 LoCoMo histories": LOCOMO, "10 histories of 40": (40,) * 10}.items():
+        size, effective = sum(sizes), effective_number(np.array(sizes, dtype=float))
+        least = FLIPS / 2 / size
+        one = Runs(1, least, math.inf, measured=False, histories=effective)
+        parts, _ = verdicts.runs(verdicts.Situation(name, sizes, builds=most), repeated(times, 0.4), rng)
+        advice: Counter[str] = Counter()
+        for shift, own in itertools.product((0.0, 0.015, 0.03), parts):
+            theirs = (own[:, -1].sum() - shift).round(3)
+            gap = float(own[:, 0].sum() - theirs)
+            if any(decided(gap, gap, *gap_error(one, None, verdicts.ROUNDED), published.MARGIN)):
+                continue
+            builds = builds_needed(gap, Interval(gap, gap), one, None, verdicts.ROUNDED, published.MARGIN)
+            if builds is None or builds > most:
+                advice["more"] += 1
+                continue
+            later, now = measured_runs(own[:, :builds], least), float(own[:, :builds].sum() / builds - theirs)
+            settled = any(decided(now, now, *gap_error(later, None, verdicts.ROUNDED), published.MARGIN))
+            advice["settled" if settled else "open"] += 1
+        situation, tried = f"{name}, true gap 0, .015 or .03, open with one build", 3 * len(parts)
+        advised = advice["settled"] + advice["open"]
+        yield Row("verdict", situation, "settled by the advised builds", advice["settled"] / max(1, advised), tried)
+        more = advice["more"] / max(1, advice.total())
+        yield Row("verdict", situation, f"advised none, or more than {most} builds", more, tried)
+
+
 def _products(times: int) -> Iterator[Row]:
     """A product of three means over questions of three kinds in each history."""
     rng = np.random.default_rng(7)
@@ -273,12 +308,12 @@ def _cards(times: int) -> Iterator[Row]:
             found = []
             for _ in range(repeated(times, 0.25)):
                 luck = shares_by_history(rng, questions, truth, 0.2)
-                verdicts = [
+                graded = [
                     ProbeVerdicts(f"wrong {kind}", False, (float(hit),), ("", str(question)))
                     for question, own in enumerate(rng.random((questions, 6)) < luck[:, None])
                     for kind, hit in enumerate(own)
                 ]
-                accepted = card(verdicts).accepted
+                accepted = card(graded).accepted
                 found.append(None if accepted is None else accepted.interval)
             situation = f"share of the card, {questions} questions of 6 probes, accepts {truth}, ICC 0.2"
             yield Row("corrected score", situation, "coverage of the share", covered(found, truth), len(found))
