@@ -345,6 +345,8 @@ class Spread:
     product: str
     dataset: str
     claims: tuple[str, ...]
+    questions: tuple[int, int]
+    """Fewest and most answerable questions with an F1; files of fewer questions, or of another tier, answer others."""
     verdict: tuple[float, float] | None
     """Lowest and highest mean verdict on answerable questions."""
     f1: tuple[float, float]
@@ -360,11 +362,13 @@ def spreads(all_scored: Sequence[ScoredClaim]) -> list[Spread]:
     for (product, dataset), own in groups.items():
         if len(own) < 2:
             continue
-        f1 = [float(each.measures["f1"][each.where("f1")].mean()) for each in own]
+        known = [each.measures["f1"][each.where("f1")] for each in own]
+        sizes, f1 = [each.size for each in known], [float(each.mean()) for each in known]
         graded = ((each.measures["verdict"], each.where("verdict", each.answerable)) for each in own)
         means = [float(verdicts[mask].mean()) for verdicts, mask in graded if mask.any()]
         verdict = (min(means), max(means)) if len(means) > 1 else None
-        found.append(Spread(product, dataset, tuple(each.claim.name for each in own), verdict, (min(f1), max(f1))))
+        names = tuple(each.claim.name for each in own)
+        found.append(Spread(product, dataset, names, (min(sizes), max(sizes)), verdict, (min(f1), max(f1))))
     return sorted(found, key=lambda each: (each.verdict[0] - each.verdict[1] if each.verdict else 1.0, each.product))
 
 

@@ -20,6 +20,7 @@ from scripts.answers.audit import (
     Finding,
     Lenience,
     Same,
+    Spread,
     duplicates,
     findings,
     flags,
@@ -195,10 +196,15 @@ def analysis(all_scored: Sequence[ScoredClaim]) -> str:
     header = ["claim", "judge", "no stem of the gold", "not knowing an answer that is there"]
     lines += [grid(header, known), "", "## One product over harnesses", ""]
     products = [
-        [inert(each.product), each.dataset, str(len(each.claims)), ends(each.verdict), ends(each.f1)]
+        [inert(each.product), each.dataset, str(len(each.claims)), numbers(each), ends(each.verdict), ends(each.f1)]
         for each in spreads(all_scored)
     ]
-    return "\n".join([*lines, grid(["product", "data", "files", "judge", "F1"], products)])
+    return "\n".join([*lines, grid(["product", "data", "files", "questions", "judge", "F1"], products)])
+
+
+def numbers(spread: Spread) -> str:
+    """The fewest and the most questions of a product's files, one number where they are equal."""
+    return " to ".join(dict.fromkeys(f"{size:,}" for size in spread.questions))
 
 
 def ends(means: tuple[float, float] | None) -> str:

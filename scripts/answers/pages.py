@@ -32,7 +32,7 @@ from scripts.answers.audit import (
     regressions,
     spreads,
 )
-from scripts.answers.claim_tables import FULL_CONTEXT, Row, ends
+from scripts.answers.claim_tables import FULL_CONTEXT, Row, ends, numbers
 from scripts.answers.manifest import Claim, Printed
 from scripts.answers.matching import Asked
 from scripts.answers.scoring import ScoredClaim
@@ -408,6 +408,7 @@ def analysis(all_scored: Sequence[ScoredClaim], lines: Mapping[str, ClaimLine]) 
             excerpt(each.product),
             each.dataset,
             [lines[name] for name in each.claims],
+            numbers(each),
             ends(each.verdict),
             ends(each.f1),
         )

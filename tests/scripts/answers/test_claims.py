@@ -420,6 +420,14 @@ def test_the_spread_of_a_product_has_the_mean_verdicts_of_the_table(make: Make) 
     assert spread.verdict == (0.5, 1.0)
 
 
+def test_the_spread_of_a_product_says_that_its_files_answer_different_questions(make: Make) -> None:
+    whole, part = make(rows(), "x"), make(rows(), "y", product="x")
+    part.measures["f1"][40:] = np.nan
+    (spread,) = spreads([whole, part])
+    assert spread.questions == (int(part.where("f1").sum()), ANSWERABLE)
+    assert f"| x | LoCoMo | 2 | {spread.questions[0]} to 60 | 0.500 to 0.500 |" in analysis([whole, part])
+
+
 def test_full_context_is_the_bar_and_stands_first(make: Make) -> None:
     own = rows_of([make(rows(verdict=lambda asked, at: 1), "x"), make(rows(), "bar", product="full context")])
     lines = table("claims_locomo", own).splitlines()
