@@ -32,6 +32,7 @@ from eval.statistics.stats import (
     independent,
     jackknifed,
 )
+from eval.statistics.variance import components, detects
 from scripts.answers.audit import regression
 from scripts.answers.manifest import Claim
 from scripts.answers.matching import Asked
@@ -61,6 +62,7 @@ def rows(share: float = 1.0) -> list[Row]:
         _missing,
         _unequal,
         _planned,
+        _uneven,
         _changes,
         _advised,
         _products,
@@ -207,6 +209,30 @@ def _planned(times: int) -> Iterator[Row]:
             situation = f"planned before any run, {kind}, {name}"
             power = float(np.mean([p is not None and p < 0.05 for p in ps]))
             yield Row("detectable difference", situation, "power at 5 %", power, times)
+
+
+def _uneven(times: int) -> Iterator[Row]:
+    """The difference that `variance` says the data detect, averaged over pilots of three builds, and the power at it."""
+    rng = np.random.default_rng(16)
+
+    def drawn(count: int, homes: np.ndarray, true: float) -> np.ndarray:
+        """Differences [count, n, builds]: a tenth of the answers is drawn again in each build."""
+        effect = rng.normal(true, (0.02 * 0.3) ** 0.5, (count, int(homes.max()) + 1))[:, homes, None]
+        first, again = (
+            np.where(luck < (0.3 + effect) / 2, 1.0, np.where(luck < 0.3, -1.0, 0.0))
+            for luck in (rng.random((count, homes.size, 1)), rng.random((count, homes.size, 3)))
+        )
+        return np.where(rng.random(again.shape) < 0.1, again, first)
+
+    for name, sizes in {"10 histories of 20": (20,) * 10, "a history of 120 and nine of 9": (120, *(9,) * 9)}.items():
+        homes, squares = homes_of(sizes), []
+        for pilot in drawn(repeated(times, 0.15), homes, 0.1):
+            parts = components({(str(home), str(at)): pilot[at][:, None] for at, home in enumerate(homes)})
+            squares.append(detects(parts, parts.design) ** 2)
+        gaps = drawn(times, homes, float(np.mean(squares)) ** 0.5).mean(axis=2)
+        found = differences(gaps, Grouping(homes, np.zeros(homes.size, dtype=int)), np.ones(times, dtype=bool))
+        power = float(np.mean([each.p_by_case is not None and each.p_by_case < 0.05 for each in found]))
+        yield Row("detectable difference", f"by components, three builds, {name}", "power at 5 %", power, times)
 
 
 def _changes(times: int) -> Iterator[Row]:
