@@ -549,8 +549,10 @@ CORRECTED = ["corrected", "corrected_low", "corrected_high", "corrected_kinds_lo
 
 CONDITION = (
     "Corrected scores are Rogan and Gladen's, and hold if the answers err like the probes: the interval carries the uncertainty of both "
-    "shares under that assumption, the range by kind of probe what it is worth. Refusals of questions with an answer are counted as wrong "
-    "without correction. A random sample of the run's answers graded by a person needs no such assumption (`judge_card --ratings`)."
+    "shares under that assumption, the range by kind of probe what it is worth. It must hold for each row: where two rows err differently, "
+    "the correction enlarges the false difference between them, and intervals of equal rows may lie apart. "
+    "Refusals of questions with an answer are counted as wrong without correction. "
+    "A random sample of the run's answers graded by a person needs no such assumption (`judge_card --ratings`)."
 )
 
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from eval.analysis.growth import exponent
 from eval.judging.agreement import agreement
-from eval.judging.judge_card import ProbeVerdicts, card
+from eval.judging.judge_card import Card, ProbeVerdicts, Share, card, corrected
 from eval.report import published
 from eval.report.published import FLIPS, Runs, builds_needed, decided, gap_error, measured_runs
 from eval.statistics.power import planned
@@ -69,6 +69,7 @@ def rows(share: float = 1.0) -> list[Row]:
         _histories,
         _kappas,
         _cards,
+        _rows_apart,
         _costs,
         _slopes,
         _effects,
@@ -343,6 +344,32 @@ def _cards(times: int) -> Iterator[Row]:
                 found.append(None if accepted is None else accepted.interval)
             situation = f"share of the card, {questions} questions of 6 probes, accepts {truth}, ICC 0.2"
             yield Row("corrected score", situation, "coverage of the share", covered(found, truth), len(found))
+
+
+def _rows_apart(times: int) -> Iterator[Row]:
+    """Two rows of the same truth and a card of 360 wrong and 120 right probes: of the first row the judge errs otherwise."""
+    rng, homes = np.random.default_rng(17), homes_of(ANSWERABLE)
+    for name, accepts, rejects in (
+        ("both rows err like the probes", 0.2, 0.05),
+        ("one accepts .4 of wrong, the probes .2", 0.4, 0.05),
+        ("one rejects .2 of right, the probes .05", 0.2, 0.2),
+    ):
+        gaps, apart = [], 0
+        for _ in range(repeated(times, 0.2)):
+            wrong, right = rng.binomial(360, 0.2) / 360, rng.binomial(120, 0.05) / 120
+            judge = Card((), Share(right, 120.0, 120), Share(wrong, 360.0, 360), None, None)
+            both = []
+            for accepted, rejected in ((accepts, rejects), (0.2, 0.05)):
+                hits = np.where(rng.random(homes.size) < 0.6, 1 - rejected, accepted)
+                fixed = corrected(estimate((rng.random(homes.size) < hits).astype(float), homes), judge)  # type: ignore[arg-type]
+                assert not isinstance(fixed, str), "the judge discriminates"
+                both.append(fixed)
+            first, second = both
+            gaps.append(first.mean - second.mean)
+            apart += first.interval.low > second.interval.high or second.interval.low > first.interval.high
+        situation = f"two rows of truth 0.6, {name}"
+        yield Row("corrected score", situation, "mean difference", float(np.mean(gaps)), len(gaps))
+        yield Row("corrected score", situation, "intervals lie apart", apart / len(gaps), len(gaps))
 
 
 def _costs(times: int) -> Iterator[Row]:
