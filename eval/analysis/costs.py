@@ -57,6 +57,7 @@ class Costs:
     recall_seconds_p50: float | None
     """Own CPU plus provider seconds on the critical path of a read: median over questions."""
     recall_seconds_p95: float | None
+    """The same, interpolated linearly: of fewer than 20 questions it lies between the two slowest (`load` prints nearest ranks)."""
     recall_seconds_sum_p50: float | None
     """The same median, with the seconds of concurrent calls added up."""
     build_seconds: float

@@ -18,7 +18,7 @@ Deviations: unit texts are embedded when they are written, not ahead of time as 
 The cumulative cost of a memory that rebuilds includes the rebuilds at the requested sizes, not one after every unit. `reads` takes
 questions whether or not the history already contains their answer, because only the cost of reading is measured. The interval of a
 cost takes the writes of the window, or the reads of the size, as independent; a cost that was measured once, or equal each time, has none.
-Simulated, with a window of 10: .93 for log-normal costs with a deviation of .5 on log scale, .83 with 1; .88 for an event in a fifth of the
+Simulated, with a window of 10: .92 for log-normal costs with a deviation of .5 on log scale, .82 with 1; .89 for an event in a fifth of the
 writes. Of a service only the CPU seconds here are in it, not those that it takes (`load` measures them).
 """
 

@@ -71,6 +71,8 @@ class BestOf(Cell):
 def choose(cells: Mapping[str, Cell], *, held_out: bool) -> tuple[dict[str, str], dict[str, dict[str, str]]]:
     """Choose the candidate with the highest mean, by cluster; among equal means the first.
 
+    The means are over the questions that every candidate with scores has a score for: a candidate whose hard questions failed would win.
+
     Args:
         cells: the candidates' cells in the deciding column, by name.
         held_out: True chooses for each cluster on all other clusters. False chooses once on all questions, those that are reported
@@ -80,7 +82,7 @@ def choose(cells: Mapping[str, Cell], *, held_out: bool) -> tuple[dict[str, str]
         The choice, and by left-out cluster the choice without it, which shows how much a best row owes to the choice.
 
     Raises:
-        ValueError: `held_out` with a single cluster: no question is left to choose on.
+        ValueError: no question is left to choose on: `held_out` with a single cluster, or the candidates share no scored question.
     """
     sums, counts, clusters = _by_cluster(cells)
     if held_out and len(clusters) < 2:
@@ -107,9 +109,13 @@ def _by_cluster(cells: Mapping[str, Cell]) -> tuple[np.ndarray, np.ndarray, list
     numbers = {name: place for place, name in enumerate(dict.fromkeys(groups))}
     sums = np.zeros((len(clusters), len(numbers), len(cells)))
     counts = np.zeros_like(sums)
+    scored = [cell.scores.keys() for cell in cells.values() if cell.scores]
+    shared = set(scored[0]).intersection(*scored[1:]) if scored else set()
+    if scored and not shared:
+        raise ValueError("no question has a score of every candidate: nothing to choose on")
     for number, cell in enumerate(cells.values()):
         for question, group in zip(column.questions, groups, strict=True):
-            if (score := cell.scores.get(question.key)) is not None:
+            if question.key in shared and (score := cell.scores.get(question.key)) is not None:
                 place = clusters[question.cluster], numbers[group], number
                 sums[place] += score
                 counts[place] += 1
@@ -525,7 +531,8 @@ def verdict_lines(table: Table, places: Collection[int] | None = None) -> list[s
         f"Verdicts: {', '.join(f'{count} {word}' for word, count in sorted(words.items()))}. Both labs asked the same questions, so the "
         f"error is that of runs, not of histories: ours {'; '.join(errors)}; theirs as printed, else ours. equivalent: within "
         f"{MARGIN * 100:.0f} points ({COST_MARGIN:.0%} of costs) in both one-sided tests at 5 %; differs by: points (costs: %) with their "
-        "95 % interval. No error contains what all builds share, such as the version of a model."
+        "95 % interval. Each is tested alone: of twenty numbers that agree, one differs by chance. "
+        "No error contains what all builds share, such as the version of a model."
     ]
 
 
@@ -542,8 +549,10 @@ CORRECTED = ["corrected", "corrected_low", "corrected_high", "corrected_kinds_lo
 
 CONDITION = (
     "Corrected scores are Rogan and Gladen's, and hold if the answers err like the probes: the interval carries the uncertainty of both "
-    "shares under that assumption, the range by kind of probe what it is worth. Refusals of questions with an answer are counted as wrong "
-    "without correction. A random sample of the run's answers graded by a person needs no such assumption (`judge_card --ratings`)."
+    "shares under that assumption, the range by kind of probe what it is worth. It must hold for each row: where two rows err differently, "
+    "the correction enlarges the false difference between them, and intervals of equal rows may lie apart. "
+    "Refusals of questions with an answer are counted as wrong without correction. "
+    "A random sample of the run's answers graded by a person needs no such assumption (`judge_card --ratings`)."
 )
 
 

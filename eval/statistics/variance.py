@@ -58,6 +58,8 @@ class Components:
     the others by leaving out one history at a time, which covers 90 to 95 %: variances are skewed."""
     upper: Mapping[str, float | None] = field(default_factory=dict)
     """One-sided upper limits by part (`ASSURANCE`), for plans; None below five histories."""
+    evenness: float = 1.0
+    """Kish's effective number of histories divided by their number; designs are taken to be as uneven as the data. 1: all of one size."""
 
     def positive(self, part: str) -> float:
         """The variance of a part; 0 where it is negative or not separated."""
@@ -91,7 +93,8 @@ def components(draws: Draws) -> Components:
     whole = _variances(blocks, within)
     intervals, limits = _intervals(blocks, within, whole, (0.025, 1 - ASSURANCE))
     upper = {part: None if limit is None else limit.high for part, limit in limits.items()}
-    return Components(design, mean, whole, intervals, upper)
+    evenness = effective_number(np.array([len(block) for block in blocks], dtype=float)) / len(blocks)
+    return Components(design, mean, whole, intervals, upper, evenness)
 
 
 def mean_squares(blocks: Sequence[np.ndarray], within: Sequence[Mapping[str, float]]) -> dict[str, float | None]:
@@ -259,7 +262,7 @@ def contributions(parts: Components, design: Design) -> dict[str, float]:
 
     From five histories on, they are treated as a sample, as in the tables' intervals; fewer are treated as the whole population.
     """
-    histories, answers = design.histories, design.histories * design.questions
+    histories, answers = design.histories * parts.evenness, design.histories * design.questions
     shares = {
         "history": 1 / histories if sampled(design) else 0.0,
         "question": 1 / answers,
@@ -277,11 +280,13 @@ def sampled(design: Design) -> bool:
 
 def detects(parts: Components, design: Design) -> float:
     """The difference that a design detects with 80 % power; infinite where its error is unknown."""
-    return _detected(sum(contributions(parts, design).values()), design)
+    return _detected(sum(contributions(parts, design).values()), design, parts.evenness)
 
 
-def _detected(variance: float, design: Design) -> float:
-    freedom = design.histories - 1 if sampled(design) else design.histories * (design.questions - 1)
+def _detected(variance: float, design: Design, evenness: float) -> float:
+    freedom = design.histories * (design.questions - 1)
+    if sampled(design):  # as of the test by case
+        freedom = max(1.0, design.histories * evenness - 1)
     error = variance**0.5
     if freedom <= 0:
         return float("inf")
@@ -304,7 +309,7 @@ def planned_for(parts: Components, design: Design) -> float:
     above = {part: max(0.0, limit - parts.positive(part)) for part, limit in parts.upper.items() if limit is not None}
     variance = sum(contributions(parts, design).values())
     variance += sum((shares[part] * distance) ** 2 for part, distance in above.items()) ** 0.5
-    return _detected(variance, design)
+    return _detected(variance, design, parts.evenness)
 
 
 def doubled(parts: Components) -> Iterator[tuple[str, Design]]:

@@ -266,12 +266,15 @@ class Agreement:
 
     claims: int
     plain: float
-    given_words: float
-    """Partial correlation at equal mean length of answers."""
+    given_words: float | None
+    """Partial correlation at equal mean length of answers; None where length alone gives the order of the verdicts or of F1."""
 
 
 def rank_agreement(all_scored: Sequence[ScoredClaim]) -> Agreement | None:
-    """Spearman's correlation over usable claims that answer at least a thousand questions; None for fewer than five of them."""
+    """Spearman's correlation over usable claims that answer at least a thousand questions.
+
+    None for fewer than five of them, and where all means of verdict, F1 or words are equal: there is no order to compare.
+    """
     rows = []
     for scored in usable(all_scored):
         mask = judged(scored)
@@ -282,10 +285,13 @@ def rank_agreement(all_scored: Sequence[ScoredClaim]) -> Agreement | None:
     from scipy.stats import rankdata
 
     ranks = rankdata(np.asarray(rows), axis=0)
+    if not np.ptp(ranks, axis=0).all():
+        return None
     table = np.asarray(np.corrcoef(ranks.T))
     verdict_f1, verdict_words, f1_words = table[0, 1], table[0, 2], table[1, 2]
-    partial = (verdict_f1 - verdict_words * f1_words) / np.sqrt((1 - verdict_words**2) * (1 - f1_words**2))
-    return Agreement(len(rows), float(verdict_f1), float(partial))
+    left = (1 - verdict_words**2) * (1 - f1_words**2)
+    partial = float((verdict_f1 - verdict_words * f1_words) / np.sqrt(left)) if left > 1e-12 else None
+    return Agreement(len(rows), float(verdict_f1), partial)
 
 
 @dataclass(frozen=True, slots=True)
@@ -339,6 +345,8 @@ class Spread:
     product: str
     dataset: str
     claims: tuple[str, ...]
+    questions: tuple[int, int]
+    """Fewest and most answerable questions with an F1; files of fewer questions, or of another tier, answer others."""
     verdict: tuple[float, float] | None
     """Lowest and highest mean verdict on answerable questions."""
     f1: tuple[float, float]
@@ -354,11 +362,13 @@ def spreads(all_scored: Sequence[ScoredClaim]) -> list[Spread]:
     for (product, dataset), own in groups.items():
         if len(own) < 2:
             continue
-        f1 = [float(each.measures["f1"][each.where("f1")].mean()) for each in own]
+        known = [each.measures["f1"][each.where("f1")] for each in own]
+        sizes, f1 = [each.size for each in known], [float(each.mean()) for each in known]
         graded = ((each.measures["verdict"], each.where("verdict", each.answerable)) for each in own)
         means = [float(verdicts[mask].mean()) for verdicts, mask in graded if mask.any()]
         verdict = (min(means), max(means)) if len(means) > 1 else None
-        found.append(Spread(product, dataset, tuple(each.claim.name for each in own), verdict, (min(f1), max(f1))))
+        names = tuple(each.claim.name for each in own)
+        found.append(Spread(product, dataset, names, (min(sizes), max(sizes)), verdict, (min(f1), max(f1))))
     return sorted(found, key=lambda each: (each.verdict[0] - each.verdict[1] if each.verdict else 1.0, each.product))
 
 

@@ -20,6 +20,7 @@ from scripts.answers.audit import (
     Finding,
     Lenience,
     Same,
+    Spread,
     duplicates,
     findings,
     flags,
@@ -56,7 +57,9 @@ class Row:
     words: float
     tokens: float | None
     detectable: float | None
-    """The paired difference that these questions detect with 80 % power, with the assumption of `eval.statistics.power.planned`."""
+    """The paired difference that these questions detect with 80 % power, under `assumed`."""
+    assumed: str
+    """The assumption of `eval.statistics.power.planned`; empty without a difference."""
     lenience: Lenience | None
 
     @property
@@ -94,7 +97,7 @@ def rows_of(all_scored: Sequence[ScoredClaim]) -> list[Row]:
 
 def _row(scored: ScoredClaim, same: Sequence[Same]) -> Row:
     tokens, answerable = scored.measures["tokens"], scored.answerable
-    detectable = planned(list(Counter(each.case_id for each in scored.asked).values()))
+    detectable, assumed = planned(list(Counter(each.case_id for each in scored.asked).values())) or (None, "")
     return Row(
         scored,
         findings(scored),
@@ -107,7 +110,8 @@ def _row(scored: ScoredClaim, same: Sequence[Same]) -> Row:
         float(scored.measures["abstains"].mean()),
         float(scored.measures["words"].mean()),
         float(np.nanmean(tokens)) if scored.where("tokens").any() else None,
-        None if detectable is None else detectable[0],
+        detectable,
+        assumed,
         lenience(scored),
     )
 
@@ -129,6 +133,7 @@ def table(title: str, rows: Sequence[Row]) -> str:
     header = ["claim", "n", "joined", "printed", "file", "status", "judge, answerable", "judge, unanswerable"]
     header += [*TITLES.values(), "unknown", "words", "tokens", "detects"]
     lines = [f"## {title}", "", grid(header, [_cells(row) for row in rows]), ""]
+    lines += [f"- detects, {assumed}" for assumed in dict.fromkeys(row.assumed for row in rows) if assumed]
     for row in rows:
         claim = row.scored.claim
         told = [*map(_told, row.findings[1:]), *row.remarks, *([claim.note] if claim.note else [])]
@@ -181,7 +186,7 @@ def analysis(all_scored: Sequence[ScoredClaim]) -> str:
         effects = [[each.name, f"{each.points:.1f} {span(each.interval, digits=1)}"] for each in fitted.effects]
         lines += [f"Verdicts of {who}: {size}.", "", grid(["one more", "points of the verdict"], effects), ""]
     if ranks := rank_agreement(all_scored):
-        equal = f"with words held equal {ranks.given_words:.2f}"
+        equal = f"with words held equal {number(ranks.given_words, 2)}"
         lines += [
             f"Rank correlation of mean verdict and mean F1 over {counted(ranks.claims, 'file')}: {ranks.plain:.2f}; {equal}.",
             "",
@@ -191,10 +196,15 @@ def analysis(all_scored: Sequence[ScoredClaim]) -> str:
     header = ["claim", "judge", "no stem of the gold", "not knowing an answer that is there"]
     lines += [grid(header, known), "", "## One product over harnesses", ""]
     products = [
-        [inert(each.product), each.dataset, str(len(each.claims)), ends(each.verdict), ends(each.f1)]
+        [inert(each.product), each.dataset, str(len(each.claims)), numbers(each), ends(each.verdict), ends(each.f1)]
         for each in spreads(all_scored)
     ]
-    return "\n".join([*lines, grid(["product", "data", "files", "judge", "F1"], products)])
+    return "\n".join([*lines, grid(["product", "data", "files", "questions", "judge", "F1"], products)])
+
+
+def numbers(spread: Spread) -> str:
+    """The fewest and the most questions of a product's files, one number where they are equal."""
+    return " to ".join(dict.fromkeys(f"{size:,}" for size in spread.questions))
 
 
 def ends(means: tuple[float, float] | None) -> str:

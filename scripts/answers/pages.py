@@ -32,7 +32,7 @@ from scripts.answers.audit import (
     regressions,
     spreads,
 )
-from scripts.answers.claim_tables import FULL_CONTEXT, Row, ends
+from scripts.answers.claim_tables import FULL_CONTEXT, Row, ends, numbers
 from scripts.answers.manifest import Claim, Printed
 from scripts.answers.matching import Asked
 from scripts.answers.scoring import ScoredClaim
@@ -245,7 +245,7 @@ def line_of(row: Row) -> ClaimLine:
         "unknown": f"{row.unknown:.0%}",
         "words": f"{row.words:.0f}",
         "tokens": "–" if row.tokens is None else f"{row.tokens:,.0f}",
-        "detectable": number(row.detectable),
+        "detectable": f"{number(row.detectable)} ({row.assumed or 'one question'})",
         "remarks": [shown(remark, TEXT) for remark in remarks],
         "search": " ".join(shown(" ".join([*known, row.status, *remarks]), 2 * TEXT).lower().split()),  # searched text
     }
@@ -408,6 +408,7 @@ def analysis(all_scored: Sequence[ScoredClaim], lines: Mapping[str, ClaimLine]) 
             excerpt(each.product),
             each.dataset,
             [lines[name] for name in each.claims],
+            numbers(each),
             ends(each.verdict),
             ends(each.f1),
         )

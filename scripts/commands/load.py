@@ -85,6 +85,12 @@ def lines(title: str, plan: Plan, levels: Sequence[Level]) -> Iterator[str]:
         f"and those that ask again for up to {plan.patience:g} s."
     )
     yield "- ms are p50 / p95 / p99 of what returned; lag is from the start of a write until a read recalls its value, with consolidation."
+    if any(level.tally.lost for level in levels):
+        yield "- Values that were never recalled have no lag: with them, its percentiles would be higher."
+    if few := sorted(
+        {phase for level in levels for phase in PHASES if 0 < len(level.tally.seconds[phase]) < 100}, key=PHASES.index
+    ):
+        yield f"- p99 of fewer than 100 operations, and p95 of fewer than 20, is the slowest one: somewhere in {', '.join(few)}."
     yield "- behind: how late an operation began because the one before it took long; it is in no other column."
     yield "- first: the first write of each user, before the rates begin; it starts processes and clients, and is in no other column."
     yield "- CPU and bytes (growth) are of this process and those that it started for memories; a service elsewhere is not in them."

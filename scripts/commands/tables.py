@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from eval.analysis.costs import BUILD, costs, efforts
+from eval.analysis.costs import BUILD, Price, costs, dollars, efforts, phases
 from eval.files.provenance import ROOT
 from eval.files.store import RunError
 from eval.report.cell import outcomes
@@ -26,7 +26,6 @@ from eval.report.published import find, read_published
 from eval.report.rendering import cell_text, grid
 from eval.running.loop import run_all
 from eval.running.run import Run
-from scripts.assembly.models import Model
 from scripts.lab.lab import Lab
 from scripts.setup.arguments import verb_parser
 from scripts.setup.launch import composed
@@ -84,7 +83,8 @@ def pareto(name: str, overrides: Sequence[str]) -> int:
         f"{models_line(assembled.models)}.",
         f"Quality: {'; '.join(metrics)}. {INTERVALS}",
         prompts_line(assembled.models.prompts, all_prompts(assembled)),
-        "Filled, numbered and joined: no other row is as good for less, or better for as much. The CSV file names every row.",
+        "Filled, numbered and joined: no other row is as good for less, or better for as much. The CSV file names every row. This goes by "
+        "the means: chance can put a row on the line, or off it, within the intervals.",
     )
     title, notes = f"{name}: quality against cost", tuple(filter(None, footnote))
     drawing = Sheet(title, notes, "pareto", y_label="quality", across=2, height=1.75, spacing="log")
@@ -110,20 +110,22 @@ def tradeoffs(assembled: Experiment[Any]) -> tuple[list[Tradeoff], list[str]]:
             mark = Point(group.title, line.title, "", 0.0)
             for quality in scored(mark, [assembled.cell(line, group, metric)]):
                 if quality.origin == "ours":
-                    spent = row_costs(run, assembled.models.memory)
+                    spent = row_costs(run, assembled.models.prices)
                     finished.append(Tradeoff(title_of(metric), quality, spent))
     return finished, unfinished
 
 
-def row_costs(run: Run, model: Model) -> dict[str, float | None]:
-    """Recalled tokens per question and the cost of writing a unit: USD where the memory's model has a price, else tokens."""
+def row_costs(run: Run, prices: Mapping[str, Price]) -> dict[str, float | None]:
+    """Recalled tokens per question and the cost of writing a unit: USD where the memory's model has a price, else tokens.
+
+    The dollars are those of the table's costs by phase: with vectors, the probe, cached tokens and batches at their prices.
+    """
     sums = costs(run.folder)
-    building = [line for line in efforts(run.folder) if line["phase"] in BUILD]
     recalled = {"recalled tokens a question": sums.recalled_tokens}
-    if model.prices is not None:
-        tokens_in, tokens_out = (int(sum(line[name] for line in building)) for name in ("tokens_in", "tokens_out"))
-        if (usd := model.prices.cost(tokens_in, tokens_out)) is not None:
-            return {**recalled, "building, USD for 1,000 units": 1000 * usd / max(1, sums.units)}
+    building = [part for cost in phases(run.folder) if cost.phase in BUILD for part in dollars(cost, prices)]
+    paid = [part for part in building if part is not None]
+    if "memory" in prices and len(paid) == len(building):
+        return {**recalled, "building, USD for 1,000 units": 1000 * sum(paid) / max(1, sums.units)}
     return {**recalled, "building, model tokens a unit": sums.build_tokens_per_unit}
 
 

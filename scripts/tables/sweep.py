@@ -193,6 +193,9 @@ def best_lines(lines: Sequence[SweepLine]) -> list[str]:
             setting = " ".join(f"{name}={value}" for name, value in best.setting.items())
             equal = sum(line.values["mean"] == best.values["mean"] for line in own) - 1
             also = f", {counted(equal, 'other setting')} with the same mean" if equal else ""
+            sizes = [line.values["n"] for line in own]
+            if len(set(sizes)) > 1:  # a setting whose hard questions failed has a high mean
+                also += f", over {best.values['n']} questions where the settings have scores for {min(sizes)} to {max(sizes)}"
             texts.append(
                 f"best on {dataset} {metric}: {setting} ({mean_text(best)}){also}, chosen on these questions, so on average too high"
             )

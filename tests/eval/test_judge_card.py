@@ -23,7 +23,7 @@ from eval.judging.judge_card import (
     read_card,
     write_card,
 )
-from eval.report.tables import corrected_text
+from eval.report.tables import CONDITION, corrected_text
 from eval.statistics.stats import estimate
 
 KINDS: Mapping[str, tuple[bool, float]] = {
@@ -188,6 +188,22 @@ def test_why_a_score_is_not_corrected_is_said() -> None:
     assert "does not tell right from wrong" in str(Correction(carded(0.4, 0.7), "").of(observed, [1.0, 0.0]))
     assert "between right and wrong" in str(Correction(carded(0.1, 0.1), "").of(observed, [1.0, 0.5]))
     assert Correction(None, "make one").of(observed, [1.0]) == "no judge card; make one"
+
+
+def test_where_rows_err_differently_the_correction_enlarges_their_false_difference_and_the_table_says_so() -> None:
+    judge = carded(0.05, 0.2)
+    shares = [
+        0.6 * 0.95 + 0.4 * accepted for accepted in (0.4, 0.2)
+    ]  # two rows of truth .6; of the first, .4 of wrong are accepted
+    scores = [
+        corrected(estimate([1.0] * round(1000 * each) + [0.0] * round(1000 * (1 - each)), ["c"] * 1000), judge)
+        for each in shares
+    ]
+    first, second = (each for each in scores if isinstance(each, Corrected))
+    assert second.mean == pytest.approx(0.6)
+    assert first.mean - second.mean == pytest.approx((shares[0] - shares[1]) / 0.75)
+    assert first.interval.low > second.interval.high
+    assert "where two rows err differently, the correction enlarges the false difference" in CONDITION
 
 
 def test_a_score_just_outside_of_what_the_probes_get_is_clipped_with_a_one_sided_interval() -> None:

@@ -201,6 +201,19 @@ def test_the_error_of_a_design_is_that_of_simulated_experiments() -> None:
     assert detects(parts, design) == pytest.approx(detectable(Sampling(predicted**0.5, 7)))
 
 
+def test_designs_are_as_uneven_as_the_data() -> None:
+    """The error of a mean over histories of unequal size is that of simulated experiments, and the test has fewer degrees of freedom."""
+    rng, sizes = np.random.default_rng(14), [40] + [3] * 9
+    parts = components(simulated(rng, sizes, 2, 2))
+    assert parts.evenness == pytest.approx(67**2 / (40**2 + 9 * 9) / 10)
+    truth = replace(parts, variances={part: value**2 for part, value in TRUE.items()})
+    predicted = sum(contributions(truth, truth.design).values())
+    means = [np.mean([array.mean() for array in simulated(rng, sizes, 2, 2).values()]) for _ in range(600)]
+    assert np.var(means) == pytest.approx(predicted, rel=0.2)
+    assert detects(truth, truth.design) == pytest.approx(detectable(Sampling(predicted**0.5, 10 * parts.evenness - 1)))
+    assert components(simulated(rng, [5] * 8, 2, 2)).evenness == 1.0
+
+
 def test_below_five_histories_they_are_no_sample() -> None:
     few = Design(4, 100, 2, 2)
     by_hand = {"history": 0.0, "question": 0.1 / 400, "build": 0.02 / 8, "answer": 0.05 / 800, "judge": 0.04 / 1600}

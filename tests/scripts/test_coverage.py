@@ -20,6 +20,50 @@ def test_every_printed_number_has_simulations_and_no_simulation_is_about_another
     assert coverage.TABLE.search(page), "`make coverage` writes between the marks"
 
 
+def test_the_limits_of_the_gate_are_those_of_the_simulations() -> None:
+    gates = simulations("gate")
+
+    def percent(*words: str, measure: str = "fails", builds: bool = False) -> str:
+        values = [
+            100 * value
+            for (situation, of), value in gates.items()
+            if of == measure and all(word in situation for word in words) and builds == ("a build" in situation)
+        ]
+        return " to ".join(dict.fromkeys(f"{value:.0f}" for value in (min(values), max(values)))) + " %"
+
+    text = on_page("gate.md")
+    assert f"a metric fails in {percent('loss 0.00')} of the runs" in text
+    assert f"exactly the margin in {percent('loss 0.02')} (" in text
+    twice = [percent(f"{size} questions", "loss 0.04") for size in ("48", "400", "1,540")]
+    assert f"in {twice[0]} with 48 questions, {twice[1]} with 400 and {twice[2]} with 1,540 (" in text
+    assert f"in one history fail in {percent('in 1 history', builds=True)}" in text
+    assert f"or more fail in {percent(measure='fails in one of 20 changes or more')}" in text
+
+
+def test_the_power_under_change_is_that_of_the_simulations() -> None:
+    powers = {
+        name: value for (name, _), value in simulations("detectable difference").items() if "under change" in name
+    }
+    low, high = ([value for name, value in powers.items() if name.endswith(f"ICC {alike}")] for alike in (0.02, 0.1))
+    ends = [f"{value:.2f}"[1:] for value in (min(low), max(low), min(high), max(high))]
+    assert f"correlation of .02 the power is {ends[0]} to {ends[1]}, with .1 {ends[2]} to {ends[3]}" in on_page(
+        "change.md"
+    )
+
+
+def on_page(name: str) -> str:
+    """The text of a page of docs, on one line."""
+    return " ".join((coverage.ROOT / "docs" / name).read_text(encoding="utf-8").split())
+
+
+def simulations(number: str) -> dict[tuple[str, str], float]:
+    """The simulated values of a printed number by situation and measure."""
+    lines = [line.strip("| ").split(" | ") for line in coverage.PAGE.read_text(encoding="utf-8").splitlines()]
+    return {
+        (own[1], own[2]): float(own[3]) for own in lines if len(own) == 5 and own[0] == number and own[3][-1:].isdigit()
+    }
+
+
 @pytest.mark.slow
 def test_every_module_simulates_the_numbers_of_the_page() -> None:
     """Few repetitions: this is about the rows, not about their values."""

@@ -11,8 +11,10 @@ import pytest
 from hydra import compose, initialize_config_dir
 
 from eval.analysis import load as measuring
+from eval.analysis.load import Level, LoadCounts, Plan
 from eval.running.run import Run
 from memsys.llm.protocol import EndOfRun
+from scripts.commands.load import lines
 from scripts.commands.mock_memory import Service
 from scripts.mock.endpoint import serving
 from scripts.mock.memory_store import Store
@@ -126,3 +128,17 @@ def test_what_cannot_be_measured_is_refused(
     error = capsys.readouterr().err
     assert error.startswith("error: ")
     assert said in error
+
+
+def test_percentiles_of_few_operations_and_lags_without_the_lost_values_are_named() -> None:
+    plan = Plan((1, 2), writes=10, reads=0, write_rate=1.0, read_rate=1.0, patience=0.0, seconds=60.0)
+    few, many = LoadCounts(lost=1), LoadCounts()
+    few.seconds["lag"] += [float(number) for number in range(99)]
+    many.seconds["write"] += [float(number) for number in range(100)]
+    levels = [Level(users, tally, 1.0, 1, 0.0, 0) for users, tally in ((1, few), (2, many))]
+    assert levels[0].percentile("lag", 99) == max(few.seconds["lag"])
+    assert levels[1].percentile("write", 99) != max(many.seconds["write"])
+    said = "\n".join(lines("BM25", plan, levels))
+    assert "p95 of fewer than 20, is the slowest one: somewhere in lag." in said
+    assert "never recalled have no lag" in said
+    assert "slowest" not in "".join(lines("BM25", plan, levels[1:]))

@@ -11,7 +11,7 @@ from scripts.command import main
 from scripts.tables.sweep import SweepLine, best_lines, mean_text
 
 
-def line(k: int, mean: float, *, by_case: bool = True) -> SweepLine:
+def line(k: int, mean: float, *, by_case: bool = True, n: int = 48) -> SweepLine:
     empty = dict.fromkeys(("case_low", "case_high", "cautious_low", "cautious_high"))
     ends = {
         f"{'case' if by_case else 'cautious'}_{end}": mean + (0.1 if end == "high" else -0.1) for end in ("low", "high")
@@ -21,6 +21,7 @@ def line(k: int, mean: float, *, by_case: bool = True) -> SweepLine:
         "metric": "judge",
         "category": "all",
         "mean": mean,
+        "n": n,
         "question_low": 0.0,
         "question_high": 1.0,
     }
@@ -41,6 +42,8 @@ def test_a_sweep_names_the_best_setting_and_says_that_it_was_chosen() -> None:
         "0.600}), 2 other settings with the same mean, chosen on these questions, so on average too high"
     )
     assert best_lines([line(1, 0.125)]) == []
+    (fewer,) = best_lines([line(1, 0.5), line(5, 1.0, n=3)])
+    assert ", over 3 questions where the settings have scores for 3 to 48, chosen on" in fewer
 
 
 @pytest.mark.slow

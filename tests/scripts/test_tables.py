@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import csv
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from eval.analysis.costs import PhaseCost, Usage, costs
 from eval.files.provenance import ROOT
 from eval.report.points import Point
 from memsys.llm.pricing import ModelSettings
-from scripts.assembly.models import Model
 from scripts.command import verb
 from scripts.commands import tables
 from scripts.commands.tables import calls_table, measure, pareto_table, printed, row_costs, systems_table
@@ -122,13 +123,18 @@ def test_the_stars_of_the_text_are_the_non_dominated_rows() -> None:
     assert "[0.800, 1.000]" in lines[1]
 
 
-def test_building_costs_money_where_the_model_has_a_price(run_table: Path) -> None:
+def test_building_costs_money_where_the_model_has_a_price(run_table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cfg = composed("reproduce", [f"results={run_table}", *SMALL, "replay=true"])
     found = experiment(cfg, load_option("table", "segtreemem_t4"), run=False)
     assert found is not None
     run = found.runs["bm25", "locomo", 0]
-    llm = found.models.memory.llm
-    prices = ModelSettings("m", usd_per_million_in=1.0, usd_per_million_out=2.0)
-    priced = Model("m", {}, prices, llm=llm, late=llm)
-    assert row_costs(run, priced)["building, USD for 1,000 units"] == 0.0
-    assert "building, model tokens a unit" in row_costs(run, found.models.memory)
+    model = ModelSettings("m", usd_per_million_in=1.0, usd_per_million_cached=0.25, usd_per_million_out=2.0)
+    prices = {"memory": model.cost, "embedder": ModelSettings("e", usd_per_million_in=0.5).cost}
+    assert row_costs(run, prices)["building, USD for 1,000 units"] == 0.0
+    assert "building, model tokens a unit" in row_costs(run, found.models.prices)
+    spent = {"memory": Usage(9, 800_000, 50_000, 400_000)}, {"memory": (400_000, 0, 0)}
+    write = PhaseCost("write", "memory", *spent, 0.5, 9, 9, 9, 800_000, 50_000, 400_000, 200_000, 0.0, 0.0, 0.0)
+    monkeypatch.setattr(tables, "phases", lambda folder: [write, replace(write, phase="read")])
+    usd = 0.4 + 0.1 + 0.1 + 0.1 - 0.2  # plain, cached, written, vectors; half price of what came in batches
+    units = costs(run.folder).units
+    assert row_costs(run, prices)["building, USD for 1,000 units"] == pytest.approx(1000 * usd / units)

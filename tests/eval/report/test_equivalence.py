@@ -228,6 +228,7 @@ def test_the_caption_of_a_compared_table_says_what_the_errors_are(tmp_path: Path
     both = (Row("a", "A", (thrice,)), Row("b", "B", (once,)))
     (line,) = verdict_lines(Table("toy", "Toy", (), (thrice.column,), both))
     assert "measured from 3 builds; else assumed: 8% of the answers' scores change" in line
+    assert "Each is tested alone: of twenty numbers that agree, one differs by chance." in line
     stand_in = cell(tmp_path, values, published=published(0.5), why_not="stand-in")
     assert verdict_lines(Table("toy", "Toy", (), (thrice.column,), (Row("a", "A", (stand_in,)),))) == []
 

@@ -73,6 +73,18 @@ def test_the_best_row_is_the_one_whose_printed_mean_is_highest() -> None:
     assert choose(cells, held_out=False)[1] == {"small": {"large": "even"}, "large": {"small": "small"}}
 
 
+def test_a_row_whose_hard_questions_failed_is_not_the_best() -> None:
+    cells = {
+        "whole": scored(UNEVEN, [1.0] * 10 + [0.9] * 20 + [0.0] * 70),
+        "failing": scored(UNEVEN, [0.9] * 10 + [0.8] * 20 + [None] * 70),
+        "not run": scored(UNEVEN, [None] * 100),
+    }
+    assert set(choose(cells, held_out=False)[0].values()) == {"whole"}
+    apart = {"first": scored(UNEVEN, [1.0] + [None] * 99), "last": scored(UNEVEN, [None] * 99 + [1.0])}
+    with pytest.raises(ValueError, match="no question has a score of every candidate"):
+        choose(apart, held_out=False)
+
+
 QUESTION = st.tuples(st.sampled_from("abcde"), st.sampled_from("xyz"), st.floats(0, 1), st.floats(0, 1), st.booleans())
 
 

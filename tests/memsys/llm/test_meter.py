@@ -11,6 +11,7 @@ from scripted import ScriptedLLM
 
 from memsys.llm import meter
 from memsys.llm.meter import Ledger, Metered, metering, service_time, together
+from memsys.llm.pricing import ModelSettings
 from memsys.llm.protocol import Completion, ModelError, Request
 
 
@@ -42,6 +43,20 @@ def test_a_call_is_credited_in_full() -> None:
     assert (ledger.calls, ledger.attempts, ledger.failures) == ({"tree.join": 1}, {"tree.join": 2}, {})
     assert (ledger.tokens_in, ledger.tokens_out, ledger.tokens_cached, ledger.tokens_reasoning) == (7, 5, 3, 2)
     assert (ledger.sent, ledger.seconds, ledger.critical_seconds) == (1, 1.5, 1.5)
+
+
+def test_the_tokens_of_many_calls_cost_what_each_call_cost() -> None:
+    """Also at a server that counts the cached part of a prompt apart, which only a single call shows."""
+    model = ModelSettings("m", usd_per_million_in=2.0, usd_per_million_cached=1.0, usd_per_million_out=10.0)
+    replies = [Completion("x", 1000, 5), Completion("x", 10, 5, 990), Completion("x", 600, 5, 400)]
+    with metering() as ledger:
+        for reply in replies:
+            Metered(ScriptedLLM(reply), "probe").submit(request()).result()
+    paid = [
+        model.cost(each.prompt_tokens, each.completion_tokens, each.cached_prompt_tokens) or 0.0 for each in replies
+    ]
+    assert model.cost(ledger.tokens_in, ledger.tokens_out, ledger.tokens_cached) == pytest.approx(sum(paid))
+    assert (ledger.tokens_in, ledger.roles["probe"]["tokens_in"]) == (2600, 2600)
 
 
 def test_a_cached_answer_costs_its_tokens_and_seconds_but_is_not_sent() -> None:

@@ -8,7 +8,7 @@ import io
 import json
 import math
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,8 +24,8 @@ from eval.files.store import RunError
 from eval.metrics.lexical import nltk_bleu, rouge
 from eval.statistics.stats import preferred_interval
 from scripts.answers import audit, matching, scoring
-from scripts.answers.audit import duplicates, findings, flags, lenience, regression, spreads
-from scripts.answers.claim_tables import as_csv, as_json, cell, inert, rows_of, table
+from scripts.answers.audit import duplicates, findings, flags, lenience, rank_agreement, regression, spreads
+from scripts.answers.claim_tables import analysis, as_csv, as_json, cell, inert, rows_of, table
 from scripts.answers.declared import GZIP, Parsed, forms, parse, parsed
 from scripts.answers.formats import best_reading
 from scripts.answers.manifest import FOLDER, AnswersFile, Claim, Printed, claims, contents_of, located
@@ -34,6 +34,7 @@ from scripts.answers.scoring import ScoredClaim, rouge_l, says_unknown, score_cl
 from scripts.commands import check_answers
 from scripts.commands.claims import chosen, page, scored_claims
 from scripts.commands.fetch import fetch_claims
+from tests.scripts.answers.conftest import Invent
 
 PER = 12
 QUESTIONS = Questions(
@@ -373,6 +374,28 @@ def test_the_regression_gives_back_what_was_planted(make: Make) -> None:
     assert (fitted.questions, fitted.systems, fitted.histories) == (120, 2, 6)
 
 
+@pytest.mark.parametrize(
+    ("words", "partial"), [((1, 2, 3, 4, 5), None), ((2, 1, 3, 5, 4), 1.0), ((3, 3, 3, 3, 3), "no order")]
+)
+def test_no_rank_correlation_is_printed_where_length_alone_gives_the_order(
+    invent: Invent, words: Sequence[float], partial: float | str | None
+) -> None:
+    own = []
+    for at, each in enumerate(words):
+        rising, few = np.full(1000, 0.1 + 0.1 * at), np.full(1000, 0.1 + 0.1 * at)
+        rising[0] -= 0.01  # verdicts that are all equal are not used
+        measures = {"verdict": rising, "f1": few, "words": np.full(1000, float(each)), "answerable": np.ones(1000)}
+        own.append(invent(f"claim-{at}", 1000, measures=measures))
+    agreement = rank_agreement(own)
+    if partial == "no order":
+        assert agreement is None
+        return
+    assert agreement is not None
+    assert agreement.plain == pytest.approx(1.0)
+    assert agreement.given_words == (None if partial is None else pytest.approx(partial))
+    assert f"held equal {'–' if partial is None else '1.00'}." in analysis(own)
+
+
 def test_leniency_counts_unlike_and_unknowing_answers(make: Make) -> None:
     lenient = lenience(make(rows(answer=lambda asked: "nothing alike", verdict=lambda asked, at: 1)))
     assert lenient is not None
@@ -395,6 +418,14 @@ def test_the_spread_of_a_product_has_the_mean_verdicts_of_the_table(make: Make) 
     low.measures["f1"][without_gold] = np.nan
     (spread,) = spreads([high, low])
     assert spread.verdict == (0.5, 1.0)
+
+
+def test_the_spread_of_a_product_says_that_its_files_answer_different_questions(make: Make) -> None:
+    whole, part = make(rows(), "x"), make(rows(), "y", product="x")
+    part.measures["f1"][40:] = np.nan
+    (spread,) = spreads([whole, part])
+    assert spread.questions == (int(part.where("f1").sum()), ANSWERABLE)
+    assert f"| x | LoCoMo | 2 | {spread.questions[0]} to 60 | 0.500 to 0.500 |" in analysis([whole, part])
 
 
 def test_full_context_is_the_bar_and_stands_first(make: Make) -> None:
@@ -556,3 +587,9 @@ def test_damaged_real_files_are_read_or_end_in_a_message(claims_root: Path) -> N
             except DataError:
                 outcomes["refused"] += 1
     assert min(outcomes.values()) >= 40, outcomes
+
+
+def test_the_tables_state_the_assumption_of_what_questions_detect_and_that_intervals_stand_alone(make: Make) -> None:
+    text, _ = page([make(rows())], {})
+    assert "- detects, assumed: the two differ on 30% of the questions, intraclass correlation 0.02; by case" in text
+    assert "Each interval of 95 % is for its own cell" in text
