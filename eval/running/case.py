@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from data_loaders.raw import LazyCases
 from data_loaders.schema import Case, DataError, Question, Unit
 from data_loaders.units import make_units
 from eval.files.records import Prediction
@@ -65,19 +66,19 @@ def run_case(
         on_progress(Progress(run.name, case.id, "", "complete"))
 
 
-def is_answered(runs: Sequence[Run], index: int) -> bool:
-    """Whether the case at an index needs no further work in any of these runs; without the mark of a finished case it is not parsed.
+def answered_case(runs: Sequence[Run], index: int) -> Case | None:
+    """The case at an index if it needs no further work in any of these runs, else None; it is parsed only if all mark it as finished.
 
     Raises:
         RunError: the case's files are damaged.
     """
     cases = runs[0].cases
-    ids = getattr(cases, "ids", None)
-    case_id = cases[index].id if ids is None else ids[index]
+    case_id = cases.ids[index] if isinstance(cases, LazyCases) else cases[index].id
     if not all(is_complete(run.case_folder(case_id)) for run in runs):
-        return False
+        return None
     case = cases[index]
-    return all(complete and not left for _, left, complete in (_progress(run, case) for run in runs))
+    finished = all(complete and not left for _, left, complete in (_progress(run, case) for run in runs))
+    return case if finished else None
 
 
 def report_kept(runs: Sequence[Run], case: Case, on_progress: OnProgress) -> None:
@@ -244,7 +245,7 @@ class CaseRun:
             self.cell.built()  # cells that wait for reads do not count against the limit of builds
         urgency = READING if last else self.cell.remaining
         readings = [
-            Reading(log.run, tuned(memory, own), raw, log, self.lanes, self.on_progress, urgency, self.recall_only)
+            Reading(tuned(memory, own), raw, log, self.lanes, self.on_progress, urgency, self.recall_only)
             for log, own in zip(self.logs, knobs, strict=True)
         ]
         self.answers += ask_all(readings, self.due[position])
