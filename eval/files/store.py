@@ -161,8 +161,8 @@ MOST_OPEN = 96
 """Maximum number of files that all appenders of a process hold open; macOS allows a process 256 by default."""
 STALE = 1.0
 """Seconds after which lines that wait are flushed with the next one, so that `watch` sees a run that moves."""
-_opened: dict[Appender, None] = {}
-"""Appenders with an open file, in the order in which they opened it."""
+_opened: dict[Appender, BinaryIO] = {}
+"""The open files of appenders, in the order in which they were opened."""
 _opening = threading.Lock()
 
 
@@ -177,7 +177,6 @@ class Appender:
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         self._path, self._lock = path, threading.Lock()
-        self._file: BinaryIO | None = None
         self._flushed = time.monotonic()
         with self._lock:
             self._writable()
@@ -195,32 +194,25 @@ class Appender:
     def flush(self) -> None:
         """Write out the lines that wait."""
         with self._lock:
-            if self._file is not None:
-                self._file.flush()
+            if self in _opened:
+                _opened[self].flush()
 
     def close(self) -> None:
-        with self._lock:
-            self._shut()
-            with _opening:
-                _opened.pop(self, None)
+        with self._lock, _opening:
+            if self in _opened:
+                _opened.pop(self).close()
 
     def _writable(self) -> BinaryIO:
         """The open file; the caller holds the lock."""
-        if self._file is None:
-            self._file = self._path.open("ab")
+        if self not in _opened:  # only the holder of an appender's lock opens or closes its file
+            file = self._path.open("ab")
             with _opening:
-                _opened[self] = None
+                _opened[self] = file
                 for other in list(_opened)[: max(0, len(_opened) - MOST_OPEN)]:
                     if other is not self and other._lock.acquire(blocking=False):  # a writing one keeps its file
-                        other._shut()
-                        del _opened[other]
+                        _opened.pop(other).close()
                         other._lock.release()
-        return self._file
-
-    def _shut(self) -> None:
-        if self._file is not None:
-            self._file.close()
-            self._file = None
+        return _opened[self]
 
 
 def locked(folder: Path) -> AbstractContextManager[None]:
