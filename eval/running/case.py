@@ -22,7 +22,7 @@ from eval.running.case_log import CaseLog, metered_step
 from eval.running.cells import READING, OpenCell
 from eval.running.failures import described, fatal_error, raise_fatal, raise_if_stopped
 from eval.running.question import AnswerPools, Reading, ask_all
-from eval.running.run import OnProgress, Progress, Run, build_memory, ignore_progress, needs
+from eval.running.run import OnProgress, Progress, Run, build_memory, needs
 from eval.running.work import write_unit
 from memsys.interface import MemorySystem, setting, tuned
 from memsys.llm import meter
@@ -30,9 +30,7 @@ from memsys.llm.limits import urgent
 from memsys.tokens import count_tokens
 
 
-def run_case(
-    runs: Sequence[Run], case: Case, lanes: AnswerPools, cell: OpenCell, on_progress: OnProgress = ignore_progress
-) -> None:
+def run_case(runs: Sequence[Run], case: Case, lanes: AnswerPools, cell: OpenCell, on_progress: OnProgress) -> None:
     """Run one case of runs that share their builds, from the first unit to sorted files; complete runs are skipped.
 
     Raises:
@@ -47,7 +45,7 @@ def run_case(
             if kept := sum(run.questions(case.id, name) for name in done):
                 on_progress(Progress(run.name, case.id, "", "kept", kept))
             if left or not complete:
-                logs.append(CaseLog(run, case, done, left, lanes.on_answer))
+                logs.append(CaseLog(run, case, done, left, lanes.on_answer, on_progress))
         if logs:
             build = CaseRun(case, logs, lanes, cell, on_progress)
             build.live()
@@ -56,7 +54,7 @@ def run_case(
             for answer in build.answers:
                 answer.result()
             for log in logs:
-                log.finish(case, build.dropped)
+                log.finish(build.dropped)
         else:
             on_progress(Progress(runs[0].name, case.id, "", "begun"))
     finally:
@@ -92,15 +90,14 @@ def report_kept(runs: Sequence[Run], case: Case, on_progress: OnProgress) -> Non
         on_progress(Progress(run.name, case.id, "", "complete"))
 
 
-def fail_case(runs: Sequence[Run], case: Case, why: str, on_progress: OnProgress = ignore_progress) -> None:
+def fail_case(runs: Sequence[Run], case: Case, why: str, on_progress: OnProgress) -> None:
     """Give up a case that cannot be run: every open question becomes an error; the next start of the run tries it again."""
     for run in runs:
         done, left, _ = _progress(run, case)
-        log = CaseLog(run, case, done, left)
+        log = CaseLog(run, case, done, left, on_progress=on_progress)
         for name in left:
             log.predicted(name, "error", "", why[:500])
-            on_progress(Progress(run.name, case.id, name, "error"))
-        log.finish(case, make_units(case.sessions, count=count_tokens, **run.unit).dropped)
+        log.finish(make_units(case.sessions, count=count_tokens, **run.unit).dropped)
         on_progress(Progress(run.name, case.id, "", "complete"))
 
 
@@ -245,7 +242,7 @@ class CaseRun:
             self.cell.built()  # cells that wait for reads do not count against the limit of builds
         urgency = READING if last else self.cell.remaining
         readings = [
-            Reading(tuned(memory, own), raw, log, self.lanes, self.on_progress, urgency, self.recall_only)
+            Reading(tuned(memory, own), raw, log, self.lanes, urgency, self.recall_only)
             for log, own in zip(self.logs, knobs, strict=True)
         ]
         self.answers += ask_all(readings, self.due[position])
@@ -257,7 +254,6 @@ class CaseRun:
             for question in self.unasked:
                 if question.id in log.left:
                     log.predicted(question.id, "error", "", f"build: {described(error)}")
-                    self.on_progress(Progress(log.run.name, self.case.id, question.id, "error"))
 
 
 def _read_knobs(run: Run, case: Case) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from eval.running.cells import ANSWERING, READING
 from eval.running.failures import described, raise_fatal, raise_if_stopped
 from eval.running.pool import UrgentPool
 from eval.running.reader import Rendered, render
-from eval.running.run import OnAnswer, OnProgress, Progress, ignore_answer, needs
+from eval.running.run import OnAnswer, ignore_answer, needs
 from memsys.interface import Item, MemorySystem, Recall, unit_item
 from memsys.llm import meter
 from memsys.llm.limits import urgent
@@ -50,7 +50,6 @@ class Reading:
     """Units since the last build of an offline memory: they are shown literally, after the recalled items."""
     log: CaseLog
     lanes: AnswerPools
-    on_progress: OnProgress
     urgency: float = READING
     """Urgency of reading: a read in the middle of a history delays the rest of the build."""
     recall_only: Collection[str] = ()
@@ -150,9 +149,7 @@ class _Answer:
 
     def save(self, outcome: Outcome, answer: str, error: str = "", cut: bool = False) -> None:
         """Write the question's line and complete `saved`."""
-        log = self.reading.log
-        log.predicted(self.question.id, outcome, answer, error, self.recalled, cut)
-        self.reading.on_progress(Progress(log.run.name, log.case_id, self.question.id, outcome))
+        self.reading.log.predicted(self.question.id, outcome, answer, error, self.recalled, cut)
         self.saved.set_result(None)
 
 
