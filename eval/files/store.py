@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from functools import lru_cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -58,11 +58,10 @@ def safe_name(identifier: str) -> str:
     return f"{plain[:60]}-{hashlib.sha256(identifier.encode()).hexdigest()[:8]}"
 
 
-def read_lines(path: Path, *, again: bool = True, fields: tuple[str, ...] = ()) -> list[dict[str, Any]]:
+def read_lines(path: Path, *, fields: tuple[str, ...] = ()) -> list[dict[str, Any]]:
     """The JSON objects of a file, one per line; empty when there is no file.
 
     Args:
-        again: keep the lines in memory, because the file will soon be read again.
         fields: keys that every line must have.
 
     Raises:
@@ -70,26 +69,10 @@ def read_lines(path: Path, *, again: bool = True, fields: tuple[str, ...] = ()) 
     """
     if not path.is_file():
         return []
-    known = path.stat()
-    lines = list(_kept_lines(path, known.st_size, known.st_mtime_ns) if again else _lines(path))
-    needed = set(fields)
-    for number, record in enumerate(lines, 1):
-        if not record.keys() >= needed:
-            raise RunError(f"{path}: line {number} has no {min(needed - record.keys())}; {AGAIN}")
-    return lines
-
-
-@lru_cache(maxsize=16)
-def _kept_lines(path: Path, size: int, changed: int) -> tuple[dict[str, Any], ...]:
-    """The lines of a file with this size and time."""
-    return tuple(_lines(path))
-
-
-def _lines(path: Path) -> list[dict[str, Any]]:
     pieces = path.read_bytes().split(b"\n")
     lines = [piece for piece in pieces if piece.strip()]
     try:  # all lines at once, which is faster and lets the records share their keys
-        records = decoded(b"[" + b",".join(lines) + b"]")
+        records: list[dict[str, Any]] = decoded(b"[" + b",".join(lines) + b"]")
         if len(records) != len(lines) or not all(isinstance(record, dict) for record in records):
             raise ValueError("some line is no object")
     except ValueError:
@@ -97,7 +80,11 @@ def _lines(path: Path) -> list[dict[str, Any]]:
     if path.suffix == ".jsonl" and (wrong := wrong_field(records)) is not None:
         number, name = wrong
         raise RunError(f"{path}: line {number} holds no {name}, but {str(records[number - 1][name])[:40]!r}; {AGAIN}")
-    return list(records)
+    needed = set(fields)
+    for number, record in enumerate(records, 1):
+        if not record.keys() >= needed:
+            raise RunError(f"{path}: line {number} has no {min(needed - record.keys())}; {AGAIN}")
+    return records
 
 
 def _one_by_one(path: Path, pieces: Sequence[bytes]) -> Iterator[dict[str, Any]]:
