@@ -89,13 +89,6 @@ class Jobs:
         return job.deaths > 0, build not in self.begun, guess * size
 
 
-def order_of(job: Job, runs: tuple[int, ...]) -> Order:
-    """The order for a job; `runs` are the numbers of its templates."""
-    case, run = job.cell.case(), job.cell.runs[0]
-    asked = frozenset(question.id for question, _ in case.questions if run.questions(case.id, question.id))
-    return Order(job.number, runs, case, asked)
-
-
 @dataclass(frozen=True, slots=True)
 class Died:
     """A worker has ended without being asked to."""
@@ -256,8 +249,10 @@ class _Driver:
         numbers = tuple(self._template(worker, run) for run in job.cell.runs)
         job.started = time.monotonic()
         worker.jobs[job.number] = job
-        order = order_of(job, numbers)
-        job.case_id = order.case.id
+        case, run = job.cell.case(), job.cell.runs[0]
+        asked = frozenset(question.id for question, _ in case.questions if run.questions(case.id, question.id))
+        order = Order(job.number, numbers, case, asked)
+        job.case_id = case.id
         job.before = tuple(read_predictions(run.case_folder(job.case_id)) for run in job.cell.runs)
         if not self._transport.shares_disk:
             order = replace(order, files=collected(job.cell.runs, job.case_id))
