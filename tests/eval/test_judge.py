@@ -277,6 +277,7 @@ def test_a_cut_verdict_counts_only_if_it_stands_complete_before_the_cut(subtests
         ("longmemeval", "The answer is, yes", None),
         ("longmemeval", "no", None),
         ("realmem_memory", '{"Mem_hits": [], "Mem_recall": 0.5, "Mem_helpful', None),
+        ("realmem_memory", '{"Mem_helpful_score": 2} The recall is', None),
     ]:
         with subtests.test(name=name, text=text, value=value):
             score = judged(judge(name), Completion(text, stopped="cut", finish_reason="length"), GOLD)
