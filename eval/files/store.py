@@ -185,9 +185,11 @@ class Appender:
                 _opened[self].flush()
 
     def close(self) -> None:
-        with self._lock, _opening:
-            if self in _opened:
-                _opened.pop(self).close()
+        with self._lock:
+            with _opening:
+                file = _opened.pop(self, None)
+            if file is not None:
+                file.close()
 
     def _writable(self) -> BinaryIO:
         """The open file; the caller holds the lock."""
