@@ -38,25 +38,25 @@ def run_case(runs: Sequence[Run], case: Case, lanes: AnswerPools, cell: OpenCell
         DataError: a question is asked after a turn that does not exist.
         RunError: the case's files are damaged.
     """
+    progress = [_progress(run, case) for run in runs]
+    if all(complete and not left for _, left, complete in progress):
+        report_kept(runs, case, on_progress)
+        return
     logs: list[CaseLog] = []
     try:
-        for run in runs:
-            done, left, complete = _progress(run, case)
+        for run, (done, left, complete) in zip(runs, progress, strict=True):
             if kept := sum(run.questions(case.id, name) for name in done):
                 on_progress(Progress(run.name, case.id, "", "kept", kept))
             if left or not complete:
                 logs.append(CaseLog(run, case, done, left, lanes.on_answer, on_progress))
-        if logs:
-            build = CaseRun(case, logs, lanes, cell, on_progress)
-            build.live()
-            cell.built()
-            wait(build.answers)
-            for answer in build.answers:
-                answer.result()
-            for log in logs:
-                log.finish(build.dropped)
-        else:
-            on_progress(Progress(runs[0].name, case.id, "", "begun"))
+        build = CaseRun(case, logs, lanes, cell, on_progress)
+        build.live()
+        cell.built()
+        wait(build.answers)
+        for answer in build.answers:
+            answer.result()
+        for log in logs:
+            log.finish(build.dropped)
     finally:
         for log in logs:
             log.close()
@@ -80,7 +80,7 @@ def answered_case(runs: Sequence[Run], index: int) -> Case | None:
 
 
 def report_kept(runs: Sequence[Run], case: Case, on_progress: OnProgress) -> None:
-    """Report the progress of a case that is answered already, in the same way as `run_case`."""
+    """Report the progress of a case that is answered already in all of these runs."""
     kept = sum(runs[0].questions(case.id, question.id) for question, _ in case.questions)
     for run in runs:
         if kept:
