@@ -295,7 +295,7 @@ def _stamp(run_folder: Path) -> tuple[tuple[str, int, int], ...]:
 def efforts(run_folder: Path) -> Iterator[dict[str, Any]]:
     """The effort lines of a run, case by case."""
     for path in RunFolder(run_folder).written(EFFORTS):
-        yield from read_lines(path, again=False, fields=NEEDED)
+        yield from read_lines(path, fields=NEEDED)
 
 
 class Usage(NamedTuple):
@@ -347,7 +347,7 @@ def phases(run_folder: Path) -> list[PhaseCost]:
         if not isinstance(model, str):
             raise RunError(f"{settings} names no model; {AGAIN}")
         sums = _Sums()
-        for line in read_lines(path, again=False, fields=NEEDED):
+        for line in read_lines(path, fields=NEEDED):
             sums.add(line)
         parts.append((metric_of(path), model, sums))
     summed = [

@@ -593,7 +593,7 @@ def _spans(sample: Sequence[np.ndarray]) -> list[Interval | None]:
         return [None] * len(FIELDS)
     spans: list[Interval | None] = []
     for values in np.asarray(sample, dtype=float).T:
-        sampling = Sampling.of(*independent(values[None], Grouping.alone(values.size)))
+        sampling = Sampling.of(*independent(values[None], Grouping.of(np.zeros(values.size, dtype=int))))
         spans.append(None if sampling is None else _from_zero(around(float(values.mean()), sampling)))
     return spans
 

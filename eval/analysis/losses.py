@@ -54,7 +54,7 @@ from eval.files.store import RunError, read_lines
 from eval.judging.score_files import mean_values
 from eval.metrics.evidence import content_words
 from eval.running.reader import within
-from eval.statistics.stats import ENOUGH_CLUSTERS, Estimate, Grouping, differences, estimate, numbered
+from eval.statistics.stats import ENOUGH_CLUSTERS, Estimate, Grouping, differences, estimate
 from memsys.interface import Item
 from memsys.tokens import stem
 
@@ -334,8 +334,7 @@ def waterfall(losses: Sequence[Loss]) -> Waterfall:
 
 def _compared(gaps: Sequence[float], histories: Sequence[str]) -> Estimate:
     """The mean of paired differences with the intervals of one: those of a share would leave out 0 where no answer gained."""
-    grouping = Grouping(numbered(histories), np.zeros(len(gaps), dtype=int))
-    return differences(np.array([gaps]), grouping, np.array([True]))[0]
+    return differences(np.array([gaps]), Grouping.of(histories), np.array([True]))[0]
 
 
 # --- of a finished run, from its files --------------------------------------------------------------------------------

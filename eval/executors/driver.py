@@ -22,7 +22,7 @@ from eval.executors.worker import Done, Order, Ready, Steps, Template, template
 from eval.files.records import Prediction
 from eval.files.run_folder import read_predictions
 from eval.files.store import RunError
-from eval.running.case import fail_case, is_answered, report_kept
+from eval.running.case import answered_case, fail_case, report_kept
 from eval.running.run import OnAnswer, OnProgress, Run
 from eval.running.work import Build
 from memsys.llm import stopping
@@ -52,7 +52,7 @@ class Job:
     case_id: str = ""
     """Set when the job is handed out: reading it may parse the case again."""
     looked_at: bool = False
-    """Whether the case was checked and is not answered yet."""
+    """Whether the case was checked: a job that stays in the queue is not answered yet."""
     before: tuple[Mapping[str, Prediction], ...] = ()
     """Content of the case in each run's folder when the job was handed out."""
 
@@ -87,13 +87,6 @@ class Jobs:
         build, size = job.cell.group, job.cell.size
         guess = self.rates.get(build, max(self.rates.values(), default=1.0))
         return job.deaths > 0, build not in self.begun, guess * size
-
-
-def order_of(job: Job, runs: tuple[int, ...]) -> Order:
-    """The order for a job; `runs` are the numbers of its templates."""
-    case, run = job.cell.case(), job.cell.runs[0]
-    asked = frozenset(question.id for question, _ in case.questions if run.questions(case.id, question.id))
-    return Order(job.number, runs, case, asked)
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,11 +231,11 @@ class _Driver:
 
     def _answered(self, job: Job) -> bool:
         """Whether an earlier run has answered a job's case; if so, its progress is reported."""
-        if job.looked_at or not is_answered(job.cell.runs, job.cell.index):
-            job.looked_at = True
-            return False
-        report_kept(job.cell.runs, job.cell.case(), self._on_progress)
-        return True
+        case = None if job.looked_at else answered_case(job.cell.runs, job.cell.index)
+        job.looked_at = True
+        if case is not None:
+            report_kept(job.cell.runs, case, self._on_progress)
+        return case is not None
 
     def _start_workers(self) -> None:
         """Start workers up to the allowed number and the number of jobs."""
@@ -256,8 +249,10 @@ class _Driver:
         numbers = tuple(self._template(worker, run) for run in job.cell.runs)
         job.started = time.monotonic()
         worker.jobs[job.number] = job
-        order = order_of(job, numbers)
-        job.case_id = order.case.id
+        case, run = job.cell.case(), job.cell.runs[0]
+        asked = frozenset(question.id for question, _ in case.questions if run.questions(case.id, question.id))
+        order = Order(job.number, numbers, case, asked)
+        job.case_id = case.id
         job.before = tuple(read_predictions(run.case_folder(job.case_id)) for run in job.cell.runs)
         if not self._transport.shares_disk:
             order = replace(order, files=collected(job.cell.runs, job.case_id))

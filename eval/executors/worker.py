@@ -10,7 +10,7 @@ import socket
 import threading
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
@@ -110,12 +110,6 @@ def template(run: Run) -> Run:
     return replace(run, cases=(), sizes=(), questions=partial(_is_asked, frozenset()), record=RunRecord())
 
 
-def runs_of(order: Order, templates: Sequence[Run]) -> list[Run]:
-    """The runs of an order, on its one case."""
-    asks = partial(_is_asked, order.asked)
-    return [replace(run, cases=(order.case,), sizes=(1,), questions=asks) for run in templates]
-
-
 def _is_asked(asked: frozenset[str], case_id: str, question_id: str) -> bool:
     return question_id in asked
 
@@ -191,8 +185,10 @@ class Cells:
         try:
             from threadpoolctl import threadpool_limits
 
-            runs = runs_of(order, [self._templates[number] for number in order.runs])
-            with placed(runs, order.case.id, order.files) as runs:
+            asks = partial(_is_asked, order.asked)
+            templates = [self._templates[number] for number in order.runs]
+            alone = [replace(run, cases=(order.case,), sizes=(1,), questions=asks) for run in templates]
+            with placed(alone, order.case.id, order.files) as runs:
                 try:
                     threadpool_limits(1)  # for each cell again: an earlier cell may have loaded another library
                     pools = AnswerPools(self._questions, self._saving, threading.Semaphore(runs[0].outstanding))

@@ -55,9 +55,7 @@ def code_only(source: str) -> str:
         return source
 
 
-@lru_cache(maxsize=1024)
-def _parsed(source: str) -> ast.Module:
-    return ast.parse(source)
+_parsed = lru_cache(maxsize=1024)(ast.parse)
 
 
 def _written(part: Any) -> str:

@@ -334,4 +334,4 @@ def read_efforts(case_folder: Path, *needed: str) -> list[dict[str, Any]]:
     Raises:
         RunError: a line is damaged or lacks a field.
     """
-    return read_lines(case_folder / EFFORTS, again=False, fields=("phase", *needed))
+    return read_lines(case_folder / EFFORTS, fields=("phase", *needed))

@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from functools import lru_cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -58,11 +58,10 @@ def safe_name(identifier: str) -> str:
     return f"{plain[:60]}-{hashlib.sha256(identifier.encode()).hexdigest()[:8]}"
 
 
-def read_lines(path: Path, *, again: bool = True, fields: tuple[str, ...] = ()) -> list[dict[str, Any]]:
+def read_lines(path: Path, *, fields: tuple[str, ...] = ()) -> list[dict[str, Any]]:
     """The JSON objects of a file, one per line; empty when there is no file.
 
     Args:
-        again: keep the lines in memory, because the file will soon be read again.
         fields: keys that every line must have.
 
     Raises:
@@ -70,26 +69,10 @@ def read_lines(path: Path, *, again: bool = True, fields: tuple[str, ...] = ()) 
     """
     if not path.is_file():
         return []
-    known = path.stat()
-    lines = list(_kept_lines(path, known.st_size, known.st_mtime_ns) if again else _lines(path))
-    needed = set(fields)
-    for number, record in enumerate(lines, 1):
-        if not record.keys() >= needed:
-            raise RunError(f"{path}: line {number} has no {min(needed - record.keys())}; {AGAIN}")
-    return lines
-
-
-@lru_cache(maxsize=16)
-def _kept_lines(path: Path, size: int, changed: int) -> tuple[dict[str, Any], ...]:
-    """The lines of a file with this size and time."""
-    return tuple(_lines(path))
-
-
-def _lines(path: Path) -> list[dict[str, Any]]:
     pieces = path.read_bytes().split(b"\n")
     lines = [piece for piece in pieces if piece.strip()]
     try:  # all lines at once, which is faster and lets the records share their keys
-        records = decoded(b"[" + b",".join(lines) + b"]")
+        records: list[dict[str, Any]] = decoded(b"[" + b",".join(lines) + b"]")
         if len(records) != len(lines) or not all(isinstance(record, dict) for record in records):
             raise ValueError("some line is no object")
     except ValueError:
@@ -97,7 +80,11 @@ def _lines(path: Path) -> list[dict[str, Any]]:
     if path.suffix == ".jsonl" and (wrong := wrong_field(records)) is not None:
         number, name = wrong
         raise RunError(f"{path}: line {number} holds no {name}, but {str(records[number - 1][name])[:40]!r}; {AGAIN}")
-    return list(records)
+    needed = set(fields)
+    for number, record in enumerate(records, 1):
+        if not record.keys() >= needed:
+            raise RunError(f"{path}: line {number} has no {min(needed - record.keys())}; {AGAIN}")
+    return records
 
 
 def _one_by_one(path: Path, pieces: Sequence[bytes]) -> Iterator[dict[str, Any]]:
@@ -161,8 +148,8 @@ MOST_OPEN = 96
 """Maximum number of files that all appenders of a process hold open; macOS allows a process 256 by default."""
 STALE = 1.0
 """Seconds after which lines that wait are flushed with the next one, so that `watch` sees a run that moves."""
-_opened: dict[Appender, None] = {}
-"""Appenders with an open file, in the order in which they opened it."""
+_opened: dict[Appender, BinaryIO] = {}
+"""The open files of appenders, in the order in which they were opened."""
 _opening = threading.Lock()
 
 
@@ -177,7 +164,6 @@ class Appender:
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         self._path, self._lock = path, threading.Lock()
-        self._file: BinaryIO | None = None
         self._flushed = time.monotonic()
         with self._lock:
             self._writable()
@@ -195,32 +181,27 @@ class Appender:
     def flush(self) -> None:
         """Write out the lines that wait."""
         with self._lock:
-            if self._file is not None:
-                self._file.flush()
+            if self in _opened:
+                _opened[self].flush()
 
     def close(self) -> None:
         with self._lock:
-            self._shut()
             with _opening:
-                _opened.pop(self, None)
+                file = _opened.pop(self, None)
+            if file is not None:
+                file.close()
 
     def _writable(self) -> BinaryIO:
         """The open file; the caller holds the lock."""
-        if self._file is None:
-            self._file = self._path.open("ab")
+        if self not in _opened:  # only the holder of an appender's lock opens or closes its file
+            file = self._path.open("ab")
             with _opening:
-                _opened[self] = None
+                _opened[self] = file
                 for other in list(_opened)[: max(0, len(_opened) - MOST_OPEN)]:
                     if other is not self and other._lock.acquire(blocking=False):  # a writing one keeps its file
-                        other._shut()
-                        del _opened[other]
+                        _opened.pop(other).close()
                         other._lock.release()
-        return self._file
-
-    def _shut(self) -> None:
-        if self._file is not None:
-            self._file.close()
-            self._file = None
+        return _opened[self]
 
 
 def locked(folder: Path) -> AbstractContextManager[None]:

@@ -105,7 +105,7 @@ def _with_interval(
         return value, None
     gaps = (1.0 - left / by_chance) - value
     error = float(((len(groups) - 1) / len(groups) * (gaps**2).sum()) ** 0.5)
-    grouping = Grouping(homes, np.zeros(len(homes), dtype=int))
+    grouping = Grouping.of(homes)
     if error < 1e-9 or abs(value) >= 1.0:
         share = on_effective_number(float(observed), grouping, None)
         return value, Interval(max(-1.0, 1.0 - share.high / float(chance)), 1.0 - share.low / float(chance))

@@ -158,29 +158,22 @@ def judged_together(judge: Judge, replies: Sequence[Completion], gold: Gold, ans
 
 
 def judged(judge: Judge, reply: Completion, gold: Gold) -> Score:
-    """The score in a judge's reply; without a value, but with the reason, when the reply is empty or was cut before its verdict."""
-    if not reply.usable:
-        return Score(None, f"no verdict: {why_none(reply)}")
-    # LongMemEval's script looks for a word anywhere in the first ten tokens: its reading takes a cut reply as a whole.
-    if reply.stopped != "cut" or (judge.rule == "longmemeval" and judge.reading == "official"):
-        return verdict(judge, reply.text, gold)
-    rule: Rule = "longmemeval" if _is_pair(judge, gold) else judge.rule  # the replies of both are yes or no
-    complete = RULES[rule].complete(reply.text)
-    score = verdict(judge, complete, gold) if complete else Score(None)
-    return (
-        score
-        if score.value is not None
-        else Score(None, f"no verdict before the judge's reply was cut: {reply.text[:200]!r}")
-    )
-
-
-def verdict(judge: Judge, text: str, gold: Gold) -> Score:
-    """Parse the score in the text of a judge's reply; it has no value when the text has no verdict.
+    """The score in a judge's reply; without a value, but with the reason, when the reply is empty, has no verdict or was cut before it.
 
     Replies are parsed strictly: a missing label or number is not guessed from the prose around it.
     """
-    score = RULES[judge.rule].score(judge, text, gold)
-    return Score(None, f"no verdict in the reply: {text[:200]!r}") if score is None else score
+    if not reply.usable:
+        return Score(None, f"no verdict: {why_none(reply)}")
+    parse, shown = RULES[judge.rule].score, f"{reply.text[:200]!r}"
+    # LongMemEval's script looks for a word anywhere in the first ten tokens: its reading takes a cut reply as a whole.
+    if reply.stopped != "cut" or (judge.rule == "longmemeval" and judge.reading == "official"):
+        return parse(judge, reply.text, gold) or Score(None, f"no verdict in the reply: {shown}")
+    rule: Rule = "longmemeval" if _is_pair(judge, gold) else judge.rule  # the replies of both are yes or no
+    complete = RULES[rule].complete(reply.text)
+    score = parse(judge, complete, gold) if complete else None
+    if score is None or score.value is None:
+        return Score(None, f"no verdict before the judge's reply was cut: {shown}")
+    return score
 
 
 def _prompt(judge: Judge, question: Question, gold: Gold) -> str:

@@ -163,14 +163,14 @@ def score_lexical(run: Run, metrics: Sequence[Metric], k_evidence: int) -> dict[
     if joint := {paths[metric.name]: metric.score for metric in metrics if metric.joint}:
         _score_together(run, joint)
     single = [metric for metric in metrics if not metric.joint]
-    answers, recalls = answers_of(run, lambda each, _: each.answer, lambda each, _: _ranking(each))
+    answers, recalls = answers_of(run, lambda each, _: each.answer, lambda each, _: _recall_text(each))
     stale = [each for each in single if not _is_current(paths[each.name], recalls if each.on_recall else answers)]
     lines: dict[str, list[Scored]] = {metric.name: [] for metric in stale}
     if not _is_current(paths[evidence], recalls):
         lines[evidence] = []
     imported, on_recall = bool(run.record.imported), evidence in lines or any(metric.on_recall for metric in stale)
     for case, question, gold, prediction, items in answered(run, recalls=on_recall) if lines else ():
-        ranking = _ranking(prediction)
+        recall = _recall_text(prediction)
         for metric in stale:
             if not metric.on_recall:
                 score = metric.score(question, gold, prediction)
@@ -179,13 +179,11 @@ def score_lexical(run: Run, metrics: Sequence[Metric], k_evidence: int) -> dict[
             else:
                 texts = [items[key]["text"] for key in prediction.items]
                 score = metric.score(question, gold, prediction, recalled=texts)
-            lines[metric.name].append(
-                scored_line(prediction, score, ranking if metric.on_recall else prediction.answer)
-            )
+            lines[metric.name].append(scored_line(prediction, score, recall if metric.on_recall else prediction.answer))
         if evidence in lines:
             top = None if imported else [items[prediction.items[place]] for place in prediction.ranking[:k_evidence]]
             score = _evidence_score(case, gold, top, k_evidence)
-            lines[evidence].append(scored_line(prediction, score, ranking))
+            lines[evidence].append(scored_line(prediction, score, recall))
     for name, scored in lines.items():
         write_lines(paths[name], scored)
     return paths
@@ -214,7 +212,7 @@ def _is_current(path: Path, answers: set[AnswerKey]) -> bool:
     return path.is_file() and {answer_key(line) for line in score_lines(path, "answer", "repeat")} == answers
 
 
-def _ranking(prediction: Prediction) -> str:
+def _recall_text(prediction: Prediction) -> str:
     """Hashes and scores of the recalled items, as text."""
     return " ".join(f"{item}:{score}" for item, score in zip(prediction.items, prediction.scores, strict=True))
 

@@ -182,6 +182,7 @@ def score_file(run: Run, name: str, settings: Mapping[str, Any], facts: Mapping[
 
 
 def place_of(run: Run, name: str, settings: Mapping[str, Any]) -> Path:
+    """The score file for these settings, whether or not it exists."""
     return RunFolder(run.folder).scores(f"{name}-{identity(settings)}")
 
 

@@ -28,7 +28,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from types import SimpleNamespace
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from data_loaders.schema import Gold, Question
 from eval.files.records import Prediction, Score
@@ -287,17 +287,25 @@ def _sacre_bleu(order: int, smoothing: SacreSmoothing, lowercase: bool) -> Any:
     return BLEU(max_ngram_order=order, smooth_method=smoothing, lowercase=lowercase, effective_order=True)
 
 
-def rouge(prediction: str, gold: str, kind: RougeKind, stemmer: bool = False) -> Any:
-    """`precision`, `recall` and `fmeasure` of Google's rouge-score, each in [0, 1]; its tokens are runs of ASCII letters and digits.
+class Rouge(NamedTuple):
+    """The three values of Google's rouge-score, each in [0, 1]."""
+
+    precision: float
+    recall: float
+    fmeasure: float
+
+
+def rouge(prediction: str, gold: str, kind: RougeKind, stemmer: bool = False) -> Rouge:
+    """ROUGE of Google's rouge-score, whose tokens are runs of ASCII letters and digits.
 
     Accented letters split words and other scripts vanish; a text without any token scores 0, even against itself.
     """
-    return _rouge_scorer(kind, stemmer).score(target=gold, prediction=prediction)[kind]
+    return Rouge(*map(float, _rouge_scorer(kind, stemmer).score(target=gold, prediction=prediction)[kind]))
 
 
 def rouge_f(prediction: str, gold: str, kind: RougeKind, stemmer: bool = True) -> float:
     """ROUGE F; with the stemmer, as A-MEM reports it."""
-    return float(rouge(prediction, gold, kind, stemmer).fmeasure)
+    return rouge(prediction, gold, kind, stemmer).fmeasure
 
 
 def rouge_recall(prediction: str, gold: str, kind: RougeKind, stemmer: bool = False) -> float:
@@ -305,7 +313,7 @@ def rouge_recall(prediction: str, gold: str, kind: RougeKind, stemmer: bool = Fa
 
     MemGPT (section 3.1) and MemTree (table 1) report it for verbose answers without saying whether words are stemmed.
     """
-    return float(rouge(prediction, gold, kind, stemmer).recall)
+    return rouge(prediction, gold, kind, stemmer).recall
 
 
 def rouge_words(text: str, stemmer: bool = False) -> list[str]:

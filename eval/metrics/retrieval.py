@@ -36,9 +36,8 @@ def verbatim_share(item_texts: Sequence[str], evidence_texts: Sequence[str]) -> 
     White space is normalised on both sides. Only whole words match ("no" is not in "nothing"), and a turn that is split
     between two items does not count. Turns without words are left out; None when no turn remains.
     """
-    texts = [_folded(text) for text in item_texts]
-    wanted = [words for text in evidence_texts if (words := _folded(text))]
-    occurs = [any(_occurs(words, text) for text in texts) for words in wanted]
+    texts, wanted = ([" ".join(text.split()) for text in own] for own in (item_texts, evidence_texts))
+    occurs = [any(_occurs(words, text) for text in texts) for words in wanted if words]
     return sum(occurs) / len(occurs) if occurs else None
 
 
@@ -65,10 +64,6 @@ def sources_per_item(items_sources: Sequence[Collection[str]]) -> float | None:
     """The mean number of source turns of the items; None when nothing was recalled."""
     counts = [len(set(sources)) for sources in items_sources]
     return sum(counts) / len(counts) if counts else None
-
-
-def _folded(text: str) -> str:
-    return " ".join(text.split())
 
 
 def _occurs(words: str, text: str) -> bool:

@@ -495,7 +495,7 @@ class Cell:
         whole = ~np.isnan(scores).any(axis=1) & (first.size > 0) & ~np.isnan(first).any()
         gaps, bounded = first - scores[whole], (scores[whole] >= 0.0).all(axis=1) & (scores[whole] <= 1.0).all(axis=1)
         together = iter(
-            differences(gaps, Grouping(clusters, groups), bounded & are_scores(first)) if whole.any() else []
+            differences(gaps, Grouping.of(clusters, groups), bounded & are_scores(first)) if whole.any() else []
         )
         return [
             next(together) if all_ else self.minus(each, category, test=False)

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from data_loaders.raw import LazyCases
 from data_loaders.schema import Case, DataError, Question, Unit
 from data_loaders.units import make_units
 from eval.files.records import Prediction
@@ -21,7 +22,7 @@ from eval.running.case_log import CaseLog, metered_step
 from eval.running.cells import READING, OpenCell
 from eval.running.failures import described, fatal_error, raise_fatal, raise_if_stopped
 from eval.running.question import AnswerPools, Reading, ask_all
-from eval.running.run import OnProgress, Progress, Run, build_memory, ignore_progress, needs
+from eval.running.run import OnProgress, Progress, Run, build_memory, needs
 from eval.running.work import write_unit
 from memsys.interface import MemorySystem, setting, tuned
 from memsys.llm import meter
@@ -29,9 +30,7 @@ from memsys.llm.limits import urgent
 from memsys.tokens import count_tokens
 
 
-def run_case(
-    runs: Sequence[Run], case: Case, lanes: AnswerPools, cell: OpenCell, on_progress: OnProgress = ignore_progress
-) -> None:
+def run_case(runs: Sequence[Run], case: Case, lanes: AnswerPools, cell: OpenCell, on_progress: OnProgress) -> None:
     """Run one case of runs that share their builds, from the first unit to sorted files; complete runs are skipped.
 
     Raises:
@@ -39,25 +38,25 @@ def run_case(
         DataError: a question is asked after a turn that does not exist.
         RunError: the case's files are damaged.
     """
+    progress = [_progress(run, case) for run in runs]
+    if all(complete and not left for _, left, complete in progress):
+        report_kept(runs, case, on_progress)
+        return
     logs: list[CaseLog] = []
     try:
-        for run in runs:
-            done, left, complete = _progress(run, case)
+        for run, (done, left, complete) in zip(runs, progress, strict=True):
             if kept := sum(run.questions(case.id, name) for name in done):
                 on_progress(Progress(run.name, case.id, "", "kept", kept))
             if left or not complete:
-                logs.append(CaseLog(run, case, done, left, lanes.on_answer))
-        if logs:
-            build = CaseRun(case, logs, lanes, cell, on_progress)
-            build.live()
-            cell.built()
-            wait(build.answers)
-            for answer in build.answers:
-                answer.result()
-            for log in logs:
-                log.finish(case, build.dropped)
-        else:
-            on_progress(Progress(runs[0].name, case.id, "", "begun"))
+                logs.append(CaseLog(run, case, done, left, lanes.on_answer, on_progress))
+        build = CaseRun(case, logs, lanes, cell, on_progress)
+        build.live()
+        cell.built()
+        wait(build.answers)
+        for answer in build.answers:
+            answer.result()
+        for log in logs:
+            log.finish(build.dropped)
     finally:
         for log in logs:
             log.close()
@@ -65,23 +64,23 @@ def run_case(
         on_progress(Progress(run.name, case.id, "", "complete"))
 
 
-def is_answered(runs: Sequence[Run], index: int) -> bool:
-    """Whether the case at an index needs no further work in any of these runs; without the mark of a finished case it is not parsed.
+def answered_case(runs: Sequence[Run], index: int) -> Case | None:
+    """The case at an index if it needs no further work in any of these runs, else None; it is parsed only if all mark it as finished.
 
     Raises:
         RunError: the case's files are damaged.
     """
     cases = runs[0].cases
-    ids = getattr(cases, "ids", None)
-    case_id = cases[index].id if ids is None else ids[index]
+    case_id = cases.ids[index] if isinstance(cases, LazyCases) else cases[index].id
     if not all(is_complete(run.case_folder(case_id)) for run in runs):
-        return False
+        return None
     case = cases[index]
-    return all(complete and not left for _, left, complete in (_progress(run, case) for run in runs))
+    finished = all(complete and not left for _, left, complete in (_progress(run, case) for run in runs))
+    return case if finished else None
 
 
 def report_kept(runs: Sequence[Run], case: Case, on_progress: OnProgress) -> None:
-    """Report the progress of a case that is answered already, in the same way as `run_case`."""
+    """Report the progress of a case that is answered already in all of these runs."""
     kept = sum(runs[0].questions(case.id, question.id) for question, _ in case.questions)
     for run in runs:
         if kept:
@@ -91,15 +90,14 @@ def report_kept(runs: Sequence[Run], case: Case, on_progress: OnProgress) -> Non
         on_progress(Progress(run.name, case.id, "", "complete"))
 
 
-def fail_case(runs: Sequence[Run], case: Case, why: str, on_progress: OnProgress = ignore_progress) -> None:
+def fail_case(runs: Sequence[Run], case: Case, why: str, on_progress: OnProgress) -> None:
     """Give up a case that cannot be run: every open question becomes an error; the next start of the run tries it again."""
     for run in runs:
         done, left, _ = _progress(run, case)
-        log = CaseLog(run, case, done, left)
+        log = CaseLog(run, case, done, left, on_progress=on_progress)
         for name in left:
             log.predicted(name, "error", "", why[:500])
-            on_progress(Progress(run.name, case.id, name, "error"))
-        log.finish(case, make_units(case.sessions, count=count_tokens, **run.unit).dropped)
+        log.finish(make_units(case.sessions, count=count_tokens, **run.unit).dropped)
         on_progress(Progress(run.name, case.id, "", "complete"))
 
 
@@ -244,7 +242,7 @@ class CaseRun:
             self.cell.built()  # cells that wait for reads do not count against the limit of builds
         urgency = READING if last else self.cell.remaining
         readings = [
-            Reading(log.run, tuned(memory, own), raw, log, self.lanes, self.on_progress, urgency, self.recall_only)
+            Reading(tuned(memory, own), raw, log, self.lanes, urgency, self.recall_only)
             for log, own in zip(self.logs, knobs, strict=True)
         ]
         self.answers += ask_all(readings, self.due[position])
@@ -256,7 +254,6 @@ class CaseRun:
             for question in self.unasked:
                 if question.id in log.left:
                     log.predicted(question.id, "error", "", f"build: {described(error)}")
-                    self.on_progress(Progress(log.run.name, self.case.id, question.id, "error"))
 
 
 def _read_knobs(run: Run, case: Case) -> dict[str, Any]:

@@ -26,11 +26,10 @@ from eval.files.run_folder import (
     VECTORS,
     read_efforts,
     read_items,
-    read_predictions,
 )
 from eval.files.store import Appender, item_record, item_score, linked, replace_file, write_lines
 from eval.running.failures import described, raise_if_stopped
-from eval.running.run import OnAnswer, Run, ignore_answer
+from eval.running.run import OnAnswer, OnProgress, Progress, Run, ignore_answer, ignore_progress
 from memsys.interface import Item, MemorySystem, NodeView
 from memsys.jsons import encoded
 from memsys.llm import meter, stopping
@@ -52,12 +51,14 @@ class CaseLog:
         done: Mapping[str, Prediction],
         left: Collection[str],
         on_answer: OnAnswer = ignore_answer,
+        on_progress: OnProgress = ignore_progress,
     ) -> None:
-        self._case, self._on_answer, self._process = case, on_answer, os.getpid()
+        self._case, self._on_answer, self._on_progress, self._process = case, on_answer, on_progress, os.getpid()
         folder = run.case_folder(case.id)
         self.run, self.case_id, self.left, self._folder = run, case.id, left, folder
         self.store = f"{run.folder.name}/{case.id}"
         """A tracer's name for the memory of this case (`memsys.llm.meter`)."""
+        self._saved = dict(done)
         self._items = read_items(folder)
         write_lines(folder / PREDICTIONS, done.values())
         write_lines(folder / ITEMS, self._items.values())
@@ -96,12 +97,15 @@ class CaseLog:
         recalled: Recalled = NOTHING,
         cut: bool = False,
     ) -> None:
-        """Save the line of a question, after the lines of its items and costs."""
+        """Save the line of a question, after the lines of its items and costs, and report it."""
         prediction = Prediction(self.case_id, question_id, answer, *recalled, outcome, error, cut)
         self._item_lines.flush()
         self.efforts.flush()
         self._predictions.add(prediction)
+        with self._lock:
+            self._saved[question_id] = prediction
         self._on_answer(self.run, self._case, prediction)
+        self._on_progress(Progress(self.run.name, self.case_id, question_id, outcome))
 
     def trouble(self, error: BaseException) -> None:
         """Store the traceback of an error, without secrets, for `errors.log`."""
@@ -159,12 +163,12 @@ class CaseLog:
             if first is None or not linked(first._folder / VECTORS, place, content):
                 replace_file(place, content)
 
-    def finish(self, case: Case, dropped: Sequence[str]) -> None:
+    def finish(self, dropped: Sequence[str]) -> None:
         """Sort the lines, which arrived in any order, and write `case.json`, which marks the case as complete."""
         self.close()
-        order = {question.id: index for index, (question, _) in enumerate(case.questions)}
-        lines = read_predictions(self._folder)
-        write_lines(self._folder / PREDICTIONS, sorted(lines.values(), key=lambda line: order[line.question_id]))
+        case = self._case
+        asked = (question.id for question, _ in case.questions)
+        write_lines(self._folder / PREDICTIONS, [self._saved[name] for name in asked if name in self._saved])
         write_lines(self._folder / ITEMS, sorted(self._items.values(), key=lambda item: str(item["key"])))
         if self._trouble:
             (self._folder / ERRORS).write_text("\n".join(self._trouble), encoding="utf-8", errors="replace")

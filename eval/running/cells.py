@@ -109,13 +109,12 @@ class Opening:
 
     Args:
         threads: maximum number of cells that are built at once; None: as many as keep the endpoint busy.
-        most: maximum number of cells that are open at once.
     """
 
-    def __init__(self, groups: Sequence[Sequence[Run]], threads: int | None = None, most: int = OPEN) -> None:
+    def __init__(self, groups: Sequence[Sequence[Run]], threads: int | None = None) -> None:
         self._cells = [CellQueue(group) for group in groups if group[0].sizes]
         self.outstanding = max((run.outstanding for group in groups for run in group), default=1)
-        self._threads, self._most = threads, most
+        self._threads = threads
         self._changed, self._lock = threading.Event(), threading.Lock()
         self._stopped = False
         self.gauges = list({id(each.gauge): each.gauge for each in self._cells if each.gauge is not None}.values())
@@ -184,7 +183,7 @@ class Opening:
 
     def _next(self) -> CellQueue | None:
         """The queue whose next cell is opened now: a memory without a cell, then the longest chain; None when no cell may be opened."""
-        if self.open >= self._most or (self._threads is not None and len(self.builds) >= self._threads):
+        if self.open >= OPEN or (self._threads is not None and len(self.builds) >= self._threads):
             return None
         room = []
         for cells in self._cells:

@@ -18,7 +18,7 @@ from eval.running.cells import ANSWERING, READING
 from eval.running.failures import described, raise_fatal, raise_if_stopped
 from eval.running.pool import UrgentPool
 from eval.running.reader import Rendered, render
-from eval.running.run import OnAnswer, OnProgress, Progress, Run, ignore_answer, needs
+from eval.running.run import OnAnswer, ignore_answer, needs
 from memsys.interface import Item, MemorySystem, Recall, unit_item
 from memsys.llm import meter
 from memsys.llm.limits import urgent
@@ -45,13 +45,11 @@ class AnswerPools:
 class Reading:
     """Data that the questions of one run at one due point share."""
 
-    run: Run
     memory: MemorySystem
     raw: Sequence[Unit]
     """Units since the last build of an offline memory: they are shown literally, after the recalled items."""
     log: CaseLog
     lanes: AnswerPools
-    on_progress: OnProgress
     urgency: float = READING
     """Urgency of reading: a read in the middle of a history delays the rest of the build."""
     recall_only: Collection[str] = ()
@@ -64,7 +62,7 @@ def ask_all(readings: Sequence[Reading], questions: Sequence[Question]) -> list[
     Reads that call a model or a service run concurrently. Others run in this thread, because threads would only queue for the same core.
     """
     work = [(reading, question) for reading in readings for question in questions if question.id in reading.log.left]
-    if not (needs(readings[0].run.build) & {"llm", "probe", "embedder"} or readings[0].memory.WAITS_TO_READ):
+    if not (needs(readings[0].log.run.build) & {"llm", "probe", "embedder"} or readings[0].memory.WAITS_TO_READ):
         return [_Answer(reading, question).ask() for reading, question in work]
     pool = readings[0].lanes.questions
     asked = [pool.submit(reading.urgency, _Answer(reading, question).ask) for reading, question in work]
@@ -87,7 +85,7 @@ class _Answer:
 
         The line is saved at once if the read failed, was aborted, gave the answer, or counts alone.
         """
-        memory, question = self.reading.memory, self.question
+        memory, question, run = self.reading.memory, self.question, self.reading.log.run
         try:
             with (
                 urgent(self.reading.urgency),
@@ -97,7 +95,7 @@ class _Answer:
                     recall = memory.read(question)
                 check_types(recall)
                 if not all(math.isfinite(item.score) for item in recall.items):
-                    raise ValueError(f"{self.reading.run.name} recalled an item whose score is no finite number")
+                    raise ValueError(f"{run.name} recalled an item whose score is no finite number")
                 if self.reading.raw:
                     recall = replace(recall, items=(*recall.items, *map(unit_item, self.reading.raw)))
                 if meter.recorder is not None:
@@ -111,13 +109,7 @@ class _Answer:
             if question.id in self.reading.recall_only:
                 self.save("recalled", "")
                 return self.saved
-            rendered = render(
-                self.reading.run.reader,
-                self.reading.run.services.prompts,
-                question,
-                recall,
-                sample=self.reading.run.replicate,
-            )
+            rendered = render(run.reader, run.services.prompts, question, recall, sample=run.replicate)
         except BaseException as error:
             raise_if_stopped(error)
             self.reading.log.trouble(error)
@@ -137,7 +129,7 @@ class _Answer:
         self.saved.add_done_callback(lambda _: slots.release())
         try:
             with urgent(ANSWERING), meter.under(self.place), metering() as ledger:
-                call = self.reading.run.services.reader.submit(rendered.request)
+                call = self.reading.log.run.services.reader.submit(rendered.request)
         except BaseException as error:  # re-raised; only releases the answer slot
             self.saved.set_exception(error)
             raise
@@ -158,7 +150,6 @@ class _Answer:
     def save(self, outcome: Outcome, answer: str, error: str = "", cut: bool = False) -> None:
         """Write the question's line and complete `saved`."""
         self.reading.log.predicted(self.question.id, outcome, answer, error, self.recalled, cut)
-        self.reading.on_progress(Progress(self.reading.run.name, self.reading.log.case_id, self.question.id, outcome))
         self.saved.set_result(None)
 
 

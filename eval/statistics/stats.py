@@ -30,7 +30,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 
 import numpy as np
 
@@ -72,7 +71,7 @@ def effective_number(sizes: np.ndarray) -> float:
     return float(sizes.sum() ** 2 / (sizes**2).sum())
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, slots=True)
 class Grouping:
     """The histories and groups of n questions, and values that depend on them alone."""
 
@@ -80,51 +79,49 @@ class Grouping:
     """History of each question: int [n], numbers from 0 without gaps."""
     groups: np.ndarray
     """Group of each question, likewise; questions of a group weigh the same in the mean of group means."""
+    cells: np.ndarray
+    """Place of each question in a flat table of histories and groups: int [n]."""
+    held: np.ndarray
+    """Number of questions of each history in each group: float64 [histories, groups]."""
+    counts: np.ndarray
+    """Number of questions of each group: float64."""
+    shares: np.ndarray
+    """Weight of each question in the mean of group means: float64 [n], their sum is 1."""
+    weights: np.ndarray
+    """The same weights with mean 1, exactly 1 for a single group."""
+    histories: int
+    effective: float
+    """Kish's effective number of questions."""
+    freedom: float
+    """Kish's effective number of histories less one, and at least one."""
 
     @classmethod
-    def alone(cls, n: int) -> Grouping:
-        """One history and one group of n questions."""
-        return cls(np.zeros(n, dtype=int), np.zeros(n, dtype=int))
+    def of(cls, clusters: Sequence[str] | np.ndarray, groups: Sequence[str] | np.ndarray | None = None) -> Grouping:
+        """Group at least one question.
 
-    @cached_property
-    def counts(self) -> np.ndarray:
-        """Number of questions of each group: float64."""
-        return np.bincount(self.groups).astype(float)
-
-    @cached_property
-    def shares(self) -> np.ndarray:
-        """Weight of each question in the mean of group means: float64 [n], their sum is 1."""
-        return np.asarray(1.0 / (self.counts[self.groups] * self.counts.size))
-
-    @cached_property
-    def weights(self) -> np.ndarray:
-        """The same weights with mean 1, exactly 1 for a single group."""
-        return np.asarray(self.groups.size / (self.counts[self.groups] * self.counts.size))
-
-    @cached_property
-    def effective(self) -> float:
-        """Kish's effective number of questions."""
-        return 1 / float((self.shares**2).sum())
-
-    @cached_property
-    def histories(self) -> int:
-        return int(self.clusters.max()) + 1
-
-    @cached_property
-    def held(self) -> np.ndarray:
-        """Number of questions of each history in each group: float64 [histories, groups]."""
-        return np.asarray(self.sums(np.ones((1, self.clusters.size)))[0])
-
-    def sums(self, rows: np.ndarray) -> np.ndarray:
-        """Sum each row's values by history and group: float64 [m, n] to [m, histories, groups]."""
-        cells = self.clusters * self.counts.size + self.groups
-        return _sums(rows, cells, self.histories * self.counts.size).reshape(len(rows), self.histories, -1)
-
-    @cached_property
-    def freedom(self) -> float:
-        """Kish's effective number of histories less one, and at least one."""
-        weights = (self.held / self.counts).mean(axis=1)
-        return max(1.0, 1 / float((weights**2).sum()) - 1)
+        Args:
+            clusters: history of each question, as a name or a number.
+            groups: group of each question, likewise; None for a single group.
+        """
+        homes = numbered(clusters)
+        codes = np.zeros(homes.size, dtype=int) if groups is None else numbered(groups)
+        counts, histories = np.bincount(codes).astype(float), int(homes.max()) + 1
+        cells = homes * counts.size + codes
+        held = np.bincount(cells, minlength=histories * counts.size).astype(float).reshape(histories, -1)
+        shares = 1.0 / (counts[codes] * counts.size)
+        by_history = (held / counts).mean(axis=1)
+        return cls(
+            homes,
+            codes,
+            cells,
+            held,
+            counts,
+            shares,
+            weights(codes),
+            histories,
+            effective=1 / float((shares**2).sum()),
+            freedom=max(1.0, 1 / float((by_history**2).sum()) - 1),
+        )
 
 
 def by_question(
@@ -148,7 +145,7 @@ def by_question(
         z = float(ndtri((1 + level) / 2))
     if grouping is None and ((array == 0.0) | (array == 1.0)).all():
         return wilson_of_share(float(array.sum()) / array.size, array.size, z)
-    grouping = grouping or Grouping.alone(array.size)
+    grouping = grouping or Grouping.of(np.zeros(array.size, dtype=int))
     mean, sampling = float((grouping.shares * array).sum()), Sampling.of(*independent(array[None], grouping))
     if sampling is not None and (not are_scores(array) or 0.0 < mean < 1.0):
         return mean_interval(mean, array, sampling, level)
@@ -178,14 +175,9 @@ def wilson_of_share(share: float, n: float, z: float) -> Interval:
 
 def t_point(freedom: float, probability: float = 0.975) -> float:
     """The quantile of Student's t; `freedom` may be a fraction."""
-    return float(t_points(np.asarray(freedom), probability))
-
-
-def t_points(freedoms: np.ndarray, probability: float = 0.975) -> np.ndarray:
-    """`t_point` of each value."""
     from scipy.special import stdtrit  # imported here: it takes half a second, which a start without intervals saves
 
-    return np.asarray(stdtrit(freedoms, probability))
+    return float(stdtrit(freedom, probability))
 
 
 def around(mean: float, sampling: Sampling, level: float = LEVEL) -> Interval:
@@ -278,6 +270,8 @@ def matched(
     Returns:
         Three float64 [m]; the error is NaN for fewer than two values.
     """
+    from scipy.special import stdtrit
+
     if gaps.shape[1] < 2:
         return gaps.mean(axis=1), error, freedom
     n, means = grouping.effective, (grouping.shares * gaps).sum(axis=1)
@@ -288,7 +282,9 @@ def matched(
     error = np.sqrt(np.maximum(0.0, squares - (n * means) ** 2 / (n + 2))) / (n + 2)
     unmoved = most == 0.0
     if unmoved.any():
-        error[unmoved] = np.maximum(error[unmoved], wilson_of_share(0.0, n, NORMAL).high / t_points(freedom[unmoved]))
+        error[unmoved] = np.maximum(
+            error[unmoved], wilson_of_share(0.0, n, NORMAL).high / stdtrit(freedom[unmoved], 0.975)
+        )
     return n * means / (n + 2), error, freedom
 
 
@@ -349,7 +345,7 @@ def estimate(
         ValueError: there are no values, or the lengths differ.
     """
     array = _array(values, clusters)
-    grouping = Grouping(numbered(clusters), np.zeros(array.size, dtype=int) if groups is None else numbered(groups))
+    grouping = Grouping.of(clusters, groups)
     if groups is None:
         mean, question = float(array.mean()), by_question(array, level)
     else:
@@ -395,8 +391,7 @@ def difference(
         ValueError: there are no pairs, or the lengths differ.
     """
     one, two = _array(first, clusters), _array(second, clusters)
-    strata = np.zeros(one.size, dtype=int) if groups is None else numbered(groups)
-    grouping = Grouping(numbered(clusters), strata)
+    grouping = Grouping.of(clusters, groups)
     scores = np.array([are_scores(one) and are_scores(two)])
     gap = (one - two)[None]
     (own,) = differences(gap, grouping, scores, None if without is None else np.asarray(without)[None])
@@ -440,7 +435,9 @@ def _students(
     most: np.ndarray, means: np.ndarray, errors: np.ndarray, freedoms: np.ndarray
 ) -> list[tuple[Interval, Sampling] | None]:
     """Student's interval of each mean, cut at the largest possible difference `most`, with its sampling error; None where that is NaN."""
-    halves = t_points(freedoms, (1 + LEVEL) / 2) * errors
+    from scipy.special import stdtrit
+
+    halves = stdtrit(freedoms, (1 + LEVEL) / 2) * errors
     lows, highs = np.maximum(means - halves, -most), np.minimum(means + halves, most)
     return [
         None if error != error else (Interval(low, high), Sampling(error, freedom))
@@ -498,7 +495,9 @@ def weights(groups: Sequence[str] | np.ndarray) -> np.ndarray:
     Args:
         groups: group of each question; with a single group the mean is that of the questions.
     """
-    return Grouping(np.zeros(len(groups), dtype=int), numbered(groups)).weights
+    codes = numbered(groups)
+    counts = np.bincount(codes)
+    return np.asarray(codes.size / (counts[codes] * counts.size))
 
 
 def _jackknife(
@@ -515,7 +514,7 @@ def _jackknife(
     """
     if grouping.histories < least:
         return np.full(len(rows), np.nan)
-    sums = grouping.sums(rows)
+    sums = _sums(rows, grouping.cells, grouping.held.size).reshape(len(rows), *grouping.held.shape)
     total = sums.sum(axis=1)
     if without is None:
         left = grouping.counts - grouping.held

@@ -58,7 +58,7 @@ def _run(path: Path) -> ListedRun:
 
 def _state(path: Path, record: RunRecord) -> tuple[str, str]:
     done = RunFolder(path).written(COMPLETE)
-    lines = [line for one in done for line in read_lines(one.with_name(PREDICTIONS), again=False)]
+    lines = [line for one in done for line in read_lines(one.with_name(PREDICTIONS))]
     failed = sum(line.get("outcome") == "error" for line in lines)
     total = record.cases
     if record.imported:

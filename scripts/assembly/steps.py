@@ -37,7 +37,7 @@ from eval.metrics.lexical import best_of, splitter
 from eval.report.cell import Cell, OutcomeCell
 from eval.report.counted import counted
 from eval.report.tables import Table
-from eval.running.case import is_answered
+from eval.running.case import answered_case
 from eval.running.cells import WORKING
 from eval.running.loop import run_all
 from eval.running.run import Run, ignore_answer, innermost, needs
@@ -94,7 +94,7 @@ def finished(cfg: Settings, models: Models, runs: Sequence[Run], judges: Mapping
     """
     graders = {name: [judging(cfg, models, each) for each in own] for name, own in judges.items()}
     return all(
-        all(is_answered([run], index) for index in range(len(run.cases)))
+        all(answered_case([run], index) is not None for index in range(len(run.cases)))
         and all(is_judged(run, grader) for grader in graders.get(run.dataset, ()))
         for run in runs
     )

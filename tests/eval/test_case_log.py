@@ -53,6 +53,6 @@ def test_half_an_emoji_in_an_error_or_an_answer_is_written_as_a_mark(make_run: C
     run = make_run([case])
     log = CaseLog(run, case, {}, set())
     log._trouble.append("ValueError: cut \ud83d here")
-    log.finish(case, ())
+    log.finish(())
     assert (run.case_folder("c") / "errors.log").read_text() == "ValueError: cut ? here"
     assert hash_of("cut \ud83d here") == hash_of("cut ? here")

@@ -166,8 +166,9 @@ def test_threads_bounds_the_builds_and_not_the_cells_that_wait_for_answers(make_
     assert opening.open == 2
 
 
-def test_so_many_cells_are_open_at_most(make_run: Make) -> None:
-    opening = Opening([[run_of(make_run, FakeGauge(5, 64), [1] * 5)]], most=2)
+def test_so_many_cells_are_open_at_most(make_run: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("eval.running.cells.OPEN", 2)
+    opening = Opening([[run_of(make_run, FakeGauge(5, 64), [1] * 5)]])
     cells = iter(opening)
     first, _ = next(cells), next(cells)
     first.built()

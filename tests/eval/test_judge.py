@@ -8,6 +8,7 @@ import pytest
 import yaml
 
 from data_loaders.schema import Asker, Gold, Question
+from eval.files.records import Score
 from eval.files.store import RunError
 from eval.judging.judge import (
     NO_MEMORY,
@@ -16,7 +17,6 @@ from eval.judging.judge import (
     judge_requests,
     judged,
     judged_together,
-    verdict,
 )
 from memsys.llm.offline.extractive import ExtractiveLLM
 from memsys.llm.protocol import Completion
@@ -41,6 +41,10 @@ def judge(name: str) -> Judge:
 def gold(*answers: str, category: int = 4, answerable: bool = True, trap: str | None = None, **detail: Any) -> Gold:
     names = {1: "multi-hop", 2: "temporal", 3: "open-domain", 4: "single-hop", 5: "adversarial"}
     return Gold(answers, (), names[category], answerable, trap, {"category_id": category, **detail})
+
+
+def verdict(judge: Judge, reply: str, key: Gold) -> Score:
+    return judged(judge, Completion(reply), key)
 
 
 def shown(name: str, key: Gold, answer: str = "In Oaxaca", question: Question = QUESTION) -> str:
@@ -273,6 +277,7 @@ def test_a_cut_verdict_counts_only_if_it_stands_complete_before_the_cut(subtests
         ("longmemeval", "The answer is, yes", None),
         ("longmemeval", "no", None),
         ("realmem_memory", '{"Mem_hits": [], "Mem_recall": 0.5, "Mem_helpful', None),
+        ("realmem_memory", '{"Mem_helpful_score": 2} The recall is', None),
     ]:
         with subtests.test(name=name, text=text, value=value):
             score = judged(judge(name), Completion(text, stopped="cut", finish_reason="length"), GOLD)

@@ -22,9 +22,7 @@ def test_a_run_is_scored_with_and_without_the_errors_of_a_csv_file(
     scored = lab.score(lab.ask("recency", "locomo"), ["locomo_f1"])
     folder = scored.answers.folder
     (scores,) = folder.glob("scores/locomo_f1-*.jsonl")
-    predictions = [
-        line for path in sorted(folder.glob("cases/*/predictions.jsonl")) for line in read_lines(path, again=False)
-    ]
+    predictions = [line for path in sorted(folder.glob("cases/*/predictions.jsonl")) for line in read_lines(path)]
     answerable = {question.key for question in scored.answers.questions if question.answerable}
     wrong = [
         (line["case_id"], line["question_id"])

@@ -135,9 +135,7 @@ def test_a_full_disk_stops_the_run_and_the_next_start_finishes_it(
         .startswith("error: predictions.jsonl: the disk is full; free some space")
     )
     (folder,) = (tmp_path / "results" / "runs" / "locomo").iterdir()
-    written = [
-        line for path in folder.glob("cases/*/predictions.jsonl") for line in store.read_lines(path, again=False)
-    ]
+    written = [line for path in folder.glob("cases/*/predictions.jsonl") for line in store.read_lines(path)]
     assert not [line for line in written if line["outcome"] == "error"]
     assert run(tmp_path, f"memory={memory}", "data.max_cases=1") == 0
 
@@ -197,7 +195,7 @@ def test_a_damaged_file_is_one_line_with_its_name_or_is_made_again(
 def spoil_and_run(results: Path, folder: Path, name: str, damage: str, capsys: Any) -> None:
     where = {"run.json": "run.json", "scores": "scores/mem0_f1*.jsonl"}.get(name, f"cases/*/{name}")
     (path,) = folder.glob(where)
-    question = store.read_lines(next(folder.glob("cases/*/predictions.jsonl")), again=False)[0]["question_id"]
+    question = store.read_lines(next(folder.glob("cases/*/predictions.jsonl")))[0]["question_id"]
     path.write_bytes(DAMAGE[damage](path.read_bytes()))
     capsys.readouterr()
     overrides = [f"results={results}", "memory=segtree_cosine", "data.size=4", "data.max_cases=1", "nodes.vectors=true"]

@@ -308,7 +308,7 @@ HOSTILE = "\x1b[2J\x07 \x00 \r gone \x9b31m \u202e backwards \ud800"
 
 def test_control_characters_are_shown_escaped(copied: Path, capsys: Any) -> None:
     path = next(copied.glob("cases/*/predictions.jsonl"))
-    lines = read_lines(path, again=False)
+    lines = read_lines(path)
     changed = [{**line, "answer": f"two\nlines 👩‍👧 {HOSTILE}"} for line in lines]
     path.write_text("".join(json.dumps(line) + "\n" for line in changed))
     assert verb("inspect", [str(copied), lines[0]["question_id"]]) == 0

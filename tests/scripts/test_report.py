@@ -103,7 +103,7 @@ def test_a_pair_in_the_report_is_the_pair_in_the_table_and_has_no_adjusted_p(kep
 def test_a_table_older_than_its_runs_is_named(results: Path) -> None:
     assert data(made(results), "index")["missing"] == []
     path = next((results / "runs").glob("invented/memory1-*/scores/judge_*.jsonl"))
-    write_lines(path, [{**line, "value": 1.0} for line in read_lines(path, again=False)])
+    write_lines(path, [{**line, "value": 1.0} for line in read_lines(path)])
     (missing,) = data(made(results), "index")["missing"]
     assert missing == "table invented-test, memory1, judge: the run has changed since; run its command again"
 
@@ -136,7 +136,7 @@ def test_no_key_and_no_path_of_this_machine_is_in_a_report(results: Path, monkey
     secrets = f"key sk-1234567890abcdef in {results}/runs and {Path.home()}/notes.txt and (~{Path.home()})"
     folder = next((results / "runs").glob("invented/memory0-*"))
     path = folder / "cases" / "h0" / "predictions.jsonl"
-    write_lines(path, [{**line, "answer": secrets, "error": secrets} for line in read_lines(path, again=False)])
+    write_lines(path, [{**line, "answer": secrets, "error": secrets} for line in read_lines(path)])
     record = json.loads((folder / "run.json").read_text())
     (folder / "run.json").write_text(json.dumps({**record, "memory": {"build": {"file": f"{Path.home()}/model.gguf"}}}))
     table = results / "tables" / "invented-test.json"
@@ -238,7 +238,7 @@ def test_the_prompt_is_the_one_that_was_sent_or_is_not_shown(results: Path) -> N
 @pytest.mark.slow
 def test_a_prompt_that_shows_other_tokens_than_were_counted_is_not_shown(results: Path) -> None:
     for path in (results / "runs").glob("invented/memory0-*/cases/h0/effort.jsonl"):
-        lines = read_lines(path, again=False)
+        lines = read_lines(path)
         write_lines(path, [{**line, "context_tokens": 1} if line["phase"] == "answer" else line for line in lines])
     assert "is not what was sent" in data(made(results), "set0-block0")["questions"][0]["runs"][0]["no_prompt"]
 

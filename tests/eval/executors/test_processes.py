@@ -29,7 +29,7 @@ from eval.executors.processes import in_processes
 from eval.files.records import Prediction
 from eval.files.run_folder import read_predictions
 from eval.files.store import RunError, read_lines
-from eval.running.case import is_answered
+from eval.running.case import answered_case
 from eval.running.loop import run_all
 from eval.running.run import Progress, Run
 from eval.running.work import Build
@@ -183,7 +183,7 @@ def test_what_ends_a_run_keeps_its_type_and_later_cells_are_not_begun(make_run: 
     with pytest.raises(type(error), match=str(error)):
         run_all([run], executor=in_processes(1, 1))
     assert llm.calls <= 6, "the calls of one cell"
-    assert not all(is_answered([run], index) for index in range(len(CASES)))
+    assert not all(answered_case([run], index) is not None for index in range(len(CASES)))
 
 
 def test_a_failed_call_is_the_error_that_threads_write_down(make_run: Make) -> None:
@@ -235,7 +235,7 @@ def test_a_worker_that_has_grown_too_large_is_replaced(make_run: Make, monkeypat
     run_all([run], executor=in_processes(2, 4))
     assert len(started) == len(CASES)
     assert ended == [0] * len(CASES), "each ended by itself, so that it left no semaphores behind"
-    assert all(is_answered([run], index) for index in range(len(CASES)))
+    assert all(answered_case([run], index) is not None for index in range(len(CASES)))
 
 
 @pytest.mark.integration
