@@ -108,7 +108,7 @@ def run(
 
 def failed(now: np.ndarray, baseline: np.ndarray, homes: np.ndarray) -> np.ndarray:
     """Whether the gate fails, bool [times]."""
-    gaps = differences(now - baseline, Grouping(homes, np.zeros(homes.size, dtype=int)), np.ones(len(now), dtype=bool))
+    gaps = differences(now - baseline, Grouping.of(homes), np.ones(len(now), dtype=bool))
     return np.array([verdict(gap, MARGIN) == "regression" for gap in gaps])
 
 
@@ -200,7 +200,7 @@ def _planned(times: int) -> Iterator[Row]:
     }.items():
         homes, assumed = homes_of(sizes), planned(sizes)
         assert assumed is not None, "there are questions"
-        grouping, shape = Grouping(homes, np.zeros(homes.size, dtype=int)), (times, homes.size)
+        grouping, shape = Grouping.of(homes), (times, homes.size)
         effect = rng.normal(assumed[0], (0.02 * 0.3) ** 0.5, (times, len(sizes)))[:, homes]
         luck = rng.random(shape)
         binary = np.where(luck < (0.3 + effect) / 2, 1.0, np.where(luck < 0.3, -1.0, 0.0))
@@ -231,7 +231,7 @@ def _uneven(times: int) -> Iterator[Row]:
             parts = components({(str(home), str(at)): pilot[at][:, None] for at, home in enumerate(homes)})
             squares.append(detects(parts, parts.design) ** 2)
         gaps = drawn(times, homes, float(np.mean(squares)) ** 0.5).mean(axis=2)
-        found = differences(gaps, Grouping(homes, np.zeros(homes.size, dtype=int)), np.ones(times, dtype=bool))
+        found = differences(gaps, Grouping.of(homes), np.ones(times, dtype=bool))
         power = float(np.mean([each.p_by_case is not None and each.p_by_case < 0.05 for each in found]))
         yield Row("detectable difference", f"by components, three builds, {name}", "power at 5 %", power, times)
 
@@ -245,7 +245,7 @@ def _changes(times: int) -> Iterator[Row]:
             effect = rng.normal(0.05, (alike * share) ** 0.5, (times, 40))[:, homes]
             luck = rng.random((times, probes))
             gaps = np.where(luck < (share + effect) / 2, 1.0, np.where(luck < share, -1.0, 0.0))
-            grouping = Grouping(homes, np.zeros(probes, dtype=int))
+            grouping = Grouping.of(homes)
             found = differences(gaps, grouping, np.ones(times, dtype=bool))
             power = float(np.mean([each.p_by_case is not None and each.p_by_case < 0.05 for each in found]))
             situation = (
@@ -382,7 +382,7 @@ def _costs(times: int) -> Iterator[Row]:
     for name, (costs, truth) in draws.items():
         found = []
         for own in costs:
-            sampling = Sampling.of(*independent(own[None], Grouping.alone(10)))
+            sampling = Sampling.of(*independent(own[None], Grouping.of(np.zeros(10, dtype=int))))
             found.append(None if sampling is None else around(float(own.mean()), sampling))
         yield Row("cost of one more unit", f"10 writes, {name}", "coverage", covered(found, truth), times)
 
