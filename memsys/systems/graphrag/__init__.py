@@ -40,6 +40,7 @@ import itertools
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from functools import partial
 from importlib.util import find_spec
 from typing import Any, ClassVar, Literal
 
@@ -275,11 +276,12 @@ class GraphRag(RebuiltMemory):
         return [unit for unit, reply in zip(active, ask_all(self.llm, asks), strict=True) if reply == "Y"]
 
     def _joined(self, names: Sequence[str], descriptions: Sequence[Iterable[str]]) -> list[str]:
-        """A description for each name: a single description is kept; a model joins several, as many in a call as a prompt takes."""
-        prompt = self.prompts["graphrag/describe"]
+        """A description for each name: one alone is kept; a model joins several, in a call as many as a prompt takes, at least two."""
+        prompt, limit = self.prompts["graphrag/describe"], self.indexing.description_tokens
+        count = partial(count_tokens, encoding=self.indexing.encoding)
         waiting = [sorted({text for text in texts if text}) for texts in descriptions]
         while active := [place for place, texts in enumerate(waiting) if len(texts) > 1]:
-            packs = [waiting[place][: self._taken(waiting[place])] for place in active]
+            packs = [waiting[place][: max(2, len(first_within(waiting[place], limit, count)))] for place in active]
             fields = [
                 {"name": names[place], "texts": pack, "words": self.indexing.description_words}
                 for place, pack in zip(active, packs, strict=True)
@@ -290,15 +292,6 @@ class GraphRag(RebuiltMemory):
                 joined = reply or truncate(" ".join(pack), prompt.max_tokens, self.indexing.encoding)
                 waiting[place] = [joined, *waiting[place][len(pack) :]]
         return [texts[0] if texts else "" for texts in waiting]
-
-    def _taken(self, texts: Sequence[str]) -> int:
-        """Number of the first texts that one prompt takes, at least two."""
-        return max(
-            2, sum(size <= self.indexing.description_tokens for size in itertools.accumulate(map(self._count, texts)))
-        )
-
-    def _count(self, text: str) -> int:
-        return count_tokens(text, self.indexing.encoding)
 
     def _reports(self, tables: Tables, divided: Mapping[int, Community]) -> dict[int, Report]:
         """The reports on all communities, written from the deepest level up; a report that cannot be read is missing."""
