@@ -140,7 +140,7 @@ class TreeMemory(MemorySystem):
         return below.parent
 
     def _attach(self, parent: int, child: int) -> None:
-        """Append a node, whose units are later than all others, to the children of another, and its units to those of all ancestors."""
+        """Append a node to the children of another, and its units, which come after all others, to those of all ancestors."""
         below = self._nodes[child]
         self._nodes[parent].children.append(child)
         below.parent = parent
@@ -164,19 +164,18 @@ class TreeMemory(MemorySystem):
         changed: list[int] = []
         for place, number in enumerate(path):
             node = self._nodes[number]
-            children = [self._nodes[child] for child in node.children]
-            before = node.text
-            if len(children) == 1:
-                node.text, node.stale = children[0].text, children[0].stale
+            first, before = self._nodes[node.children[0]], node.text
+            if len(node.children) == 1:
+                node.text, node.stale = first.text, first.stale
             elif self.build.annotate == "lazy":
-                node.text, node.stale = self._joined(child.text for child in children), True
+                node.text, node.stale = self._joined(self._nodes[child].text for child in node.children), True
             elif self.build.annotate == "full" or place == 0:
                 node.text, node.stale = self._summaries([self._parts(number)])[0], False
             else:
                 node.stale = True
             if node.text != before:
                 node.tokens = count_tokens(node.text) or 1
-                if len(children) > 1:
+                if len(node.children) > 1:
                     changed.append(number)
         vectors = self.embedder.embed([self._nodes[number].text for number in changed]) if changed else ()
         for number, vector in zip(changed, vectors, strict=True):
@@ -218,9 +217,9 @@ class TreeMemory(MemorySystem):
             rows = np.stack([current.vector for current in self._current.values()])
             similarities[list(self._current)] = cosines(rows, query)
         scores = propagated(np.round(similarities, 6), [node.parent for node in nodes], reading)
-        starts = [node.units[0] for node in nodes]
+        starts = np.array([node.units[0] for node in nodes])
         # Ties go to the earlier start, then the lower level: of nodes with the same start, the older is the lower one.
-        ranking = sorted(range(len(nodes)), key=lambda number: (-scores[number], starts[number]))
+        ranking: list[int] = np.lexsort((starts, -scores)).tolist()
         chosen: dict[Hashable, int] = {}
         for number in ranking:
             if len(chosen) == reading.k:
