@@ -9,7 +9,7 @@ and facts, and the original messages of the best episodes.
 `EpisodeBuilder` is the construction alone, which xMemory shares. Deviations and decisions:
 
 - A buffer of `buffer_max` messages is cut without asking. The release intends this, but its rule cannot apply while the model draws
-  the boundaries; `mode="code"` reproduces that. Mode `code` also leaves the last message out of the history in
+  the boundaries; `enforce_max=False` or `mode="code"` reproduces that. Mode `code` also leaves the last message out of the history in
   the boundary prompt when the history has more than 10 messages, and shows that prompt no times, as released: the rule about a gap of
   30 minutes, which the released prompt has too, can then never be applied. Mode `paper` shows the time of every message.
 - A recalled episode is its title and its content, as released: the indexed document, not the content alone.
@@ -171,7 +171,9 @@ class EpisodeRules(Settings):
     buffer_min: Positive = 1
     """Minimum number of messages in the buffer at which a boundary counts."""
     buffer_max: Positive = 20
-    """Number of messages at which the buffer is cut without asking (mode `paper`)."""
+    """Number of messages at which the buffer is cut without asking, if `enforce_max` says so."""
+    enforce_max: bool | None = None
+    """Whether a full buffer is cut; None means in mode `paper` only."""
     known: Positive = 10
     """Maximum number of statements from which an episode is predicted."""
     known_threshold: float = 0.7
@@ -222,7 +224,8 @@ class EpisodeBuilder:
     def _boundary(self, unit: Unit) -> str:
         """The reason why the buffer ends before the message; empty when the message continues it."""
         rules = self.rules
-        if rules.mode == "paper" and len(self._buffer) >= rules.buffer_max:
+        cuts = rules.mode == "paper" if rules.enforce_max is None else rules.enforce_max
+        if cuts and len(self._buffer) >= rules.buffer_max:
             return _FULL
         *history, new = (
             message.text if rules.mode == "code" else dated(message.text, message.time_text)

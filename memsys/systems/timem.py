@@ -251,7 +251,6 @@ BUDGETS: Mapping[str, Mapping[str, Sequence[int]]] = {
 """Maximum numbers of ancestors of levels 2, 3, 4 and 5 by complexity (Table 7; the release's default configuration)."""
 POOLS = {"all": (1, 2, 3, 4, 5), "segments": (1,), "summaries": (2, 3, 4, 5)}
 _CHANNEL_K = {"paper": None, "code": 40}
-"""Number of candidates of each channel (cosine, BM25), by mode; None for all segments."""
 _SHORTEST = {1: 10, 2: 20, 3: 20, 4: 20, 5: 20}
 """Minimum number of characters of a memory of each level."""
 _TURN = timedelta(seconds=5)
@@ -277,12 +276,16 @@ class TiMemSettings(Settings):
     mode: Literal["paper", "code"] = "paper"
     k: Positive = 20
     """Number of segments that activate the tree; in a flat recall, number of items."""
+    channel_k: Positive | None = None
+    """Number of candidates of each channel (cosine, BM25); None for the mode's (`paper`: all segments, `code`: 40)."""
     semantic_weight: Share = 0.9
     """Weight of the cosine in a segment's score, lambda of Eq. 7."""
     segment: Positive = 1
     """Number of units in a segment, w_d."""
     history: NotNegative = 3
     """Number of earlier memories of the same level in a prompt, w_i."""
+    l2_history: bool | None = None
+    """Whether the prompt of a session shows earlier sessions; None for the mode's choice."""
     attempts: Positive = 3
     """Number of replies before a step falls back."""
     scope: Literal["planned", "simple", "hybrid", "complex"] = "planned"
@@ -313,7 +316,7 @@ class TiMem(MemorySystem):
     """Recalls the segments that best match the question and its keywords, and as many of their ancestors as its complexity needs."""
 
     READ_KNOBS: ClassVar = (
-        "k", "semantic_weight", "scope", "use_gating", "levels", "recall", "ancestor_pick", "budgets",
+        "k", "channel_k", "semantic_weight", "scope", "use_gating", "levels", "recall", "ancestor_pick", "budgets",
     )  # fmt: skip
     MODES: ClassVar = ("paper", "code")
     PROMPTS: ClassVar = ("timem",)
@@ -403,9 +406,10 @@ class TiMem(MemorySystem):
             end=max(bounds, default=None),
             times=ends(text for node in children for text in node.span.times),
         )
+        shown = self.settings.mode == "paper" if self.settings.l2_history is None else self.settings.l2_history
         fields = {
             "texts": [Option(node.span.time_text, node.text) for node in children],
-            "history": self._last(tree.nodes[level])[::-1] if level > 2 or self.settings.mode == "paper" else [],
+            "history": self._last(tree.nodes[level])[::-1] if level > 2 or shown else [],
             "period": period(level, window),
         }
         limit = self.prompts[f"timem/{STEPS[level]}"].max_tokens
@@ -443,7 +447,8 @@ class TiMem(MemorySystem):
         # Rounded, so that the order of floating-point additions decides no comparison.
         similarities = np.round(cosines(view.matrix, query).astype(np.float64), 6)
         keywords = lexical([view.nodes[index].words for index in pool], words(plan.keywords))
-        scores = fused(similarities[pool], keywords, self.settings.semantic_weight, _CHANNEL_K[self.settings.mode])
+        channel_k = _CHANNEL_K[self.settings.mode] if self.settings.channel_k is None else self.settings.channel_k
+        scores = fused(similarities[pool], keywords, self.settings.semantic_weight, channel_k)
         score_of = {int(pool[at]): float(scores[at]) for at in best(scores, self.settings.k) if scores[at] > -math.inf}
         if hierarchical:
             score_of = self._with_ancestors(view, score_of, plan.scope, similarities)

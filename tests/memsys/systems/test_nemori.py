@@ -124,8 +124,9 @@ def test_without_boundaries_a_full_buffer_is_cut_and_not_asked_about(count: int)
     assert memory.consolidated().report()["episodes_at_max"] == math.ceil(count / 3) - 1
 
 
-def test_the_release_never_reaches_the_maximum() -> None:
-    memory, llm = builder(buffer_max=3, mode="code")
+@pytest.mark.parametrize("settings", [{"enforce_max": False}, {"mode": "code"}])
+def test_the_release_never_reaches_the_maximum(settings: dict[str, Any]) -> None:
+    memory, llm = builder(buffer_max=3, **settings)
     assert len(written(memory, stream(12))) == 1
     assert llm.purposes.count("nemori.boundary") == 11
 

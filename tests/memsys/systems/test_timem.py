@@ -288,12 +288,12 @@ def test_the_levels_above_are_shown_the_last_three_of_their_level_latest_first()
 
 def test_the_released_code_shows_sessions_no_earlier_ones() -> None:
     shown = {}
-    for mode in ("paper", "code"):
-        memory, llm = timem(mode=mode)
+    for settings in ({"mode": "paper"}, {"mode": "code"}, {"l2_history": False}, {"mode": "code", "l2_history": True}):
+        memory, llm = timem(**settings)
         feed(memory, history(("2023-05-01", 1), ("2023-05-02", 1)))
-        shown[mode] = histories(llm, "session")[1] != "(none)"
+        shown[tuple(settings.values())] = histories(llm, "session")[1] != "(none)"
         assert histories(llm, "day")[1] != "(none)"
-    assert shown == {"paper": True, "code": False}
+    assert shown == {("paper",): True, ("code",): False, (False,): False, ("code", True): True}
 
 
 def test_a_history_of_zero_shows_nothing_earlier() -> None:
@@ -826,6 +826,7 @@ def test_recall_differs_from_plain_dense_retrieval() -> None:
     [
         ({"mode": "quirks"}, "mode must be one of paper, code"),
         ({"k": 0}, "k must be at least 1"),
+        ({"channel_k": 0}, "channel_k must be at least 1"),
         ({"segment": 0}, "segment must be at least 1"),
         ({"attempts": 0}, "attempts must be at least 1"),
         ({"history": -1}, "history must be at least 0"),
