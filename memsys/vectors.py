@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
@@ -85,6 +86,7 @@ def descent(
     children: Callable[[int], Iterable[int]],
     width: int,
     k: int | None,
+    levels: float = math.inf,
 ) -> list[int]:
     """The nodes that a descent visits, which keeps the `width` best of each level; of these the `k` best (None: all).
 
@@ -92,10 +94,12 @@ def descent(
         scores: of all nodes, [n].
         top: the nodes of the first level.
         children: the nodes below a node; a node may be below several.
+        levels: number of levels to visit.
     """
     visited: list[int] = []
     candidates = list(top)
-    while candidates:
+    while candidates and levels > 0:
+        levels -= 1
         kept = [candidates[at] for at in best(scores[candidates], width)]
         visited += kept
         candidates = sorted({child for index in kept for child in children(index)})

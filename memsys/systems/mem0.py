@@ -97,12 +97,7 @@ class _View:
 
     def items(self, query: np.ndarray, k: int) -> list[Item]:
         """The `k` most similar memories as items, best first; the time shown is that of the last change."""
-        items = []
-        for number, score in self.top(query, k):
-            memory = self._memories[number]
-            text = dated(memory.text, memory.updated.time_text)
-            items.append(Item(memory.id, text, score, memory.sources, f"{self.side}_fact", level=1))
-        return items
+        return [self._memory_item(self._memories[number], score) for number, score in self.top(query, k)]
 
     def add(self, text: str, vector: np.ndarray, unit: Unit) -> None:
         number = self._vectors.add(vector)
@@ -125,6 +120,10 @@ class _View:
                     memory.id, (), 1, f"{self.side}_fact", memory.text, self._vectors.matrix[number].copy(),
                     memory.sources, *period((memory.created, memory.updated)),
                 )  # fmt: skip
+
+    def _memory_item(self, memory: _Memory, score: float) -> Item:
+        text = dated(memory.text, memory.updated.time_text)
+        return Item(memory.id, text, score, memory.sources, f"{self.side}_fact", level=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,20 +153,22 @@ class Mem0Settings(Settings):
     mode: Literal["paper", "code"] = "paper"
     """`paper` or `code`, see the module."""
     k: Positive = 60
-    """Maximum number of items of a recall. Each view that has memories gives an equal share, its items together, as in the authors'
-    evaluation, which takes 30 for each of two speakers."""
+    """Maximum number of items of a recall; the authors' evaluation takes 30 for each of two speakers."""
     neighbours: Positive | None = None
     """Memories looked up for each new fact; None for the mode's number."""
     window: Positive = 10
     """Earlier messages shown to the extraction, and messages between two summaries (mode `paper`)."""
     views: Literal["both", "user"] = "both"
     """`both` sides of the dialogue as the user in turn, or only the `user` (half the calls)."""
+    per_view: bool = True
+    """Whether each view that has memories gives an equal share of `k`, its items together, as in the authors' evaluation; if not, the
+    best `k` of all views by similarity are recalled."""
 
 
 class Mem0(MemorySystem):
     """Recalls the `k` memories most similar to the question, half of them about each side of the dialogue."""
 
-    READ_KNOBS: ClassVar = ("k",)
+    READ_KNOBS: ClassVar = ("k", "per_view")
     MODES: ClassVar = ("paper", "code")
     PROMPTS: ClassVar = ("mem0",)
     EMBEDS_UNITS: ClassVar = False
@@ -204,11 +205,14 @@ class Mem0(MemorySystem):
         if not self.held:
             return Recall(())
         query = self.embedder.embed([question.text], query=True)[0]
-        views = [view for view in self._views if len(view)]
-        limits = shares(self.settings.k, len(views))
-        return Recall(
-            tuple(item for view, limit in zip(views, limits, strict=True) for item in view.items(query, limit))
-        )
+        if self.settings.per_view:
+            views = [view for view in self._views if len(view)]
+            limits = shares(self.settings.k, len(views))
+            return Recall(
+                tuple(item for view, limit in zip(views, limits, strict=True) for item in view.items(query, limit))
+            )
+        items = [item for view in self._views for item in view.items(query, self.settings.k)]
+        return Recall(tuple(items[place] for place in best([item.score for item in items], self.settings.k)))
 
     def nodes(self) -> Iterator[NodeView]:
         for view in self._views:

@@ -22,8 +22,8 @@ Deviations and decisions:
   summary where its searches fill the window. Messages of a read are not in the recall store.
 - The window is measured before a call; the paper waits for the provider's error. A message longer than an eighth of it is cut when shown.
 - Search results show the true numbers of matches and pages; the release always says "page 0 of 0". Nothing is cached.
-- Recall search matches the whole query as a substring, as released. `core_memory_replace` fails when the old text is missing. A first
-  reply of a run without a thought is not requested again.
+- Recall search matches the whole query as a substring, as released; `bm25` and `embedding` are alternatives. `core_memory_replace` fails
+  when the old text is missing. A first reply of a run without a thought is not requested again.
 - Evidence of a text that the model writes is the turn in view that shares most words with it; evidence of a summary is all turns that
   it replaced.
 - Where a summary cannot be read, a line says how many messages are hidden, with the earlier summary after it.
@@ -40,13 +40,15 @@ from dataclasses import dataclass, field, replace
 from datetime import date, datetime
 from typing import Any, ClassVar, Literal
 
+import numpy as np
+
 from data_loaders.schema import Question, Unit
 from memsys.interface import Item, MemorySystem, Positive, Recall, Settings, dated, spoken, union
 from memsys.llm import meter
 from memsys.llm.ask import ParseFailure, ask
 from memsys.llm.protocol import LLM
 from memsys.prompts import Prompts, lettered
-from memsys.systems.bm25 import words
+from memsys.systems.bm25 import bm25_index, bm25_scores, words
 from memsys.tokens import count_tokens, split_tokens, truncate
 from memsys.vectors import Embedder, Vectors, best
 
@@ -196,6 +198,8 @@ class MemGPTSettings(Settings):
     """Maximum number of model calls of a read."""
     max_chain: Positive = 8
     """Maximum number of model calls after one event while the history is written."""
+    recall_search: Literal["substring", "bm25", "embedding"] = "substring"
+    """The search of the recall store: `substring`, `bm25` or `embedding`."""
     own_answer: bool = False
     """Whether the message that the model sends is the answer; if not, the reader answers from the recall."""
     in_view: Literal["all", "last_session"] = "all"
@@ -224,6 +228,7 @@ class MemGPT(MemorySystem):
         step = prompts["memgpt/step"]
         self._fixed = count_tokens(f"{step.system}\n{step.user}")
         self._recall: list[Message] = []
+        self._recall_vectors = Vectors()
         self._state = State({"persona": Written(settings.persona, ()), "human": Written(settings.human, ())})
         self._alerts = 0
 
@@ -239,11 +244,17 @@ class MemGPT(MemorySystem):
             text = dated(spoken(turn), unit.time_text)
             message = Message(turn.id, turn.role, text, count_tokens(self._cut(text)), (turn.id,), unit.time)
             self._state.queue.append(message)
-            self._recall.append(message)
+            self._store(message)
             responds = self.settings.ingest == "active" and turn.role == "user"
             if self._make_room(self._state, reading=False) or responds:
                 self._run(self._state, self.settings.max_chain, reading=False)
             self._state.sent = None
+
+    def _store(self, message: Message) -> None:
+        """Put a message into the recall store."""
+        self._recall.append(message)
+        if self.settings.recall_search == "embedding":
+            self._recall_vectors.add(self.embedder.embed([message.text])[0])
 
     def _run(self, state: State, most: int, *, reading: bool, question: str = "") -> int:
         """Call the model while a reply or memory pressure asks for another call, at most `most` times.
@@ -295,7 +306,7 @@ class MemGPT(MemorySystem):
         message = Message(f"{role}-{len(self._recall)}", role, text, count_tokens(self._cut(text)))
         state.queue.append(message)
         if not reading:
-            self._recall.append(message)
+            self._store(message)
 
     def _step_fields(self, state: State, question: str) -> dict[str, Any]:
         """The fields of the prompt for the next step."""
@@ -349,7 +360,7 @@ class MemGPT(MemorySystem):
         summary = Message(f"summary-{state.flushes}", "summary", text, count_tokens(self._cut(text)), sources)
         state.queue = [summary, *kept]
         if not reading:
-            self._recall.append(summary)
+            self._store(summary)
         state.alerted, state.flushes = False, state.flushes + 1
 
     def _summary(self, messages: Sequence[Message]) -> str:
@@ -401,9 +412,9 @@ class MemGPT(MemorySystem):
         return "done"
 
     def _search(self, state: State, call: dict[str, Any]) -> str:
-        query = argument_of(call, "query").lower()
-        messages = [message for message in self._recall if is_searchable(message) and query in message.text.lower()]
-        return self._paged(state, [message_item(message) for message in messages], call)
+        return self._paged(
+            state, [message_item(message) for message in self._matches(argument_of(call, "query"))], call
+        )
 
     def _search_date(self, state: State, call: dict[str, Any]) -> str:
         first, last = day_of(call, "start"), day_of(call, "end")
@@ -436,6 +447,19 @@ class MemGPT(MemorySystem):
         "archival_memory_search": _search_archival,
         "pause_heartbeats": _pause,
     }
+
+    def _matches(self, query: str) -> list[Message]:
+        """The messages that match a search of the recall store: in order of time (`substring`), else best first."""
+        if self.settings.recall_search == "substring":
+            lowered = query.lower()
+            return [message for message in self._recall if is_searchable(message) and lowered in message.text.lower()]
+        if self.settings.recall_search == "bm25":
+            index = bm25_index([words(message.text) for message in self._recall], 1.5, 0.75)
+            scores = bm25_scores(index, words(query), len(self._recall))
+        else:
+            scores = self._recall_vectors.similarities(self.embedder.embed([query], query=True)[0])
+        ranked = best(np.asarray(scores), len(self._recall))
+        return [self._recall[index] for index in ranked if scores[index] > 0 and is_searchable(self._recall[index])]
 
     def _paged(self, state: State, items: Sequence[Item], call: dict[str, Any]) -> str:
         """The page of search results that the call asks for, as text; its items count as hits of the read."""

@@ -109,6 +109,8 @@ class MemoryBankSettings(Settings):
     threshold: float = 0.1
     """Minimum retention of an exchange that is not forgotten. The value is ours; at strength 1 an exchange is forgotten after three
     days."""
+    skip_unchanged: bool = True
+    """Whether a consolidation without new units makes no call; if not, the two texts about everything are written again."""
     mutate_on_read: bool = False
     """Whether a recall strengthens the exchanges it returns; the questions must then come in order."""
 
@@ -161,14 +163,14 @@ class MemoryBank(MemorySystem):
         self._user = self._user or next((turn.speaker for turn in unit.turns if turn.role == "user"), "")
 
     def consolidate(self) -> None:
-        """Write two texts for each day that lacks them or has new exchanges, then two about all days; no call where nothing is new."""
+        """Write two texts for each day that lacks them or has new exchanges, then two about all days."""
         missing = [(place, kind) for place, day in enumerate(self._days) for kind in day.missing()]
         asks = [(self.prompts[f"memorybank/day_{kind}"], self._day_fields(place)) for place, kind in missing]
         for (place, kind), reply in zip(missing, ask_all(self.llm, asks), strict=True):
             self._days[place].texts[kind] = _text(reply, f"memorybank.no_day_{kind}")
         for place in sorted({place for place, _ in missing}):
             self._index(place)
-        if missing or not all(self._global.values()):
+        if missing or not self.settings.skip_unchanged or not all(self._global.values()):
             self._summarise_all()
 
     def _place(self, unit: Unit) -> int:

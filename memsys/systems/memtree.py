@@ -109,6 +109,8 @@ class MemTreeSettings(Settings):
     """The count of earlier entries in the prompt, `children` or `leaves` of the node."""
     dates: bool = True
     """Whether a recalled item begins with the time of its unit, or with those of the first and last unit below its node."""
+    parallel: bool = True
+    """Submit the summaries of one insertion together; the tree is the same either way."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -121,7 +123,6 @@ class MemTree(MemorySystem):
 
     READ_KNOBS: ClassVar = ("k", "max_tokens", "retrieval", "theta_retrieve", "width", "dates")
     PROMPTS: ClassVar = ("memtree",)
-    ENTRIES: ClassVar = "_nodes"
     HIDDEN_ROOT: ClassVar = True
 
     def __init__(
@@ -173,6 +174,10 @@ class MemTree(MemorySystem):
                 self._id(index), parents, node.height, kind, node.text, self._vectors.matrix[index].copy(),
                 tuple(node.sources), node.first.time, node.last.time,
             )  # fmt: skip
+
+    @property
+    def held(self) -> int:
+        return len(self._nodes)
 
     def report(self) -> dict[str, Any]:
         """Node counts as in the paper's Table 5; depths are those of all nodes, with the root's children at depth 1."""
@@ -228,7 +233,9 @@ class MemTree(MemorySystem):
             targets = targets[:-1]
         prompt = self.prompts["memtree/aggregate"]
         asks = [(prompt, self._fields(self._nodes[target], new)) for target in targets]
-        values = ask_all(self.llm, asks, retries=2, noted="memtree.kept_old_summary")
+        batches = [asks] if self.settings.parallel else [[request] for request in asks]
+        event = "memtree.kept_old_summary"
+        values = [value for batch in batches for value in ask_all(self.llm, batch, retries=2, noted=event)]
         self._failures += sum(isinstance(value, ParseFailure) for value in values)
         if capped := sum(isinstance(value, str) and count_tokens(value) >= prompt.max_tokens for value in values):
             meter.note("memtree.summary_at_limit", capped)

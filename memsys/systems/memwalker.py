@@ -13,7 +13,7 @@ Where the paper is silent, our choice is the default and the others are settings
   tree equals that of an offline build.
 - A group of one copies its child's summary. Summaries are limited to 400 tokens; those that reach the limit are counted. The prompt's
   request to keep names, numbers and dates as spoken is ours. The start of its texts replaces an empty summary.
-- A rejected segment, or a node without remaining children, is not offered again. A single option is entered without
+- A rejected segment, or a node without remaining children, is not offered again (`exclude_visited`). A single option is entered without
   a call (`skip_forced`). The text lets the model go back from an inner node, the printed prompt does not: off (`triage_revert`).
 - An invalid reply is retried twice at temperature 0.7; each node has these retries again.
 - A walk ends as `committed`, `exhausted` (everything was rejected; the answer is then "no answer"), `gave_up_budget` or
@@ -66,6 +66,8 @@ class MemWalkerSettings(Settings):
     """`pack` whole units up to `segment_tokens` (a longer unit is a segment of its own), or one `unit` per segment."""
     segment_tokens: Positive = 1000
     """Maximum size of a packed segment, in o200k tokens."""
+    break_at_session: bool = False
+    """Whether a session starts a new segment."""
     branching: Annotated[int, Ge(2)] = 8
     """Number of children of a full group (8 in the paper, 5 for screenplays)."""
     leaf_summary: Literal["llm", "copy_if_short"] = "llm"
@@ -83,6 +85,7 @@ class MemWalkerSettings(Settings):
     fallback: Literal["visited", "empty"] = "visited"
     """Recall of an uncommitted walk: the `visited` segments, the latest first, or nothing (`empty`)."""
     triage_revert: bool = False
+    exclude_visited: bool = True
     skip_forced: bool = True
     """See the module's description."""
     max_steps: Positive = 30
@@ -93,6 +96,8 @@ class MemWalkerSettings(Settings):
     """Prompts that contain the working memory: none (`off`), the `leaf` prompt, or `both` leaf and triage prompts."""
     background_tokens: Positive = 1200
     """Limit of the working memory; the oldest summaries except the root's are dropped first."""
+    show_dates: bool = True
+    """Whether a triage prompt shows the time span of each summary."""
     reasoning: bool = True
     """Whether the prompts ask for reasoning before the action."""
 
@@ -101,8 +106,8 @@ class MemWalker(MemorySystem):
     """Recalls the units of the segments to which a walk down the tree of summaries commits, in order of time."""
 
     READ_KNOBS: ClassVar = (
-        "output", "collect", "k", "fallback", "triage_revert", "skip_forced", "max_steps", "attempts",
-        "working_memory", "background_tokens", "reasoning",
+        "output", "collect", "k", "fallback", "triage_revert", "exclude_visited", "skip_forced", "max_steps", "attempts",
+        "working_memory", "background_tokens", "show_dates", "reasoning",
     )  # fmt: skip
     PROMPTS: ClassVar = ("memwalker",)
     UNIT: ClassVar = {"rule": "ab_pair", "on_unpaired": "keep_single"}
@@ -125,7 +130,13 @@ class MemWalker(MemorySystem):
         """Add the unit to the open segment, or open the next segment with it. `consolidate` makes the summaries."""
         before = self._units[-1] if self._units else None
         tokens = count_tokens(unit.text if _same_time(before, unit) else dated(unit.text, unit.time_text))
-        if not self._units or self.settings.segment == "unit" or self._size + tokens > self.settings.segment_tokens:
+        new_session = before is not None and before.session_id != unit.session_id
+        if (
+            not self._units
+            or self.settings.segment == "unit"
+            or self._size + tokens > self.settings.segment_tokens
+            or (self.settings.break_at_session and new_session)
+        ):
             self._cuts.append(len(self._units))
             self._size, tokens = 0, count_tokens(dated(unit.text, unit.time_text))
         self._size += tokens
@@ -313,7 +324,8 @@ class MemWalker(MemorySystem):
         """Go back from the present node, which enters the working memory."""
         walk.counts["reverts"] += 1
         walk.remember(walk.path[-1])
-        walk.closed.add(walk.path[-1].id)
+        if self.settings.exclude_visited:
+            walk.closed.add(walk.path[-1].id)
         walk.leave()
 
     def _step(
@@ -348,7 +360,10 @@ class MemWalker(MemorySystem):
         fields = {
             "query": walk.question.text,
             "now": walk.question.time_text or "not known",
-            "options": tuple(Option(str(number), self._dated_summary(node)) for number, node in enumerate(options)),
+            "options": tuple(
+                Option(str(number), self._dated_summary(node) if self.settings.show_dates else node.summary)
+                for number, node in enumerate(options)
+            ),
             "numbers": ", ".join(map(str, allowed)),
             "background": self._background(walk) if self.settings.working_memory == "both" else (),
         }

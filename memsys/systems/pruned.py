@@ -16,7 +16,7 @@ Deviations and decisions:
 - Kept words are joined by one space if there was white space or a deleted word between them; the package puts spaces around every mark.
 - Every recalled item is pruned alone; the package's filter of whole contexts is not used. A time in brackets at the start is kept.
 - If no word would be kept (all probabilities are equal), the text is not changed; this is counted.
-- Forced tokens, which are always kept, are not offered: no row here has them. So no line end is kept.
+- A forced token is a word of the regular expression or a line end; it is kept whenever the threshold is below 1.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from memsys.vectors import Embedder
 
 WINDOW = 510
 """Number of pieces that the classifier reads at once, without its two special tokens."""
-_WORD = re.compile(r"\w+(?:['’]\w+)*|[^\w\s]")
+_WORD = re.compile(r"\w+(?:['’]\w+)*|[^\w\s]|\n")
 _TIME = re.compile(r"\A\[[^\]\n]*\] ")
 _FUNCTION_WORDS = frozenset(
     """
@@ -168,23 +168,29 @@ def word_means(probabilities: np.ndarray, word_ids: Sequence[int | None], count:
     return means
 
 
-def prune(text: str, rate: float, scorer: Scorer) -> str:
+def prune(text: str, rate: float, scorer: Scorer, forced: Sequence[str] = (), keep_digits: bool = False) -> str:
     """Delete the words of a text with the lowest values.
 
     Args:
         text: the text to prune.
         rate: share of the tokens to keep, in (0, 1]; from 1 on, the text is returned unchanged.
         scorer: gives the value of each word.
+        forced: words, punctuation marks or the line end that are always kept.
+        keep_digits: whether words with digits are always kept.
     """
-    matches = list(_WORD.finditer(text))
+    matches = [match for match in _WORD.finditer(text) if match[0] != "\n" or "\n" in forced]
     if rate >= 1 or not matches:
         return text
     words = [match[0] for match in matches]
     chosen: list[int] = []
     with meter.service_time():
         for start, end in windows(words, scorer.pieces(words)):
+            values = np.array(scorer.keep(words[start:end]))
+            for place, word in enumerate(words[start:end]):
+                if word in forced or (keep_digits and any(letter.isdigit() for letter in word)):
+                    values[place] = 1.0
             tokens = [_tokens(word) for word in words[start:end]]
-            chosen += (start + np.flatnonzero(above(scorer.keep(words[start:end]), tokens, rate))).tolist()
+            chosen += (start + np.flatnonzero(above(values, tokens, rate))).tolist()
             meter.note(f"{scorer.name}.windows")
     if not chosen:
         meter.note(f"{scorer.name}.nothing_kept")
@@ -195,7 +201,7 @@ def prune(text: str, rate: float, scorer: Scorer) -> str:
 def windows(words: Sequence[str], pieces: Sequence[int], limit: int = WINDOW) -> Iterator[tuple[int, int]]:
     """Yield word ranges (start, end) of at most `limit` pieces.
 
-    A range other than the last ends after its last full stop, if it has one.
+    A range other than the last ends after its last full stop or line end, if it has one.
     """
     start = 0
     while start < len(words):
@@ -204,7 +210,7 @@ def windows(words: Sequence[str], pieces: Sequence[int], limit: int = WINDOW) ->
             size += pieces[end]
             end += 1
         if end < len(words):
-            end = next((place + 1 for place in range(end - 1, start - 1, -1) if words[place] == "."), end)
+            end = next((place + 1 for place in range(end - 1, start - 1, -1) if words[place] in (".", "\n")), end)
         yield start, end
         start = end
 
@@ -221,11 +227,13 @@ def _tokens(word: str) -> int:
 
 
 def _joined(matches: Sequence[re.Match[str]], chosen: Sequence[int]) -> str:
-    """Join the chosen words, by one space unless they were adjacent."""
+    """Join the chosen words, by one space unless they were adjacent or at a line end."""
     parts = [matches[chosen[0]][0]]
     for before, place in itertools.pairwise(chosen):
+        word = matches[place][0]
         adjacent = place == before + 1 and matches[before].end() == matches[place].start()
-        parts.append(matches[place][0] if adjacent else f" {matches[place][0]}")
+        line_end = "\n" in (word, matches[before][0])
+        parts.append(word if adjacent or line_end else f" {word}")
     return "".join(parts)
 
 
@@ -237,6 +245,10 @@ class PrunedSettings(Settings):
     """Share of an item's tokens to keep, in (0, 1]."""
     model: str | None = None
     """Folder of LLMLingua-2's weights; None uses the surrogate."""
+    forced: Sequence[str] = ()
+    """Words, punctuation marks or the line end that are never deleted."""
+    keep_digits: bool = False
+    """Whether words with digits are never deleted."""
 
 
 class Pruned(MemorySystem):
@@ -249,7 +261,7 @@ class Pruned(MemorySystem):
         ImportError, OSError: see `LLMLingua2`.
     """
 
-    READ_KNOBS: ClassVar = ("rate",)
+    READ_KNOBS: ClassVar = ("rate", "forced", "keep_digits")
     WAIVED: ClassVar = {"speaker lost": "it deletes words of what is recalled, and a speaker's name may be among them"}
 
     def __init__(
@@ -298,7 +310,9 @@ class Pruned(MemorySystem):
     def _pruned(self, item: Item) -> Item:
         """The item with its text pruned, except a time in brackets at the start."""
         head = match[0] if (match := _TIME.match(item.text)) else ""
-        text = head + prune(item.text[len(head) :], self.settings.rate, self.scorer)
+        text = head + prune(
+            item.text[len(head) :], self.settings.rate, self.scorer, self.settings.forced, self.settings.keep_digits
+        )
         return replace(item, text=text, kind=self.scorer.name)
 
 

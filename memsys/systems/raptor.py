@@ -20,8 +20,7 @@ Deviations and decisions:
 - A mixture has at most as many components as there are distinct points: more cannot fit better, and scikit-learn warns about each.
 - If a summary is empty four times, the start of its members' texts replaces it (the release stores the exception).
 - The budget counts an item as the reader sees it: its date in front, which the release does not have, takes part of the tokens.
-- A traversal starts in the top layer and has no token limit, as released. Its selection by `threshold`, which is inverted in the release,
-  is not offered.
+- A traversal has no token limit, as released. Its selection by `threshold`, which is inverted in the release, is not offered.
 - `consolidate` builds everything again with the units since the last build; a `read` uses the last build.
 """
 
@@ -92,6 +91,10 @@ class RaptorSettings(Settings):
     """`collapsed`, or `traversal`: the `traversal_k` best of a layer, then the best of their children."""
     traversal_k: Positive = 5
     """Number of nodes that a traversal keeps per layer."""
+    start_layer: int | None = None
+    """Layer in which a traversal starts; None is the top."""
+    traversal_layers: Positive | None = None
+    """Number of layers that a traversal visits; None is all."""
     chunk_tokens: Positive | None = 100
     """Size of the leaves in cl100k tokens; None makes every unit a leaf."""
     layers: Positive = 5
@@ -119,7 +122,7 @@ class Raptor(RebuiltMemory):
         ImportError: scikit-learn or umap-learn is not installed.
     """
 
-    READ_KNOBS: ClassVar = ("k", "max_tokens", "retrieval", "traversal_k")
+    READ_KNOBS: ClassVar = ("k", "max_tokens", "retrieval", "traversal_k", "start_layer", "traversal_layers")
     MODES: ClassVar = ("paper", "code")
     PROMPTS: ClassVar = ("raptor",)
     UNIT: ClassVar = {"rule": "utterance"}
@@ -250,9 +253,13 @@ class Raptor(RebuiltMemory):
 
     def _traversal(self, similarities: np.ndarray) -> list[int]:
         """The nodes visited by a descent that keeps the `traversal_k` most similar nodes of each layer."""
-        nodes, top = self._tree.nodes, self._tree.layers[-1]
+        nodes, layers = self._tree.nodes, self._tree.layers
+        start = (
+            len(layers) - 1 if self.settings.start_layer is None else min(self.settings.start_layer, len(layers) - 1)
+        )
+        levels = self.settings.traversal_layers or math.inf
         width, k = self.settings.traversal_k, self.settings.k
-        return descent(similarities, top, lambda index: nodes[index].children, width, k)
+        return descent(similarities, layers[start], lambda index: nodes[index].children, width, k, levels)
 
     def _node_item(self, index: int, score: float) -> Item:
         node = self._tree.nodes[index]

@@ -15,7 +15,7 @@ No code is public, so there is no `mode="code"`. Where the paper is silent or co
   it off.
 - `pointwise`: the paper speaks of scoring each candidate and of a merge-or-continue decision. `labels` takes the lowest node answered
   with MERGE; `score` takes the highest score of at least `score_threshold`. All candidates are asked about, as the published call
-  counts imply.
+  counts imply; `early_stop` ends at the first that is accepted.
 - `annotate`: `full` is Algorithm 1: each insertion summarises the receiving node and all its ancestors. `attach_only` summarises the
   receiving node alone, which gives the published cost of about one call per unit. `lazy` makes no call during writes; a node's text is
   that of its children, truncated. `consolidate` provisionally summarises the annotations that are then outdated.
@@ -27,8 +27,8 @@ No code is public, so there is no `mode="code"`. Where the paper is silent or co
 - `leaf_only`: whether only leaves are admissible. The default is all nodes, as in the paper's figures.
 - `dedup`: of several nodes with the same interval and text (chains repeat their leaf), recall only the best-ranked. The paper is silent.
 - `order`: order of the recalled items, by start of interval (`chronological`) or by score (`rank`). The paper is silent.
-- The paper reports a spread of leaf depths above zero, which its levelled tree excludes, but a view without nodes that have a single child
-  allows. `report()` gives the statistics of both.
+- `collapse_chains`: whether `nodes()` leaves out nodes with a single child. The paper reports a spread of leaf depths above zero, which
+  its levelled tree excludes but this view allows. `report()` gives the statistics of both.
 
 Ties in the placement of a unit go to the lower level; ties in the ranking of nodes go to the earlier start, then the lower level.
 Cosines are rounded to six decimals before ranking, so that equal texts tie in any order of the additions. A unit is an exchange
@@ -69,6 +69,8 @@ class Placement(TreeBuild):
     """The reply of the model `pointwise`."""
     score_threshold: float = 0.5
     """Minimum score with which `pointwise="score"` attaches a unit."""
+    early_stop: bool = False
+    """Whether `pointwise` stops at the first node that it accepts."""
 
 
 class SegTree(TreeMemory):
@@ -142,12 +144,17 @@ class SegTree(TreeMemory):
         return chosen if similarities[chosen] >= self.build.tau_c else None
 
     def _pointwise(self, unit: Unit, vector: np.ndarray, candidates: Sequence[int]) -> int | None:
-        """Index of the candidate that a model accepts, asked about each candidate alone; None when it accepts none."""
+        """Index of the candidate that a model accepts, asked about one candidate at a time; None when it accepts none."""
         prompt = self.prompts["segtree/pointwise" if self.build.pointwise == "labels" else "segtree/score"]
         asks = [(prompt, self._fields(unit, [Option("MERGE", self._described(node))])) for node in candidates]
-        scores = [self._score(value) for value in ask_all(self.llm, asks)]
-        best = int(np.argmax(scores))
-        return best if scores[best] >= self.build.score_threshold else None
+        if not self.build.early_stop:
+            scores = [self._score(value) for value in ask_all(self.llm, asks)]
+            best = int(np.argmax(scores))
+            return best if scores[best] >= self.build.score_threshold else None
+        for candidate, (prompt, fields) in enumerate(asks):
+            if self._score(ask(self.llm, prompt, **fields)) >= self.build.score_threshold:
+                return candidate
+        return None
 
     def _score(self, value: Any) -> float:
         """Score of a pointwise reply: infinite for a label, minus infinite for a reply that cannot be parsed."""

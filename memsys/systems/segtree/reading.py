@@ -7,6 +7,7 @@ propagation matrix (binary weights, column-normalised, Eq. 3-4) without building
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -68,12 +69,14 @@ class _Refreshed:
 
 @dataclass(frozen=True)
 class TreeBuild(Settings):
-    """Settings of the annotations; `memsys.systems.segtree` explains the choices that the paper leaves open."""
+    """Settings of the annotations and of the view of a tree; `memsys.systems.segtree` explains the choices that the paper leaves open."""
 
     annotate: Literal["full", "attach_only", "lazy"] = "full"
     """Which annotations an insertion updates."""
     summary_tokens: Annotated[int, Ge(2)] | None = 8000
     """Maximum number of tokens of child annotations in one prompt; None for no limit."""
+    collapse_chains: bool = False
+    """Whether `nodes()` leaves out nodes with a single child."""
 
 
 @dataclass(frozen=True)
@@ -107,7 +110,6 @@ class TreeMemory(MemorySystem):
 
     READ_KNOBS: ClassVar = tuple(setting.name for setting in fields(SegTreeReading))
     PROMPTS: ClassVar = ("segtree",)
-    ENTRIES: ClassVar = "_nodes"
     UNIT: ClassVar = {"rule": "ab_pair", "on_unpaired": "keep_single"}
 
     def __init__(
@@ -234,7 +236,7 @@ class TreeMemory(MemorySystem):
             numbers.sort(key=lambda number: starts[number])
         items = []
         for number in numbers:
-            view, text = self._view(number), dated(self._text(number), self._time(number))
+            view, text = self._view(number, -1), dated(self._text(number), self._time(number))
             items.append(Item(view.id, text, float(scores[number]), view.sources, view.kind, view.level))
         return Recall(tuple(items))
 
@@ -256,16 +258,16 @@ class TreeMemory(MemorySystem):
         return period_text(self._units[units[0]], self._units[units[-1]])
 
     def nodes(self) -> Iterator[NodeView]:
-        """All nodes with their current annotations, in order of creation."""
-        return map(self._view, range(len(self._nodes)))
+        """All nodes with their current annotations; with `collapse_chains`, without those that have a single child."""
+        return itertools.starmap(self._view, self._edges(self.build.collapse_chains).items())
 
-    def _view(self, number: int) -> NodeView:
-        """A node. Its kind is `chain` if it has a single child, whose annotation it copies."""
+    def _view(self, number: int, parent: int) -> NodeView:
+        """A node below a parent (-1: none). Its kind is `chain` if it has a single child, whose annotation it copies."""
         node = self._nodes[number]
         units = [self._units[index] for index in node.units]
         return NodeView(
             id=node.id,
-            parents=(self._nodes[node.parent].id,) if node.parent >= 0 else (),
+            parents=(self._nodes[parent].id,) if parent >= 0 else (),
             level=node.level,
             kind=("leaf", "chain", "summary")[min(2, len(node.children))],
             text=self._text(number),
@@ -275,13 +277,17 @@ class TreeMemory(MemorySystem):
             end=units[-1].time,
         )
 
+    @property
+    def held(self) -> int:
+        return len(self._nodes)
+
     def report(self) -> dict[str, Any]:
         """Shape of the tree (as in the paper's Table 5) with and without chains, and counts of annotations and fallbacks."""
         rate = self._counts["annotation_fallbacks"] / max(1, self._counts["annotations"])
         return {
             "leaves": len(self._units),
-            **_shape({number: node.parent for number, node in enumerate(self._nodes)}),
-            "without_chains": _shape(self._without_chains()),
+            **_shape(self._edges(False)),
+            "without_chains": _shape(self._edges(True)),
             **self._counts,
             "annotation_fallback_rate": round(rate, 4),
         }
@@ -327,10 +333,10 @@ class TreeMemory(MemorySystem):
 
     def _fitting(self, parts: Sequence[Option]) -> int:
         """Number of leading parts that fit into one prompt, at least one."""
-        limit = self.build.summary_tokens
-        if limit is None:
+        if self.build.summary_tokens is None:
             return len(parts)
-        return max(1, len(first_within(parts, limit, lambda part: count_tokens(part.text) or 1)))
+        sizes = itertools.accumulate(count_tokens(part.text) or 1 for part in parts)
+        return max(1, sum(size <= self.build.summary_tokens for size in sizes))
 
     def _lead(self, note: str) -> Option:
         """The summary of earlier children, cut to half the limit, as the first part of a prompt."""
@@ -382,24 +388,21 @@ class TreeMemory(MemorySystem):
                 break
         return truncate("\n".join(kept), limit)
 
-    def _without_chains(self) -> dict[int, int]:
-        """For each node that has not a single child, the nearest ancestor of that sort (-1: none)."""
+    def _edges(self, collapse_chains: bool) -> dict[int, int]:
+        """The parent of each node (-1: none) in order of creation; without chains, the nearest ancestor that is kept."""
+        kept = [not collapse_chains or len(node.children) != 1 for node in self._nodes]
         parents = {}
         for number, node in enumerate(self._nodes):
             parent = node.parent
-            while parent >= 0 and len(self._nodes[parent].children) == 1:
+            while parent >= 0 and not kept[parent]:
                 parent = self._nodes[parent].parent
-            if len(node.children) != 1:
+            if kept[number]:
                 parents[number] = parent
         return parents
 
 
 def _shape(parents: Mapping[int, int]) -> dict[str, Any]:
-    """Number of nodes, depths of the leaves (the root has depth 0) and mean number of children of inner nodes.
-
-    Args:
-        parents: parent by node; -1 for a root.
-    """
+    """Number of nodes, depths of the leaves (the root has depth 0) and mean number of children of inner nodes."""
     branching = Counter(parent for parent in parents.values() if parent >= 0)
     depths: list[int] = []
     for node in parents.keys() - branching.keys():

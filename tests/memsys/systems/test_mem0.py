@@ -403,6 +403,12 @@ def test_a_side_without_memories_takes_no_share() -> None:
     assert len(held.read(asked("cups")).items) == 2
 
 
+def test_the_best_of_both_sides_together_are_those_most_similar() -> None:
+    held = tuned(two_sides(k=4), {"per_view": False})
+    items = held.read(asked("Ben has cups")).items
+    assert [item.kind for item in items] == ["assistant_fact"] * 4
+
+
 def test_exactly_k_are_recalled_when_there_are_more() -> None:
     held, _ = memory({EXTRACT: facts(*(f"Ann has {n} cups." for n in range(12)))}, k=7)
     held.write(pair(0))

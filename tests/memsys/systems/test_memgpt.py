@@ -232,14 +232,17 @@ def test_twelve_matches_are_pages_of_five_five_and_two() -> None:
     assert all(f"12 matches, page {page} of 3" in text for page, text in enumerate(shown))
 
 
-def test_the_whole_query_is_looked_for() -> None:
-    assert "0 matches" in searched(TALK, call("conversation_search", query="cat name"))[0]
+def test_the_whole_query_is_looked_for_unless_the_search_is_another() -> None:
+    query = call("conversation_search", query="cat name")
+    assert "0 matches" in searched(TALK, query)[0]
+    assert "2 matches" in searched(TALK, query, recall_search="bm25")[0]
+    assert "Tiago" in searched(TALK, query, recall_search="embedding")[0]
 
 
 def test_calls_results_and_notices_are_not_found() -> None:
     memory, _ = fed(TALK, [call("conversation_search", query="sail"), *[DONE] * 3], ingest="active")
     assert any("call conversation_search" in message.text for message in memory._recall)
-    assert memory._search(memory._state, {"query": "conversation_search"}).startswith("0 matches")
+    assert memory._matches("conversation_search") == []
 
 
 def test_days_are_searched_by_date() -> None:
@@ -360,8 +363,7 @@ def test_every_message_that_has_left_is_still_found() -> None:
     for number in range(50):
         memory.write(unit(number, f"keyword{number}."))
     assert memory.report()["flushes"] > 0
-    for number in range(50):
-        assert not memory._search(memory._state, {"query": f"keyword{number}."}).startswith("0 matches")
+    assert all(memory._matches(f"keyword{number}.") for number in range(50))
 
 
 def test_paper_and_code_warn_and_evict_differently() -> None:

@@ -174,6 +174,12 @@ def test_three_days_are_six_calls_and_two_and_a_second_consolidation_is_free() -
     assert len(llm.requests) == 8
 
 
+def test_on_request_a_second_consolidation_writes_the_texts_about_everything_again() -> None:
+    memory, llm = fed(skip_unchanged=False)
+    memory.consolidate()
+    assert llm.purposes[8:] == [ALL_EVENTS, ALL_PORTRAIT]
+
+
 def test_a_further_day_costs_two_calls_and_two() -> None:
     memory, llm = fed()
     memory.write(exchange(4, 9, "Luna ran away."))

@@ -194,6 +194,14 @@ def test_a_segment_never_exceeds_its_size_but_by_a_single_unit() -> None:
     assert all(60 < count_tokens(text) <= 100 + text.count("\n") for text in texts[:-1])
 
 
+def test_sessions_can_be_kept_apart() -> None:
+    memory, _ = walker(segment="pack", break_at_session=True)
+    for number in range(1, 5):
+        memory.write(unit(number, session=f"s{number // 3}"))
+    memory.consolidate()
+    assert [node.sources for node in memory.nodes() if node.level == 1] == [("t1", "t2"), ("t3", "t4")]
+
+
 def test_a_summary_that_does_not_come_is_the_start_of_the_texts() -> None:
     with meter.metering() as ledger:
         memory, _ = grown(3, {"memwalker.segment": "", "memwalker.group": " \n"}, summary_tokens=12)
@@ -280,6 +288,13 @@ def test_the_budget_of_calls_ends_a_walk_as_an_aborted_recall() -> None:
     assert len(walk_prompts(llm)) == 30
     assert (recall.aborted, recall.answer) == ("gave_up_budget", "no answer")
     assert ledger.notes["memwalker.gave_up_budget"] == 1
+
+
+def test_a_rejected_leaf_that_is_offered_again_is_read_until_the_budget_is_spent() -> None:
+    script = {"memwalker.triage": always(go(0)), "memwalker.leaf": always(go(-1))}
+    memory, _ = grown(6, script, exclude_visited=False)
+    walk = memory.walk(ASKED)
+    assert (walk.outcome, len(walk.leaves), walk.counts["calls"]) == ("gave_up_budget", 1, 30)
 
 
 @pytest.mark.parametrize("reply", GARBAGE)
@@ -410,11 +425,12 @@ def test_the_leaf_prompt_shows_the_passage_and_not_its_summary() -> None:
 
 def test_a_triage_shows_the_date_of_the_question_and_the_spans_of_the_parts() -> None:
     script = {"memwalker.triage": always(go(0)), "memwalker.leaf": always(go(-2, "X"))}
-    memory, llm = grown(6, script, branching=4)
-    memory.read(ASKED)
-    sent = walk_prompts(llm)[0].messages[1][1]
-    assert "9 May 2023" in sent
-    assert "[0] [2 May 2023 – 5 May 2023] " in sent
+    for dates in (True, False):
+        memory, llm = grown(6, script, branching=4, show_dates=dates)
+        memory.read(ASKED)
+        sent = walk_prompts(llm)[0].messages[1][1]
+        assert "9 May 2023" in sent
+        assert ("[0] [2 May 2023 – 5 May 2023] " in sent) is dates
 
 
 def test_reasoning_can_be_switched_off() -> None:

@@ -92,8 +92,13 @@ def test_where_the_threshold_is_one_words_of_value_one_are_kept() -> None:
     assert prune("alpha beta gamma delta", 0.5, Table([1.0, 1.0, 1.0, 0.2])) == "alpha beta gamma"
 
 
-def test_a_line_end_between_kept_words_becomes_a_space() -> None:
-    assert prune("paid not 42\nfor tea ?", 0.7, Table([0.3, 0.1, 0.4, 0.2, 0.1, 0.1])) == "paid 42 for"
+def test_forced_words_digits_and_line_ends_survive() -> None:
+    text = "paid not 42\nfor tea ?"
+    assert prune(text, 0.2, Table([0.9, 0.1, 0.1, 0.1, 0.1, 0.1])) == "paid"
+    assert prune(text, 0.5, Table([0.3, 0.1, 0.1, 0.2, 0.1, 0.1, 0.1]), ("not", "?")).split()[1:] == ["not", "?"]
+    assert "42" in prune(text, 0.5, Table([0.3, 0.1]), keep_digits=True).split()
+    assert "\n" in prune(text, 0.7, Table([0.3, 0.1, 0.2]), ("\n",))
+    assert "\n" not in prune(text, 0.7, Table([0.3, 0.1, 0.2]))
 
 
 def test_kept_words_are_joined_as_they_were() -> None:

@@ -370,7 +370,12 @@ def test_the_first_node_that_exceeds_the_budget_ends_the_recall() -> None:
 def test_a_traversal_goes_from_parents_to_their_best_children() -> None:
     made = two_layers(retrieval="traversal", traversal_k=2, k=None, max_tokens=1)
     assert ids(made) == ["node-4", "u1", "u2"]  # the budget does not bind it
-    assert ids(tuned(made, {"k": 2})) == ["node-4", "u1"]
+    changed = tuned(made, {"traversal_layers": 1})
+    assert ids(changed) == ["node-4"]
+    changed = tuned(made, {"start_layer": 0})
+    assert ids(changed) == ["u1", "u2"]
+    changed = tuned(changed, {"start_layer": None, "k": 2})
+    assert ids(changed) == ["node-4", "u1"]
 
 
 def test_a_traversal_takes_at_most_so_many_of_each_layer_parents_first(tree: tuple[Raptor, ScriptedLLM]) -> None:

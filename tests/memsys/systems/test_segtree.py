@@ -289,6 +289,13 @@ def test_pointwise_asks_about_every_candidate_from_low_to_high_and_takes_the_low
     assert shape(built)["2:t6,t7"] == ["1:t6", "1:t7"]
 
 
+def test_pointwise_stops_early_only_when_told_to() -> None:
+    built = deep(["CONTINUE", "MERGE"], annotate="attach_only", early_stop=True)
+    (calls,) = calls_per_write(built, [unit(7)])
+    assert calls == ["pointwise", "pointwise", "annotate"]
+    assert shape(built)["2:t6,t7"] == ["1:t6", "1:t7"]
+
+
 def test_pointwise_scores_pick_the_highest_and_ties_the_lower() -> None:
     scores = ['{"score": 0.4}', '{"score": 0.8}', '{"score": 0.9}', '{"score": 0.9}', '{"score": 0.1}']
     built = deep(scores, "score")
@@ -620,15 +627,6 @@ def test_equal_scores_go_to_the_earlier_unit() -> None:
     assert ids(built, "the same") == ["u1", "u2"]
 
 
-def test_a_tie_goes_to_the_earlier_start_and_then_to_the_lower_level() -> None:
-    built = reading(["something else", "the same"], notes="the same", k=1, order="rank", policy="none")
-    assert ids(built, "the same") == ["node-2"], "the root starts before the unit, though it is newer and higher"
-    texts = ["others", "words", "the same"]
-    chain = reading(texts, split, notes="unrelated", k=9, dedup=False, order="rank", policy="none")
-    items = chain.read(Question("q", "the same")).items
-    assert [item.level for item in items if item.sources == ("t3",)] == [0, 1]
-
-
 def test_the_budget_is_kept() -> None:
     built = reading([*CATS, *TAXES], split)
     for k in (1, 5, 100):
@@ -693,6 +691,16 @@ def _mass_from(start: str, built: SegTree, horizon: int) -> set[str]:
 
 
 # Views, settings, data
+
+
+def test_collapsing_chains_leaves_single_child_nodes_out_of_the_view_alone() -> None:
+    plain, collapsed = (reading([*CATS, *TAXES], split, collapse_chains=flag) for flag in (False, True))
+    assert (len(list(plain.nodes())), len(list(collapsed.nodes()))) == (21, 11)
+    views = {view.id: view for view in collapsed.nodes()}
+    assert all(parent in views for view in views.values() for parent in view.parents)
+    assert {len([v for v in views.values() if name in v.parents]) for name in views} == {0, 2}
+    assert ids(plain, "the cat") == ids(collapsed, "the cat")
+    assert plain.report() == collapsed.report()
 
 
 def test_the_report_gives_the_shape_statistics() -> None:
