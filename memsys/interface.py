@@ -88,6 +88,8 @@ class MemorySystem(ABC):
     """Valid values of its setting `mode`, the default first; empty if it has no such setting."""
     UNIT: ClassVar[dict[str, Any]] = {}
     """Its own unit rule, e.g. `{"rule": "utterance"}`; empty for the data set's default. A table may override it."""
+    ENTRIES: ClassVar[str] = ""
+    """Name of its attribute with the entries from which a read selects, where that is one collection (`held`)."""
     EMBEDS_UNITS: ClassVar[bool] = True
     """Whether it embeds the text of units. If not, the run loop does not embed them in advance."""
     OFFLINE: ClassVar[bool] = False
@@ -144,7 +146,7 @@ class MemorySystem(ABC):
     @property
     def held(self) -> int:
         """Number of entries that a read selects from (reported as memory size); 0 if the memory does not count them."""
-        return 0
+        return len(getattr(self, self.ENTRIES)) if self.ENTRIES else 0
 
     @property
     def asks_logprobs(self) -> bool:

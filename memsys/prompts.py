@@ -29,7 +29,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
-from string import Template
+from string import Template, ascii_uppercase
 from typing import Any
 
 from memsys.llm.protocol import Option as Option
@@ -49,6 +49,11 @@ UNKNOWN = ("described", "lost")
 """Values for prompts whose source's text is unknown."""
 _HEADER = re.compile(r"^(?:source|known|text):.*\n", re.MULTILINE)
 _KNOWN = {"source", "known", "text", "kind", "max_tokens", "temperature", "schema", "labels", "logprobs", "cut"}
+
+
+def lettered(texts: Iterable[str]) -> tuple[Option, ...]:
+    """The choices of a question as prompts show them: labelled A, B, C …"""
+    return tuple(Option(letter, text) for letter, text in zip(ascii_uppercase, texts, strict=False))
 
 
 class PromptError(ValueError):

@@ -12,14 +12,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from string import ascii_uppercase
 from typing import Literal
 
 from data_loaders.schema import Question
 from memsys.dates import parse_time
 from memsys.interface import Item, Recall
 from memsys.llm.protocol import Request
-from memsys.prompts import Option, Prompts
+from memsys.prompts import Prompts, lettered
 from memsys.tokens import count_tokens, truncate
 
 NOTHING = "(nothing was recalled)"
@@ -77,8 +76,8 @@ def render(reader: Reader, prompts: Prompts, question: Question, recall: Recall,
     if reader.order == "chronological":
         items = sorted(items, key=_time)
     now = question.time_text if reader.date else ""
-    options = tuple(Option(label, text.strip()) for label, text in zip(ascii_uppercase, question.options, strict=False))
-    lettered = [f"({option.label}) {option.text}" for option in options]
+    options = lettered(map(str.strip, question.options))
+    choices = [f"({option.label}) {option.text}" for option in options]
     request = prompts[reader.prompt].render(
         {
             "question": question.text,
@@ -86,7 +85,7 @@ def render(reader: Reader, prompts: Prompts, question: Question, recall: Recall,
             "now": now,
             "options": options,
             "shown": _recalled_text(reader, items),
-            "asked": "\n".join(filter(None, (question.text, *lettered, question.asked_by, question.instruction))),
+            "asked": "\n".join(filter(None, (question.text, *choices, question.asked_by, question.instruction))),
             "asker": "" if question.asker is None else question.asker.text,
             "instruction": question.instruction,
             "today": f"\nCurrent date: {now}" if now else "",

@@ -93,6 +93,7 @@ class AMem(MemorySystem):
     READ_KNOBS: ClassVar = ("k", "cut", "lookup")
     MODES: ClassVar = ("paper", "code")
     PROMPTS: ClassVar = ("amem",)
+    ENTRIES: ClassVar = "_notes"
     UNIT: ClassVar = {"rule": "utterance"}
     EMBEDS_UNITS: ClassVar = False  # mode `code` does, one unit at a time
     PAST_K: ClassVar = "k counts the hits; the notes that they link to come on top, unless `cut` is set"
@@ -155,10 +156,6 @@ class AMem(MemorySystem):
             yield NodeView(
                 note.unit.id, (), 0, "note", self._documents[number], vector, note.unit.turn_ids, note.unit.time, note.unit.time
             )  # fmt: skip
-
-    @property
-    def held(self) -> int:
-        return len(self._notes)
 
     def report(self) -> dict[str, Any]:
         """Counts of notes, links, notes that changed the network, and notes whose documents the next renewal will change."""

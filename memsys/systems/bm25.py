@@ -31,6 +31,7 @@ class BM25(MemorySystem):
     """
 
     READ_KNOBS: ClassVar = ("k",)
+    ENTRIES: ClassVar = "_units"
 
     def __init__(self, k: int = 10, k1: float = 1.5, b: float = 0.75) -> None:
         self.k, self.k1, self.b = positive("k", k), k1, b
@@ -53,10 +54,6 @@ class BM25(MemorySystem):
         scores = bm25_scores(self._index, words(question.text), self._indexed)
         ranked = [index for index in best(scores, self.k) if scores[index] > 0]
         return Recall(tuple(unit_item(self._units[index], float(scores[index])) for index in ranked))
-
-    @property
-    def held(self) -> int:
-        return len(self._units)
 
 
 def words(text: str) -> list[str]:

@@ -45,6 +45,7 @@ class FullHistory(MemorySystem):
     """
 
     READ_KNOBS: ClassVar = ("max_tokens",)
+    ENTRIES: ClassVar = "_items"
 
     def __init__(self, max_tokens: int | None = None) -> None:
         self.max_tokens = max_tokens
@@ -58,10 +59,6 @@ class FullHistory(MemorySystem):
             return Recall(tuple(self._items))
         latest = first_within(reversed(self._items), self.max_tokens, lambda item: count_tokens(item.text))
         return Recall(tuple(latest[::-1]))
-
-    @property
-    def held(self) -> int:
-        return len(self._items)
 
 
 class Recency(FullHistory):

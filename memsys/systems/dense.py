@@ -17,6 +17,7 @@ class Dense(MemorySystem):
     """
 
     READ_KNOBS: ClassVar = ("k",)
+    ENTRIES: ClassVar = "_units"
 
     def __init__(self, embedder: Embedder, k: int = 10) -> None:
         self.embedder, self.k = embedder, positive("k", k)
@@ -32,7 +33,3 @@ class Dense(MemorySystem):
             return Recall(())
         query = self.embedder.embed([question.text], query=True)[0]
         return Recall(tuple(unit_item(self._units[index], score) for index, score in self._vectors.top(query, self.k)))
-
-    @property
-    def held(self) -> int:
-        return len(self._units)

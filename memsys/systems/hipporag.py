@@ -35,9 +35,10 @@ import unicodedata
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
+from annotated_types import Ge, Gt, Lt
 from scipy.sparse import coo_array, csr_array, hstack, vstack
 
 from data_loaders.schema import Question, Unit
@@ -95,24 +96,16 @@ class HippoRagSettings(Settings):
     """`paper` or `code`, see the module."""
     k: Positive = 10
     """Maximum number of passages of a recall."""
-    synonymy: float = 0.8
+    synonymy: Annotated[float, Gt(0)] = 0.8
     """Minimum cosine of two phrases that are connected as synonyms."""
     linking_top_k: Positive = 5
     """Facts shown to the filter, and phrases that may be seeds (version 2)."""
     max_facts: Positive = 4
     """Facts that the filter may keep (version 2)."""
-    damping: float = 0.5
+    damping: Annotated[float, Ge(0), Lt(1)] = 0.5
     """Probability of following an edge instead of starting again, in [0, 1)."""
-    passage_weight: float = 0.05
+    passage_weight: Annotated[float, Ge(0)] = 0.05
     """Seed of the passage most similar to the question (version 2)."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not (0 <= self.damping < 1 and self.synonymy > 0 and self.passage_weight >= 0):
-            raise ValueError(
-                f"damping must be in [0, 1), synonymy above 0 and passage_weight at least 0, "
-                f"found {self.damping}, {self.synonymy} and {self.passage_weight}"
-            )
 
 
 class HippoRag(MemorySystem):

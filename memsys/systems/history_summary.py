@@ -63,7 +63,10 @@ class HistorySummary(MemorySystem):
         """Keep the unit for the next window; one call for each full window."""
         if any(turn.text.strip() for turn in unit.turns):
             for text in split_tokens(dated(unit.text, unit.time_text), self.window_tokens):
-                self._add(_Piece(text, count_tokens(text), unit.turn_ids))
+                piece = _Piece(text, count_tokens(text), unit.turn_ids)
+                if self._pending and sum(each.tokens for each in self._pending) + piece.tokens > self.window_tokens:
+                    self._summary, self._pending = self._rewritten(), []
+                self._pending.append(piece)
             self._stale = True
 
     def consolidate(self) -> None:
@@ -83,11 +86,6 @@ class HistorySummary(MemorySystem):
 
     def report(self) -> dict[str, Any]:
         return {"windows": self._current.windows, "summarised_turns": len(self._current.sources)}
-
-    def _add(self, piece: _Piece) -> None:
-        if self._pending and sum(pending.tokens for pending in self._pending) + piece.tokens > self.window_tokens:
-            self._summary, self._pending = self._rewritten(), []
-        self._pending.append(piece)
 
     def _rewritten(self) -> _Summary:
         """The summary so far, rewritten with the open window."""

@@ -105,6 +105,7 @@ class Mem0V3(MemorySystem):
 
     READ_KNOBS: ClassVar = ("k", "threshold", "fusion", "weights")
     PROMPTS: ClassVar = ("mem0_v3",)
+    ENTRIES: ClassVar = "_memories"
     UNIT: ClassVar = {"rule": "floor_pair", "on_unpaired": "keep_single"}
 
     def __init__(
@@ -173,10 +174,6 @@ class Mem0V3(MemorySystem):
             sources = union(self._memories[number].unit.turn_ids for number in entity.memories)
             vector = self._entity_vectors.matrix[place].copy()
             yield NodeView(f"entity-{place}", (), 2, "entity", entity.name, vector, sources)
-
-    @property
-    def held(self) -> int:
-        return len(self._memories)
 
     def report(self) -> dict[str, Any]:
         """Counts of memories, entities, links, dropped repetitions, and units without a new memory."""

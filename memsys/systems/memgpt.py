@@ -47,7 +47,7 @@ from memsys.interface import Item, MemorySystem, Positive, Recall, Settings, dat
 from memsys.llm import meter
 from memsys.llm.ask import ParseFailure, ask
 from memsys.llm.protocol import LLM
-from memsys.prompts import Prompts
+from memsys.prompts import Prompts, lettered
 from memsys.systems.bm25 import bm25_index, bm25_scores, words
 from memsys.tokens import count_tokens, split_tokens, truncate
 from memsys.vectors import Embedder, Vectors, best
@@ -476,7 +476,7 @@ class MemGPT(MemorySystem):
         view = list(state.queue)
         lines = [f"Question: {question.text}"]
         if self.settings.own_answer:  # without a reader, the agent needs options, asker and instruction
-            lines += [f"({chr(65 + place)}) {option}" for place, option in enumerate(question.options)]
+            lines += [f"({option.label}) {option.text}" for option in lettered(question.options)]
             lines += [line for line in (question.asked_by, question.instruction) if line]
         self._event(state, "user", dated("\n".join(lines), question.time_text), reading=True)
         calls = self._run(state, self.settings.max_calls, reading=True, question=question.text)

@@ -102,6 +102,7 @@ class MemoryStream(MemorySystem):
     READ_KNOBS: ClassVar = ("k", "max_tokens")  # reflections rank by `weights` and `decay`, too
     MODES: ClassVar = ("paper", "code", "genagents")
     PROMPTS: ClassVar = ("memstream",)
+    ENTRIES: ClassVar = "_memories"
 
     def __init__(
         self, llm: LLM, embedder: Embedder, prompts: Prompts, settings: MemoryStreamSettings = MemoryStreamSettings()
@@ -158,10 +159,6 @@ class MemoryStream(MemorySystem):
                 self._name(index), tuple(citing.get(index, ())), memory.depth, kind, memory.text,
                 self._vectors.matrix[index].copy(), memory.sources, memory.unit.time, memory.unit.time,
             )  # fmt: skip
-
-    @property
-    def held(self) -> int:
-        return len(self._memories)
 
     def report(self) -> dict[str, Any]:
         """Counts, the mean importance, and the unit of time in which recency is measured."""

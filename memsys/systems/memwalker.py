@@ -36,11 +36,23 @@ from typing import Annotated, Any, ClassVar, Literal
 from annotated_types import Ge
 
 from data_loaders.schema import Question, Unit
-from memsys.interface import Item, MemorySystem, NodeView, Positive, Recall, Settings, dated, period, union, unit_item
+from memsys.interface import (
+    Item,
+    MemorySystem,
+    NodeView,
+    Positive,
+    Recall,
+    Settings,
+    dated,
+    period,
+    period_text,
+    union,
+    unit_item,
+)
 from memsys.llm import meter
 from memsys.llm.ask import ask_all, read_json
 from memsys.llm.protocol import LLM
-from memsys.prompts import Option, Prompt, Prompts
+from memsys.prompts import Option, Prompt, Prompts, lettered
 from memsys.tokens import count_tokens, truncate
 
 NO_ANSWER = "no answer"
@@ -270,8 +282,7 @@ class MemWalker(MemorySystem):
         """A node's summary with its time span; a copied text already contains its dates."""
         if node.summary == node.text or not node.summary:
             return node.summary
-        ends = (self._units[node.start].time_text, self._units[node.stop - 1].time_text)
-        return dated(node.summary, " – ".join(dict.fromkeys(text for text in ends if text)))
+        return dated(node.summary, period_text(self._units[node.start], self._units[node.stop - 1]))
 
     def _inner(self, walk: Walk) -> None:
         """Make one step at an inner node: move to a child, or go back."""
@@ -289,7 +300,7 @@ class MemWalker(MemorySystem):
             if action is not None and action >= 0:
                 walk.move(options[action])
             elif action is not None:
-                self._reject(walk, exclude=self.settings.exclude_visited)
+                self._reject(walk)
 
     def _leaf(self, walk: Walk) -> None:
         """Make one step at a segment: commit to it, or go back."""
@@ -298,7 +309,7 @@ class MemWalker(MemorySystem):
             walk.leaves.append(node)
         action, answer = self._step(walk, *self._reading(walk))
         if action == BACK:
-            self._reject(walk, exclude=self.settings.exclude_visited)
+            self._reject(walk)
         elif action == COMMIT:
             walk.answer = walk.answer or answer
             walk.kept.append(node)
@@ -309,11 +320,11 @@ class MemWalker(MemorySystem):
                 walk.remember(node)
                 walk.leave()
 
-    def _reject(self, walk: Walk, *, exclude: bool) -> None:
+    def _reject(self, walk: Walk) -> None:
         """Go back from the present node, which enters the working memory."""
         walk.counts["reverts"] += 1
         walk.remember(walk.path[-1])
-        if exclude:
+        if self.settings.exclude_visited:
             walk.closed.add(walk.path[-1].id)
         walk.leave()
 
@@ -365,7 +376,7 @@ class MemWalker(MemorySystem):
             "question": question.text,
             "now": question.time_text or "not known",
             "memories": walk.path[-1].text,
-            "options": tuple(Option(chr(ord("A") + place), text) for place, text in enumerate(question.options)),
+            "options": lettered(question.options),
             "instruction": "\n".join(line for line in (question.asked_by, question.instruction) if line),
             "background": self._background(walk) if self.settings.working_memory != "off" else (),
         }

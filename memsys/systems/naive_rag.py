@@ -23,6 +23,7 @@ class NaiveRag(MemorySystem):
     """
 
     READ_KNOBS: ClassVar = ("k",)
+    ENTRIES: ClassVar = "_blocks"
     UNIT: ClassVar = {"rule": "utterance"}
 
     def __init__(self, embedder: Embedder, k: int = 20, chunk_tokens: int = 180) -> None:
@@ -57,10 +58,6 @@ class NaiveRag(MemorySystem):
             text = dated(_text(block), block[0].time_text)
             items.append(Item(f"block-{index}", text, float(scores[index]), sources, "chunk"))
         return Recall(tuple(items))
-
-    @property
-    def held(self) -> int:
-        return len(self._blocks)
 
     def _close(self) -> None:
         if self._open:

@@ -182,11 +182,6 @@ class EpisodeRules(Settings):
     """`predict` extracts the facts of an episode beyond its prediction; `direct` extracts from the episode alone. None: xMemory's choice
     for the mode."""
 
-    @property
-    def cuts_full_buffer(self) -> bool:
-        """`enforce_max`, or the mode's choice."""
-        return self.mode == "paper" if self.enforce_max is None else self.enforce_max
-
 
 class EpisodeBuilder:
     """Turns a stream of messages into a `NemoriStore`: Nemori's construction."""
@@ -229,7 +224,8 @@ class EpisodeBuilder:
     def _boundary(self, unit: Unit) -> str:
         """The reason why the buffer ends before the message; empty when the message continues it."""
         rules = self.rules
-        if rules.cuts_full_buffer and len(self._buffer) >= rules.buffer_max:
+        cuts = rules.mode == "paper" if rules.enforce_max is None else rules.enforce_max
+        if cuts and len(self._buffer) >= rules.buffer_max:
             return _FULL
         *history, new = (
             message.text if rules.mode == "code" else dated(message.text, message.time_text)

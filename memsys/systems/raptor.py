@@ -42,10 +42,11 @@ import numpy as np
 
 from data_loaders.schema import Question, Unit
 from memsys import lean
-from memsys.interface import Item, MemorySystem, NodeView, Positive, Recall, Settings, dated, period_text, spoken, union
+from memsys.interface import Item, NodeView, Positive, Recall, Settings, dated, period_text, spoken, union
 from memsys.llm.ask import ParseFailure, ask_all
 from memsys.llm.protocol import LLM
 from memsys.prompts import Prompts
+from memsys.systems.rebuilt import RebuiltMemory
 from memsys.tokens import count_tokens, first_within, truncate
 from memsys.vectors import Embedder, best, cosines, descent
 
@@ -114,7 +115,7 @@ class RaptorSettings(Settings):
     """Seed of UMAP and of the mixtures that BIC compares; 224 as released. The final mixture has seed 0."""
 
 
-class Raptor(MemorySystem):
+class Raptor(RebuiltMemory):
     """Recalls the nodes, chunks and summaries, that are most similar to the question, best first.
 
     Raises:
@@ -124,9 +125,7 @@ class Raptor(MemorySystem):
     READ_KNOBS: ClassVar = ("k", "max_tokens", "retrieval", "traversal_k", "start_layer", "traversal_layers")
     MODES: ClassVar = ("paper", "code")
     PROMPTS: ClassVar = ("raptor",)
-    EMBEDS_UNITS: ClassVar = False
     UNIT: ClassVar = {"rule": "utterance"}
-    OFFLINE: ClassVar = True
     INDEPENDENT_CALLS: ClassVar = True
     PLANNED_WITH: ClassVar = {"reducer": "pca", "max_components": 12}
 
@@ -136,6 +135,7 @@ class Raptor(MemorySystem):
         for package in ("sklearn", "umap") if settings.reducer == "umap" else ("sklearn",):
             if find_spec(package) is None:
                 raise ImportError(f"RAPTOR needs {package}: pip install memsys-bench[cluster]")
+        super().__init__()
         self.llm, self.embedder, self.prompts, self.settings = llm, embedder, prompts, settings
         released = Clustering(
             max_tokens=settings.max_cluster_tokens, max_components=settings.max_components, reducer=settings.reducer,
@@ -143,19 +143,7 @@ class Raptor(MemorySystem):
         )  # fmt: skip
         self._clustering = replace(released, dimension=settings.dimension, threshold=settings.threshold)
         self._reclustering = released if settings.mode == "code" else self._clustering
-        self._units: list[Unit] = []
-        self._built = 0
-        """Number of units in the last build."""
         self._tree = _Tree()
-
-    def write(self, unit: Unit) -> None:
-        self._units.append(unit)
-
-    def consolidate(self) -> None:
-        """Build the tree again if there are units since the last build."""
-        if self._built < len(self._units):
-            self._tree = self._build()
-            self._built = len(self._units)
 
     def read(self, question: Question) -> Recall:
         if self._tree.vectors is None:
@@ -202,11 +190,12 @@ class Raptor(MemorySystem):
             "failed_summaries": sum(node.failed for node in nodes),
         }
 
-    def _build(self) -> _Tree:
+    def _build(self) -> None:
         """Build a tree of all units, layer by layer."""
         nodes = self._leaves()
         if not nodes:
-            return _Tree()
+            self._tree = _Tree()
+            return
         keeps_lines = self.settings.chunk_tokens is None and self.settings.mode == "paper"
         vectors = self.embedder.embed([node.text if keeps_lines else _one_line(node.text) for node in nodes])
         layers = [range(len(nodes))]
@@ -223,7 +212,7 @@ class Raptor(MemorySystem):
             nodes += summaries
             vectors = np.concatenate([vectors, self.embedder.embed([_one_line(node.text) for node in summaries])])
             layers.append(range(layer.stop, len(nodes)))
-        return _Tree(tuple(nodes), vectors, tuple(layers))
+        self._tree = _Tree(tuple(nodes), vectors, tuple(layers))
 
     def _leaves(self) -> list[_Node]:
         """Nodes of layer 0: the chunks of each session, or the units."""

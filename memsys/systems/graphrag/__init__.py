@@ -40,18 +40,18 @@ import itertools
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from functools import partial
 from importlib.util import find_spec
-from string import ascii_uppercase
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from data_loaders.schema import Question, Unit
-from memsys.interface import Item, MemorySystem, NodeView, Positive, Recall, Settings, dated, period_text, union
+from data_loaders.schema import Question
+from memsys.interface import Item, NodeView, Positive, Recall, Settings, dated, period_text, union
 from memsys.llm import meter
 from memsys.llm.ask import ask, ask_all
 from memsys.llm.protocol import LLM
-from memsys.prompts import Option, Prompts
+from memsys.prompts import Option, Prompts, lettered
 from memsys.systems.graphrag.graph import (
     Community,
     Entity,
@@ -65,6 +65,7 @@ from memsys.systems.graphrag.graph import (
     merged,
     text_units,
 )
+from memsys.systems.rebuilt import RebuiltMemory
 from memsys.tokens import count_tokens, first_within, truncate
 from memsys.vectors import Embedder, best, cosines
 
@@ -187,7 +188,7 @@ class GraphRagReading(Settings):
             )
 
 
-class GraphRag(MemorySystem):
+class GraphRag(RebuiltMemory):
     """Recalls reports, entities, relationships and text units around the entities nearest to the question; or answers from all reports.
 
     Raises:
@@ -197,8 +198,6 @@ class GraphRag(MemorySystem):
     READ_KNOBS: ClassVar = tuple(setting.name for setting in fields(GraphRagReading))
     MODES: ClassVar = ("paper", "code")
     PROMPTS: ClassVar = ("graphrag",)
-    EMBEDS_UNITS: ClassVar = False
-    OFFLINE: ClassVar = True
     INDEPENDENT_CALLS: ClassVar = True
 
     def __init__(
@@ -211,24 +210,14 @@ class GraphRag(MemorySystem):
     ) -> None:
         if find_spec("graspologic_native") is None:
             raise ImportError("GraphRAG needs graspologic-native: pip install memsys-bench[graph]")
+        super().__init__()
         self.llm, self.embedder, self.prompts = llm, embedder, prompts
         self.indexing, self.reading = indexing, reading
-        self._units: list[Unit] = []
-        self._built = 0
         self._graph = Graph()
         self._failures: Counter[str] = Counter()
 
-    def write(self, unit: Unit) -> None:
-        self._units.append(unit)
-
-    def consolidate(self) -> None:
-        """Build everything again when units have been written since the last build."""
-        if self._built < len(self._units):
-            self._graph = self._built_graph()
-            self._built = len(self._units)
-
-    def _built_graph(self) -> Graph:
-        """The graph of the whole history; `_failures` counts the replies that could not be used, by step."""
+    def _build(self) -> None:
+        """Build the graph of the whole history; `_failures` counts the replies that could not be used, by step."""
         self._failures = Counter()
         units = text_units(self._units, self.indexing.chunk_tokens, self.indexing.overlap, self.indexing.encoding)
         extracts = [extract(replies) for replies in self._all_replies(units)]
@@ -250,7 +239,7 @@ class GraphRag(MemorySystem):
         reports = self._reports(tables, divided)
         vectors = self.embedder.embed([f"{node.title}:{node.description}" for node in nodes]) if nodes else None
         deepest = max((community.level for community in divided.values()), default=0)
-        return Graph(tuple(units), nodes, edges, tuple(map(tuple, incident)), divided, reports, vectors, deepest)
+        self._graph = Graph(tuple(units), nodes, edges, tuple(map(tuple, incident)), divided, reports, vectors, deepest)
 
     def _all_replies(self, units: Sequence[TextUnit]) -> list[list[Any]]:
         """The replies of all extraction passes over each text unit."""
@@ -287,11 +276,12 @@ class GraphRag(MemorySystem):
         return [unit for unit, reply in zip(active, ask_all(self.llm, asks), strict=True) if reply == "Y"]
 
     def _joined(self, names: Sequence[str], descriptions: Sequence[Iterable[str]]) -> list[str]:
-        """A description for each name: a single description is kept; a model joins several, as many in a call as a prompt takes."""
-        prompt = self.prompts["graphrag/describe"]
+        """A description for each name: one alone is kept; a model joins several, in a call as many as a prompt takes, at least two."""
+        prompt, limit = self.prompts["graphrag/describe"], self.indexing.description_tokens
+        count = partial(count_tokens, encoding=self.indexing.encoding)
         waiting = [sorted({text for text in texts if text}) for texts in descriptions]
         while active := [place for place, texts in enumerate(waiting) if len(texts) > 1]:
-            packs = [waiting[place][: self._taken(waiting[place])] for place in active]
+            packs = [waiting[place][: max(2, len(first_within(waiting[place], limit, count)))] for place in active]
             fields = [
                 {"name": names[place], "texts": pack, "words": self.indexing.description_words}
                 for place, pack in zip(active, packs, strict=True)
@@ -302,15 +292,6 @@ class GraphRag(MemorySystem):
                 joined = reply or truncate(" ".join(pack), prompt.max_tokens, self.indexing.encoding)
                 waiting[place] = [joined, *waiting[place][len(pack) :]]
         return [texts[0] if texts else "" for texts in waiting]
-
-    def _taken(self, texts: Sequence[str]) -> int:
-        """Number of the first texts that one prompt takes, at least two."""
-        return max(
-            2, sum(size <= self.indexing.description_tokens for size in itertools.accumulate(map(self._count, texts)))
-        )
-
-    def _count(self, text: str) -> int:
-        return count_tokens(text, self.indexing.encoding)
 
     def _reports(self, tables: Tables, divided: Mapping[int, Community]) -> dict[int, Report]:
         """The reports on all communities, written from the deepest level up; a report that cannot be read is missing."""
@@ -564,9 +545,9 @@ class GraphRag(MemorySystem):
 
 def _question_fields(question: Question) -> dict[str, Any]:
     """The fields of the prompts about a question; `asked` is all of it: text, lettered options, asker, instruction and date."""
-    options = tuple(Option(label, text) for label, text in zip(ascii_uppercase, question.options, strict=False))
+    options = lettered(question.options)
     date = f"(Current date: {question.time_text})" if question.time_text else ""
-    lettered = [f"({option.label}) {option.text}" for option in options]
-    lines = [question.text, *lettered, question.asked_by, question.instruction, date]
+    choices = [f"({option.label}) {option.text}" for option in options]
+    lines = [question.text, *choices, question.asked_by, question.instruction, date]
     asked = "\n".join(line for line in lines if line)
     return {"question": question.text, "options": options, "now": question.time_text, "asked": asked}

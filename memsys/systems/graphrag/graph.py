@@ -19,7 +19,7 @@ from scipy.sparse.csgraph import connected_components
 
 from data_loaders.schema import Unit
 from memsys.interface import spoken, union
-from memsys.tokens import count_tokens, split_tokens
+from memsys.tokens import count_tokens, first_within, split_tokens
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
@@ -391,7 +391,7 @@ class Tables:
             fitting_rest, complete = self._fitting(rest, left)
             if complete:
                 return self._text(child_reports[:count], fitting_rest)
-        count = sum(size <= self._budget for size in itertools.accumulate(map(self._count, child_reports)))
+        count = len(first_within(child_reports, self._budget, self._count))
         return self._text(child_reports[:count], ()) if count else self._text((), fitting)
 
     def _count(self, text: str) -> int:

@@ -39,16 +39,17 @@ from dataclasses import fields
 from importlib.util import find_spec
 from typing import Any, ClassVar
 
-from data_loaders.schema import Question, Unit
-from memsys.interface import MemorySystem, NodeView, Recall, period, union, unit_item
+from data_loaders.schema import Question
+from memsys.interface import NodeView, Recall, period, union, unit_item
 from memsys.llm import meter
 from memsys.llm.protocol import LLM
 from memsys.prompts import Prompts
 from memsys.systems.lattice.search import LatticeBuild, LatticeNode, Search, SearchRules, TreeBuilder, height
+from memsys.systems.rebuilt import RebuiltMemory
 from memsys.vectors import Embedder
 
 
-class Lattice(MemorySystem):
+class Lattice(RebuiltMemory):
     """Recalls the `k` units with the highest path relevance among those that the search has rated, best first.
 
     Raises:
@@ -58,9 +59,7 @@ class Lattice(MemorySystem):
     READ_KNOBS: ClassVar = tuple(setting.name for setting in fields(SearchRules))
     MODES: ClassVar = ("paper", "code")
     PROMPTS: ClassVar = ("lattice",)
-    EMBEDS_UNITS: ClassVar = False
     UNIT: ClassVar = {"rule": "ab_pair", "on_unpaired": "keep_single"}
-    OFFLINE: ClassVar = True
 
     def __init__(
         self,
@@ -72,26 +71,19 @@ class Lattice(MemorySystem):
     ) -> None:
         if find_spec("sklearn") is None:
             raise ImportError("LATTICE needs sklearn: pip install memsys-bench[cluster]")
+        super().__init__()
         self.llm, self.embedder, self.prompts = llm, embedder, prompts
         self.build, self.reading = build, reading
-        self._units: list[Unit] = []
         self._root: LatticeNode | None = None
-        self._built = 0
         self._inner = 0
         self._fallbacks = 0
 
-    def write(self, unit: Unit) -> None:
-        self._units.append(unit)
-
-    def consolidate(self) -> None:
-        """Build the tree again when units have been written since the last build."""
-        if self._built < len(self._units):
-            builder = TreeBuilder(self.llm, self.embedder, self.prompts, self.build)
-            leaves = [LatticeNode(unit.id, unit.text, (), unit, place) for place, unit in enumerate(self._units)]
-            children = builder.top_down(leaves) if self.build.build == "top_down" else builder.bottom_up(leaves)
-            self._root = LatticeNode("root", "", children)
-            self._inner, self._fallbacks = builder.inner, builder.fallbacks
-            self._built = len(self._units)
+    def _build(self) -> None:
+        builder = TreeBuilder(self.llm, self.embedder, self.prompts, self.build)
+        leaves = [LatticeNode(unit.id, unit.text, (), unit, place) for place, unit in enumerate(self._units)]
+        children = builder.top_down(leaves) if self.build.build == "top_down" else builder.bottom_up(leaves)
+        self._root = LatticeNode("root", "", children)
+        self._inner, self._fallbacks = builder.inner, builder.fallbacks
 
     def read(self, question: Question) -> Recall:
         search = self.search(question)

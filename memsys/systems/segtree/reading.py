@@ -9,21 +9,53 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter, defaultdict
-from collections.abc import Hashable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from annotated_types import Ge, Lt
 
 from data_loaders.schema import Question, Unit
-from memsys.interface import Item, MemorySystem, NodeView, NotNegative, Positive, Recall, Settings, dated, union
+from memsys.interface import (
+    Item,
+    MemorySystem,
+    NodeView,
+    NotNegative,
+    Positive,
+    Recall,
+    Settings,
+    dated,
+    period_text,
+    union,
+)
 from memsys.llm import meter
 from memsys.llm.ask import ParseFailure, ask_all
 from memsys.llm.protocol import LLM
 from memsys.prompts import Option, Prompts
 from memsys.tokens import count_tokens, first_within, truncate
 from memsys.vectors import Embedder, Vectors, cosines
+
+
+@dataclass(slots=True)
+class _Node:
+    """A node of the tree; its number is its row in the matrix of vectors."""
+
+    id: str
+    """A leaf has its unit's id."""
+    level: int
+    """0 for a leaf."""
+    units: list[int]
+    """Indices of the units below it, in order; its interval goes from the first to the last."""
+    text: str
+    """Its annotation as of the last insertion; a leaf's is its unit's text."""
+    tokens: int
+    """Number of tokens of the text, at least 1: a long text is not counted again for each unit that joins its parent."""
+    parent: int = -1
+    """Number of its parent; -1 for a root."""
+    children: list[int] = field(default_factory=list)
+    stale: bool = False
+    """Whether the annotation is older than the units below it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,18 +118,8 @@ class TreeMemory(MemorySystem):
         self.llm, self.embedder, self.prompts = llm, embedder, prompts
         self.build, self.reading = build, reading
         self._units: list[Unit] = []
-        self._parents: list[int] = []
-        self._children: list[list[int]] = []
-        self._levels: list[int] = []
-        self._starts: list[int] = []
-        """For each node, the index in `_units` of the first unit below it."""
-        self._ends: list[int] = []
-        """For each node, the index in `_units` of the last unit below it."""
+        self._nodes: list[_Node] = []
         self._vectors = Vectors()
-        self._texts: list[str] = []
-        self._sizes: dict[int, tuple[str, int]] = {}
-        """Number of tokens of a node's text, with that text: a long text is not counted again for each unit that joins its parent."""
-        self._stale: set[int] = set()
         self._current: dict[int, _Refreshed] = {}
         """Annotations that replace those in the tree until the next unit is added."""
         self._refreshed: dict[int, _Refreshed] = {}
@@ -107,29 +129,32 @@ class TreeMemory(MemorySystem):
     def _add_leaf(self, unit: Unit, vector: np.ndarray) -> int:
         """Add a leaf without a parent, discard the annotations of the last `consolidate`, and return the leaf's number."""
         self._current = {}
+        self._nodes.append(_Node(unit.id, 0, [len(self._units)], unit.text, count_tokens(unit.text) or 1))
         self._units.append(unit)
-        return self._add([], 0, len(self._units) - 1, len(self._units) - 1, unit.text, vector)
+        return self._vectors.add(vector)
 
     def _wrap(self, child: int) -> int:
         """Add a parent above a root node, with a copy of its annotation and vector, and return the parent's number."""
-        vector = self._vectors.matrix[child]
-        level, start, end = self._levels[child] + 1, self._starts[child], self._ends[child]
-        self._parents[child] = node = self._add([child], level, start, end, self._texts[child], vector)
-        return node
+        below = self._nodes[child]
+        below.parent = self._vectors.add(self._vectors.matrix[child])
+        name, units = f"node-{below.parent}", list(below.units)
+        self._nodes.append(_Node(name, below.level + 1, units, below.text, below.tokens, children=[child]))
+        return below.parent
 
     def _attach(self, parent: int, child: int) -> None:
-        """Append a node to the children of another and extend the intervals of all ancestors."""
-        self._children[parent].append(child)
-        self._parents[child] = parent
+        """Append a node to the children of another, and its units, which come after all others, to those of all ancestors."""
+        below = self._nodes[child]
+        self._nodes[parent].children.append(child)
+        below.parent = parent
         while parent >= 0:
-            self._starts[parent] = min(self._starts[parent], self._starts[child])
-            self._ends[parent] = max(self._ends[parent], self._ends[child])
-            parent = self._parents[parent]
+            node = self._nodes[parent]
+            node.units += below.units
+            parent = node.parent
 
     def _ancestors(self, node: int) -> list[int]:
         """List a node's ancestors from its parent to the root."""
         ancestors = []
-        while (node := self._parents[node]) >= 0:
+        while (node := self._nodes[node].parent) >= 0:
             ancestors.append(node)
         return ancestors
 
@@ -139,29 +164,27 @@ class TreeMemory(MemorySystem):
         `path` is the node that received the leaf, followed by its ancestors.
         """
         changed: list[int] = []
-        for place, node in enumerate(path):
-            (first, *others) = self._children[node]
-            if not others:
-                text, stale = self._texts[first], first in self._stale
+        for place, number in enumerate(path):
+            node = self._nodes[number]
+            first, before = self._nodes[node.children[0]], node.text
+            if len(node.children) == 1:
+                node.text, node.stale = first.text, first.stale
             elif self.build.annotate == "lazy":
-                text, stale = self._joined(self._texts[child] for child in self._children[node]), True
+                node.text, node.stale = self._joined(self._nodes[child].text for child in node.children), True
             elif self.build.annotate == "full" or place == 0:
-                text, stale = self._summaries([self._parts(node)])[0], False
+                node.text, node.stale = self._summaries([self._parts(number)])[0], False
             else:
-                text, stale = self._texts[node], True
-            if stale:
-                self._stale.add(node)
-            else:
-                self._stale.discard(node)
-            if others and text != self._texts[node]:
-                changed.append(node)
-            self._texts[node] = text
-        vectors = self.embedder.embed([self._texts[node] for node in changed]) if changed else ()
-        for node, vector in zip(changed, vectors, strict=True):
-            self._vectors.set(node, vector)
-        for node in path:
-            if len(self._children[node]) == 1:
-                self._vectors.set(node, self._vectors.matrix[self._children[node][0]])
+                node.stale = True
+            if node.text != before:
+                node.tokens = count_tokens(node.text) or 1
+                if len(node.children) > 1:
+                    changed.append(number)
+        vectors = self.embedder.embed([self._nodes[number].text for number in changed]) if changed else ()
+        for number, vector in zip(changed, vectors, strict=True):
+            self._vectors.set(number, vector)
+        for number in path:
+            if len(self._nodes[number].children) == 1:
+                self._vectors.set(number, self._vectors.matrix[self._nodes[number].children[0]])
 
     def consolidate(self) -> None:
         """Summarise all outdated annotations again, bottom-up; the results hold until the next leaf is added.
@@ -171,89 +194,92 @@ class TreeMemory(MemorySystem):
         """
         self._current = {}
         due: defaultdict[int, set[int]] = defaultdict(set)
-        for node in self._stale:
-            due[self._levels[node]].add(node)
+        for number, node in enumerate(self._nodes):
+            if node.stale:
+                due[node.level].add(number)
         while due:
-            nodes = sorted(due.pop(min(due)))
-            self._renew([node for node in nodes if len(self._children[node]) > 1])
-            for node in nodes:
-                if len(self._children[node]) == 1 and (child := self._current.get(self._children[node][0])) is not None:
-                    self._current[node] = child
-                if node in self._current and self._parents[node] >= 0:
-                    due[self._levels[node] + 1].add(self._parents[node])
+            level = min(due)
+            numbers = sorted(due.pop(level))
+            self._renew([number for number in numbers if len(self._nodes[number].children) > 1])
+            for number in numbers:
+                node = self._nodes[number]
+                if len(node.children) == 1 and (child := self._current.get(node.children[0])) is not None:
+                    self._current[number] = child
+                if number in self._current and node.parent >= 0:
+                    due[level + 1].add(node.parent)
 
     def read(self, question: Question) -> Recall:
         """Recall by Algorithm 2; an item's score is its node's propagated relevance, s-tilde in the paper."""
-        reading = self.reading
-        if not self._parents:
+        nodes, reading = self._nodes, self.reading
+        if not nodes:
             return Recall(())
         query = self.embedder.embed([question.text], query=True)[0]
         similarities = self._vectors.similarities(query).astype(np.float64)
         if self._current:
             rows = np.stack([current.vector for current in self._current.values()])
             similarities[list(self._current)] = cosines(rows, query)
-        scores = propagated(np.round(similarities, 6), self._parents, reading)
+        scores = propagated(np.round(similarities, 6), [node.parent for node in nodes], reading)
+        starts = np.array([node.units[0] for node in nodes])
+        # Ties go to the earlier start, then the lower level: of nodes with the same start, the older is the lower one.
+        ranking: list[int] = np.lexsort((starts, -scores)).tolist()
         chosen: dict[Hashable, int] = {}
-        for node in map(int, ranking(scores, self._starts, self._levels)):
+        for number in ranking:
             if len(chosen) == reading.k:
                 break
-            if reading.leaf_only and self._levels[node] > 0:
+            node = nodes[number]
+            if reading.leaf_only and node.level > 0:
                 continue
-            chosen.setdefault((self._starts[node], self._ends[node], self._text(node)) if reading.dedup else node, node)
-        nodes = list(chosen.values())
+            interval = starts[number], node.units[-1]
+            chosen.setdefault((*interval, self._text(number)) if reading.dedup else number, number)
+        numbers = list(chosen.values())
         if reading.order == "chronological":
-            nodes.sort(key=lambda node: self._starts[node])
+            numbers.sort(key=lambda number: starts[number])
         items = []
-        for node in nodes:
-            view, text = self._view(node, -1), dated(self._text(node), self._time(node))
-            items.append(Item(view.id, text, float(scores[node]), view.sources, view.kind, view.level))
+        for number in numbers:
+            view, text = self._view(number, -1), dated(self._text(number), self._time(number))
+            items.append(Item(view.id, text, float(scores[number]), view.sources, view.kind, view.level))
         return Recall(tuple(items))
 
-    def _text(self, node: int) -> str:
+    def _text(self, number: int) -> str:
         """The current annotation of a node, refreshed where `consolidate` has made one; a leaf's is its unit's text."""
-        return self._current[node].text if node in self._current else self._texts[node]
+        return self._current[number].text if number in self._current else self._nodes[number].text
 
-    def _described(self, node: int) -> str:
+    def _described(self, number: int) -> str:
         """Format a node for a compatibility prompt: level, number of units, time and annotation."""
-        count = self._ends[node] - self._starts[node] + 1
-        return f"(level {self._levels[node]}; {count} unit{'s' * (count > 1)}; {self._time(node) or 'time unknown'}) {self._texts[node]}"
+        node = self._nodes[number]
+        count = len(node.units)
+        return (
+            f"(level {node.level}; {count} unit{'s' * (count > 1)}; {self._time(number) or 'time unknown'}) {node.text}"
+        )
 
-    def _time(self, node: int) -> str:
+    def _time(self, number: int) -> str:
         """Time texts of a node's first and last unit, joined by a dash; one text when they are equal."""
-        first, last = (self._units[place].time_text for place in (self._starts[node], self._ends[node]))
-        return first if first == last else " – ".join(filter(None, (first, last)))
+        units = self._nodes[number].units
+        return period_text(self._units[units[0]], self._units[units[-1]])
 
     def nodes(self) -> Iterator[NodeView]:
         """All nodes with their current annotations; with `collapse_chains`, without those that have a single child."""
-        return itertools.starmap(self._view, self._edges(self.build.collapse_chains))
+        return itertools.starmap(self._view, self._edges(self.build.collapse_chains).items())
 
-    def _view(self, node: int, parent: int) -> NodeView:
+    def _view(self, number: int, parent: int) -> NodeView:
         """A node below a parent (-1: none). Its kind is `chain` if it has a single child, whose annotation it copies."""
-        units, pending = [], [node]
-        while pending:
-            below = pending.pop()
-            pending.extend(self._children[below])
-            if not self._levels[below]:
-                units.append(self._starts[below])
+        node = self._nodes[number]
+        units = [self._units[index] for index in node.units]
         return NodeView(
-            id=self._id(node),
-            parents=(self._id(parent),) if parent >= 0 else (),
-            level=self._levels[node],
-            kind=("leaf", "chain", "summary")[min(2, len(self._children[node]))],
-            text=self._text(node),
-            vector=self._current[node].vector if node in self._current else self._vectors.matrix[node],
-            sources=union(self._units[index].turn_ids for index in sorted(units)),
-            start=self._units[self._starts[node]].time,
-            end=self._units[self._ends[node]].time,
+            id=node.id,
+            parents=(self._nodes[parent].id,) if parent >= 0 else (),
+            level=node.level,
+            kind=("leaf", "chain", "summary")[min(2, len(node.children))],
+            text=self._text(number),
+            vector=self._current[number].vector if number in self._current else self._vectors.matrix[number],
+            sources=union(unit.turn_ids for unit in units),
+            start=units[0].time,
+            end=units[-1].time,
         )
-
-    def _id(self, node: int) -> str:
-        """Public id of a node: a leaf has its unit's id."""
-        return f"node-{node}" if self._levels[node] else self._units[self._starts[node]].id
 
     @property
     def held(self) -> int:
-        return len(self._parents)
+        return len(self._nodes)
 
     def report(self) -> dict[str, Any]:
         """Shape of the tree (as in the paper's Table 5) with and without chains, and counts of annotations and fallbacks."""
@@ -266,26 +292,19 @@ class TreeMemory(MemorySystem):
             "annotation_fallback_rate": round(rate, 4),
         }
 
-    def _add(self, children: list[int], level: int, start: int, end: int, text: str, vector: np.ndarray) -> int:
-        self._parents.append(-1)
-        self._children.append(children)
-        self._levels.append(level)
-        self._starts.append(start)
-        self._ends.append(end)
-        self._texts.append(text)
-        return self._vectors.add(vector)
-
-    def _renew(self, nodes: Sequence[int]) -> None:
+    def _renew(self, numbers: Sequence[int]) -> None:
         """Summarise nodes of one level; annotations that differ from those in the tree enter `_current`."""
-        parts = {node: tuple(map(self._part, self._children[node])) for node in nodes}
+        parts = {number: tuple(map(self._part, self._nodes[number].children)) for number in numbers}
         known = self._refreshed
-        outdated = [node for node in nodes if node not in known or known[node].parts != parts[node]]
+        outdated = [number for number in numbers if number not in known or known[number].parts != parts[number]]
         if outdated:
-            texts = self._folded([parts[node] for node in outdated])
+            texts = self._folded([parts[number] for number in outdated])
             self._counts["renewed"] += len(outdated)
-            for node, text, vector in zip(outdated, texts, self.embedder.embed(texts), strict=True):
-                known[node] = _Refreshed(parts[node], text, vector)
-        self._current.update((node, known[node]) for node in nodes if known[node].text != self._texts[node])
+            for number, text, vector in zip(outdated, texts, self.embedder.embed(texts), strict=True):
+                known[number] = _Refreshed(parts[number], text, vector)
+        self._current.update(
+            (number, known[number]) for number in numbers if known[number].text != self._nodes[number].text
+        )
 
     def _folded(self, lists: Sequence[Sequence[Option]]) -> list[str]:
         """Summarise each list of parts.
@@ -316,7 +335,7 @@ class TreeMemory(MemorySystem):
         """Number of leading parts that fit into one prompt, at least one."""
         if self.build.summary_tokens is None:
             return len(parts)
-        sizes = itertools.accumulate(max(1, count_tokens(part.text)) for part in parts)
+        sizes = itertools.accumulate(count_tokens(part.text) or 1 for part in parts)
         return max(1, sum(size <= self.build.summary_tokens for size in sizes))
 
     def _lead(self, note: str) -> Option:
@@ -340,31 +359,20 @@ class TreeMemory(MemorySystem):
                 values[place] = self._joined(part.text for part in prompts[place])
         return values
 
-    def _parts(self, node: int) -> list[Option]:
+    def _parts(self, number: int) -> list[Option]:
         """A node's children as parts of an annotation prompt.
 
         When they exceed `summary_tokens`, these are the latest children that fit, after a lead with the node's present annotation.
         """
-        children = self._children[node]
-        if self.build.summary_tokens is None:
-            return [self._part(child) for child in children]
-        latest = first_within(reversed(children), self.build.summary_tokens, self._size)[::-1]
-        if len(latest) == len(children):
-            return [self._part(child) for child in children]
+        node, limit = self._nodes[number], self.build.summary_tokens
+        if limit is None or sum(self._nodes[child].tokens for child in node.children) <= limit:
+            return [self._part(child) for child in node.children]
         self._capped(1)
-        lead = self._lead(self._texts[node])
-        remaining = self.build.summary_tokens - count_tokens(lead.text)
-        parts = [self._part(child) for child in first_within(reversed(children), remaining, self._size)[::-1]]
-        last = self._part(children[-1])
-        return [lead, *(parts or [Option(last.label, truncate(last.text, remaining))])]
-
-    def _size(self, node: int) -> int:
-        """Tokens of a node's text, at least 1."""
-        text = self._text(node)
-        known = self._sizes.get(node)
-        if known is None or known[0] is not text:
-            known = self._sizes[node] = (text, max(1, count_tokens(text)))
-        return known[1]
+        lead = self._lead(node.text)
+        remaining = limit - count_tokens(lead.text)
+        latest = first_within(reversed(node.children), remaining, lambda child: self._nodes[child].tokens)[::-1]
+        last = self._part(node.children[-1])
+        return [lead, *(map(self._part, latest) if latest else [Option(last.label, truncate(last.text, remaining))])]
 
     def _part(self, child: int) -> Option:
         return Option(self._time(child) or "time unknown", self._text(child))
@@ -375,37 +383,34 @@ class TreeMemory(MemorySystem):
         kept: list[str] = []
         for text in texts:
             kept.append(text)
-            remaining -= max(1, count_tokens(text))
+            remaining -= count_tokens(text) or 1
             if remaining <= 0:
                 break
         return truncate("\n".join(kept), limit)
 
-    def _edges(self, collapse_chains: bool) -> list[tuple[int, int]]:
-        """List (node, parent or -1) in order of creation; without chains, the parent is the nearest ancestor that is kept."""
-        kept = [not collapse_chains or len(children) != 1 for children in self._children]
-        edges = []
-        for node in range(len(self._parents)):
-            parent = self._parents[node]
+    def _edges(self, collapse_chains: bool) -> dict[int, int]:
+        """The parent of each node (-1: none) in order of creation; without chains, the nearest ancestor that is kept."""
+        kept = [not collapse_chains or len(node.children) != 1 for node in self._nodes]
+        parents = {}
+        for number, node in enumerate(self._nodes):
+            parent = node.parent
             while parent >= 0 and not kept[parent]:
-                parent = self._parents[parent]
-            if kept[node]:
-                edges.append((node, parent))
-        return edges
+                parent = self._nodes[parent].parent
+            if kept[number]:
+                parents[number] = parent
+        return parents
 
 
-def _shape(edges: Sequence[tuple[int, int]]) -> dict[str, Any]:
+def _shape(parents: Mapping[int, int]) -> dict[str, Any]:
     """Number of nodes, depths of the leaves (the root has depth 0) and mean number of children of inner nodes."""
-    parents = dict(edges)
     branching = Counter(parent for parent in parents.values() if parent >= 0)
-    depths: dict[int, int] = {}
-    for node in reversed(parents):
-        path = []
-        while node >= 0 and node not in depths:
-            path.append(node)
-            node = parents[node]
-        depth = depths.get(node, -1)
-        depths.update((below, depth + place) for place, below in enumerate(reversed(path), 1))
-    leaves = [depth for node, depth in depths.items() if node not in branching] or [0]
+    depths: list[int] = []
+    for node in parents.keys() - branching.keys():
+        depth = 0
+        while (node := parents[node]) >= 0:
+            depth += 1
+        depths.append(depth)
+    leaves = depths or [0]
     return {
         "nodes": len(parents),
         "max_depth": max(leaves),
@@ -449,9 +454,3 @@ def propagated(relevance: np.ndarray, parents: Sequence[int] | np.ndarray, readi
         total = total + reading.alpha**hop * scores
     result: np.ndarray = total / sum(reading.alpha**hop for hop in range(reading.horizon + 1))
     return result
-
-
-def ranking(scores: np.ndarray, starts: Sequence[int], levels: Sequence[int]) -> np.ndarray:
-    """Sort node indices by score, best first; ties go to the earlier start, then the lower level, then the lower index."""
-    order: np.ndarray = np.lexsort((np.asarray(levels), np.asarray(starts), -scores))
-    return order

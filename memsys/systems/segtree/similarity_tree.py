@@ -91,26 +91,25 @@ class _Clusters:
     def __init__(self, threshold: float) -> None:
         self._threshold = threshold
         self._rows: dict[int, int] = {}
-        self._nodes: list[int] = []
+        """Row of each node in `_sums` and `_directions`, in order of the rows."""
         self._sums: list[np.ndarray] = []
         self._directions = Vectors()
 
     def __len__(self) -> int:
-        return len(self._nodes)
+        return len(self._rows)
 
     def nearest(self, vector: np.ndarray) -> int | None:
         """Find the node whose mean has the highest cosine with the vector; None below the threshold."""
-        if not self._nodes:
+        if not self._rows:
             return None
         cosines = np.clip(self._directions.similarities(vector), -1.0, 1.0)
         row = int(np.argmax(cosines))
-        return self._nodes[row] if cosines[row] >= self._threshold else None
+        return list(self._rows)[row] if cosines[row] >= self._threshold else None
 
     def add(self, node: int, vector: np.ndarray) -> None:
         """Add a member's vector to a node's mean; the node may be new."""
         if node not in self._rows:
             self._rows[node] = self._directions.add(vector)
-            self._nodes.append(node)
             self._sums.append(np.zeros(len(vector), dtype=np.float64))
         row = self._rows[node]
         self._sums[row] += vector

@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 import tempfile
 import time
-from collections.abc import Sequence
 from pathlib import Path
 
 from tests.rigs.benchmarks.histories import services
-from tests.rigs.benchmarks.measured import Measured, mock
+from tests.rigs.benchmarks.measured import Measured, mock, post_all
 
 
 def client_cpu() -> list[Measured]:
@@ -34,7 +33,7 @@ def client_cpu() -> list[Measured]:
         milliseconds = (time.process_time() - started) / len(requests) * 1000
         endpoint.close()
         bodies = [json.dumps(chat_body(ModelSettings("mock"), request)).encode() for request in requests]
-        bare = _bare_posts(url, bodies) / len(bodies) * 1000
+        bare = post_all(url, bodies)[0] / len(bodies) * 1000
     return [
         Measured(
             "client CPU a call, through cache and meter",
@@ -43,28 +42,3 @@ def client_cpu() -> list[Measured]:
             True,
         ),
     ]
-
-
-def _bare_posts(url: str, bodies: Sequence[bytes]) -> float:
-    """CPU seconds of posting these bodies, 64 in flight, and reading the replies."""
-    import asyncio
-
-    import aiohttp
-
-    from memsys.llm.transport import new_event_loop
-
-    async def post_all() -> float:
-        gate = asyncio.Semaphore(64)
-        headers = {"Content-Type": "application/json"}
-        async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=64), headers=headers) as session:
-
-            async def post(body: bytes) -> None:
-                async with gate, session.post(f"{url}/chat/completions", data=body) as reply:
-                    json.loads(await reply.read())
-
-            started = time.process_time()
-            await asyncio.gather(*map(post, bodies))
-            return time.process_time() - started
-
-    with asyncio.Runner(loop_factory=new_event_loop) as runner:
-        return runner.run(post_all())

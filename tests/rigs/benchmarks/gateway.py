@@ -2,29 +2,24 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import tempfile
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
-from tests.rigs.benchmarks.measured import Measured, mock
-
-IN_FLIGHT = 64
+from tests.rigs.benchmarks.measured import IN_FLIGHT, Measured, mock, post_all
 
 
 def gateway() -> list[Measured]:
     """CPU of a call through the gateway minus that of the same call sent directly; seconds of both at 200 ms, 64 in flight."""
     with mock() as url, _in_front_of(url) as through:
-        _post_all(through, _bodies("warm", 200))
-        direct, with_gateway = (_post_all(where, _bodies("cpu", 3000))[0] / 3000 * 1000 for where in (url, through))
+        post_all(through, _bodies("warm", 200))
+        direct, with_gateway = (post_all(where, _bodies("cpu", 3000))[0] / 3000 * 1000 for where in (url, through))
     extra = with_gateway - direct
     with mock("--latency", "0.2") as url, _in_front_of(url) as through:
-        _post_all(through, _bodies("warm", IN_FLIGHT))
-        alone, behind = (_post_all(where, _bodies("wall", 30 * IN_FLIGHT))[1] for where in (url, through))
+        post_all(through, _bodies("warm", IN_FLIGHT))
+        alone, behind = (post_all(where, _bodies("wall", 30 * IN_FLIGHT))[1] for where in (url, through))
     return [
         Measured(
             "CPU of the gateway a call: server, key, cache, meter and its own client",
@@ -71,33 +66,3 @@ def _in_front_of(url: str) -> Iterator[str]:
 def _bodies(name: str, count: int) -> list[bytes]:
     texts = (f"{name} {number} " + "word " * 300 for number in range(count))
     return [json.dumps({"model": "mock", "messages": [{"role": "user", "content": text}]}).encode() for text in texts]
-
-
-def _post_all(url: str, bodies: Sequence[bytes]) -> tuple[float, float]:
-    """CPU seconds of this process and wall seconds for posting these bodies, 64 in flight, and reading the replies."""
-    import aiohttp
-
-    from memsys.llm.transport import new_event_loop
-
-    async def post_all() -> None:
-        gate = asyncio.Semaphore(IN_FLIGHT)
-        headers = {"Content-Type": "application/json"}
-        connector = aiohttp.TCPConnector(limit=IN_FLIGHT)
-        async with aiohttp.ClientSession(connector=connector, headers=headers) as session:
-
-            async def post(body: bytes) -> None:
-                async with gate, session.post(f"{url}/chat/completions", data=body) as reply:
-                    assert json.loads(await reply.read())["choices"]
-
-            await asyncio.gather(*map(post, bodies))
-
-    return _timed(new_event_loop(), post_all)
-
-
-def _timed(loop: asyncio.AbstractEventLoop, work: Callable[[], Any]) -> tuple[float, float]:
-    cpu, wall = time.process_time(), time.perf_counter()
-    try:
-        loop.run_until_complete(work())
-        return time.process_time() - cpu, time.perf_counter() - wall
-    finally:
-        loop.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import resource
@@ -16,6 +17,8 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[3]
+IN_FLIGHT = 64
+"""Maximum number of requests that are under way at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +52,29 @@ def stats(url: str) -> dict[str, Any]:
     with urllib.request.urlopen(url.removesuffix("/v1") + "/stats", timeout=10) as reply:
         counts: dict[str, Any] = json.loads(reply.read())
         return counts
+
+
+def post_all(url: str, bodies: Sequence[bytes]) -> tuple[float, float]:
+    """CPU seconds of this process and wall seconds for posting chat requests, `IN_FLIGHT` at once, and reading the replies."""
+    import aiohttp
+
+    from memsys.llm.transport import new_event_loop
+
+    async def posted() -> None:
+        gate, connector = asyncio.Semaphore(IN_FLIGHT), aiohttp.TCPConnector(limit=IN_FLIGHT)
+        headers = {"Content-Type": "application/json"}
+        async with aiohttp.ClientSession(connector=connector, headers=headers) as session:
+
+            async def post(body: bytes) -> None:
+                async with gate, session.post(f"{url}/chat/completions", data=body) as reply:
+                    assert json.loads(await reply.read())["choices"]
+
+            await asyncio.gather(*map(post, bodies))
+
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        cpu, wall = time.process_time(), time.perf_counter()
+        runner.run(posted())
+        return time.process_time() - cpu, time.perf_counter() - wall
 
 
 def timed(command: Sequence[str]) -> tuple[float, int]:

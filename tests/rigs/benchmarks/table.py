@@ -15,7 +15,6 @@ import json
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -49,8 +48,6 @@ class Timed:
     floor: float
     """Minimum seconds of the calls, in any order that keeps the order within each cell."""
     peak_mb: float
-    timeline: Sequence[tuple[float, int]]
-    """Seconds since the start, and calls in flight."""
 
     @property
     def bound(self) -> float:
@@ -82,15 +79,11 @@ def _measured(title: str, memories: Sequence[str], least: float) -> Measured:
     return Measured(title, timed.text(), f"≥ {least}", timed.bound / timed.wall >= least)
 
 
-def timed_table(memories: Sequence[str], root: Path = ROOT) -> Timed:
-    """Run a table in a process of its own against a mock endpoint in another.
-
-    Args:
-        root: the checkout whose code is measured.
-    """
+def timed_table(memories: Sequence[str]) -> Timed:
+    """Run a table in a process of its own against a mock endpoint in another."""
     with mock("--latency", str(LATENCY)) as url, tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "tests.rigs.benchmarks.table", url, folder, *memories]
-        subprocess.run(command, cwd=root, check=True)
+        subprocess.run(command, cwd=ROOT, check=True)
         calls = stats(url)["answered"]
         figures = json.loads((Path(folder) / "timed.json").read_text(encoding="utf-8"))
     return Timed(calls=calls, **figures)
@@ -113,10 +106,9 @@ def run_table(url: str, folder: Path, memories: Sequence[str]) -> dict[str, Any]
     cases = histories_of_sizes(LOCOMO)
     runs = [replace(_run(name, folder, cases, offered), chain=chains[name]) for name in memories]
     judging = Judging(Judge(**load_option("judge", "segtree")), llm, "mock", offered.prompts)
-    with _sampled(endpoint) as timeline:
-        started, cpu = time.perf_counter(), time.process_time()
-        run_and_judge(runs, judging)
-        wall, used = time.perf_counter() - started, time.process_time() - cpu
+    started, cpu = time.perf_counter(), time.process_time()
+    run_and_judge(runs, judging)
+    wall, used = time.perf_counter() - started, time.process_time() - cpu
     cells = [_cell(case) for run in runs for case in (run.folder / "cases").iterdir()]
     chain = max(build + longest for build, longest, _ in cells)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
@@ -126,7 +118,6 @@ def run_table(url: str, folder: Path, memories: Sequence[str]) -> dict[str, Any]
         "chain": chain,
         "floor": _floor(cells),
         "peak_mb": peak,
-        "timeline": list(timeline),
     }
 
 
@@ -209,28 +200,6 @@ def _cell(folder: Path) -> Calls:
             continue
         after += calls + (line["phase"] == "answer")  # and the verdict
     return build, max(reads) + 2, after
-
-
-class _sampled:
-    """Samples the calls in flight twenty times a second while the block runs."""
-
-    def __init__(self, endpoint: Any) -> None:
-        self._endpoint, self._ended = endpoint, threading.Event()
-        self._samples: list[tuple[float, int]] = []
-        self._thread = threading.Thread(target=self._sample, daemon=True)
-
-    def __enter__(self) -> list[tuple[float, int]]:
-        self._thread.start()
-        return self._samples
-
-    def __exit__(self, *error: object) -> None:
-        self._ended.set()
-        self._thread.join()
-
-    def _sample(self) -> None:
-        started = time.perf_counter()
-        while not self._ended.wait(0.05):
-            self._samples.append((round(time.perf_counter() - started, 3), self._endpoint.snapshot().in_flight))
 
 
 if __name__ == "__main__":

@@ -34,7 +34,6 @@ class Cluster:
     """A Ray cluster of this machine."""
 
     address: str
-    client_address: str
     head: int
     """Process id of `ray start`, from which all its processes descend."""
 
@@ -95,7 +94,7 @@ def cluster(cores: int = CORES, added: int = 0) -> Iterator[Cluster]:
                     if head.poll() is not None:
                         raise RuntimeError(f"Ray does not start: {log.read_text()}")
                     time.sleep(0.2)
-                yield Cluster(f"127.0.0.1:{port}", f"ray://127.0.0.1:{client_port}", head.pid)
+                yield Cluster(f"127.0.0.1:{port}", head.pid)
             finally:
                 processes = descendants(head.pid)
                 head.terminate()

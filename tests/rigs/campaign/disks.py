@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from scripts.mock.endpoint import Mock, application, serving
+from tests.rigs.campaign.disturbed import DAYS
 from tests.rigs.campaign.targets import forked
 from tests.rigs.campaign.trial import QUESTIONS as ASKED
 from tests.rigs.campaign.trial import Ended, Outcome, broken_promises, differing, history, run_here, settings
 from tests.rigs.campaign.trial import results as left_by
 
 MEMORIES = ("memtree", "mem0", "bm25", "segtree", "timem")
-DAYS = 864_000
 
 
 def fill_disks(memory: str, points: Sequence[int], folder: Path, seed: int) -> Outcome:

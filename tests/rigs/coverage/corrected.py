@@ -14,7 +14,7 @@ import numpy as np
 from eval.judging.judge_card import Card, Corrected, KindErrors, Share, corrected
 from eval.report.ratings import prediction_powered
 from eval.statistics.stats import Interval, estimate, preferred_interval
-from tests.rigs.coverage.rows import Row
+from tests.rigs.coverage.rows import Row, homes_of, repeated
 
 SIZES = (154, 82, 154, 201, 182, 124, 150, 192, 156, 145)
 """Answerable questions of the ten histories, 1,540 together."""
@@ -73,7 +73,7 @@ def rows(share: float = 1.0) -> list[Row]:
     Args:
         share: share of the repetitions.
     """
-    rng, rounds = np.random.default_rng(1), max(5, round(REPETITIONS * share))
+    rng, rounds = np.random.default_rng(1), repeated(REPETITIONS, share)
     return [row for mixture in MIXTURES for row in _rows(mixture, rounds, rng)]
 
 
@@ -97,7 +97,7 @@ def _rows(mixture: Mixture, rounds: int, rng: np.random.Generator) -> Iterator[R
 
 def _scores(mixture: Mixture, rng: np.random.Generator) -> dict[str, tuple[float, float, float]]:
     """Point, low and high of every kind of score in one round; without those that are not printed."""
-    clusters = np.repeat(np.arange(len(SIZES)), SIZES).astype(str).tolist()
+    clusters = homes_of(SIZES).astype(str).tolist()
     run, judge = _run(mixture, rng), _card(mixture, rng)
     observed, chosen = estimate(run.accepted.tolist(), clusters), rng.choice(run.right.size, RATED, replace=False)
     ratings = np.full(run.right.size, np.nan)

@@ -13,7 +13,7 @@ import numpy as np
 from eval.statistics.families import LEVEL, Gaps, Tested, single_step
 from eval.statistics.power import detectable
 from eval.statistics.stats import Sampling, difference, holm
-from tests.rigs.coverage.rows import LOCOMO, Row, repeated
+from tests.rigs.coverage.rows import LOCOMO, Row, homes_of, repeated
 
 SHARED = 0.5
 """Correlation of two rows' differences from the reference."""
@@ -139,8 +139,7 @@ def _true_error(sizes: Sequence[int], alike: float) -> float:
 def few_histories(histories: int, alike: float, repetitions: int, seed: int = 2) -> Row:
     """The share of permutation tests over questions below .05 without a true difference: the reason why few histories get no star."""
     rng = np.random.default_rng(seed)
-    sizes = LOCOMO[:histories]
-    homes = np.repeat(np.arange(histories), sizes)
+    homes = homes_of(LOCOMO[:histories])
     low = 0
     for _ in range(repetitions):
         effect = rng.normal(0, (VARIANCE * alike) ** 0.5, histories)[homes]
