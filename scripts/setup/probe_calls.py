@@ -13,6 +13,7 @@ from typing import Any
 
 from memsys.jsons import received
 from memsys.llm import stopping
+from memsys.llm.gateway.accounts import first_choice
 from memsys.llm.llama import key_of
 from memsys.llm.outcome import excerpt, located
 from memsys.llm.pricing import ModelSettings, Purse
@@ -50,17 +51,9 @@ class ProbeReply:
         return self.broke_off or garbled or self.status in (408, 409, 425, 429) or self.status >= 500
 
     @property
-    def _choice(self) -> Mapping[str, Any]:
-        """The first choice of a chat completion; empty where a foreign server sends something else."""
-        choices = self.value.get("choices")
-        found = choices[0] if isinstance(choices, list) and choices else None
-        return found if isinstance(found, Mapping) else {}
-
-    @property
     def message(self) -> Mapping[str, Any]:
-        """The assistant's message of a chat completion."""
-        found = self._choice.get("message")
-        return found if isinstance(found, Mapping) else {}
+        """The assistant's message of a chat completion; empty where a foreign server sends something else."""
+        return first_choice(self.value)[1]
 
     @property
     def text(self) -> str:
@@ -69,7 +62,7 @@ class ProbeReply:
 
     @property
     def finish_reason(self) -> str:
-        return str(self._choice.get("finish_reason") or "")
+        return str(first_choice(self.value)[0].get("finish_reason") or "")
 
     @property
     def usage(self) -> Mapping[str, Any]:

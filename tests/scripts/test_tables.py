@@ -129,6 +129,6 @@ def test_building_costs_money_where_the_model_has_a_price(run_table: Path) -> No
     run = found.runs["bm25", "locomo", 0]
     llm = found.models.memory.llm
     prices = ModelSettings("m", usd_per_million_in=1.0, usd_per_million_out=2.0)
-    priced = Model("m", {}, prices, llm=llm, late=llm)
+    priced = Model("m", {}, prices, llm=llm, late=llm, identity="m")
     assert row_costs(run, priced)["building, USD for 1,000 units"] == 0.0
     assert "building, model tokens a unit" in row_costs(run, found.models.memory)
