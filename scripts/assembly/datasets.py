@@ -179,12 +179,12 @@ def fetch_missing(wanted: DataCut, columns: Iterable[Mapping[str, Any]]) -> None
 
 def _cut(wanted: DataCut, cases: LazyCases) -> LazyCases:
     """Apply `data.size` and `data.max_cases`."""
-    from data_loaders.transforms import shares, subset
+    from data_loaders.transforms import asking, shares, subset
 
     if wanted.size != "all":
-        given = shares(cases, int(wanted.size), n_cases=wanted.max_cases, seed=wanted.seed)
-        return subset(cases, n_questions=given, seed=wanted.seed)
-    return subset(cases, n_cases=wanted.max_cases, seed=wanted.seed)
+        counts = shares(cases, int(wanted.size), n_cases=wanted.max_cases, seed=wanted.seed)
+        return asking(cases, counts, seed=wanted.seed)
+    return cases if wanted.max_cases is None else subset(cases, wanted.max_cases, seed=wanted.seed)
 
 
 def _probes(wanted: DataCut) -> int:
