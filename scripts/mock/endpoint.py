@@ -25,6 +25,7 @@ from aiohttp import web
 from memsys.embed import HashingEmbedder
 from memsys.jsons import encoded
 from memsys.llm.gateway.accounts import text_of
+from memsys.llm.gateway.bodies import events
 from memsys.llm.gateway.chat import inlined
 from memsys.llm.transport import new_event_loop
 from memsys.tokens import count_tokens
@@ -311,7 +312,7 @@ class Mock:
         await asyncio.sleep(due - clock())
         self.answered[key] += 1
         if asked.get("stream") and status == 200:
-            return web.Response(body=streamed(value), content_type="text/event-stream")
+            return web.Response(body=b"".join(events(value, usage=True)), content_type="text/event-stream")
         return web.Response(status=status, body=reply, content_type="application/json", headers=self._rations.headers())
 
     async def _replied(self, request: Any, body: dict[str, Any], key: str) -> tuple[int, dict[str, Any]]:
@@ -438,20 +439,6 @@ def _called(body: dict[str, Any]) -> dict[str, Any] | None:
         return next(function for function in functions if function["name"] == choice["function"]["name"])
     answered = body["messages"][-1].get("role") == "tool"
     return None if answered and choice != "required" else functions[0]
-
-
-def streamed(reply: dict[str, Any]) -> bytes:
-    """A chat completion as the events of a stream, each choice in one event."""
-    head = {"id": reply["id"], "object": "chat.completion.chunk", "created": 0, "model": reply["model"]}
-    chunks: list[dict[str, Any]] = []
-    for choice in reply["choices"]:
-        calls = [{"index": place, **call} for place, call in enumerate(choice["message"].get("tool_calls", ()))]
-        delta = {**choice["message"], **({"tool_calls": calls} if calls else {})}
-        chunks.append({**head, "choices": [{"index": choice["index"], "delta": delta, "finish_reason": None}]})
-        last = {"index": choice["index"], "delta": {}, "finish_reason": choice["finish_reason"]}
-        chunks.append({**head, "choices": [last]})
-    chunks.append({**head, "choices": [], "usage": reply["usage"]})
-    return b"".join(b"data: " + json.dumps(chunk).encode() + b"\n\n" for chunk in chunks) + b"data: [DONE]\n\n"
 
 
 def fitting(schema: dict[str, Any], key: str) -> Any:
