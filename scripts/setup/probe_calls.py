@@ -17,6 +17,7 @@ from memsys.llm.gateway.accounts import first_choice
 from memsys.llm.llama import key_of
 from memsys.llm.outcome import excerpt, located
 from memsys.llm.pricing import ModelSettings, Purse
+from memsys.llm.replies import Usage, usage_of
 from memsys.llm.secrets import redact, redact_bytes, register
 from memsys.llm.transport import LeanTransport, event_loop
 
@@ -65,14 +66,9 @@ class ProbeReply:
         return str(first_choice(self.value)[0].get("finish_reason") or "")
 
     @property
-    def usage(self) -> Mapping[str, Any]:
-        found = self.value.get("usage")
-        return found if isinstance(found, Mapping) else {}
-
-    def tokens(self, name: str) -> int:
-        """A token count of the reply's usage; 0 if the endpoint reports none, or a negative one."""
-        found = self.usage.get(name)
-        return max(0, found) if isinstance(found, int) and not isinstance(found, bool) else 0
+    def usage(self) -> Usage:
+        """The reply's token counts, as a run reads them."""
+        return usage_of(self.value)
 
 
 class EndpointProbe:
@@ -140,7 +136,7 @@ class EndpointProbe:
     def _price(self, heard: ProbeReply) -> float | None:
         if not heard.ok or self._settings is None:
             return 0.0
-        return self._settings.cost(heard.tokens("prompt_tokens"), heard.tokens("completion_tokens"))
+        return self._settings.cost(heard.usage.prompt or 0, heard.usage.completion or 0)
 
     async def _post(self, path: str, body: Mapping[str, Any]) -> ProbeReply:
         reserved = await self._purse.admitted(self._worst(body), (self.base_url, body.get("model")))
