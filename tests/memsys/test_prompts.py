@@ -191,3 +191,8 @@ def test_a_digest_is_of_the_text_that_was_read_whatever_the_file_holds_since(pro
     read = used["tree/step"]
     prompts({"tree/step": FULL.replace("Note:", "Text:")})
     assert used.digest(["tree"]) == {"tree/step": read.digest}
+
+
+def test_a_file_that_is_no_prompt_is_refused_with_the_digest_of_its_folder(prompts: Write) -> None:
+    with pytest.raises(PromptError, match="tree/join: no front matter"):
+        prompts({"tree/step": FULL, "tree/join": "Join them."}).digest(["tree"])

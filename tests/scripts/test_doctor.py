@@ -333,6 +333,11 @@ def test_a_reply_that_ends_before_the_limit_by_itself_does_not_show_that_the_lim
     assert finding.found == "not known: the reply had 3 tokens where 8 were allowed"
 
 
+def test_a_count_that_is_written_as_12_0_is_a_count_as_in_a_run() -> None:
+    reply = ProbeReply(200, {"usage": {"prompt_tokens": 12.0, "completion_tokens": 3.0}}, "", 0.1)
+    assert [finding.found for finding in reported(reply, [reply])] == ["reported", "none reported"]
+
+
 def test_negative_token_counts_are_no_reported_usage() -> None:
     reply = ProbeReply(200, {"usage": {"prompt_tokens": -100, "completion_tokens": -10}}, "", 0.1)
     assert [one.found for one in reported(reply, [reply])] == ["not reported"]
