@@ -23,7 +23,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from data_loaders.raw import LazyCases, Raw, check_choice, check_unique, parsed_time, read_json
+from data_loaders.raw import LazyCases, Raw, check_choice, check_unique, parsed_time, read_raw
 from data_loaders.schema import Case, DataError, Gold, Question, Role, Session, Turn
 
 ABSTENTION, CONTRADICTION, EVENT_ORDERING = "abstention", "contradiction_resolution", "event_ordering"
@@ -136,7 +136,7 @@ _TOPIC = {"topic": "title", "chat_category": "category"}
 
 
 def _file(folder: Path, name: str) -> Raw:
-    return Raw(read_json(folder / name), f"{folder.name}: {Path(name).name}")
+    return Raw(read_raw(folder / name).value, f"{folder.name}: {Path(name).name}")
 
 
 def _batches(folder: Path, chats: Chats) -> tuple[list[Raw], list[str]]:
@@ -172,7 +172,7 @@ def _messages(batch: Raw) -> list[Raw]:
 def _sessions(batches: Sequence[Raw], markers: Markers, name: str, notes: list[str]) -> tuple[Session, ...]:
     sessions = []
     for batch in batches:
-        number, raw = batch.get("batch_number", int), _messages(batch)
+        number, raw = batch.of(int, "batch_number"), _messages(batch)
         turns = tuple(_turn(message, markers) for message in raw)
         time_text = raw[0].optional("time_anchor") if raw else ""
         time = parsed_time(time_text.strip(), "%B-%d-%Y")
@@ -186,7 +186,7 @@ def _sessions(batches: Sequence[Raw], markers: Markers, name: str, notes: list[s
 def _turn(message: Raw, markers: Markers) -> Turn:
     speaker, side = _SPEAKERS[message.choice(_SPEAKERS, "role")]
     text = message.text("content")
-    return Turn(str(message.get("id", int)), speaker, without_marker(text) if markers == "cut" else text, side)
+    return Turn(str(message.of(int, "id")), speaker, without_marker(text) if markers == "cut" else text, side)
 
 
 def without_marker(text: str) -> str:

@@ -37,7 +37,7 @@ from pathlib import Path
 from typing import Any
 
 from data_loaders.longmemeval_mab import context_of, expect_length, read_rows
-from data_loaders.raw import LazyCases, Raw, check_text
+from data_loaders.raw import LazyCases, Raw
 from data_loaders.schema import Case, DataError, Gold, Question, Session, Turn
 
 INSTRUCTION = (
@@ -226,7 +226,7 @@ def _turns(context: str, where: str) -> Iterator[Turn]:
         match = _FACT.fullmatch(line)
         if not match or match[1] != str(number):
             raise DataError(f"{where}: expected fact {number} as '{number}. <sentence>', found {line[:60]!r}")
-        yield Turn(match[1], "", check_text(line, f"{where}: fact {number}"))
+        yield Turn(match[1], "", Raw(line, f"{where}: fact {number}").text())
 
 
 def _questions(hops: str, size: str, row: Raw, pool: _Pool) -> Iterator[tuple[Question, Gold]]:

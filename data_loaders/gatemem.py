@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from data_loaders.patterns import official_hit, strict_hit, strict_patterns
-from data_loaders.raw import LazyCases, Raw, check_choice, check_text, check_unique, parsed_time, read_lines
+from data_loaders.raw import LazyCases, Raw, check_choice, check_unique, parsed_time, read_lines
 from data_loaders.schema import Asker, Case, DataError, Gold, Question, Role, Session, Turn
 
 DOMAINS = ("medical", "office", "education", "household")
@@ -108,9 +108,10 @@ def load(path: Path, *, sessions: Sessions = "episode") -> Sequence[Case]:
     if not episodes:
         raise DataError(f"{path}: expected folders {', '.join(DOMAINS)} with {_EPISODES}, found none with an episode")
     ids = [each.raw.text("episode_id") for each in episodes]
-    check_unique(ids, f"{path.name}: {_EPISODES}: episode_id")
-    sizes = [len(each.raw.get("turns", list)) for each in episodes]
-    return LazyCases(ids, sizes, lambda index: _case(episodes[index], sessions))
+    sizes = [len(each.raw.of(list, "turns")) for each in episodes]
+    return LazyCases(
+        ids, sizes, lambda index: _case(episodes[index], sessions), f"{path.name}: {_EPISODES}: episode_id"
+    )
 
 
 def _episodes(path: Path, domain: str) -> Iterator[_Episode]:
@@ -223,7 +224,7 @@ def _question(
         raise DataError(f"{record.where}.as_of_turn_id: expected a turn of the episode, found {after!r}")
     person, role = _person(record.at("asker"), people)
     named = relations_of(person, relations)
-    lines = tuple(check_text(_line(relations[number]), f"{record.where}: relationships[{number}]") for number in named)
+    lines = tuple(Raw(_line(relations[number]), f"{record.where}: relationships[{number}]").text() for number in named)
     question = Question(
         name,
         record.text("query_text"),

@@ -28,7 +28,7 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
 
-from data_loaders.raw import LazyCases, Raw, check_unique, line_at, parsed_time, scan_lines
+from data_loaders.raw import LazyCases, Raw, line_at, parsed_time, scan_lines
 from data_loaders.schema import Case, DataError, Gold, Question, Role, Session, Turn
 
 UNANSWERABLE = "memory-boundary"
@@ -51,9 +51,8 @@ def load(path: Path) -> LazyCases:
     for position, record in scan_lines(path):
         ids.append(record.text("uuid"))
         places.append((position, record.where))
-        sizes.append(sum(len(session.get("dialogue", list)) for session in record.each("sessions")))
-    check_unique(ids, f"{path.name}: uuid")
-    return LazyCases(ids, sizes, lambda index: _case(ids[index], line_at(path, *places[index])))
+        sizes.append(sum(len(session.of(list, "dialogue")) for session in record.each("sessions")))
+    return LazyCases(ids, sizes, lambda index: _case(ids[index], line_at(path, *places[index])), f"{path.name}: uuid")
 
 
 def _case(case_id: str, record: Raw) -> Case:

@@ -58,7 +58,7 @@ from collections.abc import Collection, Sequence
 from datetime import datetime
 from pathlib import Path
 
-from data_loaders.raw import LazyCases, Raw, check_text, check_unique, read_lines
+from data_loaders.raw import LazyCases, Raw, check_unique, read_lines
 from data_loaders.schema import Case, DataError, Gold, Question, Role, Session, Turn
 
 _HISTORY = ("id", "sessions", "questions", "speakers")
@@ -78,9 +78,8 @@ def load(path: Path) -> LazyCases:
             f"{path.name}: expected one JSON object a line, found no line (data_loaders/jsonl.py has an example)"
         )
     ids = [_filled(record.at("id")) for record in lines]
-    check_unique(ids, f"{path.name}: id")
-    sizes = [sum(len(session.get("turns", list)) for session in record.each("sessions")) for record in lines]
-    return LazyCases(ids, sizes, lambda index: _case(lines[index], ids[index]))
+    sizes = [sum(len(session.of(list, "turns")) for session in record.each("sessions")) for record in lines]
+    return LazyCases(ids, sizes, lambda index: _case(lines[index], ids[index]), f"{path.name}: id")
 
 
 def _case(record: Raw, case_id: str) -> Case:
@@ -139,7 +138,7 @@ def _question(raw: Raw, number: int, turn_ids: Collection[str]) -> tuple[Questio
         answers=answers,
         evidence=tuple(dict.fromkeys(evidence)),
         category=raw.text("category") if raw.has("category") else "",
-        answerable=raw.get("answerable", bool) if raw.has("answerable") else True,
+        answerable=raw.of(bool, "answerable") if raw.has("answerable") else True,
     )
     return question, gold
 
@@ -148,9 +147,9 @@ def _time(raw: Raw) -> tuple[datetime | None, str]:
     """The field `time` as a naive time and as it is written; (None, "") without the field."""
     if not raw.has("time"):
         return None, ""
-    text, where = raw.get("time", str), f"{raw.where}.time"
+    text, where = raw.of(str, "time"), f"{raw.where}.time"
     try:
-        time = datetime.fromisoformat(check_text(text, where))
+        time = datetime.fromisoformat(Raw(text, where).text())
     except ValueError as error:  # a DataError, too
         raise DataError(f"{where}: expected a time such as 2024-03-02T18:30, found {text[:60]!r}") from error
     if time.tzinfo is not None:

@@ -22,7 +22,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Literal
 
-from data_loaders.raw import LazyCases, Raw, check_choice, check_text, check_unique, parsed_time, read_raw
+from data_loaders.raw import LazyCases, Raw, check_choice, check_unique, parsed_time, read_raw
 from data_loaders.schema import Case, DataError, Gold, Question, Role, Session, Turn
 
 CATEGORIES: Mapping[int, str] = {
@@ -78,11 +78,10 @@ def load(path: Path, *, overlay: Path | str | None = None, overlay_mode: Overlay
     name = path.name
     records = read_raw(path).each()
     ids = [record.text("sample_id") for record in records]
-    check_unique(ids, name)
     named = [Raw(record.value, f"{name}: {case_id}") for record, case_id in zip(records, ids, strict=True)]
-    talks = [record.get("conversation", dict) for record in named]
+    talks = [record.of(dict, "conversation") for record in named]
     sizes = [sum(len(value) for value in talk.values() if isinstance(value, list)) for talk in talks]
-    cases = LazyCases(ids, sizes, lambda index: _case(named[index]))
+    cases = LazyCases(ids, sizes, lambda index: _case(named[index]), name)
     if overlay is None:
         return cases
     errata = _read_errata(path.parent / overlay)
@@ -169,14 +168,14 @@ def _turn(raw: Raw, speakers: tuple[str, str]) -> Turn:
 
 
 def _gold(raw: Raw, question_id: str, known: Mapping[str, str], notes: list[str]) -> Gold:
-    category = raw.get("category", int)
+    category = raw.of(int, "category")
     if category not in CATEGORIES:
         raise DataError(f"{raw.where}.category: expected one of {sorted(CATEGORIES)}, found {category}")
     raw_evidence = raw.texts("evidence")
     adversarial = category == ADVERSARIAL
-    answer = UNANSWERABLE if adversarial else str(raw.get("answer", (str, int, float)))
+    answer = UNANSWERABLE if adversarial else str(raw.of((str, int, float), "answer"))
     return Gold(
-        answers=(check_text(answer, f"{raw.where}.answer"),),
+        answers=(Raw(answer, f"{raw.where}.answer").text(),),
         evidence=_evidence(question_id, raw_evidence, known, notes),
         category=CATEGORIES[category],
         answerable=not adversarial,
@@ -209,7 +208,7 @@ def _evidence(
 def _read_errata(path: Path) -> Errata:
     errata: dict[tuple[int, int], Erratum] = {}
     for raw in read_raw(path).each():
-        name = raw.get("question_id", str)
+        name = raw.of(str, "question_id")
         position = re.fullmatch(r"locomo_(\d{1,9})_qa(\d{1,9})", name)
         if position is None:
             raise DataError(f"{raw.where}.question_id: expected locomo_<conversation>_qa<index>, found {name!r}")
@@ -218,7 +217,7 @@ def _read_errata(path: Path) -> Errata:
             raise DataError(f"{raw.where}.question_id: expected unique ids, found {name!r} twice")
         errata[key] = Erratum(
             question=raw.text("question"),
-            error=raw.get("error_type", str),
+            error=raw.of(str, "error_type"),
             answer=raw.text("correct_answer"),
             evidence=raw.texts("correct_evidence"),
         )
@@ -228,7 +227,7 @@ def _read_errata(path: Path) -> Errata:
 def _check_errata(errata: Errata, records: Sequence[Raw]) -> None:
     """Raise DataError if an erratum's question is not at its position: in other releases the positions are shifted."""
     for (case, index), erratum in errata.items():
-        questions = records[case].get("qa", list) if case < len(records) else []
+        questions = records[case].of(list, "qa") if case < len(records) else []
         raw = questions[index] if index < len(questions) else {}
         text = raw.get("question") if isinstance(raw, dict) else raw
         if text != erratum.question:

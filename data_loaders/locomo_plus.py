@@ -120,7 +120,7 @@ def _case(record: Raw, index: int, host: Case) -> Case:
         ("\n".join(f"{turn.speaker}\uff1a{turn.text}" for turn in cue.turns),),
         tuple(turn.id for turn in cue.turns),
         relation,
-        detail={**detail, "model_name": record.get("model_name", str)},
+        detail={**detail, "model_name": record.of(str, "model_name")},
     )
     unread = [f"trigger: the time gap {gap!r} is not understood; the cue stands directly before the trigger."]
     return Case(

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from data_loaders.raw import MAX_TEXT, LazyCases, Raw, check_text, check_unique, parse_json, read_raw, readable
+from data_loaders.raw import MAX_TEXT, LazyCases, Raw, parse_json, read_raw, readable
 from data_loaders.schema import Case, DataError, Gold, Question, Role, Session, Turn
 
 CATEGORIES = (
@@ -47,11 +47,11 @@ def load(path: Path) -> LazyCases:
     Raises DataError if the file is not a list of such records.
     """
     places = tuple(_places(path))
-    check_unique((place.id for place in places), f"{path.name}: question_id")
     return LazyCases(
         [place.id for place in places],
         [place.end - place.start for place in places],
         lambda index: _case(path, places[index]),
+        f"{path.name}: question_id",
     )
 
 
@@ -62,7 +62,6 @@ def load_questions(path: Path) -> LazyCases:
     """
     records = read_raw(path).each()
     ids = [record.text("question_id") for record in records]
-    check_unique(ids, f"{path.name}: question_id")
 
     def parse(index: int) -> Case:
         record, name = records[index], ids[index]
@@ -71,7 +70,7 @@ def load_questions(path: Path) -> LazyCases:
         question = Question(name, record.text("question"))
         return Case(name, ("user", "assistant"), (), ((question, gold),), name, ("The history is left out.",))
 
-    return LazyCases(ids, [1] * len(ids), parse)
+    return LazyCases(ids, [1] * len(ids), parse, f"{path.name}: question_id")
 
 
 def parse_time(text: str, where: str) -> datetime:
@@ -89,7 +88,7 @@ def parse_time(text: str, where: str) -> datetime:
 def parse_turn(raw: Raw, turn_id: str) -> tuple[Turn, bool | None]:
     """The turn, and its label: whether it holds the answer, or None without a label. Raises DataError."""
     role = raw.choice(_ROLES, "role")
-    label = raw.get("has_answer", (bool, type(None))) if raw.has("has_answer") else None
+    label = raw.of((bool, type(None)), "has_answer") if raw.has("has_answer") else None
     return Turn(id=turn_id, speaker=role, text=raw.text("content"), role=_ROLES[role]), label
 
 
@@ -160,7 +159,7 @@ def _gold(
     record: Raw, name: str, sessions: Sequence[Session], labels: Mapping[str, bool | None], notes: list[str]
 ) -> Gold:
     kind, cited = record.choice(CATEGORIES, "question_type"), record.texts("answer_session_ids")
-    answer = check_text(str(record.get("answer", (str, int))), f"{record.where}.answer")
+    answer = Raw(str(record.of((str, int), "answer")), f"{record.where}.answer").text()
     held = {each.id for each in sessions}
     notes += [f"answer session {each} is not in the haystack" for each in cited if each not in held]
     if all(label is None for label in labels.values()):
@@ -245,7 +244,7 @@ def _brackets(path: Path) -> Iterator[tuple[int, bytes, bytes]]:
 def _question_id(raw_ids: list[bytes], where: str) -> str:
     if len(raw_ids) != 1:
         raise DataError(f"{where}.question_id: expected one string, found {len(raw_ids)}")
-    return check_text(parse_json(raw_ids[0], f"{where}.question_id"), f"{where}.question_id")
+    return Raw(parse_json(raw_ids[0], f"{where}.question_id"), f"{where}.question_id").text()
 
 
 def _read(path: Path, place: _Place) -> bytes:

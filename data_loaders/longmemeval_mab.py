@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from data_loaders.longmemeval import CATEGORIES, gold_of, parse_time, parse_turn
-from data_loaders.raw import LazyCases, Raw, check_text, check_unique, python_literal, read_records
+from data_loaders.raw import LazyCases, Raw, check_unique, python_literal, read_records
 from data_loaders.schema import Case, DataError, Gold, Question, Session, Turn
 
 _TIME_LABEL = "Chat Time: "
@@ -43,9 +43,9 @@ def load(path: Path, *, source: str = "longmemeval_s*") -> LazyCases:
     if not rows:
         raise DataError(f"{path.name}: expected rows with metadata.source {source!r}, found none")
     ids = [_case_id(row, source, number) for number, row in enumerate(rows)]
-    check_unique(ids, f"{path.name}: qa_pair_ids")
     named = [Raw(row.value, f"{path.name}: {case_id}") for row, case_id in zip(rows, ids, strict=True)]
-    return LazyCases(ids, [len(context_of(row)) for row in named], lambda index: _case(named[index], ids[index]))
+    sizes = [len(context_of(row)) for row in named]
+    return LazyCases(ids, sizes, lambda index: _case(named[index], ids[index]), f"{path.name}: qa_pair_ids")
 
 
 def read_rows(path: Path) -> list[Raw]:
@@ -74,7 +74,7 @@ def _case_id(row: Raw, source: str, number: int) -> str:
 
 def context_of(row: Raw) -> str:
     """The context of a row. Raises DataError if it is longer than any that is published."""
-    context = row.get("context", str)
+    context = row.of(str, "context")
     if len(context) > _MAX_CONTEXT:
         raise DataError(f"{row.where}.context: expected at most {_MAX_CONTEXT:,} characters, found {len(context):,}")
     return context
@@ -129,7 +129,7 @@ def _questions(row: Raw, held: Mapping[_Words, Session], notes: list[str]) -> It
         notes += [f"question {question_id}: evidence session {each} is not in the context" for each in missing]
         time = parse_time(dates[index], f"{metadata.where}.question_dates[{index}]") if dated else None
         accepted = [str(answer.of((str, int))) for answer in answers[index].each()]
-        golds = tuple(check_text(answer, answers[index].where) for answer in accepted)
+        golds = tuple(Raw(answer, answers[index].where).text() for answer in accepted)
         gold = gold_of(question_id, types[index].choice(CATEGORIES), golds, evidence, qa_pair_id=pairs[index])
         yield Question(id=question_id, text=text, time=time, time_text=dates[index]), gold
 

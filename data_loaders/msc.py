@@ -19,7 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import Literal
 
-from data_loaders.raw import LazyCases, Raw, check_text, check_unique, read_records
+from data_loaders.raw import LazyCases, Raw, read_records
 from data_loaders.schema import Case, DataError, Gold, Question, Session, Turn
 
 SPEAKERS = ("Speaker 1", "Speaker 2")
@@ -53,13 +53,13 @@ def _cases(file: Path, parse: Callable[[Raw, str], Case]) -> LazyCases:
     """The cases of a file, each parsed on access from its record and its id."""
     records = read_records(file)
     ids = [record.at("metadata").text("initial_data_id") for record in records]
-    check_unique(ids, f"{file.name}: initial_data_id")
     named = [Raw(record.value, f"{file.name}: {case_id}") for record, case_id in zip(records, ids, strict=True)]
-    return LazyCases(ids, [_turn_count(record) for record in named], lambda index: parse(named[index], ids[index]))
+    sizes = [_turn_count(record) for record in named]
+    return LazyCases(ids, sizes, lambda index: parse(named[index], ids[index]), f"{file.name}: initial_data_id")
 
 
 def _turn_count(record: Raw) -> int:
-    return sum(len(each.get("dialog", list)) for each in [*record.each("previous_dialogs"), record])
+    return sum(len(each.of(list, "dialog")) for each in [*record.each("previous_dialogs"), record])
 
 
 def _dmr_case(history: str, record: Raw, case_id: str) -> Case:
@@ -69,7 +69,7 @@ def _dmr_case(history: str, record: Raw, case_id: str) -> Case:
     gold = Gold(answers=(pair.text("A"),))
     sessions = case.sessions
     if history == "last_session":
-        if not record.get("dialog", list):
+        if not record.of(list, "dialog"):
             raise DataError(f"{record.where}.dialog: expected the turns of the last session, found none")
         sessions = sessions[-1:]
     return Case(case_id, SPEAKERS, sessions, ((question, gold),), cluster=case_id, notes=case.notes)
@@ -81,11 +81,11 @@ def _case(record: Raw, case_id: str) -> Case:
     notes: list[str] = []
     previous = record.each("previous_dialogs")
     for number, earlier in enumerate(previous, 1):
-        time_back = earlier.get("time_back", (str, type(None)))
-        time_text = check_text(time_back or "", f"{earlier.where}.time_back").strip()
+        time_back = earlier.of((str, type(None)), "time_back")
+        time_text = Raw(time_back or "", f"{earlier.where}.time_back").text().strip()
         sessions += _session(earlier, number, time_text, notes)
     sessions += _session(record, len(previous) + 1, "", notes)
-    expected = record.at("metadata").get("session_id", int)
+    expected = record.at("metadata").of(int, "session_id")
     if len(previous) != expected:
         notes.append(f"the record announces {expected} earlier sessions and has {len(previous)}")
     return Case(case_id, SPEAKERS, tuple(sessions), (), cluster=case_id, notes=tuple(notes))
@@ -103,7 +103,7 @@ def _session(record: Raw, number: int, time_text: str, notes: list[str]) -> list
 
 def _turn(raw: Raw, index: int, turn_id: str, notes: list[str]) -> Turn:
     speaker = SPEAKERS[index % 2]
-    named = raw.get("id", (str, type(None))) if raw.has("id") else None
+    named = raw.of((str, type(None)), "id") if raw.has("id") else None
     if named in SPEAKERS and named != speaker:
         notes.append(f"turn {turn_id} names {named} where {speaker} is due")
     return Turn(turn_id, speaker, raw.text("text"), "assistant" if index % 2 else "user")

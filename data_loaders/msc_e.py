@@ -33,10 +33,9 @@ def load(path: Path) -> LazyCases:
     """
     records = read_records(path)
     ids = [record.text("id") for record in records]
-    check_unique(ids, f"{path.name}: id")
     named = [Raw(record.value, f"{path.name}: {case_id}") for record, case_id in zip(records, ids, strict=True)]
-    sizes = [2 * len(record.get("rounds", list)) for record in named]
-    return LazyCases(ids, sizes, lambda index: _case(named[index], ids[index]))
+    sizes = [2 * len(record.of(list, "rounds")) for record in named]
+    return LazyCases(ids, sizes, lambda index: _case(named[index], ids[index]), f"{path.name}: id")
 
 
 def _case(record: Raw, case_id: str) -> Case:
@@ -88,7 +87,7 @@ def _question(
 
 
 def _after(raw: Raw, turns: Mapping[str, Turn]) -> str | None:
-    number = raw.get("after_round", (int, type(None))) if raw.has("after_round") else None
+    number = raw.of((int, type(None)), "after_round") if raw.has("after_round") else None
     if number is None:
         return None
     turn_id = f"R{number}:2"

@@ -23,7 +23,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from data_loaders.raw import LazyCases, Raw, check_text, check_unique, parsed_time, python_literal, read_raw
+from data_loaders.raw import LazyCases, Raw, check_unique, parsed_time, python_literal, read_raw
 from data_loaders.schema import Case, DataError, Gold, Question, Role, Session, Turn
 
 CATEGORIES: Mapping[str, str] = {
@@ -62,7 +62,7 @@ def _by_character(raw: Raw) -> dict[str, Raw]:
         if isinstance(profile, dict) and "Protagonist" in profile:
             records.append((entry.at("profile").text("Protagonist"), entry.value))
         else:
-            records.extend((check_text(name, entry.where), record) for name, record in entry.value.items())
+            records.extend((Raw(name, entry.where).text(), record) for name, record in entry.value.items())
     check_unique((name for name, _ in records), f"{raw.where}: characters")
     named = {name: Raw(record, f"{raw.where}: {name}") for name, record in records}
     return {name: Raw(record.of(dict), record.where) for name, record in named.items()}
@@ -90,7 +90,7 @@ def _optional(record: Raw, key: str) -> str:
     """A text or a number such as a year, as text; empty if the record does not have it."""
     if record.of(dict).get(key) is None:
         return ""
-    return html.unescape(check_text(str(record.get(key, (str, int))), f"{record.where}.{key}")).strip()
+    return html.unescape(Raw(str(record.of((str, int), key)), f"{record.where}.{key}").text()).strip()
 
 
 def _case(name: str, memory: Raw | None, asked: Raw) -> Case:
@@ -132,7 +132,7 @@ def _mapping(record: Raw, key: str) -> list[tuple[str, Raw]]:
     """The section's (id, entry) pairs; in the other layout the section is a list of objects with one entry each."""
     section = _section(record, key)
     return [
-        (check_text(each, part.where), Raw(entry, f"{section.where}.{each}"))
+        (Raw(each, part.where).text(), Raw(entry, f"{section.where}.{each}"))
         for part in ([section] if isinstance(section.value, dict) else section.each())
         for each, entry in part.of(dict).items()
     ]
@@ -144,7 +144,7 @@ def _profile(record: Raw) -> Iterator[Turn]:
         values = value if isinstance(value, list) else [] if value is None else [value]
         words = ", ".join(str(Raw(each, raw.where).of((str, int, float))) for each in values)
         if words:
-            yield Turn(f"profile:{field}", "", html.unescape(check_text(f"{field}: {words}", raw.where)))
+            yield Turn(f"profile:{field}", "", html.unescape(Raw(f"{field}: {words}", raw.where).text()))
     if record.value.get("profile_description"):
         yield Turn("profile:profile_description", "", _text(record, "profile_description"))
 
@@ -171,7 +171,7 @@ def _dialogue(name: str, key: str, raw: Raw) -> Iterator[Session]:
             line += 1
             turns.append(_turn(f"{key}:{line}", html.unescape(each), name))
         if turns:
-            session_id = key if len(contents.value) == 1 else f"{key}@{check_text(time_text, contents.where)}"
+            session_id = key if len(contents.value) == 1 else f"{key}@{Raw(time_text, contents.where).text()}"
             yield Session(session_id, tuple(turns), parsed_time(time_text.strip(), *_TIME_FORMATS), time_text)
 
 
@@ -205,12 +205,12 @@ def _entries(section: Raw) -> Iterator[Raw]:
 def _question(
     raw: Raw, question_id: str, category: str, turns: Mapping[str, Sequence[str]], notes: list[str]
 ) -> tuple[Question, Gold]:
-    references = parse_references(raw.get("Reference Memory", (str, list)), f"{raw.where}.Reference Memory")
+    references = parse_references(raw.of((str, list), "Reference Memory"), f"{raw.where}.Reference Memory")
     missing = [each for each in references if each not in turns]
     if missing:
         notes.append(f"{question_id}: its reference memory does not exist ({', '.join(missing)}).")
     anchors = tuple(
-        html.unescape(check_text(text, anchor.where))
+        html.unescape(Raw(text, anchor.where).text())
         for anchor in raw.each("Memory Anchors")
         for text in anchor.of(dict)
     )
@@ -226,5 +226,5 @@ def _question(
 def parse_references(raw: str | list[Any], where: str = "Reference Memory") -> tuple[str, ...]:
     """The memory ids of a question: the string is a profile field, or the repr of a list of ids. Raises DataError."""
     if isinstance(raw, str) and not raw.lstrip().startswith("["):
-        return (html.unescape(check_text(raw, where)).strip(),)
+        return (html.unescape(Raw(raw, where).text()).strip(),)
     return Raw(_literal(raw.strip(), where) if isinstance(raw, str) else raw, where).texts()

@@ -40,7 +40,6 @@ from data_loaders.raw import (
     LazyCases,
     Raw,
     check_choice,
-    check_text,
     check_unique,
     python_literal,
     read_bytes,
@@ -158,8 +157,8 @@ def _histories(path: Path) -> dict[str, Raw]:
         for context_id in line.of(dict):
             if context_id in histories:
                 raise DataError(f"{line.where}: expected unique ids, found {context_id!r} twice")
-            messages = line.get(context_id, list)
-            histories[check_text(context_id, line.where)] = Raw(messages, f"{path.name}: {context_id}")
+            messages = line.at(context_id).of(list)
+            histories[Raw(context_id, line.where).text()] = Raw(messages, f"{path.name}: {context_id}")
     return histories
 
 

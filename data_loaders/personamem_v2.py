@@ -33,7 +33,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
 from data_loaders.personamem import Persona, longest_text, options_detail, read_table, sessions_of
-from data_loaders.raw import LazyCases, Raw, check_choice, check_text, python_literal, read_raw
+from data_loaders.raw import LazyCases, Raw, check_choice, python_literal, read_raw
 from data_loaders.schema import Case, DataError, Gold, Question
 
 BENCHMARK = "benchmark/text/benchmark.csv"
@@ -89,7 +89,7 @@ def _file(path: Path, records: list[Raw], link: str) -> Path:
 def _case(case_id: str, file: Path, records: list[tuple[int, Raw]], persona: Persona) -> Case:
     raw = read_raw(file)
     sessions = sessions_of(
-        raw if isinstance(raw.value, list) else Raw(raw.get("chat_history", list), file.name), persona
+        raw if isinstance(raw.value, list) else Raw(raw.of(list, "chat_history"), file.name), persona
     )
     notes: list[str] = []
     asked = tuple(_question(record, number, notes) for number, record in records)
@@ -101,7 +101,7 @@ def _question(record: Raw, number: int, notes: list[str]) -> tuple[Question, Gol
     text = _query(fields["user_query"], record.where)
     if text is None:
         notes.append(f"{number}: its query is no message, and is taken as text.")
-        text = check_text(fields["user_query"], f"{record.where}.user_query")
+        text = Raw(fields["user_query"], f"{record.where}.user_query").text()
     if not text.strip() or not fields["pref_type"]:
         raise DataError(f"{record.where}: expected a user_query and a pref_type, found none")
     options, right = _options(record, number)
@@ -117,7 +117,7 @@ def _query(text: str, where: str) -> str | None:
         if isinstance(value, dict) and "content" in value:
             return Raw(value, f"{where}.user_query").text("content")
         if isinstance(value, str):
-            return check_text(value, f"{where}.user_query")
+            return Raw(value, f"{where}.user_query").text()
     return None
 
 

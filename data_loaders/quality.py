@@ -68,10 +68,10 @@ def _case(article_id: str, lines: Sequence[Raw], setting: str) -> Case:
 
 def _question(raw: Raw, setting: str) -> tuple[Question, Gold]:
     options = tuple(option.strip() for option in raw.texts("options"))
-    label = raw.get("gold_label", int)
+    label = raw.of(int, "gold_label")
     if not 1 <= label <= len(options):
         raise DataError(f"{raw.where}.gold_label: expected 1 to {len(options)}, found {label}")
-    difficult = raw.get("difficult", (int, type(None)))
+    difficult = raw.of((int, type(None)), "difficult")
     if difficult not in CATEGORIES:
         raise DataError(f"{raw.where}.difficult: expected 0, 1 or null, found {difficult}")
     question = Question(

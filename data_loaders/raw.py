@@ -23,23 +23,16 @@ MAX_TEXT = 1_000_000
 T = TypeVar("T")
 
 
-def read_json(path: Path) -> Any:
-    """The parsed content of a JSON file. Raises DataError if the file is not one strict JSON document in UTF-8."""
-    return parse_json(read_bytes(path), path.name)
-
-
-def read_jsonl(path: Path) -> list[Any]:
-    """One parsed value per line; blank lines are skipped. Raises DataError that names the line, counted from 1."""
-    return [line.value for line in read_lines(path)]
-
-
 def read_raw(path: Path) -> Raw:
-    """The content of a JSON file, whose place is the file's name. Raises DataError."""
-    return Raw(read_json(path), path.name)
+    """The content of a JSON file, whose place is the file's name. Raises DataError if it is not one strict JSON document in UTF-8."""
+    return Raw(parse_json(read_bytes(path), path.name), path.name)
 
 
 def read_lines(path: Path) -> list[Raw]:
-    """The lines of a JSONL file with their places, `<file>: line <number from 1>`; blank lines are skipped. Raises DataError."""
+    """The lines of a JSONL file with their places, `<file>: line <number from 1>`; blank lines are skipped.
+
+    Raises DataError that names the line.
+    """
     return [Raw(value, place) for place, value in parse_lines(read_bytes(path), path.name)]
 
 
@@ -48,8 +41,8 @@ def read_records(path: Path) -> list[Raw]:
 
     Raises DataError.
     """
-    listed = read_jsonl(path) if path.suffix != ".json" else read_raw(path).of(list)
-    return [Raw(value, f"{path.name}: record {number}") for number, value in enumerate(listed)]
+    listed = read_lines(path) if path.suffix != ".json" else read_raw(path).each()
+    return [Raw(record.value, f"{path.name}: record {number}") for number, record in enumerate(listed)]
 
 
 def parse_lines(data: bytes, name: str) -> list[tuple[str, Any]]:
@@ -107,16 +100,17 @@ class Raw:
     where: str
 
     @overload
-    def of(self, types: type[T]) -> T: ...
+    def of(self, types: type[T], key: str = "") -> T: ...
     @overload
-    def of(self, types: tuple[type, ...]) -> Any: ...
-    def of(self, types: type | tuple[type, ...]) -> Any:
-        """The value itself, which has one of the types; a JSON `true` is no integer, only a bool."""
+    def of(self, types: tuple[type, ...], key: str = "") -> Any: ...
+    def of(self, types: type | tuple[type, ...], key: str = "") -> Any:
+        """The field's value, else the value itself, which has one of the types; a JSON `true` is no integer, only a bool."""
+        held = self.at(key) if key else self
         accepted = types if isinstance(types, tuple) else (types,)
-        is_bool = isinstance(self.value, bool) and not {bool, object} & set(accepted)
-        if is_bool or not isinstance(self.value, accepted):
-            raise DataError(f"{self.where}: expected {_names(accepted)}, found {_type_and_value(self.value)}")
-        return self.value
+        is_bool = isinstance(held.value, bool) and not {bool, object} & set(accepted)
+        if is_bool or not isinstance(held.value, accepted):
+            raise DataError(f"{held.where}: expected {_names(accepted)}, found {_type_and_value(held.value)}")
+        return held.value
 
     def has(self, key: str) -> bool:
         return key in self.of(dict)
@@ -127,18 +121,21 @@ class Raw:
             raise DataError(f"{self.where}.{key}: expected a value, found no such field")
         return Raw(self.value[key], f"{self.where}.{key}")
 
-    @overload
-    def get(self, key: str, types: type[T]) -> T: ...
-    @overload
-    def get(self, key: str, types: tuple[type, ...]) -> Any: ...
-    def get(self, key: str, types: type | tuple[type, ...]) -> Any:
-        """A field's value, checked by `of`."""
-        return self.at(key).of(types if isinstance(types, tuple) else (types,))
-
     def text(self, key: str = "") -> str:
-        """A text, checked by `check_text`: the field, else the value itself."""
-        said = self.at(key) if key else self
-        return check_text(said.value, said.where)
+        """A text of at most MAX_TEXT characters that UTF-8 can encode: the field, else the value itself.
+
+        JSON can contain a lone surrogate. Without this check it would fail much later, when the text is first hashed, sent or saved.
+        """
+        held = self.at(key) if key else self
+        text = held.of(str)
+        if len(text) > MAX_TEXT:
+            raise DataError(f"{held.where}: expected at most {MAX_TEXT:,} characters, found {len(text):,}")
+        try:
+            text.encode("utf-8")
+        except UnicodeEncodeError as error:
+            found = f"a lone surrogate at character {error.start}"
+            raise DataError(f"{held.where}: expected Unicode text, found {found}") from error
+        return text
 
     def optional(self, key: str) -> str:
         """A field that is a text; empty where it is missing or null."""
@@ -160,21 +157,6 @@ class Raw:
     def texts(self, key: str = "") -> tuple[str, ...]:
         """The members of a list of texts: of the field, else of the value itself."""
         return tuple(each.text() for each in self.each(key))
-
-
-def check_text(value: object, where: str) -> str:
-    """Return the value if it is a string of at most MAX_TEXT characters that UTF-8 can encode. Raises DataError otherwise.
-
-    JSON can contain a lone surrogate. Without this check it would fail much later, when the text is first hashed, sent or saved.
-    """
-    text = Raw(value, where).of(str)
-    if len(text) > MAX_TEXT:
-        raise DataError(f"{where}: expected at most {MAX_TEXT:,} characters, found {len(text):,}")
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError as error:
-        raise DataError(f"{where}: expected Unicode text, found a lone surrogate at character {error.start}") from error
-    return text
 
 
 def parsed_time(text: str, *forms: str) -> datetime | None:
@@ -263,14 +245,16 @@ class LazyCases(Sequence[Case]):
     sizes: tuple[int, ...]
     """Approximate size of each case, in bytes or turns, comparable within one data set; the longest case is scheduled first."""
 
-    def __init__(self, ids: Sequence[str], sizes: Sequence[int], parse: Callable[[int], Case]) -> None:
-        """`parse(i)` returns the case `ids[i]`.
+    def __init__(
+        self, ids: Sequence[str], sizes: Sequence[int], parse: Callable[[int], Case], where: str = "case ids"
+    ) -> None:
+        """`parse(i)` returns the case `ids[i]`; `where` is the place of the ids in the raw data.
 
         Raises DataError for an id that occurs twice, ValueError for unequal lengths.
         """
         if len(ids) != len(sizes):
             raise ValueError(f"{len(ids)} ids but {len(sizes)} sizes")
-        check_unique(ids, "case ids")
+        check_unique(ids, where)
         self.ids = tuple(ids)
         self.sizes = tuple(sizes)
         self._parse = parse

@@ -73,7 +73,7 @@ def load(path: Path, *, ask: Ask = "stream", questions: Questions = "queries") -
 
 def _case(persona: str, file: Path, ask: Ask, questions: Questions) -> Case:
     notes: list[str] = []
-    dialogues = Raw(read_raw(file).get("dialogues", list), f"{file.name}: dialogues")
+    dialogues = Raw(read_raw(file).of(list, "dialogues"), f"{file.name}: dialogues")
     history = _history(dialogues.each(), file.name, notes)
     asked = tuple(_questions(history, ask, questions, notes))
     check_unique((question.id for question, _ in asked), f"{file.name}: questions")
@@ -115,7 +115,7 @@ def _session(record: Raw, session_id: str, notes: list[str]) -> Session:
         if not turn.text.strip():
             notes.append(f"{turn.id}: the turn is empty.")
         if raw.has("is_query"):
-            raw.get("is_query", bool)
+            raw.of(bool, "is_query")
         else:
             notes.append(f"{turn.id}: the turn does not say whether it is a query; taken as none.")
         turns.append(turn)
@@ -126,8 +126,8 @@ def _session(record: Raw, session_id: str, notes: list[str]) -> Session:
 def _sources(record: Raw, session: Session) -> Iterator[tuple[str, str]]:
     """(memory text, id of its source turn) for each extracted memory whose source turn can be found."""
     for raw in record.each("extracted_memory"):
-        turn = _source_turn(session.turns, raw.get("source_turn", int), raw.text("source_content_snapshot"))
-        text = raw.get("content", (str, dict))
+        turn = _source_turn(session.turns, raw.of(int, "source_turn"), raw.text("source_content_snapshot"))
+        text = raw.of((str, dict), "content")
         if turn and isinstance(text, str):
             yield text, turn.id
 

@@ -40,43 +40,28 @@ def beginning_of(case: Case, turns: int) -> Case:
     )
 
 
-def subset(
-    cases: Sequence[Case],
-    *,
-    n_cases: int | None = None,
-    n_questions: int | Mapping[str, int] | None = None,
-    seed: int = 0,
-) -> LazyCases:
-    """At most `n_cases` cases with at most `n_questions` questions each, selected by the seed, in their original order.
-
-    `n_questions` may also give a number for each case id; cases without one are left out. Raises ValueError for a number below 1.
-    """
-    each = n_questions if isinstance(n_questions, Mapping) else None
-    numbers = [
-        ("n_cases", n_cases),
-        *(("n_questions", number) for number in (each.values() if each else [n_questions])),
-    ]
-    for name, number in numbers:
-        if isinstance(number, int) and number < 1:
-            raise ValueError(f"{name}: expected at least 1, found {number}")
+def subset(cases: Sequence[Case], n_cases: int, *, seed: int = 0) -> LazyCases:
+    """At most `n_cases` cases, selected by the seed, in their original order. Raises ValueError for a number below 1."""
+    if n_cases < 1:
+        raise ValueError(f"n_cases: expected at least 1, found {n_cases}")
     lazy = as_lazy(cases)
-    chosen = _chosen(lazy.ids, n_cases, f"cases:{seed}")
-    kept = lazy.select([index for index in chosen if each is None or lazy.ids[index] in each])
+    return lazy.select(_chosen(lazy.ids, n_cases, f"cases:{seed}"))
 
-    def parse(index: int) -> Case:
-        case = kept[index]
+
+def asking(cases: Sequence[Case], counts: Mapping[str, int], *, seed: int = 0) -> LazyCases:
+    """The cases that `counts` names, each with that many of its questions, selected by the seed; both in their original order."""
+    lazy = as_lazy(cases)
+
+    def asked(case: Case) -> Case:
         names = [question.id for question, _ in case.questions]
-        limit = each[case.id] if each is not None else n_questions
-        assert not isinstance(limit, Mapping)
-        return replace(
-            case, questions=tuple(case.questions[at] for at in _chosen(names, limit, f"questions:{seed}:{case.id}"))
-        )
+        kept = _chosen(names, counts[case.id], f"questions:{seed}:{case.id}")
+        return replace(case, questions=tuple(case.questions[at] for at in kept))
 
-    return LazyCases(kept.ids, kept.sizes, parse)
+    return lazy.select([index for index, name in enumerate(lazy.ids) if name in counts]).mapped(asked)
 
 
 def shares(cases: Sequence[Case], size: int, *, n_cases: int | None = None, seed: int = 0) -> dict[str, int]:
-    """The number of questions of each case in a subset of `size` questions, by case id, for `subset`.
+    """The number of questions of each case in a subset of `size` questions, by case id, for `asking`.
 
     `n_cases` cases share the questions as evenly as their own numbers allow. Without it two cases do, and further cases are added
     one by one where these have too few. The sum is below `size` only where the cases have no more questions. Parses the cases that
@@ -233,9 +218,9 @@ def _between_questions(case: Case) -> list[list[Session]]:
     return spans
 
 
-def _chosen(names: Sequence[str], n: int | None, key: str) -> list[int]:
-    """Positions of n names in ascending order; the names are those with the smallest hashes of key and name."""
-    return list(range(len(names))) if n is None or n >= len(names) else sorted(by_hash(names, key)[:n])
+def _chosen(names: Sequence[str], n: int, key: str) -> list[int]:
+    """Positions of at most n names in ascending order; the names are those with the smallest hashes of key and name."""
+    return sorted(by_hash(names, key)[:n])
 
 
 def by_hash(names: Sequence[str], key: str) -> list[int]:

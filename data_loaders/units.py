@@ -30,8 +30,6 @@ from data_loaders.schema import Case, Session, Turn, Unit
 Rule = Literal["utterance", "floor_pair", "ab_pair", "page", "chunk"]
 OnUnpaired = Literal["drop", "keep_single"]
 Count = Callable[[str], int]
-Placed = tuple[Turn, Session]
-"""A turn and the session it belongs to."""
 
 # Where a text may be cut, from coarse to fine: at sentence ends, between words, between characters.
 _CUTS = (r"(?<=[.!?。！？])\s+|(?<=[。！？])|\n+", r"\s+", r"")
@@ -87,50 +85,50 @@ def lost_evidence(case: Case, dropped: Iterable[str]) -> dict[str, tuple[str, ..
     return {question_id: evidence for question_id, evidence in lost.items() if evidence}
 
 
-def _floor_pairs(history: Sequence[Session]) -> list[list[Placed]]:
+def _floor_pairs(history: Sequence[Session]) -> list[list[Turn]]:
     return [
-        [(first, session), (second, session)]
+        [first, second]
         for session in history
         for first, second in zip(session.turns[::2], session.turns[1::2], strict=False)
     ]
 
 
-def _ab_pairs(history: Sequence[Session]) -> list[list[Placed]]:
+def _ab_pairs(history: Sequence[Session]) -> list[list[Turn]]:
     return [
-        [(first, session), (second, session)]
+        [first, second]
         for session in history
         for first, second in zip(session.turns, session.turns[1:], strict=False)
         if first.role == "user" and second.role == "assistant"
     ]
 
 
-def _pages(history: Sequence[Session]) -> list[list[Placed]]:
-    pages: list[list[Placed]] = []
+def _pages(history: Sequence[Session]) -> list[list[Turn]]:
+    pages: list[list[Turn]] = []
     for session in history:
         for turn in session.turns:
             if turn.role == "user":
-                pages.append([(turn, session)])
+                pages.append([turn])
             elif pages:
-                pages[-1][1:] = [(turn, session)]  # a second reply replaces the first, as in MemoryOS's evaluation code
+                pages[-1][1:] = [turn]  # a second reply replaces the first, as in MemoryOS's evaluation code
     return [page for page in pages if len(page) == 2]
 
 
-_GROUPS: dict[str, Callable[[Sequence[Session]], list[list[Placed]]]] = {
-    "utterance": lambda history: [[(turn, session)] for session in history for turn in session.turns],
+_GROUPS: dict[str, Callable[[Sequence[Session]], list[list[Turn]]]] = {
+    "utterance": lambda history: [[turn] for session in history for turn in session.turns],
     "floor_pair": _floor_pairs,
     "ab_pair": _ab_pairs,
     "page": _pages,
 }
 
 
-def _from_groups(history: Sequence[Session], groups: Iterable[list[Placed]], on_unpaired: OnUnpaired) -> Units:
-    by_first = {group[0][0].id: group for group in groups}
-    taken = {turn.id for group in by_first.values() for turn, _ in group}
+def _from_groups(history: Sequence[Session], groups: Iterable[list[Turn]], on_unpaired: OnUnpaired) -> Units:
+    by_first = {group[0].id: group for group in groups}
+    taken = {turn.id for group in by_first.values() for turn in group}
     units, dropped = [], []
     for session in history:
         for turn in session.turns:
             if turn.id in by_first:
-                units.append(_unit([part for part, _ in by_first[turn.id]], session))
+                units.append(_unit(by_first[turn.id], session))
             elif turn.id not in taken and on_unpaired == "keep_single":
                 units.append(_unit([turn], session))
             elif turn.id not in taken:

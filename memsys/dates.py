@@ -69,12 +69,6 @@ def written(day: date) -> str:
     return f"{day.day} {MONTHS[day.month - 1]} {day.year}"
 
 
-def resolve(expression: str, said: date) -> str | None:
-    """The first date expression of a text, resolved against the day of speaking; None if there is none."""
-    dates = mentions(expression, said)
-    return dates[0].resolved if dates else None
-
-
 def mentions(text: str, said: date | None) -> tuple[Mention, ...]:
     """All date expressions of a text, in order and without overlap, resolved against the day of speaking (None: unknown)."""
     accepted: list[Mention] = []

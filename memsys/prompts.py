@@ -86,6 +86,8 @@ class Prompt:
     """A sentence that says how much of that prompt is published."""
     text: str = "ours"
     """The author of the wording: one of `TEXTS`."""
+    digest: str = ""
+    """The sha256 of the file without its header; part of a run's identity."""
 
     def render(self, fields: Mapping[str, Any]) -> Request:
         """The request with `fields` filled in: strings as they are, sequences as lines, `Option`s as `[label] text` lines.
@@ -137,7 +139,6 @@ class Prompts:
             raise PromptError(f"the prompt folder {overlay} does not exist")
         self._folders = tuple(Path(folder) for folder in (overlay, SHIPPED) if folder)
         self._read: dict[str, Prompt] = {}
-        self._digests: dict[str, dict[str, str]] = {}
         self._declared: tuple[str, ...] | None = None
 
     def __getitem__(self, name: str) -> Prompt:
@@ -156,7 +157,7 @@ class Prompts:
             paths = [path for folder in self._folders if (path := folder / f"{name}.md").is_file()]
             if not paths:
                 raise PromptError(f"no prompt {name}.md in {', '.join(map(str, self._folders))}")
-            self._read[name] = _parse(name, paths[0].read_text(encoding="utf-8"))
+            self._read[name] = _parse(name, paths[0].read_bytes().decode("utf-8"))
         return self._read[name]
 
     def strangers(self) -> list[str]:
@@ -180,39 +181,34 @@ class Prompts:
         return view
 
     def digest(self, names: Iterable[str]) -> dict[str, str]:
-        """The sha256 of every prompt in the named folders, and of the named files, without their headers; part of a run's identity.
+        """`Prompt.digest` of every prompt in the named folders, and of the named files.
 
         Raises:
-            PromptError: a name is neither a prompt nor a folder with prompts.
+            PromptError: a name is neither a prompt nor a folder with prompts, or a file is not valid.
         """
         digests: dict[str, str] = {}
         for name in names:
-            if name not in self._digests:
-                self._digests[name] = self._digest(name)
-            digests |= self._digests[name]
-        return digests
-
-    def _digest(self, name: str) -> dict[str, str]:
-        paths: dict[str, Path] = {}
-        for folder in reversed(self._folders):
-            single = folder / f"{name}.md"
-            for path in [single] if single.is_file() else sorted((folder / name).glob("*.md")):
-                paths[path.relative_to(folder).with_suffix("").as_posix()] = path
-        if not paths:
-            raise PromptError(f"no prompt {name}.md or {name}/*.md in {', '.join(map(str, self._folders))}")
-        digests: dict[str, str] = {}
-        for stem, path in paths.items():
-            text = path.read_bytes().decode("utf-8")
-            if match := _FRONT.match(text):  # rewording the lines of a header changes no digest
-                text = _HEADER.sub("", text[: match.start(2)]) + match.group(2)
-            digests[stem] = hashlib.sha256(text.encode()).hexdigest()
+            stems: list[str] = []
+            for folder in reversed(self._folders):
+                single = folder / f"{name}.md"
+                paths = [single] if single.is_file() else sorted((folder / name).glob("*.md"))
+                stems += [path.relative_to(folder).with_suffix("").as_posix() for path in paths]
+            if not stems:
+                raise PromptError(f"no prompt {name}.md or {name}/*.md in {', '.join(map(str, self._folders))}")
+            digests |= {stem: self[stem].digest for stem in stems}
         return digests
 
 
-def _parse(name: str, text: str) -> Prompt:
+def _parse(name: str, written: str) -> Prompt:
+    """The prompt in the text of a file, whose line ends may be those of any system."""
     import yaml
 
-    match = _FRONT.match(text)
+    front_matter = _FRONT.match(written)
+    if front_matter is None:
+        counted = written
+    else:  # rewording the lines of a header changes no digest
+        counted = _HEADER.sub("", written[: front_matter.start(2)]) + front_matter.group(2)
+    match = _FRONT.match(written.replace("\r\n", "\n").replace("\r", "\n"))
     if match is None:
         raise PromptError(f"prompt {name}: no front matter between --- lines")
     try:
@@ -250,4 +246,5 @@ def _parse(name: str, text: str) -> Prompt:
         source=str(front.get("source", "none")),
         known=str(front.get("known", "")),
         text=front.get("text", "ours"),
+        digest=hashlib.sha256(counted.encode()).hexdigest(),
     )

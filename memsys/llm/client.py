@@ -46,7 +46,7 @@ def request_key(settings: ModelSettings, endpoint: str, request: Request) -> byt
 
 
 def chat_body(settings: ModelSettings, request: Request) -> dict[str, Any]:
-    """The JSON body of a chat completion, the same for both transports."""
+    """The JSON body of a chat completion."""
     body: dict[str, Any] = {
         "model": settings.model,
         "messages": [{"role": role, "content": content} for role, content in request.messages],

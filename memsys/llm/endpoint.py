@@ -1,7 +1,7 @@
 """One OpenAI-compatible server: its in-flight limit, retries, pauses during an outage, and the state of its calls.
 
-No call blocks a thread: `start` hands a coroutine to the single event loop and returns a future. `transport.py` has the loop and the two
-HTTP transports.
+No call blocks a thread: `start` hands a coroutine to the single event loop and returns a future. `transport.py` has the loop and the
+HTTP transport.
 """
 
 from __future__ import annotations
@@ -446,8 +446,8 @@ class Endpoint:
         except (OSError, asyncio.IncompleteReadError) as error:
             why, failure = f"connection failed ({error})", Outcome(retry=True)
         except Exception as error:
-            # The HTTP libraries' own errors for interrupted replies; any other exception is a bug and is raised.
-            if type(error).__module__.split(".")[0] not in ("aiohttp", "httpx", "httpcore", "h11"):
+            # aiohttp's own errors for interrupted replies; any other exception is a bug and is raised.
+            if type(error).__module__.split(".")[0] != "aiohttp":
                 raise
             why, failure = f"reply broke off ({type(error).__name__}: {error})", Outcome(retry=True)
         return replace(failure, why=redact(f"{url}: {why}"))

@@ -9,28 +9,24 @@ from __future__ import annotations
 import ipaddress
 import socket
 import sys
-from functools import lru_cache
 from typing import Any
 from urllib.parse import urlsplit
 
 from memsys.llm.protocol import EndOfRun
 
 OPENAI = "https://api.openai.com/v1"
-_forbidden = False
+_forbidden = _watched = False
+"""Whether the network is forbidden, and whether the audit hook, which stays for the rest of the process, is set."""
 _NAMES = ("localhost", "localhost.localdomain")
 
 
 def forbid_network(forbidden: bool = True) -> None:
     """Forbid the network: from now on, connecting to another machine raises `PermissionError`. With False, allow it again."""
-    global _forbidden
+    global _forbidden, _watched
     _forbidden = forbidden
-    if forbidden:
-        _hooked()
-
-
-@lru_cache(maxsize=1)
-def _hooked() -> None:
-    sys.addaudithook(_watch)
+    if forbidden and not _watched:
+        sys.addaudithook(_watch)
+        _watched = True
 
 
 def _watch(event: str, arguments: tuple[Any, ...]) -> None:

@@ -23,7 +23,7 @@ from typing import Literal
 
 import numpy as np
 
-from data_loaders.raw import read_json
+from data_loaders.raw import read_raw
 from data_loaders.schema import DataError
 from eval.analysis.losses import shown_estimate
 from eval.files.imported import THEIRS
@@ -142,7 +142,7 @@ def kept(results: Path, claim: Claim) -> Judged | None:
     if not file.is_file():
         return None
     try:
-        content = read_json(file)
+        content = read_raw(file).value
         graders = tuple(
             Grader(
                 str(each["name"]),

@@ -21,14 +21,15 @@ from eval.files.run_folder import COMPLETE, ITEMS, PREDICTIONS, RECORDED, RunFol
 from eval.files.store import RunError, locked, replace_file, write_lines
 from eval.judging.score_files import save_grades
 from eval.report.counted import counted
+from eval.running.reader import Reader
 from eval.running.run import Run
 from scripts.answers.declared import Contents, Form, Parsed, digest, forms, parsed, read_declared
 from scripts.answers.matching import Answer, Asked, Matched, Questions, match, of_cases
 from scripts.assembly.datasets import Data, data
 from scripts.assembly.models import Models
-from scripts.assembly.runs import reader
 from scripts.settings.schema import Settings
 from scripts.settings.types import PLAIN_NAME
+from scripts.setup.options import load_option
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,7 +213,7 @@ def _run(models: Models, dataset: Data, file: Reading, origin: Origin) -> Run:
         cases=dataset.cases,
         sizes=dataset.cases.sizes,
         build=_refuse_to_build,
-        reader=reader(dataset.config["reader"]),
+        reader=Reader(**load_option("reader", dataset.config["reader"])),
         unit=dict(dataset.config["unit"]),
         services=models.services,
         record=RunRecord.of(record),

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from data_loaders import beam, locomo
-from data_loaders.raw import Raw, read_json
+from data_loaders.raw import Raw, read_raw
 from data_loaders.schema import Case, DataError, Gold
 from data_loaders.source import data_root, find, manifest
 from eval.files.records import Outcome
@@ -259,14 +259,14 @@ def of_longmemeval(root: Path | None) -> Questions:
     missing = []
     for file in LONGMEMEVAL:
         try:
-            records = Raw(read_json(find(file, root=root, unpinned=True).path), file).each()
+            records = Raw(read_raw(find(file, root=root, unpinned=True).path).value, file).each()
         except DataError as error:
             missing.append(str(error))
             continue
         asked = []
         for record in records:
             name, text, kind = (record.text(key) for key in ("question_id", "question", "question_type"))
-            gold = str(record.get("answer", (str, int, float)))
+            gold = str(record.of((str, int, float), "answer"))
             asked.append(Asked(name, name, text, gold, kind, not name.endswith("_abs")))
         return Questions("LongMemEval", tuple(asked), tuple(each.case_id for each in asked))
     raise DataError(missing[0])

@@ -57,10 +57,10 @@ def entries_to_download(name: str) -> tuple[Entry, ...]:
     return tuple(entries)
 
 
-def loader(settings: Mapping[str, Any], key: str = "load") -> Callable[[Path], Any]:
-    """The function that a key of a data set's file names, which is its loader or its `caption`, with the options filled in."""
-    module, _, function = settings[key]["_target_"].rpartition(".")
-    choices = {name: value for name, value in settings[key].items() if not name.startswith("_")}
+def loader(call: Mapping[str, Any]) -> Callable[[Path], Any]:
+    """The function that the value `load` or `caption` of a data set's file names, with the options filled in."""
+    module, _, function = call["_target_"].rpartition(".")
+    choices = {name: value for name, value in call.items() if not name.startswith("_")}
     return partial(getattr(importlib.import_module(module), function), **choices)
 
 
@@ -126,7 +126,7 @@ def data(wanted: DataCut, config: Mapping[str, Any]) -> Data:
     located = locate(config, real=wanted.source == "real", root=root, unpinned=wanted.unpinned)
     loading = checked_call(f"dataset {config['name']}: load", {**config["load"], **located.choices})
     source, load = located.source, {name: value for name, value in loading.items() if name != "_partial_"}
-    cases = as_lazy(loader({"load": load})(source.path))
+    cases = as_lazy(loader(load)(source.path))
     if not cases:
         raise DataError(f"{source.path}: expected at least one history, found none")
     settings = {
@@ -159,7 +159,7 @@ def _note(config: Mapping[str, Any], source: Source, cases: LazyCases) -> str:
     notes = [UNTESTED] if config.get("untested") else []
     if notes and source.status != "sample" and config.get("published"):
         notes = [f"{UNTESTED}, {compared(config['published'], counts_of(cases))}"]
-    own = loader(config, "caption")(source.path) if "caption" in config else ""
+    own = loader(config["caption"])(source.path) if "caption" in config else ""
     return "; ".join(filter(None, [*notes, own]))
 
 
@@ -179,12 +179,12 @@ def fetch_missing(wanted: DataCut, columns: Iterable[Mapping[str, Any]]) -> None
 
 def _cut(wanted: DataCut, cases: LazyCases) -> LazyCases:
     """Apply `data.size` and `data.max_cases`."""
-    from data_loaders.transforms import shares, subset
+    from data_loaders.transforms import asking, shares, subset
 
     if wanted.size != "all":
-        given = shares(cases, int(wanted.size), n_cases=wanted.max_cases, seed=wanted.seed)
-        return subset(cases, n_questions=given, seed=wanted.seed)
-    return subset(cases, n_cases=wanted.max_cases, seed=wanted.seed)
+        counts = shares(cases, int(wanted.size), n_cases=wanted.max_cases, seed=wanted.seed)
+        return asking(cases, counts, seed=wanted.seed)
+    return cases if wanted.max_cases is None else subset(cases, wanted.max_cases, seed=wanted.seed)
 
 
 def _probes(wanted: DataCut) -> int:

@@ -70,16 +70,8 @@ class Model(Described):
     llm: Metered
     late: Metered
     """The same for calls that no caller waits for one by one: through the batch API if `endpoint.mode` asks for it, else `llm`."""
-
-    @property
-    def stand_in(self) -> bool:
-        """Whether an offline engine stands in for a model."""
-        return self.prices is None
-
-    @property
-    def identity(self) -> str:
-        """Hash of the settings that identify the model."""
-        return identity({"model": self.settings})
+    identity: str
+    """Hash of `settings`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,7 +136,8 @@ class Models:
 
     @property
     def stand_in_identities(self) -> set[str]:
-        return {model.identity for model in (self.judge, *self.by_name.values()) if model.stand_in}
+        """Identities of the offline engines that judge."""
+        return {model.identity for model in (self.judge, *self.by_name.values()) if model.prices is None}
 
     @property
     def stand_ins(self) -> list[str]:
@@ -154,7 +147,7 @@ class Models:
             roles["probe"] = self.probe
         in_roles = {id(model) for model in roles.values()}
         roles |= {f"judge {name}": model for name, model in self.by_name.items() if id(model) not in in_roles}
-        names = [role for role, model in roles.items() if model.stand_in]
+        names = [role for role, model in roles.items() if model.prices is None]
         return [*names, "embedder"] if self.embedder.name == STAND_IN["embedder"] else names
 
 
@@ -221,7 +214,7 @@ def _build_model(cfg: Settings, name: str, option: Mapping[str, Any], places: En
         engine = {key: value for key, value in option.items() if key != "engine"}
         settings = {"engine": "extractive", "source": source_digest(["memsys.llm.offline.extractive"]), **engine}
         llm = Metered(ExtractiveLLM(**engine), model=name)
-        return Model(name, settings, llm=llm, late=llm)
+        return Model(name, settings, llm=llm, late=llm, identity=identity({"model": settings}))
     if (limit := cfg.endpoint.max_output_tokens) is not None:
         option = {**option, "settings": {**option["settings"], "max_output_tokens": limit}}
     known, endpoint = priced(option["settings"], cfg.prices, name), places.endpoint(option, role)
@@ -231,7 +224,7 @@ def _build_model(cfg: Settings, name: str, option: Mapping[str, Any], places: En
     llm = late = Metered(CachedLLM(client, places.store, known, endpoint.label), model=known.model)
     if not cfg.replay and (batches := places.batches(endpoint)) is not None:
         late = Metered(CachedLLM(Client(batches, known), places.store, known, endpoint.label), model=known.model)
-    return Model(known.model, settings, known, endpoint, llm=llm, late=late)
+    return Model(known.model, settings, known, endpoint, llm=llm, late=late, identity=identity({"model": settings}))
 
 
 def _build_embedder(cfg: Settings, name: str, places: Endpoints) -> BuiltEmbedder:

@@ -125,8 +125,8 @@ def pace(base_url: str, model: str) -> Pace:
         long = ask(line, settings, "The weather was fine that day. " * 60, 1)
         short = ask(line, settings, "Count from 1 to 60, in figures, with spaces between them.", 32)
     return Pace(
-        (long.tokens("prompt_tokens") or 400) / max(long.seconds, 1e-3),
-        (short.tokens("completion_tokens") or 32) / max(short.seconds, 1e-3),
+        (long.usage.prompt or 400) / max(long.seconds, 1e-3),
+        (short.usage.completion or 32) / max(short.seconds, 1e-3),
     )
 
 

@@ -47,11 +47,6 @@ class NotInstalled(RunError):
     """A program that a memory runs outside this process is not installed."""
 
 
-def reader(name: str) -> Reader:
-    """Build a reader from its file in `conf/reader`."""
-    return Reader(**load_option("reader", name))
-
-
 @dataclass(frozen=True, slots=True)
 class Recipe:
     """The recipe of a memory on a data set, with all settings checked."""

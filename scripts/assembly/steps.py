@@ -211,7 +211,7 @@ def execute(
         for group in groups.values()
         for case_id, size in zip(as_lazy(group[0].cases).ids, group[0].sizes, strict=True)
     ]
-    with progress_line(label, questions, histories=len(cells), traffic=traffic, expected=cells) as line:
+    with progress_line(label, questions, traffic=traffic, expected=cells) as line:
         on_answer = ignore_answer if ahead is None else ahead.on_answer
         run_all(runs, threads=threads, on_progress=line.on_progress, on_answer=on_answer, executor=executor)
 

@@ -34,17 +34,16 @@ SHORT: Mapping[str, tuple[str, ...]] = {"reproduce-table4": ("reproduce", "table
 """Commands that are a verb with settings, as the target of `make` of that name."""
 
 
-def home() -> Path:
-    """The folder that holds `memsys`, `eval`, `scripts` and `conf`: the installed package, or the checkout."""
-    here = Path(__file__).resolve().parent
-    return here if (here / "memsys").is_dir() else here.parents[1]
+_HERE = Path(__file__).resolve().parent
+HOME = _HERE if (_HERE / "memsys").is_dir() else _HERE.parents[1]
+"""The folder that holds `memsys`, `eval`, `scripts` and `conf`: the installed package, or the checkout."""
 
 
 def __getattr__(name: str) -> Any:
     """The names of `scripts.door`: `from memsys_bench import Lab, compare`."""
     if name.startswith("_"):
         raise AttributeError(name)
-    _import_from(home())
+    import_from_home()
     from scripts import door
 
     return getattr(door, name)
@@ -59,13 +58,13 @@ def verbs(name: str, value: object = None) -> list[str]:
     --judge=mem0`. A verb with `RUNS_MEMORIES` runs memories, with the user's prompts if the working folder has them; a verb with `CHECKOUT`
     needs the tests, documents or reference results of a checkout.
     """
-    every = [path.stem.replace("_", "-") for path in sorted((home() / "scripts/commands").glob("[!_]*.py"))]
+    every = [path.stem.replace("_", "-") for path in sorted((HOME / "scripts/commands").glob("[!_]*.py"))]
     return [verb for verb in every if name in (names := _constants(verb)) and value in (None, names[name])]
 
 
 def usage() -> str:
     """Output of the command without a verb."""
-    hidden = set() if (home() / "tests/rigs").is_dir() else set(verbs("CHECKOUT"))
+    hidden = set() if (HOME / "tests/rigs").is_dir() else set(verbs("CHECKOUT"))
     lines = ["usage: memsys-bench VERB [settings …]"]
     for group, title in GROUPS.items():
         lines += [
@@ -93,7 +92,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = list(sys.argv[1:] if arguments is None else arguments)
     # A last garbage collection took a second at the exit of a large run; the system frees the memory at once anyway.
     atexit.register(gc.freeze)
-    _import_from(home())
+    import_from_home()
     if given[:1] == ["help"] and given[1:]:
         given = [given[1], "--help"]
     if not given or given[0] in ("-h", "--help", "help"):
@@ -106,7 +105,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         hint = f"did you mean {near[0]}?" if near else "`memsys-bench help` lists them"
         print(f"error: no verb called {name!r}; {hint}", file=sys.stderr)
         return 2
-    if "CHECKOUT" in constants and not (home() / "tests/rigs").is_dir():
+    if "CHECKOUT" in constants and not (HOME / "tests/rigs").is_dir():
         print(f"error: {name} needs a checkout of the repository, with its tests and documents", file=sys.stderr)
         return 2
     from scripts.setup.arguments import COMMAND, called
@@ -162,7 +161,7 @@ def verb(name: str, arguments: Sequence[str]) -> int:
 @cache
 def _constants(verb: str) -> Mapping[str, Any]:
     """Upper-case names that a verb's module sets to a plain value, and its `__doc__`, read as text; empty without such a file."""
-    path = home() / "scripts" / "commands" / f"{verb.replace('-', '_')}.py"
+    path = HOME / "scripts" / "commands" / f"{verb.replace('-', '_')}.py"
     if not path.is_file():
         return {}
     module = ast.parse(path.read_text(encoding="utf-8"))
@@ -177,10 +176,10 @@ def _constants(verb: str) -> Mapping[str, Any]:
     return found
 
 
-def _import_from(folder: Path) -> None:
+def import_from_home() -> None:
     # Our folder is first: another distribution may have a module called `eval` or `scripts`. The working folder holds the user's memories.
-    if str(folder) not in sys.path[:1]:
-        sys.path[:0] = [str(folder)]
+    if str(HOME) not in sys.path[:1]:
+        sys.path[:0] = [str(HOME)]
     if str(Path.cwd()) not in sys.path:
         sys.path.append(str(Path.cwd()))
 
@@ -193,7 +192,7 @@ def _completed(constants: Mapping[str, Any], rest: list[str]) -> list[str]:
     plain = list(takewhile(lambda word: word[:1].isalnum() and "=" not in word, rest[: len(names)]))
     rest = [*(f"{name}={word}" for name, word in zip(names, plain, strict=False)), *rest[len(plain) :]]
     conf, prompts = Path.cwd() / "conf", Path.cwd() / "prompts"
-    if not settings or Path.cwd() == home():
+    if not settings or Path.cwd() == HOME:
         return rest
     named = [setting.partition("=")[0] for setting in rest]
     if "CONFIG" in constants and conf.is_dir() and "--config-dir" not in named:

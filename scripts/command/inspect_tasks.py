@@ -10,7 +10,7 @@ from typing import Any
 
 # The package is memsys_bench where it is installed, scripts.command in a checkout.
 _command = import_module(__name__.rpartition(".")[0])
-_command._import_from(_command.home())
+_command.import_from_home()
 
 try:
     from scripts.lab import inspect_tasks as _tasks

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-from data_loaders.raw import read_json
+from data_loaders.raw import read_raw
 from data_loaders.schema import DataError
 from data_loaders.source import data_root
 from eval.files.store import RunError, safe_name
@@ -103,7 +103,7 @@ def earlier(folder: Path) -> History:
     if not file.is_file():
         return {}
     try:
-        changes = read_json(file)["changes"]
+        changes = read_raw(file).value["changes"]
         whole = all(_is_version(entry) for own in changes.values() for entry in own)
     except (DataError, AttributeError, KeyError, TypeError):
         whole = False

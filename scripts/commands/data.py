@@ -102,7 +102,7 @@ def main(arguments: Sequence[str]) -> int:
 
     settings = load_option("dataset", args.set)
     located = locate(settings, real=not args.sample, root=args.data, unpinned=args.unpinned)
-    cases = loader({"load": {**settings["load"], **located.choices}})(located.source.path)
+    cases = loader({**settings["load"], **located.choices})(located.source.path)
     seen = survey(cases, settings["unit"], count_tokens)
     print(report(located.source, settings, seen, args.notes))
     return 0

@@ -395,7 +395,7 @@ def main(arguments: Sequence[str]) -> int:
 
     msc = load_option("dataset", "msc")
     located = locate(msc, real=args.data is not None, root=args.data, unpinned=args.unpinned)
-    cases = loader(msc)(located.source.path)
+    cases = loader(msc["load"])(located.source.path)
     prompts = Prompts(args.prompts_dir)
     beginnings = seeds(cases, args.conversations, args.rounds)
     rounds = [pair for case in cases for session in case.sessions for pair in _rounds_of(session.turns)]

@@ -30,7 +30,7 @@ def triplet_lines(trees: Sequence[Tree], count: int, seed: int, overrides: Seque
     built = Lab(*overrides).models
     triplets = sample_triplets(trees, count, np.random.default_rng(seed))
     agreements = agreement(triplets, ask_triplets(built.judge.llm, built.prompts, trees, triplets))
-    engine = " (STAND-IN: an engine without a model)" if built.judge.stand_in else ""
+    engine = " (STAND-IN: an engine without a model)" if built.judge.prices is None else ""
     return agreement_lines(agreements, built.judge.name + engine)
 
 

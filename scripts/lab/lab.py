@@ -20,6 +20,7 @@ from eval.judging.score import Judging
 from eval.report.cell import ALL, Asked, Cell, Column, asked, outcomes
 from eval.report.rendering import intervals, p_text
 from eval.report.tables import Row, Table, only_about
+from eval.running.reader import Reader
 from eval.running.run import Run
 from eval.statistics.stats import ENOUGH_CLUSTERS, Difference
 from memsys.interface import MemorySystem, positive
@@ -28,7 +29,7 @@ from scripts.assembly.datasets import Data, data
 from scripts.assembly.models import build_models, with_local_models
 from scripts.assembly.plan import Plan
 from scripts.assembly.readiness import agreed, ask_without_plan, check_endpoint, check_prices, confirmed, prepared
-from scripts.assembly.runs import memory_run, reader, recipe_of
+from scripts.assembly.runs import memory_run, recipe_of
 from scripts.assembly.steps import (
     answer_all,
     cell_of,
@@ -232,7 +233,7 @@ class Lab:
         """
         from hydra.utils import get_object
 
-        reading = reader(self.cfg.protocol.reader or dataset.config["reader"])
+        reading = Reader(**load_option("reader", self.cfg.protocol.reader or dataset.config["reader"]))
         unit = self.cfg.protocol.unit
         made = memory_run(self.cfg, self.models, dataset, memory, reading, unit=unit, replicate=replicate)
         _check_loaded([*memory_classes(memory["build"]), get_object(dataset.config["load"]["_target_"])])
@@ -514,7 +515,7 @@ def examined(lab: Lab, dataset: Data, memory: Mapping[str, Any]) -> bool:
     """
     if memory.get("control"):
         raise RunError(f"{memory['name']} is made of the answer key; it has nothing to conform to")
-    run = memory_run(lab.cfg, lab.models, dataset, memory, reader(dataset.config["reader"]))
+    run = memory_run(lab.cfg, lab.models, dataset, memory, Reader(**load_option("reader", dataset.config["reader"])))
     check_no_replay(lab.cfg, run, "conformance")
     check_endpoint(lab.cfg, lab.models)
     recipe = recipe_of(dataset, memory)

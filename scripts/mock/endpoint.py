@@ -25,7 +25,8 @@ from aiohttp import web
 from memsys.embed import HashingEmbedder
 from memsys.jsons import encoded
 from memsys.llm.gateway.accounts import text_of
-from memsys.llm.gateway.chat import inlined
+from memsys.llm.gateway.bodies import events
+from memsys.llm.gateway.chat import asked_schema, asked_tool
 from memsys.llm.transport import new_event_loop
 from memsys.tokens import count_tokens
 from scripts.mock.shapes import OVERFLOWS, SHAPES, Quirks, QuirkyServer
@@ -311,7 +312,7 @@ class Mock:
         await asyncio.sleep(due - clock())
         self.answered[key] += 1
         if asked.get("stream") and status == 200:
-            return web.Response(body=streamed(value), content_type="text/event-stream")
+            return web.Response(body=b"".join(events(value, usage=True)), content_type="text/event-stream")
         return web.Response(status=status, body=reply, content_type="application/json", headers=self._rations.headers())
 
     async def _replied(self, request: Any, body: dict[str, Any], key: str) -> tuple[int, dict[str, Any]]:
@@ -385,7 +386,7 @@ class Mock:
     def _choice(self, body: dict[str, Any], key: str, index: int) -> dict[str, Any]:
         own = hashlib.sha256(f"{key} {index}".encode()).hexdigest() if index else key
         if (tool := _called(body)) is not None:
-            arguments = json.dumps(fitting(inlined(tool.get("parameters") or {"type": "object"}), own))
+            arguments = json.dumps(fitting(asked_schema(body, tool), own))
             function = {"name": tool["name"], "arguments": arguments}
             call = {"id": f"call_{own[:12]}", "type": "function", "function": function}
             message: dict[str, Any] = {"role": "assistant", "content": None, "tool_calls": [call]}
@@ -419,39 +420,17 @@ class Mock:
 
 def said(body: dict[str, Any], key: str) -> str:
     """The text of a reply: a value that fits the requested JSON schema, else a few words from the request's hash."""
-    form = body.get("response_format") or {}
-    schema = form.get("json_schema", {}).get("schema") or (
-        {"type": "object"} if form.get("type") == "json_object" else None
-    )
-    return json.dumps(fitting(inlined(schema), key)) if schema else f"mock answer {key[:8]}"
+    any_object = (body.get("response_format") or {}).get("type") == "json_object"
+    schema = {"type": "object"} if any_object else asked_schema(body, None)
+    return json.dumps(fitting(schema, key)) if schema else f"mock answer {key[:8]}"
 
 
-def _called(body: dict[str, Any]) -> dict[str, Any] | None:
-    """The function that a reply calls: that of `tool_choice`, else the first; None after a tool's output, or if no call is wanted."""
-    functions: list[dict[str, Any]] = [
-        tool["function"] for tool in body.get("tools") or () if tool.get("type") == "function"
-    ]
+def _called(body: dict[str, Any]) -> Mapping[str, Any] | None:
+    """The function that a reply calls: `asked_tool`, but none after a tool's output, unless the client insists on a call."""
     choice = body.get("tool_choice")
-    if not functions or choice == "none":
-        return None
-    if isinstance(choice, dict) and "function" in choice:  # else a selection of tools
-        return next(function for function in functions if function["name"] == choice["function"]["name"])
+    insists = choice == "required" or (isinstance(choice, dict) and "function" in choice)  # else a selection of tools
     answered = body["messages"][-1].get("role") == "tool"
-    return None if answered and choice != "required" else functions[0]
-
-
-def streamed(reply: dict[str, Any]) -> bytes:
-    """A chat completion as the events of a stream, each choice in one event."""
-    head = {"id": reply["id"], "object": "chat.completion.chunk", "created": 0, "model": reply["model"]}
-    chunks: list[dict[str, Any]] = []
-    for choice in reply["choices"]:
-        calls = [{"index": place, **call} for place, call in enumerate(choice["message"].get("tool_calls", ()))]
-        delta = {**choice["message"], **({"tool_calls": calls} if calls else {})}
-        chunks.append({**head, "choices": [{"index": choice["index"], "delta": delta, "finish_reason": None}]})
-        last = {"index": choice["index"], "delta": {}, "finish_reason": choice["finish_reason"]}
-        chunks.append({**head, "choices": [last]})
-    chunks.append({**head, "choices": [], "usage": reply["usage"]})
-    return b"".join(b"data: " + json.dumps(chunk).encode() + b"\n\n" for chunk in chunks) + b"data: [DONE]\n\n"
+    return None if answered and not insists else asked_tool(body)
 
 
 def fitting(schema: dict[str, Any], key: str) -> Any:

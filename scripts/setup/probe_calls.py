@@ -13,9 +13,11 @@ from typing import Any
 
 from memsys.jsons import received
 from memsys.llm import stopping
+from memsys.llm.gateway.accounts import first_choice
 from memsys.llm.llama import key_of
 from memsys.llm.outcome import excerpt, located
 from memsys.llm.pricing import ModelSettings, Purse
+from memsys.llm.replies import Usage, usage_of
 from memsys.llm.secrets import redact, redact_bytes, register
 from memsys.llm.transport import LeanTransport, event_loop
 
@@ -50,17 +52,9 @@ class ProbeReply:
         return self.broke_off or garbled or self.status in (408, 409, 425, 429) or self.status >= 500
 
     @property
-    def _choice(self) -> Mapping[str, Any]:
-        """The first choice of a chat completion; empty where a foreign server sends something else."""
-        choices = self.value.get("choices")
-        found = choices[0] if isinstance(choices, list) and choices else None
-        return found if isinstance(found, Mapping) else {}
-
-    @property
     def message(self) -> Mapping[str, Any]:
-        """The assistant's message of a chat completion."""
-        found = self._choice.get("message")
-        return found if isinstance(found, Mapping) else {}
+        """The assistant's message of a chat completion; empty where a foreign server sends something else."""
+        return first_choice(self.value)[1]
 
     @property
     def text(self) -> str:
@@ -69,17 +63,12 @@ class ProbeReply:
 
     @property
     def finish_reason(self) -> str:
-        return str(self._choice.get("finish_reason") or "")
+        return str(first_choice(self.value)[0].get("finish_reason") or "")
 
     @property
-    def usage(self) -> Mapping[str, Any]:
-        found = self.value.get("usage")
-        return found if isinstance(found, Mapping) else {}
-
-    def tokens(self, name: str) -> int:
-        """A token count of the reply's usage; 0 if the endpoint reports none, or a negative one."""
-        found = self.usage.get(name)
-        return max(0, found) if isinstance(found, int) and not isinstance(found, bool) else 0
+    def usage(self) -> Usage:
+        """The reply's token counts, as a run reads them."""
+        return usage_of(self.value)
 
 
 class EndpointProbe:
@@ -147,7 +136,7 @@ class EndpointProbe:
     def _price(self, heard: ProbeReply) -> float | None:
         if not heard.ok or self._settings is None:
             return 0.0
-        return self._settings.cost(heard.tokens("prompt_tokens"), heard.tokens("completion_tokens"))
+        return self._settings.cost(heard.usage.prompt or 0, heard.usage.completion or 0)
 
     async def _post(self, path: str, body: Mapping[str, Any]) -> ProbeReply:
         reserved = await self._purse.admitted(self._worst(body), (self.base_url, body.get("model")))

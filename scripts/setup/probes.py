@@ -178,13 +178,11 @@ def thinking(line: EndpointProbe, settings: ModelSettings) -> tuple[ModelSetting
 
 def _thought(heard: ProbeReply) -> str:
     """The place of reasoning in a reply; empty if there is none."""
-    details = heard.usage.get("completion_tokens_details")
-    counted = details.get("reasoning_tokens") if isinstance(details, Mapping) else 0
     if any(heard.message.get(name) for name in ("reasoning", "reasoning_content")):
         return "in a field of its own"
     if re.search(r"<think|<\|channel\|>", heard.text):
         return "in the text"
-    return f"{counted} tokens, hidden" if counted else ""
+    return f"{heard.usage.reasoning} tokens, hidden" if heard.usage.reasoning else ""
 
 
 def textless(line: EndpointProbe, settings: ModelSettings, first: ProbeReply) -> Checked | None:
@@ -228,7 +226,7 @@ def _said_at_limit(line: EndpointProbe, settings: ModelSettings) -> tuple[int | 
     heard = ask(line, settings, "Count from 1 to 60, in figures, with spaces between them.", 8)
     if not heard.ok:
         return None, False
-    said = heard.tokens("completion_tokens") or count_tokens(heard.text, settings.encoding)
+    said = heard.usage.completion or count_tokens(heard.text, settings.encoding)
     return said, heard.finish_reason == "length"
 
 
@@ -325,7 +323,7 @@ def longest_prompt(
         heard = ask(line, settings, prompt)
         if not heard.ok:
             return (*_refused(settings, heard, replies), replies)
-        theirs, recalled = heard.tokens("prompt_tokens"), CODE_WORD in heard.text.lower()
+        theirs, recalled = heard.usage.prompt or 0, CODE_WORD in heard.text.lower()
         rate = rate or theirs / ours
         # Relative to the first prompt's rate, so that another tokenizer is not mistaken for a truncation.
         if theirs < 0.75 * rate * ours or (not theirs and remembered and not recalled):
@@ -333,7 +331,7 @@ def longest_prompt(
         remembered = remembered or recalled
         replies.append(heard)
         tokens *= growth
-    reach = f"at least {replies[-1].tokens('prompt_tokens') or tokens // growth} tokens"
+    reach = f"at least {replies[-1].usage.prompt or tokens // growth} tokens"
     if not rate and not remembered:
         return (
             settings,
@@ -353,7 +351,7 @@ def _refused(
         found = f"not determined: {_brief(heard.error)}"
         return settings, Checked("window", found, remedy(heard.error, READ_LOG), "note")
     stated = re.search(r"(?:n_ctx|context (?:length|window|size)|max_model_len)\D{0,30}?(\d{3,7})", heard.error)
-    taken = max((one.tokens("prompt_tokens") for one in replies), default=0)
+    taken = max((one.usage.prompt or 0 for one in replies), default=0)
     limit = int(stated[1]) if stated else taken
     means = "longer prompts fail, and say so"
     found = f"{limit} tokens; longer ones are refused" if stated else f"{_brief(heard.error)} above {limit} tokens"
@@ -368,19 +366,13 @@ def _cut(settings: ModelSettings, ours: int, theirs: int) -> tuple[ModelSettings
 
 def reported(first: ProbeReply, replies: Sequence[ProbeReply]) -> list[Checked]:
     """Test whether replies report their token usage, and the tokens from the server's own cache."""
-    if not first.tokens("prompt_tokens") or not first.tokens("completion_tokens"):
+    if not first.usage.prompt or not first.usage.completion:
         means = "costs are unknown, a cut prompt cannot be noticed, and max_usd assumes the worst"
         return [Checked("usage", "not reported", means, "note")]
-    cached = max((_cached(one) for one in replies), default=0)
+    cached = max((one.usage.cached or 0 for one in replies), default=0)
     said = f"{cached} tokens of a repeated beginning" if cached else "none reported"
     price = "the cached price applies" if cached else "each token is counted in full"
     return [Checked("usage", "reported", "costs are known"), Checked("cached tokens", said, price)]
-
-
-def _cached(heard: ProbeReply) -> int:
-    details = heard.usage.get("prompt_tokens_details")
-    found = details.get("cached_tokens") if isinstance(details, Mapping) else 0
-    return found if isinstance(found, int) else 0
 
 
 def speed(line: EndpointProbe, settings: ModelSettings) -> Checked:
@@ -388,7 +380,7 @@ def speed(line: EndpointProbe, settings: ModelSettings) -> Checked:
     short = [ask(line, settings, f"Reply with the number {number}.", 4) for number in range(3)]
     long = ask(line, settings, "Count from 1 to 60, in figures, with spaces between them.", 128)
     latency = median(one.seconds for one in short)
-    said = long.tokens("completion_tokens") or count_tokens(long.text, settings.encoding)
+    said = long.usage.completion or count_tokens(long.text, settings.encoding)
     if not long.ok or not long.seconds or not said:
         found = f"{latency:.2f} s to a short reply, no tokens to count"
         return Checked("speed", found, "how long a run takes is not known", "note")
@@ -469,7 +461,7 @@ def examine_embedder(line: EndpointProbe, settings: ModelSettings) -> tuple[Chec
     if len(alone) < len(TEXTS) or any(len(one) != size for one in alone):
         return sized, Checked("embedding order", "single texts come in another form than batches", "not usable", "stop")
     usage = Checked("embedding usage", "reported", "costs are known")
-    if not batch.tokens("prompt_tokens"):
+    if not batch.usage.prompt:
         usage = Checked("embedding usage", "not reported", "tokens are counted here", "note")
     return sized, _order(ordered, as_sent, np.stack(alone)), usage
 

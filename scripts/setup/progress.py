@@ -212,10 +212,9 @@ class ProgressLine:
 
     Args:
         total: number of questions, or of the items that `step` counts.
-        histories: number of builds; 0 if nothing is built.
         traffic: returns the calls in flight at each endpoint.
         clock: monotonic, in seconds.
-        expected: the cells of the run, for the time left; without them it is computed from the units and answers so far.
+        expected: the cells of the run, for the time left; empty if nothing is built.
     """
 
     def __init__(
@@ -223,16 +222,14 @@ class ProgressLine:
         label: str,
         total: int,
         *,
-        histories: int = 0,
         traffic: Callable[[], Sequence[Traffic]] = lambda: (),
         clock: Callable[[], float] = time.monotonic,
         expected: Sequence[Expected] = (),
     ) -> None:
-        self.label, self.total, self.histories, self.done = label, total, histories, 0
+        self.label, self.total, self.done = label, total, 0
         self.outcomes: Counter[str] = Counter()
         self._traffic, self._clock = traffic, clock
         self._started = self._shown = clock()
-        self._first_answer: float | None = None
         self._begun = self._units = self._written = 0
         self._expected = {(each.run, each.case_id): each for each in expected}
         self._cells: dict[tuple[str, str], _Cell] = {}
@@ -243,7 +240,6 @@ class ProgressLine:
 
     def step(self, outcome: str = "") -> None:
         with self._lock:
-            self._first_answer = self._first_answer or self._clock()
             self.done += 1
             if outcome:
                 self.outcomes[outcome] += 1
@@ -295,7 +291,7 @@ class ProgressLine:
                 written=self._written,
                 units=self._units,
                 begun=self._begun,
-                histories=self.histories,
+                histories=len(self._expected),
                 finished=finished,
                 retried=retried,
                 in_flight=sum(each.in_flight for each in traffic),
@@ -333,21 +329,12 @@ class ProgressLine:
             self.beat()
 
     def _seconds_left(self, now: float) -> float | None:
-        """Time left from the cells if they are known, else the longer of building and answering at their rates; None = unknown."""
+        """Time left from the cells if something is built, else from the rate so far; None = unknown."""
         if self._expected:
             begun = [(each, cell) for place, each in self._expected.items() if (cell := self._cells.get(place))]
             waiting = [each for place, each in self._expected.items() if place not in self._cells]
             return seconds_left([pair for pair in begun if pair[1].units], waiting, now - self._started, now)
-        estimates = []
-        if self._written:
-            units = self._units / self._begun * max(self._begun, self.histories)
-            if units > self._written or self.done:  # all built and no question answered: no rate is known
-                estimates.append((now - self._started) / self._written * (units - self._written))
-        if self._first_answer is not None and self.done:
-            # While histories are being built, answers come only at question points, so their own rate would mislead.
-            since = self._started if self._written < self._units or not self._units else self._first_answer
-            estimates.append((now - since) / self.done * max(0, self.total - self.done))
-        return max(estimates, default=None)
+        return (now - self._started) / self.done * max(0, self.total - self.done) if self.done else None
 
     def _waited(self, now: float, traffic: Sequence[Traffic]) -> str:
         """The run's cause of waiting: a paused endpoint, an old call, or a memory that makes no call; empty if nothing is slow."""
@@ -410,12 +397,11 @@ def progress_line(
     label: str,
     total: int,
     *,
-    histories: int = 0,
     traffic: Callable[[], Sequence[Traffic]] = lambda: (),
     expected: Sequence[Expected] = (),
 ) -> Iterator[ProgressLine]:
     """Show a progress line while the block runs."""
-    line = ProgressLine(label, total, histories=histories, traffic=traffic, expected=expected)
+    line = ProgressLine(label, total, traffic=traffic, expected=expected)
     line._beating.start()
     try:
         yield line

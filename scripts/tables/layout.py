@@ -29,7 +29,6 @@ from eval.report.cell import ALL, ANSWERABLE, Asked, Column, asked
 from eval.report.measures import NAMES
 from eval.running.reader import Reader
 from scripts.assembly.datasets import Data, data
-from scripts.assembly.runs import reader
 from scripts.assembly.steps import metric_title
 from scripts.settings.schema import Chosen, Settings
 from scripts.setup.arguments import as_called
@@ -403,7 +402,7 @@ def column_group(cfg: Settings, option: Mapping[str, Any]) -> ColumnGroup:
         wanted = wanted.changed(transform=option["transform"])
     config = load_option("dataset", option["dataset"])
     config["title"] = option.get("title") or config["title"]
-    shown_by = reader(option.get("reader") or config["reader"])
+    shown_by = Reader(**load_option("reader", option.get("reader") or config["reader"]))
     if (budget := option.get("budget")) is not None:  # this reader fills the budget from every recall
         shown_by = replace(shown_by, max_context_tokens=budget, fill=True)
     dataset, missing = None, ""

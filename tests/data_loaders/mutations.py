@@ -16,6 +16,7 @@ from typing import Any
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
+from data_loaders.raw import read_lines
 from data_loaders.schema import Case, DataError
 from tests.rigs.campaign.mutations import BROKEN_BYTES, HUGE_TURN, STRANGE_VALUES, mutated
 
@@ -34,6 +35,11 @@ def broken_copies(tests: int = 1) -> settings:
         max_examples=MUTATIONS // tests,
         suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.function_scoped_fixture],
     )
+
+
+def read_values(path: Path) -> list[Any]:
+    """The values of a JSONL file's lines."""
+    return [line.value for line in read_lines(path)]
 
 
 def mutated_json(obj: Any) -> st.SearchStrategy[Any]:

@@ -34,12 +34,13 @@ from eval.files.records import Prediction
 from eval.files.run_folder import read_predictions
 from eval.metrics.gatemem import read_reply
 from eval.metrics.personamem import letter_v2
+from eval.running.reader import Reader
 from eval.running.run import Run, Services
 from memsys.embed import HashingEmbedder
 from memsys.llm.meter import Metered
 from memsys.prompts import Prompts
 from memsys.tokens import count_tokens
-from scripts.assembly.runs import builder, reader
+from scripts.assembly.runs import builder
 from scripts.assembly.steps import metrics
 from scripts.commands.data import loader
 from scripts.setup.options import load_option, options
@@ -77,7 +78,7 @@ def module_of(settings: Mapping[str, Any]) -> str:
 
 def shipped(name: str) -> History:
     path = sample(SETS[name]["sample"]).path
-    return History(name, SETS[name], path, tuple(loader(SETS[name])(path)))
+    return History(name, SETS[name], path, tuple(loader(SETS[name]["load"])(path)))
 
 
 def real(name: str, root: Path) -> History:
@@ -88,7 +89,7 @@ def real(name: str, root: Path) -> History:
         base = path if path.is_dir() else path.parent
         needed = [path, *(base / value for value in settings["load"].values() if str(value).endswith(".json"))]
         if other and all(each.exists() for each in needed):
-            cases = as_lazy(loader(settings)(path))
+            cases = as_lazy(loader(settings["load"])(path))
             if path.is_file() and path.stat().st_size > LARGE:
                 cases = cases[:: max(1, len(cases) // 10)]
             return History(name, settings, path, tuple(cases))
@@ -217,7 +218,7 @@ def units_hold_every_turn_or_list_it_as_dropped(history: History) -> None:
 
 
 def a_case_taken_twice_is_the_same_case(history: History) -> None:
-    cases = as_lazy(loader(history.settings)(history.path))
+    cases = as_lazy(loader(history.settings["load"])(history.path))
     assert len(cases) == len(cases.ids) == len(cases.sizes)
     for case in history.cases[:3]:
         assert cases[cases.ids.index(case.id)] == case
@@ -285,7 +286,7 @@ def test_a_truncated_file_is_named_in_the_error(tmp_path: Path, subtests: pytest
             whole = cut.read_bytes().rstrip()
             cut.write_bytes(whole[: -len(whole.rpartition(b"\n")[2]) // 2])
             with pytest.raises(DataError, match=re.escape(file.name)):
-                list(loader(SETS[name])(path))
+                list(loader(SETS[name]["load"])(path))
 
 
 # --- gold in the raw file ----------------------------------------------------------------------------------------------
@@ -384,7 +385,7 @@ def test_answers_and_labels_of_the_raw_file_are_in_nothing_that_is_seen(name: st
         return with_uuids(value, planted, names=key == "Memory Anchors")
 
     path = copied(name, tmp_path, change)
-    cases = tuple(loader(SETS[name])(path))
+    cases = tuple(loader(SETS[name]["load"])(path))
     assert used == hidden(name), "the table names fields that the sample does not have"
     assert planted
     text = seen(shipped(name), cases)
@@ -440,7 +441,7 @@ def test_other_labels_change_the_gold_and_nothing_that_is_seen(name: str, tmp_pa
         def change(key: str, value: Any, label: str = label, turned: Callable[[Any], Any] = turned) -> Any:
             return turned(value) if key == label else value
 
-        after = tuple(loader(SETS[name])(copied(name, tmp_path, change)))
+        after = tuple(loader(SETS[name]["load"])(copied(name, tmp_path, change)))
         assert seen(before, after) == seen(before, before.cases)
         assert golds_of(after) != golds_of(before.cases), f"{label} is not part of the gold"
 
@@ -481,7 +482,7 @@ def test_every_question_whose_evidence_dangles_is_named_in_the_notes(tmp_path: P
                 if cited(name, gold)
             }
             assert had
-            for case in loader(SETS[name])(path):
+            for case in loader(SETS[name]["load"])(path):
                 known = {turn.id for turn in case.turns}
                 for question, gold in case.questions:
                     assert set(gold.evidence) <= known
@@ -516,7 +517,16 @@ def test_gold_is_in_nothing_that_a_memory_or_a_model_receives_and_in_no_file(
     services = Services(metered, metered, metered, HashingEmbedder(64), Prompts())
     build = builder(load_option("memory", memory)["build"])
     unit = SETS[name]["unit"]
-    run = Run(memory, tmp_path, cases, cases.sizes, build, reader(SETS[name]["reader"]), unit, services)
+    run = Run(
+        memory,
+        tmp_path,
+        cases,
+        cases.sizes,
+        build,
+        Reader(**load_option("reader", SETS[name]["reader"])),
+        unit,
+        services,
+    )
     found = check(run, threads=2)
     assert not found.leaks
     questions = sum(len(case.questions) for case in cases)

@@ -11,18 +11,17 @@ from typing import Any
 
 import pytest
 from hypothesis import given
-from mutations import broken_copies, check_only_data_errors, mutated_json, write_jsonl
+from mutations import broken_copies, check_only_data_errors, mutated_json, read_values, write_jsonl
 
 from data_loaders.gatemem import ACCESS, CATEGORIES, FORGETTING, POLICIES, REDACTED, UTILITY, load
-from data_loaders.raw import read_jsonl
 from data_loaders.schema import Case, DataError, Gold, Question
 from data_loaders.source import find, sample
 
 SAMPLE = sample("gatemem").path
 STATS = json.loads((Path(__file__).parents[1] / "golden" / "third_dataset_stats.json").read_text(encoding="utf-8"))
 RECORDED = STATS["gatemem"]
-EPISODES = read_jsonl(SAMPLE / "office" / "episodes.jsonl")
-CHECKPOINTS = read_jsonl(SAMPLE / "office" / "checkpoints.jsonl")
+EPISODES = read_values(SAMPLE / "office" / "episodes.jsonl")
+CHECKPOINTS = read_values(SAMPLE / "office" / "checkpoints.jsonl")
 
 
 @pytest.fixture

@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 from hypothesis import given
-from mutations import broken_copies, check_only_data_errors, mutated_json, write_jsonl
+from mutations import broken_copies, check_only_data_errors, mutated_json, read_values, write_jsonl
 
 from data_loaders.halumem import load
-from data_loaders.raw import read_jsonl
 from data_loaders.schema import DataError
 from data_loaders.source import sample
 
@@ -20,7 +19,7 @@ SAMPLE = sample("halumem.jsonl").path
 
 
 def changed(path: Path, *steps: str | int, value: Any) -> Path:
-    raw = read_jsonl(SAMPLE)
+    raw = read_values(SAMPLE)
     place = raw
     for step in steps[:-1]:
         place = place[step]
@@ -76,7 +75,7 @@ def test_a_user_without_a_name_is_called_user_and_a_note_says_so(tmp_path: Path)
 
 
 def test_a_session_of_noise_is_read_without_memory_points(tmp_path: Path) -> None:
-    raw = read_jsonl(SAMPLE)
+    raw = read_values(SAMPLE)
     noise = raw[0]["sessions"][2]
     noise |= {"is_generated_qa_session": True}
     del noise["memory_points"]
@@ -96,21 +95,21 @@ def test_a_broken_field_is_named_with_its_place(tmp_path: Path, subtests: pytest
         ((*at, "questions", 0, "answer"), "", r"questions\[0\]: expected a question and an answer"),
         ((*at, "questions", 0, "evidence", 0), "text", r"questions\[0\]\.evidence\[0\]: expected object"),
         ((*at, "questions"), {}, r"sessions\[0\]\.questions: expected list"),
-        ((1, "uuid"), read_jsonl(SAMPLE)[0]["uuid"], "broken.jsonl: uuid: expected unique ids"),
+        ((1, "uuid"), read_values(SAMPLE)[0]["uuid"], "broken.jsonl: uuid: expected unique ids"),
     ]:
         with subtests.test(message=message), pytest.raises(DataError, match=message):
             list(load(changed(tmp_path / "broken.jsonl", *steps, value=value)))
 
 
 @broken_copies()
-@given(raw=mutated_json(read_jsonl(SAMPLE)))
+@given(raw=mutated_json(read_values(SAMPLE)))
 def test_mutated_users_load_or_are_refused(tmp_path: Path, raw: Any) -> None:
     check_only_data_errors(load, write_jsonl(tmp_path / "mutated.jsonl", raw))
 
 
 def test_the_sample_has_the_fields_that_the_release_lists() -> None:
     """README.md and eval/evaluation.py of the release at 59402b9."""
-    for user in read_jsonl(SAMPLE):
+    for user in read_values(SAMPLE):
         for session in user["sessions"]:
             for point in session["memory_points"]:
                 assert point["is_update"] in ("True", "False")

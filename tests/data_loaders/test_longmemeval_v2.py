@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 from hypothesis import given
-from mutations import broken_copies, check_only_data_errors, mutated_json, write_json, write_jsonl
+from mutations import broken_copies, check_only_data_errors, mutated_json, read_values, write_json, write_jsonl
 
 from data_loaders.longmemeval_v2 import load
-from data_loaders.raw import read_json, read_jsonl
+from data_loaders.raw import read_raw
 from data_loaders.schema import DataError
 from data_loaders.source import sample
 
@@ -24,7 +24,7 @@ def changed(folder: Path, file: str, *path: str | int, value: Any) -> Path:
     """A copy of the sample with one value of one file changed."""
     shutil.copytree(SAMPLE, folder, dirs_exist_ok=True)
     lines = file.endswith("jsonl")
-    raw = read_jsonl(SAMPLE / file) if lines else read_json(SAMPLE / file)
+    raw = read_values(SAMPLE / file) if lines else read_raw(SAMPLE / file).value
     place = raw
     for step in path[:-1]:
         place = place[step]
@@ -109,7 +109,7 @@ def test_a_broken_field_is_named_with_its_place(tmp_path: Path, subtests: pytest
 
 
 @broken_copies(tests=3)
-@given(raw=mutated_json(read_jsonl(SAMPLE / QUESTIONS)))
+@given(raw=mutated_json(read_values(SAMPLE / QUESTIONS)))
 def test_mutated_questions_load_or_are_refused(tmp_path: Path, raw: Any) -> None:
     shutil.copytree(SAMPLE, tmp_path, dirs_exist_ok=True)
     write_jsonl(tmp_path / QUESTIONS, raw)
@@ -117,7 +117,7 @@ def test_mutated_questions_load_or_are_refused(tmp_path: Path, raw: Any) -> None
 
 
 @broken_copies(tests=3)
-@given(raw=mutated_json(read_jsonl(SAMPLE / TRAJECTORIES)))
+@given(raw=mutated_json(read_values(SAMPLE / TRAJECTORIES)))
 def test_mutated_trajectories_load_or_are_refused(tmp_path: Path, raw: Any) -> None:
     shutil.copytree(SAMPLE, tmp_path, dirs_exist_ok=True)
     write_jsonl(tmp_path / TRAJECTORIES, raw)
@@ -125,7 +125,7 @@ def test_mutated_trajectories_load_or_are_refused(tmp_path: Path, raw: Any) -> N
 
 
 @broken_copies(tests=3)
-@given(raw=mutated_json(read_json(SAMPLE / HAYSTACK)))
+@given(raw=mutated_json(read_raw(SAMPLE / HAYSTACK).value))
 def test_a_mutated_haystack_loads_or_is_refused(tmp_path: Path, raw: Any) -> None:
     shutil.copytree(SAMPLE, tmp_path, dirs_exist_ok=True)
     write_json(tmp_path / HAYSTACK, raw)

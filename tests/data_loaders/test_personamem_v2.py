@@ -14,7 +14,7 @@ from hypothesis import given
 from mutations import broken_copies, check_only_data_errors, mutated_json, write_json
 
 from data_loaders.personamem_v2 import BENCHMARK, length_caption, load
-from data_loaders.raw import read_json
+from data_loaders.raw import read_raw
 from data_loaders.schema import DataError
 from data_loaders.source import sample
 
@@ -124,7 +124,7 @@ def test_mutated_questions_load_or_are_refused(tmp_path: Path, rows: Any) -> Non
 
 
 @broken_copies(tests=2)
-@given(raw=mutated_json(read_json(SAMPLE / HISTORY)))
+@given(raw=mutated_json(read_raw(SAMPLE / HISTORY).value))
 def test_a_mutated_history_loads_or_is_refused(tmp_path: Path, raw: Any) -> None:
     shutil.copytree(SAMPLE, tmp_path, dirs_exist_ok=True)
     (tmp_path / HISTORY).write_text(json.dumps(raw), encoding="utf-8")

@@ -6,7 +6,7 @@ import pytest
 from mutations import BROKEN_BYTES
 
 from data_loaders import raw
-from data_loaders.raw import Raw, check_text, check_unique, parse_json, read_json, read_jsonl, read_raw
+from data_loaders.raw import Raw, check_unique, parse_json, read_lines, read_raw
 from data_loaders.schema import DataError
 
 
@@ -39,21 +39,21 @@ def test_invalid_utf8_names_the_byte_and_its_offset(tmp_path: Path) -> None:
     path = tmp_path / "x.json"
     path.write_bytes(b'{"a": "\xff"}')
     with pytest.raises(DataError, match=r"x\.json: expected UTF-8, found byte 0xff at offset 7"):
-        read_json(path)
+        read_raw(path)
 
 
 def test_a_missing_file_is_a_data_error(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="No such file"):
-        read_json(tmp_path / "absent.json")
+        read_raw(tmp_path / "absent.json")
 
 
 def test_lines_are_cut_at_newlines_only_and_errors_name_the_line(tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"
     path.write_bytes('{"a": "one\u2028line"}\n\n{"a": 2}\r\n'.encode())
-    assert read_jsonl(path) == [{"a": "one\u2028line"}, {"a": 2}]
+    assert [line.value for line in read_lines(path)] == [{"a": "one\u2028line"}, {"a": 2}]
     path.write_bytes(b'{"a": 1}\n\n{"a": \n')
     with pytest.raises(DataError, match=r"x\.jsonl: line 3"):
-        read_jsonl(path)
+        read_lines(path)
 
 
 def test_an_error_says_where_what_was_wanted_and_what_was_found() -> None:
@@ -71,24 +71,24 @@ def test_true_is_no_integer() -> None:
 
 
 def test_get_distinguishes_a_missing_field_from_a_wrong_one() -> None:
-    assert Raw({"a": 1}, "r").get("a", int) == 1
+    assert Raw({"a": 1}, "r").of(int, "a") == 1
     with pytest.raises(DataError, match=r"r\.b: expected a value, found no such field"):
-        Raw({"a": 1}, "r").get("b", int)
+        Raw({"a": 1}, "r").of(int, "b")
     with pytest.raises(DataError, match=r"r\.a: expected string, found int 1"):
         Raw({"a": 1}, "r").text("a")
     with pytest.raises(DataError, match="r: expected object, found list"):
-        Raw([], "r").get("a", int)
+        Raw([], "r").of(int, "a")
 
 
 def test_a_turn_of_a_million_characters_passes_and_one_more_does_not() -> None:
-    assert len(check_text("x" * raw.MAX_TEXT, "t")) == 1_000_000
+    assert len(Raw("x" * raw.MAX_TEXT, "t").text()) == 1_000_000
     with pytest.raises(DataError, match="at most 1,000,000 characters, found 1,000,001"):
-        check_text("x" * (raw.MAX_TEXT + 1), "t")
+        Raw("x" * (raw.MAX_TEXT + 1), "t").text()
 
 
 def test_a_lone_surrogate_is_refused_before_anything_tries_to_save_it() -> None:
     with pytest.raises(DataError, match="lone surrogate at character 2"):
-        check_text("ab\ud800", "t")
+        Raw("ab\ud800", "t").text()
 
 
 def test_a_repeated_id_is_named() -> None:

@@ -11,6 +11,7 @@ from data_loaders import locomo, source
 from data_loaders.raw import LazyCases, as_lazy
 from data_loaders.schema import Case, DataError, Gold, Question, Session, Turn
 from data_loaders.transforms import (
+    asking,
     join,
     oracle,
     permute,
@@ -73,17 +74,18 @@ def test_a_case_id_that_occurs_twice_is_refused() -> None:
 
 def test_a_subset_keeps_order_and_a_smaller_one_is_part_of_a_larger() -> None:
     lazy = numbered(40)
-    few, many = (subset(lazy, n_cases=n, seed=3).ids for n in (5, 12))
+    few, many = (subset(lazy, n, seed=3).ids for n in (5, 12))
     assert (len(few), len(many)) == (5, 12)
     assert set(few) < set(many)
     assert list(many) == sorted(many, key=lambda name: int(name[1:]))
-    assert subset(lazy, n_cases=5, seed=4).ids != few
-    assert subset(lazy, n_cases=99).ids == lazy.ids
+    assert subset(lazy, 5, seed=4).ids != few
+    assert subset(lazy, 99).ids == lazy.ids
 
 
 def test_questions_chosen_for_a_case_do_not_depend_on_the_other_cases(cases: Sequence[Case]) -> None:
-    together = subset(cases, n_questions=4, seed=1)
-    alone = subset(cases[1:2], n_questions=4, seed=1)
+    counts = {case.id: 4 for case in cases[:2]}
+    together = asking(cases, counts, seed=1)
+    alone = asking(cases[1:2], counts, seed=1)
     assert question_ids(together[1]) == question_ids(alone[0])
     assert len(question_ids(together[1])) == 4
     positions = [question_ids(cases[1]).index(each) for each in question_ids(together[1])]
@@ -92,15 +94,15 @@ def test_questions_chosen_for_a_case_do_not_depend_on_the_other_cases(cases: Seq
 
 def test_a_subset_parses_only_what_is_taken() -> None:
     taken: list[int] = []
-    chosen = subset(numbered(30, taken), n_cases=3)
+    chosen = subset(numbered(30, taken), 3)
     assert taken == []
     assert chosen[2].id == chosen.ids[2]
     assert [f"c{index}" for index in taken] == [chosen.ids[2]]
-    with pytest.raises(ValueError, match="n_questions: expected at least 1"):
-        subset(numbered(3), n_questions=0)
+    with pytest.raises(ValueError, match="n_cases: expected at least 1"):
+        subset(numbered(3), 0)
 
 
-def asking(*counts: int) -> LazyCases:
+def with_questions(*counts: int) -> LazyCases:
     """Cases `c0`, `c1`, … with this many questions each."""
 
     def parse(index: int) -> Case:
@@ -112,17 +114,17 @@ def asking(*counts: int) -> LazyCases:
 
 @pytest.mark.parametrize(("size", "n_cases", "given"), [(5, None, 5), (9, None, 9), (21, 10, 20), (99, None, 20)])
 def test_a_subset_has_the_number_of_questions_asked_for(size: int, n_cases: int | None, given: int) -> None:
-    cases = asking(1, 3, 1, 1, 9, 1, 1, 1, 1, 1)
+    cases = with_questions(1, 3, 1, 1, 9, 1, 1, 1, 1, 1)
     chosen = shares(cases, size, n_cases=n_cases, seed=1)
     assert sum(chosen.values()) == given
-    assert sum(len(case.questions) for case in subset(cases, n_questions=chosen, seed=1)) == given
+    assert sum(len(case.questions) for case in asking(cases, chosen, seed=1)) == given
 
 
 def test_a_smaller_number_of_questions_is_part_of_a_larger_one() -> None:
-    cases = asking(4, 30, 12, 1, 7)
+    cases = with_questions(4, 30, 12, 1, 7)
 
     def asked(size: int) -> set[tuple[str, str]]:
-        chosen = subset(cases, n_questions=shares(cases, size, seed=2), seed=2)
+        chosen = asking(cases, shares(cases, size, seed=2), seed=2)
         return {(case.id, question.id) for case in chosen for question, _ in case.questions}
 
     grown = [asked(size) for size in range(1, 56)]
@@ -131,8 +133,8 @@ def test_a_smaller_number_of_questions_is_part_of_a_larger_one() -> None:
 
 
 def test_histories_share_the_questions_evenly() -> None:
-    assert sorted(shares(asking(100, 100, 100), 7, n_cases=3).values()) == [2, 2, 3]
-    assert sorted(shares(asking(100, 1, 100), 9, n_cases=3).values()) == [1, 4, 4]
+    assert sorted(shares(with_questions(100, 100, 100), 7, n_cases=3).values()) == [2, 2, 3]
+    assert sorted(shares(with_questions(100, 1, 100), 9, n_cases=3).values()) == [1, 4, 4]
 
 
 # --- oracle ---
@@ -265,7 +267,7 @@ def test_no_turn_crosses_a_point_at_which_a_question_is_asked_unless_it_may() ->
 
 
 def test_transforms_compose(cases: Sequence[Case]) -> None:
-    chosen = oracle(subset(cases, n_cases=2, n_questions=3, seed=2))
+    chosen = oracle(asking(subset(cases, 2, seed=2), {case.id: 3 for case in cases}, seed=2))
     assert len(chosen) == 6
     assert len({case.cluster for case in chosen}) == 2
 

@@ -128,7 +128,7 @@ def test_a_gold_that_describes_a_reply_gives_wrong_probes_only() -> None:
 @pytest.mark.parametrize("name", [name for name in options("dataset") if name != "msc"])
 def test_every_data_set_gives_right_and_near_wrong_probes_and_no_wrong_one_is_the_gold(name: str) -> None:
     option = load_option("dataset", name)
-    made = list(probes(list(loader(option)(sample(option["sample"]).path))))
+    made = list(probes(list(loader(option["load"])(sample(option["sample"]).path))))
     kinds = {probe.kind for probe in made}
     assert {
         "as it is",

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from mutations import read_values
 
 from data_loaders.gatemem import CATEGORIES, REDACTED, load, relations_of
 from data_loaders.patterns import official_hit, strict_hit, strict_patterns
-from data_loaders.raw import read_jsonl
 from data_loaders.schema import Case, Gold, Question, Turn
 from eval.files.records import Prediction
 from eval.metrics import gatemem
@@ -257,7 +257,7 @@ def visible(case: Case, question: Question) -> list[str]:
 def test_relationships_that_name_the_asker_are_the_recorded_ones(data_root: Path, subtests: pytest.Subtests) -> None:
     for case in RECORDED["relationships"]:
         with subtests.test(case["episode_id"], asker=case["asker"]):
-            episodes = read_jsonl(data_root / "gatemem" / case["domain"] / "episodes.jsonl")
+            episodes = read_values(data_root / "gatemem" / case["domain"] / "episodes.jsonl")
             episode = next(one for one in episodes if one["episode_id"] == case["episode_id"])
             relations = episode["entities"].get("relationships", [])
             assert relations_of(case["asker"], relations) == case["positions_in_relationships"]
@@ -303,7 +303,7 @@ def test_fixed_recalls_have_the_recorded_exposure_and_support(
     roles = {
         (episode["episode_id"], person["principal_id"]): person["role"]
         for path in sorted(Path(data_root / "gatemem").glob("*/episodes.jsonl"))
-        for episode in read_jsonl(path)
+        for episode in read_values(path)
         for person in episode["entities"]["principals"]
     }
     for one in RECORDED["fixed_recalls"]:

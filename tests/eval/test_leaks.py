@@ -15,6 +15,7 @@ from data_loaders.schema import Case, Gold, Question, Session, Turn
 from eval.analysis import leaks
 from eval.analysis.leaks import MARK, Watch, check, marked, watched
 from eval.files.store import RunError
+from eval.running.reader import Reader
 from eval.running.run import Run, Services
 from memsys.embed import HashingEmbedder
 from memsys.interface import Recall
@@ -22,7 +23,7 @@ from memsys.llm.meter import Metered
 from memsys.llm.offline.extractive import ExtractiveLLM
 from memsys.prompts import Prompts
 from memsys.systems.bm25 import BM25
-from scripts.assembly.runs import builder, reader
+from scripts.assembly.runs import builder
 from scripts.command import verb
 from scripts.setup.options import load_option
 
@@ -38,7 +39,16 @@ def a_run(folder: Path, case: Case = CASE, memory: str = "dense") -> Run:
     services = Services(model, model, model, HashingEmbedder(64), Prompts())
     build = builder(load_option("memory", memory)["build"])
     cases = as_lazy([case])
-    return Run(memory, folder, cases, cases.sizes, build, reader("mem0"), {"rule": "utterance"}, services)
+    return Run(
+        memory,
+        folder,
+        cases,
+        cases.sizes,
+        build,
+        Reader(**load_option("reader", "mem0")),
+        {"rule": "utterance"},
+        services,
+    )
 
 
 def test_every_text_of_the_gold_is_marked_and_nothing_else_changes() -> None:

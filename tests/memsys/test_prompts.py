@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -29,7 +30,7 @@ def only(prompts: Write, text: str) -> Prompt:
 
 def test_front_matter_and_body_become_a_prompt(prompts: Write) -> None:
     prompt = only(prompts, FULL)
-    assert prompt == Prompt(
+    assert replace(prompt, digest="") == Prompt(
         name="tree/step",
         kind="choose",
         system="You sort notes.",
@@ -183,3 +184,15 @@ def test_a_view_reads_declared_prompts_only(prompts: Write) -> None:
     with pytest.raises(UndeclaredPrompt, match="declared: none"):
         every.only([])["tree/step"]
     assert every["tree/step"].kind == "choose"
+
+
+def test_a_digest_is_of_the_text_that_was_read_whatever_the_file_holds_since(prompts: Write) -> None:
+    used = prompts({"tree/step": FULL})
+    read = used["tree/step"]
+    prompts({"tree/step": FULL.replace("Note:", "Text:")})
+    assert used.digest(["tree"]) == {"tree/step": read.digest}
+
+
+def test_a_file_that_is_no_prompt_is_refused_with_the_digest_of_its_folder(prompts: Write) -> None:
+    with pytest.raises(PromptError, match="tree/join: no front matter"):
+        prompts({"tree/step": FULL, "tree/join": "Join them."}).digest(["tree"])

@@ -16,10 +16,11 @@ from aiohttp import web
 import scripts.commands.doctor as doctor_report
 import scripts.setup.probes as probes
 from eval.files.store import RunError
+from eval.running.reader import Reader
 from memsys.llm.pricing import ModelSettings, Purse, SpendingCapReached
 from scripts.assembly.datasets import data
 from scripts.assembly.models import build_models
-from scripts.assembly.runs import memory_run, reader
+from scripts.assembly.runs import memory_run
 from scripts.command import verb
 from scripts.commands.doctor import file_name, settings_file, write
 from scripts.mock.endpoint import Mock, application, serving
@@ -280,7 +281,7 @@ def test_a_server_that_sends_the_key_back_shows_nothing_of_it(before: int, monke
 def _run(tmp_path: Path, memory: str, *overrides: str) -> None:
     cfg = composed("config", [f"results={tmp_path}", "network=true", *overrides])
     built, dataset = build_models(cfg), data(cfg.data, load_option("dataset", "locomo"))
-    memory_run(cfg, built, dataset, load_option("memory", memory), reader("segtree"))
+    memory_run(cfg, built, dataset, load_option("memory", memory), Reader(**load_option("reader", "segtree")))
 
 
 @pytest.mark.slow
@@ -330,6 +331,11 @@ def test_a_reply_that_ends_before_the_limit_by_itself_does_not_show_that_the_lim
     with serving(application(mock)) as url, EndpointProbe(url, "NO_SUCH_VARIABLE", settings=ModelSettings("m")) as line:
         _, finding = probes.token_limit(line, ModelSettings("m"))
     assert finding.found == "not known: the reply had 3 tokens where 8 were allowed"
+
+
+def test_a_count_that_is_written_as_12_0_is_a_count_as_in_a_run() -> None:
+    reply = ProbeReply(200, {"usage": {"prompt_tokens": 12.0, "completion_tokens": 3.0}}, "", 0.1)
+    assert [finding.found for finding in reported(reply, [reply])] == ["reported", "none reported"]
 
 
 def test_negative_token_counts_are_no_reported_usage() -> None:

@@ -14,14 +14,14 @@ from eval.running.run import Progress
 from scripts.setup import live_log, progress
 from scripts.setup.launch import composed
 from scripts.setup.live_log import PAUSE, LiveLog
-from scripts.setup.progress import ProgressLine
+from scripts.setup.progress import Expected, ProgressLine
 from tests.scripts.commands import run_single
 from tests.scripts.test_progress import Clock, Traffic
 
 
 def line(label: str = "answering") -> ProgressLine:
     """A phase with a history of 8 units, 3 of them written, two questions done, one of these failed."""
-    phase = ProgressLine(label, 5, histories=1, traffic=lambda: [TRAFFIC], clock=Clock())
+    phase = ProgressLine(label, 5, traffic=lambda: [TRAFFIC], clock=Clock(), expected=[Expected("mine", "a", 8.0, 5.0)])
     for outcome, units in (("begun", 8), *[("written", 0)] * 3):
         phase.on_progress(Progress("mine", "a", "", outcome, units=units))
     for outcome in ("answered", "error"):

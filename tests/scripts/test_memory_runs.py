@@ -10,10 +10,11 @@ import pytest
 
 from eval.files import provenance
 from eval.files.store import RunError
+from eval.running.reader import Reader
 from memsys.llm.replies import POLICY
 from scripts.assembly.datasets import data
 from scripts.assembly.models import build_models
-from scripts.assembly.runs import RUN_LOOP, memory_run, reader
+from scripts.assembly.runs import RUN_LOOP, memory_run
 from scripts.assembly.steps import judging, metric_title, metrics
 from scripts.settings.checking import checked_call
 from scripts.setup.options import CONF, load_option, metric_options, options
@@ -41,7 +42,7 @@ def test_an_offline_engine_is_named_in_whatever_role(tmp_path: Path) -> None:
 def test_a_gateway_is_made_once_and_only_for_a_memory_that_lives_outside(tmp_path: Path) -> None:
     cfg = composed("config", [f"results={tmp_path}", "data.max_cases=1"])
     models, dataset = build_models(cfg), data(cfg.data, load_option("dataset", "locomo"))
-    run = memory_run(cfg, models, dataset, load_option("memory", "bm25"), reader("mem0"))
+    run = memory_run(cfg, models, dataset, load_option("memory", "bm25"), Reader(**load_option("reader", "mem0")))
     assert run.services.gateway is None
     assert models.gateway() is models.gateway()
 
@@ -76,7 +77,9 @@ def test_another_run_loop_is_another_run(tmp_path: Path, monkeypatch: pytest.Mon
     built, dataset = build_models(cfg), data(cfg.data, load_option("dataset", "locomo"))
 
     def folder() -> Path:
-        return memory_run(cfg, built, dataset, load_option("memory", "bm25"), reader("segtree")).folder
+        return memory_run(
+            cfg, built, dataset, load_option("memory", "bm25"), Reader(**load_option("reader", "segtree"))
+        ).folder
 
     before = folder()
     assert folder() == before
@@ -96,7 +99,7 @@ def test_what_is_done_with_replies_and_the_cap_on_them_are_part_of_what_a_run_is
             build_models(cfg),
             data(cfg.data, load_option("dataset", "locomo")),
             load_option("memory", "bm25"),
-            reader("mem0"),
+            Reader(**load_option("reader", "mem0")),
         )
         for cfg in (free, capped)
     ]
@@ -116,7 +119,7 @@ def test_an_edited_memory_of_ones_own_is_another_run(tmp_path: Path, monkeypatch
 
     def folder() -> Path:
         provenance._closure.cache_clear()
-        return memory_run(cfg, built, dataset, mine, reader("segtree")).folder
+        return memory_run(cfg, built, dataset, mine, Reader(**load_option("reader", "segtree"))).folder
 
     before = folder()
     assert folder() == before
@@ -205,7 +208,13 @@ def test_a_memory_of_ones_own_that_cannot_run_is_refused_in_one_sentence(
     built, dataset = build_models(cfg), data(cfg.data, load_option("dataset", "locomo"))
     build = {"_target_": f"wrong_memories.{target}", "_partial_": True}
     with pytest.raises(RunError, match=said):
-        memory_run(cfg, built, dataset, {"name": "mine", "title": "Mine", "build": build}, reader("segtree"))
+        memory_run(
+            cfg,
+            built,
+            dataset,
+            {"name": "mine", "title": "Mine", "build": build},
+            Reader(**load_option("reader", "segtree")),
+        )
 
 
 @pytest.mark.parametrize(
@@ -226,7 +235,13 @@ def test_a_memory_whose_name_is_a_path_is_refused(name: str, tmp_path: Path) -> 
     cfg = composed("config", [f"results={tmp_path}/results"])
     built, dataset = build_models(cfg), data(cfg.data, load_option("dataset", "locomo"))
     with pytest.raises(RunError, match="name must be a plain name"):
-        memory_run(cfg, built, dataset, {**load_option("memory", "bm25"), "name": name}, reader("segtree"))
+        memory_run(
+            cfg,
+            built,
+            dataset,
+            {**load_option("memory", "bm25"), "name": name},
+            Reader(**load_option("reader", "segtree")),
+        )
 
 
 def test_files_of_a_conf_folder_in_the_working_folder_are_found_before_the_shipped_ones(

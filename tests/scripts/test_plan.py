@@ -13,6 +13,7 @@ from data_loaders.schema import Case
 from eval.analysis.costs import BUILD, phases
 from eval.report.published import left_open
 from eval.running.loop import run_all
+from eval.running.reader import Reader
 from eval.running.run import Run
 from memsys.embed import HashingEmbedder
 from memsys.llm.meter import Metered
@@ -21,7 +22,7 @@ from scripts.assembly.datasets import data
 from scripts.assembly.models import Models, build_models
 from scripts.assembly.plan import BUILT, SAMPLED, ChosenQuestions, Duration, Plan, Share, Usage, _samples, plan
 from scripts.assembly.readiness import plan_text
-from scripts.assembly.runs import memory_run, reader
+from scripts.assembly.runs import memory_run
 from scripts.setup.options import load_option
 from tests.scripts.commands import composed
 
@@ -45,7 +46,10 @@ def runs_of(folder: Path, dataset: str, names: Sequence[str], *more: str) -> tup
     return (
         cfg,
         built,
-        [memory_run(cfg, built, held, load_option("memory", name), reader(option["reader"])) for name in names],
+        [
+            memory_run(cfg, built, held, load_option("memory", name), Reader(**load_option("reader", option["reader"])))
+            for name in names
+        ],
     )
 
 

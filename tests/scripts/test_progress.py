@@ -16,7 +16,7 @@ from rich.console import Console
 from eval.running.run import Progress
 from scripts.command import main
 from scripts.setup import progress
-from scripts.setup.progress import ProgressLine, Screen, State, drawing
+from scripts.setup.progress import Expected, ProgressLine, Screen, State, drawing
 
 
 @dataclass
@@ -47,6 +47,10 @@ class Traffic:
     dollars: float = 0.0
 
 
+def cells(**sizes: float) -> list[Expected]:
+    return [Expected("raptor", case, size, questions=5) for case, size in sizes.items()]
+
+
 def begun(line: ProgressLine, case: str, units: int) -> None:
     line.on_progress(Progress("raptor", case, "", "begun", units=units))
 
@@ -58,7 +62,7 @@ def written(line: ProgressLine, case: str, count: int) -> None:
 
 def test_units_move_the_line_and_the_time_to_go_before_any_question_is_answered() -> None:
     clock = Clock()
-    line = ProgressLine("answering", 10, histories=2, clock=clock)
+    line = ProgressLine("answering", 10, expected=cells(a=40, b=40), clock=clock)
     begun(line, "a", 40)
     written(line, "a", 10)
     clock.now = 60.0
@@ -70,7 +74,7 @@ def test_units_move_the_line_and_the_time_to_go_before_any_question_is_answered(
 
 def test_when_all_is_built_and_nothing_answered_no_time_to_go_is_made_up() -> None:
     clock = Clock()
-    line = ProgressLine("answering", 4, histories=1, clock=clock)
+    line = ProgressLine("answering", 4, expected=cells(a=10), clock=clock)
     begun(line, "a", 10)
     written(line, "a", 10)
     clock.now = 30.0
@@ -79,7 +83,7 @@ def test_when_all_is_built_and_nothing_answered_no_time_to_go_is_made_up() -> No
 
 def test_a_build_that_failed_leaves_no_units_to_wait_for() -> None:
     clock = Clock()
-    line = ProgressLine("answering", 1, histories=1, clock=clock)
+    line = ProgressLine("answering", 1, expected=cells(a=40), clock=clock)
     begun(line, "a", 40)
     written(line, "a", 10)
     line.on_progress(Progress("raptor", "a", "q", "error"))
@@ -87,7 +91,7 @@ def test_a_build_that_failed_leaves_no_units_to_wait_for() -> None:
     clock.now = 30.0
     assert "10/10 units" in line.line()
     assert "1 error" in line.line()
-    assert "0:00 to go" in line.line()
+    assert "to go" not in line.line()
 
 
 def test_questions_answered_earlier_and_the_rest_add_up() -> None:
@@ -125,7 +129,7 @@ def test_a_pause_says_why_and_since_when() -> None:
 
 def test_a_memory_that_computes_for_long_is_named_with_its_unit() -> None:
     clock = Clock()
-    line = ProgressLine("answering", 10, histories=2, clock=clock)
+    line = ProgressLine("answering", 10, expected=cells(a=40, b=30), clock=clock)
     begun(line, "a", 40)
     begun(line, "b", 30)
     written(line, "a", 3)
@@ -150,7 +154,7 @@ def test_the_line_is_shown_while_nothing_happens(monkeypatch: pytest.MonkeyPatch
 
 def begun_line(clock: Clock, **traffic: Any) -> ProgressLine:
     now = [Traffic(finished=100, tokens_in=1000)]
-    line = ProgressLine("answering", 10, histories=2, traffic=lambda: now, clock=clock)
+    line = ProgressLine("answering", 10, traffic=lambda: now, clock=clock, expected=cells(a=40, b=60))
     begun(line, "a", 40)
     written(line, "a", 10)
     line.on_progress(Progress("raptor", "a", "q", "error"))
@@ -242,7 +246,7 @@ def test_a_stopped_run_says_how_far_it_came_and_what_it_spent(monkeypatch: Any) 
 
 def test_a_run_that_is_stopped_while_it_builds_says_how_many_units_it_wrote(monkeypatch: Any) -> None:
     monkeypatch.setattr(progress, "_stopped_lines", [])
-    with suppress(KeyboardInterrupt), progress.progress_line("answering", 48, histories=1) as line:
+    with suppress(KeyboardInterrupt), progress.progress_line("answering", 48) as line:
         line.on_progress(Progress("run", "case", "", "begun", units=64))
         line.on_progress(Progress("run", "case", "", "written"))
         raise KeyboardInterrupt

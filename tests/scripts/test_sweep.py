@@ -22,11 +22,12 @@ from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig, OmegaConf
 
 from eval.report.cell import Counts
+from eval.running.reader import Reader
 from memsys.llm.pricing import Purse
 from memsys.systems.memtree import MemTree
 from scripts.assembly.datasets import data
 from scripts.assembly.models import build_models
-from scripts.assembly.runs import memory_run, reader
+from scripts.assembly.runs import memory_run
 from scripts.commands import sweep as command_of_sweep
 from scripts.mock.endpoint import Mock, application
 from scripts.settings.checking import checked
@@ -188,7 +189,11 @@ def test_every_sweep_runs_offline(job: Any, tmp_path: Path, name: str) -> None:
 
 def test_only_settings_that_change_the_build_keep_runs_from_sharing_it(job: Any) -> None:
     cfg = checked(job("segtree_propagation", *SMALL), "sweep")
-    built, dataset, reading = build_models(cfg), data(cfg.data, load_option("dataset", "locomo")), reader("segtree")
+    built, dataset, reading = (
+        build_models(cfg),
+        data(cfg.data, load_option("dataset", "locomo")),
+        Reader(**load_option("reader", "segtree")),
+    )
 
     def shared(name: str, replicate: int = 0, unit: Any = None, **build: Any) -> str:
         memory = load_option("memory", name)
@@ -205,7 +210,9 @@ def test_only_settings_that_change_the_build_keep_runs_from_sharing_it(job: Any)
         shared("segtree_td", unit={"rule": "utterance"}),
     ]
     assert len({one, *others}) == 5
-    other_reader = memory_run(cfg, built, dataset, load_option("memory", "segtree_td"), reader("mem0"))
+    other_reader = memory_run(
+        cfg, built, dataset, load_option("memory", "segtree_td"), Reader(**load_option("reader", "mem0"))
+    )
     assert other_reader.shared != one
     assert shared("memstream", mutate_on_read=True) == "" == shared("memoryos", mutate_on_read=True)
 

@@ -18,11 +18,12 @@ from data_loaders.locomo import UNANSWERABLE as ADVERSARIAL
 from eval.files.store import RunError
 from eval.metrics.lexical import squad_token_f1
 from eval.report.published import FOLDER, Published, find, read_published
+from eval.running.reader import Reader
 from memsys.llm.pricing import ModelSettings
 from memsys.systems.timem import BUDGETS
 from scripts.assembly.datasets import data
 from scripts.assembly.models import build_models
-from scripts.assembly.runs import memory_run, reader
+from scripts.assembly.runs import memory_run
 from scripts.setup.launch import composed
 from scripts.setup.options import load_option, options
 from scripts.tables.figures import layout
@@ -153,7 +154,11 @@ def test_settings_of_a_row_are_settings_of_its_memory(subtests: pytest.Subtests)
 @pytest.mark.slow
 def test_the_memory_of_every_row_accepts_its_settings(subtests: pytest.Subtests) -> None:
     cfg = composed("config", [])
-    models, dataset, answering = build_models(cfg), data(cfg.data, load_option("dataset", "locomo")), reader("segtree")
+    models, dataset, answering = (
+        build_models(cfg),
+        data(cfg.data, load_option("dataset", "locomo")),
+        Reader(**load_option("reader", "segtree")),
+    )
     lines = [line for name in TABLES for each in table(name)["backbones"] for line in read_lines_of(table(name), each)]
     memories = {repr(line.memory): (line.name, line.memory) for line in lines if line.memory is not None}
     for name, memory in memories.values():
