@@ -30,6 +30,7 @@ HOSTILE: dict[str, tuple[Callable[[str], Any], str]] = {
     "QuALITY, a label far away": (lambda text: quality.chosen_option(text, ("a cat",)), f"select{' ' * LONG}x"),
     "LongMemEval-V2, open boxes": (lambda text: longmemeval_v2._choice(text, "a", {}, True), "\\boxed{" * (LONG // 7)),
     "stand-in, dots": (reading._CLAUSE.split, f"{'.' * LONG}x"),
+    "stand-in, no word twice": (reading.content_words, " ".join(f"w{number}" for number in range(LONG))),
     "judge card, a list of blanks": (answer_forms.items_of, f"a{' ' * LONG}b"),
     "judge card, a word in capitals": (lambda text: list(answer_forms.of_number(text)), f"{'G' * LONG}-b 2"),
     "Mem0 v3, many names": (mem0_v3.entities, "A1 " * (LONG // 3)),

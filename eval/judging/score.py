@@ -12,6 +12,7 @@ Some metrics use several reads: the recall for a question before and after a cha
 
 from __future__ import annotations
 
+import math
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -80,6 +81,19 @@ class Metric:
         score: Any = self.score
         measure = score.keywords["measure"] if getattr(score, "func", None) is best_of else score
         return [getattr(each, "func", each) for each in (score, measure)]
+
+    def scored(self, *given: Any, **recalled: Any) -> Score:
+        """The score of an answer or of reads; without a value, and with the reason, where the function's value is not finite.
+
+        Raises:
+            RunError: the function returned no `Score`, or one whose value is no number.
+        """
+        score = self.score(*given, **recalled)
+        try:
+            finite = score.value is None or math.isfinite(score.value)
+        except (AttributeError, TypeError) as error:
+            raise RunError(f"metric {self.name}: expected a Score with a number or None, found {score!r}") from error
+        return score if finite else replace(score, value=None, why=f"the metric returned {score.value}")
 
 
 @dataclass(frozen=True)
@@ -160,7 +174,7 @@ def score_lexical(run: Run, metrics: Sequence[Metric], k_evidence: int) -> dict[
     """
     paths = {name: score_file(run, name, parts) for name, parts in _identities(metrics, k_evidence).items()}
     evidence = f"evidence@{k_evidence}"
-    if joint := {paths[metric.name]: metric.score for metric in metrics if metric.joint}:
+    if joint := {paths[metric.name]: metric.scored for metric in metrics if metric.joint}:
         _score_together(run, joint)
     single = [metric for metric in metrics if not metric.joint]
     answers, recalls = answers_of(run, lambda each, _: each.answer, lambda each, _: _recall_text(each))
@@ -173,12 +187,12 @@ def score_lexical(run: Run, metrics: Sequence[Metric], k_evidence: int) -> dict[
         recall = _recall_text(prediction)
         for metric in stale:
             if not metric.on_recall:
-                score = metric.score(question, gold, prediction)
+                score = metric.scored(question, gold, prediction)
             elif imported:
                 score = Score(None, UNKNOWN_RECALL)
             else:
                 texts = [items[key]["text"] for key in prediction.items]
-                score = metric.score(question, gold, prediction, recalled=texts)
+                score = metric.scored(question, gold, prediction, recalled=texts)
             lines[metric.name].append(scored_line(prediction, score, recall if metric.on_recall else prediction.answer))
         if evidence in lines:
             top = None if imported else [items[prediction.items[place]] for place in prediction.ranking[:k_evidence]]

@@ -169,6 +169,8 @@ def check_types(recall: Any) -> None:
     for item in recall.items if isinstance(recall.items, tuple | list) else ():
         parts.append(("an item", item, Item))
         parts += [(f"{name} of an item", getattr(item, name, None), kind) for name, kind in ITEM.items()]
+        sources = getattr(item, "sources", ())
+        parts += [("a source of an item", each, str) for each in (sources if isinstance(sources, tuple | list) else ())]
     for what, found, kind in parts:
         if not isinstance(found, kind):
             raise TypeError(f"read returned a Recall in which {what} is {type(found).__name__}")

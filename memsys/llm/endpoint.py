@@ -35,7 +35,7 @@ from memsys.llm.pricing import ModelSettings, Purse
 from memsys.llm.protocol import EndOfRun, ModelError, Reply, settle
 from memsys.llm.replies import Usage, usage_of
 from memsys.llm.secrets import redact
-from memsys.llm.transport import LeanTransport, TooLarge, Unconnected, event_loop
+from memsys.llm.transport import LeanTransport, TooLarge, Unconnected, Untrusted, event_loop
 
 Price = Callable[[Usage], float | None]
 """Computes the cost of a reply in US dollars; None when the reply has no usage or the price is unknown."""
@@ -444,7 +444,8 @@ class Endpoint:
         except TooLarge as error:
             why, failure = f"{error}; rejected while it was read", Outcome()
         except (OSError, asyncio.IncompleteReadError) as error:
-            why, failure = f"connection failed ({error})", Outcome(retry=True)
+            failure = Outcome(retry=True, refused=isinstance(error, Untrusted))
+            why = f"connection failed ({error})"
         except Exception as error:
             # aiohttp's own errors for interrupted replies; any other exception is a bug and is raised.
             if type(error).__module__.split(".")[0] != "aiohttp":

@@ -20,6 +20,7 @@ The notes of the effort lines count each value by purpose. `POLICY` is part of t
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -288,7 +289,7 @@ def _flat(value: Any) -> str:
 
 
 def _logprobs(choice: Mapping[str, Any], spoken: Spoken) -> tuple[float, ...] | None:
-    """Log-probabilities of the answer's tokens, without those of the removed reasoning; None when the reply has none."""
+    """Log-probabilities of the answer's tokens, without those of the removed reasoning; None when one is missing or not finite."""
     tokens = _mapping(choice.get("logprobs")).get("content")
     if not isinstance(tokens, list):
         return None
@@ -298,7 +299,8 @@ def _logprobs(choice: Mapping[str, Any], spoken: Spoken) -> tuple[float, ...] | 
             kept -= 1
             length += len(tokens[kept]["token"])
         tokens = tokens[kept:]
-    return tuple(float(token["logprob"]) for token in tokens)
+    values = [token["logprob"] for token in tokens]
+    return tuple(map(float, values)) if all(value is not None and math.isfinite(value) for value in values) else None
 
 
 _OVERFLOW = re.compile(

@@ -54,6 +54,10 @@ class Unconnected(OSError):
     """No connection could be made: the server is not running or not reachable."""
 
 
+class Untrusted(OSError):
+    """The TLS handshake failed: a wrong certificate, or a server without TLS."""
+
+
 _Responding: TypeAlias = "AbstractAsyncContextManager[aiohttp.ClientResponse]"
 
 
@@ -76,6 +80,7 @@ class LeanTransport:
 
         Raises:
             Unconnected: no connection could be made, so nothing was sent.
+            Untrusted: the TLS handshake failed, so nothing was sent.
             TooLarge: the reply exceeds the size limit.
             OSError, TimeoutError, or an error of the client library: no complete reply was received.
         """
@@ -89,7 +94,7 @@ class LeanTransport:
                 return HttpReply(response.status, content, *places, limits)
         except self._unconnected as error:
             if isinstance(error, self._certificate):
-                raise OSError(str(error)) from error
+                raise Untrusted(str(error)) from error
             raise Unconnected(str(error)) from error
 
     def _request(self, session: aiohttp.ClientSession, url: str, body: Mapping[str, Any]) -> _Responding:

@@ -169,8 +169,9 @@ def calendar(now: datetime | None) -> dict[int, Window | None]:
         return {3: None, 4: None, 5: None}
     day = now.date()
     month = Window(day.replace(day=1), day + relativedelta(day=31))
-    monday = day - timedelta(days=day.weekday())
-    week = Window(max(monday, month.first), min(monday + timedelta(days=6), month.last))
+    # Monday as a day of the month, below 1 if the week began earlier; as a date, its Sunday would be out of range in the last week of 9999.
+    monday = day.day - day.weekday()
+    week = Window(day.replace(day=max(monday, 1)), day.replace(day=min(monday + 6, month.last.day)))
     return {3: Window(day, day), 4: week, 5: month}
 
 

@@ -80,7 +80,7 @@ def _again(folder: Path, cases: Sequence[Case], metric: str, layer: Layer) -> di
         for question, gold in case.questions:
             right, prediction = layer.gold.get((case.id, question.id)), predictions.get(question.id)
             if right and prediction is not None and prediction.outcome != "error":
-                value = scorer.score(question, replace(gold, answers=(right,)), prediction).value
+                value = scorer.scored(question, replace(gold, answers=(right,)), prediction).value
                 if value is not None:
                     scores[case.id, question.id] = value
     return scores

@@ -249,7 +249,7 @@ def _record(line: ExportedAnswer) -> dict[str, Any]:
     for name, metric in zip(SCORES, metrics(list(SCORES.values())), strict=True):
         if (
             line.gold.answerable
-            and (score := metric.score(line.question, line.gold, line.prediction)).value is not None
+            and (score := metric.scored(line.question, line.gold, line.prediction)).value is not None
         ):
             record[name] = score.value
     return record

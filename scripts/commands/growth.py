@@ -59,7 +59,7 @@ def main(cfg: Growth) -> int:
     )
     path = growth_file(run, dataset.name, schedule)
     with progress_line("growth", max(schedule.sizes), traffic=lab.models.traffic) as progress:
-        text = measure(run, dataset.name, schedule, metric.score if metric else None, progress.step)
+        text = measure(run, dataset.name, schedule, metric.scored if metric else None, progress.step)
     replace_file(path, text)
     if filled := lab.models.stand_ins:
         print(f"STAND-IN: {', '.join(filled)} filled by offline engines; these are not the costs of models.")

@@ -59,6 +59,7 @@ REMEDIES: tuple[tuple[str, str], ...] = (
         r"its worker process",
         "start fewer workers (workers=) if memory is short; executor=threads shows the error that ends them",
     ),
+    (r"the metric returned|no reason given", "a metric that cannot score an answer returns Score(None, reason)"),
     (r"no verdict|without a verdict", "the judge's replies hold no verdict: use a stronger judge (make … JUDGE=)"),
 )
 """Pattern of an error message, and its remedy; the first match counts."""

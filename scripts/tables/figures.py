@@ -250,7 +250,7 @@ def _growth(options: Mapping[str, Any], experiment: Experiment[Figures]) -> list
         if not path.is_file():
             if experiment.only is not None and subject.line.name not in experiment.only:
                 continue
-            replace_file(path, measure(run, run.dataset, schedule, metric.score if metric else None))
+            replace_file(path, measure(run, run.dataset, schedule, metric.scored if metric else None))
         with path.open(encoding="utf-8", newline="") as handle:
             costs = list(csv.DictReader(handle))
         for panel, (kind, *fields) in options["panels"].items():

@@ -34,6 +34,7 @@ from eval.files.records import Prediction
 from eval.files.run_folder import read_predictions
 from eval.metrics.gatemem import read_reply
 from eval.metrics.personamem import letter_v2
+from eval.report.counted import counted
 from eval.running.reader import Reader
 from eval.running.run import Run, Services
 from memsys.embed import HashingEmbedder
@@ -647,7 +648,7 @@ def test_the_set_runs_from_the_command_line_offline(
     said = capsys.readouterr().out
     count = sum(len(case.questions) for case in shipped(name).cases)
     assert f"{SETS[name]['title']}: sample data" in said
-    assert f", {count} questions" in said
+    assert f", {counted(count, 'question')}" in said
     assert count == 0 or f"{count}/0/0/0" in said
 
 

@@ -131,6 +131,7 @@ def test_what_is_recalled_in_another_type_is_named(capsys: pytest.CaptureFixture
         (Recall((replace(right, id=1),)), "id of an item is int"),  # type: ignore[arg-type]
         (Recall((replace(right, text=None),)), "text of an item is NoneType"),  # type: ignore[arg-type]
         (Recall((replace(right, sources="t1"),)), "sources of an item is str"),  # type: ignore[arg-type]
+        (Recall((replace(right, sources=(1,)),)), "a source of an item is int"),  # type: ignore[arg-type]
         (Recall((), answer=5), "answer is int"),  # type: ignore[arg-type]
         (Recall((right, replace(right, score=np.float32(0.5))), answer="yes"), ""),  # type: ignore[arg-type]
     ]:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 from scripted import ScriptedLLM
 from small_history import history
@@ -86,6 +89,22 @@ def test_a_metric_of_the_recall_gets_its_texts_and_is_scored_again_when_they_cha
     write_lines(path, [{**line, "answer": "0"} for line in lines])  # as if another recall had been scored
     score_lexical(run, [metric], 3)
     assert len(seen) == 2 * len(predictions)
+
+
+@pytest.mark.parametrize("given", [None, 0.5, Score("half"), Score(np.array([0.5]))])  # type: ignore[arg-type]
+def test_a_metric_that_returns_no_score_is_named(make_run: Make, given: Any) -> None:
+    run = make_run([history()])
+    run_all([run])
+    with pytest.raises(RunError, match="metric mine: expected a Score with a number or None"):
+        score_lexical(run, [Metric("mine", lambda question, gold, prediction: given)], 10)
+
+
+def test_a_value_that_is_not_finite_is_no_score_and_says_so(make_run: Make) -> None:
+    run = make_run([history()])
+    run_all([run])
+    paths = score_lexical(run, [Metric("mine", lambda question, gold, prediction: Score(math.nan))], 10)
+    lines = read_lines(paths["mine"])
+    assert {(line["value"], line["why"]) for line in lines} == {(None, "the metric returned nan")}
 
 
 def test_imported_answers_have_no_recall_to_score(make_run: Make) -> None:

@@ -34,6 +34,8 @@ def test_each_cause_has_its_remedy(subtests: pytest.Subtests) -> None:
         ("https://x: the reply is not one of the protocol: <html>", "ends in /v1"),
         ("https://x: the reply is not JSON: 'busy'", "make doctor"),
         ("build: its worker process ended with exit code 3, 3 times", "executor=threads"),
+        ("the metric returned nan", "Score(None, reason)"),
+        ("no reason given", "Score(None, reason)"),
         ("something new", "make doctor"),
     ]:
         with subtests.test(message=message, said=said):

@@ -99,6 +99,11 @@ def test_a_pair_in_the_report_is_the_pair_in_the_table_and_has_no_adjusted_p(kep
     assert "Exploratory" in (Path(building.__file__).parent / "static" / "compare.js").read_text(encoding="utf-8")
 
 
+def test_pages_name_a_command_that_an_installation_has() -> None:
+    pages = sorted((Path(building.__file__).parent / "static").iterdir())
+    assert [page.name for page in pages if "python -m" in page.read_text(encoding="utf-8")] == []
+
+
 @pytest.mark.slow
 def test_a_table_older_than_its_runs_is_named(results: Path) -> None:
     assert data(made(results), "index")["missing"] == []

@@ -164,8 +164,10 @@ def content_words(text: str) -> list[str]:
     """Content words of a text, one per stem, most frequent first; equally frequent ones in order of occurrence."""
     in_order = [word for sentence in sentences(text) for word in words(sentence.text) if word not in STOP]
     counts = Counter(map(stem, in_order))
-    firsts = {stem(word): word for word in reversed(in_order)}
-    return sorted(firsts.values(), key=lambda word: (-counts[stem(word)], in_order.index(word)))
+    firsts: dict[str, str] = {}
+    for word in in_order:
+        firsts.setdefault(stem(word), word)
+    return sorted(firsts.values(), key=lambda word: -counts[stem(word)])
 
 
 def agreement(gold: str, given: str) -> float:

@@ -70,6 +70,13 @@ def always(body: bytes, status: int = 200, **headers: str) -> Callable[[Any], An
     return handle
 
 
+def test_a_failed_handshake_has_sent_nothing_and_costs_nothing(opened: Open) -> None:
+    purse = Purse(1.0)
+    with answering(always(b"{}")) as url, pytest.raises(ModelError, match=r"connection failed .*SSL"):
+        Client(opened(url.replace("http:", "https:"), purse, retries=1), SETTINGS).submit(request()).result()
+    assert (purse.spent, purse.unbilled) == (0.0, 0)
+
+
 # --- replies that are too much, or nothing -----------------------------------------------------------------------------
 
 

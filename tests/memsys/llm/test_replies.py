@@ -88,6 +88,14 @@ def test_log_probabilities_of_a_thought_go_with_it() -> None:
     assert completion_of(reply, ASKED, 50).logprobs == (-3.0, -4.0)
 
 
+@pytest.mark.parametrize("value", [float("nan"), float("-inf"), None])
+def test_log_probabilities_that_are_no_numbers_count_as_missing(value: float | None) -> None:
+    reply = raw("No way")
+    tokens = [{"token": "No", "logprob": -0.5}, {"token": " way", "logprob": value}]
+    reply["choices"][0]["logprobs"] = {"content": tokens}
+    assert completion_of(reply, ASKED, 50).logprobs is None
+
+
 def test_a_reply_without_a_whole_answer_says_why(subtests: pytest.Subtests) -> None:
     for reply, stopped, text in [
         (raw("No", "length"), "cut", "No"),

@@ -225,6 +225,7 @@ def test_the_windows_of_a_day() -> None:
         4: Window(date(2024, 2, 26), date(2024, 2, 29)),
         5: Window(date(2024, 2, 1), date(2024, 2, 29)),
     }
+    assert calendar(datetime.max)[4] == Window(date(9999, 12, 27), date(9999, 12, 31))
 
 
 def test_units_without_a_time_share_one_window_and_later_ones_inherit_the_last_time() -> None:

@@ -163,5 +163,5 @@ function exportCard() {
     const link = el("a", { href: URL.createObjectURL(new Blob(lines, { type: "application/jsonl" })), download: "ratings.jsonl" });
     link.click();
     setTimeout(() => URL.revokeObjectURL(link.href), 1000);
-  } }, exportTitle()), el("span", { class: "note" }, "python -m scripts tables ratings ratings.jsonl sets them against the judges."));
+  } }, exportTitle()), el("span", { class: "note" }, "memsys-bench tables ratings ratings.jsonl sets them against the judges."));
 }
