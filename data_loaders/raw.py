@@ -112,6 +112,10 @@ class Raw:
     def of(self, types: tuple[type, ...]) -> Any: ...
     def of(self, types: type | tuple[type, ...]) -> Any:
         """The value itself, which has one of the types; a JSON `true` is no integer, only a bool."""
+        if isinstance(self.value, types) and not isinstance(
+            self.value, bool
+        ):  # nearly always: a file has a million values
+            return self.value
         accepted = types if isinstance(types, tuple) else (types,)
         is_bool = isinstance(self.value, bool) and not {bool, object} & set(accepted)
         if is_bool or not isinstance(self.value, accepted):
@@ -123,9 +127,10 @@ class Raw:
 
     def at(self, key: str) -> Raw:
         """The field of this name, which must exist."""
-        if not self.has(key):
-            raise DataError(f"{self.where}.{key}: expected a value, found no such field")
-        return Raw(self.value[key], f"{self.where}.{key}")
+        record, where = self.of(dict), f"{self.where}.{key}"
+        if key not in record:
+            raise DataError(f"{where}: expected a value, found no such field")
+        return Raw(record[key], where)
 
     @overload
     def get(self, key: str, types: type[T]) -> T: ...
@@ -167,11 +172,11 @@ def check_text(value: object, where: str) -> str:
 
     JSON can contain a lone surrogate. Without this check it would fail much later, when the text is first hashed, sent or saved.
     """
-    text = Raw(value, where).of(str)
+    text = value if isinstance(value, str) else Raw(value, where).of(str)
     if len(text) > MAX_TEXT:
         raise DataError(f"{where}: expected at most {MAX_TEXT:,} characters, found {len(text):,}")
     try:
-        text.encode("utf-8")
+        _ = text.isascii() or text.encode("utf-8")
     except UnicodeEncodeError as error:
         raise DataError(f"{where}: expected Unicode text, found a lone surrogate at character {error.start}") from error
     return text
