@@ -34,8 +34,8 @@ pytestmark = pytest.mark.slow
 Make = Callable[..., Run]
 HOST = len(VARIANTS) + 1
 """Builds of a host."""
-PROBES = 6
-"""Probes of a family on a host of the samples: twelve on two hosts, which have every variant."""
+PROBES = 3
+"""Probes of a family on a host of the samples: six on two hosts, which have every variant."""
 RECALL = Metric("change_recall", change_recall, joint=True)
 ANSWER = Metric("change_answer", change_answer, joint=True)
 
@@ -72,7 +72,7 @@ class Returning(FullHistory):
 
 @pytest.fixture(scope="module")
 def suite() -> list[Case]:
-    return list(change(locomo.load(source.sample("locomo.json").path), seed=1, size=12, hosts=2))
+    return list(change(locomo.load(source.sample("locomo.json").path), seed=1, size=2 * PROBES, hosts=2))
 
 
 @pytest.fixture(scope="module")
@@ -99,7 +99,7 @@ ANSWERED = "yes_no"
 """The family that is not scored at recall."""
 
 
-def all_of(outcome: str, count: int = 12) -> Counter[str]:
+def all_of(outcome: str, count: int = 2 * PROBES) -> Counter[str]:
     return Counter({outcome: count})
 
 
@@ -163,7 +163,7 @@ def test_neither_yes_nor_no_to_everything_is_right_and_knowing_is(make_run: Make
         run = replace(run, unit={"rule": "utterance"})
         run_all([run])
         scores = read_scores(score_lexical(run, [ANSWER], 3)[ANSWER.name])
-        assert len(scores) == 12
+        assert len(scores) == 2 * PROBES
         assert {lines[0]["detail"]["outcome"] for lines in scores.values()} == allowed
 
 
