@@ -133,6 +133,8 @@ style: $(VENV)/.installed ## ruff and mypy
 	$(VENV)/bin/mypy
 
 suite: $(VENV)/.installed ## the whole test suite without style and types
+	@# Without bytecode each worker would compile every module and test again, ten seconds of its core: collected once before, they find it.
+	@ls tests/scripts/__pycache__/*pytest*.pyc >/dev/null 2>&1 || $(PY) -m pytest -n0 -qq --collect-only -m "not integration" >/dev/null || true
 	$(PY) -m pytest -n auto --dist worksteal -m "not integration"
 
 integration: $(VENV)/.installed ## the tests that need an optional program (a browser, Ray, LaTeX, a released product) or play whole experiments

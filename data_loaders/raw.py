@@ -106,6 +106,10 @@ class Raw:
     def of(self, types: type | tuple[type, ...], key: str = "") -> Any:
         """The field's value, else the value itself, which has one of the types; a JSON `true` is no integer, only a bool."""
         held = self.at(key) if key else self
+        if isinstance(held.value, types) and not isinstance(
+            held.value, bool
+        ):  # nearly always: a file has a million values
+            return held.value
         accepted = types if isinstance(types, tuple) else (types,)
         is_bool = isinstance(held.value, bool) and not {bool, object} & set(accepted)
         if is_bool or not isinstance(held.value, accepted):
@@ -117,9 +121,10 @@ class Raw:
 
     def at(self, key: str) -> Raw:
         """The field of this name, which must exist."""
-        if not self.has(key):
-            raise DataError(f"{self.where}.{key}: expected a value, found no such field")
-        return Raw(self.value[key], f"{self.where}.{key}")
+        record, where = self.of(dict), f"{self.where}.{key}"
+        if key not in record:
+            raise DataError(f"{where}: expected a value, found no such field")
+        return Raw(record[key], where)
 
     def text(self, key: str = "") -> str:
         """A text of at most MAX_TEXT characters that UTF-8 can encode: the field, else the value itself.
@@ -131,7 +136,7 @@ class Raw:
         if len(text) > MAX_TEXT:
             raise DataError(f"{held.where}: expected at most {MAX_TEXT:,} characters, found {len(text):,}")
         try:
-            text.encode("utf-8")
+            _ = text.isascii() or text.encode("utf-8")
         except UnicodeEncodeError as error:
             found = f"a lone surrogate at character {error.start}"
             raise DataError(f"{held.where}: expected Unicode text, found {found}") from error

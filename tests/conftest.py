@@ -82,23 +82,38 @@ def pytest_collection() -> Generator[None, object, object]:
 
 
 def _parse_files_of_settings_once() -> None:
-    """Hydra parses every file again at each composition, which takes half of it; the same text gives the same settings here."""
+    """Hydra parses and merges every file again at each composition, which takes most of it; the same texts give the same settings here."""
+    from hydra._internal.config_loader_impl import ConfigLoaderImpl
     from hydra._internal.config_repository import ConfigRepository
     from hydra.core.object_type import ObjectType
 
-    read, known = ConfigRepository.load_config, dict[tuple[str, str, bytes], bytes]()
+    read, merge = ConfigRepository.load_config, ConfigLoaderImpl._compose_config_from_defaults_list
+    parsed, merged = dict[Any, bytes](), dict[Any, bytes]()
 
-    def load_config(repository: ConfigRepository, config_path: str) -> Any:
+    def text_of(repository: Any, config_path: str) -> tuple[str, str, bytes] | None:
         source = repository._find_object_source(config_path, ObjectType.CONFIG)
         if source is None:
             return None
         of_file = source.scheme() == "file"
         text = Path(source.path, source._normalize_file_name(config_path)).read_bytes() if of_file else b""
-        if (key := (source.full_path(), config_path, text)) not in known:
-            known[key] = pickle.dumps(read(repository, config_path))
-        return pickle.loads(known[key])  # a copy: settings of the command line are set in it
+        return source.full_path(), config_path, text
+
+    def load_config(repository: ConfigRepository, config_path: str) -> Any:
+        if (key := text_of(repository, config_path)) is None:
+            return None
+        if key not in parsed:
+            parsed[key] = pickle.dumps(read(repository, config_path))
+        return pickle.loads(parsed[key])  # a copy: settings of the command line are set in it
+
+    def merge_files(loader: ConfigLoaderImpl, defaults: Any, repo: Any) -> Any:
+        paths = [each.config_path for each in defaults if each.config_path is not None]
+        key = (repr(defaults), *(text_of(repo.delegate, path) for path in paths))
+        if key not in merged:
+            merged[key] = pickle.dumps(merge(loader, defaults, repo))
+        return pickle.loads(merged[key])
 
     ConfigRepository.load_config = load_config
+    ConfigLoaderImpl._compose_config_from_defaults_list = merge_files
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -11,8 +11,9 @@ import json
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
@@ -22,19 +23,21 @@ from tests.rigs.campaign.mutations import BROKEN_BYTES, HUGE_TURN, STRANGE_VALUE
 
 __all__ = ["BROKEN_BYTES", "HUGE_TURN", "STRANGE_VALUES", "broken_copies", "check_only_data_errors", "mutated_json"]
 
+Test = TypeVar("Test", bound=Callable[..., None])
 MUTATIONS = int(os.environ.get("MEMSYS_MUTATIONS", "50"))
-"""Broken copies of each data set's sample; continuous integration sets a larger number through the environment."""
+"""Broken copies of each data set's sample; continuous integration runs the tests with the mark `copies` again with 500."""
 
 
-def broken_copies(tests: int = 1) -> settings:
+def broken_copies(tests: int = 1) -> Callable[[Test], Test]:
     """Decorate a property test with it, above `@given`, and say how many tests share the copies of its data set.
 
     A `tmp_path` shared by the examples is fine, they overwrite.
     """
-    return settings(
+    repeated = settings(
         max_examples=MUTATIONS // tests,
         suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.function_scoped_fixture],
     )
+    return lambda test: pytest.mark.copies(repeated(test))
 
 
 def read_values(path: Path) -> list[Any]:
@@ -80,12 +83,18 @@ def _check_promises(case: Case) -> None:
 
 def write_json(path: Path, obj: Any) -> Path:
     """`path`, now holding `obj` as one JSON document (NaN and lone surrogates written as Python writes them)."""
-    path.write_text(json.dumps(obj), encoding="utf-8")
-    return path
+    return _written_anew(path, json.dumps(obj))
 
 
 def write_jsonl(path: Path, rows: Any) -> Path:
     """`path`, now holding one JSON document a line; what is no list of rows becomes a single line."""
     lines = rows if isinstance(rows, list) else [rows]
-    path.write_text("".join(json.dumps(row) + "\n" for row in lines), encoding="utf-8")
+    return _written_anew(path, "".join(json.dumps(row) + "\n" for row in lines))
+
+
+def _written_anew(path: Path, text: str) -> Path:
+    path.unlink(
+        missing_ok=True
+    )  # ext4 would flush a file that is emptied and written again to the disk, several milliseconds each time
+    path.write_text(text, encoding="utf-8")
     return path

@@ -34,6 +34,8 @@ pytestmark = pytest.mark.slow
 Make = Callable[..., Run]
 HOST = len(VARIANTS) + 1
 """Builds of a host."""
+PROBES = 3
+"""Probes of a family on a host of the samples: six on two hosts, which have every variant."""
 RECALL = Metric("change_recall", change_recall, joint=True)
 ANSWER = Metric("change_answer", change_answer, joint=True)
 
@@ -70,12 +72,12 @@ class Returning(FullHistory):
 
 @pytest.fixture(scope="module")
 def suite() -> list[Case]:
-    return list(change(locomo.load(source.sample("locomo.json").path), seed=1, size=12))
+    return list(change(locomo.load(source.sample("locomo.json").path), seed=1, size=2 * PROBES, hosts=2))
 
 
 @pytest.fixture(scope="module")
 def of_locomo(data_root: Path) -> list[Case]:
-    return list(change(locomo.load(data_root / "locomo" / "locomo10.json"), seed=1, size=16))
+    return list(change(locomo.load(data_root / "locomo" / "locomo10.json"), seed=1, size=16, hosts=4))
 
 
 def played(make_run: Make, cases: Sequence[Case], build: Any, **more: Any) -> Run:
@@ -97,7 +99,7 @@ ANSWERED = "yes_no"
 """The family that is not scored at recall."""
 
 
-def all_of(outcome: str, count: int = 12) -> Counter[str]:
+def all_of(outcome: str, count: int = 2 * PROBES) -> Counter[str]:
     return Counter({outcome: count})
 
 
@@ -161,7 +163,7 @@ def test_neither_yes_nor_no_to_everything_is_right_and_knowing_is(make_run: Make
         run = replace(run, unit={"rule": "utterance"})
         run_all([run])
         scores = read_scores(score_lexical(run, [ANSWER], 3)[ANSWER.name])
-        assert len(scores) == 12
+        assert len(scores) == 2 * PROBES
         assert {lines[0]["detail"]["outcome"] for lines in scores.values()} == allowed
 
 
@@ -186,11 +188,11 @@ def test_only_the_read_at_the_end_is_answered(make_run: Make, suite: list[Case])
     run = make_run(suite[:HOST], reader=Metered(llm))
     run_all([run])
     scored = [question.text for case in suite[:HOST] for question, gold in case.questions if gold.supports != "recall"]
-    assert len(llm.requests) == len(scored) == (len(VARIANTS) + 1) * 4, "of yes_no two a probe"
+    assert len(llm.requests) == len(scored) == (len(VARIANTS) + 1) * PROBES, "of yes_no two a probe"
     outcomes = Counter(
         each.outcome for case in suite[:HOST] for each in read_predictions(run.case_folder(case.id)).values()
     )
-    assert outcomes == {"answered": 32, "recalled": (5 * 3 + 2 + 1 + 4) * 4}
+    assert outcomes == {"answered": 8 * PROBES, "recalled": (5 * 3 + 2 + 1 + 4) * PROBES}
 
 
 class Failing(FullHistory):
@@ -240,7 +242,7 @@ def test_scores_are_kept_until_one_of_their_reads_changes(make_run: Make, suite:
     clean.write_text("\n".join(clean.read_text().splitlines()[: len(lines) - 1]) + "\n")
     left = read_scores(score_lexical(run, [RECALL], 3)["change_recall"])
     assert b"kept as it was" not in path.read_bytes()
-    assert len(left) == 4 * len(VARIANTS) - 1, "a probe whose clean read was not reached has no line"
+    assert len(left) == PROBES * len(VARIANTS) - 1, "a probe whose clean read was not reached has no line"
 
 
 @pytest.mark.data

@@ -76,7 +76,7 @@ def spelled_or_broken(name: str) -> list[Any] | str:
         return repr(error)
 
 
-@pytest.mark.slow
+@pytest.mark.integration
 def test_another_process_recalls_the_same() -> None:
     with ThreadPoolExecutor(1) as beside:
         other = beside.submit(from_another_process)

@@ -122,7 +122,7 @@ resource.setrlimit = refused
 """A sitecustomize.py that hides what macOS lacks from every process: /proc, the cores that may be used, more than 256 open files."""
 
 
-@pytest.mark.slow
+@pytest.mark.integration
 def test_a_run_in_worker_processes_as_on_macos_gives_the_bytes_of_any_other(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text(AS_ON_MACOS)
     asked = ["memory=segtree_td", "data.size=4", "data.max_cases=2"]

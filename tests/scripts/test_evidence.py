@@ -1,4 +1,4 @@
-"""Rows of one column group see the same turns, or the caption says which do not."""
+"""Rows of one column group see the same turns, or the caption says which do not; and no prompt has words of the real golds."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from pathlib import Path
 import pytest
 
 from data_loaders.raw import as_lazy
-from data_loaders.schema import Case, Gold, Question, Session, Turn
+from data_loaders.schema import Case, DataError, Gold, Question, Session, Turn
 from scripts.command import verb
 from scripts.settings.schema import Reproduce
 from scripts.setup.options import load_option, options
 from scripts.tables.captions import Lost, differ, evidence_line, evidence_lines, lost_by_row, row_units
 from scripts.tables.layout import ColumnGroup, TableRow, column_group, group_name, read_lines_of, table_unit
 from tests.scripts.commands import composed
+from tests.scripts.test_prompt_words import check_readers, fixed_phrases
 
 main = partial(verb, "audit")
 
@@ -28,9 +29,8 @@ Place = tuple[str, list[TableRow], dict[str, Lost]]
 """A column group: its table and caption line, its rows, and what each row loses by its title."""
 
 
-def places(cfg: Reproduce) -> Iterator[Place]:
-    """Every column group of the tables whose data set is there."""
-    loaded: dict[tuple[str, str], ColumnGroup] = {}
+def places(cfg: Reproduce, loaded: dict[tuple[str, str], ColumnGroup]) -> Iterator[Place]:
+    """Every column group of the tables whose data set is there; `loaded` has those by data set and transform, and gets the others."""
     for name in options("table"):
         table = load_option("table", name)
         lines = read_lines_of(table, None)
@@ -75,14 +75,20 @@ def samples() -> Reproduce:
 
 @pytest.fixture(scope="module")
 def tables(samples: Reproduce) -> list[Place]:
-    return list(places(samples))
+    return list(places(samples, {}))
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def real(data_root: Path) -> Reproduce:
     assert data_root / "locomo" / "locomo10.json"
     where = ["data.source=real", f"data.root={data_root}", "data.unpinned=true"]
     return composed("reproduce", ["table=regression", *where])
+
+
+@pytest.fixture(scope="module")
+def real_groups() -> dict[tuple[str, str], ColumnGroup]:
+    """Real data sets by name and transform: two tests look at nearly all of them, and parsing them takes seconds."""
+    return {}
 
 
 @pytest.mark.slow
@@ -98,11 +104,23 @@ def test_only_the_tables_of_segtreemem_and_two_released_systems_leave_evidence_o
 
 @pytest.mark.data
 @pytest.mark.slow
-def test_the_same_holds_of_the_real_files(real: Reproduce) -> None:
-    tables = list(places(real))
+def test_the_same_holds_of_the_real_files(real: Reproduce, real_groups: dict[tuple[str, str], ColumnGroup]) -> None:
+    tables = list(places(real, real_groups))
     assert len(tables) > 50
     check_captions(tables)
     check_reasons(tables)
+
+
+@pytest.mark.data
+@pytest.mark.slow
+def test_no_reader_prompt_has_the_fixed_words_of_a_real_gold(
+    real: Reproduce, real_groups: dict[tuple[str, str], ColumnGroup]
+) -> None:
+    try:
+        phrases = fixed_phrases(real, real_groups)
+    except DataError as error:  # a sample cannot be loaded
+        pytest.fail(str(error))
+    check_readers(phrases)
 
 
 def test_the_default_units_of_locomo_leave_no_turn_out(samples: Reproduce) -> None:

@@ -245,6 +245,7 @@ def test_settings_without_a_file_are_refused(capsys: pytest.CaptureFixture[str])
     assert "the first argument is the gate's file" in capsys.readouterr().err
 
 
+@pytest.mark.integration
 def test_the_action_runs_the_gate_as_a_runner_does(gate: Gate, tmp_path: Path) -> None:
     action = yaml.safe_load((ROOT / "action.yml").read_text())
     assert action["runs"]["using"] == "composite"

@@ -113,7 +113,7 @@ def test_a_product_for_a_newer_python_gets_one_from_uv_or_from_the_path(
         wheels._make_environment(tmp_path / "there", None, (3, 12))
 
 
-@pytest.mark.slow
+@pytest.mark.integration
 def test_a_wheel_is_downloaded_where_our_environment_has_no_pip(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -131,7 +131,7 @@ def test_a_wheel_is_downloaded_where_our_environment_has_no_pip(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("installer", ["pip", "uv"])
+@pytest.mark.parametrize("installer", [pytest.param("pip", marks=pytest.mark.integration), "uv"])
 def test_the_setup_of_a_source_archive_never_runs(
     installer: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
