@@ -106,13 +106,9 @@ class Raw:
     def of(self, types: type | tuple[type, ...], key: str = "") -> Any:
         """The field's value, else the value itself, which has one of the types; a JSON `true` is no integer, only a bool."""
         held = self.at(key) if key else self
-        if isinstance(held.value, types) and not isinstance(
-            held.value, bool
-        ):  # nearly always: a file has a million values
-            return held.value
         accepted = types if isinstance(types, tuple) else (types,)
-        is_bool = isinstance(held.value, bool) and not {bool, object} & set(accepted)
-        if is_bool or not isinstance(held.value, accepted):
+        is_other = isinstance(held.value, bool) and bool not in accepted and object not in accepted
+        if is_other or not isinstance(held.value, accepted):
             raise DataError(f"{held.where}: expected {_names(accepted)}, found {_type_and_value(held.value)}")
         return held.value
 
