@@ -26,7 +26,6 @@ from eval.report.paper import latex
 from eval.report.published import read_published
 from eval.report.rendering import as_csv, as_json, markdown
 from eval.report.tables import Row, Table, estimate_of
-from eval.report.wandb_log import log_table
 from eval.running.run import Run
 from memsys.inert import csv_text
 from scripts.answers.formats import Origin, import_run, read_answers
@@ -339,7 +338,10 @@ def make_table(cfg: Reproduce) -> Outcome:
     if outcome := assembled.outcome():
         print(outcome)
     print(f"written: {file} (with categories, paired differences and costs by phase), .csv, .tex, .json")
-    log_table(cfg.plain, table)
+    if cfg.logger.name == "wandb":
+        from eval.report.wandb_log import log_table
+
+        log_table(cfg.plain, table)
     return Outcome(complain(table, cfg.missing_limit, assembled.models.purse.stop), file)
 
 
