@@ -196,12 +196,17 @@ class Column:
     answerable_title: str = ANSWERABLE
     scale: float = 1.0
     """Divisor that turns published values into shares: 100 for percentages."""
+    note: str = ""
+    """A sentence about the metric on this data set, printed below the table; empty for none."""
 
     @classmethod
     def of(cls, dataset: Mapping[str, Any], metric: str, questions: tuple[Asked, ...]) -> Column:
-        """Build the printed column of a metric from a file of conf/dataset: names, first aggregate, title of its answerable questions."""
-        answerable = dataset.get("answerable", ANSWERABLE)
-        return cls(dataset["name"], dataset["title"], metric, questions, dataset["aggregate"][0], answerable)
+        """Build the printed column of a metric from a file of conf/dataset: names, first aggregate, title of its answerable questions,
+        note on the metric."""
+        answerable, notes = dataset.get("answerable", ANSWERABLE), dataset.get("metric_notes", {})
+        note = " ".join(text for part, text in notes.items() if part in metric)
+        names = (dataset["name"], dataset["title"], metric)
+        return cls(*names, questions, dataset["aggregate"][0], answerable, note=note)
 
     @property
     def heading(self) -> str:

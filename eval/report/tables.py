@@ -277,8 +277,13 @@ class Table:
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """The caption, with its lines about letters, detectable differences and verdicts."""
-        return (*self.caption, *letter_lines(self), *detectable_lines(self), *verdict_lines(self))
+        """The caption, with its lines about metrics, detectable differences and verdicts."""
+        return (*self.caption, *self.notes, *detectable_lines(self), *verdict_lines(self))
+
+    @property
+    def notes(self) -> list[str]:
+        """The sentences about metrics, each once."""
+        return list(dict.fromkeys(column.note for column in self.columns if column.note))
 
     @cached_property
     def datasets(self) -> Mapping[tuple[str, str], list[int]]:
@@ -450,15 +455,6 @@ def detectable_lines(table: Table) -> list[str]:
             lines.append(f"{start}: {shown(assumed[0])} ({assumed[1]}; for {family}).")
     scored = [cell for row in table.rows for cell in row.cells if isinstance(cell, Cell) and cell.score_files]
     return [*lines, *([ONE_BUILD] if scored and all(len(cell.score_files) == 1 for cell in scored) else [])]
-
-
-def letter_lines(table: Table) -> list[str]:
-    """A line for a table that takes F1 of SQuAD on PersonaMem, whose official text form leaves no word of the answer "(a)"."""
-    if not any(column.dataset == "personamem" and "SQuAD" in column.metric for column in table.columns):
-        return []
-    return [
-        "F1 (SQuAD) on PersonaMem: it removes articles, so the reply (a) scores 0 even where it is right; (b), (c) and (d) score 1."
-    ]
 
 
 def column_detects(table: Table, place: int) -> float:

@@ -41,7 +41,6 @@ from eval.report.tables import (
     estimate_of,
     family_of,
     histories,
-    letter_lines,
     only_about,
     printed,
     published_cells,
@@ -128,7 +127,7 @@ def _legend(table: Table) -> list[str]:
         reasons = {pair.untested for pair in table.pairs.values()}
         if silent := [why for why in NO_STAR if why in reasons]:
             lines.append(f"No p, no star: {', '.join(silent)}.")
-    return [*lines, *letter_lines(table), *comparability(table)]
+    return [*lines, *table.notes, *comparability(table)]
 
 
 def comparability(table: Table) -> list[str]:
