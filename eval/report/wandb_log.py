@@ -1,9 +1,9 @@
 """Logs configuration, numbers, tables and figures to a Weights & Biases run.
 
-Commands call this module only with `logger=wandb`. A command has one W&B run from its start (`scripts.setup.live_log` logs while it works); the
-functions here log to that run, or to a run of their own. By default the run is written below `<results>/wandb` and nothing leaves this
-machine (`wandb sync` uploads it later); only `logger.mode=online` connects. The logged configuration names the environment variable that
-holds a key, never the key. No host name, source code or git state is collected, and W&B's telemetry is off.
+Commands call this module only with `logger=wandb`. A command has one W&B run from its start (`scripts.setup.live_log` logs while it
+works); the functions here log to that run, or to a run of their own. By default the run is written below `<results>/wandb` and nothing
+leaves this machine (`wandb sync` uploads it later); only `logger.mode=online` connects. The logged configuration names the environment
+variable that holds a key, never the key. No host name, source code or git state is collected, and W&B's telemetry is off.
 """
 
 from __future__ import annotations
