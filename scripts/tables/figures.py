@@ -98,8 +98,8 @@ def _subjects(experiment: Experiment[Figures], *, metrics: bool) -> Iterator[Sub
 
 def _folder(experiment: Experiment[Figures], subject: Subject) -> Path | None:
     """Run folder of the first replicate; None if the row has no run."""
-    run = experiment.runs.get((subject.line.name, subject.group.name, 0))
-    return None if run is None else run.folder
+    runs = experiment.runs.get((subject.line.name, subject.group.name))
+    return runs[0].folder if runs else None
 
 
 def _trees(experiment: Experiment[Figures], *, vectors: bool = False) -> Iterator[tuple[Subject, list[Tree]]]:
@@ -234,7 +234,7 @@ def _growth(options: Mapping[str, Any], experiment: Experiment[Figures]) -> list
     sizes = options["sizes"].get(experiment.cfg.profile_name) or options["sizes"]["default"]
     points = []
     for subject in _subjects(experiment, metrics=False):
-        run = experiment.runs[subject.line.name, subject.group.name, 0]
+        run = experiment.runs[subject.line.name, subject.group.name][0]
         data = subject.group.dataset
         metric = answer_metric(data.config) if data and options.get("score", False) else None
         schedule = Schedule(
@@ -414,7 +414,7 @@ def footnote(
     notes += dict.fromkeys(note for each in experiments for note in unfitted(each.lines, each.models))
     used = {name for each in experiments for name in all_prompts(each)}
     if options.get("show") in ("growth", "map"):  # without answers only the memories' own prompts are used
-        built = (run.record.prompts for each in experiments for run in each.runs.values())
+        built = (run.record.prompts for each in experiments for builds in each.runs.values() for run in builds)
         used |= {name for names in built for name in names if not name.startswith("reader/")}
     notes += [said] if (said := prompts_line(experiments[0].models.prompts, used)) else []
     notes += dict.fromkeys(line for each in experiments for line in evidence_lines(each.groups, each.lines))

@@ -130,7 +130,7 @@ def _without(tree: Mapping[str, Any], names: Sequence[str], above: str = "") -> 
 
 def _lines(experiment: Experiment[Sweeps], group: ColumnGroup, row: TableRow) -> Iterator[tuple[dict[str, Any], float]]:
     """Score one setting on one data set; yields for each metric the values of its line and the share of unscored questions."""
-    folder = experiment.runs[row.name, group.name, 0].folder
+    folder = experiment.runs[row.name, group.name][0].folder
     spent, calls, models = costs(folder), cost(folder, "build_calls"), experiment.models
     engines = (f"{role} {'stand-in' if role in models.stand_ins else getattr(models, role).name}" for role in STAND_IN)
     engine = "; ".join(engines)

@@ -161,7 +161,7 @@ def test_a_cell_knows_the_prompts_that_made_it() -> None:
     group: Any = SimpleNamespace(name="locomo", reader=SimpleNamespace(prompt="reader/segtree"))
     cfg: Any = SimpleNamespace(profile_name="smoke", models=SimpleNamespace(judge="m"))
     grid: Any = SimpleNamespace(
-        runs={("segtree_td", "locomo", 0): run}, lines=[line], cfg=cfg, backbone={"models": {"judge": "m"}}
+        runs={("segtree_td", "locomo"): [run]}, lines=[line], cfg=cfg, backbone={"models": {"judge": "m"}}
     )
 
     def names(metric: dict[str, Any]) -> set[str]:

@@ -126,7 +126,7 @@ def test_building_costs_money_where_the_model_has_a_price(run_table: Path) -> No
     cfg = composed("reproduce", [f"results={run_table}", *SMALL, "replay=true"])
     found = experiment(cfg, load_option("table", "segtreemem_t4"), run=False)
     assert found is not None
-    run = found.runs["bm25", "locomo", 0]
+    run = found.runs["bm25", "locomo"][0]
     llm = found.models.memory.llm
     prices = ModelSettings("m", usd_per_million_in=1.0, usd_per_million_out=2.0)
     priced = Model("m", {}, prices, llm=llm, late=llm)
