@@ -201,9 +201,9 @@ class Experiment(Generic[S]):
         key = (line.name, group.name, f"{title_of(metric)} {metric.get('minus')} {metric.get('of')}")
         if key not in self._cells:
             cell = self._cell(line, group, metric)
-            if not isinstance(cell, str):
-                fields = reference(self.backbone, line, group.option, metric)
-                published = None if fields is None else find(self.numbers, fields)
+            fields = None if isinstance(cell, str) else reference(self.backbone, line, group.option, metric)
+            published = None if fields is None else find(self.numbers, fields)
+            if published is not None and not isinstance(cell, str):
                 why_not = self._why_not(line, group, metric)
                 names = prompts_behind(self, line, group, metric)
                 qualifier = PROMPTS_OURS if any(self.models.prompts[name].text != "theirs" for name in names) else ""
