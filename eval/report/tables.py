@@ -169,14 +169,10 @@ class Measure:
     column: Column
     ours: Estimate | None
     published: Published | None = None
-    why_not: str = ""
-    """The reason why the published number is not comparable; empty when it is."""
     margin: float | None = None
     """Smaller gaps from the published value are `equivalent`; None is 5 % of it."""
     runs: Runs = NO_RUNS
     """Change of the value from run to run, where it is the difference of two means."""
-    qualifier: str = ""
-    """Further differences from the published number, such as `prompts ours`; printed after the verdict."""
 
     @property
     def digits(self) -> int:
@@ -185,15 +181,8 @@ class Measure:
 
     def verdict(self) -> str:
         """The verdict on our number against the published number."""
-        return verdict(
-            None if self.ours is None else self.ours.mean,
-            self.published,
-            scale=self.column.scale,
-            margin=self.margin,
-            runs=self.runs,
-            why_not=self.why_not,
-            qualifier=self.qualifier,
-        )
+        ours = None if self.ours is None else self.ours.mean
+        return verdict(ours, self.published, margin=self.margin, runs=self.runs)
 
 
 AnyCell = Cell | Measure | str
@@ -209,7 +198,7 @@ def estimate_of(cell: AnyCell, category: str = ALL) -> Estimate | None:
 
 def printed(cell: AnyCell) -> str:
     """The published number in our unit, with its digits; empty where there is none."""
-    return "" if isinstance(cell, str) or cell.published is None else cell.published.scaled(cell.column.scale)
+    return "" if isinstance(cell, str) or cell.published is None else cell.published.scaled
 
 
 @dataclass(frozen=True, slots=True)
@@ -506,7 +495,8 @@ def verdict_lines(table: Table, places: Collection[int] | None = None) -> list[s
     Args:
         places: numbers of the columns that count; None counts all.
     """
-    compared = [cell for cell in published_cells(table, places) if not cell.why_not and estimate_of(cell) is not None]
+    numbers = published_cells(table, places)
+    compared = [cell for cell, number in numbers if not number.why_not and estimate_of(cell) is not None]
     if not compared:
         return []
     words = Counter(brief(cell.verdict()) for cell in compared)
@@ -525,10 +515,10 @@ def verdict_lines(table: Table, places: Collection[int] | None = None) -> list[s
     ]
 
 
-def published_cells(table: Table, places: Collection[int] | None = None) -> list[Cell | Measure]:
-    """The cells with a published number; `places` as for `verdict_lines`."""
+def published_cells(table: Table, places: Collection[int] | None = None) -> list[tuple[Cell | Measure, Published]]:
+    """The cells with a published number, and the number; `places` as for `verdict_lines`."""
     cells = (cell for row in table.rows for place, cell in enumerate(row.cells) if places is None or place in places)
-    return [cell for cell in cells if not isinstance(cell, str) and cell.published is not None]
+    return [(cell, cell.published) for cell in cells if not isinstance(cell, str) and cell.published is not None]
 
 
 # --- scores that are corrected for a judge's errors ----------------------------------------------------------------------

@@ -132,7 +132,7 @@ def _legend(table: Table) -> list[str]:
 
 def comparability(table: Table) -> list[str]:
     """Meaning of the verdicts, and the reasons why numbers are not comparable with the published ones."""
-    reasons = {cell.why_not for cell in published_cells(table)} - {""}
+    reasons = {number.why_not for _, number in published_cells(table)} - {""}
     lines = [f"n/c: not comparable with the published number ({', '.join(sorted(reasons))})."] if reasons else []
     return [*verdict_lines(table), *lines]
 
@@ -560,6 +560,6 @@ def _short_legend(table: Table, form: Sequence[Field]) -> list[str]:
     lines = [f"ours: mean{interval}; paper: the published number; {NONE}: no score."]
     if (reference := table.reference_row) is not None and any(pair.p is not None for pair in table.pairs.values()):
         lines.append(f"*: differs from {reference.title} (adjusted p < .05).")
-    if BRIEF in form or not all(cell.why_not for cell in published_cells(table)):
+    if BRIEF in form or not all(number.why_not for _, number in published_cells(table)):
         return [*lines, *comparability(table)]
     return [*lines, *(line.replace("n/c: not", "None is") for line in comparability(table))]

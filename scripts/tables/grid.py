@@ -207,7 +207,9 @@ class Experiment(Generic[S]):
                 why_not = self._why_not(line, group, metric)
                 names = prompts_behind(self, line, group, metric)
                 qualifier = PROMPTS_OURS if any(self.models.prompts[name].text != "theirs" for name in names) else ""
-                cell = replace(cell, published=published, why_not=why_not, qualifier=qualifier)
+                scale = metric.get("scale", 1.0)
+                number = replace(published, scale=scale, why_not=why_not, qualifier=qualifier)
+                cell = replace(cell, published=number)
             self._cells[key] = cell
         return self._cells[key]
 

@@ -382,9 +382,9 @@ class ColumnGroup:
         asked_here = self.questions if kind_of(metric) in SCORES else ()
         names = (metric.get("category", ALL), metric.get("of", ALL))
         questions = tuple(each for each in asked_here if all(map(each.belongs_to, names)))
-        title, scale = title_of(metric), metric.get("scale", 1.0)
+        title = title_of(metric)
         note = " ".join(text for part, text in self.metric_notes.items() if part in title)
-        return Column(self.name, self.title, title, questions, self.aggregate, self.answerable, scale, note)
+        return Column(self.name, self.title, title, questions, self.aggregate, self.answerable, note)
 
 
 def column_group(cfg: Settings, option: Mapping[str, Any]) -> ColumnGroup:
