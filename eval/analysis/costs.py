@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,8 +19,8 @@ from eval.files.store import AGAIN, RunError, read_lines, read_record
 BUILD = ("embed", "write", "consolidate")
 ROLES = {**dict.fromkeys((*BUILD, "read"), "memory"), "answer": "reader"}
 """The role whose model works in a phase, apart from the calls that a memory makes to the probe."""
-PROBE = "probe"
-"""The role whose calls effort lines count separately (`Effort.roles`): its model may differ from the memory's."""
+EMBEDDER, PROBE = "embedder", "probe"
+"""Roles without a phase. Effort lines count the calls of the probe separately (`Effort.roles`): its model may differ from the memory's."""
 BATCHED = "batch"
 """The note of a reply that came in a batch (`memsys.llm.client`)."""
 BATCH_EMBEDDED = f"{BATCHED}.embedding_tokens"
@@ -126,7 +126,7 @@ COUNTED = ("calls", "failures", "parse_failures")
 NEEDED = ("case_id", "phase", "subject", "held", "notes", *SUMMED, *COUNTED)
 
 
-class _Sums(Counter[str]):
+class Sums(Counter[str]):
     """Effort lines added up; `steps` counts the lines, `tokens` those of models in and out, `probe.<field>` holds the probe's share."""
 
     def add(self, line: Mapping[str, Any]) -> None:
@@ -144,16 +144,57 @@ class _Sums(Counter[str]):
         probe = line.get("roles", {}).get(PROBE, {})  # lines of earlier versions have no roles
         for name, count in probe.items():
             self[f"{PROBE}.{name}"] += count
-        for name, tokens in in_batches(line, probe).items():
-            self[f"{BATCHED}.{name}"] += tokens
+        if batched := line["notes"].get(BATCHED, 0):  # the probe is never batched
+            came = sum(line["calls"].values()) - sum(line["failures"].values()) - probe.get("calls", 0)
+            for name in TOKENS:
+                self[f"{BATCHED}.{name}"] += (line[name] - probe.get(name, 0)) * batched / max(batched, came)
 
 
-def in_batches(line: Mapping[str, Any], probe: Mapping[str, Any]) -> dict[str, Any]:
-    """Tokens (`TOKENS`) of an effort line that came in batches, without those of the probe, which is never batched; empty if none did."""
-    if not (batched := line["notes"].get(BATCHED, 0)):
-        return {}
-    came = sum(line["calls"].values()) - sum(line["failures"].values()) - probe.get("calls", 0)
-    return {name: (line[name] - probe.get(name, 0)) * batched / max(batched, came) for name in TOKENS}
+@dataclass
+class Spent:
+    """Effort lines of one history or several, added up; further lines may follow while a run goes on.
+
+    A build's step counts the embedding tokens of vectors that its case has bought in advance (phase `embed`), although it takes them from
+    the cache. They count where they are used: `by_phase` subtracts them from the purchase.
+    """
+
+    seconds: list[float] = field(default_factory=list)
+    """Seconds of each read on its critical path."""
+    summed_seconds: list[float] = field(default_factory=list)
+    """The same, with the seconds of concurrent calls added up."""
+    held: int = 0
+    """Entries in the largest memory of any case."""
+    _by_phase: dict[str, Sums] = field(default_factory=lambda: {phase: Sums() for phase in ROLES})
+    _bought: dict[str, Sums] = field(default_factory=dict)
+    """Lines of phase `embed` by case."""
+    _used: Counter[str] = field(default_factory=Counter)
+    """Embedding tokens by case that were bought in advance and used."""
+
+    def add(self, line: Mapping[str, Any]) -> None:
+        """Add an effort line with the fields `NEEDED`."""
+        phase, case_id = line["phase"], line["case_id"]
+        self._by_phase.setdefault(phase, Sums()).add(line)
+        if phase == "embed":
+            self._bought.setdefault(case_id, Sums()).add(line)
+        elif phase in BUILD and case_id in self._bought:
+            left = self._bought[case_id]["embedding_tokens"] - self._used[case_id]
+            self._used[case_id] += min(left, line["embedding_tokens"])
+        self.held = max(self.held, line["held"])
+        if phase == "read":
+            self.seconds.append(line["own_cpu_seconds"] + line["provider_seconds"])
+            self.summed_seconds.append(line["own_cpu_seconds"] + line["provider_seconds_sum"])
+
+    def by_phase(self) -> dict[str, Sums]:
+        """The sums of each phase, in the order of `ROLES`, then of other phases; without what was bought in advance and used."""
+        embed = Sums(self._by_phase["embed"])
+        for case_id, own in self._bought.items():
+            embed["embedding_tokens"] -= self._used[case_id]
+            share: Any = self._used[case_id] / max(
+                1, own["embedding_tokens"]
+            )  # a counter's values are typed as integers
+            for name in ("provider_seconds", "provider_seconds_sum", BATCH_EMBEDDED):
+                embed[name] -= own[name] * share
+        return {**self._by_phase, "embed": embed}
 
 
 def costs(run_folder: Path, questions: frozenset[tuple[str, str]] | None = None) -> Costs:
@@ -165,10 +206,11 @@ def costs(run_folder: Path, questions: frozenset[tuple[str, str]] | None = None)
     """
     if RunFolder(run_folder).is_imported:
         return _recorded_costs(run_folder)
-    by_phase, seconds, summed_seconds, held = _spent(run_folder, _stamp(run_folder), questions)
+    spent = _spent(run_folder, _stamp(run_folder), questions)
+    by_phase, seconds, summed_seconds = spent.by_phase(), spent.seconds, spent.summed_seconds
     missing = _effort_missing(run_folder)
     units, reads, answers = by_phase["write"]["steps"], by_phase["read"], by_phase["answer"]
-    built, memory, everything = _Sums(), _Sums(), _Sums()
+    built, memory, everything = Sums(), Sums(), Sums()
     for phase, sums in by_phase.items():
         for total, belongs in ((built, phase in BUILD), (memory, ROLES[phase] == "memory"), (everything, True)):
             if belongs:
@@ -197,7 +239,7 @@ def costs(run_folder: Path, questions: frozenset[tuple[str, str]] | None = None)
         cut=memory["cut"],
         failed_calls=everything["failures"],
         dropped_items=everything["dropped_items"],
-        held=held,
+        held=spent.held,
         embedding_tokens=everything["embedding_tokens"],
         missing=missing,
     )
@@ -233,57 +275,17 @@ def _effort_missing(run_folder: Path) -> str:
 
 
 @lru_cache(maxsize=512)  # larger than the number of runs in any table: a table asks for the same sums several times
-def _spent(
-    run_folder: Path, stamp: object, questions: frozenset[tuple[str, str]] | None = None
-) -> tuple[dict[str, _Sums], list[float], list[float], int]:
-    """Sums by phase, seconds of each read (critical path, then concurrent calls summed), most entries held.
+def _spent(run_folder: Path, stamp: object, questions: frozenset[tuple[str, str]] | None = None) -> Spent:
+    """The effort lines of a run added up; `questions` as for `costs`.
 
     Args:
         stamp: `_stamp` of the effort files: a changed file changes it, so the sums are computed again.
     """
-    by_phase = {phase: _Sums() for phase in ROLES}
-    seconds: list[float] = []
-    summed_seconds: list[float] = []
-    bought: dict[str, _Sums] = {}
-    ahead: Counter[str] = Counter()
-    again: Counter[str] = Counter()
-    held = 0
+    spent = Spent()
     for line in efforts(run_folder):
-        if (
-            questions is not None
-            and line["phase"] in PER_QUESTION
-            and (line["case_id"], line["subject"]) not in questions
-        ):
-            continue
-        by_phase[line["phase"]].add(line)
-        if line["phase"] == "embed":
-            bought.setdefault(line["case_id"], _Sums()).add(line)
-        again[line["case_id"]] += embedded_again(ahead, line)
-        held = max(held, line["held"])
-        if line["phase"] == "read":
-            seconds.append(line["own_cpu_seconds"] + line["provider_seconds"])
-            summed_seconds.append(line["own_cpu_seconds"] + line["provider_seconds_sum"])
-    for case_id, own in bought.items():
-        by_phase["embed"]["embedding_tokens"] -= again[case_id]
-        share: Any = again[case_id] / max(1, own["embedding_tokens"])  # a counter's values are typed as integers
-        for name in ("provider_seconds", "provider_seconds_sum", BATCH_EMBEDDED):
-            by_phase["embed"][name] -= own[name] * share
-    return by_phase, seconds, summed_seconds, held
-
-
-def embedded_again(ahead: Counter[str], line: Mapping[str, Any]) -> int:
-    """Embedding tokens of a build's step that the case has bought in advance: the step takes the vectors from the cache, and counts them.
-
-    Args:
-        ahead: by case, tokens of units that were embedded in advance and not yet used; updated with the line.
-    """
-    case_id, tokens = line["case_id"], int(line["embedding_tokens"])
-    if line["phase"] == "embed":
-        ahead[case_id] += tokens
-        return 0
-    again = min(ahead[case_id], tokens) if line["phase"] in BUILD else 0
-    ahead[case_id] -= again
-    return again
+        if questions is None or line["phase"] not in PER_QUESTION or (line["case_id"], line["subject"]) in questions:
+            spent.add(line)
+    return spent
 
 
 def _stamp(run_folder: Path) -> tuple[tuple[str, int, int], ...]:
@@ -339,29 +341,30 @@ def phases(run_folder: Path) -> list[PhaseCost]:
     """Costs of each phase of a run, in order, then of each judge."""
     folder = RunFolder(run_folder)
     discount = batch_discount(read_record(folder.file).get("made_with", {}) if folder.file.is_file() else {})
-    by_phase = _spent(run_folder, _stamp(run_folder))[0]
-    parts = [(phase, ROLES[phase], sums) for phase, sums in by_phase.items() if sums["steps"]]
+    by_phase = _spent(run_folder, _stamp(run_folder)).by_phase()
+    made = [phase_cost(phase, ROLES[phase], sums, discount) for phase, sums in by_phase.items() if sums["steps"]]
     for path in folder.score_costs():
         settings = path.with_name(f"{path.name.removesuffix(COSTS)}.json")
         model = read_record(settings).get("model")
         if not isinstance(model, str):
             raise RunError(f"{settings} names no model; {AGAIN}")
-        sums = _Sums()
+        sums = Sums()
         for line in read_lines(path, fields=NEEDED):
             sums.add(line)
-        parts.append((metric_of(path), model, sums))
-    summed = [
-        each.name for each in fields(PhaseCost) if each.name not in ("phase", "role", "by_role", "batched", "discount")
-    ]
-    made = []
-    for phase, role, sums in parts:
-        probe = Usage(*(sums[f"{PROBE}.{name}"] for name in Usage._fields))
-        own = Usage(*(sums[name] - asked for name, asked in zip(Usage._fields, probe, strict=True)))
-        by_role = {role: own, PROBE: probe} if probe.calls else {role: own}
-        replies = (sums[f"{BATCHED}.tokens_in"], sums[f"{BATCHED}.tokens_out"], sums[f"{BATCHED}.tokens_cached"])
-        batched = {role: replies, "embedder": (sums[BATCH_EMBEDDED], 0, 0)}
-        made.append(PhaseCost(phase, role, by_role, batched, discount, **{name: sums[name] for name in summed}))
+        made.append(phase_cost(metric_of(path), model, sums, discount))
     return made
+
+
+def phase_cost(phase: str, role: str, sums: Sums, discount: float) -> PhaseCost:
+    """The costs of a phase from the sums of its lines; the other arguments are fields of `PhaseCost`."""
+    probe = Usage(*(sums[f"{PROBE}.{name}"] for name in Usage._fields))
+    own = Usage(*(sums[name] - asked for name, asked in zip(Usage._fields, probe, strict=True)))
+    by_role = {role: own, PROBE: probe} if probe.calls else {role: own}
+    replies = (sums[f"{BATCHED}.tokens_in"], sums[f"{BATCHED}.tokens_out"], sums[f"{BATCHED}.tokens_cached"])
+    batched = {role: replies, EMBEDDER: (sums[BATCH_EMBEDDED], 0, 0)}
+    values: dict[str, Any] = {each.name: sums[each.name] for each in fields(PhaseCost)}
+    values |= {"phase": phase, "role": role, "by_role": by_role, "batched": batched, "discount": discount}
+    return PhaseCost(**values)
 
 
 def batch_discount(made_with: Mapping[str, Any]) -> float:
@@ -377,7 +380,7 @@ def dollars(cost: PhaseCost, prices: Mapping[str, Price]) -> list[float | None]:
     used = {role: usage[1:] for role, usage in cost.by_role.items()}
     parts: list[float | None] = []
     for factor, tokens in (
-        (1.0, {**used, "embedder": (cost.embedding_tokens, 0, 0)}),
+        (1.0, {**used, EMBEDDER: (cost.embedding_tokens, 0, 0)}),
         (cost.discount - 1.0, cost.batched),
     ):
         priced = (prices[role](*amounts) for role, amounts in tokens.items() if role in prices and any(amounts))

@@ -194,14 +194,17 @@ class Column:
     aggregate: str = "question"
     """The unit that the mean weighs equally: one of `AGGREGATES`."""
     answerable_title: str = ANSWERABLE
-    scale: float = 1.0
-    """Divisor that turns published values into shares: 100 for percentages."""
+    note: str = ""
+    """A sentence about the metric on this data set, printed below the table; empty for none."""
 
     @classmethod
     def of(cls, dataset: Mapping[str, Any], metric: str, questions: tuple[Asked, ...]) -> Column:
-        """Build the printed column of a metric from a file of conf/dataset: names, first aggregate, title of its answerable questions."""
-        answerable = dataset.get("answerable", ANSWERABLE)
-        return cls(dataset["name"], dataset["title"], metric, questions, dataset["aggregate"][0], answerable)
+        """Build the printed column of a metric from a file of conf/dataset: names, first aggregate, title of its answerable questions,
+        note on the metric."""
+        answerable, notes = dataset.get("answerable", ANSWERABLE), dataset.get("metric_notes", {})
+        note = " ".join(text for part, text in notes.items() if part in metric)
+        names = (dataset["name"], dataset["title"], metric)
+        return cls(*names, questions, dataset["aggregate"][0], answerable, note)
 
     @property
     def heading(self) -> str:
@@ -252,16 +255,12 @@ class Cell:
     score_files: tuple[Path, ...]
     """One per replicate."""
     published: Published | None = None
-    why_not: str = ""
-    """The reason why the published number is not comparable; empty when it is."""
     repeats: int | None = None
     """Number of the judge's repeats that count, from the first on; a file may hold more from an earlier run. None counts all."""
     correction: Correction | None = None
     """The correction of a judge's score for its errors; None if it was not requested, or if no judge gave the score."""
     errata: frozenset[tuple[str, str]] = frozenset()
     """Questions whose gold answer is known to be wrong; empty if no errata were requested (`errata=`)."""
-    qualifier: str = ""
-    """Further differences from the published number, such as `prompts ours`; printed after the verdict."""
 
     digits: ClassVar[int] = 3
     """Digits of the printed mean."""
@@ -451,18 +450,11 @@ class Cell:
 
     def verdict(self) -> str:
         """The verdict on our number against the published number."""
-        ours = None if self.published is None or self.why_not else self.estimate()
+        ours = None if self.published is None or self.published.why_not else self.estimate()
         if ours is None:  # no number to compare
-            return verdict(None, self.published, why_not=self.why_not)
+            return verdict(None, self.published)
         span = self.bounds() if self.missing_share() else None
-        return verdict(
-            ours.mean,
-            self.published,
-            scale=self.column.scale,
-            runs=self.runs,
-            span=span,
-            qualifier=self.qualifier,
-        )
+        return verdict(ours.mean, self.published, runs=self.runs, span=span)
 
     def minus(self, other: Cell, category: str = ALL, *, test: bool = True) -> Difference | None:
         """Paired difference over the questions that both memories have a score for; None when there are none.

@@ -123,9 +123,10 @@ def latex(table: Table) -> str:
                 cells.append(escaped(cell) if isinstance(cell, str) else "--")
                 continue
             interval = span(preferred_interval(ours))
-            said = "" if cell.why_not else f"; {escaped(cell.verdict())}"
             small = [rf"{{\tiny {interval}}}"] if interval else []
-            small += [rf"{{\tiny ({printed(cell)}{said})}}"] if printed(cell) else []
+            if (number := cell.published) is not None:
+                said = "" if number.why_not else f"; {escaped(cell.verdict())}"
+                small.append(rf"{{\tiny ({number.scaled}{said})}}")
             cells.append(" ".join([f"{ours.mean:.3f}", *small]))
         lines.append(" & ".join(cells) + r" \\")
     scored = [cell for row in table.rows for cell in row.cells if isinstance(cell, Cell) and cell.estimate()]
@@ -249,7 +250,7 @@ def _caption(table: Table, rows: Sequence[Row], places: Sequence[int], title: st
     lines += [_outcomes(cells)] if questions else []
     if silent := len(table.rows) - len(rows):
         lines.append(f"Left out: {counted(silent, 'row')} without a number.")
-    reasons = sorted({cell.why_not for cell in cells if cell.published is not None and cell.why_not})
+    reasons = sorted({cell.published.why_not for cell in cells if cell.published is not None} - {""})
     lines += _ceilings(table, rows, places)
     if reasons:
         lines.append(f"Published numbers are not comparable with ours: {', '.join(reasons)}.")

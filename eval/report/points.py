@@ -117,14 +117,14 @@ def scored(at: Point, cells: Sequence[AnyCell]) -> list[Point]:
         low, high = (None, None) if interval is None else (interval.low, interval.high)
         points.append(replace(at, y=ours.mean, low=low, high=high, n=ours.n))
     if len(known) == 1 and known[0].published is not None:
-        points.append(published(at, known[0].published, known[0].column.scale))
+        points.append(published(at, known[0].published))
     return points
 
 
-def published(at: Point, number: Published, scale: float = 1.0) -> Point:
-    """A published number in place of `at`, divided by `scale` to be in our unit."""
-    low, high = number.ends(scale)
-    return replace(at, y=number.value / scale, low=low, high=high, n=0, origin="published")
+def published(at: Point, number: Published) -> Point:
+    """A published number in place of `at`, in our unit."""
+    low, high = number.ends
+    return replace(at, y=number.value / number.scale, low=low, high=high, n=0, origin="published")
 
 
 # --- recalled items and their levels ------------------------------------------------------------------------------------

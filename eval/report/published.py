@@ -197,7 +197,7 @@ FOLDER = ROOT / "results" / "published"
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """One published number, in the unit in which the paper prints it; a column's `scale` turns percentages into shares."""
+    """One published number, in the unit in which the paper prints it, and how a table compares ours with it."""
 
     paper: str
     table: str
@@ -214,17 +214,26 @@ class Published:
     note: str
     printed: str
     """The digits as the paper prints them."""
+    scale: float = 1.0
+    """Divisor that turns it into our unit: 100 for percentages."""
+    why_not: str = ""
+    """The reason why ours is not comparable with it, such as other questions; empty when it is."""
+    qualifier: str = ""
+    """Further differences from ours, such as `prompts ours`; they follow a comparison."""
 
-    def scaled(self, scale: float) -> str:
-        """The printed number divided by `scale`, with all its digits: 46.18 % is 0.4618."""
-        if scale == 1.0:
+    @property
+    def scaled(self) -> str:
+        """The printed number in our unit, with all its digits: 46.18 % is 0.4618."""
+        if self.scale == 1.0:
             return self.printed
-        digits = len(self.printed.partition(".")[2]) + round(log10(scale))
-        return f"{self.value / scale:.{max(0, digits)}f}"
+        digits = len(self.printed.partition(".")[2]) + round(log10(self.scale))
+        return f"{self.value / self.scale:.{max(0, digits)}f}"
 
-    def ends(self, scale: float) -> tuple[float | None, float | None]:
-        """The ends of the printed interval divided by `scale`; None where none is printed."""
-        return None if self.low is None else self.low / scale, None if self.high is None else self.high / scale
+    @property
+    def ends(self) -> tuple[float | None, float | None]:
+        """The ends of the printed interval in our unit; None where none is printed."""
+        low, high = (None if end is None else end / self.scale for end in (self.low, self.high))
+        return low, high
 
 
 def read_published(*names: str) -> tuple[Published, ...]:
@@ -240,9 +249,10 @@ def read_published(*names: str) -> tuple[Published, ...]:
     numbers = []
     for row in rows:
         low, high, std = (float(row[name]) if row[name].strip() else None for name in ("ci_low", "ci_high", "std"))
-        texts = {name: row[name] for name in ("paper", "table", "dataset", "backbone", "method", "variant", "category")}
-        own = {"metric": row["metric"], "note": row["note"], "printed": row["value"]}
-        numbers.append(Published(**texts, **own, value=float(row["value"]), low=low, high=high, std=std))
+        names = ("paper", "table", "dataset", "backbone", "method", "variant", "category", "metric", "note")
+        own: dict[str, Any] = {name: row[name] for name in names}
+        own |= {"value": float(row["value"]), "printed": row["value"]}
+        numbers.append(Published(**own, low=low, high=high, std=std))
     return tuple(numbers)
 
 
@@ -263,12 +273,9 @@ def verdict(
     ours: float | None,
     published: Published | None,
     *,
-    scale: float = 1.0,
     margin: float | None = MARGIN,
     runs: Runs = NO_RUNS,
     span: Interval | None = None,
-    why_not: str = "",
-    qualifier: str = "",
 ) -> str:
     """Meaning of the gap between our number and the published one.
 
@@ -277,28 +284,27 @@ def verdict(
 
     Args:
         ours: our mean; None where there is none.
-        scale: divisor that brings the published value into our unit (100 for percentages).
         margin: in our unit; None is 5 % of the published value.
         runs: change of our mean from run to run.
         span: range of our mean over all questions, whatever the missing scores are; None where each question has a score.
-        why_not: the reason why the numbers are not comparable, such as other questions; empty when they are.
-        qualifier: further differences between the two numbers, such as `prompts ours`; they follow a comparison.
     """
     if published is None:
         return "not published"
-    if why_not:
-        return f"{NOT_COMPARABLE}{why_not}"
+    if published.why_not:
+        return f"{NOT_COMPARABLE}{published.why_not}"
     if ours is None:
         return "missing"
-    printed = published.value / scale
+    printed = published.value / published.scale
     unit = 100.0 if margin is not None or not printed else 100.0 / abs(printed)
     near = COST_MARGIN * abs(printed) if margin is None else margin
     reach = span or Interval(ours, ours)
-    digit = 10.0 ** -len(published.printed.partition(".")[2]) / scale  # the published value is rounded to this step
-    errors = runs, _their_variance(published, scale, runs), float(digit**2 / 12)
+    digit = (
+        10.0 ** -len(published.printed.partition(".")[2]) / published.scale
+    )  # the published value is rounded to this step
+    errors = runs, _their_variance(published, runs), float(digit**2 / 12)
     gaps = Interval(reach.low - printed, reach.high - printed)
     compared = _compared(ours - printed, gaps, *errors, near + ROUNDING, (unit, " %" if margin is None else ""))
-    return f"{compared}, {qualifier}" if qualifier else compared
+    return f"{compared}, {published.qualifier}" if published.qualifier else compared
 
 
 NOT_COMPARABLE, NOT_COMPARED = "not comparable: ", "n/c"
@@ -343,11 +349,11 @@ def _compared(
     return f"{OPEN}: {numbers}, would need {f'{builds} builds if the gap stays' if builds else 'the missing answers'}"
 
 
-def _their_variance(published: Published, scale: float, runs: Runs) -> float | None:
+def _their_variance(published: Published, runs: Runs) -> float | None:
     """The variance of the published mean over runs; None where no better value than our own is known."""
     if published.std is not None:
-        return (published.std / scale) ** 2
+        return (published.std / published.scale) ** 2
     if published.low is None or published.high is None or runs is NO_RUNS:
         return None
-    bound = ((published.high - published.low) / scale / 2 / NORMAL) ** 2
+    bound = ((published.high - published.low) / published.scale / 2 / NORMAL) ** 2
     return bound if bound < runs.variance else None

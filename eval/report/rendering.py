@@ -40,7 +40,6 @@ from eval.report.tables import (
     correction_lines,
     estimate_of,
     how_tested,
-    printed,
 )
 from eval.statistics.stats import ENOUGH_CLUSTERS, Estimate, Interval, by_question
 from memsys.inert import csv_text, visible
@@ -107,7 +106,7 @@ def shown(cell: AnyCell, category: str = ALL, *, published: bool = True) -> str:
             parts.append(f"could be {bounds.low:.3f}–{bounds.high:.3f}")
         parts += filter(None, [cell.unscored_draws(category)])
     if published and cell.published is not None:
-        parts += [printed(cell), cell.verdict()]
+        parts += [cell.published.scaled, cell.verdict()]
     return " · ".join(parts)
 
 
@@ -376,11 +375,10 @@ def _cell(cell: AnyCell, results: Path) -> dict[str, Any]:
         return {"kind": "text", "text": cell}
     number, published = cell.published, None
     if number is not None:
-        scale = cell.column.scale
         published = {
-            "text": printed(cell),
-            "value": number.value / scale,
-            "ends": number.ends(scale),
+            "text": number.scaled,
+            "value": number.value / number.scale,
+            "ends": number.ends,
             "source": f"{number.paper} {number.table}",
         }
     start = {"text": shown(cell), "verdict": cell.verdict(), "published": published}
@@ -462,8 +460,8 @@ def _values(cell: AnyCell, category: str) -> dict[str, Any]:
     if category == ALL:
         values |= {"verdict": cell.verdict()}
         if (number := cell.published) is not None:
-            low, high = number.ends(cell.column.scale)
-            values |= {"published": printed(cell), "published_low": low, "published_high": high}
+            low, high = number.ends
+            values |= {"published": number.scaled, "published_low": low, "published_high": high}
     return values
 
 

@@ -175,14 +175,10 @@ class Measure:
     column: Column
     ours: Estimate | None
     published: Published | None = None
-    why_not: str = ""
-    """The reason why the published number is not comparable; empty when it is."""
     margin: float | None = None
     """Smaller gaps from the published value are `equivalent`; None is 5 % of it."""
     runs: Runs = NO_RUNS
     """Change of the value from run to run, where it is the difference of two means."""
-    qualifier: str = ""
-    """Further differences from the published number, such as `prompts ours`; printed after the verdict."""
 
     @property
     def digits(self) -> int:
@@ -191,15 +187,8 @@ class Measure:
 
     def verdict(self) -> str:
         """The verdict on our number against the published number."""
-        return verdict(
-            None if self.ours is None else self.ours.mean,
-            self.published,
-            scale=self.column.scale,
-            margin=self.margin,
-            runs=self.runs,
-            why_not=self.why_not,
-            qualifier=self.qualifier,
-        )
+        ours = None if self.ours is None else self.ours.mean
+        return verdict(ours, self.published, margin=self.margin, runs=self.runs)
 
 
 AnyCell = Cell | Measure | str
@@ -215,7 +204,7 @@ def estimate_of(cell: AnyCell, category: str = ALL) -> Estimate | None:
 
 def printed(cell: AnyCell) -> str:
     """The published number in our unit, with its digits; empty where there is none."""
-    return "" if isinstance(cell, str) or cell.published is None else cell.published.scaled(cell.column.scale)
+    return "" if isinstance(cell, str) or cell.published is None else cell.published.scaled
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,8 +272,13 @@ class Table:
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """The caption, with its lines about letters, detectable differences and verdicts."""
-        return (*self.caption, *letter_lines(self), *detectable_lines(self), *verdict_lines(self))
+        """The caption, with its lines about metrics, detectable differences and verdicts."""
+        return (*self.caption, *self.notes, *detectable_lines(self), *verdict_lines(self))
+
+    @property
+    def notes(self) -> list[str]:
+        """The sentences about metrics, each once."""
+        return list(dict.fromkeys(column.note for column in self.columns if column.note))
 
     @cached_property
     def datasets(self) -> Mapping[tuple[str, str], list[int]]:
@@ -458,15 +452,6 @@ def detectable_lines(table: Table) -> list[str]:
     return [*lines, *([ONE_BUILD] if scored and all(len(cell.score_files) == 1 for cell in scored) else [])]
 
 
-def letter_lines(table: Table) -> list[str]:
-    """A line for a table that takes F1 of SQuAD on PersonaMem, whose official text form leaves no word of the answer "(a)"."""
-    if not any(column.dataset == "personamem" and "SQuAD" in column.metric for column in table.columns):
-        return []
-    return [
-        "F1 (SQuAD) on PersonaMem: it removes articles, so the reply (a) scores 0 even where it is right; (b), (c) and (d) score 1."
-    ]
-
-
 def column_detects(table: Table, place: int) -> float:
     """The difference that a pair of a tested column detects at the level of the family; infinite where no pair can be starred.
 
@@ -516,7 +501,8 @@ def verdict_lines(table: Table, places: Collection[int] | None = None) -> list[s
     Args:
         places: numbers of the columns that count; None counts all.
     """
-    compared = [cell for cell in published_cells(table, places) if not cell.why_not and estimate_of(cell) is not None]
+    numbers = published_cells(table, places)
+    compared = [cell for cell, number in numbers if not number.why_not and estimate_of(cell) is not None]
     if not compared:
         return []
     words = Counter(brief(cell.verdict()) for cell in compared)
@@ -536,10 +522,10 @@ def verdict_lines(table: Table, places: Collection[int] | None = None) -> list[s
     ]
 
 
-def published_cells(table: Table, places: Collection[int] | None = None) -> list[Cell | Measure]:
-    """The cells with a published number; `places` as for `verdict_lines`."""
+def published_cells(table: Table, places: Collection[int] | None = None) -> list[tuple[Cell | Measure, Published]]:
+    """The cells with a published number, and the number; `places` as for `verdict_lines`."""
     cells = (cell for row in table.rows for place, cell in enumerate(row.cells) if places is None or place in places)
-    return [cell for cell in cells if not isinstance(cell, str) and cell.published is not None]
+    return [(cell, cell.published) for cell in cells if not isinstance(cell, str) and cell.published is not None]
 
 
 # --- scores that are corrected for a judge's errors ----------------------------------------------------------------------

@@ -41,7 +41,6 @@ from eval.report.tables import (
     estimate_of,
     family_of,
     histories,
-    letter_lines,
     only_about,
     printed,
     published_cells,
@@ -128,12 +127,12 @@ def _legend(table: Table) -> list[str]:
         reasons = {pair.untested for pair in table.pairs.values()}
         if silent := [why for why in NO_STAR if why in reasons]:
             lines.append(f"No p, no star: {', '.join(silent)}.")
-    return [*lines, *letter_lines(table), *comparability(table)]
+    return [*lines, *table.notes, *comparability(table)]
 
 
 def comparability(table: Table) -> list[str]:
     """Meaning of the verdicts, and the reasons why numbers are not comparable with the published ones."""
-    reasons = {cell.why_not for cell in published_cells(table)} - {""}
+    reasons = {number.why_not for _, number in published_cells(table)} - {""}
     lines = [f"n/c: not comparable with the published number ({', '.join(sorted(reasons))})."] if reasons else []
     return [*verdict_lines(table), *lines]
 
@@ -561,6 +560,6 @@ def _short_legend(table: Table, form: Sequence[Field]) -> list[str]:
     lines = [f"ours: mean{interval}; paper: the published number; {NONE}: no score."]
     if (reference := table.reference_row) is not None and any(pair.p is not None for pair in table.pairs.values()):
         lines.append(f"*: differs from {reference.title} (adjusted p < .05).")
-    if BRIEF in form or not all(cell.why_not for cell in published_cells(table)):
+    if BRIEF in form or not all(number.why_not for _, number in published_cells(table)):
         return [*lines, *comparability(table)]
     return [*lines, *(line.replace("n/c: not", "None is") for line in comparability(table))]

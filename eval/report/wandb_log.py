@@ -1,9 +1,9 @@
 """Logs configuration, numbers, tables and figures to a Weights & Biases run.
 
-The logger is off unless `logger=wandb`. A command has one W&B run from its start (`scripts.setup.live_log` logs while it works); the
-functions here log to that run, or to a run of their own. By default the run is written below `<results>/wandb` and nothing leaves this
-machine (`wandb sync` uploads it later); only `logger.mode=online` connects. The logged configuration names the environment variable that
-holds a key, never the key. No host name, source code or git state is collected, and W&B's telemetry is off.
+Commands call this module only with `logger=wandb`. A command has one W&B run from its start (`scripts.setup.live_log` logs while it
+works); the functions here log to that run, or to a run of their own. By default the run is written below `<results>/wandb` and nothing
+leaves this machine (`wandb sync` uploads it later); only `logger.mode=online` connects. The logged configuration names the environment
+variable that holds a key, never the key. No host name, source code or git state is collected, and W&B's telemetry is off.
 """
 
 from __future__ import annotations
@@ -26,32 +26,30 @@ MODES = ("offline", "online")
 
 
 def log_table(config: Mapping[str, Any], table: Table) -> None:
-    """Log a table and the mean of every cell; without the logger `wandb` this does nothing.
+    """Log a table and the mean of every cell.
 
     Raises:
-        RunError: the logger or mode is unknown, or the mode is online where the profile forbids the network.
+        RunError: as `logged`.
     """
     with logged(config, table.name, "table") as run:
-        if run is not None:
-            run.summary.update(means(table) | progress_of(table))
-            _log_csv(run, table.name, as_csv(table))
+        run.summary.update(means(table) | progress_of(table))
+        _log_csv(run, table.name, as_csv(table))
 
 
 def log_files(config: Mapping[str, Any], kind: Literal["figure", "sweep"], name: str, files: Sequence[Path]) -> None:
-    """Log a figure and its points, or the CSV of a sweep, one line per setting; without the logger `wandb` this does nothing.
+    """Log a figure and its points, or the CSV of a sweep, one line per setting.
 
     Raises:
-        RunError: as `log_table`.
+        RunError: as `logged`.
     """
     with logged(config, name, kind) as run:
-        if run is not None:
-            import wandb
+        import wandb
 
-            for file in files:
-                if file.suffix == ".png":
-                    run.log({name: wandb.Image(str(file))})
-                if file.suffix == ".csv":
-                    _log_csv(run, name if kind == "sweep" else f"{name}_points", file.read_text(encoding="utf-8"))
+        for file in files:
+            if file.suffix == ".png":
+                run.log({name: wandb.Image(str(file))})
+            if file.suffix == ".csv":
+                _log_csv(run, name if kind == "sweep" else f"{name}_points", file.read_text(encoding="utf-8"))
 
 
 def means(table: Table) -> dict[str, float]:
@@ -91,17 +89,15 @@ def _log_csv(run: Any, name: str, text: str) -> None:
 
 @contextmanager
 def logged(config: Mapping[str, Any], name: str, kind: str) -> Iterator[Any]:
-    """The W&B run of this process, or a new one that is finished when the block ends; None when the logger is off.
+    """The W&B run of this process, or a new one that is finished when the block ends.
+
+    Args:
+        config: the plain settings of a command with `logger=wandb`.
 
     Raises:
-        RunError: the logger or mode is unknown, W&B is not installed, or the mode is online where the profile forbids the network.
+        RunError: the mode is unknown, W&B is not installed, or the mode is online where the profile forbids the network.
     """
     chosen = config["logger"]
-    if chosen["name"] in ("none", "otel"):
-        yield None
-        return
-    if chosen["name"] != "wandb":
-        raise RunError(f"logger must be none or wandb, found {chosen['name']!r}")
     if chosen["mode"] not in MODES:
         raise RunError(f"logger.mode must be one of {', '.join(MODES)}, found {chosen['mode']!r}")
     if chosen["mode"] == "online" and not config["network"]:

@@ -17,7 +17,7 @@ from eval.judging.score_files import graded_files
 from eval.report.cell import Cell, Column, asked, cells
 from eval.report.counted import counted
 from scripts.answers.declared import encodable
-from scripts.assembly.run_folders import cases_of
+from scripts.assembly.run_folders import data_of
 from scripts.setup.options import load_option, metric_options
 
 
@@ -83,7 +83,7 @@ def finished_run(folder: Path, root: Path | None) -> FinishedRun:
             f"{folder}: the name of the folder is not UTF-8, and what is exported holds it: rename the folder"
         )
     record = RunFolder(folder).record()
-    cases = cases_of(record, root)
+    cases = data_of(record, root).cases
     config = load_option("dataset", record.dataset["name"])
     histories = list(cases)
     if open_cases := [case.id for case in histories if not is_complete(RunFolder(folder).case(case.id))]:

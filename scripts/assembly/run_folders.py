@@ -19,7 +19,6 @@ from eval.report.counted import counted
 from eval.structure.tree import Tree, read_trees
 
 if TYPE_CHECKING:
-    from data_loaders.raw import LazyCases
     from eval.report.html.build import Wanted
     from scripts.assembly.datasets import Data
 
@@ -148,11 +147,6 @@ def data_of(record: RunRecord, root: Path | None) -> Data:
     return loaded
 
 
-def cases_of(record: RunRecord, root: Path | None) -> LazyCases:
-    """The cases of a run, loaded again by `data_of`."""
-    return data_of(record, root).cases
-
-
 def trees_of(run_folder: Path, record: RunRecord, *, vectors: bool = False) -> list[Tree]:
     """Read the trees of a run, with the vectors of their nodes if `vectors` is true.
 
@@ -197,7 +191,7 @@ def _cases_of(record: RunRecord, roots: Sequence[Path | None]) -> Sequence[Case]
     """The cases of a run from the first folder that holds its files: public and private data may be in different folders."""
     for place, root in enumerate(roots):
         try:
-            return cases_of(record, root)
+            return data_of(record, root).cases
         except (DataError, RunError):
             if place == len(roots) - 1:
                 raise

@@ -25,7 +25,7 @@ from eval.report.counted import counted
 from eval.report.errata import Key, Layer, Overlaid, overlaid
 from eval.report.rendering import by_case, estimated, grid, number, span
 from scripts.assembly.datasets import AUDITED, layer_of
-from scripts.assembly.run_folders import cases_of
+from scripts.assembly.run_folders import data_of
 from scripts.assembly.steps import metrics
 from scripts.setup.arguments import verb_parser
 from scripts.setup.options import metric_options
@@ -48,7 +48,7 @@ def main(arguments: Sequence[str]) -> int:
     layer = layer_of(options.errata, options.data)
     rows: list[list[str]] = []
     for folder, record in records.items():
-        cases = cases_of(record, options.data)
+        cases = data_of(record, options.data).cases
         questions = asked(cases)
         if not any(question.key in layer.gold for question in questions):
             raise RunError(f"{folder}: the errata {layer.name} name none of its {counted(len(questions), 'question')}")

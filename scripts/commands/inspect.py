@@ -40,7 +40,7 @@ from memsys.jsons import fields_of
 from memsys.llm.meter import metering
 from memsys.systems.segtree.reading import TreeMemory
 from memsys.tokens import count_tokens
-from scripts.assembly.run_folders import cases_of, data_of, trees_of
+from scripts.assembly.run_folders import data_of, trees_of
 from scripts.assembly.runs import check_known, memory_run
 from scripts.lab.lab import Lab
 from scripts.settings.checking import nearest
@@ -147,7 +147,7 @@ def _design(folder: Path, record: RunRecord, root: Path | None) -> dict[str, str
     if target not in known:
         raise RunError(f"{folder}: conf/designs.yaml has no {target}; there are: {', '.join(known)}")
     placing = {name: _filled(text, settings) for name, text in known[target].items()}
-    turns = {case.id: [turn.id for turn in case.turns] for case in cases_of(record, root)}
+    turns = {case.id: [turn.id for turn in case.turns] for case in data_of(record, root).cases}
     counts = [span_counts(tree, turns[tree.case_id]) for tree in trees_of(folder, record)]
     ordered, several = map(sum, zip(*counts, strict=True))
     prompt = str(record.prompts["segtree/annotate"])[:12]
@@ -210,7 +210,7 @@ def question_of(record: RunRecord, prediction: Prediction, root: Path | None) ->
     Raises:
         DataError, RunError: the data cannot be loaded again, or no longer hold the question.
     """
-    cases = cases_of(record, root)
+    cases = data_of(record, root).cases
     if prediction.case_id in cases.ids:
         case = cases[cases.ids.index(prediction.case_id)]
         for question, gold in case.questions:

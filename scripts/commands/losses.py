@@ -16,7 +16,7 @@ from eval.analysis.losses import EVIDENCE, NET, Waterfall, as_json, losses_of, s
 from eval.files.run_folder import RUN, RunFolder, RunRecord
 from eval.files.store import RunError, replace_file, safe_name
 from eval.judging.score_files import only_score_file
-from scripts.assembly.run_folders import cases_of
+from scripts.assembly.run_folders import data_of
 from scripts.setup.arguments import verb_parser
 
 GROUP = "science"
@@ -33,7 +33,7 @@ def main(arguments: Sequence[str]) -> int:
     record = RunFolder(options.run).record()
     scores = only_score_file(options.run, options.scores)
     evidence = only_score_file(_evidence_run(options.evidence, options.run, record), options.scores)
-    losses = list(losses_of(options.run, scores, evidence, cases_of(record, options.data), record.reader))
+    losses = list(losses_of(options.run, scores, evidence, data_of(record, options.data).cases, record.reader))
     if not losses:
         raise RunError(f"{options.run}: no question has a score by {options.scores}")
     title = f"{record.name} on {record.dataset['name']}, {options.scores}"

@@ -13,7 +13,7 @@ from pathlib import Path
 from eval.files.run_folder import RunFolder
 from eval.report.counted import counted
 from eval.structure.tree import Tree
-from scripts.assembly.run_folders import cases_of, trees_of
+from scripts.assembly.run_folders import data_of, trees_of
 from scripts.setup.arguments import add_data_folder, verb_parser, whole
 
 GROUP = "look"
@@ -59,7 +59,7 @@ def lines_of(run_folder: Path, args: argparse.Namespace) -> list[str]:
         (args.tokens, lambda: token_lines(trees)),
         (args.revenue, lambda: revenue_lines(run_folder, trees, args.seed)),
         (args.manifold, lambda: manifold_lines(trees, args.seed)),
-        (args.evidence, lambda: evidence_lines(run_folder, cases_of(record, args.data))),
+        (args.evidence, lambda: evidence_lines(run_folder, data_of(record, args.data).cases)),
         (args.triplets, lambda: triplet_lines(trees, args.triplets, args.seed, args.overrides)),
     ]
     for wanted, part in parts:

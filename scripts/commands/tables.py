@@ -103,14 +103,14 @@ def tradeoffs(assembled: Experiment[Any]) -> tuple[list[Tradeoff], list[str]]:
     for group in assembled.groups:
         metric = cells_of(group.option)[0]
         for line in assembled.lines:
-            run = assembled.runs.get((line.name, group.name, 0))
-            if run is None or len(outcomes([run.folder], group.questions)) < len(group.questions):
+            runs = assembled.runs.get((line.name, group.name))
+            if not runs or len(outcomes([runs[0].folder], group.questions)) < len(group.questions):
                 unfinished.append(f"{line.title} on {group.title}")
                 continue
             mark = Point(group.title, line.title, "", 0.0)
             for quality in scored(mark, [assembled.cell(line, group, metric)]):
                 if quality.origin == "ours":
-                    spent = row_costs(run, assembled.models.prices)
+                    spent = row_costs(runs[0], assembled.models.prices)
                     finished.append(Tradeoff(title_of(metric), quality, spent))
     return finished, unfinished
 

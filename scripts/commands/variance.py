@@ -39,7 +39,7 @@ from eval.statistics.variance import (
     sampled,
 )
 from memsys.jsons import canonical
-from scripts.assembly.run_folders import cases_of
+from scripts.assembly.run_folders import data_of
 from scripts.setup.arguments import amount, verb_parser
 
 GROUP = "science"
@@ -76,7 +76,7 @@ def main(arguments: Sequence[str]) -> int:
     first = records[options.runs[0]]
     if any(canonical(record.dataset) != canonical(first.dataset) for record in records.values()):
         raise RunError("the runs are about different data sets, or different cuts of one")
-    questions = asked(cases_of(first, options.data))
+    questions = asked(data_of(first, options.data).cases)
     memories = list(replicated(records, questions, options.scores))
     subjects = list(_subjects(memories))
     print(f"# Variance of {options.scores} on {first.dataset['name']}\n")

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from eval.analysis.costs import batch_discount
+from eval.analysis.costs import EMBEDDER, Price, dollars
 from eval.analysis.watching import Seen, Watcher
 from eval.files.run_folder import RunFolder, RunRecord
 from eval.files.store import RunError
@@ -57,18 +57,15 @@ class PriceList:
             self._known.setdefault(name, ModelSettings(**settings))
 
     def dollars(self, seen: Seen) -> list[float | None]:
-        """The cost of each priced model, and what its batches saved; None where a price is unknown."""
-        parts: list[float | None] = []
-        saved = batch_discount(seen.record.made_with) - 1.0
-        for factor, by_role in ((1.0, seen.usage), (saved, seen.batched)):
-            for role, tokens in by_role.items():
-                model = _model(seen.record, role)
-                if model is not None:
-                    settings = self._known.get(model)
-                    amounts = (tokens["tokens_in"], tokens["tokens_out"], tokens["tokens_cached"])
-                    usd = None if settings is None else settings.cost(*amounts)
-                    parts.append(None if usd is None else factor * usd)
-        return parts
+        """The cost of each priced model in each phase, and what batches saved; None where a price is unknown."""
+        models = {
+            role: model
+            for role in {EMBEDDER, *(role for cost in seen.costs for role in cost.by_role)}
+            if (model := _model(seen.record, role)) is not None
+        }
+        unknown: Price = lambda tokens_in, tokens_out, cached: None  # noqa: E731
+        prices = {role: self._known[model].cost if model in self._known else unknown for role, model in models.items()}
+        return [usd for cost in seen.costs for usd in dollars(cost, prices)]
 
 
 def _model(record: RunRecord, role: str) -> str | None:

@@ -438,6 +438,8 @@ class Dataset(Strict):
     instead: Fallback | None = None
     also: list[Text] = []
     caption: dict[str, Any] | None = None
+    metric_notes: dict[Text, Text] = {}
+    """Sentences for tables with a metric whose printed name contains the key."""
     answerable: Text = "answerable"
     untested: bool = False
     """Whether its loader was written from a description and was never run on the released files."""

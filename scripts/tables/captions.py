@@ -294,11 +294,6 @@ def lost_by_row(cases: LazyCases, units: Mapping[str, Mapping[str, Any]]) -> dic
     return {row: known[rule] for row, rule in rules.items()}
 
 
-def differ(losses: Mapping[str, Lost]) -> bool:
-    """Whether the rows of a column group lose the evidence of different questions."""
-    return len({(each.some, each.wholly) for each in losses.values()}) > 1
-
-
 def evidence_lines(groups: Sequence[ColumnGroup], lines: Sequence[TableRow]) -> list[str]:
     """Caption lines of a table whose rows lose evidence to their unit rules, one for each column group."""
     said = (
@@ -320,12 +315,15 @@ def evidence_line(title: str, cases: LazyCases, units: Mapping[str, Mapping[str,
             losing.setdefault((str(units[row]["rule"]), text), []).append(row)
     if not losing:
         return ""
+    differ = (
+        len({(each.some, each.wholly) for each in losses.values()}) > 1
+    )  # rows lose the evidence of different questions
     parts = [
-        f"{', '.join(rows) if differ(losses) else 'every row'}: the unit rule {rule} leaves out {UNPAIRED[rule]}: {text}"
+        f"{', '.join(rows) if differ else 'every row'}: the unit rule {rule} leaves out {UNPAIRED[rule]}: {text}"
         for (rule, text), rows in losing.items()
     ]
     complete = any(not each.some for each in losses.values())
-    warning = "ROWS DO NOT SEE THE SAME TURNS. " if differ(losses) else ""
+    warning = "ROWS DO NOT SEE THE SAME TURNS. " if differ else ""
     return f"Evidence, {title}: {warning}{'. '.join(parts)}.{' Every other row has all evidence.' if complete else ''}"
 
 

@@ -127,15 +127,15 @@ def _panel(
     drawn = (_row(assembled, line, groups, budgets, metric, prices) for line in lines)
     rows = [row for row in drawn if row is not None]
     whole = _group(assembled, group_name(option))
-    run = None if whole is None else assembled.runs.get((WHOLE, whole.name, 0))
+    runs = () if whole is None else assembled.runs.get((WHOLE, whole.name), ())
     title = f"{groups[0].title}: {title_of(metric)}"
-    if whole is None or run is None or (assembled.only is not None and WHOLE not in assembled.only):
+    if whole is None or not runs or (assembled.only is not None and WHOLE not in assembled.only):
         return Panel(title, rows, reference, None)
     cell = assembled.cell(next(line for line in assembled.lines if line.name == WHOLE), whole, metric)
-    tokens = list(recalled_tokens(run).values())
+    tokens = list(recalled_tokens(runs[0]).values())
     mean = sum(tokens) / max(1, len(tokens))
     score = cell.estimate() if isinstance(cell, Cell) else None
-    return Panel(title, rows, reference, score, mean, _cached(expense(run, prices), mean, prices.get("reader")))
+    return Panel(title, rows, reference, score, mean, _cached(expense(runs[0], prices), mean, prices.get("reader")))
 
 
 def _row(
@@ -150,7 +150,7 @@ def _row(
     clusters: dict[Key, str] = {question.key: question.cluster for question in groups[0].questions}
     places, expenses = [], []
     for budget, group in zip(budgets, groups, strict=True):
-        cell, run = assembled.cell(line, group, metric), assembled.runs[line.name, group.name, 0]
+        cell, run = assembled.cell(line, group, metric), assembled.runs[line.name, group.name][0]
         places.append(AtBudget(budget, recalled_tokens(run), cell.scores if isinstance(cell, Cell) else {}))
         expenses.append(expense(run, prices))
     through = curve(places, clusters)

@@ -24,7 +24,6 @@ from eval.report.panels import Sheet
 from eval.report.points import Point, as_csv, by_depth, drawn_tree, mapped, published, recalled_levels, scored
 from eval.report.published import Published, find, read_published
 from eval.report.tables import AnyCell
-from eval.report.wandb_log import log_files
 from eval.statistics.stats import wilson
 from eval.structure.tree import Tree
 from eval.structure.triplets import agreement, ask_triplets, sample_triplets
@@ -99,8 +98,8 @@ def _subjects(experiment: Experiment[Figures], *, metrics: bool) -> Iterator[Sub
 
 def _folder(experiment: Experiment[Figures], subject: Subject) -> Path | None:
     """Run folder of the first replicate; None if the row has no run."""
-    run = experiment.runs.get((subject.line.name, subject.group.name, 0))
-    return None if run is None else run.folder
+    runs = experiment.runs.get((subject.line.name, subject.group.name))
+    return runs[0].folder if runs else None
 
 
 def _trees(experiment: Experiment[Figures], *, vectors: bool = False) -> Iterator[tuple[Subject, list[Tree]]]:
@@ -235,7 +234,7 @@ def _growth(options: Mapping[str, Any], experiment: Experiment[Figures]) -> list
     sizes = options["sizes"].get(experiment.cfg.profile_name) or options["sizes"]["default"]
     points = []
     for subject in _subjects(experiment, metrics=False):
-        run = experiment.runs[subject.line.name, subject.group.name, 0]
+        run = experiment.runs[subject.line.name, subject.group.name][0]
         data = subject.group.dataset
         metric = answer_metric(data.config) if data and options.get("score", False) else None
         schedule = Schedule(
@@ -319,7 +318,7 @@ def make_figure(cfg: Figures) -> Outcome:
         raise RunError(f"{options['name']}: nothing to draw; {'; '.join(reasons)}")
     for entry in options.get("published", ()):  # points whose values the paper states in a sentence
         place = Point(entry["panel"], entry["series"], entry["x"], 0.0)
-        points.append(published(place, _stated(options, entry), entry.get("scale", 1.0)))
+        points.append(published(place, replace(_stated(options, entry), scale=entry.get("scale", 1.0))))
     name = "-".join([options["name"], *([cfg.backbone] if cfg.backbone else []), cfg.profile_name])
     models, notes = experiments[0].models, footnote(experiments, options, points)
     files = write_figure(
@@ -330,7 +329,10 @@ def make_figure(cfg: Figures) -> Outcome:
     for note in (*notes, *(exponents(points, sharing) if grown else ())):
         print(note)
     print(f"written: {', '.join(str(file) for file in files)} ({counted(len(points), 'point')})")
-    log_files(cfg.plain, "figure", options["name"], files)
+    if cfg.logger.name == "wandb":
+        from eval.report.wandb_log import log_files
+
+        log_files(cfg.plain, "figure", options["name"], files)
     return Outcome(0, files[0])
 
 
@@ -412,7 +414,7 @@ def footnote(
     notes += dict.fromkeys(note for each in experiments for note in unfitted(each.lines, each.models))
     used = {name for each in experiments for name in all_prompts(each)}
     if options.get("show") in ("growth", "map"):  # without answers only the memories' own prompts are used
-        built = (run.record.prompts for each in experiments for run in each.runs.values())
+        built = (run.record.prompts for each in experiments for builds in each.runs.values() for run in builds)
         used |= {name for names in built for name in names if not name.startswith("reader/")}
     notes += [said] if (said := prompts_line(experiments[0].models.prompts, used)) else []
     notes += dict.fromkeys(line for each in experiments for line in evidence_lines(each.groups, each.lines))

@@ -134,8 +134,8 @@ def _file(run: Run) -> Path:
 
 S = TypeVar("S", bound=Settings)
 
-Key = tuple[str, str, int]
-"""Row, column group, replicate."""
+Runs = Mapping[tuple[str, str], Sequence[Run]]
+"""The builds of a row in a column group, by both names."""
 OURS = ("judge", "metric")
 """Scores that every row can have."""
 NO_MEMORY = "nothing"
@@ -167,7 +167,7 @@ class Experiment(Generic[S]):
     lines: Sequence[TableRow]
     only: frozenset[str] | None
     """Names of the requested rows; None for all."""
-    runs: Mapping[Key, Run]
+    runs: Runs
     numbers: Sequence[Published]
     """Published numbers of the backbone."""
     absent: Mapping[tuple[str, str], str]
@@ -201,13 +201,15 @@ class Experiment(Generic[S]):
         key = (line.name, group.name, f"{title_of(metric)} {metric.get('minus')} {metric.get('of')}")
         if key not in self._cells:
             cell = self._cell(line, group, metric)
-            if not isinstance(cell, str):
-                fields = reference(self.backbone, line, group.option, metric)
-                published = None if fields is None else find(self.numbers, fields)
+            fields = None if isinstance(cell, str) else reference(self.backbone, line, group.option, metric)
+            published = None if fields is None else find(self.numbers, fields)
+            if published is not None and not isinstance(cell, str):
                 why_not = self._why_not(line, group, metric)
                 names = prompts_behind(self, line, group, metric)
                 qualifier = PROMPTS_OURS if any(self.models.prompts[name].text != "theirs" for name in names) else ""
-                cell = replace(cell, published=published, why_not=why_not, qualifier=qualifier)
+                scale = metric.get("scale", 1.0)
+                number = replace(published, scale=scale, why_not=why_not, qualifier=qualifier)
+                cell = replace(cell, published=number)
             self._cells[key] = cell
         return self._cells[key]
 
@@ -225,23 +227,19 @@ class Experiment(Generic[S]):
             return self._best(line, group, metric)
         if (line.name, group.name) in self.absent:
             return self.absent[line.name, group.name]
-        if line.memory is not None and not self._replicates(line, group):
+        runs = self.runs.get((line.name, group.name), ())
+        if line.memory is not None and not runs:
             return NOT_INSTALLED
         if "theirs" in metric and score_name(metric) not in self.files(line, group)[0]:
             return NOTHING
         if "fact" in metric:
-            replicates = self._replicates(line, group)
-            return (
-                NOTHING if line.memory is None else fact(replicates[0], line.memory, metric["fact"], self.models.prices)
-            )
-        if kind_of(metric) == "cost" and (
-            missing := cost_missing(self._replicates(line, group)[0].folder, metric["cost"])
-        ):
+            return NOTHING if line.memory is None else fact(runs[0], line.memory, metric["fact"], self.models.prices)
+        if kind_of(metric) == "cost" and (missing := cost_missing(runs[0].folder, metric["cost"])):
             return missing
         if kind_of(metric) in FIGURES:
             return Measure(group.column(metric), self._measure(line, group, metric))
         chooses = self.guessing == "exclude" and line.memory is not None and line.memory["name"] == NO_MEMORY
-        if chooses and len(self._replicates(line, group)) < 2:
+        if chooses and len(runs) < 2:
             return CHOOSES
         return self._scores(line, group, metric, builds=slice(1, None) if chooses else slice(None))
 
@@ -256,7 +254,8 @@ class Experiment(Generic[S]):
         ours = with_our_judge(self.cfg, self.backbone, metric)
         name = score_name(ours)
         files = tuple(files[name] for files in self.files(line, group)[builds] if name in files)
-        reached = outcomes((run.folder for run in self._replicates(line, group)[builds]), group.questions)
+        runs = self.runs.get((line.name, group.name), ())
+        reached = outcomes((run.folder for run in runs[builds]), group.questions)
         repeats = None if "theirs" in metric else self.cfg.judge.repeats
         column = column or self.column(group, metric)
         fix: Correction | None = None
@@ -392,7 +391,7 @@ class Experiment(Generic[S]):
         if kind == "data":
             category = metric["category"]
             return statistic(group.dataset.cases, name, group.unit, "" if category == ALL else category)
-        folder = self._replicates(line, group)[0].folder
+        folder = self.runs[line.name, group.name][0].folder
         if kind == "cost":
             category = metric.get("category", ALL)
             return cost(folder, name, None if category == ALL else group.keys(category))
@@ -403,9 +402,6 @@ class Experiment(Generic[S]):
         if kind == "spread":
             return spread(folder, name, settings["level"])
         return coverage(folder, group.dataset.cases, name)
-
-    def _replicates(self, line: TableRow, group: ColumnGroup) -> list[Run]:
-        return [run for (row, name, _), run in self.runs.items() if (row, name) == (line.name, group.name)]
 
     def files(self, line: TableRow, group: ColumnGroup) -> list[dict[str, Path]]:
         """Score files by metric, one mapping per replicate.
@@ -419,7 +415,7 @@ class Experiment(Generic[S]):
         judges = {each["judge"]: judging(self.cfg, self.models, each["judge"]) for each in chosen if "judge" in each}
         lexical = metrics(list(dict.fromkeys(each["metric"] for each in chosen if "metric" in each)))
         found: list[dict[str, Path]] = []
-        for run in self._replicates(line, group):
+        for run in self.runs.get(key, ()):
             known = (run, lexical, judges, self.cfg.k_evidence)
             if self.only is None or line.name in self.only:
                 files = score(*known, len(group.questions), self.models.traffic, self.models.ahead)
@@ -453,7 +449,7 @@ def prompts_behind(
 ) -> set[str]:
     """Names of the prompts behind a cell: the memory's, the reader's (unless the memory's structure is measured), and the judge's."""
     rows = {each.name for each in (candidates(line, experiment.lines) if "best_of" in line.option else [line])}
-    runs = [run for (row, name, _), run in experiment.runs.items() if row in rows and name == group.name]
+    runs = (run for row in rows for run in experiment.runs.get((row, group.name), ()))
     names = {name for run in runs for name in run.record.prompts}
     if kind_of(metric) in STRUCTURE:
         names.discard(group.reader.prompt)

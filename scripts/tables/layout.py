@@ -54,11 +54,8 @@ class TableRow:
     """Whether a rule is printed above the row."""
     answers: Mapping[str, Any] | None = None
     """Values of the file of `conf/answers` whose answers the row shows; None for every other row."""
-
-    @property
-    def published(self) -> Mapping[str, str] | None:
-        """Fields that identify the row in the published table; None for an unpublished row."""
-        return self.option.get("published")
+    published: Mapping[str, str] | None = None
+    """Fields that identify the row in the published table; None for an unpublished row."""
 
 
 def read_lines_of(table: Mapping[str, Any], backbone: str | None) -> list[TableRow]:
@@ -241,7 +238,7 @@ def _line(option: Mapping[str, Any], ruled: bool) -> TableRow:
     if memory is not None and "build" in option:
         memory = {**memory, "build": {**memory["build"], **option["build"]}}
     title = option.get("title") or ((memory or answers or {}).get("title") or name)
-    return TableRow(name, title, memory, option, ruled, answers)
+    return TableRow(name, title, memory, option, ruled, answers, option.get("published"))
 
 
 def group_name(column: Mapping[str, Any]) -> str:
@@ -372,6 +369,8 @@ class ColumnGroup:
     """Title of the mean over the answerable questions."""
     unit: Mapping[str, Any]
     """Unit rule of the group, else of its data set."""
+    metric_notes: Mapping[str, str]
+    """Sentences of the data set about metrics, by a part of a metric's printed name."""
 
     def keys(self, category: str) -> frozenset[tuple[str, str]]:
         """Case and question ids of the questions of a category."""
@@ -382,8 +381,9 @@ class ColumnGroup:
         asked_here = self.questions if kind_of(metric) in SCORES else ()
         names = (metric.get("category", ALL), metric.get("of", ALL))
         questions = tuple(each for each in asked_here if all(map(each.belongs_to, names)))
-        scale = metric.get("scale", 1.0)
-        return Column(self.name, self.title, title_of(metric), questions, self.aggregate, self.answerable, scale)
+        title = title_of(metric)
+        note = " ".join(text for part, text in self.metric_notes.items() if part in title)
+        return Column(self.name, self.title, title, questions, self.aggregate, self.answerable, note)
 
 
 def column_group(cfg: Settings, option: Mapping[str, Any]) -> ColumnGroup:
@@ -425,6 +425,7 @@ def column_group(cfg: Settings, option: Mapping[str, Any]) -> ColumnGroup:
         option.get("aggregate") or config["aggregate"][0],
         config.get("answerable", ANSWERABLE),
         option.get("unit") or config["unit"],
+        config.get("metric_notes", {}),
     )
 
 

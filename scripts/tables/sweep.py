@@ -35,7 +35,6 @@ from eval.report.counted import counted
 from eval.report.measures import cost
 from eval.report.points import six_digits
 from eval.report.rendering import interval_fields
-from eval.report.wandb_log import log_files
 from memsys.inert import csv_text, plain_cell
 from memsys.llm.pricing import Purse, one_cap
 from scripts.assembly.models import STAND_IN, with_local_models
@@ -111,7 +110,10 @@ def sweep(cfg: Sweeps, swept: Sequence[str], purses: list[Purse]) -> int:
     replace_file(path, merged(path.read_text(encoding="utf-8") if path.is_file() else "", lines))
     if outcome := experiment.outcome():
         print(outcome)
-    log_files(experiment.cfg.plain, "sweep", cfg.sweep["name"], [path])
+    if cfg.logger.name == "wandb":
+        from eval.report.wandb_log import log_files
+
+        log_files(experiment.cfg.plain, "sweep", cfg.sweep["name"], [path])
     for line in evidence_lines(groups, rows[:1]):  # all read settings share the units
         print(line)
     return _report(experiment, path, lines)
@@ -128,7 +130,7 @@ def _without(tree: Mapping[str, Any], names: Sequence[str], above: str = "") -> 
 
 def _lines(experiment: Experiment[Sweeps], group: ColumnGroup, row: TableRow) -> Iterator[tuple[dict[str, Any], float]]:
     """Score one setting on one data set; yields for each metric the values of its line and the share of unscored questions."""
-    folder = experiment.runs[row.name, group.name, 0].folder
+    folder = experiment.runs[row.name, group.name][0].folder
     spent, calls, models = costs(folder), cost(folder, "build_calls"), experiment.models
     engines = (f"{role} {'stand-in' if role in models.stand_ins else getattr(models, role).name}" for role in STAND_IN)
     engine = "; ".join(engines)

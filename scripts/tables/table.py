@@ -26,7 +26,6 @@ from eval.report.paper import latex
 from eval.report.published import read_published
 from eval.report.rendering import as_csv, as_json, markdown
 from eval.report.tables import Row, Table, estimate_of
-from eval.report.wandb_log import log_table
 from eval.running.run import Run
 from memsys.inert import csv_text
 from scripts.answers.formats import Origin, import_run, read_answers
@@ -46,7 +45,7 @@ from scripts.tables.grid import (
     NOT_EXAMINED,
     NOT_INSTALLED,
     Experiment,
-    Key,
+    Runs,
     S,
     all_prompts,
     conformance,
@@ -138,14 +137,14 @@ def assembled(
     answers, absent = published_answers(cfg, models, groups, lines)
     judges = _judges(cfg, backbone, groups)
     runs = _runs(cfg, models, groups, lines, only)
-    wanted = [each for key, each in {**runs, **answers}.items() if only is None or key[0] in only]
+    wanted = [run for (row, _), builds in {**runs, **answers}.items() if only is None or row in only for run in builds]
     run = run and not finished(cfg, models, wanted, judges)
     if run and (examined := prepared(cfg, models)) is not models:  # the doctor may have changed settings
         models, runs = examined, _runs(cfg, examined, groups, lines, only)
-    asked_for = {key: each for key, each in runs.items() if only is None or key[0] in only}
+    asked_for = {key: builds for key, builds in runs.items() if only is None or key[0] in only}
     planned = None
     if run:
-        open_runs = {each.folder: each for each in asked_for.values()}
+        open_runs = {each.folder: each for builds in asked_for.values() for each in builds}
         may_begin, planned = agreed(cfg, models, list(open_runs.values()), judges)
         if not may_begin:
             return None
@@ -153,7 +152,8 @@ def assembled(
     costs: Mapping[Path, float] = {}
     if planned is not None:
         costs, chains = planned.costs, planned.chains
-        asked_for = {key: replace(each, chain=chains.get(each.folder, 0.0)) for key, each in asked_for.items()}
+        for key, builds in asked_for.items():
+            asked_for[key] = [replace(each, chain=chains.get(each.folder, 0.0)) for each in builds]
     capped = _execute(cfg, models, groups, asked_for, judges, costs) if run else ""
     runs = {**runs, **answers}
     if not (cfg.replay or models.paid_names or capped):
@@ -168,11 +168,11 @@ def _runs(
     groups: Sequence[ColumnGroup],
     lines: Sequence[TableRow],
     only: frozenset[str] | None,
-) -> dict[Key, Run]:
-    """One run for each row, column group and replicate. Rows that were not requested are left out if their packages are not installed;
+) -> dict[tuple[str, str], list[Run]]:
+    """The builds of each row in each column group. Rows that were not requested are left out if their packages are not installed;
     products are left out if they are not installed and not requested by name.
     """
-    runs: dict[Key, Run] = {}
+    runs: dict[tuple[str, str], list[Run]] = {}
     for group in groups:
         for line in lines:
             if group.dataset is None or line.memory is None or not belongs(line, group.option):
@@ -180,35 +180,28 @@ def _runs(
             asked_for = only is None or line.name in only
             # A verdict on a published number needs the error between builds.
             builds = cfg.build.replicates if line.published is None else cfg.build.published or cfg.build.replicates
-            for replicate in range(builds):
-                try:
-                    runs[line.name, group.name, replicate] = _run(
-                        cfg, models, group, group.dataset, line, replicate, asked_for
-                    )
-                except NotInstalled:
-                    if only is not None and asked_for:
-                        raise
-                except ImportError as error:
-                    if asked_for:
-                        raise ImportError(
-                            f"{line.title}: {error}; or name the rows that you want with only=[…]"
-                        ) from error
+            try:
+                runs[line.name, group.name] = [
+                    _run(cfg, models, group, group.dataset, line, replicate, asked_for) for replicate in range(builds)
+                ]
+            except NotInstalled:
+                if only is not None and asked_for:
+                    raise
+            except ImportError as error:
+                if asked_for:
+                    raise ImportError(f"{line.title}: {error}; or name the rows that you want with only=[…]") from error
     return runs
 
 
-def _examine(
-    groups: Sequence[ColumnGroup], lines: Sequence[TableRow], runs: Mapping[Key, Run], only: frozenset[str] | None
-) -> None:
+def _examine(groups: Sequence[ColumnGroup], lines: Sequence[TableRow], runs: Runs, only: frozenset[str] | None) -> None:
     """Examine the conformance of the requested rows, if a column group prints it and it is not known yet."""
     rows = {line.name: line for line in lines}
     for group in groups:
         if group.dataset is None or not any(metric.get("fact") == "conformance" for metric in group.option["metrics"]):
             continue
-        for (row, name, replicate), run in runs.items():
+        for (row, name), (run, *_) in runs.items():
             memory, wanted = rows[row].memory, only is None or row in only
-            if name != group.name or replicate or memory is None or not wanted:
-                continue
-            if conformance(run) == NOT_EXAMINED:
+            if name == group.name and memory is not None and wanted and conformance(run) == NOT_EXAMINED:
                 examine_and_keep(run, recipe_of(group.dataset, memory, run.unit).waived)
 
 
@@ -247,7 +240,7 @@ def _execute(
     cfg: Settings,
     models: Models,
     groups: Sequence[ColumnGroup],
-    asked_for: Mapping[Key, Run],
+    asked_for: Runs,
     judges: Mapping[str, Sequence[str]],
     costs: Mapping[Path, float],
 ) -> str:
@@ -264,7 +257,7 @@ def _execute(
     }
     # Two column groups may share a folder: the group with more questions comes last and is kept.
     by_size = sorted(asked_for.items(), key=lambda item: counts[item[0][1]])
-    chosen = {run.folder: (run, counts[key[1]]) for key, run in by_size}
+    chosen = {run.folder: (run, counts[group]) for (_, group), builds in by_size for run in builds}
     rows: dict[str, list[tuple[Run, int]]] = {}
     for run, count in chosen.values():
         rows.setdefault(run.name if cfg.max_usd is not None else "", []).append((run, count))
@@ -281,12 +274,12 @@ def _execute(
 
 def published_answers(
     cfg: Settings, models: Models, groups: Sequence[ColumnGroup], lines: Sequence[TableRow]
-) -> tuple[dict[tuple[str, str, int], Run], dict[tuple[str, str], str]]:
+) -> tuple[dict[tuple[str, str], list[Run]], dict[tuple[str, str], str]]:
     """Import the answers of every row with published answers.
 
-    Returns the runs by row, column group and replicate, and by row and column group the reasons for missing answers.
+    Returns the runs and the reasons for missing answers, both by row and column group.
     """
-    runs: dict[tuple[str, str, int], Run] = {}
+    runs: dict[tuple[str, str], list[Run]] = {}
     absent: dict[tuple[str, str], str] = {}
     for line in lines:
         for group in groups:
@@ -300,7 +293,7 @@ def published_answers(
                 entry = manifest()[option["file"]]
                 origin = Origin(option["name"], option["title"], option["by"], entry.licence, entry.url)
                 read = partial(read_answers, path=found.path)
-                runs[line.name, group.name, 0] = import_run(cfg, models, group.dataset, read, origin)
+                runs[line.name, group.name] = [import_run(cfg, models, group.dataset, read, origin)]
             except (DataError, RunError) as error:
                 absent[line.name, group.name] = f"no data: {error}"
     return runs, absent
@@ -339,7 +332,10 @@ def make_table(cfg: Reproduce) -> Outcome:
     if outcome := assembled.outcome():
         print(outcome)
     print(f"written: {file} (with categories, paired differences and costs by phase), .csv, .tex, .json")
-    log_table(cfg.plain, table)
+    if cfg.logger.name == "wandb":
+        from eval.report.wandb_log import log_table
+
+        log_table(cfg.plain, table)
     return Outcome(complain(table, cfg.missing_limit, assembled.models.purse.stop), file)
 
 
@@ -402,7 +398,7 @@ def _table(option: Mapping[str, Any], assembled: Experiment[Reproduce]) -> Table
     for group in assembled.groups:
         primaries |= {start + place for place in primary_of(group.option)}
         start += len(cells_of(group.option))
-    imported = {name for (name, _, _), run in assembled.runs.items() if run.record.imported}
+    imported = {name for (name, _), (run, *_) in assembled.runs.items() if run.record.imported}
     reasons = {why_not_comparable(cfg, assembled.models, assembled.backbone, dataset) for dataset, _, _ in used}
     reasons |= {other_data(cfg, dataset) for dataset, _, _ in used}  # the caption always names a sample
     return Table(
@@ -440,7 +436,8 @@ def _notes(option: Mapping[str, Any], assembled: Experiment[Reproduce]) -> list[
         notes.insert(
             0, f"OTHER MODEL than the paper's: {', '.join(others)}. Nothing here is compared with its numbers."
         )
-    imported = {run.name: run.record.imported for run in assembled.runs.values() if run.record.imported}
+    runs = [run for builds in assembled.runs.values() for run in builds]
+    imported = {run.name: run.record.imported for run in runs if run.record.imported}
     notes += [f"Imported: {facts['title']}: {described(facts)}." for facts in imported.values()]
     notes += [f"Not reproduced: {entry['reason']}" for entry in option.get("not_reproduced", ())]
     absent = dict.fromkeys(
@@ -462,7 +459,7 @@ def _notes(option: Mapping[str, Any], assembled: Experiment[Reproduce]) -> list[
             if group.dataset is not None
         ]
     notes += [
-        *waivers(assembled.runs.values()),
+        *waivers(runs),
         *unfitted(assembled.lines, assembled.models),
     ]
     if wrong := assembled.errata:
@@ -474,12 +471,9 @@ def _notes(option: Mapping[str, Any], assembled: Experiment[Reproduce]) -> list[
 
 def _row(assembled: Experiment[Reproduce], line: TableRow) -> Row:
     cells = [assembled.cell(line, group, metric) for group in assembled.groups for metric in cells_of(group.option)]
-    folders = {
-        group: run.folder
-        for (name, group, replicate), run in assembled.runs.items()
-        if name == line.name and replicate == 0
-    }
-    answered = any(run.record.stand_ins for (name, _, _), run in assembled.runs.items() if name == line.name)
+    runs = {group: builds for (name, group), builds in assembled.runs.items() if name == line.name}
+    folders = {group: builds[0].folder for group, builds in runs.items()}
+    answered = any(run.record.stand_ins for builds in runs.values() for run in builds)
     evidence = f"evidence@{assembled.cfg.k_evidence}"
     first = {group.name: files[0] for group in assembled.groups if (files := assembled.files(line, group))}
     coverage = {group: files[evidence] for group, files in first.items() if evidence in files}
@@ -497,7 +491,7 @@ def _guessable_lines(assembled: Experiment[Any]) -> Iterator[list[str]]:
             continue
         run = next(
             run
-            for (row, name, _), run in assembled.runs.items()
+            for (row, name), (run, *_) in assembled.runs.items()
             if name == group.name
             and any(line.name == row and (line.memory or {}).get("name") == NO_MEMORY for line in assembled.lines)
         )

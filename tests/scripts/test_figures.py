@@ -259,7 +259,7 @@ def test_a_footnote_names_the_prompts_behind_its_points_and_the_ratios_that_the_
         )
         made: Any = SimpleNamespace(
             **{"cfg": cfg, "models": built, "backbone": backbone, "groups": [group], "lines": [line]},
-            runs={("segtree_td", "locomo", 0): run},
+            runs={("segtree_td", "locomo"): [run]},
         )
         ratios = load_option("figure", "segtreemem_f5")["ratios"][:1]
         points = [Point(ratios[0]["panel"], ratios[0][side], 1.0, y) for side, y in (("over", 6.0), ("under", 2.0))]

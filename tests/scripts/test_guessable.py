@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 from pathlib import Path
 
 import pytest
@@ -40,6 +41,9 @@ def test_guessable_questions_are_listed_and_left_out_of_every_row_on_request(
     listed = make_table(composed("reproduce", settings(results, "guessable=list"))).file
     without = make_table(composed("reproduce", settings(results, "guessable=exclude"))).file
     assert kept is not None
+    rows = json.loads(kept.with_suffix(".json").read_text(encoding="utf-8"))["rows"]
+    folders = {row["name"]: row["runs"]["personamem"] for row in rows if row["name"] in ("nothing", "bm25")}
+    assert all((results / folder / "run.json").is_file() for folder in folders.values())
     assert listed == kept
     assert without is not None
     assert without != kept, "the table of all questions stays"

@@ -21,7 +21,7 @@ from eval.files.store import read_lines
 from eval.report import shapes
 from eval.report.shapes import published_shape
 from eval.structure.tree import Tree, depths
-from scripts.assembly.run_folders import cases_of, trees_of
+from scripts.assembly.run_folders import data_of, trees_of
 from scripts.command import verb
 from scripts.commands import inspect
 from scripts.commands.inspect import span_counts
@@ -57,7 +57,7 @@ def test_the_page_shows_question_gold_answer_verdicts_and_the_recall(run_folder:
     line = lines_of(run_folder)[0]
     assert verb("inspect", [str(run_folder), line["question_id"], "--case", line["case_id"]]) == 0
     said = capsys.readouterr().out
-    cases = cases_of(RunFolder(run_folder).record(), None)
+    cases = data_of(RunFolder(run_folder).record(), None).cases
     case = cases[cases.ids.index(line["case_id"])]
     question, gold = next(pair for pair in case.questions if pair[0].id == line["question_id"])
     assert f"Query     {question.text}" in said
@@ -110,7 +110,7 @@ def test_depths_of_a_memtree_with_one_topmost_node_count_its_hidden_root(tmp_pat
 
 
 def test_items_that_hold_the_evidence_say_which_turns(run_folder: Path) -> None:
-    cases, marked = cases_of(RunFolder(run_folder).record(), None), 0
+    cases, marked = data_of(RunFolder(run_folder).record(), None).cases, 0
     for line in lines_of(run_folder):
         case = cases[cases.ids.index(line["case_id"])]
         gold = next(gold for question, gold in case.questions if question.id == line["question_id"])
@@ -363,7 +363,7 @@ def test_the_page_of_a_run_on_ones_own_file_reads_that_file_again(tmp_path: Path
     settings = ["memory=bm25", "dataset=jsonl", f"dataset.file={mine}", "data.source=real", "data.unpinned=true"]
     assert run_single(configuration("config", f"results={tmp_path / 'results'}", *settings)) == 0
     (folder,) = (tmp_path / "results" / "runs" / "jsonl").iterdir()
-    assert cases_of(RunFolder(folder).record(), None).ids == ("harbour",)
+    assert data_of(RunFolder(folder).record(), None).cases.ids == ("harbour",)
     page = "\n".join(inspect.inspect(folder, "q1"))
     assert "Where does Ines work?" in page
     assert "Gold      at the harbour office" in page
@@ -502,7 +502,7 @@ def test_the_memory_of_a_run_recalls_for_any_text_what_it_recalled_for_that_ques
 ) -> None:
     """MemTree Tables A.5-A.7 ask queries of the authors; the memory is built again and read with their text."""
     line = lines_of(run_folder)[0]
-    case = cases_of(RunFolder(run_folder).record(), None)[0]
+    case = data_of(RunFolder(run_folder).record(), None).cases[0]
     text = next(question.text for question, _ in case.questions if question.id == line["question_id"])
     assert (
         verb("inspect", [str(run_folder), "--ask", text, "--case", line["case_id"], f"results={run_folder.parents[2]}"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from scripts.setup import live_log, progress
 from scripts.setup.launch import composed
 from scripts.setup.live_log import PAUSE, LiveLog
 from scripts.setup.progress import Expected, ProgressLine
+from scripts.tables.table import make_table
 from tests.scripts.commands import run_single
 from tests.scripts.test_progress import Clock, Traffic
 
@@ -75,6 +77,18 @@ def test_a_logger_that_fails_is_noted_once_and_does_not_end_the_command(tmp_path
     log.follow(line().state(), last=True)
     log.follow(line().state(), last=True)
     assert capsys.readouterr().err == "note: W&B gets no more live numbers: no space left\n"
+
+
+@pytest.mark.slow
+def test_without_the_logger_wandb_is_not_imported_and_nothing_is_logged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    cut = ["profile=smoke", "data.size=2", f"results={tmp_path}"]
+    assert run_single(composed("config", [*cut, "memory=bm25"])) == 0
+    column = "table.columns=[{dataset: locomo, reader: segtree, metrics: [{metric: locomo_f1}]}]"
+    assert make_table(composed("reproduce", [*cut, "table=segtreemem_t4", "only=[bm25]", column])).file is not None
+    assert not (tmp_path / "wandb").exists()
 
 
 @pytest.mark.integration

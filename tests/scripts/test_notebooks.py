@@ -24,7 +24,7 @@ from eval.files.run_folder import RunFolder
 from eval.files.store import read_lines
 from eval.statistics.power import detectable
 from eval.statistics.stats import difference
-from scripts.assembly.run_folders import cases_of
+from scripts.assembly.run_folders import data_of
 
 pytestmark = pytest.mark.integration
 
@@ -309,7 +309,7 @@ def test_the_look_inside_follows_a_failure_to_its_verdict(execute: Execute, resu
     judged, covered = scores_of(run, "judge_mem0"), scores_of(run, "evidence@10")
     data = {
         (case.id, one.id): (one, gold)
-        for case in cases_of(RunFolder(run).record(), None)
+        for case in data_of(RunFolder(run).record(), None).cases
         for one, gold in case.questions
     }
     known = [key for key, (_, gold) in data.items() if gold.answerable and gold.evidence]

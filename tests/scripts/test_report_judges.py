@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import json
 from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from eval.judging.judge import Judge, judge_requests
 from eval.report.html.build import Wanted, build
 from eval.report.html.sources import read_sources
 from memsys.prompts import SHIPPED, Prompts
-from scripts.assembly.run_folders import cases_of
+from scripts.assembly.run_folders import data_of
 from scripts.command import verb
 from scripts.door import Lab
 from tests.scripts.test_report import data
@@ -35,7 +34,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def report_of(results: Path) -> Path:
-    return build(read_sources(results, partial(cases_of, root=None)), results / "report", Wanted()).parent
+    return build(read_sources(results, lambda record: data_of(record, None).cases), results / "report", Wanted()).parent
 
 
 def answers(report: Path) -> list[tuple[Mapping[str, Any], Mapping[str, Any], list[str]]]:
@@ -50,7 +49,9 @@ def test_every_judges_prompt_is_the_request_that_was_sent(results: Path) -> None
     report = report_of(results)
     index, prompts = data(report, "index"), Prompts()
     (judge,) = [place for place, scorer in enumerate(index["sets"][0]["scorers"]) if scorer["judge"]]
-    cases = {case.id: case for case in cases_of(RunFolder(results / "runs" / index["runs"][0]["key"]).record(), None)}
+    cases = {
+        case.id: case for case in data_of(RunFolder(results / "runs" / index["runs"][0]["key"]).record(), None).cases
+    }
     shown = answers(report)
     assert len(shown) == 24
     for page, answer, texts in shown:

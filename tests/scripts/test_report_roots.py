@@ -12,7 +12,7 @@ from data_loaders.schema import DataError
 from eval.files.run_folder import RunFolder, RunRecord
 from eval.files.store import read_lines
 from scripts.assembly import run_folders
-from scripts.assembly.run_folders import cases_of, data_of
+from scripts.assembly.run_folders import data_of
 from scripts.command import verb
 from scripts.setup.launch import CONF, composed
 from tests.scripts.commands import run_single
@@ -21,12 +21,12 @@ SAMPLE = Path(CONF).parent / "data_loaders/samples/locomo.json"
 
 
 def test_public_data_and_ones_own_may_lie_in_different_folders(monkeypatch: pytest.MonkeyPatch) -> None:
-    def cases_of(record: Any, root: Path | None) -> list[str]:
+    def found(record: Any, root: Path | None) -> Any:
         if root != Path("mine"):
             raise DataError(f"not in {root}")
-        return ["case"]
+        return SimpleNamespace(cases=["case"])
 
-    monkeypatch.setattr(run_folders, "cases_of", cases_of)
+    monkeypatch.setattr(run_folders, "data_of", found)
     assert list(run_folders._cases_of({}, (Path("public"), Path("mine")))) == ["case"]
     with pytest.raises(DataError, match="not in public"):
         run_folders._cases_of({}, (Path("mine2"), Path("public")))
@@ -43,7 +43,7 @@ def test_a_data_folder_is_for_the_runs_on_real_files_and_not_for_those_on_sample
     runs = {str(RunFolder(path).record().data_status): path for path in (results / "runs/locomo").iterdir()}
     assert runs.keys() == {"sample", "unpinned"}
     with pytest.raises(DataError, match="no such file"):
-        cases_of(RunFolder(runs["unpinned"]).record(), tmp_path)  # the real run does read the folder
+        data_of(RunFolder(runs["unpinned"]).record(), tmp_path)  # the real run does read the folder
     capsys.readouterr()
     for run in runs.values():
         (line,) = read_lines(next(run.glob("cases/*/predictions.jsonl")))[:1]

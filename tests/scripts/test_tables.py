@@ -12,12 +12,14 @@ import pytest
 
 from eval.analysis.costs import PhaseCost, Usage, costs
 from eval.files.provenance import ROOT
+from eval.report.cell import Cell
 from eval.report.points import Point
 from memsys.llm.pricing import ModelSettings
 from scripts.command import verb
 from scripts.commands import tables
 from scripts.commands.tables import calls_table, measure, pareto_table, printed, row_costs, systems_table
 from scripts.setup.options import load_option, options
+from scripts.tables.layout import cells_of, column_group
 from scripts.tables.table import experiment
 from tests.scripts.commands import composed, reproduce
 
@@ -127,7 +129,7 @@ def test_building_costs_money_where_the_model_has_a_price(run_table: Path, monke
     cfg = composed("reproduce", [f"results={run_table}", *SMALL, "replay=true"])
     found = experiment(cfg, load_option("table", "segtreemem_t4"), run=False)
     assert found is not None
-    run = found.runs["bm25", "locomo", 0]
+    run = found.runs["bm25", "locomo"][0]
     model = ModelSettings("m", usd_per_million_in=1.0, usd_per_million_cached=0.25, usd_per_million_out=2.0)
     prices = {"memory": model.cost, "embedder": ModelSettings("e", usd_per_million_in=0.5).cost}
     assert row_costs(run, prices)["building, USD for 1,000 units"] == 0.0
@@ -138,3 +140,23 @@ def test_building_costs_money_where_the_model_has_a_price(run_table: Path, monke
     usd = 0.4 + 0.1 + 0.1 + 0.1 - 0.2  # plain, cached, written, vectors; half price of what came in batches
     units = costs(run.folder).units
     assert row_costs(run, prices)["building, USD for 1,000 units"] == pytest.approx(1000 * usd / units)
+
+
+@pytest.mark.slow
+def test_a_published_percentage_stands_in_a_cell_as_a_share(tmp_path: Path) -> None:
+    cfg = composed("reproduce", ["table=timem_t10", f"results={tmp_path}", "only=[]"])
+    made = experiment(cfg, load_option("table", "timem_t10"), run=False)
+    assert made is not None
+    (group,) = made.groups
+    cell = made.cell(made.lines[0], group, cells_of(group.option)[0])
+    assert isinstance(cell, Cell)
+    assert cell.published is not None
+    assert float(cell.published.scaled) == pytest.approx(cell.published.value / 100)
+
+
+def test_the_note_of_a_data_set_on_a_metric_stands_below_the_columns_of_that_metric_alone() -> None:
+    metrics = [{"metric": "squad_f1"}, {"metric": "personamem_accuracy"}]
+    group = column_group(composed("reproduce", []), {"dataset": "personamem", "metrics": metrics})
+    note, none = (group.column(metric).note for metric in metrics)
+    assert note.startswith("F1 (SQuAD) on PersonaMem")
+    assert not none

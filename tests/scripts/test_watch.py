@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from eval.analysis.costs import BATCH_EMBEDDED, DISCOUNT, dollars, phases
+from eval.analysis.costs import BATCH_EMBEDDED, DISCOUNT, NEEDED, ROLES, dollars, phases
 from eval.analysis.watching import Seen, Watcher
 from eval.files.run_folder import RunRecord
 from eval.files.store import locked
@@ -28,7 +28,8 @@ from scripts.setup.launch import composed
 from tests.scripts.commands import run_single
 
 EFFORT = {
-    **{"case_id": "c", "subject": "q", "phase": "answer", "failures": {"answer": 1}, "embedding_tokens": 0},
+    **dict.fromkeys(NEEDED, 0),
+    **{"case_id": "c", "subject": "q", "phase": "answer", "failures": {"answer": 1}, "parse_failures": {}},
     **{
         "tokens_in": 1_000_000,
         "tokens_out": 500_000,
@@ -101,9 +102,10 @@ def test_a_damaged_line_is_counted_and_shown(folder: Path) -> None:
         handle.write("no json\n" + answer("q3") + '[1]\n{"question_id": "q4", "outcome": ["answered"]}\n')
     with (folder / "cases" / "c" / "effort.jsonl").open("a") as handle:
         handle.write('{"phase": "write", "roles": null}\n{"phase": "write", "roles": {"probe": 5}}\n')
+        handle.write(json.dumps({name: value for name, value in EFFORT.items() if name != "held"}) + "\n")
     seen = look(Watcher(), folder)
-    assert (seen.answered, seen.damaged) == (2, 5)
-    assert "1 (5 damaged lines)" in row(seen, PriceList(None), 0.0)
+    assert (seen.answered, seen.damaged, seen.tokens) == (2, 6, 1_500_000)
+    assert "1 (6 damaged lines)" in row(seen, PriceList(None), 0.0)
 
 
 def test_dollars_are_known_for_priced_models_unknown_for_others_and_none_for_engines(
@@ -122,10 +124,8 @@ def test_dollars_are_known_for_priced_models_unknown_for_others_and_none_for_eng
 def test_what_came_in_batches_costs_half_as_in_the_tables_or_the_share_of_the_run(folder: Path, tmp_path: Path) -> None:
     prices = tmp_path / "prices.yaml"
     prices.write_text("my-model: {in: 2.0, out: 4.0}\n")
-    summed = dict.fromkeys(("own_cpu_seconds", "provider_seconds", "provider_seconds_sum", "sent", "held"), 0)
     notes = {"batch": 1, BATCH_EMBEDDED: 0}  # one of the two calls that did not fail
-    more = {"parse_failures": {}, "context_tokens": 0, "dropped_items": 0}
-    line = {**EFFORT, **summed, **more, "notes": notes}
+    line = {**EFFORT, "notes": notes}
     (folder / "cases" / "c" / "effort.jsonl").write_text(json.dumps(line) + "\n")
     (cost,) = phases(folder)
     price = ModelSettings("my-model", usd_per_million_in=2.0, usd_per_million_out=4.0).cost
@@ -178,7 +178,8 @@ def test_it_counts_what_the_tables_count(tmp_path: Path, capsys: Any) -> None:
     (folder,) = (tmp_path / "runs" / "locomo").iterdir()
     seen, sums = look(Watcher(), folder), phases(folder)
     assert seen.tokens == sum(cost.tokens_in + cost.tokens_out + cost.embedding_tokens for cost in sums)
-    assert seen.usage["reader"]["tokens_in"] == sum(cost.tokens_in for cost in sums if cost.role == "reader")
+    paid = [[(cost.phase, *cost.by_role.items()) for cost in own if cost.phase in ROLES] for own in (seen.costs, sums)]
+    assert paid[0] == paid[1]
     assert (seen.cases, seen.answered, seen.errors, seen.judged) == (seen.record.cases, 8, 0, 8)
     capsys.readouterr()
     assert verb("watch", [str(tmp_path), "--once"]) == 0
@@ -199,8 +200,8 @@ def test_the_tokens_of_the_probe_are_its_own_and_count_once(folder: Path) -> Non
     line = {**EFFORT, "phase": "read", "roles": {"probe": probe}}
     (folder / "cases" / "c" / "effort.jsonl").write_text(json.dumps(line) + "\n")
     seen = look(Watcher(), folder)
-    assert seen.usage["memory"]["tokens_in"] == 600_000
-    assert seen.usage["probe"]["tokens_in"] == 400_000
+    (cost,) = seen.costs
+    assert {role: usage.tokens_in for role, usage in cost.by_role.items()} == {"memory": 600_000, "probe": 400_000}
     assert seen.tokens == 1_500_000
 
 
@@ -209,7 +210,7 @@ def test_running_rows_stand_on_top_and_heads_are_whole_at_80_columns(
 ) -> None:
     monkeypatch.setattr(watch, "held", lambda folder: folder.name == "slow-0123456789ab")
     runs = [
-        Seen(tmp_path / "locomo" / name, RunRecord(cases=10), 1, 20, 0, 3, {}, {}, 0, 0, last)
+        Seen(tmp_path / "locomo" / name, RunRecord(cases=10), 1, 20, 0, 3, (), 0, 0, last)
         for name, last in (("done-0123456789ab", 90.0), ("slow-0123456789ab", 10.0), ("older-0123456789ab", 50.0))
     ]
     shown = watch.recent(runs, 100.0, all_runs=False)
@@ -222,7 +223,7 @@ def test_running_rows_stand_on_top_and_heads_are_whole_at_80_columns(
 
 @pytest.mark.parametrize("width", [40, 60])
 def test_a_narrow_terminal_shows_the_beginning_of_a_name(tmp_path: Path, width: int) -> None:
-    seen = Seen(tmp_path / "locomo" / "segtree-0123456789ab", RunRecord(cases=10), 1, 20, 0, 3, {}, {}, 0, 0, 90.0)
+    seen = Seen(tmp_path / "locomo" / "segtree-0123456789ab", RunRecord(cases=10), 1, 20, 0, 3, (), 0, 0, 90.0)
     console = Console(file=io.StringIO(), width=width, color_system=None)
     console.print(watch.drawing([seen], PriceList(None), 100.0, width))
     text: str = console.file.getvalue()  # type: ignore[attr-defined]

@@ -102,7 +102,7 @@ def test_a_card_of_a_table_repeats_its_cells_captions_and_adjusted_p(lab: Lab, b
 def test_the_command_writes_the_card_without_the_data(
     bm25: Scored, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("scripts.assembly.run_folders.cases_of", lambda *_: pytest.fail("the data were read"))
+    monkeypatch.setattr("scripts.assembly.run_folders.data_of", lambda *_: pytest.fail("the data were read"))
     folder = bm25.answers.folder
     assert main([str(folder)]) == 0
     file = tmp_path / "results" / "cards" / f"{folder.name}.md"

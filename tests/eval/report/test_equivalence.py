@@ -61,7 +61,7 @@ def test_a_small_gap_that_is_surely_not_zero_prints_both_facts() -> None:
 
 def test_a_percentage_is_compared_on_our_scale() -> None:
     assert (
-        verdict(0.7530, Published(*"PTDBM", "", "All", "a", 75.3, None, None, None, "", "75.30"), scale=100.0, runs=ONE)
+        verdict(0.7530, Published(*"PTDBM", "", "All", "a", 75.3, None, None, None, "", "75.30", 100.0), runs=ONE)
         == "equivalent"
     )
 
@@ -99,8 +99,8 @@ def test_missing_answers_widen_the_gap_by_what_they_could_be() -> None:
 
 def test_coarse_digits_are_an_error_of_their_own() -> None:
     coarse = Published(*"PTDBM", "", "All", "a", 5.0, None, None, None, "", "5")
-    assert verdict(0.0505, coarse, scale=100.0, runs=Runs(1, 0.0, inf, measured=False)) == "equivalent"
-    assert verdict(0.0505, coarse, scale=10.0, runs=Runs(1, 0.0, inf, measured=False)).startswith(
+    assert verdict(0.0505, replace(coarse, scale=100.0), runs=Runs(1, 0.0, inf, measured=False)) == "equivalent"
+    assert verdict(0.0505, replace(coarse, scale=10.0), runs=Runs(1, 0.0, inf, measured=False)).startswith(
         "differs by -45.0 [-50.6, -39.3]"
     )
 
@@ -229,7 +229,7 @@ def test_the_caption_of_a_compared_table_says_what_the_errors_are(tmp_path: Path
     (line,) = verdict_lines(Table("toy", "Toy", (), (thrice.column,), both))
     assert "measured from 3 builds; else assumed: 8% of the answers' scores change" in line
     assert "Each is tested alone: of twenty numbers that agree, one differs by chance." in line
-    stand_in = cell(tmp_path, values, published=published(0.5), why_not="stand-in")
+    stand_in = cell(tmp_path, values, published=replace(published(0.5), why_not="stand-in"))
     assert verdict_lines(Table("toy", "Toy", (), (thrice.column,), (Row("a", "A", (stand_in,)),))) == []
 
 

@@ -22,6 +22,7 @@ from eval.report.published import Published, find, read_published, verdict
 from eval.report.rendering import as_csv, markdown, shown
 from eval.report.tables import Measure, Row, Table, gap_bounds
 from eval.statistics.stats import Estimate, Interval, Sampling
+from scripts.setup.options import load_option
 
 QUESTIONS = tuple(Asked(f"c{n % 2}", f"q{n}", "abc"[n % 3], f"c{n % 2}", n != 5, True) for n in range(6))
 COLUMN = Column("toy", "Toy", "judge", QUESTIONS)
@@ -219,22 +220,22 @@ def published(value: float, low: float | None = None, high: float | None = None)
 
 def test_a_qualifier_follows_a_verdict_that_compares_two_numbers(tmp_path: Path) -> None:
     known = published(0.5)
+    qualified = replace(known, qualifier="prompts ours")
     for ours in (0.5, 0.55, 0.9):
-        assert verdict(ours, known, qualifier="prompts ours") == f"{verdict(ours, known)}, prompts ours"
-    assert verdict(0.5, known, why_not="other model", qualifier="prompts ours") == "not comparable: other model"
-    assert verdict(None, known, qualifier="prompts ours") == "missing"
-    assert verdict(0.5, None, qualifier="prompts ours") == "not published"
-    scored = replace(cell(tmp_path, {0: 1.0, 1: 1.0}), published=published(1.0), qualifier="prompts ours")
+        assert verdict(ours, qualified) == f"{verdict(ours, known)}, prompts ours"
+    assert verdict(0.5, replace(qualified, why_not="other model")) == "not comparable: other model"
+    assert verdict(None, qualified) == "missing"
+    scored = cell(tmp_path, {0: 1.0, 1: 1.0}, published=replace(qualified, value=1.0))
     assert scored.verdict().endswith(", prompts ours")
     assert scored.verdict() in shown(scored)
-    ours = Estimate(5.0, 100, Interval(4.0, 6.0), None, 10)
-    measure = Measure(scored.column, ours, published(5.0), qualifier="prompts ours")
+    mean = Estimate(5.0, 100, Interval(4.0, 6.0), None, 10)
+    measure = Measure(scored.column, mean, replace(qualified, value=5.0))
     assert measure.verdict() == "equivalent, prompts ours"
 
 
 def test_a_reason_not_to_compare_outweighs_everything() -> None:
-    assert verdict(0.5, published(0.5), why_not="stand-in") == "not comparable: stand-in"
-    assert verdict(0.5, published(0.5), why_not="subset") == "not comparable: subset"
+    for why_not in ("stand-in", "subset"):
+        assert verdict(0.5, replace(published(0.5), why_not=why_not)) == f"not comparable: {why_not}"
     assert verdict(None, published(0.5)) == "missing"
     assert verdict(0.5, None) == "not published"
 
@@ -255,7 +256,7 @@ def test_an_ambiguous_reference_is_an_error() -> None:
 def table(tmp_path: Path) -> Table:
     (tmp_path / "x").mkdir()
     (tmp_path / "y").mkdir()
-    first = cell(tmp_path / "x", dict.fromkeys(range(6), 1.0), published=published(0.9), why_not="stand-in")
+    first = cell(tmp_path / "x", dict.fromkeys(range(6), 1.0), published=replace(published(0.9), why_not="stand-in"))
     second = cell(tmp_path / "y", dict.fromkeys(range(6), 0.0))
     rows = (
         Row("one", "One | two_%", (first,)),
@@ -281,11 +282,11 @@ def test_nothing_is_left_out_of_the_printed_table(tmp_path: Path) -> None:
 
 
 def test_a_table_with_squad_s_f1_on_option_letters_says_that_the_letter_a_is_an_article(tmp_path: Path) -> None:
-    column = replace(COLUMN, dataset="personamem", metric="F1 (SQuAD)")
-    made = Table("t", "T", (), (column,), (Row("one", "One", (replace(cell(tmp_path, {0: 1.0}), column=column),)),))
     assert (squad_token_f1("(a)", "(a)"), squad_token_f1("(b)", "(b)")) == (0.0, 1.0)
-    assert "the reply (a) scores 0" in " ".join(made.lines)
-    assert not any("(a)" in line for line in replace(made, columns=(COLUMN,)).lines)
+    columns = tuple(Column.of(load_option("dataset", "personamem"), title, ()) for title in ("F1 (SQuAD)", "accuracy"))
+    made = Table("t", "T", (), columns, ())
+    assert [line for line in made.lines if "the reply (a) scores 0" in line] == made.notes == [columns[0].note]
+    assert replace(made, columns=columns[1:]).lines == ()
 
 
 def test_csv_says_what_the_table_says(tmp_path: Path) -> None:
@@ -301,10 +302,9 @@ def test_csv_says_what_the_table_says(tmp_path: Path) -> None:
 
 
 def test_a_published_percentage_stands_on_the_scale_of_our_share(tmp_path: Path) -> None:
-    column = replace(COLUMN, scale=100.0)
-    number = Published("P", "T", "D", "B", "M", "", "All", "acc", 46.18, 45.0, 47.0, None, "", "46.18")
-    one = replace(cell(tmp_path, {n: float(n < 3) for n in range(6)}, published=number), column=column)
-    made = Table("toy", "Toy", (), (column,), (Row("one", "One", (one,)),))
+    number = Published("P", "T", "D", "B", "M", "", "All", "acc", 46.18, 45.0, 47.0, None, "", "46.18", scale=100.0)
+    one = cell(tmp_path, {n: float(n < 3) for n in range(6)}, published=number)
+    made = Table("toy", "Toy", (), (COLUMN,), (Row("one", "One", (one,)),))
     for text in (markdown(made), latex(made)):
         assert "0.4618" in text
         assert "46.18" not in text
@@ -316,7 +316,7 @@ def test_a_published_percentage_stands_on_the_scale_of_our_share(tmp_path: Path)
     ("printed", "scale", "expected"), [("46.18", 100.0, "0.4618"), ("5", 100.0, "0.05"), (".469", 1.0, ".469")]
 )
 def test_a_published_number_keeps_all_its_digits(printed: str, scale: float, expected: str) -> None:
-    assert replace(published(float(printed)), printed=printed).scaled(scale) == expected
+    assert replace(published(float(printed)), printed=printed, scale=scale).scaled == expected
 
 
 def test_rows_that_were_not_asked_for_do_not_count_as_missing(tmp_path: Path) -> None:

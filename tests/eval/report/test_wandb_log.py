@@ -67,17 +67,6 @@ def written(tmp_path: Path) -> list[Path]:
     return sorted(path for path in (tmp_path / "wandb").rglob("*") if path.is_file())
 
 
-def test_nothing_is_logged_and_nothing_imported_unless_asked_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "wandb", None)
-    off = config(tmp_path, name="none")
-    log_table(off, TABLE)
-    log_files(off, "sweep", "sweep", [tmp_path / "none.csv"])
-    log_files(off, "figure", "figure", [tmp_path / "none.png"])
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_the_configuration_is_handed_to_wandb_without_the_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     secrets.register("key-of-the-gateway-9", "GATEWAY")
     handed: dict[str, Any] = {}
@@ -139,7 +128,6 @@ def test_only_cells_with_a_number_are_summed_up() -> None:
 @pytest.mark.parametrize(
     ("logger", "said"),
     [
-        ({"name": "tensorboard"}, "logger must be none or wandb"),
         ({"mode": "shared"}, "must be one of offline, online"),
         ({"mode": "online"}, "needs a profile with a network"),
     ],

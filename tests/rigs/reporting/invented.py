@@ -194,12 +194,13 @@ def _nodes(case: Case) -> Iterator[Mapping[str, Any]]:
 def _table(folders: Sequence[Path], cases: Sequence[Case]) -> Table:
     questions = asked(cases)
     columns = tuple(Column("invented", "Invented", metric, questions) for metric in ("judge", "F1"))
-    published = Published("None", "T1", "Invented", "", "x", "", "", "judge", 0.5, 0.45, 0.55, None, "", "0.50")
+    values = (0.5, 0.45, 0.55, None, "", "0.50")
+    published = Published("None", "T1", "Invented", "", "x", "", "", "judge", *values, why_not="stand-in")
     rows = []
     for folder in folders:
         reached = outcomes([folder], questions)
         files = [folder / "scores" / name for name in ("judge_invented-000000000000.jsonl", "f1-000000000001.jsonl")]
-        judge = Cell(columns[0], reached, (files[0],), published, "stand-in")
+        judge = Cell(columns[0], reached, (files[0],), published)
         cells = (judge, Cell(columns[1], reached, (files[1],)))
         rows.append(Row(folder.name.partition("-")[0], folder.name.partition("-")[0], cells, {"invented": folder}))
     caption = ("STAND-IN: everything here is invented.", f"Invented: {len(questions)} questions.")
