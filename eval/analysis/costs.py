@@ -189,9 +189,8 @@ class Spent:
         embed = Sums(self._by_phase["embed"])
         for case_id, own in self._bought.items():
             embed["embedding_tokens"] -= self._used[case_id]
-            share: Any = self._used[case_id] / max(
-                1, own["embedding_tokens"]
-            )  # a counter's values are typed as integers
+            # A counter's values are typed as integers.
+            share: Any = self._used[case_id] / max(1, own["embedding_tokens"])
             for name in ("provider_seconds", "provider_seconds_sum", BATCH_EMBEDDED):
                 embed[name] -= own[name] * share
         return {**self._by_phase, "embed": embed}

@@ -298,9 +298,8 @@ def verdict(
     unit = 100.0 if margin is not None or not printed else 100.0 / abs(printed)
     near = COST_MARGIN * abs(printed) if margin is None else margin
     reach = span or Interval(ours, ours)
-    digit = (
-        10.0 ** -len(published.printed.partition(".")[2]) / published.scale
-    )  # the published value is rounded to this step
+    # The published value is rounded to this step.
+    digit = 10.0 ** -len(published.printed.partition(".")[2]) / published.scale
     errors = runs, _their_variance(published, runs), float(digit**2 / 12)
     gaps = Interval(reach.low - printed, reach.high - printed)
     compared = _compared(ours - printed, gaps, *errors, near + ROUNDING, (unit, " %" if margin is None else ""))

@@ -18,6 +18,11 @@ REMEDIES: tuple[tuple[str, str], ...] = (
     (r"replay: the cache", "the recorded run has not made this call; the same command without replay=true makes it"),
     (r"no key for", "set the environment variable it names (endpoint.key_env chooses another)"),
     (
+        r"\[SSL",
+        "the server speaks no TLS, or its certificate is not trusted: correct http:// or https:// and the name in endpoint.base_url "
+        "(make … BASE_URL=), or export SSL_CERT_FILE with the certificate of its authority",
+    ),
+    (
         r"cannot connect|connection refused|Connect call failed|Cannot connect",
         "start the server, or correct endpoint.base_url (make … BASE_URL=)",
     ),

@@ -315,9 +315,8 @@ def evidence_line(title: str, cases: LazyCases, units: Mapping[str, Mapping[str,
             losing.setdefault((str(units[row]["rule"]), text), []).append(row)
     if not losing:
         return ""
-    differ = (
-        len({(each.some, each.wholly) for each in losses.values()}) > 1
-    )  # rows lose the evidence of different questions
+    # Whether rows lose the evidence of different questions.
+    differ = len({(each.some, each.wholly) for each in losses.values()}) > 1
     parts = [
         f"{', '.join(rows) if differ else 'every row'}: the unit rule {rule} leaves out {UNPAIRED[rule]}: {text}"
         for (rule, text), rows in losing.items()

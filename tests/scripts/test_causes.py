@@ -18,6 +18,11 @@ def test_each_cause_has_its_remedy(subtests: pytest.Subtests) -> None:
     for message, said in [
         ("answer: ModelError: no key for https://x/v1: set the environment variable JUDGE_KEY", "set the environment"),
         ("http://x/v1/chat/completions: cannot connect (refused); is the server running?", "start the server"),
+        (
+            "https://x/v1: connection failed (Cannot connect to host x:443 ssl:True [SSLCertVerificationError: '[SSL: CERTIFICATE_VERIFY"
+            "_FAILED] certificate verify failed: self-signed certificate'])",
+            "SSL_CERT_FILE",
+        ),
         ('https://x/v1/chat/completions: HTTP 401: {"error": "bad key"}', "refuses the key"),
         ('https://x/v1/chat/completions: HTTP 402: {"error": "Insufficient balance"}', "top it up"),
         ("answer: ModelError: replay: the cache c.sqlite has no answer for this reader call", "without replay=true"),
