@@ -41,6 +41,6 @@ def test_a_row_that_is_not_asked_for_needs_no_package(monkeypatch: pytest.Monkey
     groups: Any = [SimpleNamespace(name="locomo", dataset=object(), option={})]
     cfg: Any = SimpleNamespace(build=SimpleNamespace(replicates=1))
     models: Any = None
-    assert list(experiments._runs(cfg, models, groups, lines, frozenset(["bm25"]))) == [("bm25", "locomo", 0)]
+    assert experiments._runs(cfg, models, groups, lines, frozenset(["bm25"])) == {("bm25", "locomo"): ["bm25"]}
     with pytest.raises(ImportError, match=r"RAPTOR: .*name the rows that you want"):
         experiments._runs(cfg, models, groups, lines, None)
