@@ -11,9 +11,8 @@ import json
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
@@ -23,21 +22,19 @@ from tests.rigs.campaign.mutations import BROKEN_BYTES, HUGE_TURN, STRANGE_VALUE
 
 __all__ = ["BROKEN_BYTES", "HUGE_TURN", "STRANGE_VALUES", "broken_copies", "check_only_data_errors", "mutated_json"]
 
-Test = TypeVar("Test", bound=Callable[..., None])
 MUTATIONS = int(os.environ.get("MEMSYS_MUTATIONS", "50"))
-"""Broken copies of each data set's sample; continuous integration runs the tests with the mark `copies` again with 500."""
+"""Broken copies of each data set's sample; continuous integration sets a larger number through the environment."""
 
 
-def broken_copies(tests: int = 1) -> Callable[[Test], Test]:
+def broken_copies(tests: int = 1) -> settings:
     """Decorate a property test with it, above `@given`, and say how many tests share the copies of its data set.
 
     A `tmp_path` shared by the examples is fine, they overwrite.
     """
-    repeated = settings(
+    return settings(
         max_examples=MUTATIONS // tests,
         suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.function_scoped_fixture],
     )
-    return lambda test: pytest.mark.copies(repeated(test))
 
 
 def read_values(path: Path) -> list[Any]:
@@ -83,18 +80,12 @@ def _check_promises(case: Case) -> None:
 
 def write_json(path: Path, obj: Any) -> Path:
     """`path`, now holding `obj` as one JSON document (NaN and lone surrogates written as Python writes them)."""
-    return _written_anew(path, json.dumps(obj))
+    path.write_text(json.dumps(obj), encoding="utf-8")
+    return path
 
 
 def write_jsonl(path: Path, rows: Any) -> Path:
     """`path`, now holding one JSON document a line; what is no list of rows becomes a single line."""
     lines = rows if isinstance(rows, list) else [rows]
-    return _written_anew(path, "".join(json.dumps(row) + "\n" for row in lines))
-
-
-def _written_anew(path: Path, text: str) -> Path:
-    path.unlink(
-        missing_ok=True
-    )  # ext4 would flush a file that is emptied and written again to the disk, several milliseconds each time
-    path.write_text(text, encoding="utf-8")
+    path.write_text("".join(json.dumps(row) + "\n" for row in lines), encoding="utf-8")
     return path
