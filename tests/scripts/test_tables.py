@@ -19,7 +19,7 @@ from scripts.command import verb
 from scripts.commands import tables
 from scripts.commands.tables import calls_table, measure, pareto_table, printed, row_costs, systems_table
 from scripts.setup.options import load_option, options
-from scripts.tables.layout import cells_of, column_group
+from scripts.tables.layout import column_group
 from scripts.tables.table import experiment
 from tests.scripts.commands import composed, reproduce
 
@@ -148,15 +148,30 @@ def test_a_published_percentage_stands_in_a_cell_as_a_share(tmp_path: Path) -> N
     made = experiment(cfg, load_option("table", "timem_t10"), run=False)
     assert made is not None
     (group,) = made.groups
-    cell = made.cell(made.lines[0], group, cells_of(group.option)[0])
+    cell = made.cell(made.lines[0], group, group.metrics[0])
     assert isinstance(cell, Cell)
     assert cell.published is not None
     assert float(cell.published.scaled) == pytest.approx(cell.published.value / 100)
 
 
+@pytest.mark.slow
+def test_a_row_that_others_subtract_keeps_its_own_published_number(tmp_path: Path) -> None:
+    cfg = composed("reproduce", ["table=timem_t10", f"results={tmp_path}", "only=[]"])
+    made = experiment(cfg, load_option("table", "timem_t10"), run=False)
+    assert made is not None
+    (group,) = made.groups
+    score, difference = group.metrics
+    made.cell(made.lines[0], group, difference)  # reads the score of lambda=0.9 before that row's own column does
+    subtracted = next(line for line in made.lines if line.name == "timem_3")
+    cell = made.cell(subtracted, group, score)
+    assert isinstance(cell, Cell)
+    assert cell.published is not None
+    assert cell.published.metric == "LLJ"
+
+
 def test_the_note_of_a_data_set_on_a_metric_stands_below_the_columns_of_that_metric_alone() -> None:
     metrics = [{"metric": "squad_f1"}, {"metric": "personamem_accuracy"}]
     group = column_group(composed("reproduce", []), {"dataset": "personamem", "metrics": metrics})
-    note, none = (group.column(metric).note for metric in metrics)
+    note, none = (group.column(metric).note for metric in group.metrics)
     assert note.startswith("F1 (SQuAD) on PersonaMem")
     assert not none
