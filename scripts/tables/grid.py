@@ -38,7 +38,6 @@ from scripts.assembly.steps import cell_of, correction, judge_prompts, judging, 
 from scripts.settings.schema import Reproduce, Settings
 from scripts.setup.options import memory_classes
 from scripts.tables.layout import (
-    FIGURES,
     ColumnGroup,
     TableMetric,
     TableRow,
@@ -231,7 +230,7 @@ class Experiment(Generic[S]):
             return NOTHING if line.memory is None else fact(runs[0], line.memory, metric.name, self.models.prices)
         if metric.kind == "cost" and (missing := cost_missing(runs[0].folder, metric.name)):
             return missing
-        if metric.kind in FIGURES:
+        if not metric.score:
             return Measure(group.column(metric), self._measure(line, group, metric))
         chooses = self.guessing == "exclude" and line.memory is not None and line.memory["name"] == NO_MEMORY
         if chooses and len(runs) < 2:
@@ -313,7 +312,7 @@ class Experiment(Generic[S]):
 
     def _difference(self, line: TableRow, group: ColumnGroup, metric: TableMetric, minus: Mapping[str, str]) -> AnyCell:
         """The paired difference from another row or group, given by `minus`."""
-        plain = replace(metric, minus=None)
+        plain = replace(metric, minus=None, published={})
         other_line = next(each for each in self.lines if each.name == minus.get("row", line.name))
         other_group = next((each for each in self.groups if each.name == minus.get("group", group.name)), None)
         if other_group is None:  # left out by `columns`

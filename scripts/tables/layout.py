@@ -314,24 +314,25 @@ def metrics_of(column: Mapping[str, Any], *, keep_models: bool = False) -> tuple
 def _metric(option: Mapping[str, Any], category: str, printed: str | None, keep_models: bool) -> TableMetric:
     kind = kind_of(option)
     name = str(option[kind])
-    judge = (name if keep_models else name.partition("@")[0]) if kind == "judge" else ""
-    named = {"judge": judge_metric(name), "metric": name}
+    judge = name if keep_models else name.partition("@")[0]
+    scores = {"judge": judge_metric(judge), "metric": name, "theirs": f"{THEIRS}{name}"}
+    plain = {"judge": judge_metric(name), "metric": name}  # the title names the paper's model, whoever judges
     return TableMetric(
-        kind,
-        name,
-        option.get("title") or (metric_title(named[kind]) if kind in named else f"{kind} {name}"),
-        judge,
-        {"judge": judge_metric(judge), "metric": name, "theirs": f"{THEIRS}{name}"}.get(kind, ""),
-        category,
-        option.get("primary", False),
-        option.get("of", ALL),
-        option.get("scale", 1.0),
-        option.get("over", "mean"),
-        option.get("per", ""),
-        {**option.get("published", {}), **({} if printed is None else {"category": printed})},
-        option.get("rows"),
-        option.get("minus"),
-        option.get("product"),
+        kind=kind,
+        name=name,
+        whole_title=option.get("title") or (metric_title(plain[kind]) if kind in plain else f"{kind} {name}"),
+        judge=judge if kind == "judge" else "",
+        score=scores.get(kind, ""),
+        category=category,
+        primary=option.get("primary", False),
+        of=option.get("of", ALL),
+        scale=option.get("scale", 1.0),
+        over=option.get("over", "mean"),
+        per=option.get("per", ""),
+        published={**option.get("published", {}), **({} if printed is None else {"category": printed})},
+        rows=option.get("rows"),
+        minus=option.get("minus"),
+        product=option.get("product"),
     )
 
 

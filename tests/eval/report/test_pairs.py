@@ -114,6 +114,14 @@ def test_the_bounds_weigh_questions_as_the_column_does(tmp_path: Path) -> None:
     assert bounds.high - bounds.low == pytest.approx(1 / 8), "the first of eight histories has no answer"
 
 
+def test_a_metric_of_one_category_needs_no_published_name_for_it() -> None:
+    split = {"metric": "mem0_f1", "category": "temporal", "by": {"all": None, "multi-hop": "Multi"}}
+    (single, *several) = metrics_of({"dataset": "d", "metrics": [{"metric": "mem0_f1", "category": "temporal"}, split]})
+    assert (single.category, single.published) == ("temporal", {})
+    assert single.title == f"{single.whole_title}, temporal"
+    assert [(each.category, each.published) for each in several] == [("all", {}), ("multi-hop", {"category": "Multi"})]
+
+
 def primaries(group: Mapping[str, Any]) -> list[int]:
     return [place for place, metric in enumerate(metrics_of(group)) if metric.primary]
 
