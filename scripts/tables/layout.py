@@ -279,6 +279,7 @@ class TableMetric:
 
     @property
     def title(self) -> str:
+        """Title with the category, as printed."""
         return self.whole_title if self.category == ALL else f"{self.whole_title}, {self.category}"
 
 
