@@ -69,11 +69,9 @@ def judging(cfg: Settings, models: Models, name: str) -> Judging:
     return Judging(judge, model.late, model.identity, models.prompts, cfg.judge.repeats, model.name)
 
 
-def judge_prompts(metric: Mapping[str, Any]) -> set[str]:
-    """Names of the prompts of a metric's judge; none for a metric without a judge."""
-    if "judge" not in metric:
-        return set()
-    return set(Judge(**load_option("judge", metric["judge"].partition("@")[0])).prompt_names)
+def judge_prompts(name: str) -> set[str]:
+    """Names of the prompts of a judge, by its name in a table."""
+    return set(Judge(**load_option("judge", name.partition("@")[0])).prompt_names)
 
 
 def refuse_unfit(run: Run, graders: Sequence[Judging]) -> None:

@@ -33,7 +33,6 @@ from scripts.setup.options import CONF, load_option, memories_here, memory_class
 from scripts.tables.captions import models_line, prompts_line
 from scripts.tables.figures import INTERVALS, write_figure
 from scripts.tables.grid import Experiment, all_prompts
-from scripts.tables.layout import cells_of, title_of
 from scripts.tables.table import experiment
 
 GROUP = "look"
@@ -101,7 +100,7 @@ def tradeoffs(assembled: Experiment[Any]) -> tuple[list[Tradeoff], list[str]]:
     """Every row that has an answer to each question, and the names of the other rows."""
     finished, unfinished = [], []
     for group in assembled.groups:
-        metric = cells_of(group.option)[0]
+        metric = group.metrics[0]
         for line in assembled.lines:
             runs = assembled.runs.get((line.name, group.name))
             if not runs or len(outcomes([runs[0].folder], group.questions)) < len(group.questions):
@@ -111,7 +110,7 @@ def tradeoffs(assembled: Experiment[Any]) -> tuple[list[Tradeoff], list[str]]:
             for quality in scored(mark, [assembled.cell(line, group, metric)]):
                 if quality.origin == "ours":
                     spent = row_costs(runs[0], assembled.models.prices)
-                    finished.append(Tradeoff(title_of(metric), quality, spent))
+                    finished.append(Tradeoff(metric.title, quality, spent))
     return finished, unfinished
 
 

@@ -367,7 +367,7 @@ class Lab:
         filled = [role for role in self.models.stand_ins if role.partition(" ")[0] in used]
         answers = {row.title: scored.answers for row, scored in zip(rows, every, strict=True)}
         prompts = {name for run in runs for name in run.record.prompts}
-        prompts.update(prompt for judge in judges for prompt in judge_prompts({"judge": judge}))
+        prompts.update(prompt for judge in judges for prompt in judge_prompts(judge))
         said = [*self._said(answers, facts, filled, bool(judges)), prompts_line(self.models.prompts, prompts)]
         return Table(
             one.runs[0].name,

@@ -28,7 +28,16 @@ from scripts.assembly.models import Models
 from scripts.assembly.runs import unit_of
 from scripts.settings.schema import Settings
 from scripts.setup.options import load_option, options
-from scripts.tables.layout import ColumnGroup, TableRow, belongs, column_group, group_name, read_lines_of, table_unit
+from scripts.tables.layout import (
+    ColumnGroup,
+    TableRow,
+    belongs,
+    check_columns,
+    column_group,
+    group_name,
+    read_lines_of,
+    table_unit,
+)
 
 
 def caption(
@@ -333,12 +342,16 @@ def evidence_of_tables(cfg: Settings) -> Iterator[tuple[str, str, str]]:
 
     Args:
         cfg: a configuration of `memsys-bench reproduce`; only `data` is read.
+
+    Raises:
+        RunError: `check_columns` refuses a table.
     """
     loaded: dict[tuple[str, str], ColumnGroup] = {}
     for name in options("table"):
         table = load_option("table", name)
         by_backbone = (read_lines_of(table, None if each == "default" else each) for each in table["backbones"])
         lines = list({line.name: line for lines in by_backbone for line in lines}.values())
+        check_columns(name, table["columns"], lines)
         for option in table["columns"]:
             key = (option["dataset"], option.get("transform", "none"))
             group = loaded.setdefault(key, loaded.get(key) or column_group(cfg, option))

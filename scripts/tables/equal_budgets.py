@@ -33,14 +33,13 @@ from scripts.tables.grid import Experiment
 from scripts.tables.layout import (
     SCORES,
     ColumnGroup,
+    TableMetric,
     TableRow,
     belongs,
-    cells_of,
     group_name,
     kind_of,
     read_lines_of,
     restriction,
-    title_of,
     variation,
     wanted_columns,
 )
@@ -76,7 +75,7 @@ def equal_budgets(cfg: Budgets) -> int:
         _panel(assembled, option, budgets, metric, reference, prices)
         for option in table["columns"]
         if (whole := _group(assembled, group_name(option))) is not None
-        for metric in cells_of(whole.option)
+        for metric in whole.metrics
     ]
     points = [point for panel in panels for point in curve_points(panel)]
     if not points:
@@ -116,7 +115,7 @@ def _panel(
     assembled: Experiment[Budgets],
     option: Mapping[str, Any],
     budgets: Sequence[int],
-    metric: Mapping[str, Any],
+    metric: TableMetric,
     reference: str,
     prices: Mapping[str, Price],
 ) -> Panel:
@@ -128,7 +127,7 @@ def _panel(
     rows = [row for row in drawn if row is not None]
     whole = _group(assembled, group_name(option))
     runs = () if whole is None else assembled.runs.get((WHOLE, whole.name), ())
-    title = f"{groups[0].title}: {title_of(metric)}"
+    title = f"{groups[0].title}: {metric.title}"
     if whole is None or not runs or (assembled.only is not None and WHOLE not in assembled.only):
         return Panel(title, rows, reference, None)
     cell = assembled.cell(next(line for line in assembled.lines if line.name == WHOLE), whole, metric)
@@ -143,7 +142,7 @@ def _row(
     line: TableRow,
     groups: Sequence[ColumnGroup],
     budgets: Sequence[int],
-    metric: Mapping[str, Any],
+    metric: TableMetric,
     prices: Mapping[str, Price],
 ) -> BudgetCurve | None:
     """A row at every budget; None if no question is scored at all of them."""

@@ -35,7 +35,7 @@ from scripts.settings.schema import Figures
 from scripts.setup.options import load_option
 from scripts.tables.captions import evidence_lines, models_line, prompts_line, unfitted
 from scripts.tables.grid import Experiment, all_prompts
-from scripts.tables.layout import ColumnGroup, TableRow, cells_of, group_name, title_of
+from scripts.tables.layout import ColumnGroup, TableMetric, TableRow, group_name
 from scripts.tables.table import Outcome, experiment
 
 
@@ -45,8 +45,8 @@ class Subject:
 
     line: TableRow
     group: ColumnGroup
-    metric: Mapping[str, Any]
-    """The metric; empty if the figure shows no score."""
+    metric: TableMetric | None
+    """The metric; None if the figure shows no score."""
     model: str
     """The model that writes the memory."""
 
@@ -61,8 +61,8 @@ class Subject:
         """
         known: dict[str, Any] = {
             "dataset": self.group.title,
-            "category": self.metric.get("category", ""),
-            "metric": title_of({**self.metric, "category": "all"}) if self.metric else "",
+            "category": self.metric.category if self.metric else "",
+            "metric": self.metric.whole_title if self.metric else "",
             "row": self.line.title,
             "memory": str(self.line.memory.get("title", self.line.memory["name"]))
             if self.line.memory
@@ -91,7 +91,7 @@ def _subjects(experiment: Experiment[Figures], *, metrics: bool) -> Iterator[Sub
     drawn = [line for line in experiment.lines if line.option.get("drawn", True)]
     for group in experiment.groups:
         if group.dataset is not None:
-            for metric in cells_of(group.option) if metrics else [{}]:
+            for metric in group.metrics if metrics else [None]:
                 for line in drawn:
                     yield Subject(line, group, metric, experiment.models.memory.name)
 
@@ -115,8 +115,9 @@ def _scores(options: Mapping[str, Any], experiment: Experiment[Figures]) -> list
     panels: dict[tuple[str, str], list[str]] = {}
     bases: list[tuple[tuple[str, str], Subject, AnyCell]] = []
     for subject in _subjects(experiment, metrics=True):
+        assert subject.metric is not None
         cell = experiment.cell(subject.line, subject.group, subject.metric)
-        column = (subject.group.name, title_of(subject.metric))
+        column = (subject.group.name, subject.metric.title)
         if isinstance(cell, str):
             continue
         if subject.line.name in options.get("base", ()):
@@ -158,8 +159,7 @@ def _levels(options: Mapping[str, Any], experiment: Experiment[Figures]) -> list
                 Point(panel, f"level {level}", x, count[level] / max(1, count.total()), n=count[level])
                 for level in range(highest + 1)
             ]
-            metric = cells_of(subject.group.option)[0]
-            cell = experiment.cell(subject.line, subject.group, metric)
+            cell = experiment.cell(subject.line, subject.group, subject.group.metrics[0])
             points += scored(Point(panel, "score", x, 0.0), [cell])
     return points
 

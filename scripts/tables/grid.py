@@ -35,20 +35,15 @@ from scripts.assembly.models import Models, other_models
 from scripts.assembly.plan import Plan
 from scripts.assembly.readiness import Meter, meter, side_by_side
 from scripts.assembly.steps import cell_of, correction, judge_prompts, judging, metrics, score
-from scripts.settings.schema import Reproduce, Settings, Sweeps
+from scripts.settings.schema import Reproduce, Settings
 from scripts.setup.options import memory_classes
 from scripts.tables.layout import (
-    FIGURES,
-    SCORES,
     ColumnGroup,
+    TableMetric,
     TableRow,
     belongs,
     candidates,
-    cells_of,
-    kind_of,
     reference,
-    score_name,
-    title_of,
 )
 
 if TYPE_CHECKING:
@@ -178,7 +173,7 @@ class Experiment(Generic[S]):
     """Usage before the first run."""
     planned: Plan | None
     """The agreed estimate; None if nothing was planned."""
-    _cells: dict[tuple[str, str, str], AnyCell] = field(default_factory=dict)
+    _cells: dict[tuple[str, str, TableMetric], AnyCell] = field(default_factory=dict)
     _files: dict[tuple[str, str], list[dict[str, Path]]] = field(default_factory=dict)
     _guessable: dict[str, dict[tuple[str, str], float]] = field(default_factory=dict)
 
@@ -196,9 +191,9 @@ class Experiment(Generic[S]):
         """Treatment of guessable questions: the setting `guessable` of `memsys-bench reproduce`."""
         return self.cfg.guessable if isinstance(self.cfg, Reproduce) else "keep"
 
-    def cell(self, line: TableRow, group: ColumnGroup, metric: Mapping[str, Any]) -> AnyCell:
+    def cell(self, line: TableRow, group: ColumnGroup, metric: TableMetric) -> AnyCell:
         """The cell of a row, a column group and a metric; a string gives the reason for a missing number."""
-        key = (line.name, group.name, f"{title_of(metric)} {metric.get('minus')} {metric.get('of')}")
+        key = (line.name, group.name, metric)
         if key not in self._cells:
             cell = self._cell(line, group, metric)
             fields = None if isinstance(cell, str) else reference(self.backbone, line, group.option, metric)
@@ -207,22 +202,21 @@ class Experiment(Generic[S]):
                 why_not = self._why_not(line, group, metric)
                 names = prompts_behind(self, line, group, metric)
                 qualifier = PROMPTS_OURS if any(self.models.prompts[name].text != "theirs" for name in names) else ""
-                scale = metric.get("scale", 1.0)
-                number = replace(published, scale=scale, why_not=why_not, qualifier=qualifier)
+                number = replace(published, scale=metric.scale, why_not=why_not, qualifier=qualifier)
                 cell = replace(cell, published=number)
             self._cells[key] = cell
         return self._cells[key]
 
-    def _cell(self, line: TableRow, group: ColumnGroup, metric: Mapping[str, Any]) -> AnyCell:
+    def _cell(self, line: TableRow, group: ColumnGroup, metric: TableMetric) -> AnyCell:
         if group.dataset is None:
             return group.missing
         data_only = not {"memory", "best_of", "answers"} & line.option.keys()
-        if not belongs(line, group.option) or data_only != ("data" in metric):
+        if not belongs(line, group.option) or data_only != (metric.kind == "data"):
             return NOTHING
-        if "minus" in metric:
-            return self._difference(line, group, metric)
-        if "product" in metric:
-            return self._product(line, group, metric)
+        if metric.minus is not None:
+            return self._difference(line, group, metric, metric.minus)
+        if metric.product is not None:
+            return self._product(line, group, metric, metric.product)
         if "best_of" in line.option:
             return self._best(line, group, metric)
         if (line.name, group.name) in self.absent:
@@ -230,13 +224,13 @@ class Experiment(Generic[S]):
         runs = self.runs.get((line.name, group.name), ())
         if line.memory is not None and not runs:
             return NOT_INSTALLED
-        if "theirs" in metric and score_name(metric) not in self.files(line, group)[0]:
+        if metric.kind == "theirs" and metric.score not in self.files(line, group)[0]:
             return NOTHING
-        if "fact" in metric:
-            return NOTHING if line.memory is None else fact(runs[0], line.memory, metric["fact"], self.models.prices)
-        if kind_of(metric) == "cost" and (missing := cost_missing(runs[0].folder, metric["cost"])):
+        if metric.kind == "fact":
+            return NOTHING if line.memory is None else fact(runs[0], line.memory, metric.name, self.models.prices)
+        if metric.kind == "cost" and (missing := cost_missing(runs[0].folder, metric.name)):
             return missing
-        if kind_of(metric) in FIGURES:
+        if not metric.score:
             return Measure(group.column(metric), self._measure(line, group, metric))
         chooses = self.guessing == "exclude" and line.memory is not None and line.memory["name"] == NO_MEMORY
         if chooses and len(runs) < 2:
@@ -247,26 +241,24 @@ class Experiment(Generic[S]):
         self,
         line: TableRow,
         group: ColumnGroup,
-        metric: Mapping[str, Any],
+        metric: TableMetric,
         column: Column | None = None,
         builds: slice = slice(None),
     ) -> Cell:
-        ours = with_our_judge(self.cfg, self.backbone, metric)
-        name = score_name(ours)
-        files = tuple(files[name] for files in self.files(line, group)[builds] if name in files)
+        files = tuple(files[metric.score] for files in self.files(line, group)[builds] if metric.score in files)
         runs = self.runs.get((line.name, group.name), ())
         reached = outcomes((run.folder for run in runs[builds]), group.questions)
-        repeats = None if "theirs" in metric else self.cfg.judge.repeats
+        repeats = None if metric.kind == "theirs" else self.cfg.judge.repeats
         column = column or self.column(group, metric)
         fix: Correction | None = None
         if self.cfg.judge.corrected and group.dataset is not None:
-            if metric.get("theirs") == "judge":
+            if (metric.kind, metric.name) == ("theirs", "judge"):
                 fix = Correction(None, "the judge of these grades is the authors', and cannot be asked")
-            elif "judge" in ours:
-                fix = correction(self.cfg, self.models, ours["judge"], group.dataset)
-        return cell_of(name)(column, reached, files, repeats=repeats, correction=fix, errata=self.errata)
+            elif metric.judge:
+                fix = correction(self.cfg, self.models, metric.judge, group.dataset)
+        return cell_of(metric.score)(column, reached, files, repeats=repeats, correction=fix, errata=self.errata)
 
-    def column(self, group: ColumnGroup, metric: Mapping[str, Any]) -> Column:
+    def column(self, group: ColumnGroup, metric: TableMetric) -> Column:
         """The column of a metric, without guessable questions if `guessable=exclude`."""
         column = group.column(metric)
         if self.guessing != "exclude":
@@ -285,19 +277,13 @@ class Experiment(Generic[S]):
         """
         if group.name in self._guessable:
             return self._guessable[group.name]
-        metric = next(
-            (
-                each
-                for each in cells_of(group.option)
-                if kind_of(each) in OURS and not {"minus", "product"} & each.keys()
-            ),
-            None,
-        )
+        plain = (each for each in group.metrics if each.minus is None and each.product is None)
+        metric = next((each for each in plain if each.kind in OURS), None)
         if group.dataset is None or metric is None:
             return {}
         nothing = [line for line in self.lines if line.memory is not None and line.memory["name"] == NO_MEMORY]
         lines = [line for line in nothing if belongs(line, group.option)]
-        whole = {**metric, "category": ALL}
+        whole = replace(metric, category=ALL)
         scores = self._scores(lines[0], group, whole, group.column(whole), slice(1)).scores if lines else {}
         if not scores:
             raise RunError(
@@ -324,12 +310,9 @@ class Experiment(Generic[S]):
             raise RunError(f"errata={name} names no question of this table")
         return wrong
 
-    def _difference(self, line: TableRow, group: ColumnGroup, metric: Mapping[str, Any]) -> AnyCell:
+    def _difference(self, line: TableRow, group: ColumnGroup, metric: TableMetric, minus: Mapping[str, str]) -> AnyCell:
         """The paired difference from another row or group, given by `minus`."""
-        minus, plain = (
-            metric["minus"],
-            {name: value for name, value in metric.items() if name not in ("minus", "title")},
-        )
+        plain = replace(metric, minus=None, published={})
         other_line = next(each for each in self.lines if each.name == minus.get("row", line.name))
         other_group = next((each for each in self.groups if each.name == minus.get("group", group.name)), None)
         if other_group is None:  # left out by `columns`
@@ -339,35 +322,35 @@ class Experiment(Generic[S]):
             return first if isinstance(first, str) else NOTHING
         return Measure(group.column(metric), first.minus(second), margin=MARGIN, runs=first.runs.plus(second.runs))
 
-    def _product(self, line: TableRow, group: ColumnGroup, metric: Mapping[str, Any]) -> AnyCell:
+    def _product(self, line: TableRow, group: ColumnGroup, metric: TableMetric, product: Mapping[str, str]) -> AnyCell:
         """The product of a score's means over categories, given by `product`; its interval leaves out one history at a time."""
-        plain = {name: value for name, value in metric.items() if name not in ("product", "title", "published")}
+        plain = replace(metric, product=None, published={})
         factors: list[Factor] = []
-        for category, taken in metric["product"].items():
-            cell = self.cell(line, group, {**plain, "of": category})
+        for category, taken in product.items():
+            cell = self.cell(line, group, replace(plain, of=category))
             if not isinstance(cell, Cell):
                 return cell
             factors.append(Factor(cell, taken == "complement"))
         ours, runs = product_of_means(factors)
         return Measure(group.column(metric), ours, margin=MARGIN, runs=runs)
 
-    def _best(self, line: TableRow, group: ColumnGroup, metric: Mapping[str, Any]) -> AnyCell:
+    def _best(self, line: TableRow, group: ColumnGroup, metric: TableMetric) -> AnyCell:
         """For each history, the scores of the candidate chosen for it."""
-        if kind_of(metric) not in SCORES:
+        if not metric.score:
             return NOTHING
         choice = self._choice(line, group)
         if isinstance(choice, str):
             return choice
         return composed(self._candidate_cells(line, group, metric), *choice, held_out=_held_out(line))
 
-    def _candidate_cells(self, line: TableRow, group: ColumnGroup, metric: Mapping[str, Any]) -> dict[str, Cell]:
+    def _candidate_cells(self, line: TableRow, group: ColumnGroup, metric: TableMetric) -> dict[str, Cell]:
         cells = {each.name: self.cell(each, group, metric) for each in candidates(line, self.lines)}
         return {name: cell for name, cell in cells.items() if isinstance(cell, Cell)}
 
     def _choice(self, line: TableRow, group: ColumnGroup) -> tuple[dict[str, str], dict[str, dict[str, str]]] | str:
         """The best candidate by history in the group's first metric (`choose`), or the reason why none can be chosen."""
         try:
-            return choose(self._candidate_cells(line, group, cells_of(group.option)[0]), held_out=_held_out(line))
+            return choose(self._candidate_cells(line, group, group.metrics[0]), held_out=_held_out(line))
         except ValueError as error:
             return str(error)
 
@@ -383,20 +366,18 @@ class Experiment(Generic[S]):
                     lines.append(f"{line.title} on {group.title}: {names}.{warning}")
         return lines
 
-    def _measure(self, line: TableRow, group: ColumnGroup, metric: Mapping[str, Any]) -> Estimate | None:
+    def _measure(self, line: TableRow, group: ColumnGroup, metric: TableMetric) -> Estimate | None:
         """The value of a metric that is no score, from the data or from the first replicate's run folder."""
         assert group.dataset is not None
-        kind, settings = kind_of(metric), line.option.get("measure", {})
-        over, name = metric.get("over", "mean"), metric[kind]
+        kind, name, over, category = metric.kind, metric.name, metric.over, metric.category
+        settings = line.option.get("measure", {})
         if kind == "data":
-            category = metric["category"]
             return statistic(group.dataset.cases, name, group.unit, "" if category == ALL else category)
         folder = self.runs[line.name, group.name][0].folder
         if kind == "cost":
-            category = metric.get("category", ALL)
             return cost(folder, name, None if category == ALL else group.keys(category))
         if kind == "report":
-            return report(folder, name, over=over, per=metric.get("per", ""))
+            return report(folder, name, over=over, per=metric.per)
         if kind == "tree":
             return tree(folder, name, over=over, chains=settings.get("chains", True))
         if kind == "spread":
@@ -411,9 +392,9 @@ class Experiment(Generic[S]):
         key = (line.name, group.name)
         if key in self._files:
             return self._files[key]
-        chosen = [with_our_judge(self.cfg, self.backbone, metric) for metric in group.option["metrics"]]
-        judges = {each["judge"]: judging(self.cfg, self.models, each["judge"]) for each in chosen if "judge" in each}
-        lexical = metrics(list(dict.fromkeys(each["metric"] for each in chosen if "metric" in each)))
+        names = dict.fromkeys(metric.judge for metric in group.metrics if metric.judge)
+        judges = {name: judging(self.cfg, self.models, name) for name in names}
+        lexical = metrics(list(dict.fromkeys(metric.name for metric in group.metrics if metric.kind == "metric")))
         found: list[dict[str, Path]] = []
         for run in self.runs.get(key, ()):
             known = (run, lexical, judges, self.cfg.k_evidence)
@@ -428,41 +409,35 @@ class Experiment(Generic[S]):
         self._files[key] = found
         return found
 
-    def _why_not(self, line: TableRow, group: ColumnGroup, metric: Mapping[str, Any]) -> str:
+    def _why_not(self, line: TableRow, group: ColumnGroup, metric: TableMetric) -> str:
         """The reason why a published number is not comparable with ours; for published answers, that we score by another judge or have
         other data."""
         if group.dataset is None:
             return ""
-        if line.answers is not None and "judge" in metric:
+        if line.answers is not None and metric.judge:
             return "stand-in" if "judge" in self.models.stand_ins else "other judge"
-        if line.answers is not None or "data" in metric:
+        if line.answers is not None or metric.kind == "data":
             return other_data(self.cfg, group.dataset)
         if self.guessing == "exclude" and self.guessable(group):
             return "questions left out"
         reason = why_not_comparable(self.cfg, self.models, self.backbone, group.dataset)
-        other_judge = with_our_judge(self.cfg, self.backbone, metric) != metric
-        return reason or ("other model" if other_judge else "")
+        return reason or ("other model" if metric.judge and metric.judge != metric.name else "")
 
 
-def prompts_behind(
-    experiment: Experiment[Any], line: TableRow, group: ColumnGroup, metric: Mapping[str, Any]
-) -> set[str]:
+def prompts_behind(experiment: Experiment[Any], line: TableRow, group: ColumnGroup, metric: TableMetric) -> set[str]:
     """Names of the prompts behind a cell: the memory's, the reader's (unless the memory's structure is measured), and the judge's."""
     rows = {each.name for each in (candidates(line, experiment.lines) if "best_of" in line.option else [line])}
     runs = (run for row in rows for run in experiment.runs.get((row, group.name), ()))
     names = {name for run in runs for name in run.record.prompts}
-    if kind_of(metric) in STRUCTURE:
+    if metric.kind in STRUCTURE:
         names.discard(group.reader.prompt)
-    return names | judge_prompts(with_our_judge(experiment.cfg, experiment.backbone, metric))
+    return names | judge_prompts(metric.judge) if metric.judge else names
 
 
 def all_prompts(experiment: Experiment[Any]) -> set[str]:
     """Names of the prompts behind the cells of a table, or behind the points of a figure."""
     cells = [
-        (line, group, metric)
-        for line in experiment.lines
-        for group in experiment.groups
-        for metric in cells_of(group.option)
+        (line, group, metric) for line in experiment.lines for group in experiment.groups for metric in group.metrics
     ]
     return {name for line, group, metric in cells for name in prompts_behind(experiment, line, group, metric)}
 
@@ -470,20 +445,6 @@ def all_prompts(experiment: Experiment[Any]) -> set[str]:
 def _held_out(line: TableRow) -> bool:
     """Whether a best row is chosen for each history on the other histories."""
     return bool(line.option["chosen_on"] == "others")
-
-
-def with_our_judge(cfg: Settings, backbone: Mapping[str, Any], metric: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The metric with the judge that is used: `judge@model` keeps its model if `models.judge` is the paper's in profile=paper.
-
-    A sweep keeps it outside that profile, too, if there is an endpoint, because the endpoint serves all models that a sweep names.
-    """
-    if cfg.profile_name == "paper":
-        keeps = cfg.models.judge == backbone["models"]["judge"]
-    else:
-        keeps = isinstance(cfg, Sweeps) and cfg.endpoint.base_url is not None
-    if "judge" not in metric or keeps:
-        return metric
-    return {**metric, "judge": metric["judge"].partition("@")[0]}
 
 
 def why_not_comparable(cfg: Settings, models: Models, backbone: Mapping[str, Any], dataset: Data) -> str:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from hashlib import sha256
@@ -246,44 +246,99 @@ def group_name(column: Mapping[str, Any]) -> str:
     return str(column.get("group") or column["dataset"])
 
 
-def cells_of(column: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """The metrics of a column group, repeated for each category under `by`."""
-    cells: list[Mapping[str, Any]] = []
-    for metric in column["metrics"]:
-        for ours, printed in metric.get("by", {ALL: None}).items():
-            named = {} if printed is None else {"category": printed}
-            cells.append({**metric, "category": ours, "published": {**metric.get("published", {}), **named}})
-    return cells
+@dataclass(frozen=True, slots=True)
+class TableMetric:
+    """A metric of a column group in one category: a column of the table before it has cells."""
+
+    kind: str
+    """One of `SCORES` or `FIGURES`."""
+    name: str
+    """What the kind names: a judge (`file@model` with the paper's model), a lexical metric, a cost, …"""
+    whole_title: str
+    """Title without the category."""
+    judge: str
+    """The judge that is asked; empty for a metric without one."""
+    score: str
+    """Name of the score files; empty for a measure that is no score."""
+    category: str
+    primary: bool
+    """Whether its differences from the table's reference are tested."""
+    of: str
+    """The category that the questions are in, too."""
+    scale: float
+    """Published numbers are divided by it."""
+    over: str
+    per: str
+    """How a measure is taken over histories, and what it is divided by (`eval.report.measures`)."""
+    published: Mapping[str, str] = field(hash=False)
+    """Fields that identify its published numbers."""
+    rows: Sequence[str] | None = field(hash=False)
+    """Rows with a published number; None for all."""
+    minus: Mapping[str, str] | None = field(hash=False)
+    product: Mapping[str, str] | None = field(hash=False)
+
+    @property
+    def title(self) -> str:
+        """Title with the category, as printed."""
+        return self.whole_title if self.category == ALL else f"{self.whole_title}, {self.category}"
 
 
-def primary_of(column: Mapping[str, Any]) -> list[int]:
-    """Positions of a column group's primary metric in `cells_of`: the metric marked `primary: true`, else the first score.
+def metrics_of(column: Mapping[str, Any], *, keep_models: bool = False) -> tuple[TableMetric, ...]:
+    """The metrics of a column group, repeated for each category under `by`.
 
-    A metric that is split by category is tested over all questions if the table prints that, else in each category.
+    The primary metric is the one marked `primary: true`, else the first score. If it is split by category, it is tested over all
+    questions if the table prints that, else in each category.
+
+    Args:
+        column: the group in the table's YAML.
+        keep_models: whether `judge@model` is asked with its model, not with `models.judge`.
 
     Raises:
-        RunError: several metrics are marked, or a metric that is no score is marked.
+        RunError: a metric names no kind or several, several metrics are marked, or a metric that is no score is marked.
     """
-    cells = list(enumerate(cells_of(column)))
-    scores = [
-        (place, cell) for place, cell in cells if kind_of(cell) in SCORES and not {"minus", "product"} & cell.keys()
+    made = [
+        _metric(option, category, printed, keep_models)
+        for option in column["metrics"]
+        for category, printed in option.get("by", {option.get("category", ALL): None}).items()
     ]
-    if len([metric for metric in column["metrics"] if metric.get("primary")]) > 1:
+    scores = [each for each in made if each.kind in SCORES and each.minus is None and each.product is None]
+    if sum(bool(option.get("primary")) for option in column["metrics"]) > 1:
         raise RunError(f"{group_name(column)}: one metric can be primary")
-    if any(cell.get("primary") and (place, cell) not in scores for place, cell in cells):
+    if any(each.primary and each not in scores for each in made):
         raise RunError(f"{group_name(column)}: only a score can be primary")
-    marked = [(place, cell) for place, cell in scores if cell.get("primary")] or scores
-    own = [
-        (place, cell)
-        for place, cell in marked
-        if title_of({**cell, "category": ALL}) == title_of({**marked[0][1], "category": ALL})
-    ]
-    overall = [place for place, cell in own if cell["category"] == ALL]
-    return overall[:1] or [place for place, _ in own]
+    marked = [each for each in scores if each.primary] or scores
+    own = [each for each in marked if each.whole_title == marked[0].whole_title]
+    tested = [each for each in own if each.category == ALL][:1] or own
+    return tuple(replace(metric, primary=any(metric is each for each in tested)) for metric in made)
+
+
+def _metric(option: Mapping[str, Any], category: str, printed: str | None, keep_models: bool) -> TableMetric:
+    kind = kind_of(option)
+    name = str(option[kind])
+    judge = name if keep_models else name.partition("@")[0]
+    scores = {"judge": judge_metric(judge), "metric": name, "theirs": f"{THEIRS}{name}"}
+    plain = {"judge": judge_metric(name), "metric": name}  # the title names the paper's model, whoever judges
+    return TableMetric(
+        kind=kind,
+        name=name,
+        whole_title=option.get("title") or (metric_title(plain[kind]) if kind in plain else f"{kind} {name}"),
+        judge=judge if kind == "judge" else "",
+        score=scores.get(kind, ""),
+        category=category,
+        primary=option.get("primary", False),
+        of=option.get("of", ALL),
+        scale=option.get("scale", 1.0),
+        over=option.get("over", "mean"),
+        per=option.get("per", ""),
+        published={**option.get("published", {}), **({} if printed is None else {"category": printed})},
+        rows=option.get("rows"),
+        minus=option.get("minus"),
+        product=option.get("product"),
+    )
 
 
 def kind_of(metric: Mapping[str, Any]) -> str:
-    """The kind of a metric: one of `SCORES` or `FIGURES`.
+    """The kind of a metric in the table's YAML: one of `SCORES` or `FIGURES`.
 
     Raises:
         RunError: it names no kind, or several.
@@ -292,20 +347,6 @@ def kind_of(metric: Mapping[str, Any]) -> str:
     if len(kinds) != 1:
         raise RunError(f"a metric must name one of {', '.join((*SCORES, *FIGURES))}; found {sorted(metric)}")
     return kinds[0]
-
-
-def score_name(metric: Mapping[str, Any]) -> str:
-    if "theirs" in metric:
-        return f"{THEIRS}{metric['theirs']}"
-    return judge_metric(metric["judge"]) if "judge" in metric else str(metric["metric"])
-
-
-def title_of(metric: Mapping[str, Any]) -> str:
-    kind = kind_of(metric)
-    plain = metric_title(score_name(metric)) if kind in ("judge", "metric") else f"{kind} {metric[kind]}"
-    title = str(metric.get("title") or plain)
-    category = metric.get("category", ALL)
-    return title if category == ALL else f"{title}, {category}"
 
 
 def belongs(line: TableRow, column: Mapping[str, Any]) -> bool:
@@ -321,17 +362,17 @@ def table_unit(line: TableRow, column: Mapping[str, Any]) -> Mapping[str, Any] |
 
 
 def reference(
-    backbone: Mapping[str, Any], line: TableRow, column: Mapping[str, Any], metric: Mapping[str, Any]
+    backbone: Mapping[str, Any], line: TableRow, column: Mapping[str, Any], metric: TableMetric
 ) -> dict[str, str] | None:
     """Fields that identify the published number of a cell; None for a cell outside the paper.
 
     The score of a category whose published name is not given is outside the paper: the number of all questions is not its number.
     """
-    if line.published is None or not belongs(line, column) or line.name not in metric.get("rows", [line.name]):
+    if line.published is None or not belongs(line, column) or not (metric.rows is None or line.name in metric.rows):
         return None
-    parts = (each.get("published") for each in (backbone, column, metric, line.option))
+    parts = (backbone.get("published"), column.get("published"), metric.published, line.published)
     wanted = {name: value for part in parts for name, value in (part or {}).items()}
-    named = metric.get("category", ALL) == ALL or "category" in wanted
+    named = metric.category == ALL or "category" in wanted
     return wanted if "metric" in wanted and named else None
 
 
@@ -340,9 +381,9 @@ def references(table: Mapping[str, Any], backbone: str) -> Iterator[tuple[str, s
     chosen = table["backbones"][backbone]
     for line in read_lines_of(table, None if backbone == "default" else backbone):
         for column in table["columns"]:
-            for metric in cells_of(column):
+            for metric in metrics_of(column):
                 if (wanted := reference(chosen, line, column, metric)) is not None:
-                    yield line.name, group_name(column), str(metric[kind_of(metric)]), wanted
+                    yield line.name, group_name(column), metric.name, wanted
 
 
 def published_files(backbone: Mapping[str, Any]) -> list[str]:
@@ -358,6 +399,8 @@ class ColumnGroup:
     """The group in the table's YAML."""
     name: str
     title: str
+    metrics: tuple[TableMetric, ...]
+    """Its columns, in order."""
     dataset: Data | None
     """The data set; None if it could not be loaded."""
     missing: str
@@ -376,22 +419,26 @@ class ColumnGroup:
         """Case and question ids of the questions of a category."""
         return frozenset(question.key for question in self.questions if question.belongs_to(category))
 
-    def column(self, metric: Mapping[str, Any]) -> Column:
+    def column(self, metric: TableMetric) -> Column:
         """The column of one metric; a metric that is no score has no questions."""
-        asked_here = self.questions if kind_of(metric) in SCORES else ()
-        names = (metric.get("category", ALL), metric.get("of", ALL))
+        asked_here = self.questions if metric.score else ()
+        names = (metric.category, metric.of)
         questions = tuple(each for each in asked_here if all(map(each.belongs_to, names)))
-        title = title_of(metric)
-        note = " ".join(text for part, text in self.metric_notes.items() if part in title)
-        return Column(self.name, self.title, title, questions, self.aggregate, self.answerable, note)
+        note = " ".join(text for part, text in self.metric_notes.items() if part in metric.title)
+        return Column(self.name, self.title, metric.title, questions, self.aggregate, self.answerable, note)
 
 
-def column_group(cfg: Settings, option: Mapping[str, Any]) -> ColumnGroup:
+def column_group(cfg: Settings, option: Mapping[str, Any], *, keep_models: bool = False) -> ColumnGroup:
     """Load the data set of a column group, cut by the configuration; a missing real data set is noted in `missing`.
+
+    Args:
+        cfg: only `data` is read.
+        option: the group in the table's YAML.
+        keep_models: see `metrics_of`.
 
     Raises:
         DataError: a sample, which is shipped, cannot be loaded.
-        RunError: the group and the configuration both set a transform.
+        RunError: the group and the configuration both set a transform, or `metrics_of` refuses a metric.
     """
     wanted = cfg.data
     if "transform" in option:
@@ -413,11 +460,13 @@ def column_group(cfg: Settings, option: Mapping[str, Any]) -> ColumnGroup:
             raise
         missing = as_called(f"no data: {error}")
     questions = asked(dataset.cases) if dataset is not None else ()
-    _note_empty(option, questions)
+    metrics = metrics_of(option, keep_models=keep_models)
+    _note_empty(option, metrics, questions)
     return ColumnGroup(
         option,
         group_name(option),
         config["title"],
+        metrics,
         dataset,
         missing,
         shown_by,
@@ -429,9 +478,9 @@ def column_group(cfg: Settings, option: Mapping[str, Any]) -> ColumnGroup:
     )
 
 
-def _note_empty(option: Mapping[str, Any], questions: Sequence[Asked]) -> None:
+def _note_empty(option: Mapping[str, Any], metrics: Sequence[TableMetric], questions: Sequence[Asked]) -> None:
     """Name the categories under `by` that no question has: a sample or a cut may lack them, or the name is misspelled."""
-    named = dict.fromkeys(str(cell["category"]) for cell in cells_of(option))
+    named = dict.fromkeys(metric.category for metric in metrics)
     if questions and (empty := [name for name in named if not any(each.belongs_to(name) for each in questions)]):
         known = dict.fromkeys(name for each in questions for name in (each.category, *each.groups) if name)
         lacking = "; ".join(f"{name}{_near(name, [*known])}" for name in empty)

@@ -28,9 +28,9 @@ from typing import Any
 
 from eval.analysis.costs import costs
 from eval.files.provenance import identity
-from eval.files.run_folder import RunFolder
+from eval.files.run_folder import RunFolder, judge_metric
 from eval.files.store import replace_file
-from eval.report.cell import ALL, Cell
+from eval.report.cell import Cell
 from eval.report.counted import counted
 from eval.report.measures import cost
 from eval.report.points import six_digits
@@ -42,7 +42,7 @@ from scripts.assembly.steps import say_missing
 from scripts.settings.schema import Sweeps
 from scripts.tables.captions import evidence_lines, prompts_line
 from scripts.tables.grid import Experiment, prompts_behind
-from scripts.tables.layout import ColumnGroup, TableRow, check_columns, score_name
+from scripts.tables.layout import ColumnGroup, TableRow, check_columns
 from scripts.tables.table import assembled
 
 RUNTIME = (
@@ -134,14 +134,14 @@ def _lines(experiment: Experiment[Sweeps], group: ColumnGroup, row: TableRow) ->
     spent, calls, models = costs(folder), cost(folder, "build_calls"), experiment.models
     engines = (f"{role} {'stand-in' if role in models.stand_ins else getattr(models, role).name}" for role in STAND_IN)
     engine = "; ".join(engines)
-    for metric in group.option["metrics"]:
+    for metric in group.metrics:
         cell = experiment.cell(row, group, metric)
-        assert isinstance(cell, Cell), f"a metric of a sweep is a score: {metric}"
-        values, missing_share = _scores(cell, metric.get("category", ALL))
+        assert isinstance(cell, Cell), f"a metric of a sweep is a score: {metric.title}"
+        values, missing_share = _scores(cell, metric.category)
         yield (
             {
                 **values,
-                "metric": score_name(metric),
+                "metric": judge_metric(metric.name) if metric.judge else metric.score,
                 "recalled_tokens": spent.recalled_tokens,
                 "build_calls": None if calls is None else int(calls.mean),
                 "engine": engine,

@@ -34,7 +34,7 @@ from scripts.assembly.models import Models, build_models, chosen_models, other_m
 from scripts.assembly.readiness import agreed, check_prices, meter, prepared
 from scripts.assembly.runs import NotInstalled, memory_run, recipe_of
 from scripts.assembly.steps import answer_all, complain, finished, judging, score, unmeasured
-from scripts.settings.schema import Chosen, Reproduce, Settings
+from scripts.settings.schema import Chosen, Reproduce, Settings, Sweeps
 from scripts.setup.launch import composed
 from scripts.setup.options import load_option
 from scripts.setup.printing import print_table
@@ -52,17 +52,14 @@ from scripts.tables.grid import (
     examine_and_keep,
     other_data,
     why_not_comparable,
-    with_our_judge,
 )
 from scripts.tables.layout import (
     ColumnGroup,
     TableRow,
     belongs,
-    cells_of,
     check_columns,
     column_group,
     joined,
-    primary_of,
     published_files,
     read_lines_of,
     restriction,
@@ -131,11 +128,11 @@ def assembled(
         check_prices(cfg, models)
     if cfg.profile_name == "paper" and cfg.data.source == "real":
         fetch_missing(cfg.data, columns)
-    groups = [column_group(cfg, option) for option in columns]
+    groups = [column_group(cfg, option, keep_models=_keeps_models(cfg, backbone)) for option in columns]
     if all(group.dataset is None for group in groups):
         raise RunError("none of the data sets is there: " + "; ".join(group.missing for group in groups))
     answers, absent = published_answers(cfg, models, groups, lines)
-    judges = _judges(cfg, backbone, groups)
+    judges = _judges(groups)
     runs = _runs(cfg, models, groups, lines, only)
     wanted = [run for (row, _), builds in {**runs, **answers}.items() if only is None or row in only for run in builds]
     run = run and not finished(cfg, models, wanted, judges)
@@ -160,6 +157,16 @@ def assembled(
         _examine(groups, lines, runs, only)
     numbers = read_published(*published_files(backbone))
     return Experiment(cfg, models, backbone, groups, lines, only, runs, numbers, absent, capped, before, planned)
+
+
+def _keeps_models(cfg: Settings, backbone: Mapping[str, Any]) -> bool:
+    """Whether `judge@model` is asked with its model: in profile=paper if `models.judge` is the paper's.
+
+    A sweep keeps the models outside that profile, too, if there is an endpoint, because the endpoint serves all models that a sweep names.
+    """
+    if cfg.profile_name == "paper":
+        return bool(cfg.models.judge == backbone["models"]["judge"])
+    return isinstance(cfg, Sweeps) and cfg.endpoint.base_url is not None
 
 
 def _runs(
@@ -197,7 +204,9 @@ def _examine(groups: Sequence[ColumnGroup], lines: Sequence[TableRow], runs: Run
     """Examine the conformance of the requested rows, if a column group prints it and it is not known yet."""
     rows = {line.name: line for line in lines}
     for group in groups:
-        if group.dataset is None or not any(metric.get("fact") == "conformance" for metric in group.option["metrics"]):
+        if group.dataset is None or not any(
+            (metric.kind, metric.name) == ("fact", "conformance") for metric in group.metrics
+        ):
             continue
         for (row, name), (run, *_) in runs.items():
             memory, wanted = rows[row].memory, only is None or row in only
@@ -225,13 +234,12 @@ def _run(
     return replace(run, questions=lambda case_id, question_id: first[case_id] == question_id)
 
 
-def _judges(cfg: Settings, backbone: Mapping[str, Any], groups: Sequence[ColumnGroup]) -> dict[str, list[str]]:
+def _judges(groups: Sequence[ColumnGroup]) -> dict[str, list[str]]:
     """Names of the judges by data set, each once."""
     judges: dict[str, list[str]] = {}
     for group in groups:
         if group.dataset is not None:
-            metrics = [with_our_judge(cfg, backbone, metric) for metric in group.option["metrics"]]
-            names = [metric["judge"] for metric in metrics if "judge" in metric]
+            names = [metric.judge for metric in group.metrics if metric.judge]
             judges[group.dataset.name] = list(dict.fromkeys([*judges.get(group.dataset.name, ()), *names]))
     return judges
 
@@ -392,12 +400,9 @@ def _table(option: Mapping[str, Any], assembled: Experiment[Reproduce]) -> Table
             rows.append(_row(assembled, line))
             progress.step()
     used = [(group.dataset, group.reader, group.unit) for group in assembled.groups if group.dataset is not None]
-    names = _judges(cfg, assembled.backbone, assembled.groups)
+    names = _judges(assembled.groups)
     judges = [(name, dataset) for dataset, _, _ in used for name in names[dataset.name]]
-    primaries, start = set[int](), 0
-    for group in assembled.groups:
-        primaries |= {start + place for place in primary_of(group.option)}
-        start += len(cells_of(group.option))
+    columns = [(group, metric) for group in assembled.groups for metric in group.metrics]
     imported = {name for (name, _), (run, *_) in assembled.runs.items() if run.record.imported}
     reasons = {why_not_comparable(cfg, assembled.models, assembled.backbone, dataset) for dataset, _, _ in used}
     reasons |= {other_data(cfg, dataset) for dataset, _, _ in used}  # the caption always names a sample
@@ -409,7 +414,7 @@ def _table(option: Mapping[str, Any], assembled: Experiment[Reproduce]) -> Table
             *evidence_lines(assembled.groups, assembled.lines),
             *_notes(option, assembled),
         ),
-        tuple(assembled.column(group, metric) for group in assembled.groups for metric in cells_of(group.option)),
+        tuple(assembled.column(group, metric) for group, metric in columns),
         tuple(rows),
         option.get("reference", ""),
         assembled.models.prices,
@@ -421,7 +426,7 @@ def _table(option: Mapping[str, Any], assembled: Experiment[Reproduce]) -> Table
             imported=0 < len(imported) < len(assembled.lines),
             unmeasured=unmeasured(cfg, assembled.models, judges),
         ),
-        frozenset(primaries),
+        frozenset(place for place, (_, metric) in enumerate(columns) if metric.primary),
     )
 
 
@@ -445,7 +450,7 @@ def _notes(option: Mapping[str, Any], assembled: Experiment[Reproduce]) -> list[
         for line in assembled.lines
         for group in assembled.groups
         if line.memory is not None and "product" in line.memory["build"]
-        if assembled.cell(line, group, cells_of(group.option)[0]) == NOT_INSTALLED
+        if assembled.cell(line, group, group.metrics[0]) == NOT_INSTALLED
     )
     if absent:
         notes.append(f"Not installed: {', '.join(absent)}: make product NAME=…, or NAME=all.")
@@ -470,7 +475,7 @@ def _notes(option: Mapping[str, Any], assembled: Experiment[Reproduce]) -> list[
 
 
 def _row(assembled: Experiment[Reproduce], line: TableRow) -> Row:
-    cells = [assembled.cell(line, group, metric) for group in assembled.groups for metric in cells_of(group.option)]
+    cells = [assembled.cell(line, group, metric) for group in assembled.groups for metric in group.metrics]
     runs = {group: builds for (name, group), builds in assembled.runs.items() if name == line.name}
     folders = {group: builds[0].folder for group, builds in runs.items()}
     answered = any(run.record.stand_ins for builds in runs.values() for run in builds)

@@ -17,7 +17,7 @@ from scripts.assembly.steps import cell_of, metrics
 from scripts.door import Lab
 from scripts.settings.schema import Reproduce
 from scripts.setup.options import load_option
-from scripts.tables.layout import cells_of, read_lines_of
+from scripts.tables.layout import metrics_of, read_lines_of
 from scripts.tables.table import Outcome
 from tests.scripts.commands import change, composed
 
@@ -37,7 +37,7 @@ def test_the_controls_are_rows_that_table_others_cannot_take_away() -> None:
 
 def test_recall_and_answers_stand_side_by_side_and_there_is_no_total() -> None:
     (column,) = load_option("table", "change")["columns"]
-    scores = [(cell["metric"], cell["category"]) for cell in cells_of(column) if "metric" in cell]
+    scores = [(metric.name, metric.category) for metric in metrics_of(column) if metric.kind == "metric"]
     both = [(metric, family) for family in FAMILIES for metric in ("change_recall", "change_answer")]
     assert scores == [*both, ("change_answer", "yes_no")]
     assert {*FAMILIES, "yes_no"} == {*VARIANTS}

@@ -19,7 +19,7 @@ from scripts.settings.checking import checked
 from scripts.setup.options import load_option, options
 from scripts.tables.figures import Subject, _ratios, exponents, footnote, layout
 from scripts.tables.grid import Experiment
-from scripts.tables.layout import read_lines_of
+from scripts.tables.layout import metrics_of, read_lines_of
 from scripts.tables.table import experiment
 from tests.scripts.commands import configuration, figure
 
@@ -200,7 +200,8 @@ def test_a_row_is_named_by_settings_categories_and_values_of_its_own(results: Pa
         checked(composed("memtree_fa7", results), "figures"), layout(load_option("figure", "memtree_fa7")), run=False
     )
     assert isinstance(found, Experiment)
-    one = Subject(found.lines[0], found.groups[0], {"judge": "memtree", "category": "temporal"}, "m")
+    (metric,) = metrics_of({"dataset": "msc", "metrics": [{"judge": "memtree", "category": "temporal"}]})
+    one = Subject(found.lines[0], found.groups[0], metric, "m")
     assert one.value("base", {}) == 0.1
     assert one.text("θ0 = {base}, {category}, {model}", {"temporal": "time"}) == "θ0 = 0.1, time, m"
     with pytest.raises(RunError, match=r"has no 'alpha' for panel, series or x; there are: dataset, .*base"):
@@ -243,7 +244,7 @@ def test_a_figure_runs_nothing_that_a_run_folder_holds(asked: Any, results: Path
 
 def test_a_footnote_names_the_prompts_behind_its_points_and_the_ratios_that_the_paper_states() -> None:
     """The tree of a figure is the memory's, its accuracy also the reader's and the judge's."""
-    models, role = SimpleNamespace(judge="m"), SimpleNamespace(name="m")
+    role = SimpleNamespace(name="m")
     run = SimpleNamespace(record=RunRecord(prompts={"segtree/batch": "", "reader/segtree": ""}))
     group: Any = SimpleNamespace(
         name="locomo", dataset=None, missing="", reader=SimpleNamespace(prompt="reader/segtree")
@@ -251,16 +252,11 @@ def test_a_footnote_names_the_prompts_behind_its_points_and_the_ratios_that_the_
     line: Any = SimpleNamespace(name="segtree_td", option={}, memory=None)
 
     def noted(*metrics: dict[str, Any]) -> str:
-        group.option = {"metrics": list(metrics)}
-        cfg: Any = SimpleNamespace(profile_name="smoke", models=models)
-        backbone = {"models": {"judge": "m"}}
+        group.metrics = metrics_of({"dataset": "locomo", "metrics": metrics})
         built: Any = SimpleNamespace(
             prompts=Prompts(), stand_ins={}, embedder=SimpleNamespace(name="e"), memory=role, reader=role, judge=role
         )
-        made: Any = SimpleNamespace(
-            **{"cfg": cfg, "models": built, "backbone": backbone, "groups": [group], "lines": [line]},
-            runs={("segtree_td", "locomo"): [run]},
-        )
+        made: Any = SimpleNamespace(models=built, groups=[group], lines=[line], runs={("segtree_td", "locomo"): [run]})
         ratios = load_option("figure", "segtreemem_f5")["ratios"][:1]
         points = [Point(ratios[0]["panel"], ratios[0][side], 1.0, y) for side, y in (("over", 6.0), ("under", 2.0))]
         return "\n".join(footnote([made], {"paper": "SegTreeMem", "ratios": ratios}, points))

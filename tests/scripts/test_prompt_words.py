@@ -20,7 +20,7 @@ from scripts.settings.schema import Reproduce
 from scripts.setup.options import load_option, options
 from scripts.tables.captions import prompts_line
 from scripts.tables.grid import PROMPTS_OURS, prompts_behind
-from scripts.tables.layout import ColumnGroup, cells_of, column_group
+from scripts.tables.layout import ColumnGroup, column_group, metrics_of
 from scripts.tables.table import experiment
 from tests.scripts.commands import composed, reproduce
 
@@ -152,12 +152,10 @@ def test_a_cell_knows_the_prompts_that_made_it() -> None:
     run = SimpleNamespace(record=RunRecord(prompts={"segtree/batch": "", "reader/segtree": ""}))
     line = SimpleNamespace(name="segtree_td", option={})
     group: Any = SimpleNamespace(name="locomo", reader=SimpleNamespace(prompt="reader/segtree"))
-    cfg: Any = SimpleNamespace(profile_name="smoke", models=SimpleNamespace(judge="m"))
-    grid: Any = SimpleNamespace(
-        runs={("segtree_td", "locomo"): [run]}, lines=[line], cfg=cfg, backbone={"models": {"judge": "m"}}
-    )
+    grid: Any = SimpleNamespace(runs={("segtree_td", "locomo"): [run]}, lines=[line])
 
-    def names(metric: dict[str, Any]) -> set[str]:
+    def names(option: dict[str, Any]) -> set[str]:
+        (metric,) = metrics_of({"dataset": "locomo", "metrics": [option]})
         return prompts_behind(grid, line, group, metric)  # type: ignore[arg-type]
 
     assert names({"metric": "locomo_f1"}) == {"segtree/batch", "reader/segtree"}
@@ -182,6 +180,6 @@ def test_a_table_of_segtreemem_prints_its_lost_evidence_and_its_prompts_and_ever
     made = experiment(cfg, load_option("table", "segtreemem_t4"), run=False)
     assert made is not None
     line = next(line for line in made.lines if line.name == "bm25")
-    cells = [made.cell(line, group, metric) for group in made.groups for metric in cells_of(group.option)]
+    cells = [made.cell(line, group, metric) for group in made.groups for metric in group.metrics]
     numbers = [cell.published for cell in cells if isinstance(cell, Cell) and cell.published is not None]
     assert {number.qualifier for number in numbers} == {PROMPTS_OURS}

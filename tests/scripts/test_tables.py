@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -14,12 +15,13 @@ from eval.analysis.costs import PhaseCost, Usage, costs
 from eval.files.provenance import ROOT
 from eval.report.cell import Cell
 from eval.report.points import Point
+from eval.report.tables import AnyCell
 from memsys.llm.pricing import ModelSettings
 from scripts.command import verb
 from scripts.commands import tables
 from scripts.commands.tables import calls_table, measure, pareto_table, printed, row_costs, systems_table
 from scripts.setup.options import load_option, options
-from scripts.tables.layout import cells_of, column_group
+from scripts.tables.layout import column_group
 from scripts.tables.table import experiment
 from tests.scripts.commands import composed, reproduce
 
@@ -148,15 +150,66 @@ def test_a_published_percentage_stands_in_a_cell_as_a_share(tmp_path: Path) -> N
     made = experiment(cfg, load_option("table", "timem_t10"), run=False)
     assert made is not None
     (group,) = made.groups
-    cell = made.cell(made.lines[0], group, cells_of(group.option)[0])
+    cell = made.cell(made.lines[0], group, group.metrics[0])
     assert isinstance(cell, Cell)
     assert cell.published is not None
     assert float(cell.published.scaled) == pytest.approx(cell.published.value / 100)
 
 
+@pytest.mark.slow
+def test_a_row_that_others_subtract_keeps_its_own_published_number(tmp_path: Path) -> None:
+    cfg = composed("reproduce", ["table=timem_t10", f"results={tmp_path}", "only=[]"])
+    made = experiment(cfg, load_option("table", "timem_t10"), run=False)
+    assert made is not None
+    (group,) = made.groups
+    score, difference = group.metrics
+    made.cell(made.lines[0], group, difference)  # reads the score of lambda=0.9 before that row's own column does
+    subtracted = next(line for line in made.lines if line.name == "timem_3")
+    cell = made.cell(subtracted, group, score)
+    assert isinstance(cell, Cell)
+    assert cell.published is not None
+    assert cell.published.metric == "LLJ"
+
+
+def test_two_metrics_of_one_title_have_cells_of_their_own(tmp_path: Path) -> None:
+    metrics = "metrics: [{metric: locomo_f1, title: F1}, {metric: squad_f1, title: F1}]"
+    columns = f"table.columns=[{{dataset: locomo, {metrics}}}]"
+    cfg = composed("reproduce", ["table=next", f"results={tmp_path}", columns, *SMALL, "only=[recency]"])
+    reproduce(cfg)
+    made = experiment(cfg, cfg.table, run=False)
+    assert made is not None
+    (group,), line = made.groups, next(line for line in made.lines if line.name == "recency")
+    cells = [made.cell(line, group, metric) for metric in group.metrics]
+    files = [cell.score_files[0].name.rpartition("-")[0] for cell in cells if isinstance(cell, Cell)]
+    assert files == ["locomo_f1", "squad_f1"]
+
+
+def test_an_answer_that_is_empty_in_the_second_build_alone_is_counted(tmp_path: Path) -> None:
+    columns = "table.columns=[{dataset: locomo, metrics: [{metric: locomo_f1}]}]"
+    settings = ["table=next", f"results={tmp_path}", columns, "build.replicates=2", *SMALL, "only=[recency]"]
+    cfg = composed("reproduce", settings)
+    reproduce(cfg)
+
+    def cell_and_second_run() -> tuple[AnyCell, Path]:
+        made = experiment(cfg, cfg.table, run=False)
+        assert made is not None
+        (group,), line = made.groups, next(line for line in made.lines if line.name == "recency")
+        return made.cell(line, group, group.metrics[0]), made.runs["recency", "locomo"][1].folder
+
+    cell, folder = cell_and_second_run()
+    assert isinstance(cell, Cell)
+    assert cell.counts().empty == 0
+    (path,) = folder.rglob("predictions.jsonl")
+    first, *others = map(json.loads, path.read_text(encoding="utf-8").splitlines())
+    path.write_text("".join(json.dumps(each) + "\n" for each in [{**first, "answer": ""}, *others]), encoding="utf-8")
+    cell, _ = cell_and_second_run()
+    assert isinstance(cell, Cell)
+    assert cell.counts().empty == 1
+
+
 def test_the_note_of_a_data_set_on_a_metric_stands_below_the_columns_of_that_metric_alone() -> None:
     metrics = [{"metric": "squad_f1"}, {"metric": "personamem_accuracy"}]
     group = column_group(composed("reproduce", []), {"dataset": "personamem", "metrics": metrics})
-    note, none = (group.column(metric).note for metric in metrics)
+    note, none = (group.column(metric).note for metric in group.metrics)
     assert note.startswith("F1 (SQuAD) on PersonaMem")
     assert not none

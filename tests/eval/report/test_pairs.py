@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import csv
 import re
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,7 +16,7 @@ from eval.report.paper import latex
 from eval.report.rendering import as_csv, difference_text, markdown, shown
 from eval.report.tables import CHOSEN, EXPLORATORY, NOT_ASKED, Pair, choose, composed, gap_bounds
 from scripts.setup.options import load_option
-from scripts.tables.layout import cells_of, primary_of
+from scripts.tables.layout import metrics_of
 from tests.eval.report.pairs import score, two_data_sets
 
 
@@ -112,19 +114,31 @@ def test_the_bounds_weigh_questions_as_the_column_does(tmp_path: Path) -> None:
     assert bounds.high - bounds.low == pytest.approx(1 / 8), "the first of eight histories has no answer"
 
 
+def test_a_metric_of_one_category_needs_no_published_name_for_it() -> None:
+    split = {"metric": "mem0_f1", "category": "temporal", "by": {"all": None, "multi-hop": "Multi"}}
+    (single, *several) = metrics_of({"dataset": "d", "metrics": [{"metric": "mem0_f1", "category": "temporal"}, split]})
+    assert (single.category, single.published) == ("temporal", {})
+    assert single.title == f"{single.whole_title}, temporal"
+    assert [(each.category, each.published) for each in several] == [("all", {}), ("multi-hop", {"category": "Multi"})]
+
+
+def primaries(group: Mapping[str, Any]) -> list[int]:
+    return [place for place, metric in enumerate(metrics_of(group)) if metric.primary]
+
+
 def test_a_table_declares_its_primary_metric_and_the_first_score_is_the_default() -> None:
     for group in load_option("table", "segtreemem_t4")["columns"]:
-        assert primary_of(group) == [0]
+        assert primaries(group) == [0]
     timem = load_option("table", "timem_t2")["columns"][0]
-    (place,) = primary_of(timem)
-    assert cells_of(timem)[place]["category"] == "all", "over all questions where the table prints that"
+    (place,) = primaries(timem)
+    assert metrics_of(timem)[place].category == "all", "over all questions where the table prints that"
     marked = {
         "dataset": "d",
         "metrics": [{"cost": "tokens"}, {"metric": "mem0_f1"}, {"metric": "squad_f1", "primary": True}],
     }
-    assert primary_of(marked) == [2]
+    assert primaries(marked) == [2]
     marked["metrics"][1]["primary"] = True  # type: ignore[index]
     with pytest.raises(RunError, match="one metric can be primary"):
-        primary_of(marked)
+        primaries(marked)
     with pytest.raises(RunError, match="only a score can be primary"):
-        primary_of({"dataset": "d", "metrics": [{"cost": "tokens", "primary": True}]})
+        primaries({"dataset": "d", "metrics": [{"cost": "tokens", "primary": True}]})
