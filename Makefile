@@ -135,7 +135,9 @@ style: $(VENV)/.installed ## ruff and mypy
 suite: $(VENV)/.installed ## the whole test suite without style and types
 	@# Without bytecode each worker would compile every module and test again, ten seconds of its core: collected once before, they find it.
 	@ls tests/scripts/__pycache__/*pytest*.pyc >/dev/null 2>&1 || $(PY) -m pytest -n0 -qq --collect-only -m "not integration" >/dev/null || true
-	$(PY) -m pytest -n auto --dist worksteal -m "not integration"
+	@# Many tests wait for a process: three workers fill two cores.
+	workers=$${PYTEST_XDIST_AUTO_NUM_WORKERS:-$$($(PY) -c 'import os; print(max(1, os.cpu_count() * 3 // 2))')}; \
+	$(PY) -m pytest -n $$workers --dist worksteal -m "not integration"
 
 integration: $(VENV)/.installed ## the tests that need an optional program (a browser, Ray, LaTeX, a released product) or play whole experiments
 	$(PY) -m pytest -n auto --dist worksteal -m integration $$(grep -rl --include='test_*.py' mark.integration tests)
