@@ -14,7 +14,6 @@ import platform
 import re
 import subprocess
 import sys
-import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -40,26 +39,9 @@ def source_digest(modules: Iterable[str]) -> str:
     """
     hashed = hashlib.sha256()
     for name, path in sorted({item for module in modules for item in _closure(module).files}):
-        hashed.update(name.encode() + b"\0" + _code_of(path) + b"\0")
+        code = code_only(path.read_text(encoding="utf-8"))
+        hashed.update(name.encode() + b"\0" + code.encode() + b"\0")
     return hashed.hexdigest()
-
-
-SETTLED_NS = 2_000_000_000
-"""A file that was changed within so many nanoseconds may be changed again without another time stamp; it is always read."""
-
-
-def _code_of(path: Path) -> bytes:
-    """`code_only` of a file. It is read again after a change only: a table asks for the same hundred files in each of its cells."""
-    stat = path.stat()
-    if time.time_ns() - stat.st_ctime_ns < SETTLED_NS:
-        return code_only(path.read_text(encoding="utf-8")).encode()
-    return _settled_code(path, stat.st_ctime_ns, stat.st_size)
-
-
-@lru_cache(maxsize=1024)
-def _settled_code(path: Path, changed: int, size: int) -> bytes:
-    """`code_only` of a file that was changed at this time (`st_ctime_ns`, which no program can set back) and has this size."""
-    return code_only(path.read_text(encoding="utf-8")).encode()
 
 
 @lru_cache(maxsize=1024)
