@@ -25,8 +25,7 @@ from typing import Any
 from data_loaders.schema import Case, Gold
 from eval.files.records import Prediction
 from eval.files.run_folder import RunFolder, read_items, read_predictions
-from memsys.systems.bm25 import stop_words
-from memsys.tokens import count_tokens
+from memsys.tokens import count_tokens, stop_words
 
 _WORD = re.compile(r"\w+(?:'\w+)?")
 

@@ -5,7 +5,6 @@ The settings are those of SegTreeMem App. E (k1 1.5, b 0.75, K = 10); the formul
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import ClassVar
 
 import numpy as np
@@ -66,14 +65,6 @@ def words(text: str) -> list[str]:
 def plain_words(text: str) -> list[str]:
     """The runs of letters and digits in a text, in lower case. A script without spaces (Chinese, Japanese, Thai) gives a word a clause."""
     return "".join(c if c.isalnum() else " " for c in text.lower()).split()
-
-
-@lru_cache(maxsize=1)
-def stop_words() -> frozenset[str]:
-    """NLTK's English stop words, as shipped with `bm25s`."""
-    with hide_modules("numba"):
-        from bm25s.stopwords import STOPWORDS_EN_PLUS
-    return frozenset(STOPWORDS_EN_PLUS)
 
 
 def bm25_index(documents: list[list[str]], k1: float, b: float) -> object | None:
