@@ -11,10 +11,8 @@ import ast
 import hashlib
 import json
 import platform
-import re
 import subprocess
 import sys
-import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -40,26 +38,9 @@ def source_digest(modules: Iterable[str]) -> str:
     """
     hashed = hashlib.sha256()
     for name, path in sorted({item for module in modules for item in _closure(module).files}):
-        hashed.update(name.encode() + b"\0" + _code_of(path) + b"\0")
+        code = code_only(path.read_text(encoding="utf-8"))
+        hashed.update(name.encode() + b"\0" + code.encode() + b"\0")
     return hashed.hexdigest()
-
-
-SETTLED_NS = 2_000_000_000
-"""A file that was changed within so many nanoseconds may be changed again without another time stamp; it is always read."""
-
-
-def _code_of(path: Path) -> bytes:
-    """`code_only` of a file. It is read again after a change only: a table asks for the same hundred files in each of its cells."""
-    stat = path.stat()
-    if time.time_ns() - stat.st_ctime_ns < SETTLED_NS:
-        return code_only(path.read_text(encoding="utf-8")).encode()
-    return _settled_code(path, stat.st_ctime_ns, stat.st_size)
-
-
-@lru_cache(maxsize=1024)
-def _settled_code(path: Path, changed: int, size: int) -> bytes:
-    """`code_only` of a file that was changed at this time (`st_ctime_ns`, which no program can set back) and has this size."""
-    return code_only(path.read_text(encoding="utf-8")).encode()
 
 
 @lru_cache(maxsize=1024)
@@ -100,14 +81,15 @@ def _written(part: Any) -> str:
 
 def has_source(module: str) -> bool:
     """Whether this process can read the source of a module."""
-    return _path(module) is not None
+    path = _found(module)
+    return path is not None and path.suffix == ".py"
 
 
 def distributions(modules: Iterable[str]) -> dict[str, str]:
     """Versions of the installed distributions that these modules, and the modules that `source_digest` follows, import."""
     tops = sorted({name for module in modules for name in _closure(module).packages})
-    versions = {name: _version(name) for top in tops for name in _distributions_of(top)}
-    return {name: version for name, version in versions.items() if version is not None}
+    names = [name for top in tops for name in sorted(set(_installers().get(top, (top,))))]
+    return {name: version for name in names if (version := _version(name)) is not None}
 
 
 def own_modules(modules: Iterable[str]) -> list[Path]:
@@ -115,6 +97,10 @@ def own_modules(modules: Iterable[str]) -> list[Path]:
     tops = {name.split(".")[0] for module in modules for name in _closure(module).modules} - {*PACKAGES}
     paths = [path for path in map(_found, sorted(tops)) if path is not None and not _installed(path)]
     return [path.parent if path.name == "__init__.py" else path for path in paths]
+
+
+_installers = lru_cache(maxsize=1)(metadata.packages_distributions)
+"""Names of the distributions that installed each top-level module."""
 
 
 @lru_cache(maxsize=512)
@@ -152,8 +138,8 @@ def _closure(module: str) -> Closure:
         seen.add(name)
         top, package = name.split(".")[0], name.rpartition(".")[0]
         open_modules += [package] if package else []  # importing a module runs its package first
-        path = _path(name)
-        if path is None:
+        path = _found(name)
+        if path is None or path.suffix != ".py":
             if top not in PACKAGES and _installed(_found(top)):
                 packages.add(top)
         elif top not in (*PACKAGES, own) and _installed(path):
@@ -168,18 +154,11 @@ def _closure(module: str) -> Closure:
     return Closure(frozenset(named), frozenset(files), frozenset(packages))
 
 
-def _path(module: str) -> Path | None:
-    """The source file of a module; None for a module without source and for names that are no modules."""
-    if module.split(".")[0] in PACKAGES:
-        stem = ROOT.joinpath(*module.split("."))
-        return next((path for path in (stem.with_suffix(".py"), stem / "__init__.py") if path.is_file()), None)
-    path = _found(module)
-    return path if path is not None and path.suffix == ".py" else None
-
-
 @lru_cache(maxsize=4096)
 def _found(module: str) -> Path | None:
-    """The file that Python would import a module from; None when there is none."""
+    """The file that Python would import a module from, or the folder of a package without one; None when there is none."""
+    if module in PACKAGES:
+        return ROOT / module / "__init__.py"
     if module.split(".")[0] in sys.stdlib_module_names:
         return None
     above, _, last = module.rpartition(".")
@@ -201,30 +180,6 @@ def _found(module: str) -> Path | None:
 def _installed(path: Path | None) -> bool:
     """Whether a file belongs to an installed package, not to a working copy."""
     return path is not None and bool({"site-packages", "dist-packages"} & set(path.parts))
-
-
-@lru_cache(maxsize=512)
-def _distributions_of(top: str) -> list[str]:
-    """Names of the distributions that installed a top-level module; the module's own name if none did."""
-    return sorted({each.metadata["Name"] for each in _installers().get(top, ())}) or [top]
-
-
-@lru_cache(maxsize=1)
-def _installers() -> Mapping[str, list[metadata.Distribution]]:
-    """The distributions that installed each top-level module.
-
-    `importlib.metadata.packages_distributions` gives their names in eight times the time, which every command's start would take.
-    """
-    found: dict[str, list[metadata.Distribution]] = {}
-    for each in metadata.distributions():
-        declared = (each.read_text("top_level.txt") or "").split()
-        for top in declared or set(_TOP.findall(each.read_text("RECORD") or "")):
-            found.setdefault(top, []).append(each)
-    return found
-
-
-_TOP = re.compile(r"^([^/,\n]+)(?:/|\.py,)", re.MULTILINE)
-"""The top-level module of a line of RECORD, which is the path of an installed file."""
 
 
 @lru_cache(maxsize=1024)

@@ -25,8 +25,7 @@ from typing import Any
 from data_loaders.schema import Case, Gold
 from eval.files.records import Prediction
 from eval.files.run_folder import RunFolder, read_items, read_predictions
-from memsys.lean import hide_modules
-from memsys.tokens import count_tokens
+from memsys.tokens import count_tokens, stop_words
 
 _WORD = re.compile(r"\w+(?:'\w+)?")
 
@@ -64,7 +63,7 @@ class Evidence:
 
 def content_words(text: str) -> frozenset[str]:
     """The distinct words of a text in lower case, without stop words."""
-    return _words(text) - _stop_words()
+    return _words(text) - stop_words()
 
 
 def answer_words(gold: Gold) -> frozenset[str]:
@@ -163,10 +162,3 @@ def _summed(recalls: Sequence[Recalled | None]) -> Evidence:
 @lru_cache(maxsize=20_000)
 def _words(text: str) -> frozenset[str]:
     return frozenset(_WORD.findall(text.lower().replace("’", "'")))
-
-
-@lru_cache(maxsize=1)
-def _stop_words() -> frozenset[str]:
-    with hide_modules("numba"):
-        from bm25s.stopwords import STOPWORDS_EN_PLUS
-    return frozenset(STOPWORDS_EN_PLUS)

@@ -118,7 +118,7 @@ class Opening:
         self._changed, self._lock = threading.Event(), threading.Lock()
         self._stopped = False
         self.gauges = list({id(each.gauge): each.gauge for each in self._cells if each.gauge is not None}.values())
-        self.open = self.most_open = 0
+        self.open = 0
         self.builds: set[OpenCell] = set()
         """Open cells whose memory is not built yet."""
         self._looked = self._ending = -math.inf
@@ -141,7 +141,6 @@ class Opening:
                 with self._lock:
                     self.builds.add(cell)
                     self.open += 1
-                    self.most_open = max(self.most_open, self.open)
                 yield cell
         finally:
             for gauge in self.gauges:

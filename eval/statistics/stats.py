@@ -117,7 +117,7 @@ class Grouping:
             held,
             counts,
             shares,
-            weights(codes),
+            homes.size / (counts[codes] * counts.size),
             histories,
             effective=1 / float((shares**2).sum()),
             freedom=max(1.0, 1 / float((by_history**2).sum()) - 1),
@@ -493,11 +493,9 @@ def weights(groups: Sequence[str] | np.ndarray) -> np.ndarray:
     All numbers of a column (mean, intervals, differences, bounds, ceiling, verdict) refer to the mean with these weights.
 
     Args:
-        groups: group of each question; with a single group the mean is that of the questions.
+        groups: group of each question, at least one; with a single group the mean is that of the questions.
     """
-    codes = numbered(groups)
-    counts = np.bincount(codes)
-    return np.asarray(codes.size / (counts[codes] * counts.size))
+    return Grouping.of(np.zeros(len(groups), dtype=int), groups).weights
 
 
 def _jackknife(

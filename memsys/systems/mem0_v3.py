@@ -37,19 +37,17 @@ import re
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 
 from data_loaders.schema import Question, Unit
 from memsys.interface import Item, MemorySystem, NodeView, Positive, Recall, Settings, dated, union
-from memsys.lean import hide_modules
 from memsys.llm.ask import ask
 from memsys.llm.protocol import LLM
 from memsys.prompts import Option, Prompts
 from memsys.systems.bm25 import plain_words
-from memsys.tokens import stem
+from memsys.tokens import stem, stop_words
 from memsys.vectors import Embedder, Vectors, best
 
 LEAST_POOL, POOL_PER_ITEM = 60, 4
@@ -408,7 +406,7 @@ class KeywordIndex:
 
 def content_terms(text: str) -> list[str]:
     """Stems of the words in a text that are not stop words, in order, with repetitions."""
-    return [stemmed for word in plain_words(text) if word not in _stop_words() and (stemmed := stem(word))]
+    return [stemmed for word in plain_words(text) if word not in stop_words() and (stemmed := stem(word))]
 
 
 def _weights(terms: Sequence[str]) -> dict[str, float]:
@@ -422,10 +420,3 @@ def squashed(raw: np.ndarray, terms: int) -> np.ndarray:
     middle, steepness = next((middle, steepness) for most, middle, steepness in _SQUASHING if terms <= most)
     values: np.ndarray = 1 / (1 + np.exp(-steepness * (raw.astype(np.float64) - middle)))
     return values
-
-
-@lru_cache(maxsize=1)
-def _stop_words() -> frozenset[str]:
-    with hide_modules("numba"):
-        from bm25s.stopwords import STOPWORDS_EN_PLUS
-    return frozenset(STOPWORDS_EN_PLUS)

@@ -109,8 +109,6 @@ class MemTreeSettings(Settings):
     """The count of earlier entries in the prompt, `children` or `leaves` of the node."""
     dates: bool = True
     """Whether a recalled item begins with the time of its unit, or with those of the first and last unit below its node."""
-    parallel: bool = True
-    """Submit the summaries of one insertion together; the tree is the same either way."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -233,9 +231,7 @@ class MemTree(MemorySystem):
             targets = targets[:-1]
         prompt = self.prompts["memtree/aggregate"]
         asks = [(prompt, self._fields(self._nodes[target], new)) for target in targets]
-        batches = [asks] if self.settings.parallel else [[request] for request in asks]
-        event = "memtree.kept_old_summary"
-        values = [value for batch in batches for value in ask_all(self.llm, batch, retries=2, noted=event)]
+        values = ask_all(self.llm, asks, retries=2, noted="memtree.kept_old_summary")
         self._failures += sum(isinstance(value, ParseFailure) for value in values)
         if capped := sum(isinstance(value, str) and count_tokens(value) >= prompt.max_tokens for value in values):
             meter.note("memtree.summary_at_limit", capped)

@@ -199,17 +199,6 @@ def test_an_insertion_whose_call_fails_leaves_the_tree_as_it_was() -> None:
     assert memory.held == 4
 
 
-def test_summaries_submitted_together_or_one_by_one_make_the_same_tree() -> None:
-    table = random_table(40)
-    together, first = tree(table)
-    one_by_one, second = tree(table, parallel=False)
-    for number, name in enumerate(table):
-        together.write(unit(name, number))
-        one_by_one.write(unit(name, number))
-    assert shape(together) == shape(one_by_one)
-    assert [request.messages for request in first.requests] == [request.messages for request in second.requests]
-
-
 def test_every_parent_gets_the_raw_new_text_from_the_top_down() -> None:
     memory, llm = tree(WORKED)
     for number, name in enumerate("ABCD"):
