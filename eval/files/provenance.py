@@ -11,6 +11,7 @@ import ast
 import hashlib
 import json
 import platform
+import re
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping
@@ -88,7 +89,7 @@ def has_source(module: str) -> bool:
 def distributions(modules: Iterable[str]) -> dict[str, str]:
     """Versions of the installed distributions that these modules, and the modules that `source_digest` follows, import."""
     tops = sorted({name for module in modules for name in _closure(module).packages})
-    names = [name for top in tops for name in sorted(set(_installers().get(top, (top,))))]
+    names = [name for top in tops for name in installers(top)]
     return {name: version for name in names if (version := _version(name)) is not None}
 
 
@@ -99,8 +100,27 @@ def own_modules(modules: Iterable[str]) -> list[Path]:
     return [path.parent if path.name == "__init__.py" else path for path in paths]
 
 
-_installers = lru_cache(maxsize=1)(metadata.packages_distributions)
-"""Names of the distributions that installed each top-level module."""
+def installers(top: str) -> list[str]:
+    """Names of the distributions that installed a top-level module; the module's own name if none did."""
+    return sorted({each.metadata["Name"] for each in _distributions().get(top, ())}) or [top]
+
+
+@lru_cache(maxsize=1)
+def _distributions() -> Mapping[str, list[metadata.Distribution]]:
+    """The distributions that installed each top-level module.
+
+    `importlib.metadata.packages_distributions` reads the names of all, too: .13 s in place of .01 s at the start of every command.
+    """
+    found: dict[str, list[metadata.Distribution]] = {}
+    for each in metadata.distributions():
+        declared = (each.read_text("top_level.txt") or "").split()
+        for top in declared or set(_TOP.findall(each.read_text("RECORD") or "")):
+            found.setdefault(top, []).append(each)
+    return found
+
+
+_TOP = re.compile(r"^([^/,\n]+)(?:/|\.py,)", re.MULTILINE)
+"""The top-level module of a line of RECORD, which is the path of an installed file."""
 
 
 @lru_cache(maxsize=512)

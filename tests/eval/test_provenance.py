@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 from collections.abc import Iterator
+from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
@@ -167,6 +168,15 @@ def test_installed_packages_count_with_their_version(elsewhere: Path, monkeypatc
     assert "memsys-bench" not in found
     monkeypatch.setattr(provenance, "_version", lambda name: "99")
     assert distributions(["my_memory"]) == dict.fromkeys(found, "99")
+
+
+@pytest.mark.slow
+def test_a_module_has_the_distributions_that_the_standard_library_names() -> None:
+    known = packages_distributions()
+    for top in ("yaml", "hydra", "numpy", "_pytest", "pylab", "rouge_score", "opentelemetry", "mypyc"):
+        if top in known:
+            assert provenance.installers(top) == sorted(set(known[top]))
+    assert provenance.installers("no_such_module") == ["no_such_module"]
 
 
 def test_nothing_is_imported_to_look_at_it(elsewhere: Path) -> None:
