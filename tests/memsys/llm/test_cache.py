@@ -27,7 +27,7 @@ from memsys.llm.endpoint import Endpoint, EndpointLimits
 from memsys.llm.meter import Ledger, Metered, metering
 from memsys.llm.pricing import ModelSettings
 from memsys.llm.protocol import Completion, ModelError, Request
-from memsys.llm.store import CacheStore, DamagedCache, unusable
+from memsys.llm.store import CacheStore, DamagedCache, usable
 from memsys.llm.transport import event_loop
 from scripts.mock.endpoint import Mock, application, serving
 
@@ -259,8 +259,8 @@ def test_a_file_on_a_full_disk_is_not_to_be_moved_away(tmp_path: Path) -> None:
     said = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parents[3]).stderr
     assert "free some space or check the disk" in said
     assert "move it away" not in said
-    damaged = sqlite3.DatabaseError("database disk image is malformed")
-    assert "move it away" in str(unusable(tmp_path, damaged))
+    with pytest.raises(DamagedCache, match="move it away"), usable(tmp_path):
+        raise sqlite3.DatabaseError("database disk image is malformed")
 
 
 def test_many_threads_share_one_connection(store: CacheStore) -> None:
