@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 from scripted import ScriptedLLM
 
-from memsys.llm.cache import CachedEmbedder, CachedLLM, request_key
+from memsys.llm.cache import CachedEmbedder, CachedLLM, NoVectors, request_key
 from memsys.llm.client import Client, Embedded, HttpEmbedder, Outcomes
 from memsys.llm.endpoint import Endpoint, EndpointLimits
 from memsys.llm.meter import Ledger, Metered, metering
@@ -301,6 +301,16 @@ def test_known_texts_are_not_embedded_again_but_still_counted(store: CacheStore)
     assert inner.asked == ["a", "bb", "ccc"]
     assert vectors[:, 0].tolist() == [2.0, 1.0, 3.0]
     assert (ledger.embedding_calls, ledger.embedding_tokens, ledger.seconds) == (1, 6, 1.5)
+
+
+def test_without_a_cache_each_call_sends_its_texts_once_and_counts_them() -> None:
+    inner = Counting()
+    embedder = CachedEmbedder(inner, NoVectors(), "e", "here")
+    with metering() as ledger:
+        assert embedder.embed(["bb", "a", "bb"])[:, 0].tolist() == [2.0, 1.0, 2.0]
+        embedder.embed(["a"])
+    assert inner.asked == ["bb", "a", "a"]
+    assert (ledger.embedding_calls, ledger.embedding_tokens) == (2, 6)
 
 
 def test_a_text_that_another_caller_embeds_after_the_lookup_is_not_sent_again(
