@@ -124,21 +124,18 @@ class Ledger:
                 self.roles.setdefault(role, Counter())["calls"] += 1
 
     def add_completion(self, purpose: str, completion: Completion, group: int, role: str = "") -> None:
-        cached = completion.cached_prompt_tokens
-        # More cached tokens than tokens: this server counts them apart, which a sum over calls would no longer show (`ModelSettings.cost`).
-        tokens_in = completion.prompt_tokens + (cached if cached > completion.prompt_tokens else 0)
         with self._lock:
             self.took(completion.seconds, group)
             if role:
                 own = self.roles.setdefault(role, Counter())
-                own["tokens_in"] += tokens_in
+                own["tokens_in"] += completion.prompt_tokens
                 own["tokens_out"] += completion.completion_tokens
-                own["tokens_cached"] += cached
+                own["tokens_cached"] += completion.cached_prompt_tokens
             self.attempts[purpose] += completion.attempts
             self.sent += not completion.cached
-            self.tokens_in += tokens_in
+            self.tokens_in += completion.prompt_tokens
             self.tokens_out += completion.completion_tokens
-            self.tokens_cached += cached
+            self.tokens_cached += completion.cached_prompt_tokens
             self.tokens_reasoning += completion.reasoning_tokens
             self.notes.update(completion.notes)
             if completion.stopped:

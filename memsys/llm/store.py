@@ -567,10 +567,10 @@ def completion_of(text: str) -> Completion | None:
             fields["logprobs"] = tuple(fields["logprobs"])
         fields["notes"] = tuple(fields.get("notes", ()))
         completion = Completion(**fields)
+        # Older versions stored the reasoning inside the text, and cached tokens apart.
+        return cleaned(completion) if isinstance(completion.text, str) else None
     except (ValueError, TypeError, KeyError, RecursionError):
         return None
-    # Older versions stored the reasoning inside the text.
-    return cleaned(completion) if isinstance(completion.text, str) else None
 
 
 def vector_of(stored: bytes) -> np.ndarray | None:

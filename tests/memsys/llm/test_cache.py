@@ -558,6 +558,7 @@ def test_an_empty_reply_is_handed_on_and_never_kept(store: CacheStore) -> None:
         '{"text": "odd", "logprobs": 7}',
         '{"text": 5, "logprobs": null}',
         '{"text": "more", "logprobs": null, "unheard_of": 1}',
+        '{"text": "more", "logprobs": null, "prompt_tokens": 1, "cached_prompt_tokens": "2"}',
     ],
 )
 def test_a_kept_row_that_is_no_answer_is_asked_for_again_and_replaced(store: CacheStore, row: str) -> None:
