@@ -19,7 +19,7 @@ from concurrent.futures import CancelledError, Future
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Protocol
 
 from memsys.llm.protocol import LLM, Awaited, Completion, Request, settle
 
@@ -42,11 +42,8 @@ class Recorder(Protocol):
     def embedding(self, model: str) -> AbstractContextManager[Callable[[int], None]]:
         """Trace the block as a call of an embedder; yields a function that takes its tokens."""
 
-    def place(self) -> Any:
-        """The current operation, for `under`."""
-
-    def under(self, place: Any) -> AbstractContextManager[None]:
-        """Calls inside the block belong to an operation that may have ended."""
+    def resumable(self) -> Callable[[], AbstractContextManager[None]]:
+        """See the function of this name."""
 
 
 recorder: Recorder | None = None
@@ -58,14 +55,9 @@ def operation(phase: str, store: str, subject: str = "") -> AbstractContextManag
     return nullcontext() if recorder is None else recorder.operation(phase, store, subject)
 
 
-def place() -> Any:
-    """The current operation, for `under`; None without a tracer."""
-    return None if recorder is None else recorder.place()
-
-
-def under(place: Any) -> AbstractContextManager[None]:
-    """Calls inside the block belong to an operation that may have ended."""
-    return nullcontext() if recorder is None or place is None else recorder.under(place)
+def resumable() -> Callable[[], AbstractContextManager[None]]:
+    """Open the returned context later, from any thread: calls inside it belong to the present operation, which may have ended by then."""
+    return nullcontext if recorder is None else recorder.resumable()
 
 
 @dataclass
