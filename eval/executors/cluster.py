@@ -239,7 +239,11 @@ def _hint(address: str, error: Exception) -> str:
         return "; if it asks for a token, set RAY_AUTH_MODE=token here, and give this machine the one of the cluster (ray get-auth-token)"
     if "ersion mismatch" in text:
         return " (install the same versions on this machine and on the cluster)"
-    if not address.startswith("ray://") and (isinstance(error, ConnectionError) or "raylet" in text):
+    if (
+        address != "local"
+        and not address.startswith("ray://")
+        and (isinstance(error, ConnectionError) or "raylet" in text)
+    ):
         return "; a machine outside of the cluster connects with ray.address=ray://head:10001"
     return ""
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import lru_cache
 from typing import Any
 
@@ -99,20 +99,20 @@ class OtelSpans:
         with self._span("embeddings", model, {}) as span:
             yield lambda tokens: span.set_attribute("gen_ai.usage.input_tokens", tokens)
 
-    def place(self) -> Any:
+    def resumable(self) -> Callable[[], AbstractContextManager[None]]:
         from opentelemetry import context
 
-        return context.get_current()
+        present = context.get_current()
 
-    @contextmanager
-    def under(self, place: Any) -> Iterator[None]:
-        from opentelemetry import context
+        @contextmanager
+        def resumed() -> Iterator[None]:
+            token = context.attach(present)
+            try:
+                yield
+            finally:
+                context.detach(token)
 
-        token = context.attach(place)
-        try:
-            yield
-        finally:
-            context.detach(token)
+        return resumed
 
     def _begun(self, operation: str, model: str, attributes: dict[str, Any]) -> Any:
         from opentelemetry.trace import SpanKind

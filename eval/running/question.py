@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from numbers import Real
 from typing import Any
@@ -77,8 +77,8 @@ class _Answer:
     question: Question
     recalled: Recalled = NOTHING
     saved: Future[None] = field(default_factory=Future)
-    place: Any = None
-    """The tracer's handle of the search that the reader's call belongs to."""
+    resume: Callable[[], AbstractContextManager[None]] = nullcontext
+    """Opens the search for a tracer, to which the reader's call belongs."""
 
     def ask(self) -> Future[None]:
         """Read from the memory, then send the reader's call; the returned future ends when the answer's line is saved.
@@ -101,7 +101,7 @@ class _Answer:
                 if meter.recorder is not None:
                     meter.recorder.query(question.text)
                     meter.recorder.records([(item.id, item.text) for item in recall.items])
-                self.place = meter.place()
+                self.resume = meter.resumable()
             self.recalled = self.reading.log.recalled(recall.items)
             if recall.aborted or recall.answer is not None:
                 self.save("aborted" if recall.aborted else "answered", recall.answer or "", recall.aborted)
@@ -128,7 +128,7 @@ class _Answer:
             slots.acquire()
         self.saved.add_done_callback(lambda _: slots.release())
         try:
-            with urgent(ANSWERING), meter.under(self.place), metering() as ledger:
+            with urgent(ANSWERING), self.resume(), metering() as ledger:
                 call = self.reading.log.run.services.reader.submit(rendered.request)
         except BaseException as error:  # re-raised; only releases the answer slot
             self.saved.set_exception(error)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any, Protocol
@@ -98,16 +98,35 @@ class Fetching(Protocol):
         """Embed the texts, in batches that come when they are ready."""
 
 
+class NoVectors:
+    """In place of a cache: it keeps no vector and finds none."""
+
+    path = "(none)"
+
+    def check(self) -> bool:
+        return False
+
+    def vectors(self, keys: Sequence[bytes]) -> dict[bytes, Embedded]:
+        return {}
+
+    def keep_vectors(self, rows: Sequence[tuple[bytes, Embedded]]) -> dict[bytes, Embedded]:
+        return dict(rows)
+
+
 class CachedEmbedder:
     """An embedding model whose vectors are cached and metered. Cached texts are not sent, but their tokens and seconds still count.
 
     Args:
         inner: None for a replay, in which a text that is not cached is an error.
-        store: None keeps and looks up nothing.
     """
 
     def __init__(
-        self, inner: Fetching | None, store: CacheStore | None, model: str, endpoint: str, query_differs: bool = False
+        self,
+        inner: Fetching | None,
+        store: CacheStore | NoVectors,
+        model: str,
+        endpoint: str,
+        query_differs: bool = False,
     ) -> None:
         self._inner, self._store, self._model, self._endpoint = inner, store, model, endpoint
         self._query_differs = query_differs
@@ -123,24 +142,21 @@ class CachedEmbedder:
                 during a replay.
         """
         with meter.embedding(self._model) as told:
-            return self._embed(texts, query, told)
-
-    def _embed(self, texts: Sequence[str], query: bool, told: Callable[[int], None]) -> np.ndarray:
-        with meter.service_time():
-            as_query = query and self._query_differs
-            keys = [self._key(text, as_query) for text in texts]
-            vectors = self._stored(keys)
-            self._check_dimension(vectors.values(), "the cache holds")
-            missing = {key: text for key, text in zip(keys, texts, strict=True) if key not in vectors}
-            if missing:
-                vectors.update(self._fetch(missing, query))
-        if (ledger := meter.current()) is not None and texts:
-            tokens = sum(vectors[key].tokens for key in keys)
-            ledger.add_embedding(tokens, sum(vectors[key].seconds for key in dict.fromkeys(keys)))
-            if batched := sum(vectors[key].tokens for key in keys if not vectors[key].seconds):
-                meter.note("batch.embedding_tokens", batched)  # a live call takes time
-            told(tokens)
-        return np.stack([vectors[key].vector for key in keys]) if texts else np.empty((0, 0), dtype=np.float32)
+            with meter.service_time():
+                as_query = query and self._query_differs
+                keys = [self._key(text, as_query) for text in texts]
+                vectors = self._stored(keys)
+                self._check_dimension(vectors.values(), "the cache holds")
+                missing = {key: text for key, text in zip(keys, texts, strict=True) if key not in vectors}
+                if missing:
+                    vectors.update(self._fetch(missing, query))
+            if (ledger := meter.current()) is not None and texts:
+                tokens = sum(vectors[key].tokens for key in keys)
+                ledger.add_embedding(tokens, sum(vectors[key].seconds for key in dict.fromkeys(keys)))
+                if batched := sum(vectors[key].tokens for key in keys if not vectors[key].seconds):
+                    meter.note("batch.embedding_tokens", batched)  # a live call takes time
+                told(tokens)
+            return np.stack([vectors[key].vector for key in keys]) if texts else np.empty((0, 0), dtype=np.float32)
 
     def _fetch(self, missing: dict[bytes, str], query: bool) -> dict[bytes, Embedded]:
         """Embed the missing texts and commit their vectors. A text that is being embedded already is not sent a second time.
@@ -149,10 +165,8 @@ class CachedEmbedder:
             ModelError: a text has no vector; an `EndOfRun` is raised before other errors.
         """
         if self._inner is None:
-            where = self._store and self._store.path
-            raise ModelError(f"replay: the cache {where} lacks {len(missing)} vectors of {self._model}")
-        if self._store is not None:
-            self._store.check()
+            raise ModelError(f"replay: the cache {self._store.path} lacks {len(missing)} vectors of {self._model}")
+        self._store.check()
         with self._lock:
             shared = {key: self._in_flight[key] for key in missing if key in self._in_flight}
             own: dict[bytes, Future[Embedded]] = {key: Future() for key in missing if key not in shared}
@@ -182,8 +196,7 @@ class CachedEmbedder:
                 # Also when other texts failed, because these vectors are paid for.
                 came = {keys[start + at]: each for at, each in enumerate(outcomes) if isinstance(each, Embedded)}
                 self._check_dimension(came.values(), "the server gave")
-                kept = came if self._store is None else self._store.keep_vectors(list(came.items()))
-                for key, vector in kept.items():
+                for key, vector in self._store.keep_vectors(list(came.items())).items():
                     futures[key].set_result(vector)
                 failures += [(start, each) for each in outcomes if isinstance(each, ModelError)]
             if failures:
@@ -195,7 +208,7 @@ class CachedEmbedder:
             raise
 
     def _stored(self, keys: Iterable[bytes]) -> dict[bytes, Embedded]:
-        return {} if self._store is None else self._store.vectors(list(dict.fromkeys(keys)))
+        return self._store.vectors(list(dict.fromkeys(keys)))
 
     def _check_dimension(self, vectors: Iterable[Embedded], origin: str) -> None:
         """Raise a ModelError for a vector of another dimension: two dimensions mean two models under one name."""

@@ -96,7 +96,7 @@ class Client:
             endpoint=self.endpoint.label,
             attempts=attempts,
         )
-        check_window(request, completion, most_seen=self._most_seen, encoding=settings.encoding, where=where)
+        check_window(request, usage_of(value), most_seen=self._most_seen, encoding=settings.encoding, where=where)
         self._most_seen = max(self._most_seen, completion.prompt_tokens)
         return replace(completion, notes=(*completion.notes, "batch")) if self.endpoint.named else completion
 

@@ -19,7 +19,7 @@ from concurrent.futures import CancelledError, Future
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Protocol
 
 from memsys.llm.protocol import LLM, Awaited, Completion, Request, settle
 
@@ -42,11 +42,8 @@ class Recorder(Protocol):
     def embedding(self, model: str) -> AbstractContextManager[Callable[[int], None]]:
         """Trace the block as a call of an embedder; yields a function that takes its tokens."""
 
-    def place(self) -> Any:
-        """The current operation, for `under`."""
-
-    def under(self, place: Any) -> AbstractContextManager[None]:
-        """Calls inside the block belong to an operation that may have ended."""
+    def resumable(self) -> Callable[[], AbstractContextManager[None]]:
+        """See the function of this name."""
 
 
 recorder: Recorder | None = None
@@ -58,14 +55,9 @@ def operation(phase: str, store: str, subject: str = "") -> AbstractContextManag
     return nullcontext() if recorder is None else recorder.operation(phase, store, subject)
 
 
-def place() -> Any:
-    """The current operation, for `under`; None without a tracer."""
-    return None if recorder is None else recorder.place()
-
-
-def under(place: Any) -> AbstractContextManager[None]:
-    """Calls inside the block belong to an operation that may have ended."""
-    return nullcontext() if recorder is None or place is None else recorder.under(place)
+def resumable() -> Callable[[], AbstractContextManager[None]]:
+    """Open the returned context later, from any thread: calls inside it belong to the present operation, which may have ended by then."""
+    return nullcontext if recorder is None else recorder.resumable()
 
 
 @dataclass
@@ -124,21 +116,18 @@ class Ledger:
                 self.roles.setdefault(role, Counter())["calls"] += 1
 
     def add_completion(self, purpose: str, completion: Completion, group: int, role: str = "") -> None:
-        cached = completion.cached_prompt_tokens
-        # More cached tokens than tokens: this server counts them apart, which a sum over calls would no longer show (`ModelSettings.cost`).
-        tokens_in = completion.prompt_tokens + (cached if cached > completion.prompt_tokens else 0)
         with self._lock:
             self.took(completion.seconds, group)
             if role:
                 own = self.roles.setdefault(role, Counter())
-                own["tokens_in"] += tokens_in
+                own["tokens_in"] += completion.prompt_tokens
                 own["tokens_out"] += completion.completion_tokens
-                own["tokens_cached"] += cached
+                own["tokens_cached"] += completion.cached_prompt_tokens
             self.attempts[purpose] += completion.attempts
             self.sent += not completion.cached
-            self.tokens_in += tokens_in
+            self.tokens_in += completion.prompt_tokens
             self.tokens_out += completion.completion_tokens
-            self.tokens_cached += cached
+            self.tokens_cached += completion.cached_prompt_tokens
             self.tokens_reasoning += completion.reasoning_tokens
             self.notes.update(completion.notes)
             if completion.stopped:

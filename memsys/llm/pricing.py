@@ -59,8 +59,8 @@ class ModelSettings:
     def cost(self, tokens_in: float, tokens_out: float, tokens_cached: float = 0) -> float | None:
         """Cost of a call in US dollars; None when a price is unknown.
 
-        Cached tokens are part of `tokens_in`, as in OpenAI's protocol. Where they are more than that, the server counts them apart
-        (`memsys.llm.replies`), and they are added.
+        Cached tokens are part of `tokens_in`, as in OpenAI's protocol. Effort lines of older versions may have more of them, counted apart
+        (`replies.whole_prompt`); they are added.
         """
         if self.usd_per_million_in is None or (tokens_out and self.usd_per_million_out is None):
             return None

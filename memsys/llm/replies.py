@@ -152,10 +152,15 @@ def why_none(reply: Completion) -> str:
 
 
 def cleaned(completion: Completion) -> Completion:
-    """The completion with separated reasoning and `stopped` set, also if an older version stored it with tags. Idempotent."""
+    """The completion with separated reasoning, `stopped` set and the whole prompt counted, also if an older version stored it otherwise.
+
+    Idempotent. Raises TypeError for token counts that are no numbers.
+    """
     spoken = without_reasoning(completion.text)
     reasoning = _joined((completion.reasoning, spoken.reasoning))
     stopped = completion.stopped or _stopped(completion.finish_reason, spoken)
+    prompt = whole_prompt(completion.prompt_tokens, completion.cached_prompt_tokens)
+    completion = completion if prompt == completion.prompt_tokens else replace(completion, prompt_tokens=prompt)
     if (spoken.answer, reasoning, stopped) == (completion.text, completion.reasoning, completion.stopped):
         return completion
     tokens = completion.reasoning_tokens or (count_tokens(reasoning) if reasoning else 0)
@@ -178,11 +183,19 @@ class Usage:
     """Token counts of a reply; None for a count that is missing or malformed."""
 
     prompt: int | None
+    """With the cached tokens, as in OpenAI's protocol."""
     completion: int | None
     cached: int | None
     reasoning: int | None
     malformed: bool
     """Whether a count was present but not a valid number."""
+    apart: bool = False
+    """Whether the server certainly counts cached tokens apart from the prompt, so that they were added to it."""
+
+
+def whole_prompt(tokens: int, cached: int) -> int:
+    """The tokens of a prompt with its cached ones, which are part of `tokens`, or counted apart where they are more than these."""
+    return tokens + cached if cached > tokens else tokens
 
 
 def usage_of(value: Mapping[str, Any]) -> Usage:
@@ -198,7 +211,9 @@ def usage_of(value: Mapping[str, Any]) -> Usage:
     )
     counts = [_count(number) for number in reported]
     malformed = counts.count(None) > reported.count(None) or usage.get("prompt_tokens", 0) is None
-    return Usage(counts[0], counts[1], counts[2], counts[3], malformed=malformed)
+    prompt, completion, cached, reasoning = counts
+    whole = None if prompt is None else whole_prompt(prompt, cached or 0)
+    return Usage(whole, completion, cached, reasoning, malformed=malformed, apart=whole != prompt)
 
 
 def _detail(details: Any, name: str) -> Any:
@@ -341,7 +356,7 @@ _BYTES = 5
 """Maximum average number of bytes per token of a long prompt (English has 4.5). Our own count is made only if there are more."""
 
 
-def check_window(request: Request, completion: Completion, *, most_seen: int, encoding: str, where: str) -> None:
+def check_window(request: Request, usage: Usage, *, most_seen: int, encoding: str, where: str) -> None:
     """Compare the server's count of prompt tokens with our own; a far lower count for a long prompt means that it read only a part.
 
     Other vocabularies differ from ours by a few percent on English and give more tokens, not fewer, on most other text, so 60 % is far
@@ -352,9 +367,9 @@ def check_window(request: Request, completion: Completion, *, most_seen: int, en
     Raises:
         PromptTruncated: the prompt was cut. The run should stop, because results of all memories would become alike.
     """
-    if completion.notes:  # the count is our own
+    if usage.prompt is None or usage.completion is None or usage.malformed:  # the counts are our own
         return
-    reported = completion.prompt_tokens + completion.cached_prompt_tokens
+    reported = usage.prompt if usage.apart else usage.prompt + (usage.cached or 0)
     size = sum(len(content.encode(errors="replace")) for _, content in request.messages)
     if size <= max(LONG_PROMPT, _BYTES * reported):  # a token is at least one byte
         return

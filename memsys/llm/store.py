@@ -21,7 +21,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from functools import lru_cache, partial
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -201,13 +201,51 @@ Row = tuple[Any, ...]
 """A row of the file; its first element is the key."""
 
 
+@contextmanager
+def usable(path: Path) -> Iterator[None]:
+    """Raise a DamagedCache that names the remedy where the block cannot use the file as a cache."""
+    try:
+        yield
+    except sqlite3.DatabaseError as error:
+        raise DamagedCache(
+            f"{path} is not a usable cache ({error}); {_remedy(error)}, or name another with cache=…"
+        ) from error
+
+
+class CacheFile:
+    """A cache in use: a connection in WAL mode, and the lock that all its users share.
+
+    Args:
+        tables: statements that make what is missing in it.
+
+    Raises:
+        DamagedCache: the file is not a cache, or cannot be written.
+    """
+
+    def __init__(self, path: Path, tables: str) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with usable(path), ExitStack() as opened:
+            lock = open_lock(lock_of(path))
+            opened.callback(os.close, lock)
+            fcntl.flock(lock, fcntl.LOCK_SH)  # waits while `memsys-bench cache repair` replaces the file
+            self.connection = in_wal_mode(path)
+            opened.callback(self.connection.close)
+            self.connection.execute(f"PRAGMA busy_timeout={1000 * PATIENCE}")
+            self.connection.executescript(tables)
+            self._opened = opened.pop_all()
+
+    def close(self) -> None:
+        """Move everything into the single file and close it. A second call does nothing."""
+        checkpointed(self.connection)
+        self._opened.close()
+
+
 class CacheStore:
     """The cache file. One connection reads and another writes, so that a lookup never waits for a commit."""
 
     def __init__(self, path: Path) -> None:
         if path.is_dir():
             raise DamagedCache(f"{path} is a folder; name a file with cache=…")
-        path.parent.mkdir(parents=True, exist_ok=True)
         self.path = path
         self._reading, self._writing = threading.Lock(), threading.RLock()
         self._prefixes: set[bytes] | None = None  # first eight bytes of the keys; read when first needed
@@ -217,24 +255,20 @@ class CacheStore:
         self._broken: tuple[DamagedCache, tuple[Callable[[], None], ...]] | None = (
             None  # with what writes the refused rows again
         )
-        self._only_writer, self._next_check = True, 0.0
+        self._next_check = 0.0
         self._closing, self._closed = threading.Lock(), False
         self._arrived: SimpleQueue[Entry | threading.Event | None] = SimpleQueue()
-        self._lock_file = open_lock(lock_of(path))
-        fcntl.flock(self._lock_file, fcntl.LOCK_SH)  # waits while `memsys-bench cache repair` replaces the file
-        try:
-            self._out = in_wal_mode(path)
+        with usable(path), ExitStack() as opened:
+            self._file = CacheFile(path, SCHEMA)
+            opened.callback(self._file.close)
+            self._out = self._file.connection
             # In this mode a killed process loses nothing; a power failure may lose the last transactions, each as a whole.
             self._out.execute("PRAGMA synchronous=NORMAL")
-            self._out.execute(f"PRAGMA busy_timeout={1000 * PATIENCE}")
-            self._out.executescript(SCHEMA)
             (self._version,) = self._out.execute("PRAGMA data_version").fetchone()
             self._in = connected(path)
             check_schema(self._in)
             self._only_writer = os.stat(path).st_size <= SMALL
-        except sqlite3.DatabaseError as error:
-            os.close(self._lock_file)
-            raise unusable(path, error) from error
+            opened.pop_all()
         self._writer = threading.Thread(target=self._write, name="cache", daemon=True)
         self._writer.start()
         stopping.keepers.add(self)
@@ -477,9 +511,7 @@ class CacheStore:
         self._writer.join()
         with self._reading, self._writing:
             self._in.close()
-            checkpointed(self._out)
-            self._out.close()
-        os.close(self._lock_file)
+            self._file.close()
         stopping.keepers.discard(self)
         atexit.unregister(self.close)
 
@@ -520,11 +552,6 @@ _warned: set[Path] = set()
 """Caches on network file systems for which a warning was already printed."""
 
 
-def unusable(path: Path, error: sqlite3.DatabaseError) -> DamagedCache:
-    """The error for a file that cannot be opened as a cache."""
-    return DamagedCache(f"{path} is not a usable cache ({error}); {_remedy(error)}, or name another with cache=…")
-
-
 def _remedy(error: Exception) -> str:
     """What to do with a file that SQLite refuses: keep it on a full disk; `cache repair` copies nothing of another schema."""
     if str(error).endswith(("disk is full", "disk I/O error")):  # the latter: its log found no space
@@ -540,10 +567,10 @@ def completion_of(text: str) -> Completion | None:
             fields["logprobs"] = tuple(fields["logprobs"])
         fields["notes"] = tuple(fields.get("notes", ()))
         completion = Completion(**fields)
+        # Older versions stored the reasoning inside the text, and cached tokens apart.
+        return cleaned(completion) if isinstance(completion.text, str) else None
     except (ValueError, TypeError, KeyError, RecursionError):
         return None
-    # Older versions stored the reasoning inside the text.
-    return cleaned(completion) if isinstance(completion.text, str) else None
 
 
 def vector_of(stored: bytes) -> np.ndarray | None:

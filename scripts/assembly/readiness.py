@@ -23,7 +23,7 @@ from scripts.assembly.plan import Plan, at_pace, pace, plan, total_usd
 from scripts.assembly.steps import judging
 from scripts.settings.schema import Settings
 from scripts.settings.types import how_to_give
-from scripts.setup.causes import remedy
+from scripts.setup.causes import WEB_PAGE, remedy
 from scripts.setup.printing import agrees
 from scripts.setup.probe_calls import EndpointProbe
 from scripts.setup.probes import ask, examine, examine_embedder, table
@@ -282,7 +282,7 @@ def _check(served: ServedModel, timeout: float) -> None:
                 heard = ask(line, settings, "Reply with the word ready.", 16)
             else:
                 heard = line.embed({"model": settings.model, "input": ["ready"], **settings.extra_body})
-            pages += "one of the protocol: <" in heard.error
+            pages += re.search(WEB_PAGE, heard.error) is not None
             if not heard.busy:
                 break
     if heard.busy and pages < ATTEMPTS:

@@ -18,7 +18,7 @@ from pathlib import Path
 from eval.files.store import RunError
 from memsys.embed import HashingEmbedder
 from memsys.lean import prepare_for_many_calls
-from memsys.llm.cache import CachedEmbedder
+from memsys.llm.cache import CachedEmbedder, NoVectors
 from memsys.llm.client import HttpEmbedder
 from memsys.llm.endpoint import Endpoint, EndpointLimits
 from memsys.llm.gateway.accounts import Account, Purpose
@@ -114,7 +114,7 @@ def build(given: argparse.Namespace, store: CacheStore | None) -> Gateway:
 def _embedder(endpoint: Endpoint, settings: ModelSettings, store: CacheStore | None, mode: str, name: str) -> Embedder:
     """An embedding model; its vectors are cached under a name."""
     inner = None if mode == "replay" else HttpEmbedder(endpoint, settings)
-    return CachedEmbedder(inner, store, name, endpoint.label)
+    return CachedEmbedder(inner, store or NoVectors(), name, endpoint.label)
 
 
 def _settings(group: str, name: str, given: argparse.Namespace) -> ModelSettings:

@@ -25,8 +25,6 @@ from aiohttp import web
 from memsys.embed import HashingEmbedder
 from memsys.jsons import encoded
 from memsys.llm.gateway.accounts import text_of
-from memsys.llm.gateway.bodies import events
-from memsys.llm.gateway.chat import asked_schema, asked_tool
 from memsys.llm.transport import new_event_loop
 from memsys.tokens import count_tokens
 from scripts.mock.shapes import OVERFLOWS, SHAPES, Quirks, QuirkyServer
@@ -312,7 +310,7 @@ class Mock:
         await asyncio.sleep(due - clock())
         self.answered[key] += 1
         if asked.get("stream") and status == 200:
-            return web.Response(body=b"".join(events(value, usage=True)), content_type="text/event-stream")
+            return web.Response(body=streamed(value), content_type="text/event-stream")
         return web.Response(status=status, body=reply, content_type="application/json", headers=self._rations.headers())
 
     async def _replied(self, request: Any, body: dict[str, Any], key: str) -> tuple[int, dict[str, Any]]:
@@ -386,7 +384,7 @@ class Mock:
     def _choice(self, body: dict[str, Any], key: str, index: int) -> dict[str, Any]:
         own = hashlib.sha256(f"{key} {index}".encode()).hexdigest() if index else key
         if (tool := _called(body)) is not None:
-            arguments = json.dumps(fitting(asked_schema(body, tool), own))
+            arguments = json.dumps(fitting(tool.get("parameters") or {"type": "object"}, own))
             function = {"name": tool["name"], "arguments": arguments}
             call = {"id": f"call_{own[:12]}", "type": "function", "function": function}
             message: dict[str, Any] = {"role": "assistant", "content": None, "tool_calls": [call]}
@@ -420,42 +418,72 @@ class Mock:
 
 def said(body: dict[str, Any], key: str) -> str:
     """The text of a reply: a value that fits the requested JSON schema, else a few words from the request's hash."""
-    any_object = (body.get("response_format") or {}).get("type") == "json_object"
-    schema = {"type": "object"} if any_object else asked_schema(body, None)
+    form = body.get("response_format") or {}
+    schema = {"type": "object"} if form.get("type") == "json_object" else (form.get("json_schema") or {}).get("schema")
     return json.dumps(fitting(schema, key)) if schema else f"mock answer {key[:8]}"
 
 
+def streamed(reply: Mapping[str, Any]) -> bytes:
+    """A reply as the events of a stream: each choice's message, then its end, and at last the usage.
+
+    Not the gateway's own code, which would then be tested against itself.
+    """
+    chunks: list[dict[str, Any]] = []
+    for choice in reply["choices"]:
+        calls = [{**call, "index": place} for place, call in enumerate(choice["message"].get("tool_calls") or ())]
+        delta = {**choice["message"], **({"tool_calls": calls} if calls else {})}
+        end = {name: value for name, value in choice.items() if name != "message"}
+        chunks.append({"choices": [{"index": choice.get("index", 0), "delta": delta, "finish_reason": None}]})
+        chunks.append({"choices": [{**end, "delta": {}}]})
+    chunks.append({"choices": [], "usage": reply.get("usage") or {}})
+    head = {"id": reply.get("id"), "object": "chat.completion.chunk", "created": 0, "model": reply.get("model")}
+    return b"".join(b"data: %s\n\n" % encoded({**head, **chunk}) for chunk in chunks) + b"data: [DONE]\n\n"
+
+
 def _called(body: dict[str, Any]) -> Mapping[str, Any] | None:
-    """The function that a reply calls: `asked_tool`, but none after a tool's output, unless the client insists on a call."""
+    """The function that a reply calls: the one that the client names, else the first; none where the client wants none, and none after a
+    tool's output, unless the client insists on a call."""
     choice = body.get("tool_choice")
-    insists = choice == "required" or (isinstance(choice, dict) and "function" in choice)  # else a selection of tools
-    answered = body["messages"][-1].get("role") == "tool"
-    return None if answered and not insists else asked_tool(body)
-
-
-def fitting(schema: dict[str, Any], key: str) -> Any:
-    """A value that fits a JSON schema without references."""
-    if "const" in schema:
-        return schema["const"]
-    if "enum" in schema:
-        return schema["enum"][int(key[:4], 16) % len(schema["enum"])]
-    for several in ("anyOf", "oneOf", "allOf"):
-        if schema.get(several):
-            return fitting(schema[several][0], key)
-    kind = schema.get("type", "object" if "properties" in schema else "string")
-    if isinstance(kind, list):
-        kind = kind[0]
-    if kind == "object":
-        return {name: fitting(part, key) for name, part in schema.get("properties", {}).items()}
-    if kind == "array":
-        return [fitting(schema.get("items", {}), key)] * max(1, schema.get("minItems", 1))
-    if kind in ("integer", "number"):
-        low = schema.get("minimum", 0)
-        high = max(low, schema.get("maximum", 3))
-        return low + int(key[:4], 16) % (high - low + 1)
-    if kind == "null":
+    named = choice["function"]["name"] if isinstance(choice, dict) and "function" in choice else None
+    functions: list[dict[str, Any]] = [tool["function"] for tool in body.get("tools") or () if "function" in tool]
+    answered = body["messages"][-1].get("role") == "tool" and choice != "required" and named is None
+    if not functions or choice == "none" or answered:
         return None
-    return bool(int(key[0], 16) % 2) if kind == "boolean" else f"mock {key[:8]}"
+    return next((function for function in functions if function["name"] == named), functions[0])
+
+
+def fitting(whole: Mapping[str, Any], key: str) -> Any:
+    """A value that fits a JSON schema. Its references are followed; one to itself gives an empty object."""
+
+    def value(schema: Mapping[str, Any], above: tuple[str, ...]) -> Any:
+        if "const" in schema:
+            return schema["const"]
+        if "enum" in schema:
+            return schema["enum"][int(key[:4], 16) % len(schema["enum"])]
+        if (place := schema.get("$ref")) is not None:
+            target: Any = whole
+            for part in place.removeprefix("#/").split("/"):
+                target = target[part]
+            return {} if place in above else value(target, (*above, place))
+        for several in ("anyOf", "oneOf", "allOf"):
+            if schema.get(several):
+                return value(schema[several][0], above)
+        kind = schema.get("type", "object" if "properties" in schema else "string")
+        if isinstance(kind, list):
+            kind = kind[0]
+        if kind == "object":
+            return {name: value(part, above) for name, part in schema.get("properties", {}).items()}
+        if kind == "array":
+            return [value(schema.get("items", {}), above)] * max(1, schema.get("minItems", 1))
+        if kind in ("integer", "number"):
+            low = schema.get("minimum", 0)
+            high = max(low, schema.get("maximum", 3))
+            return low + int(key[:4], 16) % (high - low + 1)
+        if kind == "null":
+            return None
+        return bool(int(key[0], 16) % 2) if kind == "boolean" else f"mock {key[:8]}"
+
+    return value(whole, ())
 
 
 def application(mock: Mock) -> Any:

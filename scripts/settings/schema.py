@@ -14,7 +14,6 @@ from typing import Annotated, Any, Literal, get_args, get_type_hints
 
 from pydantic import BaseModel, BeforeValidator, Field, PlainValidator, create_model, model_validator
 
-from eval.files.store import RunError
 from eval.judging.judge import Judge
 from eval.report.panels import Sheet
 from eval.running.reader import Reader
@@ -333,16 +332,6 @@ class RoleEndpoints(Strict):
     embedder: RoleEndpoint
 
 
-def _prices(value: Any) -> dict[str, dict[str, float]]:
-    """The price settings of each model, from a mapping or a file."""
-    if value is not None and not isinstance(value, str | Mapping):
-        raise ValueError(f"must be a mapping of models or a file, found {value!r}")
-    try:
-        return given_prices(value)
-    except RunError as error:
-        raise ValueError(str(error)) from error
-
-
 class Building(Strict):
     seed: Natural
     replicates: Count
@@ -381,7 +370,7 @@ class Settings(Strict):
     endpoint: EndpointSettings
     local: Local
     endpoints: RoleEndpoints
-    prices: Annotated[dict[str, dict[str, float]], PlainValidator(_prices)]
+    prices: Annotated[dict[str, dict[str, float]], PlainValidator(given_prices)]
     """Prices, as settings of `ModelSettings`, by model."""
     build: Building
     judge: Judgements

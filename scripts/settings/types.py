@@ -33,8 +33,11 @@ def given_prices(prices: Mapping[str, Any] | str | None) -> dict[str, dict[str, 
     """Return the price settings of each model, from `prices={model: {in: …, out: …}}` or a YAML file with such lines.
 
     Raises:
-        RunError: the file cannot be read, a price is not a number of at least 0, or its name is not one of in, cached, out.
+        RunError: there is neither a mapping nor a file that can be read, a price is not a number of at least 0, or its name is not one of
+            in, cached, out.
     """
+    if prices is not None and not isinstance(prices, str | Mapping):
+        raise RunError(f"prices must be a mapping of models or a file, found {prices!r}")
     read = _read_prices(Path(prices).expanduser()) if isinstance(prices, str) else prices or {}
     known: dict[str, dict[str, float]] = {}
     for model, fields in read.items():

@@ -14,6 +14,8 @@ from eval.files.run_folder import ERRORS, RunFolder, read_predictions
 from eval.files.store import read_lines
 
 DOCTOR = "`make doctor BASE_URL=… MODEL=…` shows what the endpoint accepts and writes settings that fit"
+WEB_PAGE = r"the reply is not JSON: ['\"](\\[nrt]|\s)*<"
+"""Pattern of the error message for a web page in the place of a model's reply."""
 REMEDIES: tuple[tuple[str, str], ...] = (
     (r"replay: the cache", "the recorded run has not made this call; the same command without replay=true makes it"),
     (r"no key for", "set the environment variable it names (endpoint.key_env chooses another)"),
@@ -33,7 +35,7 @@ REMEDIES: tuple[tuple[str, str], ...] = (
     (r"HTTP 402\b", "the account has no credit left: top it up; the same command goes on from there"),
     (r"HTTP 404.*\bmodel\b", "the endpoint does not serve this model: correct the name (make … MODEL=)"),
     (
-        r"HTTP 40[45]\b|the reply is not (JSON|one of the protocol): '?\s*<",
+        rf"HTTP 40[45]\b|{WEB_PAGE}",
         "the path is wrong: endpoint.base_url usually ends in /v1",
     ),
     (

@@ -11,14 +11,13 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
-from memsys.jsons import received
 from memsys.llm import stopping
 from memsys.llm.gateway.accounts import first_choice
 from memsys.llm.llama import key_of
-from memsys.llm.outcome import excerpt, located
+from memsys.llm.outcome import located, outcome_of
 from memsys.llm.pricing import ModelSettings, Purse
 from memsys.llm.replies import Usage, usage_of
-from memsys.llm.secrets import redact, redact_bytes, register
+from memsys.llm.secrets import redact, register
 from memsys.llm.transport import LeanTransport, event_loop
 
 PARALLEL = 16
@@ -158,14 +157,5 @@ class EndpointProbe:
         except Exception as error:  # every error that prevents a complete reply is the result of this call
             why = redact(f"{where}: the reply broke off ({type(error).__name__}: {error})")
             return ProbeReply(0, {}, why, time.perf_counter() - started, broke_off=True)
-        seconds = time.perf_counter() - started
-        said = excerpt(reply.body, 1000)
-        if reply.status >= 400:
-            return ProbeReply(reply.status, {}, f"{where}: HTTP {reply.status}: {said}", seconds)
-        try:
-            value = received(redact_bytes(reply.body))
-        except ValueError:
-            value = None
-        if not isinstance(value, dict) or not (value.get("choices") or value.get("data")):
-            return ProbeReply(reply.status, {}, f"{where}: the reply is not one of the protocol: {said[:200]}", seconds)
-        return ProbeReply(reply.status, value, "", seconds)
+        outcome = outcome_of(where, reply)
+        return ProbeReply(reply.status, outcome.value or {}, outcome.why, time.perf_counter() - started)

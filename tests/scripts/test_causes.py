@@ -36,7 +36,7 @@ def test_each_cause_has_its_remedy(subtests: pytest.Subtests) -> None:
         ("https://x/v1: HTTP 503: loading", "the server fails"),
         ("answer: ModelError: collected, not sent: `batch export FILE` writes it", "batch import FILE"),
         ("https://x/chat/completions: the reply is not JSON: '<!DOCTYPE html>'", "ends in /v1"),
-        ("https://x: the reply is not one of the protocol: <html>", "ends in /v1"),
+        ("https://x: the reply is not JSON: " + repr("\n<html>the server's page</html>"), "ends in /v1"),
         ("https://x: the reply is not JSON: 'busy'", "make doctor"),
         ("build: its worker process ended with exit code 3, 3 times", "executor=threads"),
         ("the metric returned nan", "Score(None, reason)"),

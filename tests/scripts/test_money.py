@@ -79,6 +79,8 @@ def test_a_model_may_be_free_and_a_cached_token_costs_no_more_than_another() -> 
     }
     with pytest.raises(RunError, match="a cached token"):
         given_prices({"m": {"in": 1.0, "cached": 2.0, "out": 1.0}})
+    with pytest.raises(RunError, match=r"must be a mapping of models or a file, found \['m'\]"):
+        given_prices(["m"])  # type: ignore[arg-type]
 
 
 # --- commands -----------------------------------------------------------------------------------------------------------

@@ -147,7 +147,7 @@ def test_a_web_page_in_a_models_place_ends_the_command_before_anything_is_asked(
     app.router.add_post("/v1/chat/completions", page)
     with serving(app) as url:
         cfg = config(*SMALL, *models(url))
-        with pytest.raises(RunError, match=r"(?s)not one of the protocol: <html>.*ends in /v1"):
+        with pytest.raises(RunError, match=r"(?s)the reply is not JSON: '<html>'.*ends in /v1"):
             prepared(typed(cfg), build_models(typed(cfg)))
 
 

@@ -10,9 +10,7 @@ ended. All processes read the replies.
 
 from __future__ import annotations
 
-import fcntl
 import glob
-import os
 import sqlite3
 import threading
 import time
@@ -23,19 +21,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from memsys.folders import Held, hold_file, is_alive, open_lock
+from memsys.folders import Held, hold_file, is_alive
 from memsys.jsons import decoded, encoded
 from memsys.llm.store import (
     JOURNAL,
-    PATIENCE,
     SCHEMA,
     UNSOUND,
+    CacheFile,
     add_columns,
     check_schema,
-    checkpointed,
-    in_wal_mode,
-    lock_of,
-    unusable,
+    usable,
 )
 
 Reply = tuple[int, bytes]
@@ -86,23 +81,17 @@ class Journal:
     """
 
     def __init__(self, path: Path) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
         self.path, self._lock = path, threading.Lock()
         self._held: Held | None = None
-        self._lock_file = os.fdopen(open_lock(lock_of(path)), "r+b")
-        fcntl.flock(self._lock_file, fcntl.LOCK_SH)
-        with ExitStack() as opened:
-            opened.callback(self._lock_file.close)
-            with self._guarded():
-                self._file = in_wal_mode(path)
-                opened.callback(self._file.close)
-                self._file.execute(f"PRAGMA busy_timeout={1000 * PATIENCE}")
-                self._file.executescript(SCHEMA + JOURNAL)
-                add_columns(self._file)
-                check_schema(self._file)
-                for table, wrong in UNSOUND.items():
-                    if self._file.execute(f"SELECT 1 FROM {table} WHERE {wrong} LIMIT 1").fetchone():
-                        raise sqlite3.DatabaseError(f"a row of {table} has values of other types")
+        with usable(path), ExitStack() as opened:
+            self._cache = CacheFile(path, SCHEMA + JOURNAL)
+            opened.callback(self._cache.close)
+            self._file = self._cache.connection
+            add_columns(self._file)
+            check_schema(self._file)
+            for table, wrong in UNSOUND.items():
+                if self._file.execute(f"SELECT 1 FROM {table} WHERE {wrong} LIMIT 1").fetchone():
+                    raise sqlite3.DatabaseError(f"a row of {table} has values of other types")
             opened.pop_all()
 
     def owner(self) -> str:
@@ -285,10 +274,7 @@ class Journal:
         """Close the file; afterwards everything is in that single file. A second call does nothing."""
         self.release()
         with self._lock:
-            if not self._lock_file.closed:
-                checkpointed(self._file)
-                self._file.close()
-                self._lock_file.close()
+            self._cache.close()
 
     def _keep(self, replies: Mapping[str, Reply]) -> None:
         """Keep replies; a failure never takes the place of a good reply."""
@@ -300,19 +286,11 @@ class Journal:
         )
 
     def _rows(self, query: str, values: Sequence[Any] = ()) -> list[Any]:
-        with self._guarded():
+        with usable(self.path), self._lock:
             return self._file.execute(query, values).fetchall()
 
     @contextmanager
-    def _guarded(self) -> Iterator[None]:
-        try:
-            with self._lock:
-                yield
-        except sqlite3.DatabaseError as error:
-            raise unusable(self.path, error) from error
-
-    @contextmanager
     def _transaction(self) -> Iterator[None]:
-        with self._guarded(), self._file:
+        with usable(self.path), self._lock, self._file:
             self._file.execute("BEGIN IMMEDIATE")
             yield

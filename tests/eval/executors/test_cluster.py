@@ -229,6 +229,7 @@ def test_a_refused_connection_says_what_to_do(monkeypatch: pytest.MonkeyPatch, s
     for name, (address, error, remedy) in cases.items():
         with subtests.test(name):
             assert remedy in cluster._hint(address, error)
+    assert cluster._hint("local", ConnectionError("the raylet died")) == ""  # no other machine is involved
 
 
 def test_differences_between_machines_are_named() -> None:

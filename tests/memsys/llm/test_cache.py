@@ -21,13 +21,13 @@ import numpy as np
 import pytest
 from scripted import ScriptedLLM
 
-from memsys.llm.cache import CachedEmbedder, CachedLLM, request_key
+from memsys.llm.cache import CachedEmbedder, CachedLLM, NoVectors, request_key
 from memsys.llm.client import Client, Embedded, HttpEmbedder, Outcomes
 from memsys.llm.endpoint import Endpoint, EndpointLimits
 from memsys.llm.meter import Ledger, Metered, metering
 from memsys.llm.pricing import ModelSettings
 from memsys.llm.protocol import Completion, ModelError, Request
-from memsys.llm.store import CacheStore, DamagedCache, unusable
+from memsys.llm.store import CacheStore, DamagedCache, usable
 from memsys.llm.transport import event_loop
 from scripts.mock.endpoint import Mock, application, serving
 
@@ -259,8 +259,8 @@ def test_a_file_on_a_full_disk_is_not_to_be_moved_away(tmp_path: Path) -> None:
     said = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parents[3]).stderr
     assert "free some space or check the disk" in said
     assert "move it away" not in said
-    damaged = sqlite3.DatabaseError("database disk image is malformed")
-    assert "move it away" in str(unusable(tmp_path, damaged))
+    with pytest.raises(DamagedCache, match="move it away"), usable(tmp_path):
+        raise sqlite3.DatabaseError("database disk image is malformed")
 
 
 def test_many_threads_share_one_connection(store: CacheStore) -> None:
@@ -301,6 +301,16 @@ def test_known_texts_are_not_embedded_again_but_still_counted(store: CacheStore)
     assert inner.asked == ["a", "bb", "ccc"]
     assert vectors[:, 0].tolist() == [2.0, 1.0, 3.0]
     assert (ledger.embedding_calls, ledger.embedding_tokens, ledger.seconds) == (1, 6, 1.5)
+
+
+def test_without_a_cache_each_call_sends_its_texts_once_and_counts_them() -> None:
+    inner = Counting()
+    embedder = CachedEmbedder(inner, NoVectors(), "e", "here")
+    with metering() as ledger:
+        assert embedder.embed(["bb", "a", "bb"])[:, 0].tolist() == [2.0, 1.0, 2.0]
+        embedder.embed(["a"])
+    assert inner.asked == ["bb", "a", "a"]
+    assert (ledger.embedding_calls, ledger.embedding_tokens) == (2, 6)
 
 
 def test_a_text_that_another_caller_embeds_after_the_lookup_is_not_sent_again(
@@ -548,6 +558,7 @@ def test_an_empty_reply_is_handed_on_and_never_kept(store: CacheStore) -> None:
         '{"text": "odd", "logprobs": 7}',
         '{"text": 5, "logprobs": null}',
         '{"text": "more", "logprobs": null, "unheard_of": 1}',
+        '{"text": "more", "logprobs": null, "prompt_tokens": 1, "cached_prompt_tokens": "2"}',
     ],
 )
 def test_a_kept_row_that_is_no_answer_is_asked_for_again_and_replaced(store: CacheStore, row: str) -> None:

@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from typing import Any
 
 import pytest
 from scripted import ScriptedLLM
@@ -13,6 +14,7 @@ from memsys.llm import meter
 from memsys.llm.meter import Ledger, Metered, metering, service_time, together
 from memsys.llm.pricing import ModelSettings
 from memsys.llm.protocol import Completion, ModelError, Request
+from memsys.llm.replies import completion_of, usage_of
 
 
 def request(purpose: str = "tree.join") -> Request:
@@ -48,13 +50,23 @@ def test_a_call_is_credited_in_full() -> None:
 def test_the_tokens_of_many_calls_cost_what_each_call_cost() -> None:
     """Also at a server that counts the cached part of a prompt apart, which only a single call shows."""
     model = ModelSettings("m", usd_per_million_in=2.0, usd_per_million_cached=1.0, usd_per_million_out=10.0)
-    replies = [Completion("x", 1000, 5), Completion("x", 10, 5, 990), Completion("x", 600, 5, 400)]
-    with metering() as ledger:
-        for reply in replies:
-            Metered(ScriptedLLM(reply), "probe").submit(request()).result()
-    paid = [
-        model.cost(each.prompt_tokens, each.completion_tokens, each.cached_prompt_tokens) or 0.0 for each in replies
+    counts = [(1000, 0), (10, 990), (600, 400)]
+    raw: list[dict[str, Any]] = [
+        {
+            "choices": [{"message": {"content": "x"}, "finish_reason": "stop"}],
+            "usage": {
+                "prompt_tokens": tokens,
+                "completion_tokens": 5,
+                "prompt_tokens_details": {"cached_tokens": cached},
+            },
+        }
+        for tokens, cached in counts
     ]
+    with metering() as ledger:
+        for reply in raw:
+            completion = completion_of(reply, request(), 50)
+            Metered(ScriptedLLM(completion), "probe").submit(request()).result()
+    paid = [model.cost_of(usage_of(reply)) or 0.0 for reply in raw]
     assert model.cost(ledger.tokens_in, ledger.tokens_out, ledger.tokens_cached) == pytest.approx(sum(paid))
     assert (ledger.tokens_in, ledger.roles["probe"]["tokens_in"]) == (2600, 2600)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, get_args
 
@@ -18,7 +18,16 @@ from memsys.llm.endpoint import EndpointLimits
 from memsys.llm.meter import Metered, metering
 from memsys.llm.pricing import ModelSettings, Purse
 from memsys.llm.protocol import Completion, ModelError, PromptTruncated, Request, Stopped
-from memsys.llm.replies import LONG_PROMPT, Spoken, check_window, cleaned, completion_of, is_overflow, without_reasoning
+from memsys.llm.replies import (
+    LONG_PROMPT,
+    Spoken,
+    check_window,
+    cleaned,
+    completion_of,
+    is_overflow,
+    usage_of,
+    without_reasoning,
+)
 from memsys.llm.store import CacheStore
 from memsys.prompts import Prompt, PromptError, Prompts
 from memsys.tokens import count_tokens
@@ -270,6 +279,19 @@ def test_a_reply_cut_in_thought_that_an_older_version_kept_as_an_answer_is_asked
     store.close()
 
 
+def test_cached_tokens_that_a_server_counts_apart_are_part_of_the_prompt_also_in_an_older_cache(tmp_path: Path) -> None:
+    apart = {"prompt_tokens": 10, "completion_tokens": 5, "prompt_tokens_details": {"cached_tokens": 990}}
+    found = read("It was Oaxaca", "stop", apart)
+    assert (found.prompt_tokens, found.cached_prompt_tokens) == (1000, 990)
+    store, settings = CacheStore(tmp_path / "cache.sqlite"), ModelSettings("m")
+    for row in (asdict(replace(found, prompt_tokens=10)), asdict(found)):
+        store._out.execute(
+            "INSERT OR REPLACE INTO answers VALUES (?, ?)", (request_key(settings, "here", ASKED), json.dumps(row))
+        )
+        assert CachedLLM(None, store, settings, "here").submit(ASKED).result().prompt_tokens == 1000
+    store.close()
+
+
 # --- limits ---------------------------------------------------------------------------------------------------------
 
 
@@ -317,20 +339,23 @@ def test_a_prompt_that_the_server_cut_in_silence_stops_the_run_with_what_to_chan
     at.close()
 
 
-def judged(text: str, reported: int, *, cached: int = 0, most_seen: int = 0, notes: tuple[str, ...] = ()) -> None:
-    reply = Completion("x", prompt_tokens=reported, cached_prompt_tokens=cached, notes=notes)
-    check_window(
-        Request((("user", text),), "test.step"), reply, most_seen=most_seen, encoding="o200k_base", where="m at u"
-    )
+def judged(text: str, reported: int, *, cached: int = 0, most_seen: int = 0, spoken: int | None = 1) -> None:
+    counts = {"prompt_tokens": reported, "prompt_tokens_details": {"cached_tokens": cached}}
+    usage = usage_of({"usage": counts if spoken is None else {**counts, "completion_tokens": spoken}})
+    asked = Request((("user", text),), "test.step")
+    check_window(asked, usage, most_seen=most_seen, encoding="o200k_base", where="m at u")
 
 
 def test_a_window_is_suspected_only_where_nothing_else_explains_the_count() -> None:
     with pytest.raises(PromptTruncated):
         judged(LONG, 2000)
     judged(LONG, 5000)
-    judged(LONG, 2000, cached=4000)  # a server that reports cached tokens apart
+    with pytest.raises(PromptTruncated):
+        judged(LONG, 100, cached=2500)  # a server that reports cached tokens apart
+    judged(LONG, 2000, cached=4000)
+    judged(LONG, 3000, cached=2900)  # perhaps another
     judged(LONG, 2000, most_seen=6000)  # one that reports what it had not read before
-    judged(LONG, 2000, notes=("usage_not_reported",))
+    judged(LONG, 2000, spoken=None)  # the counts of the reply are our own
     judged("word " * (LONG_PROMPT - 1), 10)  # of no more than 2,000 tokens nothing is concluded
 
 
