@@ -564,6 +564,19 @@ def test_the_share_of_reassigned_statements_is_over_those_of_all_histories() -> 
     assert [metric["per"] for metric in metrics if metric.get("report") == "reassigned"] == ["semantics"]
 
 
+def test_no_heading_says_percent_above_shares() -> None:
+    """`scale: 100` divides the paper's percentages, so that both numbers of a cell are shares: 0.207 and 0.4491, not 44.91."""
+    titles = {
+        f"{name}: {metric.get('title', '')}"
+        for name in options("table")
+        for column in table(name)["columns"]
+        for metric in column["metrics"]
+        if "scale" in metric
+    }
+    assert "xmemory_t6: reassigned, share" in titles
+    assert [title for title in titles if "%" in title] == []
+
+
 def test_memtree_table_a2_has_the_spread_of_calls_beside_the_printed_one() -> None:
     metrics = table("memtree_a2")["columns"][0]["metrics"]
     spread = next(metric for metric in metrics if metric.get("cost") == "calls_per_insertion_std")
