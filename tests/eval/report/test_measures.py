@@ -289,6 +289,20 @@ def test_the_spread_of_the_calls_of_an_insertion_is_over_single_writes(tmp_path:
     assert (found.mean, found.n) == (pytest.approx(np.std([1, 0, 5])), 3)
 
 
+def test_calls_of_a_prompt_are_counted_by_its_name_with_a_star_for_several(tmp_path: Path) -> None:
+    """TiMem Table 7 prints one call of the planner and one of the gate a question; a gate has a prompt for each complexity."""
+    plain = {**dict.fromkeys(NEEDED, 0), "phase": "read", "notes": {}, "failures": {}, "parse_failures": {}}
+    reads = [{"timem.planner": 1, "timem.gate_simple": 1}, {"timem.planner": 2, "timem.gate_complex": 1}, {}]
+    lines = [{**plain, "case_id": "c", "subject": f"q{at}", "calls": calls} for at, calls in enumerate(reads)]
+    write_lines(tmp_path / "cases" / "c" / "effort.jsonl", lines)
+    found = {name: cost(tmp_path, f"calls:timem/{name}") for name in ("planner", "gate_*", "gate")}
+    assert {name: each and each.mean for name, each in found.items()} == {
+        "planner": pytest.approx(1.0),
+        "gate_*": pytest.approx(2 / 3),
+        "gate": None,
+    }
+
+
 # --- products of means -------------------------------------------------------------------------------------------------
 
 
