@@ -169,7 +169,7 @@ def report(folder: Path, name: str, *, over: str = "mean", per: str = "") -> Est
     if not per:
         return gathered(values, over)
     whole = sum(float(_nested(own, per) or 0) for own in reports.values())
-    return single(sum(values.values()) / whole, len(values)) if whole else None
+    return single(sum(values.values()) / whole, len(values)) if whole and values else None
 
 
 def _nested(value: Any, name: str) -> Any:

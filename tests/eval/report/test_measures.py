@@ -226,6 +226,7 @@ def test_reports_are_summed_averaged_and_divided(tmp_path: Path) -> None:
     share = report(tmp_path, "upper", per="nodes.segment")
     assert [found.mean for found in (total, mean, share) if found] == [40.0, 5.0, 0.25]
     assert report(tmp_path, "missing") is None
+    assert report(tmp_path, "missing", per="nodes.segment") is None  # not a share of 0
     assert gathered({}) is None
 
 
