@@ -18,6 +18,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from fnmatch import filter as filter_names
 from functools import reduce
 from pathlib import Path
 from typing import Any
@@ -67,7 +68,7 @@ NAMES: Mapping[str, Sequence[str]] = {
     "coverage": [each.name for each in fields(Coverage)],
     "data": [*COUNTS, *SIZES, *PARTS],
 }
-"""The values of each kind of measure by name; a cost may also be `calls:<purpose>`."""
+"""The values of each kind of measure by name; a cost may also be `calls:<prompt>`, such as `calls:timem/gate_*`."""
 
 
 def single(value: float | None, n: int) -> Estimate | None:
@@ -98,14 +99,16 @@ def cost(folder: Path, name: str, questions: frozenset[tuple[str, str]] | None =
 
     Args:
         name: a field of `eval.analysis.costs.Costs`, `build_calls` (model calls of the whole build), `calls_per_insertion_std` (standard
-            deviation of the calls of one write), or `calls:<purpose>` (calls per question, always over all).
+            deviation of the calls of one write), or `calls:<prompt>` (calls per question, always over all; `*` stands for any letters,
+            and a prompt that was never used has no value).
         questions: case and question ids of those whose reads and answers count; None counts all.
     """
     totals = costs(folder, questions)
     if name.startswith("calls:"):
-        calls = by_purpose(folder, "calls")[0][name.removeprefix("calls:")]
+        made = by_purpose(folder, "calls")[0]
+        purposes = filter_names(made, name.removeprefix("calls:").replace("/", "."))
         asked = costs(folder).questions
-        return single(calls / asked, asked) if asked else None
+        return single(sum(made[purpose] for purpose in purposes) / asked, asked) if asked and purposes else None
     if name == "calls_per_insertion_std":
         by_write = [sum(line["calls"].values()) for line in efforts(folder) if line["phase"] == "write"]
         return single(float(np.std(by_write)), len(by_write)) if by_write else None
@@ -166,7 +169,7 @@ def report(folder: Path, name: str, *, over: str = "mean", per: str = "") -> Est
     if not per:
         return gathered(values, over)
     whole = sum(float(_nested(own, per) or 0) for own in reports.values())
-    return single(sum(values.values()) / whole, len(values)) if whole else None
+    return single(sum(values.values()) / whole, len(values)) if whole and values else None
 
 
 def _nested(value: Any, name: str) -> Any:

@@ -2,8 +2,9 @@
 
 A printed score is *supported* if a reading of the file rounds to it; `readings` lists the readings, and the table names the agreeing one.
 It is a *subset* if that file covers only part of the questions, *another run* if the manifest says that it is the score of another file
-and this file's own mean differs, and *not supported by this file* otherwise. It *cannot be told* if the file has no such measure,
-or is not the file that the manifest names: another file says nothing about the claim.
+and this file's own mean differs, and *not supported by this file* otherwise. It *cannot be told* if the file has no such measure (an F1
+that the file does not store may still be supported by an F1 of ours), or is not the file that the manifest names: another file says
+nothing about the claim.
 
 A second analysis is of many files: the judge against F1 at equal length, leniency, spread of a product.
 
@@ -395,11 +396,14 @@ def findings(scored: ScoredClaim) -> list[Finding]:
     found = []
     for printed in scored.claim.claimed:
         known = readings(scored, printed)
-        if scored.changed or not known:
-            found.append(Finding(printed, "cannot be told", None, ""))
-            continue
         half = 0.5 * 10.0**-printed.digits + 1e-9
         agreeing = [(name, value) for name, value in known.items() if abs(value - printed.score) <= half]
+        own = bool(known) and (
+            printed.of != "f1" or "stored F1" in known
+        )  # our rules cannot refute an F1 of unknown rule
+        if scored.changed or not (own or agreeing):
+            found.append(Finding(printed, "cannot be told", None, ""))
+            continue
         name, value = agreeing[0] if agreeing else next(iter(known.items()))
         status: Status = "another run" if printed.other_run else "not supported by this file"
         if agreeing:

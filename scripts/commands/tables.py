@@ -147,7 +147,7 @@ def pareto_table(points: Sequence[Point]) -> str:
 # Places where a paper prints calls: file of results/published, and the fields that select the line.
 PRINTED: Mapping[str, tuple[str, Mapping[str, str]]] = {
     "memtree": ("memtree_a2", {"method": "MemTree", "metric": "llm_calls"}),
-    "memstream": ("memtree_a2", {"method": "MemoryStream", "metric": "llm_calls"}),
+    "memstream_relevance": ("memtree_a2", {"method": "MemoryStream", "metric": "llm_calls"}),
     "raptor": ("memtree_a2", {"method": "RAPTOR", "metric": "llm_calls"}),
     "graphrag": ("memtree_a2", {"method": "GraphRAG", "metric": "llm_calls"}),
     "memtree_segt": ("segtreemem_t5", {"dataset": "LoCoMo", "method": "MemTree", "metric": "calls_per_leaf"}),
@@ -188,12 +188,16 @@ def measure(names: Sequence[str], folder: Path) -> list[Calls]:
 
 
 def printed(name: str) -> str:
-    """The figure that a paper prints for a memory, with its place; empty if there is none."""
+    """The figure that a paper prints for a memory, with its unit and place; empty if there is none."""
     if name not in PRINTED:
         return ""
     file, wanted = PRINTED[name]
-    number = find(read_published(file), wanted)
-    return "" if number is None else f"{number.printed} ({number.paper} {number.table}, {number.dataset})"
+    if (number := find(read_published(file), wanted)) is None:
+        return ""
+    unit = number.note or number.metric.replace(
+        "_", " "
+    )  # MemTree's note tells calls of an insertion from those of a rebuild
+    return f"{number.printed} {unit} ({number.paper} {number.table}, {number.dataset})"
 
 
 def calls_table(rows: Sequence[Calls]) -> str:

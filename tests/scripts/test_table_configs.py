@@ -20,6 +20,7 @@ from eval.metrics.lexical import squad_token_f1
 from eval.report.published import FOLDER, Published, find, read_published
 from eval.running.reader import Reader
 from memsys.llm.pricing import ModelSettings
+from memsys.prompts import SHIPPED
 from memsys.systems.timem import BUDGETS
 from scripts.assembly.datasets import data
 from scripts.assembly.models import build_models
@@ -562,6 +563,27 @@ def test_the_share_of_reassigned_statements_is_over_those_of_all_histories() -> 
     """xMemory §5.3: the fraction of semantic nodes, of which Table 7 counts those of the whole data set."""
     metrics = table("xmemory_t6")["columns"][0]["metrics"]
     assert [metric["per"] for metric in metrics if metric.get("report") == "reassigned"] == ["semantics"]
+
+
+def test_calls_that_a_table_counts_are_of_shipped_prompts() -> None:
+    """A misspelt prompt is never called: the cell would be empty beside the paper's number."""
+    metrics = [metric for name in options("table") for column in table(name)["columns"] for metric in column["metrics"]]
+    counted = {metric["cost"][6:] for metric in metrics if str(metric.get("cost", "")).startswith("calls:")}
+    assert counted == {"timem/planner", "timem/gate_*"}
+    assert all([*SHIPPED.glob(f"{name}.md")] for name in counted)
+
+
+def test_no_heading_says_percent_above_shares() -> None:
+    """`scale: 100` divides the paper's percentages, so that both numbers of a cell are shares: 0.207 and 0.4491, not 44.91."""
+    titles = {
+        f"{name}: {metric.get('title', '')}"
+        for name in options("table")
+        for column in table(name)["columns"]
+        for metric in column["metrics"]
+        if "scale" in metric
+    }
+    assert "xmemory_t6: reassigned, share" in titles
+    assert [title for title in titles if "%" in title] == []
 
 
 def test_memtree_table_a2_has_the_spread_of_calls_beside_the_printed_one() -> None:

@@ -40,9 +40,11 @@ def test_calls_are_those_that_the_methods_make(tmp_path: Path) -> None:
     assert "STAND-IN" in calls_table(list(found.values()))
 
 
-def test_the_published_figure_stands_beside() -> None:
-    assert printed("memtree").startswith("3.27 (MemTree A.2")
-    assert printed("segtree_batch").startswith("1.95 (SegTreeMem T5")
+def test_the_published_figure_stands_beside_with_its_unit() -> None:
+    assert printed("memtree").startswith("3.27 per insertion (MemTree A.2")
+    assert printed("raptor").startswith("3753 LLM calls to rebuild the whole corpus (MemTree A.2")
+    assert printed("memstream_relevance").startswith("1 per insertion (MemTree A.2")  # the row of the table
+    assert printed("segtree_batch").startswith("1.95 calls per leaf (SegTreeMem T5")
     assert printed("bm25") == ""
 
 

@@ -4,7 +4,7 @@
 `reading` holds the tree with its annotations and the recall; the paper's non-temporal control (`similarity_tree`)
 shares both.
 
-No code is public, so there is no `mode="code"`. Where the paper is silent or contradicts itself, a setting decides:
+The paper links code that we have not read: there is no `mode="code"`. Where the paper is silent or contradicts itself, a setting decides:
 
 - `tau_c`: threshold of the cosine model; the paper gives none. Each NONE adds one level to the tree, and the published depths of 3-4
   imply three or four NONEs per conversation, so NONE must be rare. The value depends on the embedder and the annotations: 0.11 gives

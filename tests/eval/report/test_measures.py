@@ -226,6 +226,7 @@ def test_reports_are_summed_averaged_and_divided(tmp_path: Path) -> None:
     share = report(tmp_path, "upper", per="nodes.segment")
     assert [found.mean for found in (total, mean, share) if found] == [40.0, 5.0, 0.25]
     assert report(tmp_path, "missing") is None
+    assert report(tmp_path, "missing", per="nodes.segment") is None  # not a share of 0
     assert gathered({}) is None
 
 
@@ -287,6 +288,20 @@ def test_the_spread_of_the_calls_of_an_insertion_is_over_single_writes(tmp_path:
     found = cost(tmp_path, "calls_per_insertion_std")
     assert found is not None
     assert (found.mean, found.n) == (pytest.approx(np.std([1, 0, 5])), 3)
+
+
+def test_calls_of_a_prompt_are_counted_by_its_name_with_a_star_for_several(tmp_path: Path) -> None:
+    """TiMem Table 7 prints one call of the planner and one of the gate a question; a gate has a prompt for each complexity."""
+    plain = {**dict.fromkeys(NEEDED, 0), "phase": "read", "notes": {}, "failures": {}, "parse_failures": {}}
+    reads = [{"timem.planner": 1, "timem.gate_simple": 1}, {"timem.planner": 2, "timem.gate_complex": 1}, {}]
+    lines = [{**plain, "case_id": "c", "subject": f"q{at}", "calls": calls} for at, calls in enumerate(reads)]
+    write_lines(tmp_path / "cases" / "c" / "effort.jsonl", lines)
+    found = {name: cost(tmp_path, f"calls:timem/{name}") for name in ("planner", "gate_*", "gate")}
+    assert {name: each and each.mean for name, each in found.items()} == {
+        "planner": pytest.approx(1.0),
+        "gate_*": pytest.approx(2 / 3),
+        "gate": None,
+    }
 
 
 # --- products of means -------------------------------------------------------------------------------------------------
