@@ -172,7 +172,6 @@ def composed(
 class Measure:
     """A value that isn't a mean score: a cost, a count, a property of a structure, the difference of two cells."""
 
-    column: Column
     ours: Estimate | None
     published: Published | None = None
     margin: float | None = None

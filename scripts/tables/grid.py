@@ -231,7 +231,7 @@ class Experiment(Generic[S]):
         if metric.kind == "cost" and (missing := cost_missing(runs[0].folder, metric.name)):
             return missing
         if not metric.score:
-            return Measure(group.column(metric), self._measure(line, group, metric))
+            return Measure(self._measure(line, group, metric))
         chooses = self.guessing == "exclude" and line.memory is not None and line.memory["name"] == NO_MEMORY
         if chooses and len(runs) < 2:
             return CHOOSES
@@ -258,13 +258,17 @@ class Experiment(Generic[S]):
                 fix = correction(self.cfg, self.models, metric.judge, group.dataset)
         return cell_of(metric.score)(column, reached, files, repeats=repeats, correction=fix, errata=self.errata)
 
-    def column(self, group: ColumnGroup, metric: TableMetric) -> Column:
-        """The column of a metric, without guessable questions if `guessable=exclude`."""
-        column = group.column(metric)
-        if self.guessing != "exclude":
-            return column
-        left_out = self.guessable(group)
-        return replace(column, questions=tuple(each for each in column.questions if each.key not in left_out))
+    def column(self, group: ColumnGroup, metric: TableMetric, *, whole: bool = False) -> Column:
+        """The column of a metric, without guessable questions if `guessable=exclude`; a measure that is no score has no questions.
+
+        Args:
+            whole: keep guessable questions in any case.
+        """
+        left_out = self.guessable(group) if self.guessing == "exclude" and not whole else ()
+        inside = (metric.category, metric.of)
+        asked = group.questions if metric.score else ()
+        questions = tuple(each for each in asked if all(map(each.belongs_to, inside)) and each.key not in left_out)
+        return Column.of(group.config, metric.title, questions)
 
     def guessable(self, group: ColumnGroup) -> dict[tuple[str, str], float]:
         """The answerable questions of a column group that the row `nothing` answers right, with its score in the first metric.
@@ -284,7 +288,11 @@ class Experiment(Generic[S]):
         nothing = [line for line in self.lines if line.memory is not None and line.memory["name"] == NO_MEMORY]
         lines = [line for line in nothing if belongs(line, group.option)]
         whole = replace(metric, category=ALL)
-        scores = self._scores(lines[0], group, whole, group.column(whole), slice(1)).scores if lines else {}
+        scores = (
+            self._scores(lines[0], group, whole, self.column(group, whole, whole=True), slice(1)).scores
+            if lines
+            else {}
+        )
         if not scores:
             raise RunError(
                 f"guessable={self.guessing}: {group.title} needs scores of the row `{NO_MEMORY}`; "
@@ -320,7 +328,7 @@ class Experiment(Generic[S]):
         first, second = self.cell(line, group, plain), self.cell(other_line, other_group, plain)
         if first is second or not (isinstance(first, Cell) and isinstance(second, Cell)):
             return first if isinstance(first, str) else NOTHING
-        return Measure(group.column(metric), first.minus(second), margin=MARGIN, runs=first.runs.plus(second.runs))
+        return Measure(first.minus(second), margin=MARGIN, runs=first.runs.plus(second.runs))
 
     def _product(self, line: TableRow, group: ColumnGroup, metric: TableMetric, product: Mapping[str, str]) -> AnyCell:
         """The product of a score's means over categories, given by `product`; its interval leaves out one history at a time."""
@@ -332,7 +340,7 @@ class Experiment(Generic[S]):
                 return cell
             factors.append(Factor(cell, taken == "complement"))
         ours, runs = product_of_means(factors)
-        return Measure(group.column(metric), ours, margin=MARGIN, runs=runs)
+        return Measure(ours, margin=MARGIN, runs=runs)
 
     def _best(self, line: TableRow, group: ColumnGroup, metric: TableMetric) -> AnyCell:
         """For each history, the scores of the candidate chosen for it."""

@@ -25,7 +25,7 @@ from data_loaders.schema import DataError
 from eval.files.imported import THEIRS
 from eval.files.run_folder import judge_metric
 from eval.files.store import RunError
-from eval.report.cell import ALL, ANSWERABLE, Asked, Column, asked
+from eval.report.cell import ALL, Asked, asked
 from eval.report.measures import NAMES
 from eval.running.reader import Reader
 from scripts.assembly.datasets import Data, data
@@ -407,25 +407,14 @@ class ColumnGroup:
     """The reason why the data set could not be loaded; empty if it was."""
     reader: Reader
     questions: tuple[Asked, ...]
-    aggregate: str
-    answerable: str
-    """Title of the mean over the answerable questions."""
     unit: Mapping[str, Any]
     """Unit rule of the group, else of its data set."""
-    metric_notes: Mapping[str, str]
-    """Sentences of the data set about metrics, by a part of a metric's printed name."""
+    config: Mapping[str, Any]
+    """Values of the data set's file, with the name, title and aggregate of the group."""
 
     def keys(self, category: str) -> frozenset[tuple[str, str]]:
         """Case and question ids of the questions of a category."""
         return frozenset(question.key for question in self.questions if question.belongs_to(category))
-
-    def column(self, metric: TableMetric) -> Column:
-        """The column of one metric; a metric that is no score has no questions."""
-        asked_here = self.questions if metric.score else ()
-        names = (metric.category, metric.of)
-        questions = tuple(each for each in asked_here if all(map(each.belongs_to, names)))
-        note = " ".join(text for part, text in self.metric_notes.items() if part in metric.title)
-        return Column(self.name, self.title, metric.title, questions, self.aggregate, self.answerable, note)
 
 
 def column_group(cfg: Settings, option: Mapping[str, Any], *, keep_models: bool = False) -> ColumnGroup:
@@ -462,19 +451,18 @@ def column_group(cfg: Settings, option: Mapping[str, Any], *, keep_models: bool 
     questions = asked(dataset.cases) if dataset is not None else ()
     metrics = metrics_of(option, keep_models=keep_models)
     _note_empty(option, metrics, questions)
+    name, aggregate = group_name(option), option.get("aggregate") or config["aggregate"][0]
     return ColumnGroup(
         option,
-        group_name(option),
+        name,
         config["title"],
         metrics,
         dataset,
         missing,
         shown_by,
         questions,
-        option.get("aggregate") or config["aggregate"][0],
-        config.get("answerable", ANSWERABLE),
         option.get("unit") or config["unit"],
-        config.get("metric_notes", {}),
+        {**config, "name": name, "aggregate": [aggregate]},
     )
 
 

@@ -21,7 +21,6 @@ from scripts.command import verb
 from scripts.commands import tables
 from scripts.commands.tables import calls_table, measure, pareto_table, printed, row_costs, systems_table
 from scripts.setup.options import load_option, options
-from scripts.tables.layout import column_group
 from scripts.tables.table import experiment
 from tests.scripts.commands import composed, reproduce
 
@@ -207,9 +206,13 @@ def test_an_answer_that_is_empty_in_the_second_build_alone_is_counted(tmp_path: 
     assert cell.counts().empty == 1
 
 
-def test_the_note_of_a_data_set_on_a_metric_stands_below_the_columns_of_that_metric_alone() -> None:
-    metrics = [{"metric": "squad_f1"}, {"metric": "personamem_accuracy"}]
-    group = column_group(composed("reproduce", []), {"dataset": "personamem", "metrics": metrics})
-    note, none = (group.column(metric).note for metric in group.metrics)
+def test_the_note_of_a_data_set_on_a_metric_stands_below_the_columns_of_that_metric_alone(tmp_path: Path) -> None:
+    columns = "[{dataset: personamem, metrics: [{metric: squad_f1}, {metric: personamem_accuracy}]}]"
+    settings = ["table=next", f"table.columns={columns}", f"results={tmp_path}", *SMALL, "only=[]"]
+    cfg = composed("reproduce", settings)
+    made = experiment(cfg, cfg.table, run=False)
+    assert made is not None
+    (group,) = made.groups
+    note, none = (made.column(group, metric).note for metric in group.metrics)
     assert note.startswith("F1 (SQuAD) on PersonaMem")
     assert not none

@@ -109,7 +109,7 @@ def test_a_mean_over_cases_stays_one_when_settings_are_averaged(tmp_path: Path) 
 
 
 def test_costs_are_not_averaged_question_by_question() -> None:
-    figure = Measure(Column("d", "D", "tokens", ()), Estimate(3.0, 1, None, None, 0))
+    figure = Measure(Estimate(3.0, 1, None, None, 0))
     assert averaged([figure]) == figure.ours
     with pytest.raises(ValueError, match="cannot be averaged"):
         averaged([figure, figure])

@@ -229,7 +229,7 @@ def test_a_qualifier_follows_a_verdict_that_compares_two_numbers(tmp_path: Path)
     assert scored.verdict().endswith(", prompts ours")
     assert scored.verdict() in shown(scored)
     mean = Estimate(5.0, 100, Interval(4.0, 6.0), None, 10)
-    measure = Measure(scored.column, mean, replace(qualified, value=5.0))
+    measure = Measure(mean, replace(qualified, value=5.0))
     assert measure.verdict() == "equivalent, prompts ours"
 
 

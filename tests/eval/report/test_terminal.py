@@ -204,7 +204,7 @@ def test_rows_that_nobody_asked_for_and_nothing_scored_are_left_out_and_said(tmp
 
 def test_quantities_keep_their_digits_and_text_in_brackets_is_no_markup(tmp_path: Path) -> None:
     tokens = Column("toy", "Toy [red]set[/red]", "cost recalled_tokens", ())
-    row = Row("one", "One [bold]", (Measure(tokens, Estimate(1234.5678, 5, None, None, 0), published(1200.0)),))
+    row = Row("one", "One [bold]", (Measure(Estimate(1234.5678, 5, None, None, 0), published(1200.0)),))
     lines = lines_of(Table("toy", "Toy", (), (tokens,), (row,)), 100)
     assert any(re.match(r"One \[bold\] +1234\.6 +1200\.0 +equivalent", line) for line in lines)
     assert any(line.startswith("Toy [red]set[/red] ─") for line in lines)

@@ -32,7 +32,7 @@ TABLE = Table(
     "Toy",
     (),
     (COLUMN, COLUMN),
-    (Row("bm25", "BM25", (Measure(COLUMN, Estimate(12.5, 3, None, None, 0)), "pending")),),
+    (Row("bm25", "BM25", (Measure(Estimate(12.5, 3, None, None, 0)), "pending")),),
 )
 
 
