@@ -173,6 +173,8 @@ class Experiment(Generic[S]):
     """Usage before the first run."""
     planned: Plan | None
     """The agreed estimate; None if nothing was planned."""
+    guessing: str
+    """Treatment of guessable questions: the setting `guessable` of `memsys-bench reproduce`; `keep` for other commands."""
     _cells: dict[tuple[str, str, TableMetric], AnyCell] = field(default_factory=dict)
     _files: dict[tuple[str, str], list[dict[str, Path]]] = field(default_factory=dict)
     _guessable: dict[str, dict[tuple[str, str], float]] = field(default_factory=dict)
@@ -185,11 +187,6 @@ class Experiment(Generic[S]):
     def outcome(self) -> str:
         """The plan next to the usage so far; empty if nothing was planned."""
         return "" if self.planned is None else side_by_side(self.planned, meter(self.models).since(self.before))
-
-    @property
-    def guessing(self) -> str:
-        """Treatment of guessable questions: the setting `guessable` of `memsys-bench reproduce`."""
-        return self.cfg.guessable if isinstance(self.cfg, Reproduce) else "keep"
 
     def cell(self, line: TableRow, group: ColumnGroup, metric: TableMetric) -> AnyCell:
         """The cell of a row, a column group and a metric; a string gives the reason for a missing number."""

@@ -86,6 +86,14 @@ def test_the_configuration_is_handed_to_wandb_without_the_key(tmp_path: Path, mo
     assert handed["config"]["endpoint"] == {"label": "at <GATEWAY>", "headers": ["<GATEWAY>"]}
 
 
+def test_nothing_is_logged_without_the_setting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "wandb", None)  # an import would fail
+    log_table(config(tmp_path, name="none"), TABLE)
+    log_files(config(tmp_path, name="otel"), "sweep", "sweep", [])
+    with pytest.raises(RunError, match="needs wandb"):
+        log_table(config(tmp_path), TABLE)
+
+
 @pytest.mark.integration
 def test_an_offline_run_holds_numbers_table_and_figure_and_calls_nobody(tmp_path: Path, doorbell: list[str]) -> None:
     files = save(draw(Sheet("Title", (), "lines"), [Point("p", "s", 1.0, 2.0)]), tmp_path / "figure", "about")
