@@ -176,11 +176,6 @@ def read_draws(score_files: Sequence[Path], questions: Sequence[Asked], repeats:
     return draws
 
 
-def mean_scores(draws: Draws) -> dict[tuple[str, str], float]:
-    """Score of each scored question: the mean over replicates and repeats."""
-    return {key: fmean(value for _, value in own) for key, own in draws.items()}
-
-
 @dataclass(frozen=True, slots=True)
 class Column:
     """One metric on one data set."""
@@ -284,7 +279,7 @@ class Cell:
     @cached_property
     def scores(self) -> dict[tuple[str, str], float]:
         """Score of each scored question: the mean over replicates and repeats."""
-        return mean_scores(self.draws)
+        return {key: fmean(value for _, value in own) for key, own in self.draws.items()}
 
     def spread(self, category: str = ALL) -> float | None:
         """Standard deviation of the mean between builds, or for a single build between the judge's repeats; None for a single draw."""
