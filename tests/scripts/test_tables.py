@@ -21,6 +21,7 @@ from scripts.command import verb
 from scripts.commands import tables
 from scripts.commands.tables import calls_table, measure, pareto_table, printed, row_costs, systems_table
 from scripts.setup.options import load_option, options
+from scripts.tables.grid import Experiment
 from scripts.tables.table import experiment
 from tests.scripts.commands import composed, reproduce
 
@@ -143,28 +144,31 @@ def test_building_costs_money_where_the_model_has_a_price(run_table: Path, monke
     assert row_costs(run, prices)["building, USD for 1,000 units"] == pytest.approx(1000 * usd / units)
 
 
-@pytest.mark.slow
-def test_a_published_percentage_stands_in_a_cell_as_a_share(tmp_path: Path) -> None:
+@pytest.fixture
+def timem_t10(tmp_path: Path) -> Experiment[Any]:
+    """A table of a paper; none of its rows was run, and no cell is computed yet."""
     cfg = composed("reproduce", ["table=timem_t10", f"results={tmp_path}", "only=[]"])
     made = experiment(cfg, load_option("table", "timem_t10"), run=False)
     assert made is not None
-    (group,) = made.groups
-    cell = made.cell(made.lines[0], group, group.metrics[0])
+    return made
+
+
+@pytest.mark.slow
+def test_a_published_percentage_stands_in_a_cell_as_a_share(timem_t10: Experiment[Any]) -> None:
+    (group,) = timem_t10.groups
+    cell = timem_t10.cell(timem_t10.lines[0], group, group.metrics[0])
     assert isinstance(cell, Cell)
     assert cell.published is not None
     assert float(cell.published.scaled) == pytest.approx(cell.published.value / 100)
 
 
 @pytest.mark.slow
-def test_a_row_that_others_subtract_keeps_its_own_published_number(tmp_path: Path) -> None:
-    cfg = composed("reproduce", ["table=timem_t10", f"results={tmp_path}", "only=[]"])
-    made = experiment(cfg, load_option("table", "timem_t10"), run=False)
-    assert made is not None
-    (group,) = made.groups
+def test_a_row_that_others_subtract_keeps_its_own_published_number(timem_t10: Experiment[Any]) -> None:
+    (group,) = timem_t10.groups
     score, difference = group.metrics
-    made.cell(made.lines[0], group, difference)  # reads the score of lambda=0.9 before that row's own column does
-    subtracted = next(line for line in made.lines if line.name == "timem_3")
-    cell = made.cell(subtracted, group, score)
+    timem_t10.cell(timem_t10.lines[0], group, difference)  # reads the score of lambda=0.9 before its own column does
+    subtracted = next(line for line in timem_t10.lines if line.name == "timem_3")
+    cell = timem_t10.cell(subtracted, group, score)
     assert isinstance(cell, Cell)
     assert cell.published is not None
     assert cell.published.metric == "LLJ"
