@@ -203,7 +203,7 @@ def estimate_of(cell: AnyCell, category: str = ALL) -> Estimate | None:
 
 def printed(cell: AnyCell) -> str:
     """The published number in our unit, with its digits; empty where there is none."""
-    return "" if isinstance(cell, str) or cell.published is None else cell.published.scaled
+    return "" if isinstance(cell, str) or cell.published is None else cell.published.printed
 
 
 @dataclass(frozen=True, slots=True)

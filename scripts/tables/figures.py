@@ -319,7 +319,7 @@ def make_figure(cfg: Figures) -> Outcome:
         raise RunError(f"{options['name']}: nothing to draw; {'; '.join(reasons)}")
     for entry in options.get("published", ()):  # points whose values the paper states in a sentence
         place = Point(entry["panel"], entry["series"], entry["x"], 0.0)
-        points.append(published(place, replace(_stated(options, entry), scale=entry.get("scale", 1.0))))
+        points.append(published(place, _stated(options, entry).divided(entry.get("scale", 1.0))))
     name = "-".join([options["name"], *([cfg.backbone] if cfg.backbone else []), cfg.profile_name])
     models, notes = experiments[0].models, footnote(experiments, options, points)
     files = write_figure(

@@ -199,7 +199,7 @@ class Experiment(Generic[S]):
                 why_not = self._why_not(line, group, metric)
                 names = prompts_behind(self, line, group, metric)
                 qualifier = PROMPTS_OURS if any(self.models.prompts[name].text != "theirs" for name in names) else ""
-                number = replace(published, scale=metric.scale, why_not=why_not, qualifier=qualifier)
+                number = replace(published.divided(metric.scale), why_not=why_not, qualifier=qualifier)
                 cell = replace(cell, published=number)
             self._cells[key] = cell
         return self._cells[key]
@@ -232,21 +232,20 @@ class Experiment(Generic[S]):
         chooses = self.guessing == "exclude" and line.memory is not None and line.memory["name"] == NO_MEMORY
         if chooses and len(runs) < 2:
             return CHOOSES
-        return self._scores(line, group, metric, builds=slice(1, None) if chooses else slice(None))
+        return self._scores(line, group, metric, self.column(group, metric), slice(int(chooses), None))
 
     def _scores(
         self,
         line: TableRow,
         group: ColumnGroup,
         metric: TableMetric,
-        column: Column | None = None,
-        builds: slice = slice(None),
+        column: Column,
+        builds: slice,
     ) -> Cell:
         files = tuple(files[metric.score] for files in self.files(line, group)[builds] if metric.score in files)
         runs = self.runs.get((line.name, group.name), ())
         reached = outcomes((run.folder for run in runs[builds]), group.questions)
         repeats = None if metric.kind == "theirs" else self.cfg.judge.repeats
-        column = column or self.column(group, metric)
         fix: Correction | None = None
         if self.cfg.judge.corrected and group.dataset is not None:
             if (metric.kind, metric.name) == ("theirs", "judge"):

@@ -7,6 +7,7 @@ import json
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ from scripts.command import verb
 from scripts.commands import tables
 from scripts.commands.tables import calls_table, measure, pareto_table, printed, row_costs, systems_table
 from scripts.setup.options import load_option, options
+from scripts.tables import table
 from scripts.tables.grid import Experiment
 from scripts.tables.table import experiment
 from tests.scripts.commands import composed, reproduce
@@ -159,7 +161,9 @@ def test_a_published_percentage_stands_in_a_cell_as_a_share(timem_t10: Experimen
     cell = timem_t10.cell(timem_t10.lines[0], group, group.metrics[0])
     assert isinstance(cell, Cell)
     assert cell.published is not None
-    assert float(cell.published.scaled) == pytest.approx(cell.published.value / 100)
+    percentages = [number.value for number in timem_t10.numbers if number.metric == cell.published.metric]
+    assert float(cell.published.printed) == pytest.approx(cell.published.value)
+    assert cell.published.value in [value / 100 for value in percentages]
 
 
 @pytest.mark.slow
@@ -208,6 +212,37 @@ def test_an_answer_that_is_empty_in_the_second_build_alone_is_counted(tmp_path: 
     cell, _ = cell_and_second_run()
     assert isinstance(cell, Cell)
     assert cell.counts().empty == 1
+
+
+def test_a_column_group_has_its_own_name_title_and_mean(tmp_path: Path) -> None:
+    assert load_option("dataset", "personamem")["aggregate"][0] != "case"
+    columns = "[{dataset: personamem, group: mine, title: Mine, aggregate: case, metrics: [{metric: squad_f1}]}]"
+    cfg = composed("reproduce", ["table=next", f"table.columns={columns}", f"results={tmp_path}", *SMALL, "only=[]"])
+    made = experiment(cfg, cfg.table, run=False)
+    assert made is not None
+    column = made.column(made.groups[0], made.groups[0].metrics[0])
+    assert (column.dataset, column.title, column.aggregate) == ("mine", "Mine", "case")
+
+
+def test_a_run_begins_with_the_chain_and_in_the_order_of_its_plan(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = ["table=segtreemem_t4", "columns=[locomo]", f"results={tmp_path}", *SMALL, "only=[bm25,recency]"]
+    made = experiment(composed("reproduce", [*settings, "max_usd=1"]), load_option("table", "segtreemem_t4"), run=False)
+    assert made is not None
+    wanted = {key: builds for key, builds in made.runs.items() if key[0] in ("bm25", "recency")}
+    folders = {name: builds[0].folder for (name, _), builds in wanted.items()}
+    costs, chains = {folders["bm25"]: 2.0, folders["recency"]: 1.0}, {folders["bm25"]: 7.0}
+    rows: list[list[tuple[str, float]]] = []
+
+    def record(cfg: Any, models: Any, runs: Any, *_: Any) -> str:
+        rows.append([(run.name, run.chain) for run in runs])
+        return ""
+
+    monkeypatch.setattr(table, "answer_all", record)
+    monkeypatch.setattr(table, "score", lambda *_: {})
+    table._execute(made.cfg, made.models, made.groups, wanted, {}, SimpleNamespace(costs=costs, chains=chains))  # type: ignore[arg-type]
+    assert rows == [[("recency", 0.0)], [("bm25", 7.0)]]
 
 
 def test_the_note_of_a_data_set_on_a_metric_stands_below_the_columns_of_that_metric_alone(tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ from eval.structure.tree import Tree
 pytestmark = pytest.mark.slow
 
 QUESTIONS = tuple(Asked(case, f"q{number}", "", case, True, False) for case in ("a", "b") for number in (1, 2))
-PRINTED = Published("P", "T1", "D", "", "m", "", "", "acc", 50.0, 45.0, 55.0, None, "", "50.0", scale=100.0)
+PRINTED = Published("P", "T1", "D", "", "m", "", "", "acc", 50.0, 45.0, 55.0, None, "", "50.0").divided(100.0)
 AT = Point("panel", "line", 0.5, 0.0)
 
 
