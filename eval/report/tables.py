@@ -266,8 +266,8 @@ class Table:
     """Names of the rows that the user requested, None for all; other rows show results of earlier runs on disk."""
     use: str = ""
     """Use of the table, in one sentence."""
-    primary: frozenset[int] | None = None
-    """Numbers of the columns that are tested; None takes the first score of each data set. The others are exploratory."""
+    primary: frozenset[int] = frozenset()
+    """Numbers of the columns that are tested; the others are exploratory."""
 
     @property
     def lines(self) -> tuple[str, ...]:
@@ -303,19 +303,9 @@ class Table:
         return next((row for row in self.rows if row.name == self.reference), None)
 
     @cached_property
-    def primaries(self) -> tuple[int, ...]:
-        """Numbers of the columns that the table tests, in order."""
-        first: dict[str, int] = {}
-        for place, column in enumerate(self.columns):
-            if column.questions:
-                first.setdefault(column.dataset, place)
-        chosen = first.values() if self.primary is None else self.primary
-        return tuple(sorted(place for place in chosen if self.columns[place].questions))
-
-    @cached_property
     def testable(self) -> tuple[int, ...]:
         """Numbers of the primary columns with at least five histories: the columns of the family."""
-        return tuple(place for place in self.primaries if histories(self.columns[place]) >= ENOUGH_CLUSTERS)
+        return tuple(place for place in sorted(self.primary) if histories(self.columns[place]) >= ENOUGH_CLUSTERS)
 
     @cached_property
     def tests(self) -> Mapping[int, tuple[tuple[str, ...], Tested]]:
@@ -370,7 +360,7 @@ class Table:
                     untested = UNLIKE
                 elif gap.clusters < ENOUGH_CLUSTERS:
                     untested = only_about(gap.clusters)
-                elif place not in self.primaries:
+                elif place not in self.primary:
                     untested = EXPLORATORY
                 elif not self.requests(row):
                     untested = NOT_ASKED
@@ -431,8 +421,10 @@ ONE_BUILD = (
 def detectable_lines(table: Table) -> list[str]:
     """Lines for a table's caption: the detectable difference of each primary column, and the limits of intervals by case."""
     lines = []
-    for place in table.primaries:
+    for place in sorted(table.primary):
         column = table.columns[place]
+        if not column.questions:  # no data
+            continue
         sizes = Counter(question.cluster for question in column.questions)
         start = (
             f"Detectable difference between two rows of {column.title}, {column.metric}, at {POWER:.0%} power "
@@ -481,7 +473,7 @@ def how_tested(table: Table, place: int) -> list[str]:
         return []
     if count < ENOUGH_CLUSTERS:
         return [f"Not tested: differences are {only_about(count)}."]
-    if place not in table.primaries:
+    if place not in table.primary:
         return ["Exploratory: not tested."]
     if place not in table.tests:
         return []

@@ -264,7 +264,7 @@ def table(tmp_path: Path) -> Table:
         Row("amem", "A-MEM", ("pending",)),
         Row("raptor", "RAPTOR", ("no data: python -m scripts fetch toy",)),
     )
-    return Table("toy", "Toy table", ("made with care",), (COLUMN,), rows, "two")
+    return Table("toy", "Toy table", ("made with care",), (COLUMN,), rows, "two", primary=frozenset({0}))
 
 
 def test_nothing_is_left_out_of_the_printed_table(tmp_path: Path) -> None:

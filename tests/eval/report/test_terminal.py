@@ -59,8 +59,9 @@ def table(folder: Path, **more: Any) -> Table:
         Row("segtree", LONG, (cell(folder, JUDGE, 1.0, published=published(1.0)), cell(folder, F1, 0.5, missing=3))),
         Row("twin", f"{LONG}, again", ("pending", "pending"), ruled=True),
     )
-    fields = {"use": "only testing the machinery; stand-ins fill memory, reader, judge, embedder."}
-    return Table("toy", "Toy table", ("made with care",), (JUDGE, F1), rows, "bm25", **{**fields, **more})
+    use = "only testing the machinery; stand-ins fill memory, reader, judge, embedder."
+    fields: dict[str, Any] = {"use": use, "primary": frozenset({0}), **more}
+    return Table("toy", "Toy table", ("made with care",), (JUDGE, F1), rows, "bm25", **fields)
 
 
 def lines_of(made: Table, width: int, *, wide: bool = False) -> list[str]:
@@ -259,7 +260,7 @@ def test_p_is_by_case_where_there_are_cases_enough(tmp_path: Path) -> None:
         keys = [{"case_id": q.case_id, "question_id": q.question_id, "repeat": 0} for q in QUESTIONS]
         write_lines(path, [{**key, "value": value} for key, value in zip(keys, values, strict=True)])
         rows.append(Row(name, name, (Cell(JUDGE, {}, (path,)),)))
-    made = Table("toy", "Toy", (), (JUDGE,), tuple(rows), "bm25")
+    made = Table("toy", "Toy", (), (JUDGE,), tuple(rows), "bm25", primary=frozenset({0}))
     gap = made.pairs["mine", 0].difference
     assert gap.p_by_case is not None
     assert f"({gap.p_by_case:.3f}, {made.pairs['mine', 0].p:.3f})" in "\n".join(lines_of(made, 100))
