@@ -13,6 +13,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 
@@ -39,6 +40,8 @@ class BestOf(Cell):
     held_out: bool = False
     """Whether each case's candidate was chosen on the other cases. A row chosen on its own questions is biased upwards: it gets no star."""
 
+    chooses: ClassVar[bool] = True
+
     @cached_property
     def draws(self) -> Draws:
         """Every score of each question, from the chosen candidates."""
@@ -52,10 +55,6 @@ class BestOf(Cell):
     def drawn(self) -> tuple[int, int]:
         """As of each candidate."""
         return next(iter(self.chosen.values())).drawn
-
-    @property
-    def chooses(self) -> bool:
-        return bool(self.rechosen)
 
     def scores_without(self, cluster: str) -> Scores:
         """The scores of all cases but one, from the candidates that would be chosen without it."""
