@@ -129,6 +129,16 @@ def test_the_stars_of_the_text_are_the_non_dominated_rows() -> None:
     assert "[0.800, 1.000]" in lines[1]
 
 
+def test_the_comparison_with_costs_follows_changes_of_the_table(
+    run_table: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fewer = ["table.rows=[{memory: bm25}]", "table.others=[]"]
+    assert main(["pareto", "segtreemem_t4", "profile=smoke", f"results={run_table}", *SMALL, *fewer]) == 0
+    said = capsys.readouterr().out
+    assert "BM25" in said
+    assert "not run, or not to the end" not in said, "no row is left that was not run"
+
+
 def test_building_costs_money_where_the_model_has_a_price(run_table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cfg = composed("reproduce", [f"results={run_table}", *SMALL, "replay=true"])
     found = experiment(cfg, load_option("table", "segtreemem_t4"), run=False)
