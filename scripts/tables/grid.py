@@ -284,11 +284,8 @@ class Experiment(Generic[S]):
         nothing = [line for line in self.lines if line.memory is not None and line.memory["name"] == NO_MEMORY]
         lines = [line for line in nothing if belongs(line, group.option)]
         whole = replace(metric, category=ALL)
-        scores = (
-            self._scores(lines[0], group, whole, self.column(group, whole, whole=True), slice(1)).scores
-            if lines
-            else {}
-        )
+        column = self.column(group, whole, whole=True)
+        scores = self._scores(lines[0], group, whole, column, slice(1)).scores if lines else {}
         if not scores:
             raise RunError(
                 f"guessable={self.guessing}: {group.title} needs scores of the row `{NO_MEMORY}`; "
