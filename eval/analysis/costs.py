@@ -207,7 +207,9 @@ def costs(run_folder: Path, questions: frozenset[tuple[str, str]] | None = None)
         return _recorded_costs(run_folder)
     spent = _spent(run_folder, _stamp(run_folder), questions)
     by_phase, seconds, summed_seconds = spent.by_phase(), spent.seconds, spent.summed_seconds
-    missing = _effort_missing(run_folder)
+    cases = [path.parent for path in RunFolder(run_folder).written(PREDICTIONS)]
+    lost = sum(not (case / EFFORTS).is_file() for case in cases)
+    missing = f"effort of {lost} of {len(cases)} cases missing" if lost else ""
     units, reads, answers = by_phase["write"]["steps"], by_phase["read"], by_phase["answer"]
     built, memory, everything = Sums(), Sums(), Sums()
     for phase, sums in by_phase.items():
@@ -259,18 +261,9 @@ RECORDED_COSTS = ("recalled_tokens", "recall_seconds_p50", "recall_seconds_p95")
 
 def cost_missing(run_folder: Path, name: str) -> str:
     """Say why a run lacks a cost (a field of `Costs`, or another name that `eval.report.measures.cost` takes); empty when it has it."""
-    missing = _effort_missing(run_folder)
-    known = missing == NOT_RECORDED and name in RECORDED_COSTS and getattr(costs(run_folder), name) is not None
-    return "" if known else missing
-
-
-def _effort_missing(run_folder: Path) -> str:
-    """Say how many cases have answers but no effort file, or `not recorded` for imported answers; empty when nothing is missing."""
-    if RunFolder(run_folder).is_imported:
-        return NOT_RECORDED
-    cases = [path.parent for path in RunFolder(run_folder).written(PREDICTIONS)]
-    lost = sum(not (case / EFFORTS).is_file() for case in cases)
-    return f"effort of {lost} of {len(cases)} cases missing" if lost else ""
+    known = costs(run_folder)
+    recorded_there = known.missing == NOT_RECORDED and name in RECORDED_COSTS and getattr(known, name) is not None
+    return "" if recorded_there else known.missing
 
 
 @lru_cache(maxsize=512)  # larger than the number of runs in any table: a table asks for the same sums several times

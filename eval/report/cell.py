@@ -176,11 +176,6 @@ def read_draws(score_files: Sequence[Path], questions: Sequence[Asked], repeats:
     return draws
 
 
-def mean_scores(draws: Draws) -> dict[tuple[str, str], float]:
-    """Score of each scored question: the mean over replicates and repeats."""
-    return {key: fmean(value for _, value in own) for key, own in draws.items()}
-
-
 @dataclass(frozen=True, slots=True)
 class Column:
     """One metric on one data set."""
@@ -266,6 +261,8 @@ class Cell:
     """Digits of the printed mean."""
     marks: ClassVar[tuple[str, ...]] = ("aborted", "cut", "empty")
     """Marks of answers that are counted among the scored ones."""
+    chooses: ClassVar[bool] = False
+    """Whether leaving out a case may change the scores of the others: True for the best of several memories."""
     _estimates: dict[str, Estimate | None] = field(default_factory=dict, init=False, repr=False, compare=False)
     """Estimates by category, computed once: the writers of Markdown, CSV, LaTeX and verdict need the same ones."""
     _vectors: dict[str, Vectors] = field(default_factory=dict, init=False, repr=False, compare=False)
@@ -284,7 +281,7 @@ class Cell:
     @cached_property
     def scores(self) -> dict[tuple[str, str], float]:
         """Score of each scored question: the mean over replicates and repeats."""
-        return mean_scores(self.draws)
+        return {key: fmean(value for _, value in own) for key, own in self.draws.items()}
 
     def spread(self, category: str = ALL) -> float | None:
         """Standard deviation of the mean between builds, or for a single build between the judge's repeats; None for a single draw."""
@@ -410,11 +407,6 @@ class Cell:
             without = [self.column.mean(scored, self.scores_without(name)) for name in clusters]
         self._estimates[category] = self.column.estimate(scored, values, without) if scored else None
         return self._estimates[category]
-
-    @property
-    def chooses(self) -> bool:
-        """Whether leaving out a case may change the scores of the others: True for the best of several memories."""
-        return False
 
     def corrected(self, category: str = ALL) -> Corrected | str | None:
         """The score corrected for the judge's errors; a text says why it cannot be corrected; None if no correction was requested."""

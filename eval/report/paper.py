@@ -126,7 +126,7 @@ def latex(table: Table) -> str:
             small = [rf"{{\tiny {interval}}}"] if interval else []
             if (number := cell.published) is not None:
                 said = "" if number.why_not else f"; {escaped(cell.verdict())}"
-                small.append(rf"{{\tiny ({number.scaled}{said})}}")
+                small.append(rf"{{\tiny ({number.printed}{said})}}")
             cells.append(" ".join([f"{ours.mean:.3f}", *small]))
         lines.append(" & ".join(cells) + r" \\")
     scored = [cell for row in table.rows for cell in row.cells if isinstance(cell, Cell) and cell.estimate()]

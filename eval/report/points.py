@@ -122,9 +122,8 @@ def scored(at: Point, cells: Sequence[AnyCell]) -> list[Point]:
 
 
 def published(at: Point, number: Published) -> Point:
-    """A published number in place of `at`, in our unit."""
-    low, high = number.ends
-    return replace(at, y=number.value / number.scale, low=low, high=high, n=0, origin="published")
+    """A published number, in our unit, in place of `at`."""
+    return replace(at, y=number.value, low=number.low, high=number.high, n=0, origin="published")
 
 
 # --- recalled items and their levels ------------------------------------------------------------------------------------

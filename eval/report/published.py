@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf, log10
 from typing import Any
 
@@ -197,7 +197,7 @@ FOLDER = ROOT / "results" / "published"
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """One published number, in the unit in which the paper prints it, and how a table compares ours with it."""
+    """One published number, in the unit in which the paper prints it or (`divided`) in ours, and how a table compares ours with it."""
 
     paper: str
     table: str
@@ -213,27 +213,19 @@ class Published:
     std: float | None
     note: str
     printed: str
-    """The digits as the paper prints them."""
-    scale: float = 1.0
-    """Divisor that turns it into our unit: 100 for percentages."""
+    """The value with all digits that the paper prints."""
     why_not: str = ""
     """The reason why ours is not comparable with it, such as other questions; empty when it is."""
     qualifier: str = ""
     """Further differences from ours, such as `prompts ours`; they follow a comparison."""
 
-    @property
-    def scaled(self) -> str:
-        """The printed number in our unit, with all its digits: 46.18 % is 0.4618."""
-        if self.scale == 1.0:
-            return self.printed
-        digits = len(self.printed.partition(".")[2]) + round(log10(self.scale))
-        return f"{self.value / self.scale:.{max(0, digits)}f}"
-
-    @property
-    def ends(self) -> tuple[float | None, float | None]:
-        """The ends of the printed interval in our unit; None where none is printed."""
-        low, high = (None if end is None else end / self.scale for end in (self.low, self.high))
-        return low, high
+    def divided(self, scale: float) -> Published:
+        """The number in our unit, with all its digits: 46.18 divided by 100, for percentages, is 0.4618."""
+        if scale == 1.0:
+            return self
+        value, digits = self.value / scale, len(self.printed.partition(".")[2]) + round(log10(scale))
+        low, high, std = (None if each is None else each / scale for each in (self.low, self.high, self.std))
+        return replace(self, value=value, low=low, high=high, std=std, printed=f"{value:.{max(0, digits)}f}")
 
 
 def read_published(*names: str) -> tuple[Published, ...]:
@@ -294,15 +286,15 @@ def verdict(
         return f"{NOT_COMPARABLE}{published.why_not}"
     if ours is None:
         return "missing"
-    printed = published.value / published.scale
-    unit = 100.0 if margin is not None or not printed else 100.0 / abs(printed)
-    near = COST_MARGIN * abs(printed) if margin is None else margin
+    theirs = published.value
+    unit = 100.0 if margin is not None or not theirs else 100.0 / abs(theirs)
+    near = COST_MARGIN * abs(theirs) if margin is None else margin
     reach = span or Interval(ours, ours)
     # The published value is rounded to this step.
-    digit = 10.0 ** -len(published.printed.partition(".")[2]) / published.scale
+    digit = 10.0 ** -len(published.printed.partition(".")[2])
     errors = runs, _their_variance(published, runs), float(digit**2 / 12)
-    gaps = Interval(reach.low - printed, reach.high - printed)
-    compared = _compared(ours - printed, gaps, *errors, near + ROUNDING, (unit, " %" if margin is None else ""))
+    gaps = Interval(reach.low - theirs, reach.high - theirs)
+    compared = _compared(ours - theirs, gaps, *errors, near + ROUNDING, (unit, " %" if margin is None else ""))
     return f"{compared}, {published.qualifier}" if published.qualifier else compared
 
 
@@ -351,8 +343,8 @@ def _compared(
 def _their_variance(published: Published, runs: Runs) -> float | None:
     """The variance of the published mean over runs; None where no better value than our own is known."""
     if published.std is not None:
-        return (published.std / published.scale) ** 2
+        return published.std**2
     if published.low is None or published.high is None or runs is NO_RUNS:
         return None
-    bound = ((published.high - published.low) / published.scale / 2 / NORMAL) ** 2
+    bound = ((published.high - published.low) / 2 / NORMAL) ** 2
     return bound if bound < runs.variance else None

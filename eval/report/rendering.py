@@ -7,7 +7,6 @@ to its answers and compute it again. Its paths are relative to the results folde
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -106,7 +105,7 @@ def shown(cell: AnyCell, category: str = ALL, *, published: bool = True) -> str:
             parts.append(f"could be {bounds.low:.3f}–{bounds.high:.3f}")
         parts += filter(None, [cell.unscored_draws(category)])
     if published and cell.published is not None:
-        parts += [cell.published.scaled, cell.verdict()]
+        parts += [cell.published.printed, cell.verdict()]
     return " · ".join(parts)
 
 
@@ -315,7 +314,7 @@ def as_json(table: Table, results: Path) -> str:
     """The table as indented JSON.
 
     Args:
-        results: the folder that paths are relative to.
+        results: the folder that all runs are in; paths are relative to it.
     """
     pairs = [
         {
@@ -338,7 +337,7 @@ def as_json(table: Table, results: Path) -> str:
             "name": row.name,
             "title": row.title,
             "ruled": row.ruled,
-            "runs": {dataset: relative(folder, results) for dataset, folder in row.runs.items()},
+            "runs": {dataset: folder.relative_to(results).as_posix() for dataset, folder in row.runs.items()},
             "usd": {dataset: run_money(folder, table.prices) for dataset, folder in row.runs.items()},
             "cells": [_cell(cell, results) for cell in row.cells],
         }
@@ -358,11 +357,6 @@ def as_json(table: Table, results: Path) -> str:
     return json.dumps({**content, "columns": columns, "rows": rows, "pairs": pairs}, indent=1) + "\n"
 
 
-def relative(path: Path, folder: Path) -> str:
-    """A path relative to a folder, with forward slashes."""
-    return Path(os.path.relpath(path, folder)).as_posix()
-
-
 def run_money(folder: Path, prices: Mapping[str, Price]) -> str:
     """US dollars of a whole run with its judges: `unknown` where a price is unknown, `–` where only offline engines worked."""
     if costs(folder).missing:
@@ -376,9 +370,9 @@ def _cell(cell: AnyCell, results: Path) -> dict[str, Any]:
     number, published = cell.published, None
     if number is not None:
         published = {
-            "text": number.scaled,
-            "value": number.value / number.scale,
-            "ends": number.ends,
+            "text": number.printed,
+            "value": number.value,
+            "ends": [number.low, number.high],
             "source": f"{number.paper} {number.table}",
         }
     start = {"text": shown(cell), "verdict": cell.verdict(), "published": published}
@@ -394,7 +388,7 @@ def _cell(cell: AnyCell, results: Path) -> dict[str, Any]:
             name: [each.questions, each.scored, each.unscored, each.errored, each.not_reached, each.cut]
             for name, each in counts.items()
         },
-        "files": [] if cell.chooses else [relative(path, results) for path in cell.score_files],
+        "files": [path.relative_to(results).as_posix() for path in cell.score_files],
         "repeats": cell.repeats,
         "spread": cell.spread(),
         "ceiling": cell.ceiling(),
@@ -460,8 +454,7 @@ def _values(cell: AnyCell, category: str) -> dict[str, Any]:
     if category == ALL:
         values |= {"verdict": cell.verdict()}
         if (number := cell.published) is not None:
-            low, high = number.ends
-            values |= {"published": number.scaled, "published_low": low, "published_high": high}
+            values |= {"published": number.printed, "published_low": number.low, "published_high": number.high}
     return values
 
 

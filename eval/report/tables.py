@@ -13,6 +13,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 
@@ -39,6 +40,8 @@ class BestOf(Cell):
     held_out: bool = False
     """Whether each case's candidate was chosen on the other cases. A row chosen on its own questions is biased upwards: it gets no star."""
 
+    chooses: ClassVar[bool] = True
+
     @cached_property
     def draws(self) -> Draws:
         """Every score of each question, from the chosen candidates."""
@@ -52,10 +55,6 @@ class BestOf(Cell):
     def drawn(self) -> tuple[int, int]:
         """As of each candidate."""
         return next(iter(self.chosen.values())).drawn
-
-    @property
-    def chooses(self) -> bool:
-        return bool(self.rechosen)
 
     def scores_without(self, cluster: str) -> Scores:
         """The scores of all cases but one, from the candidates that would be chosen without it."""
@@ -172,7 +171,6 @@ def composed(
 class Measure:
     """A value that isn't a mean score: a cost, a count, a property of a structure, the difference of two cells."""
 
-    column: Column
     ours: Estimate | None
     published: Published | None = None
     margin: float | None = None
@@ -204,7 +202,7 @@ def estimate_of(cell: AnyCell, category: str = ALL) -> Estimate | None:
 
 def printed(cell: AnyCell) -> str:
     """The published number in our unit, with its digits; empty where there is none."""
-    return "" if isinstance(cell, str) or cell.published is None else cell.published.scaled
+    return "" if isinstance(cell, str) or cell.published is None else cell.published.printed
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,8 +265,8 @@ class Table:
     """Names of the rows that the user requested, None for all; other rows show results of earlier runs on disk."""
     use: str = ""
     """Use of the table, in one sentence."""
-    primary: frozenset[int] | None = None
-    """Numbers of the columns that are tested; None takes the first score of each data set. The others are exploratory."""
+    primary: frozenset[int] = frozenset()
+    """Numbers of the columns that are tested; the others are exploratory."""
 
     @property
     def lines(self) -> tuple[str, ...]:
@@ -304,19 +302,9 @@ class Table:
         return next((row for row in self.rows if row.name == self.reference), None)
 
     @cached_property
-    def primaries(self) -> tuple[int, ...]:
-        """Numbers of the columns that the table tests, in order."""
-        first: dict[str, int] = {}
-        for place, column in enumerate(self.columns):
-            if column.questions:
-                first.setdefault(column.dataset, place)
-        chosen = first.values() if self.primary is None else self.primary
-        return tuple(sorted(place for place in chosen if self.columns[place].questions))
-
-    @cached_property
     def testable(self) -> tuple[int, ...]:
         """Numbers of the primary columns with at least five histories: the columns of the family."""
-        return tuple(place for place in self.primaries if histories(self.columns[place]) >= ENOUGH_CLUSTERS)
+        return tuple(place for place in sorted(self.primary) if histories(self.columns[place]) >= ENOUGH_CLUSTERS)
 
     @cached_property
     def tests(self) -> Mapping[int, tuple[tuple[str, ...], Tested]]:
@@ -371,7 +359,7 @@ class Table:
                     untested = UNLIKE
                 elif gap.clusters < ENOUGH_CLUSTERS:
                     untested = only_about(gap.clusters)
-                elif place not in self.primaries:
+                elif place not in self.primary:
                     untested = EXPLORATORY
                 elif not self.requests(row):
                     untested = NOT_ASKED
@@ -432,8 +420,10 @@ ONE_BUILD = (
 def detectable_lines(table: Table) -> list[str]:
     """Lines for a table's caption: the detectable difference of each primary column, and the limits of intervals by case."""
     lines = []
-    for place in table.primaries:
+    for place in sorted(table.primary):
         column = table.columns[place]
+        if not column.questions:  # no data
+            continue
         sizes = Counter(question.cluster for question in column.questions)
         start = (
             f"Detectable difference between two rows of {column.title}, {column.metric}, at {POWER:.0%} power "
@@ -482,7 +472,7 @@ def how_tested(table: Table, place: int) -> list[str]:
         return []
     if count < ENOUGH_CLUSTERS:
         return [f"Not tested: differences are {only_about(count)}."]
-    if place not in table.primaries:
+    if place not in table.primary:
         return ["Exploratory: not tested."]
     if place not in table.tests:
         return []

@@ -180,7 +180,7 @@ def _title(table: Table, place: int, width: int) -> Text:
     if any(where == place for _, where in table.pairs):
         if count < ENOUGH_CLUSTERS:
             told = f" · Δ {only_about(count)}"
-        elif place not in table.primaries:
+        elif place not in table.primary:
             told = f" · {EXPLORATORY}"
         elif place in table.tests and (least := column_detects(table, place)) <= 1:
             told = f" · detects differences from {least:.3f}"

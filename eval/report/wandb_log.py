@@ -1,9 +1,10 @@
 """Logs configuration, numbers, tables and figures to a Weights & Biases run.
 
-Commands call this module only with `logger=wandb`. A command has one W&B run from its start (`scripts.setup.live_log` logs while it
-works); the functions here log to that run, or to a run of their own. By default the run is written below `<results>/wandb` and nothing
-leaves this machine (`wandb sync` uploads it later); only `logger.mode=online` connects. The logged configuration names the environment
-variable that holds a key, never the key. No host name, source code or git state is collected, and W&B's telemetry is off.
+Without `logger=wandb` the functions that commands call log nothing. A command has one W&B run from its start
+(`scripts.setup.live_log` logs while it works); the functions here log to that run, or to a run of their own. By default the run is
+written below `<results>/wandb` and nothing leaves this machine (`wandb sync` uploads it later); only `logger.mode=online` connects. The
+logged configuration names the environment variable that holds a key, never the key. No host name, source code or git state is collected,
+and W&B's telemetry is off.
 """
 
 from __future__ import annotations
@@ -26,22 +27,26 @@ MODES = ("offline", "online")
 
 
 def log_table(config: Mapping[str, Any], table: Table) -> None:
-    """Log a table and the mean of every cell.
+    """Log a table and the mean of every cell, if the configuration says `logger=wandb`.
 
     Raises:
         RunError: as `logged`.
     """
+    if config["logger"]["name"] != "wandb":
+        return
     with logged(config, table.name, "table") as run:
         run.summary.update(means(table) | progress_of(table))
         _log_csv(run, table.name, as_csv(table))
 
 
 def log_files(config: Mapping[str, Any], kind: Literal["figure", "sweep"], name: str, files: Sequence[Path]) -> None:
-    """Log a figure and its points, or the CSV of a sweep, one line per setting.
+    """Log a figure and its points, or the CSV of a sweep, one line per setting, if the configuration says `logger=wandb`.
 
     Raises:
         RunError: as `logged`.
     """
+    if config["logger"]["name"] != "wandb":
+        return
     with logged(config, name, kind) as run:
         import wandb
 

@@ -19,8 +19,8 @@ from typing import Any
 from data_loaders.schema import Case
 from eval.files.run_folder import RunFolder, read_predictions
 from eval.files.store import RunError, replace_file, safe_name
-from eval.judging.score_files import only_score_file
-from eval.report.cell import ABOVE_CEILING, asked, mean_scores, read_draws
+from eval.judging.score_files import mean_values, only_score_file
+from eval.report.cell import ABOVE_CEILING, asked
 from eval.report.counted import counted
 from eval.report.errata import Key, Layer, Overlaid, overlaid
 from eval.report.rendering import by_case, estimated, grid, number, span
@@ -52,7 +52,7 @@ def main(arguments: Sequence[str]) -> int:
         questions = asked(cases)
         if not any(question.key in layer.gold for question in questions):
             raise RunError(f"{folder}: the errata {layer.name} name none of its {counted(len(questions), 'question')}")
-        scores = mean_scores(read_draws([only_score_file(folder, options.scores)], questions))
+        scores = mean_values(only_score_file(folder, options.scores))
         groups = overlaid(scores, _again(folder, cases, options.scores, layer), questions, layer)
         rows += [[record.name if place == 0 else "", *cells(group)] for place, group in enumerate(groups)]
         title = f"{record.name} on {record.dataset['name']}, {options.scores}, errata {layer.name}"

@@ -32,6 +32,7 @@ import os
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any, Literal
 
 import yaml
@@ -39,7 +40,7 @@ from pydantic import Field
 
 from eval.files.run_folder import JUDGE, judges_of, version_of
 from eval.files.store import RunError, replace_file
-from eval.report.cell import Column, asked, mean_scores, outcomes, read_draws
+from eval.report.cell import Column, asked, outcomes, read_draws
 from eval.report.counted import counted
 from eval.report.rendering import by_case, grid, number, span
 from eval.statistics.stats import Difference, difference
@@ -231,9 +232,8 @@ def measured(
     metrics = {}
     for name in names:
         files, values = [own[name] for own in scored.files], dict[str, dict[str, float]]()
-        scores = mean_scores(read_draws(files, answers.questions, lab.cfg.judge.repeats))
-        for (case, question), value in scores.items():
-            values.setdefault(case, {})[question] = round(value, 6)
+        for (case, question), draws in read_draws(files, answers.questions, lab.cfg.judge.repeats).items():
+            values.setdefault(case, {})[question] = round(fmean(value for _, value in draws), 6)
         metrics[name] = Values(version=version_of(files[0]), values=values)
     reached = outcomes((run.folder for run in answers.runs), answers.questions)
     now = begun.model_copy(update={"errors": sum("error" in each for each in reached.values()), "metrics": metrics})

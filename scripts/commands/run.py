@@ -20,6 +20,7 @@ def main(cfg: Single) -> int:
     """Run, score and print; 1 if too many questions are unscored, 3 if the plan is declined."""
     from eval.files.store import replace_file
     from eval.report.rendering import markdown
+    from eval.report.wandb_log import log_table
     from scripts.assembly.steps import complain
     from scripts.lab.lab import Lab
     from scripts.setup.printing import print_table
@@ -36,8 +37,5 @@ def main(cfg: Single) -> int:
     replace_file(file, markdown(table))
     print(f"run folder: {answers.folder}")
     print(f"written: {file} (with categories, evidence and costs by phase)")
-    if cfg.logger.name == "wandb":
-        from eval.report.wandb_log import log_table
-
-        log_table(lab.cfg.plain, table)
+    log_table(lab.cfg.plain, table)
     return complain(table, cfg.missing_limit, lab.models.purse.stop)

@@ -63,7 +63,7 @@ def pareto(name: str, overrides: Sequence[str]) -> int:
         RunError: no row of the table has been run.
     """
     cfg = composed("reproduce", [f"table={name}", *overrides, "replay=true", "yes=true"])
-    assembled = experiment(cfg, load_option("table", name), run=False)
+    assembled = experiment(cfg, cfg.table, run=False)
     assert assembled is not None, "nothing is run, so there is no plan to decline"
     rows, unfinished = tradeoffs(assembled)
     if not rows:

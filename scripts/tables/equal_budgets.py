@@ -29,15 +29,13 @@ from scripts.settings.schema import Budgets
 from scripts.settings.types import priced
 from scripts.setup.options import CONF, load_option
 from scripts.tables.figures import footnote, write_figure
-from scripts.tables.grid import Experiment
+from scripts.tables.grid import OURS, Experiment
 from scripts.tables.layout import (
-    SCORES,
     ColumnGroup,
     TableMetric,
     TableRow,
     belongs,
     group_name,
-    kind_of,
     read_lines_of,
     restriction,
     variation,
@@ -233,7 +231,7 @@ def budgeted(table: Mapping[str, Any], backbone: str | None, budgets: Sequence[i
 
 
 def _columns(option: Mapping[str, Any], lines: Sequence[TableRow], budgets: Sequence[int]) -> list[dict[str, Any]]:
-    metrics = [_plain(metric) for metric in option["metrics"] if kind_of(metric) in SCORES and "theirs" not in metric]
+    metrics = [_plain(metric) for metric in option["metrics"] if any(kind in metric for kind in OURS)]
     rows = [line.name for line in lines if line.name != WHOLE and belongs(line, option)]
     plain = {name: value for name, value in option.items() if name not in ("published", "group")} | {"metrics": metrics}
     if not metrics or not rows:

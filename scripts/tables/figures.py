@@ -24,6 +24,7 @@ from eval.report.panels import Sheet
 from eval.report.points import Point, as_csv, by_depth, drawn_tree, mapped, published, recalled_levels, scored
 from eval.report.published import Published, find, read_published
 from eval.report.tables import AnyCell
+from eval.report.wandb_log import log_files
 from eval.statistics.stats import wilson
 from eval.structure.tree import Tree
 from eval.structure.triplets import agreement, ask_triplets, sample_triplets
@@ -318,7 +319,7 @@ def make_figure(cfg: Figures) -> Outcome:
         raise RunError(f"{options['name']}: nothing to draw; {'; '.join(reasons)}")
     for entry in options.get("published", ()):  # points whose values the paper states in a sentence
         place = Point(entry["panel"], entry["series"], entry["x"], 0.0)
-        points.append(published(place, replace(_stated(options, entry), scale=entry.get("scale", 1.0))))
+        points.append(published(place, _stated(options, entry).divided(entry.get("scale", 1.0))))
     name = "-".join([options["name"], *([cfg.backbone] if cfg.backbone else []), cfg.profile_name])
     models, notes = experiments[0].models, footnote(experiments, options, points)
     files = write_figure(
@@ -329,10 +330,7 @@ def make_figure(cfg: Figures) -> Outcome:
     for note in (*notes, *(exponents(points, sharing) if grown else ())):
         print(note)
     print(f"written: {', '.join(str(file) for file in files)} ({counted(len(points), 'point')})")
-    if cfg.logger.name == "wandb":
-        from eval.report.wandb_log import log_files
-
-        log_files(cfg.plain, "figure", options["name"], files)
+    log_files(cfg.plain, "figure", options["name"], files)
     return Outcome(0, files[0])
 
 

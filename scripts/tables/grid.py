@@ -173,6 +173,8 @@ class Experiment(Generic[S]):
     """Usage before the first run."""
     planned: Plan | None
     """The agreed estimate; None if nothing was planned."""
+    guessing: str
+    """Treatment of guessable questions: the setting `guessable` of `memsys-bench reproduce`; `keep` for other commands."""
     _cells: dict[tuple[str, str, TableMetric], AnyCell] = field(default_factory=dict)
     _files: dict[tuple[str, str], list[dict[str, Path]]] = field(default_factory=dict)
     _guessable: dict[str, dict[tuple[str, str], float]] = field(default_factory=dict)
@@ -186,11 +188,6 @@ class Experiment(Generic[S]):
         """The plan next to the usage so far; empty if nothing was planned."""
         return "" if self.planned is None else side_by_side(self.planned, meter(self.models).since(self.before))
 
-    @property
-    def guessing(self) -> str:
-        """Treatment of guessable questions: the setting `guessable` of `memsys-bench reproduce`."""
-        return self.cfg.guessable if isinstance(self.cfg, Reproduce) else "keep"
-
     def cell(self, line: TableRow, group: ColumnGroup, metric: TableMetric) -> AnyCell:
         """The cell of a row, a column group and a metric; a string gives the reason for a missing number."""
         key = (line.name, group.name, metric)
@@ -202,7 +199,7 @@ class Experiment(Generic[S]):
                 why_not = self._why_not(line, group, metric)
                 names = prompts_behind(self, line, group, metric)
                 qualifier = PROMPTS_OURS if any(self.models.prompts[name].text != "theirs" for name in names) else ""
-                number = replace(published, scale=metric.scale, why_not=why_not, qualifier=qualifier)
+                number = replace(published.divided(metric.scale), why_not=why_not, qualifier=qualifier)
                 cell = replace(cell, published=number)
             self._cells[key] = cell
         return self._cells[key]
@@ -231,25 +228,24 @@ class Experiment(Generic[S]):
         if metric.kind == "cost" and (missing := cost_missing(runs[0].folder, metric.name)):
             return missing
         if not metric.score:
-            return Measure(group.column(metric), self._measure(line, group, metric))
+            return Measure(self._measure(line, group, metric))
         chooses = self.guessing == "exclude" and line.memory is not None and line.memory["name"] == NO_MEMORY
         if chooses and len(runs) < 2:
             return CHOOSES
-        return self._scores(line, group, metric, builds=slice(1, None) if chooses else slice(None))
+        return self._scores(line, group, metric, self.column(group, metric), slice(int(chooses), None))
 
     def _scores(
         self,
         line: TableRow,
         group: ColumnGroup,
         metric: TableMetric,
-        column: Column | None = None,
-        builds: slice = slice(None),
+        column: Column,
+        builds: slice,
     ) -> Cell:
         files = tuple(files[metric.score] for files in self.files(line, group)[builds] if metric.score in files)
         runs = self.runs.get((line.name, group.name), ())
         reached = outcomes((run.folder for run in runs[builds]), group.questions)
         repeats = None if metric.kind == "theirs" else self.cfg.judge.repeats
-        column = column or self.column(group, metric)
         fix: Correction | None = None
         if self.cfg.judge.corrected and group.dataset is not None:
             if (metric.kind, metric.name) == ("theirs", "judge"):
@@ -258,13 +254,17 @@ class Experiment(Generic[S]):
                 fix = correction(self.cfg, self.models, metric.judge, group.dataset)
         return cell_of(metric.score)(column, reached, files, repeats=repeats, correction=fix, errata=self.errata)
 
-    def column(self, group: ColumnGroup, metric: TableMetric) -> Column:
-        """The column of a metric, without guessable questions if `guessable=exclude`."""
-        column = group.column(metric)
-        if self.guessing != "exclude":
-            return column
-        left_out = self.guessable(group)
-        return replace(column, questions=tuple(each for each in column.questions if each.key not in left_out))
+    def column(self, group: ColumnGroup, metric: TableMetric, *, whole: bool = False) -> Column:
+        """The column of a metric, without guessable questions if `guessable=exclude`; a measure that is no score has no questions.
+
+        Args:
+            whole: keep guessable questions in any case.
+        """
+        left_out = self.guessable(group) if self.guessing == "exclude" and not whole else ()
+        inside = (metric.category, metric.of)
+        asked = group.questions if metric.score else ()
+        questions = tuple(each for each in asked if all(map(each.belongs_to, inside)) and each.key not in left_out)
+        return Column.of(group.config, metric.title, questions)
 
     def guessable(self, group: ColumnGroup) -> dict[tuple[str, str], float]:
         """The answerable questions of a column group that the row `nothing` answers right, with its score in the first metric.
@@ -284,7 +284,8 @@ class Experiment(Generic[S]):
         nothing = [line for line in self.lines if line.memory is not None and line.memory["name"] == NO_MEMORY]
         lines = [line for line in nothing if belongs(line, group.option)]
         whole = replace(metric, category=ALL)
-        scores = self._scores(lines[0], group, whole, group.column(whole), slice(1)).scores if lines else {}
+        column = self.column(group, whole, whole=True)
+        scores = self._scores(lines[0], group, whole, column, slice(1)).scores if lines else {}
         if not scores:
             raise RunError(
                 f"guessable={self.guessing}: {group.title} needs scores of the row `{NO_MEMORY}`; "
@@ -320,7 +321,7 @@ class Experiment(Generic[S]):
         first, second = self.cell(line, group, plain), self.cell(other_line, other_group, plain)
         if first is second or not (isinstance(first, Cell) and isinstance(second, Cell)):
             return first if isinstance(first, str) else NOTHING
-        return Measure(group.column(metric), first.minus(second), margin=MARGIN, runs=first.runs.plus(second.runs))
+        return Measure(first.minus(second), margin=MARGIN, runs=first.runs.plus(second.runs))
 
     def _product(self, line: TableRow, group: ColumnGroup, metric: TableMetric, product: Mapping[str, str]) -> AnyCell:
         """The product of a score's means over categories, given by `product`; its interval leaves out one history at a time."""
@@ -332,7 +333,7 @@ class Experiment(Generic[S]):
                 return cell
             factors.append(Factor(cell, taken == "complement"))
         ours, runs = product_of_means(factors)
-        return Measure(group.column(metric), ours, margin=MARGIN, runs=runs)
+        return Measure(ours, margin=MARGIN, runs=runs)
 
     def _best(self, line: TableRow, group: ColumnGroup, metric: TableMetric) -> AnyCell:
         """For each history, the scores of the candidate chosen for it."""

@@ -25,7 +25,7 @@ from data_loaders.schema import DataError
 from eval.files.imported import THEIRS
 from eval.files.run_folder import judge_metric
 from eval.files.store import RunError
-from eval.report.cell import ALL, ANSWERABLE, Asked, Column, asked
+from eval.report.cell import ALL, Asked, asked
 from eval.report.measures import NAMES
 from eval.running.reader import Reader
 from scripts.assembly.datasets import Data, data
@@ -100,17 +100,15 @@ def check_columns(name: str, columns: Sequence[Mapping[str, Any]], lines: Sequen
         raise RunError(
             f"{name}: column groups of the same name: {', '.join(sorted(repeated))}; give each its own `group`"
         )
-    known = {**NAMES, "metric": [*metric_options()], "row": [line.name for line in lines]}
+    rows = [line.name for line in lines]
     for group, column in zip(groups, columns, strict=True):
-        for metric in column["metrics"]:
-            kind, minus = kind_of(metric), metric.get("minus") or {}
-            calls = kind == "cost" and metric[kind].startswith("calls:")
-            stated = [] if calls else [(kind, metric[kind])]
-            for what, word in [*stated, *(pair for pair in minus.items() if pair[0] == "row" and pair[1])]:
-                if word not in known.get(what, [word]):
-                    raise RunError(
-                        f"{name}, {group}: no {what} called {word}{_near(word, known[what])}; there are: {', '.join(known[what])}"
-                    )
+        try:
+            subtracted = [metric.minus.get("row") for metric in metrics_of(column) if metric.minus is not None]
+        except RunError as error:
+            raise RunError(f"{name}, {error}") from error
+        for row in subtracted:
+            if row and row not in rows:
+                raise RunError(f"{name}, {group}: no row called {row}{_near(row, rows)}; there are: {', '.join(rows)}")
 
 
 def wanted_columns(table: Mapping[str, Any], columns: Sequence[str] | None) -> list[Mapping[str, Any]]:
@@ -254,6 +252,8 @@ class TableMetric:
     """One of `SCORES` or `FIGURES`."""
     name: str
     """What the kind names: a judge (`file@model` with the paper's model), a lexical metric, a cost, …"""
+    title: str
+    """Title with the category, as printed."""
     whole_title: str
     """Title without the category."""
     judge: str
@@ -277,11 +277,6 @@ class TableMetric:
     minus: Mapping[str, str] | None = field(hash=False)
     product: Mapping[str, str] | None = field(hash=False)
 
-    @property
-    def title(self) -> str:
-        """Title with the category, as printed."""
-        return self.whole_title if self.category == ALL else f"{self.whole_title}, {self.category}"
-
 
 def metrics_of(column: Mapping[str, Any], *, keep_models: bool = False) -> tuple[TableMetric, ...]:
     """The metrics of a column group, repeated for each category under `by`.
@@ -294,10 +289,10 @@ def metrics_of(column: Mapping[str, Any], *, keep_models: bool = False) -> tuple
         keep_models: whether `judge@model` is asked with its model, not with `models.judge`.
 
     Raises:
-        RunError: a metric names no kind or several, several metrics are marked, or a metric that is no score is marked.
+        RunError: a metric names no kind or several, or does not exist; several metrics are marked, or one that is no score.
     """
     made = [
-        _metric(option, category, printed, keep_models)
+        _metric(group_name(column), option, category, printed, keep_models)
         for option in column["metrics"]
         for category, printed in option.get("by", {option.get("category", ALL): None}).items()
     ]
@@ -312,16 +307,26 @@ def metrics_of(column: Mapping[str, Any], *, keep_models: bool = False) -> tuple
     return tuple(replace(metric, primary=any(metric is each for each in tested)) for metric in made)
 
 
-def _metric(option: Mapping[str, Any], category: str, printed: str | None, keep_models: bool) -> TableMetric:
-    kind = kind_of(option)
+def _metric(
+    group: str, option: Mapping[str, Any], category: str, printed: str | None, keep_models: bool
+) -> TableMetric:
+    kinds = [kind for kind in (*SCORES, *FIGURES) if kind in option]
+    if len(kinds) != 1:
+        raise RunError(f"{group}: a metric must name one of {', '.join((*SCORES, *FIGURES))}; found {sorted(option)}")
+    (kind,) = kinds
     name = str(option[kind])
+    known = metric_options() if kind == "metric" else NAMES.get(kind, [name])
+    if name not in known and not (kind == "cost" and name.startswith("calls:")):
+        raise RunError(f"{group}: no {kind} called {name}{_near(name, [*known])}; there are: {', '.join(known)}")
     judge = name if keep_models else name.partition("@")[0]
     scores = {"judge": judge_metric(judge), "metric": name, "theirs": f"{THEIRS}{name}"}
     plain = {"judge": judge_metric(name), "metric": name}  # the title names the paper's model, whoever judges
+    title = option.get("title") or (metric_title(plain[kind]) if kind in plain else f"{kind} {name}")
     return TableMetric(
         kind=kind,
         name=name,
-        whole_title=option.get("title") or (metric_title(plain[kind]) if kind in plain else f"{kind} {name}"),
+        title=title if category == ALL else f"{title}, {category}",
+        whole_title=title,
         judge=judge if kind == "judge" else "",
         score=scores.get(kind, ""),
         category=category,
@@ -335,18 +340,6 @@ def _metric(option: Mapping[str, Any], category: str, printed: str | None, keep_
         minus=option.get("minus"),
         product=option.get("product"),
     )
-
-
-def kind_of(metric: Mapping[str, Any]) -> str:
-    """The kind of a metric in the table's YAML: one of `SCORES` or `FIGURES`.
-
-    Raises:
-        RunError: it names no kind, or several.
-    """
-    kinds = [kind for kind in (*SCORES, *FIGURES) if kind in metric]
-    if len(kinds) != 1:
-        raise RunError(f"a metric must name one of {', '.join((*SCORES, *FIGURES))}; found {sorted(metric)}")
-    return kinds[0]
 
 
 def belongs(line: TableRow, column: Mapping[str, Any]) -> bool:
@@ -376,16 +369,6 @@ def reference(
     return wanted if "metric" in wanted and named else None
 
 
-def references(table: Mapping[str, Any], backbone: str) -> Iterator[tuple[str, str, str, dict[str, str]]]:
-    """Row, column group, metric and published fields of every cell of the paper."""
-    chosen = table["backbones"][backbone]
-    for line in read_lines_of(table, None if backbone == "default" else backbone):
-        for column in table["columns"]:
-            for metric in metrics_of(column):
-                if (wanted := reference(chosen, line, column, metric)) is not None:
-                    yield line.name, group_name(column), metric.name, wanted
-
-
 def published_files(backbone: Mapping[str, Any]) -> list[str]:
     """Names of the files of `results/published` that hold a backbone's numbers."""
     return [backbone["file"]] if isinstance(backbone["file"], str) else list(backbone["file"])
@@ -407,25 +390,14 @@ class ColumnGroup:
     """The reason why the data set could not be loaded; empty if it was."""
     reader: Reader
     questions: tuple[Asked, ...]
-    aggregate: str
-    answerable: str
-    """Title of the mean over the answerable questions."""
     unit: Mapping[str, Any]
     """Unit rule of the group, else of its data set."""
-    metric_notes: Mapping[str, str]
-    """Sentences of the data set about metrics, by a part of a metric's printed name."""
+    config: Mapping[str, Any]
+    """Values of the data set's file, with the name, title and aggregate of the group."""
 
     def keys(self, category: str) -> frozenset[tuple[str, str]]:
         """Case and question ids of the questions of a category."""
         return frozenset(question.key for question in self.questions if question.belongs_to(category))
-
-    def column(self, metric: TableMetric) -> Column:
-        """The column of one metric; a metric that is no score has no questions."""
-        asked_here = self.questions if metric.score else ()
-        names = (metric.category, metric.of)
-        questions = tuple(each for each in asked_here if all(map(each.belongs_to, names)))
-        note = " ".join(text for part, text in self.metric_notes.items() if part in metric.title)
-        return Column(self.name, self.title, metric.title, questions, self.aggregate, self.answerable, note)
 
 
 def column_group(cfg: Settings, option: Mapping[str, Any], *, keep_models: bool = False) -> ColumnGroup:
@@ -462,19 +434,18 @@ def column_group(cfg: Settings, option: Mapping[str, Any], *, keep_models: bool 
     questions = asked(dataset.cases) if dataset is not None else ()
     metrics = metrics_of(option, keep_models=keep_models)
     _note_empty(option, metrics, questions)
+    name, aggregate = group_name(option), option.get("aggregate") or config["aggregate"][0]
     return ColumnGroup(
         option,
-        group_name(option),
+        name,
         config["title"],
         metrics,
         dataset,
         missing,
         shown_by,
         questions,
-        option.get("aggregate") or config["aggregate"][0],
-        config.get("answerable", ANSWERABLE),
         option.get("unit") or config["unit"],
-        config.get("metric_notes", {}),
+        {**config, "name": name, "aggregate": [aggregate]},
     )
 
 

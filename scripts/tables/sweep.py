@@ -35,6 +35,7 @@ from eval.report.counted import counted
 from eval.report.measures import cost
 from eval.report.points import six_digits
 from eval.report.rendering import interval_fields
+from eval.report.wandb_log import log_files
 from memsys.inert import csv_text, plain_cell
 from memsys.llm.pricing import Purse, one_cap
 from scripts.assembly.models import STAND_IN, with_local_models
@@ -110,10 +111,7 @@ def sweep(cfg: Sweeps, swept: Sequence[str], purses: list[Purse]) -> int:
     replace_file(path, merged(path.read_text(encoding="utf-8") if path.is_file() else "", lines))
     if outcome := experiment.outcome():
         print(outcome)
-    if cfg.logger.name == "wandb":
-        from eval.report.wandb_log import log_files
-
-        log_files(experiment.cfg.plain, "sweep", cfg.sweep["name"], [path])
+    log_files(experiment.cfg.plain, "sweep", cfg.sweep["name"], [path])
     for line in evidence_lines(groups, rows[:1]):  # all read settings share the units
         print(line)
     return _report(experiment, path, lines)

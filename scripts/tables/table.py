@@ -26,11 +26,13 @@ from eval.report.paper import latex
 from eval.report.published import read_published
 from eval.report.rendering import as_csv, as_json, markdown
 from eval.report.tables import Row, Table, estimate_of
+from eval.report.wandb_log import log_table
 from eval.running.run import Run
 from memsys.inert import csv_text
 from scripts.answers.formats import Origin, import_run, read_answers
 from scripts.assembly.datasets import Data, check_data_root, fetch_missing
 from scripts.assembly.models import Models, build_models, chosen_models, other_models, with_local_models
+from scripts.assembly.plan import Plan
 from scripts.assembly.readiness import agreed, check_prices, meter, prepared
 from scripts.assembly.runs import NotInstalled, memory_run, recipe_of
 from scripts.assembly.steps import answer_all, complain, finished, judging, score, unmeasured
@@ -146,17 +148,15 @@ def assembled(
         if not may_begin:
             return None
     before = meter(models)
-    costs: Mapping[Path, float] = {}
-    if planned is not None:
-        costs, chains = planned.costs, planned.chains
-        for key, builds in asked_for.items():
-            asked_for[key] = [replace(each, chain=chains.get(each.folder, 0.0)) for each in builds]
-    capped = _execute(cfg, models, groups, asked_for, judges, costs) if run else ""
+    capped = _execute(cfg, models, groups, asked_for, judges, planned) if run else ""
     runs = {**runs, **answers}
     if not (cfg.replay or models.paid_names or capped):
         _examine(groups, lines, runs, only)
     numbers = read_published(*published_files(backbone))
-    return Experiment(cfg, models, backbone, groups, lines, only, runs, numbers, absent, capped, before, planned)
+    guessing = cfg.guessable if isinstance(cfg, Reproduce) else "keep"
+    return Experiment(
+        cfg, models, backbone, groups, lines, only, runs, numbers, absent, capped, before, planned, guessing
+    )
 
 
 def _keeps_models(cfg: Settings, backbone: Mapping[str, Any]) -> bool:
@@ -250,13 +250,15 @@ def _execute(
     groups: Sequence[ColumnGroup],
     asked_for: Runs,
     judges: Mapping[str, Sequence[str]],
-    costs: Mapping[Path, float],
+    planned: Plan | None,
 ) -> str:
     """Execute the requested runs; returns the reason if it stopped early, else an empty text.
 
-    Under a spending cap the rows run one after another, in ascending order of `costs`, and each is judged before the next begins: a
-    cap leaves complete rows.
+    Under a spending cap the rows run one after another, in ascending order of their planned costs, and each is judged before the next
+    begins: a cap leaves complete rows.
     """
+    costs: Mapping[Path, float] = {} if planned is None else planned.costs
+    chains: Mapping[Path, float] = {} if planned is None else planned.chains
     counts = {
         group.name: len({question.case_id for question in group.questions})
         if "ask" in group.option
@@ -267,8 +269,9 @@ def _execute(
     by_size = sorted(asked_for.items(), key=lambda item: counts[item[0][1]])
     chosen = {run.folder: (run, counts[group]) for (_, group), builds in by_size for run in builds}
     rows: dict[str, list[tuple[Run, int]]] = {}
-    for run, count in chosen.values():
-        rows.setdefault(run.name if cfg.max_usd is not None else "", []).append((run, count))
+    for folder, (run, count) in chosen.items():
+        planned_run = replace(run, chain=chains.get(folder, 0.0))
+        rows.setdefault(run.name if cfg.max_usd is not None else "", []).append((planned_run, count))
     said = ""
     for row in sorted(rows.values(), key=lambda row: sum(costs.get(run.folder, 0.0) for run, _ in row)):
         said = answer_all(cfg, models, [run for run, _ in row], sum(count for _, count in row), judges)
@@ -340,10 +343,7 @@ def make_table(cfg: Reproduce) -> Outcome:
     if outcome := assembled.outcome():
         print(outcome)
     print(f"written: {file} (with categories, paired differences and costs by phase), .csv, .tex, .json")
-    if cfg.logger.name == "wandb":
-        from eval.report.wandb_log import log_table
-
-        log_table(cfg.plain, table)
+    log_table(cfg.plain, table)
     return Outcome(complain(table, cfg.missing_limit, assembled.models.purse.stop), file)
 
 

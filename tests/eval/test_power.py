@@ -84,7 +84,16 @@ def table(folder: Path, rows: int, cases: int = 6) -> Table:
         )
         reached = {(one.case_id, one.question_id): frozenset({"answered"}) for one in questions}
         made.append(Row(f"r{row}", f"R{row}", (Cell(column, reached, (path,)),)))
-    return Table("toy", "Toy table", (), (column,), tuple(made), "r0")
+    return Table("toy", "Toy table", (), (column,), tuple(made), "r0", primary=frozenset({0}))
+
+
+def test_a_tested_column_without_data_has_no_line() -> None:
+    assert (
+        detectable_lines(
+            Table("toy", "Toy table", (), (Column("toy", "Toy", "judge", ()),), (), primary=frozenset({0}))
+        )
+        == []
+    )
 
 
 def test_a_table_says_what_its_pairs_detect_at_the_level_of_its_stars(tmp_path: Path) -> None:

@@ -77,6 +77,10 @@ def test_a_second_build_scores_the_row_that_chooses(results: Path) -> None:
     assert file is not None
     row = next(row for row in rows_of(file.with_suffix(".csv")) if row["memory"] == "nothing")
     assert float(row["mean"]) == 0.0, "this engine repeats itself"
+    rows = json.loads(file.with_suffix(".json").read_text(encoding="utf-8"))["rows"]
+    nothing = next(each for each in rows if each["name"] == "nothing")
+    (scored,) = nothing["cells"][0]["files"]
+    assert not scored.startswith(nothing["runs"]["personamem"]), "the first build chose the questions"
 
 
 @pytest.mark.slow

@@ -7,6 +7,7 @@ import json
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,7 +22,8 @@ from scripts.command import verb
 from scripts.commands import tables
 from scripts.commands.tables import calls_table, measure, pareto_table, printed, row_costs, systems_table
 from scripts.setup.options import load_option, options
-from scripts.tables.layout import column_group
+from scripts.tables import table
+from scripts.tables.grid import Experiment
 from scripts.tables.table import experiment
 from tests.scripts.commands import composed, reproduce
 
@@ -129,6 +131,16 @@ def test_the_stars_of_the_text_are_the_non_dominated_rows() -> None:
     assert "[0.800, 1.000]" in lines[1]
 
 
+def test_the_comparison_with_costs_follows_changes_of_the_table(
+    run_table: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fewer = ["table.rows=[{memory: bm25}]", "table.others=[]"]
+    assert main(["pareto", "segtreemem_t4", "profile=smoke", f"results={run_table}", *SMALL, *fewer]) == 0
+    said = capsys.readouterr().out
+    assert "BM25" in said
+    assert "not run, or not to the end" not in said, "no row is left that was not run"
+
+
 def test_building_costs_money_where_the_model_has_a_price(run_table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cfg = composed("reproduce", [f"results={run_table}", *SMALL, "replay=true"])
     found = experiment(cfg, load_option("table", "segtreemem_t4"), run=False)
@@ -146,28 +158,33 @@ def test_building_costs_money_where_the_model_has_a_price(run_table: Path, monke
     assert row_costs(run, prices)["building, USD for 1,000 units"] == pytest.approx(1000 * usd / units)
 
 
-@pytest.mark.slow
-def test_a_published_percentage_stands_in_a_cell_as_a_share(tmp_path: Path) -> None:
+@pytest.fixture
+def timem_t10(tmp_path: Path) -> Experiment[Any]:
+    """A table of a paper; none of its rows was run, and no cell is computed yet."""
     cfg = composed("reproduce", ["table=timem_t10", f"results={tmp_path}", "only=[]"])
     made = experiment(cfg, load_option("table", "timem_t10"), run=False)
     assert made is not None
-    (group,) = made.groups
-    cell = made.cell(made.lines[0], group, group.metrics[0])
+    return made
+
+
+@pytest.mark.slow
+def test_a_published_percentage_stands_in_a_cell_as_a_share(timem_t10: Experiment[Any]) -> None:
+    (group,) = timem_t10.groups
+    cell = timem_t10.cell(timem_t10.lines[0], group, group.metrics[0])
     assert isinstance(cell, Cell)
     assert cell.published is not None
-    assert float(cell.published.scaled) == pytest.approx(cell.published.value / 100)
+    percentages = [number.value for number in timem_t10.numbers if number.metric == cell.published.metric]
+    assert float(cell.published.printed) == pytest.approx(cell.published.value)
+    assert cell.published.value in [value / 100 for value in percentages]
 
 
 @pytest.mark.slow
-def test_a_row_that_others_subtract_keeps_its_own_published_number(tmp_path: Path) -> None:
-    cfg = composed("reproduce", ["table=timem_t10", f"results={tmp_path}", "only=[]"])
-    made = experiment(cfg, load_option("table", "timem_t10"), run=False)
-    assert made is not None
-    (group,) = made.groups
+def test_a_row_that_others_subtract_keeps_its_own_published_number(timem_t10: Experiment[Any]) -> None:
+    (group,) = timem_t10.groups
     score, difference = group.metrics
-    made.cell(made.lines[0], group, difference)  # reads the score of lambda=0.9 before that row's own column does
-    subtracted = next(line for line in made.lines if line.name == "timem_3")
-    cell = made.cell(subtracted, group, score)
+    timem_t10.cell(timem_t10.lines[0], group, difference)  # reads the score of lambda=0.9 before its own column does
+    subtracted = next(line for line in timem_t10.lines if line.name == "timem_3")
+    cell = timem_t10.cell(subtracted, group, score)
     assert isinstance(cell, Cell)
     assert cell.published is not None
     assert cell.published.metric == "LLJ"
@@ -209,9 +226,44 @@ def test_an_answer_that_is_empty_in_the_second_build_alone_is_counted(tmp_path: 
     assert cell.counts().empty == 1
 
 
-def test_the_note_of_a_data_set_on_a_metric_stands_below_the_columns_of_that_metric_alone() -> None:
-    metrics = [{"metric": "squad_f1"}, {"metric": "personamem_accuracy"}]
-    group = column_group(composed("reproduce", []), {"dataset": "personamem", "metrics": metrics})
-    note, none = (group.column(metric).note for metric in group.metrics)
+def test_a_column_group_has_its_own_name_title_and_mean(tmp_path: Path) -> None:
+    assert load_option("dataset", "personamem")["aggregate"][0] != "case"
+    columns = "[{dataset: personamem, group: mine, title: Mine, aggregate: case, metrics: [{metric: squad_f1}]}]"
+    cfg = composed("reproduce", ["table=next", f"table.columns={columns}", f"results={tmp_path}", *SMALL, "only=[]"])
+    made = experiment(cfg, cfg.table, run=False)
+    assert made is not None
+    column = made.column(made.groups[0], made.groups[0].metrics[0])
+    assert (column.dataset, column.title, column.aggregate) == ("mine", "Mine", "case")
+
+
+def test_a_run_begins_with_the_chain_and_in_the_order_of_its_plan(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = ["table=segtreemem_t4", "columns=[locomo]", f"results={tmp_path}", *SMALL, "only=[bm25,recency]"]
+    made = experiment(composed("reproduce", [*settings, "max_usd=1"]), load_option("table", "segtreemem_t4"), run=False)
+    assert made is not None
+    wanted = {key: builds for key, builds in made.runs.items() if key[0] in ("bm25", "recency")}
+    folders = {name: builds[0].folder for (name, _), builds in wanted.items()}
+    costs, chains = {folders["bm25"]: 2.0, folders["recency"]: 1.0}, {folders["bm25"]: 7.0}
+    rows: list[list[tuple[str, float]]] = []
+
+    def record(cfg: Any, models: Any, runs: Any, *_: Any) -> str:
+        rows.append([(run.name, run.chain) for run in runs])
+        return ""
+
+    monkeypatch.setattr(table, "answer_all", record)
+    monkeypatch.setattr(table, "score", lambda *_: {})
+    table._execute(made.cfg, made.models, made.groups, wanted, {}, SimpleNamespace(costs=costs, chains=chains))  # type: ignore[arg-type]
+    assert rows == [[("recency", 0.0)], [("bm25", 7.0)]]
+
+
+def test_the_note_of_a_data_set_on_a_metric_stands_below_the_columns_of_that_metric_alone(tmp_path: Path) -> None:
+    columns = "[{dataset: personamem, metrics: [{metric: squad_f1}, {metric: personamem_accuracy}]}]"
+    settings = ["table=next", f"table.columns={columns}", f"results={tmp_path}", *SMALL, "only=[]"]
+    cfg = composed("reproduce", settings)
+    made = experiment(cfg, cfg.table, run=False)
+    assert made is not None
+    (group,) = made.groups
+    note, none = (made.column(group, metric).note for metric in group.metrics)
     assert note.startswith("F1 (SQuAD) on PersonaMem")
     assert not none

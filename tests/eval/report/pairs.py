@@ -15,14 +15,17 @@ RIGHT = {"bm25": 3, "better": 8, "old": 5, "worse": 2}
 
 
 def two_data_sets(folder: Path, **more: Any) -> Table:
-    """Rows over eight histories with a judge and F1, and over four histories with a judge; the first row is the reference."""
+    """Rows over eight histories with a judge and F1, and over four histories with a judge; the first row is the reference.
+
+    The judge of both data sets is tested, unless `more` names other columns.
+    """
     columns = [
         Column("many", "Many", "judge", _questions("many", 8)),
         Column("many", "Many", "F1", _questions("many", 8)),
         Column("few", "Few", "judge", _questions("few", 4)),
     ]
     rows = [Row(name, name, tuple(score(folder, column, name) for column in columns)) for name in RIGHT]
-    return Table("toy", "Toy", (), tuple(columns), tuple(rows), "bm25", **more)
+    return Table("toy", "Toy", (), tuple(columns), tuple(rows), "bm25", **{"primary": frozenset({0, 2}), **more})
 
 
 def score(folder: Path, column: Column, name: str, without: int = 0) -> Cell:

@@ -60,10 +60,10 @@ def test_a_small_gap_that_is_surely_not_zero_prints_both_facts() -> None:
 
 
 def test_a_percentage_is_compared_on_our_scale() -> None:
-    assert (
-        verdict(0.7530, Published(*"PTDBM", "", "All", "a", 75.3, None, None, None, "", "75.30", 100.0), runs=ONE)
-        == "equivalent"
-    )
+    share = Published(*"PTDBM", "", "All", "a", 75.3, 74.3, 76.3, 0.5, "", "75.30").divided(100.0)
+    assert (share.value, share.low, share.high, share.std) == pytest.approx((0.753, 0.743, 0.763, 0.005))
+    assert share.printed == "0.7530"
+    assert verdict(0.7530, share, runs=ONE) == "equivalent"
 
 
 def test_the_difference_of_histories_plays_no_part() -> None:
@@ -99,8 +99,8 @@ def test_missing_answers_widen_the_gap_by_what_they_could_be() -> None:
 
 def test_coarse_digits_are_an_error_of_their_own() -> None:
     coarse = Published(*"PTDBM", "", "All", "a", 5.0, None, None, None, "", "5")
-    assert verdict(0.0505, replace(coarse, scale=100.0), runs=Runs(1, 0.0, inf, measured=False)) == "equivalent"
-    assert verdict(0.0505, replace(coarse, scale=10.0), runs=Runs(1, 0.0, inf, measured=False)).startswith(
+    assert verdict(0.0505, coarse.divided(100.0), runs=Runs(1, 0.0, inf, measured=False)) == "equivalent"
+    assert verdict(0.0505, coarse.divided(10.0), runs=Runs(1, 0.0, inf, measured=False)).startswith(
         "differs by -45.0 [-50.6, -39.3]"
     )
 

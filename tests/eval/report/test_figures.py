@@ -39,7 +39,7 @@ from eval.structure.tree import Tree
 pytestmark = pytest.mark.slow
 
 QUESTIONS = tuple(Asked(case, f"q{number}", "", case, True, False) for case in ("a", "b") for number in (1, 2))
-PRINTED = Published("P", "T1", "D", "", "m", "", "", "acc", 50.0, 45.0, 55.0, None, "", "50.0", scale=100.0)
+PRINTED = Published("P", "T1", "D", "", "m", "", "", "acc", 50.0, 45.0, 55.0, None, "", "50.0").divided(100.0)
 AT = Point("panel", "line", 0.5, 0.0)
 
 
@@ -109,7 +109,7 @@ def test_a_mean_over_cases_stays_one_when_settings_are_averaged(tmp_path: Path) 
 
 
 def test_costs_are_not_averaged_question_by_question() -> None:
-    figure = Measure(Column("d", "D", "tokens", ()), Estimate(3.0, 1, None, None, 0))
+    figure = Measure(Estimate(3.0, 1, None, None, 0))
     assert averaged([figure]) == figure.ours
     with pytest.raises(ValueError, match="cannot be averaged"):
         averaged([figure, figure])

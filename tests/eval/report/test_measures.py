@@ -260,11 +260,11 @@ def test_counts_of_one_are_no_shares() -> None:
 def test_a_cost_is_equivalent_within_five_percent_and_differs_beyond_the_printed_digits(
     ours: float, expected: str
 ) -> None:
-    assert Measure(COLUMN, Estimate(ours, 9, None, None, 0), PUBLISHED).verdict() == expected
+    assert Measure(Estimate(ours, 9, None, None, 0), PUBLISHED).verdict() == expected
 
 
 def test_a_figure_stands_in_every_format() -> None:
-    figure = Measure(COLUMN, Estimate(100.0, 9, None, None, 0), PUBLISHED)
+    figure = Measure(Estimate(100.0, 9, None, None, 0), PUBLISHED)
     table = Table("toy", "Toy", (), (COLUMN,), (Row("one", "One", (figure,)),))
     assert shown(figure) == "100.0 · 100 · equivalent"
     assert "| One | 100.0 · 100 · equivalent |" in markdown(table)

@@ -95,7 +95,7 @@ def test_the_caption_of_the_plain_tex_counts_the_answers_without_a_score(table: 
 
 def test_the_caption_of_counts_and_costs_says_nothing_about_questions() -> None:
     column = Column("toy", "Toy", "nodes", ())
-    row = Row("a", "A", (Measure(column, Estimate(57.0, 3, None, None, 3)),))
+    row = Row("a", "A", (Measure(Estimate(57.0, 3, None, None, 3)),))
     text = paper_table(Table("toy", "Toy", (), (column,), (row,)))
     assert "Counts and costs" in text
     assert "no questions" not in text

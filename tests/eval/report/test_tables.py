@@ -229,7 +229,7 @@ def test_a_qualifier_follows_a_verdict_that_compares_two_numbers(tmp_path: Path)
     assert scored.verdict().endswith(", prompts ours")
     assert scored.verdict() in shown(scored)
     mean = Estimate(5.0, 100, Interval(4.0, 6.0), None, 10)
-    measure = Measure(scored.column, mean, replace(qualified, value=5.0))
+    measure = Measure(mean, replace(qualified, value=5.0))
     assert measure.verdict() == "equivalent, prompts ours"
 
 
@@ -264,7 +264,7 @@ def table(tmp_path: Path) -> Table:
         Row("amem", "A-MEM", ("pending",)),
         Row("raptor", "RAPTOR", ("no data: python -m scripts fetch toy",)),
     )
-    return Table("toy", "Toy table", ("made with care",), (COLUMN,), rows, "two")
+    return Table("toy", "Toy table", ("made with care",), (COLUMN,), rows, "two", primary=frozenset({0}))
 
 
 def test_nothing_is_left_out_of_the_printed_table(tmp_path: Path) -> None:
@@ -302,7 +302,7 @@ def test_csv_says_what_the_table_says(tmp_path: Path) -> None:
 
 
 def test_a_published_percentage_stands_on_the_scale_of_our_share(tmp_path: Path) -> None:
-    number = Published("P", "T", "D", "B", "M", "", "All", "acc", 46.18, 45.0, 47.0, None, "", "46.18", scale=100.0)
+    number = Published("P", "T", "D", "B", "M", "", "All", "acc", 46.18, 45.0, 47.0, None, "", "46.18").divided(100.0)
     one = cell(tmp_path, {n: float(n < 3) for n in range(6)}, published=number)
     made = Table("toy", "Toy", (), (COLUMN,), (Row("one", "One", (one,)),))
     for text in (markdown(made), latex(made)):
@@ -316,7 +316,7 @@ def test_a_published_percentage_stands_on_the_scale_of_our_share(tmp_path: Path)
     ("printed", "scale", "expected"), [("46.18", 100.0, "0.4618"), ("5", 100.0, "0.05"), (".469", 1.0, ".469")]
 )
 def test_a_published_number_keeps_all_its_digits(printed: str, scale: float, expected: str) -> None:
-    assert replace(published(float(printed)), printed=printed, scale=scale).scaled == expected
+    assert replace(published(float(printed)), printed=printed).divided(scale).printed == expected
 
 
 def test_rows_that_were_not_asked_for_do_not_count_as_missing(tmp_path: Path) -> None:

@@ -59,8 +59,9 @@ def table(folder: Path, **more: Any) -> Table:
         Row("segtree", LONG, (cell(folder, JUDGE, 1.0, published=published(1.0)), cell(folder, F1, 0.5, missing=3))),
         Row("twin", f"{LONG}, again", ("pending", "pending"), ruled=True),
     )
-    fields = {"use": "only testing the machinery; stand-ins fill memory, reader, judge, embedder."}
-    return Table("toy", "Toy table", ("made with care",), (JUDGE, F1), rows, "bm25", **{**fields, **more})
+    use = "only testing the machinery; stand-ins fill memory, reader, judge, embedder."
+    fields: dict[str, Any] = {"use": use, "primary": frozenset({0}), **more}
+    return Table("toy", "Toy table", ("made with care",), (JUDGE, F1), rows, "bm25", **fields)
 
 
 def lines_of(made: Table, width: int, *, wide: bool = False) -> list[str]:
@@ -204,7 +205,7 @@ def test_rows_that_nobody_asked_for_and_nothing_scored_are_left_out_and_said(tmp
 
 def test_quantities_keep_their_digits_and_text_in_brackets_is_no_markup(tmp_path: Path) -> None:
     tokens = Column("toy", "Toy [red]set[/red]", "cost recalled_tokens", ())
-    row = Row("one", "One [bold]", (Measure(tokens, Estimate(1234.5678, 5, None, None, 0), published(1200.0)),))
+    row = Row("one", "One [bold]", (Measure(Estimate(1234.5678, 5, None, None, 0), published(1200.0)),))
     lines = lines_of(Table("toy", "Toy", (), (tokens,), (row,)), 100)
     assert any(re.match(r"One \[bold\] +1234\.6 +1200\.0 +equivalent", line) for line in lines)
     assert any(line.startswith("Toy [red]set[/red] ─") for line in lines)
@@ -259,7 +260,7 @@ def test_p_is_by_case_where_there_are_cases_enough(tmp_path: Path) -> None:
         keys = [{"case_id": q.case_id, "question_id": q.question_id, "repeat": 0} for q in QUESTIONS]
         write_lines(path, [{**key, "value": value} for key, value in zip(keys, values, strict=True)])
         rows.append(Row(name, name, (Cell(JUDGE, {}, (path,)),)))
-    made = Table("toy", "Toy", (), (JUDGE,), tuple(rows), "bm25")
+    made = Table("toy", "Toy", (), (JUDGE,), tuple(rows), "bm25", primary=frozenset({0}))
     gap = made.pairs["mine", 0].difference
     assert gap.p_by_case is not None
     assert f"({gap.p_by_case:.3f}, {made.pairs['mine', 0].p:.3f})" in "\n".join(lines_of(made, 100))

@@ -32,7 +32,7 @@ TABLE = Table(
     "Toy",
     (),
     (COLUMN, COLUMN),
-    (Row("bm25", "BM25", (Measure(COLUMN, Estimate(12.5, 3, None, None, 0)), "pending")),),
+    (Row("bm25", "BM25", (Measure(Estimate(12.5, 3, None, None, 0)), "pending")),),
 )
 
 
@@ -84,6 +84,14 @@ def test_the_configuration_is_handed_to_wandb_without_the_key(tmp_path: Path, mo
     with pytest.raises(RunError, match="enough"):
         log_table(own, TABLE)
     assert handed["config"]["endpoint"] == {"label": "at <GATEWAY>", "headers": ["<GATEWAY>"]}
+
+
+def test_nothing_is_logged_without_the_setting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "wandb", None)  # an import would fail
+    log_table(config(tmp_path, name="none"), TABLE)
+    log_files(config(tmp_path, name="otel"), "sweep", "sweep", [])
+    with pytest.raises(RunError, match="needs wandb"):
+        log_table(config(tmp_path), TABLE)
 
 
 @pytest.mark.integration

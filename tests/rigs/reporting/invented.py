@@ -204,4 +204,4 @@ def _table(folders: Sequence[Path], cases: Sequence[Case]) -> Table:
         cells = (judge, Cell(columns[1], reached, (files[1],)))
         rows.append(Row(folder.name.partition("-")[0], folder.name.partition("-")[0], cells, {"invented": folder}))
     caption = ("STAND-IN: everything here is invented.", f"Invented: {len(questions)} questions.")
-    return Table("invented", "Invented numbers", caption, columns, tuple(rows), rows[0].name)
+    return Table("invented", "Invented numbers", caption, columns, tuple(rows), rows[0].name, primary=frozenset({0}))
