@@ -11,8 +11,6 @@ from typing import Any, TypeVar
 
 import Stemmer
 
-from memsys.lean import hide_modules
-
 Entry = TypeVar("Entry")
 
 CL100K_TOKENS = 100_256
@@ -133,11 +131,3 @@ def stem(word: str) -> str:
     """The Porter stem of a lower-case word."""
     with _stemming:
         return str(_stemmer.stemWord(word))
-
-
-@lru_cache(maxsize=1)
-def stop_words() -> frozenset[str]:
-    """NLTK's English stop words, as shipped with `bm25s`."""
-    with hide_modules("numba"):
-        from bm25s.stopwords import STOPWORDS_EN_PLUS
-    return frozenset(STOPWORDS_EN_PLUS)

@@ -25,7 +25,8 @@ from typing import Any
 from data_loaders.schema import Case, Gold
 from eval.files.records import Prediction
 from eval.files.run_folder import RunFolder, read_items, read_predictions
-from memsys.tokens import count_tokens, stop_words
+from memsys.stop_words import stop_words
+from memsys.tokens import count_tokens
 
 _WORD = re.compile(r"\w+(?:'\w+)?")
 

@@ -46,8 +46,9 @@ from memsys.interface import Item, MemorySystem, NodeView, Positive, Recall, Set
 from memsys.llm.ask import ask
 from memsys.llm.protocol import LLM
 from memsys.prompts import Option, Prompts
+from memsys.stop_words import stop_words
 from memsys.systems.bm25 import plain_words
-from memsys.tokens import stem, stop_words
+from memsys.tokens import stem
 from memsys.vectors import Embedder, Vectors, best
 
 LEAST_POOL, POOL_PER_ITEM = 60, 4

@@ -170,6 +170,10 @@ def test_installed_packages_count_with_their_version(elsewhere: Path, monkeypatc
     assert distributions(["my_memory"]) == dict.fromkeys(found, "99")
 
 
+def test_a_memory_that_neither_clusters_nor_indexes_words_does_not_depend_on_their_libraries() -> None:
+    assert not {"bm25s", "numba", "umap-learn"} & distributions(["memsys.systems.timem"]).keys()
+
+
 @pytest.mark.slow
 def test_a_module_has_the_distributions_that_the_standard_library_names() -> None:
     known = packages_distributions()
