@@ -78,6 +78,11 @@ def requested() -> bool:
     return _stop.asked.is_set()
 
 
+def raised_by_code() -> bool:
+    """Whether a caught `KeyboardInterrupt` came from code and not from a signal: a signal that this module handles requests a stop."""
+    return _stop.installed and not requested()
+
+
 def check() -> None:
     """Raise if a stop was requested.
 
