@@ -34,6 +34,7 @@ from eval.running.case_log import CaseLog
 from eval.running.gold_evidence import gold_evidence
 from eval.running.loop import run_all
 from eval.running.run import Progress, Run
+from memsys.inert import inert_output
 from memsys.interface import Item, MemorySystem, NodeView, Recall, unit_item, with_settings
 from memsys.llm import secrets, stopping
 from memsys.llm.cache import CachedLLM
@@ -209,6 +210,43 @@ def test_a_memory_that_moves_leaves_or_forks_costs_its_own_questions_alone(make_
     assert "a memory must not replace this process" in found["q4"].error
     assert before == (Path.cwd(), sys.path[:], sys.getrecursionlimit())
     assert [os.waitstatus_to_exitcode(os.wait()[1]) for _ in range(2)] == [1, 1]
+
+
+class Closing(Diary):
+    """Closes the standard streams, in each way that Python has."""
+
+    def read(self, question: Question) -> Recall:
+        ways: list[Callable[[], Any]] = [
+            lambda: os.close(1),
+            lambda: os.closerange(2, 9),
+            lambda: os.close(os.dup(1)),
+            lambda: sys.stderr.close(),
+        ]
+        ways[int(question.id[1:])]()
+        return super().read(question)
+
+
+def test_a_memory_that_closes_a_standard_stream_costs_its_own_questions_alone(
+    make_run: Make, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed: list[object] = []
+    close = os.close
+    monkeypatch.setattr(os, "close", lambda fd: closed.append(fd) if fd < 3 else close(fd))
+    monkeypatch.setattr(os, "closerange", lambda *ends: closed.append(ends))
+    case = history(questions=4)
+    run = make_run([case], build=partial(Closing, []))
+    with inert_output():
+        run_all([run])
+        print("said", flush=True)
+        print("said", file=sys.stderr, flush=True)
+    found = answers(run, case)
+    assert [found[f"q{number}"].error for number in range(4)] == [
+        "read: PermissionError: standard stream 1 must stay open",
+        "read: PermissionError: standard stream 2 must stay open",
+        "",
+        "",
+    ]
+    assert (closed, *capfd.readouterr()) == ([], "said\n", "said\n")
 
 
 class Wandering(Diary):
