@@ -27,6 +27,7 @@ from small_history import FACTS, history
 
 from data_loaders.schema import Case, DataError, Question, Unit
 from data_loaders.units import make_units
+from eval.files import store
 from eval.files.run_folder import read_predictions
 from eval.files.store import MOST_OPEN, Appender, RunError, locked, read_lines, safe_name
 from eval.running.case import schedule
@@ -816,6 +817,18 @@ def test_many_appenders_hold_few_files_open_and_lose_no_line(tmp_path: Path) -> 
         record["place"] for appender in range(len(appenders)) for record in read_lines(tmp_path / f"{appender}.jsonl")
     ]
     assert sorted(places) == list(range(20 * len(appenders)))
+
+
+def test_a_file_that_makes_room_for_another_is_closed_at_once(tmp_path: Path) -> None:
+    appenders = [Appender(tmp_path / "0.jsonl")]
+    files = [store._opened[appenders[0]]]  # held here: a file that nothing holds is closed by the interpreter
+    while len(appenders) < MOST_OPEN + 3:
+        appenders.append(Appender(tmp_path / f"{len(appenders)}.jsonl"))
+        files.append(store._opened[appenders[-1]])
+    assert [file.closed for file in files] == [True] * 3 + [False] * MOST_OPEN
+    for appender in appenders:
+        appender.close()
+    assert all(file.closed for file in files)
 
 
 @pytest.mark.slow
