@@ -59,9 +59,18 @@ help: ## this list
 
 fits = $(1) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null
 
+release = $(1) -c 'import sys; print(sys.version_info[:2])' 2>/dev/null
+# `PYTHON=python3.12` where the environment holds another Python: it is made again, because the words of the command line count.
+NAMED := $(filter command,$(firstword $(origin PYTHON)))
+ifneq ($(if $(NAMED),$(shell $(call release,$(PYTHON)))),$(if $(NAMED),$(shell $(call release,$(PY)))))
+$(VENV)/.installed: another-python
+endif
+.PHONY: another-python
+another-python:
+
 $(VENV)/.installed: pyproject.toml constraints.txt
 	@$(call fits,$(PYTHON)) || { echo "error: $(PYTHON) is $$($(PYTHON) --version 2>&1); memsys-bench needs Python 3.11, 3.12 or 3.13: make … PYTHON=python3.12" >&2; exit 1; }
-	@test ! -d $(VENV) || $(call fits,$(PY)) || { echo "$(VENV) holds another Python or is incomplete; it is made again" >&2; rm -rf $(VENV); }
+	@test ! -d $(VENV) || { $(call fits,$(PY)) && test "$$($(call release,$(PY)))" = "$$($(call release,$(PYTHON)))"; } || { echo "$(VENV) holds another Python or is incomplete; it is made again" >&2; rm -rf $(VENV); }
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) -c constraints.txt uv
 	@# uv takes a fifth of pip's time, but reads no index of pip's settings.

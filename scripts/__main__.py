@@ -2,7 +2,10 @@
 
 import sys
 
-from scripts.command import main
-
 if __name__ == "__main__":
+    try:
+        from scripts.command import main
+    except KeyboardInterrupt:
+        print("stopped before anything was begun", file=sys.stderr)
+        sys.exit(130)
     sys.exit(main())

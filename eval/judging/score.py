@@ -47,7 +47,8 @@ from eval.metrics.retrieval import covered_share, ndcg_at_k, sources_per_item, v
 from eval.running.case_log import effort
 from eval.running.cells import JUDGING
 from eval.running.run import OUTSTANDING, Run
-from memsys.jsons import fields_of
+from memsys.jsons import encoded, fields_of
+from memsys.llm import stopping
 from memsys.llm.limits import urgent
 from memsys.llm.meter import Ledger, metering
 from memsys.llm.protocol import LLM, Completion, ContextOverflow, EndOfRun, Request, failed
@@ -86,14 +87,31 @@ class Metric:
         """The score of an answer or of reads; without a value, and with the reason, where the function's value is not finite.
 
         Raises:
-            RunError: the function returned no `Score`, or one whose value is no number.
+            RunError: the function returned no `Score` that a score file can hold, or tried to end the process.
         """
-        score = self.score(*given, **recalled)
+        try:
+            score = self.score(*given, **recalled)
+        except (SystemExit, KeyboardInterrupt) as error:
+            if isinstance(error, KeyboardInterrupt) and not stopping.raised_by_code():
+                raise
+            raise RunError(f"metric {self.name}: expected a Score, but it raised {error!r}") from error
         try:
             finite = score.value is None or math.isfinite(score.value)
+            if not isinstance(score.value, float | int | None):  # NumPy's float32 is a number, but no number of JSON
+                score = replace(score, value=float(score.value))
         except (AttributeError, TypeError) as error:
             raise RunError(f"metric {self.name}: expected a Score with a number or None, found {score!r}") from error
+        if not isinstance(score.why, str) or not _in_json(score.detail):
+            raise RunError(f"metric {self.name}: expected `why` as text and `detail` as a JSON object, found {score!r}")
         return score if finite else replace(score, value=None, why=f"the metric returned {score.value}")
+
+
+def _in_json(detail: Any) -> bool:
+    """Whether a score file can hold this as the detail of a score; checked before the file is written, which every later run reads."""
+    try:
+        return isinstance(detail, Mapping) and (not detail or bool(encoded(detail)))
+    except (TypeError, ValueError, RecursionError):
+        return False
 
 
 @dataclass(frozen=True)

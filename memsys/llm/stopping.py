@@ -10,11 +10,13 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import sysconfig
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from traceback import walk_stack
 from typing import Any
 from weakref import WeakSet
 
@@ -76,6 +78,11 @@ _stop = _Stop()
 def requested() -> bool:
     """Whether a stop was requested."""
     return _stop.asked.is_set()
+
+
+def raised_by_code() -> bool:
+    """Whether a caught `KeyboardInterrupt` came from code and not from a signal: a signal that this module handles requests a stop."""
+    return _stop.installed and not requested()
 
 
 def check() -> None:
@@ -199,8 +206,22 @@ def _wind_down() -> None:
     _end_calls(stop)
     time.sleep(max(0.0, stop.at + GRACE - time.monotonic()) + MARGIN)
     if stop is _stop:  # not so after `forget`
-        _print("a step did not end by itself and was ended; run the same command to resume")
+        _print(f"a step did not end by itself and was ended{_where()}; run the same command to resume")
         _quit(exit_code())
+
+
+def _where() -> str:
+    """The lines of code at which steps are, such as ` (mine.py, line 16, in read)`: one of them hangs. Empty if there is none."""
+    library = sysconfig.get_path("stdlib")
+    steps = [thread.ident for thread in threading.enumerate() if thread.name.startswith(("cell", "question"))]
+    frames, places = sys._current_frames(), list[str]()
+    for each in (frames[ident] for ident in steps if ident in frames):
+        stack = [frame for frame, _ in walk_stack(each) if not frame.f_code.co_filename.startswith((library, "<"))]
+        # The steps that wait for others are in `eval` itself.
+        if stack and not stack[0].f_globals.get("__name__", "").startswith(("eval.", "memsys.llm.")):
+            code, line = stack[0].f_code, stack[0].f_lineno
+            places.append(f"{os.path.basename(code.co_filename)}, line {line}, in {code.co_name}")
+    return f" ({'; '.join(sorted(set(places))[:3])})" if places else ""
 
 
 def _end_calls(stop: _Stop) -> None:

@@ -89,7 +89,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115  open as long as the process
-    given = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        return _dispatch(list(sys.argv[1:] if arguments is None else arguments))
+    except SystemExit as end:
+        if end.code is None or isinstance(end.code, int):
+            return end.code or 0
+        print(end.code, file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:  # while modules were imported, before `guarded` handles signals: nothing was begun
+        print("stopped before anything was begun", file=sys.stderr)
+        return 130
+
+
+def _dispatch(given: list[str]) -> int:
     # A last garbage collection took a second at the exit of a large run; the system frees the memory at once anyway.
     atexit.register(gc.freeze)
     import_from_home()
@@ -113,16 +125,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if __name__ == "memsys_bench":
         called.add(COMMAND)
     sys.argv = [f"memsys-bench {name}", *_completed(constants, rest)]
-    try:
-        return verb(name, sys.argv[1:])
-    except SystemExit as end:
-        if end.code is None or isinstance(end.code, int):
-            return end.code or 0
-        print(end.code, file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:  # while modules were imported, before `guarded` handles signals: nothing was begun
-        print("stopped before anything was begun", file=sys.stderr)
-        return 130
+    return verb(name, sys.argv[1:])
 
 
 def _show(text: str) -> None:

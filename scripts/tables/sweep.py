@@ -30,7 +30,7 @@ from eval.analysis.costs import costs
 from eval.files.provenance import identity
 from eval.files.run_folder import RunFolder, judge_metric
 from eval.files.store import replace_file
-from eval.report.cell import Cell
+from eval.report.cell import ALL, Cell
 from eval.report.counted import counted
 from eval.report.measures import cost
 from eval.report.points import six_digits
@@ -180,6 +180,12 @@ def mean_text(line: SweepLine) -> str:
     return f"mean {mean:.3f}"
 
 
+def _scored(line: SweepLine) -> str:
+    """Data set, metric and, of a metric by category, the category."""
+    category = line.values["category"]
+    return f"{line.values['dataset']} {line.values['metric']}{f' ({category})' * (category != ALL)}"
+
+
 def best_lines(lines: Sequence[SweepLine]) -> list[str]:
     """The best setting for each data set and metric with several settings."""
     columns: dict[tuple[str, str, str], list[SweepLine]] = {}
@@ -187,7 +193,7 @@ def best_lines(lines: Sequence[SweepLine]) -> list[str]:
         key = (line.values["dataset"], line.values["metric"], line.values["category"])
         columns.setdefault(key, []).extend([line] if line.values["mean"] is not None else [])
     texts = []
-    for (dataset, metric, _), own in columns.items():
+    for own in columns.values():
         if len(own) > 1:
             best = max(own, key=lambda line: line.values["mean"])
             setting = " ".join(f"{name}={value}" for name, value in best.setting.items())
@@ -197,7 +203,7 @@ def best_lines(lines: Sequence[SweepLine]) -> list[str]:
             if len(set(sizes)) > 1:  # a setting whose hard questions failed has a high mean
                 also += f", over {best.values['n']} questions where the settings have scores for {min(sizes)} to {max(sizes)}"
             texts.append(
-                f"best on {dataset} {metric}: {setting} ({mean_text(best)}){also}, chosen on these questions, so on average too high"
+                f"best on {_scored(best)}: {setting} ({mean_text(best)}){also}, chosen on these questions, so on average too high"
             )
     return texts
 
@@ -214,7 +220,7 @@ def _report(experiment: Experiment[Sweeps], path: Path, lines: Sequence[SweepLin
         values = ", ".join(
             f"{name} {six_digits(line.values[name]) or '–'}" for name in ("n", "errors", "unscored", "empty")
         )
-        print(f"{setting} · {line.values['dataset']} {line.values['metric']}: {mean_text(line)}, {values}")
+        print(f"{setting} · {_scored(line)}: {mean_text(line)}, {values}")
     for text in [*best_lines(lines), *dict.fromkeys(line.values["prompts"] for line in lines)]:
         print(text)
     if not experiment.stopped:

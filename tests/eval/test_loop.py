@@ -27,6 +27,7 @@ from small_history import FACTS, history
 
 from data_loaders.schema import Case, DataError, Question, Unit
 from data_loaders.units import make_units
+from eval.files import store
 from eval.files.run_folder import read_predictions
 from eval.files.store import MOST_OPEN, Appender, RunError, locked, read_lines, safe_name
 from eval.running.case import schedule
@@ -34,6 +35,7 @@ from eval.running.case_log import CaseLog
 from eval.running.gold_evidence import gold_evidence
 from eval.running.loop import run_all
 from eval.running.run import Progress, Run
+from memsys.inert import inert_output
 from memsys.interface import Item, MemorySystem, NodeView, Recall, unit_item, with_settings
 from memsys.llm import secrets, stopping
 from memsys.llm.cache import CachedLLM
@@ -209,6 +211,43 @@ def test_a_memory_that_moves_leaves_or_forks_costs_its_own_questions_alone(make_
     assert "a memory must not replace this process" in found["q4"].error
     assert before == (Path.cwd(), sys.path[:], sys.getrecursionlimit())
     assert [os.waitstatus_to_exitcode(os.wait()[1]) for _ in range(2)] == [1, 1]
+
+
+class Closing(Diary):
+    """Closes the standard streams, in each way that Python has."""
+
+    def read(self, question: Question) -> Recall:
+        ways: list[Callable[[], Any]] = [
+            lambda: os.close(1),
+            lambda: os.closerange(2, 9),
+            lambda: os.close(os.dup(1)),
+            lambda: sys.stderr.close(),
+        ]
+        ways[int(question.id[1:])]()
+        return super().read(question)
+
+
+def test_a_memory_that_closes_a_standard_stream_costs_its_own_questions_alone(
+    make_run: Make, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed: list[object] = []
+    close = os.close
+    monkeypatch.setattr(os, "close", lambda fd: closed.append(fd) if fd < 3 else close(fd))
+    monkeypatch.setattr(os, "closerange", lambda *ends: closed.append(ends))
+    case = history(questions=4)
+    run = make_run([case], build=partial(Closing, []))
+    with inert_output():
+        run_all([run])
+        print("said", flush=True)
+        print("said", file=sys.stderr, flush=True)
+    found = answers(run, case)
+    assert [found[f"q{number}"].error for number in range(4)] == [
+        "read: PermissionError: standard stream 1 must stay open",
+        "read: PermissionError: standard stream 2 must stay open",
+        "",
+        "",
+    ]
+    assert (closed, *capfd.readouterr()) == ([], "said\n", "said\n")
 
 
 class Wandering(Diary):
@@ -778,6 +817,18 @@ def test_many_appenders_hold_few_files_open_and_lose_no_line(tmp_path: Path) -> 
         record["place"] for appender in range(len(appenders)) for record in read_lines(tmp_path / f"{appender}.jsonl")
     ]
     assert sorted(places) == list(range(20 * len(appenders)))
+
+
+def test_a_file_that_makes_room_for_another_is_closed_at_once(tmp_path: Path) -> None:
+    appenders = [Appender(tmp_path / "0.jsonl")]
+    files = [store._opened[appenders[0]]]  # held here: a file that nothing holds is closed by the interpreter
+    while len(appenders) < MOST_OPEN + 3:
+        appenders.append(Appender(tmp_path / f"{len(appenders)}.jsonl"))
+        files.append(store._opened[appenders[-1]])
+    assert [file.closed for file in files] == [True] * 3 + [False] * MOST_OPEN
+    for appender in appenders:
+        appender.close()
+    assert all(file.closed for file in files)
 
 
 @pytest.mark.slow

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import signal
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import replace
@@ -26,6 +27,7 @@ from eval.metrics.lexical import best_of, squad_token_f1
 from eval.report.rendering import evidence_means
 from eval.running.loop import run_all
 from eval.running.run import Run
+from memsys.llm import stopping
 from memsys.llm.cache import CachedLLM
 from memsys.llm.meter import Metered
 from memsys.llm.pricing import ModelSettings
@@ -97,6 +99,41 @@ def test_a_metric_that_returns_no_score_is_named(make_run: Make, given: Any) -> 
     run_all([run])
     with pytest.raises(RunError, match="metric mine: expected a Score with a number or None"):
         score_lexical(run, [Metric("mine", lambda question, gold, prediction: given)], 10)
+
+
+@pytest.mark.parametrize("score", [Score(1.0, detail={"a": {1, 2}}), Score(1.0, detail=[1]), Score(None, why=object())])  # type: ignore[arg-type]
+def test_a_metric_whose_score_fits_in_no_file_is_named_before_a_file_is_written(make_run: Make, score: Score) -> None:
+    run = make_run([history("a")])
+    run_all([run])
+    with pytest.raises(RunError, match="metric mine: expected `why` as text and `detail` as a JSON object"):
+        score_lexical(run, [Metric("mine", lambda *_: score)], 10)
+    assert not list(run.folder.glob("scores/mine-*.jsonl"))
+
+
+def test_a_metric_may_return_a_number_of_numpy() -> None:
+    score = Metric("mine", lambda *_: Score(np.float32(0.5))).scored()
+    assert type(score.value) is float
+    assert score.value == 0.5
+
+
+def test_a_metric_that_ends_the_process_is_named_and_ctrl_c_still_stops() -> None:
+    def ends(error: BaseException) -> Score:
+        raise error
+
+    with pytest.raises(RunError, match=r"metric mine: expected a Score, but it raised SystemExit\(0\)"):
+        Metric("mine", ends).scored(SystemExit(0))
+    with pytest.raises(KeyboardInterrupt):  # a notebook, where Python's own handler raises it
+        Metric("mine", ends).scored(KeyboardInterrupt())
+    with stopping.handling_signals():
+        with pytest.raises(RunError, match="it raised KeyboardInterrupt"):
+            Metric("mine", ends).scored(KeyboardInterrupt())
+        try:
+            with pytest.raises(KeyboardInterrupt):
+                signal.raise_signal(signal.SIGINT)
+            with pytest.raises(KeyboardInterrupt):
+                Metric("mine", ends).scored(KeyboardInterrupt())
+        finally:
+            stopping.forget()
 
 
 def test_a_value_that_is_not_finite_is_no_score_and_says_so(make_run: Make) -> None:

@@ -170,6 +170,18 @@ def test_ctrl_c_while_modules_are_imported_is_one_line(
     assert capsys.readouterr().err == "stopped before anything was begun\n"
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("module", ["scripts.command", "difflib", "textwrap", "scripts.setup.arguments"])
+def test_ctrl_c_at_any_import_of_the_command_itself_is_one_line(module: str) -> None:
+    code = "import sys, runpy\nclass Stop:\n  def find_spec(self, name, *_):\n"
+    code += f"    if name == {module!r}: raise KeyboardInterrupt\n"
+    code += f"sys.modules.pop({module!r}, None); sys.meta_path.insert(0, Stop())\n"
+    code += f"sys.argv[1:] = {['help'] if module == 'textwrap' else ['list']}\n"
+    code += "runpy.run_module('scripts', run_name='__main__')"
+    ended = subprocess.run([sys.executable, "-c", code], cwd=command.HOME, capture_output=True, text=True, timeout=60)
+    assert (ended.stderr, ended.returncode) == ("stopped before anything was begun\n", 130)
+
+
 @pytest.mark.parametrize(("code", "said", "ended"), [("no such key", "no such key\n", 1), (None, "", 0), (3, "", 3)])
 def test_code_that_ends_the_process_ends_the_command_with_its_code_or_text(
     code: str | int | None, said: str, ended: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

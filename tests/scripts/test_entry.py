@@ -336,6 +336,21 @@ def test_make_names_a_python_that_does_not_fit_before_pip_starts(tmp_path: Path)
     assert not (tmp_path / ".venv").exists()
 
 
+def test_make_takes_the_python_that_is_named_also_where_the_environment_holds_another(tmp_path: Path) -> None:
+    shutil.copy(ROOT / "Makefile", tmp_path)
+    (tmp_path / ".venv" / "bin").mkdir(parents=True)
+    for name, release in (("python3.12", 12), ("python3.13", 13), (".venv/bin/python", 13)):
+        (tmp_path / name).write_text(f'#!/bin/sh\ncase "$2" in *print*) echo {release};; venv) exit 1;; esac\n')
+        (tmp_path / name).chmod(0o755)
+    for name in ("pyproject.toml", "constraints.txt", ".venv/.installed"):
+        (tmp_path / name).touch()
+    for given, again in (([], False), (["PYTHON=./python3.13"], False), (["PYTHON=./python3.12"], True)):
+        assert (" -m venv .venv" in made("-n", "run", *given, cwd=tmp_path, dry=False).stdout) == again
+    done = made("run", "PYTHON=./python3.12", cwd=tmp_path, dry=False)
+    assert ".venv holds another Python or is incomplete; it is made again" in done.stderr
+    assert not (tmp_path / ".venv").exists()
+
+
 def test_make_clean_keeps_runs_and_paid_answers(tmp_path: Path) -> None:
     shutil.copy(ROOT / "Makefile", tmp_path)
     kept = [tmp_path / "results" / "runs" / "a", tmp_path / "results" / "cache.sqlite"]

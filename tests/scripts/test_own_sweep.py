@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import csv
 import re
 from pathlib import Path
+from statistics import fmean
 
 import pytest
 
+from data_loaders.locomo import load
+from eval.files.store import read_lines
 from scripts.command import main
 from scripts.tables.sweep import SweepLine, best_lines, mean_text
 
@@ -59,6 +63,36 @@ def test_the_sweep_of_contributing_runs_as_printed(
     printed = capsys.readouterr().out
     assert re.findall(r"^k=(\d+) ", printed, re.MULTILINE) == ["1", "5", "10"]
     assert "\nbest on locomo locomo_f1: k=" in printed
+
+
+@pytest.mark.slow
+def test_a_sweep_by_category_names_each_line_and_counts_its_questions(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "conf" / "sweep").mkdir(parents=True)
+    metric = "{metric: locomo_f1, by: {all: null, temporal: null}}"
+    (tmp_path / "conf" / "sweep" / "mine.yaml").write_text(
+        "# @package _global_\ndefaults:\n  - override /memory: bm25\nsweep:\n  name: mine\n  title: k\n  models: {}\n"
+        f"  read: [{{k: [1, 5]}}]\n  columns:\n    - {{dataset: locomo, reader: mem0, metrics: [{metric}]}}\n",
+        encoding="utf-8",
+    )
+    monkeypatch.chdir(tmp_path)
+    assert main(["sweep", "sweep=mine"]) == 0
+    printed = capsys.readouterr().out
+    assert re.findall(r"^(k=\d+) · (.*): mean .*, n (\d+),", printed, re.MULTILINE) == [
+        (f"k={k}", f"locomo locomo_f1{category}", n)
+        for k in (1, 5)
+        for category, n in (("", "48"), (" (temporal)", "13"))
+    ]
+    assert re.findall(r"^best on locomo locomo_f1( \(temporal\))?: ", printed, re.MULTILINE) == ["", " (temporal)"]
+    with Path("results/sweeps/mine-smoke.csv").open(encoding="utf-8") as file:
+        lines = {(line["k"], line["category"]): line for line in csv.DictReader(file)}
+    for k in ("1", "5"):
+        scores = Path("results/runs", lines[k, "all"]["run"], "scores")
+        found = {line["question_id"]: line["value"] for line in read_lines(next(scores.glob("locomo_f1-*.jsonl")))}
+        questions = [each for case in load(root / "data_loaders/samples/locomo.json") for each in case.questions]
+        own = [found[question.id] for question, gold in questions if gold.category == "temporal"]
+        assert float(lines[k, "temporal"]["mean"]) == pytest.approx(fmean(own), abs=1e-6)
 
 
 @pytest.mark.parametrize("head", ["", "defaults:\n  - override /memory: bm25\n"])

@@ -275,6 +275,18 @@ def test_an_older_table_and_a_damaged_run_are_named(results: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("name", ["cases/h2/predictions.jsonl", "cases/h2/items.jsonl", "scores/judge_*.jsonl"])
+def test_a_run_with_a_damaged_line_is_named_and_left_out_and_the_others_are_reported(results: Path, name: str) -> None:
+    path = next(next((results / "runs").glob("invented/memory1-*")).glob(name))
+    path.write_bytes(b"{\n" + path.read_bytes())
+    with pytest.raises(RunError, match=r"is written without 1 damaged run: .*memory1-.* line 1 is not JSON"):
+        made(results)
+    index = data(results / "report", "index")
+    assert [run["memory"] for run in index["runs"]] == ["memory0", "memory2"]
+    assert any("memory1-" in each and "is left out" in each for each in index["missing"])
+
+
+@pytest.mark.slow
 def test_losses_are_a_page_only_where_their_file_is(results: Path) -> None:
     assert data(made(results), "index")["losses"] == []
     (results / "losses").mkdir()

@@ -8,7 +8,7 @@ the content of the run folders alone.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -179,6 +179,21 @@ def read_sources(results: Path, cases_of: CasesOf, stems: Sequence[str] = ()) ->
     missing += [f"{each.name}: questions and gold are not shown: {each.why}" for each in sets if each.why]
     losses, ceilings = (_table_files(results / name, missing) for name in ("losses", "ceilings"))
     return Sources(results, sets, tables, losses, ceilings, missing)
+
+
+def without_damaged(sources: Sources, error: RunError) -> Sources:
+    """The sources without the run in whose folder a damaged file was found; `missing` says so.
+
+    Raises:
+        RunError: the error itself, if it names no file of a run.
+    """
+    runs = [run for own in sources.sets for run in own.runs]
+    damaged = next((run for run in runs if f"{run.folder}/" in str(error)), None)
+    if damaged is None:
+        raise error
+    sets = [replace(own, runs=tuple(run for run in own.runs if run is not damaged)) for own in sources.sets]
+    missing = [*sources.missing, f"run {damaged.key} is left out: {error}"]
+    return replace(sources, sets=tuple(own for own in sets if own.runs), missing=missing)
 
 
 def _tables(results: Path, stems: Sequence[str], missing: list[str]) -> tuple[TableFile, ...]:

@@ -17,9 +17,9 @@ import pytest
 
 from eval.files.store import RunError
 from eval.judging.agreement import kappa
-from eval.report.rendering import number
-from scripts.answers.audit import STAND_IN, STORED, Grader, Judged
-from scripts.answers.claim_tables import as_json, rows_of
+from eval.report.rendering import number, span
+from scripts.answers.audit import STAND_IN, STORED, Grader, Judged, rank_agreement, regressions, spreads
+from scripts.answers.claim_tables import as_json, ends, rows_of
 from scripts.answers.manifest import AnswersFile, Printed
 from scripts.answers.matching import Asked
 from scripts.answers.pages import EXCERPT, EXCERPTS, LONGEST, data_terms, disagreements, terms_of
@@ -119,6 +119,31 @@ def test_a_page_says_what_is_printed_and_what_the_file_gives(tmp_path: Path, inv
     assert "https://github.com/someone/results/tree/0123abc" in text
     assert f"sha256 {'ab' * 32}" in text
     assert not re.search(r"\b(cheat|mislead|lie|fake|dishonest|manipulat)", text.casefold())
+
+
+def test_the_page_over_many_files_has_the_numbers_of_its_functions(tmp_path: Path, many: Any) -> None:
+    scored = [replace(each, claim=replace(each.claim, product="one product")) for each in many(6, 1100)]
+    text = (site(tmp_path, *scored) / "analysis.html").read_text()
+    fits = regressions(scored)
+    assert fits
+    for who, fit in fits.items():
+        assert (
+            f"<p>Verdicts of {who}: {fit.questions:,} answers, {fit.systems} files, {fit.histories} conversations."
+            in text
+        )
+        for effect in fit.effects:
+            row = f'<th scope="row">{effect.name}</th><td class="number">{effect.points:.1f}</td>'
+            assert f"{row}<td>{span(effect.interval, digits=1)}</td>" in text
+    ranks = rank_agreement(scored)
+    assert ranks is not None
+    assert f"mean F1 over {ranks.claims} files: {ranks.plain:.2f}; with words held equal" in text
+    (spread,) = spreads(scored)
+    assert f'<th scope="row">one product</th><td data-label="data">{spread.dataset}</td>' in text
+    assert f'<td data-label="judge">{ends(spread.verdict)}</td><td data-label="F1">{ends(spread.f1)}</td>' in text
+    assert [text.count(f'<a href="{name}"') > 0 for name in ("claim-claim-0.html", "claim-claim-3.html")] == [True] * 2
+    beam = replace(scored[0], claim=replace(scored[0].claim, dataset="BEAM"))
+    few = (site(tmp_path / "few", beam) / "analysis.html").read_text()
+    assert "Too few judged files of LoCoMo for this analysis." in few
 
 
 @pytest.mark.parametrize(
