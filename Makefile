@@ -70,7 +70,7 @@ another-python:
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	@$(call fits,$(PYTHON)) || { echo "error: $(PYTHON) is $$($(PYTHON) --version 2>&1); memsys-bench needs Python 3.11, 3.12 or 3.13: make … PYTHON=python3.12" >&2; exit 1; }
-	@test ! -d $(VENV) || { $(call fits,$(PY)) && test "$$($(call release,$(PY)))" = "$$($(call release,$(PYTHON)))"; } || { echo "$(VENV) holds another Python or is incomplete; it is made again" >&2; rm -rf $(VENV); }
+	@test ! -d $(VENV) || { $(call fits,$(PY))$(if $(NAMED), && test "$$($(call release,$(PY)))" = "$$($(call release,$(PYTHON)))"); } || { echo "$(VENV) holds another Python or is incomplete; it is made again" >&2; rm -rf $(VENV); }
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) -c constraints.txt uv
 	@# uv takes a fifth of pip's time, but reads no index of pip's settings.

@@ -115,9 +115,9 @@ def _kept_open(close: Callable[[int], None], close_range: Callable[[int, int], N
         if low <= 2 and high > low and os.getpid() == process:
             raise PermissionError(f"standard stream {max(low, 0)} must stay open")
 
-    def close_one(descriptor: int, /) -> None:
-        check(descriptor, descriptor + 1)
-        close(descriptor)
+    def close_one(fd: int) -> None:
+        check(fd, fd + 1)
+        close(fd)
 
     def close_several(low: int, high: int, /) -> None:
         check(low, high)

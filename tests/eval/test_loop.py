@@ -220,7 +220,7 @@ class Closing(Diary):
         ways: list[Callable[[], Any]] = [
             lambda: os.close(1),
             lambda: os.closerange(2, 9),
-            lambda: os.close(os.dup(1)),
+            lambda: os.close(fd=os.dup(1)),
             lambda: sys.stderr.close(),
         ]
         ways[int(question.id[1:])]()
