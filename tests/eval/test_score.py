@@ -21,7 +21,7 @@ from eval.files.run_folder import read_items, read_predictions
 from eval.files.store import RunError, read_lines, write_lines
 from eval.judging.judge import Judge
 from eval.judging.score import UNKNOWN_RECALL, Judging, Metric, score_judge, score_lexical
-from eval.judging.score_files import read_scores
+from eval.judging.score_files import graded_files, read_evidence, read_scores
 from eval.metrics.lexical import best_of, squad_token_f1
 from eval.report.rendering import evidence_means
 from eval.running.loop import run_all
@@ -439,3 +439,13 @@ def test_a_judge_that_only_thinks_leaves_the_answer_unscored_with_the_reason_and
     assert (scored["value"], scored["why"]) == (1.0, "")
     assert unscored["why"].startswith("no verdict: the reply was cut in thought")
     assert json.loads(path.with_suffix(".json").read_text())["replies"] == dict(POLICY)
+
+
+def test_evidence_is_no_grade_and_a_line_of_it_without_a_value_is_refused(tmp_path: Path) -> None:
+    evidence, graded = tmp_path / "scores" / "evidence@10-01.jsonl", tmp_path / "scores" / "squad_f1-02.jsonl"
+    detail = {"verbatim": 1.0, "ndcg": 1.0}
+    write_lines(evidence, [{"case_id": "c", "question_id": "q", "repeat": 0, "value": 1.0, "detail": detail}])
+    write_lines(graded, [])
+    assert graded_files(tmp_path) == [graded]
+    with pytest.raises(RunError, match="the line of c/q holds no sources_per_item"):
+        read_evidence(evidence)
