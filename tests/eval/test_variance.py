@@ -107,6 +107,19 @@ def test_the_interval_of_the_variance_of_builds_adds_the_distances_of_both_mean_
     assert interval.high == pytest.approx(value + np.hypot(*most))
 
 
+def test_the_interval_of_the_variance_of_histories_takes_off_questions_and_builds_and_gives_back_answers() -> None:
+    """Of six histories of four questions in three builds: each mean square counts a twelfth, with its own degrees of freedom."""
+    blocks, squares = [np.zeros((4, 3, 1))] * 6, {"history": 2.0, "question": 0.7, "build": 0.9, "answer": 0.5}
+    interval = variance._of_few(blocks, squares, "history", 0.2, 0.025)
+    least, most = [], []
+    for name, freedom, sign in (("history", 5, 1), ("question", 18, -1), ("build", 12, -1), ("answer", 36, 1)):
+        down, up = (squares[name] / 12 * (freedom / chi2(freedom).ppf(tail) - 1) for tail in (0.975, 0.025))
+        least.append(down if sign > 0 else up)
+        most.append(up if sign > 0 else down)
+    assert interval.low == pytest.approx(max(0.0, 0.2 - np.linalg.norm(least)))
+    assert interval.high == pytest.approx(0.2 + np.linalg.norm(most))
+
+
 @pytest.mark.slow
 def test_a_source_that_does_nothing_gets_nothing_and_one_that_does_everything_gets_all(
     subtests: pytest.Subtests,
