@@ -48,6 +48,16 @@ def test_a_chat_is_a_case_and_a_batch_a_session_dated_by_its_first_message() -> 
     assert [turn.id for turn in bees.turns] == [str(number) for number in range(16)]
 
 
+def test_a_batch_without_a_readable_date_is_named_in_the_notes(tmp_path: Path) -> None:
+    assert not any("no readable date" in note for case in load(SAMPLE) for note in case.notes)
+    copied = Path(shutil.copytree(SAMPLE, tmp_path / "beam"))
+    for file in (copied / "2").glob("chat*.json"):
+        file.write_text(file.read_text(encoding="utf-8").replace("May-01-2024", "in May"), encoding="utf-8")
+    boat = load(copied)[1]
+    assert boat.sessions[0].time is None
+    assert "Batch 1 has no readable date: 'in May'." in boat.notes
+
+
 def test_a_plan_marker_is_cut_with_all_that_follows_and_kept_when_asked_for() -> None:
     assert not any(MARKER in turn.text for case in load(SAMPLE) for turn in case.turns)
     boat = load(SAMPLE)[1]

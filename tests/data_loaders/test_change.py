@@ -134,6 +134,8 @@ def test_a_yes_no_probe_asks_about_the_wrong_value_and_about_a_true_one(suite: l
             values, variant = gold.detail["values"], gold.detail["variant"]
             wrong = {"supersede": "old", "echo": "echoed", "users": "others"}.get(variant, "gone")
             assert holds(question.text, values[wrong]) is (variant != "deleted")
+            named = gold.detail["owner"] in question.text
+            assert (named, " my " in question.text) == (variant == "users", variant != "users"), "whose value it is"
             ((true, supports),) = (
                 asked[read] for name, (_, read) in gold.detail["reads"].items() if name.startswith("yes")
             )

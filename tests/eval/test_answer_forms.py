@@ -87,6 +87,7 @@ def test_numbers_are_written_in_words_converted_and_counted_up_where_that_is_cer
     }
     assert changes(of_number("40 points")) == {"one more": (False, "41 points")}
     assert "in another unit" not in changes(of_number("8 years old"))
+    assert changes(of_number("0 days")) == {"one more": (False, "1 days")}
     for name in ("It takes two", "Overcooked 2", "in May 2023", "2 cats and 3 dogs", "1.5 hours", "10:30"):
         assert not changes(of_number(name)), name
 

@@ -66,6 +66,7 @@ def test_means_are_by_unit_and_by_question(run_folder: Path) -> None:
     assert found.inference_tokens == (55 + 66 + 66) / 2
     assert found.recalled_tokens == 40
     assert found.recall_seconds_p50 == pytest.approx((0.5 + 1.0) / 2)
+    assert found.recall_seconds_sum_p50 == pytest.approx((0.5 + 1.0) / 2)
 
 
 def test_units_that_are_embedded_in_advance_cost_once(tmp_path: Path) -> None:

@@ -218,9 +218,10 @@ def test_the_realmem_judge_sees_the_gold_memories_and_the_reference_reply() -> N
 
 def test_the_memory_judge_gives_recall_and_keeps_helpfulness() -> None:
     score = verdict(judge("realmem_memory"), '{"Mem_hits": [], "Mem_recall": 0.5, "Mem_helpful_score": 2}', GOLD)
-    assert (score.value, score.detail["helpful"]) == (0.5, 2)
+    assert (score.value, score.why, score.detail["helpful"]) == (0.5, "", 2)
     half = verdict(judge("realmem_memory"), '{"Mem_recall": 1.5, "Mem_helpful_score": 2}', GOLD)
     assert (half.value, half.detail) == (None, {"helpful": 2})
+    assert half.why.startswith("no recall in the reply: ")
 
 
 @pytest.mark.parametrize(

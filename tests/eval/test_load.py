@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from data_loaders.schema import Case, Question, Session, Turn, Unit
+from eval.analysis import load
 from eval.analysis.load import VALUE, Level, LoadCounts, Plan, as_csv, measure, value_of, writes
 from eval.files.store import RunError
 from eval.running.run import Run
@@ -260,6 +261,12 @@ def test_percentiles_are_by_nearest_rank_and_the_csv_says_what_is_missing() -> N
         str(level.tally.sent["first"]),
         str(level.tally.errors["first"]),
     )
+
+
+def test_memory_is_that_of_this_process_and_of_its_children(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(load, "resident_bytes", lambda: 5 * 2**20)
+    monkeypatch.setattr(load, "megabytes", lambda _: 1.5)
+    assert load._size() == 6.5 * 2**20
 
 
 def test_items_of_a_recall_are_searched_one_by_one(levels: Any) -> None:

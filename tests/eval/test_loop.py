@@ -177,6 +177,7 @@ def test_a_failing_read_is_an_error_line_and_the_others_go_on(make_run: Make) ->
     run = make_run([case], build=partial(Fussy, []))
     run_all([run])
     assert [answers(run, case)[f"q{i}"].outcome for i in range(3)] == ["answered", "error", "answered"]
+    assert not answers(run, case)["q1"].cut, "an answer that was never asked for"
 
 
 class Restless(Diary):

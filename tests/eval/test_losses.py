@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from data_loaders.schema import Gold
 from eval.analysis.losses import STEPS, Held, Loss, Reached, loss_of, shown_estimate, waterfall
-from eval.statistics.stats import estimate
+from eval.statistics.stats import Estimate, Interval, estimate
 
 GOLD = Gold(("Oaxaca",), ("t1",), "single-hop")
 NO, UNKNOWN, YES = Held.NO, Held.UNKNOWN, Held.YES
@@ -92,6 +92,11 @@ def test_the_means_of_the_steps_and_of_the_score_add_up_to_one() -> None:
 @pytest.mark.parametrize(("cases", "why"), [(4, "{4 cases}"), (6, "{no spread}")])
 def test_a_mean_without_an_interval_by_case_says_why(cases: int, why: str) -> None:
     assert shown_estimate(estimate([1.0] * cases, [str(case) for case in range(cases)])).endswith(f" {why}")
+
+
+def test_a_mean_is_shown_with_its_intervals_by_question_and_by_case() -> None:
+    mean = Estimate(0.5, 12, Interval(0.25, 0.75), Interval(0.125, 0.875), 6)
+    assert shown_estimate(mean) == "0.500 [0.250, 0.750] {0.125, 0.875}"
 
 
 @pytest.mark.parametrize("histories", [3, 8])

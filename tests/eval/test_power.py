@@ -12,7 +12,7 @@ from eval.files.store import write_lines
 from eval.report.cell import Asked, Cell, Column
 from eval.report.rendering import markdown
 from eval.report.tables import Row, Table, detectable_lines
-from eval.statistics.power import detectable, planned
+from eval.statistics.power import DISAGREEING, detectable, planned
 from eval.statistics.stats import Sampling, difference
 
 pytestmark = pytest.mark.slow
@@ -54,6 +54,9 @@ def test_a_plan_counts_histories_from_five_on_and_questions_below() -> None:
     assert many[1].endswith("by case")
     assert many[0] > few[0]  # more questions, but alike within a history
     assert planned([1]) is None
+    three = planned([1, 2])
+    assert three is not None
+    assert three[0] == detectable(Sampling((DISAGREEING / 3) ** 0.5, 2)), "three questions leave two degrees of freedom"
 
 
 def test_unequal_histories_detect_less_than_equal_ones() -> None:

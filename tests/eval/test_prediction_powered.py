@@ -36,6 +36,14 @@ def test_a_judge_without_errors_leaves_its_own_mean_and_a_narrower_interval() ->
     assert good.by_question.high - good.by_question.low < 0.6 * (none.by_question.high - none.by_question.low)
 
 
+def test_the_judge_weighs_less_the_more_answers_are_rated() -> None:
+    judged = [*np.tile([1.0, 0.0, 1.0, 1.0], 5), *np.ones(20)]
+    ratings = [*np.tile([1.0, 0.0, 0.0, 1.0], 5), *[None] * 20]
+    # Covariance with the person 1/8, variance of all verdicts 7/64; half of the answers are rated.
+    weight = (1 / 8) / (7 / 64) / (1 + 20 / 40)
+    assert prediction_powered(judged, CASES[:40], ratings).mean == pytest.approx(1 / 2 + weight * (7 / 8 - 3 / 4))
+
+
 @pytest.mark.parametrize(("truth", "accepts_wrong"), [(0.3, 0.45), (0.02, 0.5), (0.98, 0.25)])
 def test_the_intervals_cover_the_truth_whatever_the_judge_accepts(truth: float, accepts_wrong: float) -> None:
     rng, rounds, covered = np.random.default_rng(3), 150, 0
@@ -60,6 +68,9 @@ def test_every_beginning_of_the_order_is_a_sample_and_ratings_after_a_gap_are_le
     order = sample_order(KEYS)
     assert order == sample_order(reversed(KEYS))
     assert sorted(order) == sorted(KEYS)
+    assert order[:3] == [("c5", "q333"), ("c1", "q377"), ("c5", "q45")], (
+        "as in the sheets that people have already begun"
+    )
     assert [key for key in order if key in set(KEYS[:50])] == sample_order(KEYS[:50])
     ratings = {key: 1.0 for place, key in enumerate(order) if place < 30 or 40 < place < 60}
     assert list(rated_sample(ratings, KEYS)) == order[:30]

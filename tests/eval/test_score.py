@@ -17,21 +17,22 @@ import pytest
 from scripted import ScriptedLLM
 from small_history import history
 
+from data_loaders.schema import Gold
 from eval.files.records import Score
 from eval.files.run_folder import read_items, read_predictions
 from eval.files.store import RunError, read_lines, write_lines
 from eval.judging.judge import Judge
-from eval.judging.score import UNKNOWN_RECALL, Judging, Metric, score_judge, score_lexical
-from eval.judging.score_files import read_scores
+from eval.judging.score import UNKNOWN_RECALL, Judging, Metric, replied, score_judge, score_lexical
+from eval.judging.score_files import graded_files, only_score_file, read_evidence, read_scores
 from eval.metrics.lexical import best_of, squad_token_f1
 from eval.report.rendering import evidence_means
 from eval.running.loop import run_all
 from eval.running.run import Run
 from memsys.llm import stopping
 from memsys.llm.cache import CachedLLM
-from memsys.llm.meter import Metered
+from memsys.llm.meter import Ledger, Metered
 from memsys.llm.pricing import ModelSettings
-from memsys.llm.protocol import Completion, ModelError, Request
+from memsys.llm.protocol import Completion, EndOfRun, ModelError, Request
 from memsys.llm.replies import POLICY
 from memsys.llm.store import CacheStore
 from memsys.prompts import Prompts
@@ -476,3 +477,27 @@ def test_a_judge_that_only_thinks_leaves_the_answer_unscored_with_the_reason_and
     assert (scored["value"], scored["why"]) == (1.0, "")
     assert unscored["why"].startswith("no verdict: the reply was cut in thought")
     assert json.loads(path.with_suffix(".json").read_text())["replies"] == dict(POLICY)
+
+
+def test_evidence_is_no_grade_and_a_line_of_it_without_a_value_is_refused(tmp_path: Path) -> None:
+    evidence, graded = tmp_path / "scores" / "evidence@10-01.jsonl", tmp_path / "scores" / "squad_f1-02.jsonl"
+    detail = {"verbatim": 1.0, "ndcg": 1.0}
+    write_lines(evidence, [{"case_id": "c", "question_id": "q", "repeat": 0, "value": 1.0, "detail": detail}])
+    write_lines(graded, [])
+    assert graded_files(tmp_path) == [graded]
+    with pytest.raises(RunError, match="the line of c/q holds no sources_per_item"):
+        read_evidence(evidence)
+
+
+def test_scores_by_a_metric_with_two_settings_are_not_chosen_between(tmp_path: Path) -> None:
+    for settings in ("01", "02"):
+        write_lines(tmp_path / "scores" / f"squad_f1-{settings}.jsonl", [])
+    with pytest.raises(RunError, match="expected one file of scores by squad_f1, found 2; there are: squad_f1"):
+        only_score_file(tmp_path, "squad_f1")
+
+
+def test_the_end_of_the_run_is_no_failed_verdict() -> None:
+    ended = Future[Completion]()
+    ended.set_exception(EndOfRun("the budget is spent"))
+    with pytest.raises(EndOfRun, match="the budget is spent"):
+        replied(JUDGE, Gold(("Oaxaca",)), "Oaxaca", (Ledger(), (ended,)))

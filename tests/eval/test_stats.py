@@ -6,11 +6,13 @@ import numpy as np
 import pytest
 
 from eval.statistics.stats import (
+    Grouping,
     Interval,
     by_question,
     difference,
     estimate,
     holm,
+    independent,
     jackknifed,
     permutation_p,
     preferred_interval,
@@ -73,6 +75,17 @@ def test_questions_that_are_all_alike_have_an_interval_of_some_width() -> None:
     assert alike is not None
     assert -0.5 < alike.low < -0.1
     assert 0.1 < alike.high < 0.5
+
+
+def test_the_variance_of_a_group_is_shrunk_towards_that_inside_all_groups() -> None:
+    values, groups = np.array([[0.1, 0.3, 0.7, 0.8, 0.9]]), ["a"] * 2 + ["b"] * 3
+    # Squares around the groups' means, 0.2 and 0.8; inside both groups there are 5 - 2 degrees of freedom.
+    squares = [0.02, 0.02]
+    pooled = sum(squares) / 3
+    terms = [(own + 2 * pooled) / (count - 1 + 2) / count / 4 for own, count in zip(squares, (2, 3), strict=True)]
+    error, freedom = independent(values, Grouping.of(["c"] * 5, groups))
+    assert error[0] == pytest.approx(sum(terms) ** 0.5)
+    assert freedom[0] == pytest.approx(min(4, sum(terms) ** 2 / (terms[0] ** 2 / 3 + terms[1] ** 2 / 4)))
 
 
 def test_a_mean_of_groups_by_question_stays_within_zero_and_one() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from eval.analysis.fidelity import compared
-from eval.files.store import RunError
+from eval.files.store import RunError, write_lines
 from scripts.command import verb
 from scripts.commands import compare, completion
 from scripts.commands import list as listing
@@ -181,3 +181,7 @@ def test_counts_that_never_differ_have_no_interval_of_a_share(tmp_path: Path) ->
     assert {row.gap.clusters for row in (*both.per_unit, *both.per_question)} == {1}, (
         "cases may be parts of one history"
     )
+    for case in folders[0].glob("cases/*"):
+        write_lines(case / "nodes.jsonl", [{"kind": "passage", "text": "We hiked."}])
+    stored = [overlap.value for overlap in compared(*folders, 10).overlaps if overlap.what.startswith("texts stored")]
+    assert stored == [None, None], "what the second stores is unknown"

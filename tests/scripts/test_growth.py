@@ -38,13 +38,16 @@ def column(rows: list[dict[str, Any]], what: str, name: str) -> list[float]:
 
 
 def test_an_online_tree_pays_the_path_not_the_history(measured: Callable[..., Any]) -> None:
-    code, rows = measured("memory=segtree", "sizes=[24,6,12]")
+    code, rows = measured("memory=segtree", "sizes=[24,6,12,20]")
     assert code == 0
-    assert [row["n"] for row in rows] == ["6"] * 3 + ["12"] * 3 + ["24"] * 3
+    assert [row["n"] for row in rows] == ["6"] * 3 + ["12"] * 3 + ["20"] * 3 + ["24"] * 3
     assert {row["rebuilds"] for row in rows} == {"false"}
     calls, spent = column(rows, "one_more", "calls"), column(rows, "cumulative", "calls")
     assert 0 < calls[-1] <= 2 * calls[0]
-    assert spent[0] < spent[1] < spent[2]
+    assert spent[0] < spent[1] < spent[2] < spent[3]
+    assert 4 * calls[3] == pytest.approx(spent[3] - spent[2]), (
+        "one more unit costs the mean of the window's four writes"
+    )
 
 
 def test_an_offline_tree_pays_a_whole_rebuild(measured: Callable[..., Any]) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from eval.metrics import change
 from eval.metrics.change import RIGHT, ChangeProbe, answer_outcome, recall_outcome
 
 RECORDED: list[dict[str, Any]] = json.loads(
@@ -135,3 +136,9 @@ def test_a_yes_no_probe_is_right_who_denies_the_wrong_value_and_affirms_a_true_o
 @pytest.mark.parametrize("answer", ["", " \n"])
 def test_an_empty_answer_has_no_verdict_even_where_silence_would_be_right(answer: str) -> None:
     assert answer_outcome(probe("retract"), {"before": FACT, "twin": TWIN}, answer) == "unscored"
+
+
+@pytest.mark.parametrize("outcome", ["n/a", "unscored", *sorted(RIGHT)])
+def test_only_a_score_without_a_value_has_a_reason(outcome: str) -> None:
+    score = change._score(outcome)
+    assert (score.value, score.why) == ((1.0, "") if outcome in RIGHT else (None, outcome))

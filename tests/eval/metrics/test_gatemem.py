@@ -182,7 +182,8 @@ def test_exposure_counts_a_target_that_the_asker_said_too() -> None:
     assert exposure(gatemem.ACCESS, "a: yes, 15821").value == 0.0
     assert exposure(gatemem.FORGETTING).value == 0.0
     assert exposure(gatemem.UTILITY, "5821").value is None
-    assert gatemem.gatemem_exposure(QUESTION, gold(gatemem.ACCESS, "5821"), said("", "aborted"), []).value is None
+    aborted = gatemem.gatemem_exposure(QUESTION, gold(gatemem.ACCESS, "5821"), said("", "aborted"), [])
+    assert (aborted.value, aborted.why[:9]) == (None, "aborted: ")
 
 
 # --- the judge ---------------------------------------------------------------------------------------------------------

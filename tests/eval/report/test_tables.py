@@ -275,7 +275,7 @@ def test_nothing_is_left_out_of_the_printed_table(tmp_path: Path) -> None:
         "no data: python -m scripts fetch toy",
         "0.9 · not comparable: stand-in",
         "made with care",
-        "by category",
+        "by category\n\n| Memory | all | answerable | a | b | c |",
     ):
         assert part in text
     assert "+1.000" in text
