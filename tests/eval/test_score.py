@@ -130,7 +130,7 @@ def test_a_metric_that_ends_the_process_is_named_and_ctrl_c_still_stops() -> Non
             Metric("mine", ends).scored(KeyboardInterrupt())
         try:
             with pytest.raises(KeyboardInterrupt):
-                signal.raise_signal(signal.SIGINT)
+                signal.raise_signal(signal.SIGTERM)  # SIGINT is ignored in the background of a shell
             with pytest.raises(KeyboardInterrupt):
                 Metric("mine", ends).scored(KeyboardInterrupt())
         finally:
