@@ -33,7 +33,7 @@ from scripts.setup.options import CONF, load_option, memories_here, memory_class
 from scripts.tables.captions import models_line, prompts_line
 from scripts.tables.figures import INTERVALS, write_figure
 from scripts.tables.grid import Experiment, all_prompts
-from scripts.tables.table import experiment
+from scripts.tables.table import experiment, table_stem
 
 GROUP = "look"
 
@@ -87,7 +87,7 @@ def pareto(name: str, overrides: Sequence[str]) -> int:
     )
     title, notes = f"{name}: quality against cost", tuple(filter(None, footnote))
     drawing = Sheet(title, notes, "pareto", y_label="quality", across=2, height=1.75, spacing="log")
-    stem = assembled.models.results / "figures" / "-".join(["pareto", name, cfg.profile_name])
+    stem = assembled.models.results / "figures" / f"pareto-{table_stem(cfg, assembled.only, assembled.groups)}"
     files = write_figure(stem, drawing, points, assembled.models)
     print("\n".join(drawing.footnote), "", pareto_table(points), sep="\n")
     if unfinished:

@@ -36,7 +36,7 @@ from scripts.settings.schema import Figures
 from scripts.setup.options import load_option
 from scripts.tables.captions import evidence_lines, models_line, prompts_line, unfitted
 from scripts.tables.grid import Experiment, all_prompts
-from scripts.tables.layout import ColumnGroup, TableMetric, TableRow, group_name
+from scripts.tables.layout import ColumnGroup, TableMetric, TableRow, group_name, variation
 from scripts.tables.table import Outcome, experiment
 
 
@@ -288,7 +288,7 @@ INTERVALS = "Intervals: 95 %, by history; with fewer than five, Wilson's on the 
 
 
 def make_figure(cfg: Figures) -> Outcome:
-    """Run what is missing, draw, and write `<results>/figures/<name>-<profile>.pdf`, `.png` and `.csv`.
+    """Run what is missing, draw, and write `<results>/figures/<name>-<profile>.pdf`, `.png` and `.csv` (other names: `variation`).
 
     Raises:
         RunError: the figure lacks a setting, no row has a result, or a published number that the figure names does not exist.
@@ -320,7 +320,7 @@ def make_figure(cfg: Figures) -> Outcome:
     for entry in options.get("published", ()):  # points whose values the paper states in a sentence
         place = Point(entry["panel"], entry["series"], entry["x"], 0.0)
         points.append(published(place, _stated(options, entry).divided(entry.get("scale", 1.0))))
-    name = "-".join([options["name"], *([cfg.backbone] if cfg.backbone else []), cfg.profile_name])
+    name = "-".join([options["name"], *([cfg.backbone] if cfg.backbone else []), cfg.profile_name]) + variation(cfg)
     models, notes = experiments[0].models, footnote(experiments, options, points)
     files = write_figure(
         models.results / "figures" / name, replace(sheet(options, notes), bare=cfg.bare), points, models

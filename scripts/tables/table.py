@@ -326,7 +326,7 @@ def make_table(cfg: Reproduce) -> Outcome:
     assembled = experiment(cfg, option)
     if assembled is None:
         return Outcome(3)
-    stem, cfg = _stem(cfg, assembled.only, assembled.groups), assembled.cfg
+    stem, cfg = table_stem(cfg, assembled.only, assembled.groups), assembled.cfg
     table = _table(option, assembled)
     if table.reference and table.reference_row is None:
         print(
@@ -362,7 +362,7 @@ def finished_table(name: str, settings: Sequence[str]) -> tuple[Table, Path]:
     assembled = experiment(cfg.changed(only=[]), option, run=False)  # no row is scored
     assert assembled is not None, "nothing is run, so there is no plan to decline"
     chosen = wanted_rows(option, assembled.lines, cfg.only)
-    stem, cfg = _stem(cfg, chosen, assembled.groups), assembled.cfg
+    stem, cfg = table_stem(cfg, chosen, assembled.groups), assembled.cfg
     table = _table(option, assembled)
     rows = tuple(row for row in table.rows if chosen is None or row.name in chosen)
     table = replace(table, rows=rows, wanted=None)  # all remaining rows were requested
@@ -375,7 +375,7 @@ def finished_table(name: str, settings: Sequence[str]) -> tuple[Table, Path]:
     return table, assembled.models.results / "tables" / stem
 
 
-def _stem(cfg: Reproduce, only: frozenset[str] | None, groups: Sequence[ColumnGroup]) -> str:
+def table_stem(cfg: Reproduce, only: frozenset[str] | None, groups: Sequence[ColumnGroup]) -> str:
     """Name of a table's files: other data, models, rows, columns, questions or corrections than the table's own replace no file of theirs.
 
     Args:

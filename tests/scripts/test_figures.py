@@ -75,7 +75,7 @@ def test_a_figure_is_made_and_of_each_kind_one_again_to_the_same_bytes(name: str
     cfg = composed(name, results, "data.size=6", "data.max_cases=2")
     assert figure(cfg) == 0
     said = capsys.readouterr().out
-    files = [results / "figures" / f"{name}-smoke.{suffix}" for suffix in ("pdf", "png", "csv")]
+    files = [results / "figures" / f"{name}-smoke-size-6-max_cases-2.{suffix}" for suffix in ("pdf", "png", "csv")]
     before = [file.read_bytes() for file in files]
     rows = list(csv.DictReader(before[2].decode().splitlines()))
     assert [row for row in rows if row["origin"] == "ours"]
@@ -122,7 +122,7 @@ def made(results: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[d
         for key, value in changed.items():
             OmegaConf.update(cfg, f"figure.{key}", value)
         assert figure(cfg) == 0
-        path = results / "figures" / f"{name}-smoke.csv"
+        path = max((results / "figures").glob(f"{name}-smoke*.csv"), key=lambda file: file.stat().st_mtime_ns)
         return list(csv.DictReader(path.read_text(encoding="utf-8").splitlines()))
 
     return run

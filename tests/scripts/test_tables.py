@@ -98,7 +98,7 @@ def test_quality_stands_against_both_costs_for_every_row_that_was_run(run_table:
     assert "| BM25 |" in said
     assert "Prompts are ours, written from described duties and not the sources' texts" in said
     assert "SegTreeMem, TD on LoCoMo" in said.partition("not run, or not to the end: ")[2]
-    path = run_table / "figures" / "pareto-segtreemem_t4-smoke"
+    path = run_table / "figures" / "pareto-segtreemem_t4-smoke-size-6-max_cases-1"
     assert path.with_suffix(".pdf").is_file()
     assert path.with_suffix(".png").is_file()
     rows = list(csv.DictReader(path.with_suffix(".csv").read_text(encoding="utf-8").splitlines()))
@@ -139,6 +139,7 @@ def test_the_comparison_with_costs_follows_changes_of_the_table(
     said = capsys.readouterr().out
     assert "BM25" in said
     assert "not run, or not to the end" not in said, "no row is left that was not run"
+    assert "pareto-segtreemem_t4-smoke-size-6-max_cases-1-rows-bm25.csv" in said, "the whole table's figure is kept"
 
 
 def test_building_costs_money_where_the_model_has_a_price(run_table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
