@@ -55,7 +55,16 @@ from eval.running.question import outcome_of
 from eval.running.reader import render
 from eval.running.run import Run, build_memory
 from eval.running.work import write_unit
-from eval.statistics.stats import Grouping, Interval, Sampling, around, estimate, independent, preferred_interval
+from eval.statistics.stats import (
+    Grouping,
+    Interval,
+    Sampling,
+    around,
+    estimate,
+    from_zero,
+    independent,
+    preferred_interval,
+)
 from memsys.inert import csv_text
 from memsys.interface import MemorySystem, Recall
 from memsys.llm.meter import metering
@@ -131,12 +140,7 @@ class Sample:
     @property
     def interval(self) -> Interval | None:
         """The 95 % interval of the mean, by the histories that were joined (`eval.statistics.stats`)."""
-        return _from_zero(preferred_interval(estimate(self.values, self.histories))) if self.values else None
-
-
-def _from_zero(span: Interval | None) -> Interval | None:
-    """The interval without its part below 0, where no cost, size or share can lie."""
-    return span and Interval(max(0.0, span.low), span.high)
+        return from_zero(preferred_interval(estimate(self.values, self.histories))) if self.values else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -594,7 +598,7 @@ def _spans(sample: Sequence[np.ndarray]) -> list[Interval | None]:
     spans: list[Interval | None] = []
     for values in np.asarray(sample, dtype=float).T:
         sampling = Sampling.of(*independent(values[None], Grouping.of(np.zeros(values.size, dtype=int))))
-        spans.append(None if sampling is None else _from_zero(around(float(values.mean()), sampling)))
+        spans.append(None if sampling is None else from_zero(around(float(values.mean()), sampling)))
     return spans
 
 

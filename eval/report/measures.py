@@ -33,7 +33,7 @@ from eval.files.store import read_record
 from eval.metrics.evidence import Coverage, recalled
 from eval.report.cell import Asked, Cell
 from eval.report.published import NO_RUNS, Runs
-from eval.statistics.stats import Estimate, estimate, jackknifed
+from eval.statistics.stats import Estimate, estimate, from_zero, jackknifed
 from eval.structure.manifold import MEASURES, cloud
 from eval.structure.tree import Shape, build_calls, read_tree, shape, without_chains
 from memsys.tokens import count_tokens
@@ -78,10 +78,12 @@ def single(value: float | None, n: int) -> Estimate | None:
 
 def mean(values: Sequence[float], clusters: Sequence[str]) -> Estimate | None:
     """The mean of counts or quantities, without Wilson's intervals, which are meant for shares: values that are all 0 or 1 have none by
-    question, and few histories no cautious one."""
+    question, and few histories no cautious one. A quantity without a value below 0 is taken as one that has none: so has its interval."""
     if not values:
         return None
     ours = replace(estimate(values, clusters), cautious=None)
+    if min(values) >= 0:
+        ours = replace(ours, by_question=from_zero(ours.by_question), by_case=from_zero(ours.by_case))
     return replace(ours, by_question=None) if set(values) <= {0, 1} else ours
 
 

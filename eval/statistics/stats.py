@@ -51,6 +51,11 @@ class Interval:
     high: float
 
 
+def from_zero(span: Interval | None) -> Interval | None:
+    """The interval without its part below 0, where no cost, size or share can lie."""
+    return span and Interval(max(0.0, span.low), span.high)
+
+
 @dataclass(frozen=True, slots=True)
 class Sampling:
     """Sampling error of a mean."""

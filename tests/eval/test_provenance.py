@@ -172,6 +172,7 @@ def test_installed_packages_count_with_their_version(elsewhere: Path, monkeypatc
 
 def test_a_memory_that_neither_clusters_nor_indexes_words_does_not_depend_on_their_libraries() -> None:
     assert not {"bm25s", "numba", "umap-learn"} & distributions(["memsys.systems.timem"]).keys()
+    assert distributions(["memsys.tokens"]).keys() == {"PyStemmer"}, "a library without Python source"
 
 
 @pytest.mark.slow

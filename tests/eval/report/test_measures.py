@@ -230,6 +230,15 @@ def test_reports_are_summed_averaged_and_divided(tmp_path: Path) -> None:
     assert gathered({}) is None
 
 
+def test_the_interval_of_a_count_has_no_part_below_0_and_that_of_a_number_with_a_sign_may(tmp_path: Path) -> None:
+    for name, count, signed in (("a", 1, -1), ("b", 2, 2), ("c", 90, 90)):
+        case(tmp_path, name, [[1.0]], count=count, signed=signed)
+    found = [report(tmp_path, name) for name in ("count", "signed")]
+    count, signed = (mean.by_question.low for mean in found if mean and mean.by_question)
+    assert count == 0.0
+    assert signed < 0.0
+
+
 def test_a_number_of_each_case_has_its_interval_by_the_histories_that_cases_share(tmp_path: Path) -> None:
     for number in range(10):
         case(tmp_path, f"c{number}", [[1.0]], upper=number)

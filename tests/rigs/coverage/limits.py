@@ -16,6 +16,7 @@ from eval.analysis.growth import exponent
 from eval.judging.agreement import agreement
 from eval.judging.judge_card import Card, ProbeVerdicts, Share, card, corrected
 from eval.report import published
+from eval.report.measures import mean
 from eval.report.published import FLIPS, Runs, builds_needed, decided, gap_error, measured_runs
 from eval.statistics.power import planned
 from eval.statistics.stats import (
@@ -71,6 +72,7 @@ def rows(share: float = 1.0) -> list[Row]:
         _cards,
         _rows_apart,
         _costs,
+        _quantities,
         _slopes,
         _effects,
     )
@@ -385,6 +387,18 @@ def _costs(times: int) -> Iterator[Row]:
             sampling = Sampling.of(*independent(own[None], Grouping.of(np.zeros(10, dtype=int))))
             found.append(None if sampling is None else around(float(own.mean()), sampling))
         yield Row("cost of one more unit", f"10 writes, {name}", "coverage", covered(found, truth), times)
+
+
+def _quantities(times: int) -> Iterator[Row]:
+    """One quantity of each history, such as the nodes of its tree."""
+    rng = np.random.default_rng(13)
+    for count in (3, 10):
+        names = [f"h{history}" for history in range(count)]
+        for scale in (0.3, 1.0):
+            found = [mean((100 * rng.lognormal(0.0, scale, count)).tolist(), names) for _ in range(times)]
+            spans = [None if each is None else each.by_case or each.by_question for each in found]
+            situation = f"{count} histories, log-normal, deviation {scale}"
+            yield Row("mean of a quantity", situation, "coverage", covered(spans, 100 * math.exp(scale**2 / 2)), times)
 
 
 def _slopes(times: int) -> Iterator[Row]:
