@@ -398,10 +398,9 @@ def findings(scored: ScoredClaim) -> list[Finding]:
         known = readings(scored, printed)
         half = 0.5 * 10.0**-printed.digits + 1e-9
         agreeing = [(name, value) for name, value in known.items() if abs(value - printed.score) <= half]
-        own = bool(known) and (
-            printed.of != "f1" or "stored F1" in known
-        )  # our rules cannot refute an F1 of unknown rule
-        if scored.changed or not (own or agreeing):
+        # Our rules cannot refute an F1 of unknown rule.
+        refutable = bool(known) and (printed.of != "f1" or "stored F1" in known)
+        if scored.changed or not (refutable or agreeing):
             found.append(Finding(printed, "cannot be told", None, ""))
             continue
         name, value = agreeing[0] if agreeing else next(iter(known.items()))

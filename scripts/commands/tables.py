@@ -194,9 +194,8 @@ def printed(name: str) -> str:
     file, wanted = PRINTED[name]
     if (number := find(read_published(file), wanted)) is None:
         return ""
-    unit = number.note or number.metric.replace(
-        "_", " "
-    )  # MemTree's note tells calls of an insertion from those of a rebuild
+    # MemTree's note tells calls of an insertion from those of a rebuild.
+    unit = number.note or number.metric.replace("_", " ")
     return f"{number.printed} {unit} ({number.paper} {number.table}, {number.dataset})"
 
 

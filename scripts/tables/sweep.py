@@ -182,8 +182,9 @@ def mean_text(line: SweepLine) -> str:
 
 def _scored(line: SweepLine) -> str:
     """Data set, metric and, of a metric by category, the category."""
-    category = line.values["category"]
-    return f"{line.values['dataset']} {line.values['metric']}{f' ({category})' * (category != ALL)}"
+    values = line.values
+    category = "" if values["category"] == ALL else f" ({values['category']})"
+    return f"{values['dataset']} {values['metric']}{category}"
 
 
 def best_lines(lines: Sequence[SweepLine]) -> list[str]:
