@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import lru_cache
 from pathlib import Path
@@ -205,7 +205,7 @@ def costs(run_folder: Path, questions: frozenset[tuple[str, str]] | None = None)
     """
     if RunFolder(run_folder).is_imported:
         return _recorded_costs(run_folder)
-    spent = _spent(run_folder, _stamp(run_folder), questions)
+    spent = _spent(run_folder, _stamp(RunFolder(run_folder).written(EFFORTS)), questions)
     by_phase, seconds, summed_seconds = spent.by_phase(), spent.seconds, spent.summed_seconds
     cases = [path.parent for path in RunFolder(run_folder).written(PREDICTIONS)]
     lost = sum(not (case / EFFORTS).is_file() for case in cases)
@@ -266,8 +266,10 @@ def cost_missing(run_folder: Path, name: str) -> str:
     return "" if recorded_there else known.missing
 
 
-@lru_cache(maxsize=512)  # larger than the number of runs in any table: a table asks for the same sums several times
-def _spent(run_folder: Path, stamp: object, questions: frozenset[tuple[str, str]] | None = None) -> Spent:
+# Larger than the number of runs in any table, because a table asks for the same sums several times. No argument has a default: a sum
+# asked for with and without it would be two entries.
+@lru_cache(maxsize=512)
+def _spent(run_folder: Path, stamp: object, questions: frozenset[tuple[str, str]] | None) -> Spent:
     """The effort lines of a run added up; `questions` as for `costs`.
 
     Args:
@@ -280,9 +282,18 @@ def _spent(run_folder: Path, stamp: object, questions: frozenset[tuple[str, str]
     return spent
 
 
-def _stamp(run_folder: Path) -> tuple[tuple[str, int, int], ...]:
-    """Path, size and time of each effort file; they change when a file is written."""
-    stats = [(path, path.stat()) for path in RunFolder(run_folder).written(EFFORTS)]
+@lru_cache(maxsize=2048)  # a run has a few judges
+def _judged(path: Path, stamp: object) -> Sums:
+    """A judge's effort lines added up; `stamp` as for `_spent`."""
+    sums = Sums()
+    for line in read_lines(path, fields=NEEDED):
+        sums.add(line)
+    return sums
+
+
+def _stamp(files: Iterable[Path]) -> tuple[tuple[str, int, int], ...]:
+    """Path, size and time of each file; they change when a file is written."""
+    stats = [(path, path.stat()) for path in files]
     return tuple((str(path), stat.st_size, stat.st_mtime_ns) for path, stat in stats)
 
 
@@ -333,17 +344,14 @@ def phases(run_folder: Path) -> list[PhaseCost]:
     """Costs of each phase of a run, in order, then of each judge."""
     folder = RunFolder(run_folder)
     discount = batch_discount(read_record(folder.file).get("made_with", {}) if folder.file.is_file() else {})
-    by_phase = _spent(run_folder, _stamp(run_folder)).by_phase()
+    by_phase = _spent(run_folder, _stamp(folder.written(EFFORTS)), None).by_phase()
     made = [phase_cost(phase, ROLES[phase], sums, discount) for phase, sums in by_phase.items() if sums["steps"]]
     for path in folder.score_costs():
         settings = path.with_name(f"{path.name.removesuffix(COSTS)}.json")
         model = read_record(settings).get("model")
         if not isinstance(model, str):
             raise RunError(f"{settings} names no model; {AGAIN}")
-        sums = Sums()
-        for line in read_lines(path, fields=NEEDED):
-            sums.add(line)
-        made.append(phase_cost(metric_of(path), model, sums, discount))
+        made.append(phase_cost(metric_of(path), model, _judged(path, _stamp([path])), discount))
     return made
 
 

@@ -10,7 +10,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import cache, lru_cache, partial
+from functools import cache, cached_property, lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from data_loaders.raw import LazyCases, as_lazy
 from data_loaders.schema import DataError
 from data_loaders.source import UNTESTED, Entry, Source, compared, counts_of, entries_for, locate, manifest
 from eval.files.store import RunError
+from eval.report.cell import Asked, asked
 from eval.report.counted import counted
 from eval.report.errata import Layer, audited_layer, read_layer
 from scripts.settings.checking import checked_call
@@ -71,7 +72,7 @@ ORDER_SEEDS = 10_000
 """Distance of the seeds of two orders of one transform (`permute:1`), larger than any usual `data.seed`."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Data:
     """A data set that is ready to run."""
 
@@ -91,6 +92,11 @@ class Data:
     """The numbers of questions and histories if more were requested, with the reason; empty if none are missing."""
     cut: bool = False
     """Whether `data.size` or `data.max_cases` leaves something out."""
+
+    @cached_property
+    def questions(self) -> tuple[Asked, ...]:
+        """Every question, in the order of the data; parses all histories on first use."""
+        return asked(self.cases)
 
 
 def check_data_root(wanted: DataCut) -> Path | None:

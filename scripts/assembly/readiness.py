@@ -9,7 +9,8 @@ import os
 import re
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import astuple, dataclass, replace
 
 from eval.files.store import RunError
@@ -203,10 +204,13 @@ class ServedModel:
         return self.roles != ("embedder",)
 
 
-def prepared(cfg: Settings, models: Models) -> Models:
+def prepared(cfg: Settings, models: Models, meanwhile: Callable[[], object] = lambda: None) -> Models:
     """Return the models once every endpoint has answered; in the paper profile their settings include the doctor's findings.
 
-    Nothing is sent when replaying, or with `endpoint.probe=false`.
+    Nothing is sent when replaying, or with `endpoint.probe=false`. All endpoints are asked at once.
+
+    Args:
+        meanwhile: work to do while the replies are awaited, for speed alone: it is not called where nothing is sent.
 
     Raises:
         RunError: there is a spending cap and a model without a price; an endpoint does not answer, refuses the key, or does not serve
@@ -223,9 +227,14 @@ def prepared(cfg: Settings, models: Models) -> Models:
     try:
         if cfg.profile_name == "paper":
             return _examined(models, every, cfg.endpoint.timeout)
-        with progress_line("asking the endpoints", len(every)) as line:
-            for served in every:
-                _check(served, cfg.endpoint.timeout)
+        with (
+            progress_line("asking the endpoints", len(every)) as line,
+            ThreadPoolExecutor(len(every), "asking") as pool,
+        ):
+            checks = [pool.submit(_check, served, cfg.endpoint.timeout) for served in every]
+            meanwhile()
+            for check in checks:
+                check.result()
                 line.step()
     except SpendingCapReached as error:  # the plan and the run report the cap for their own calls
         print(f"note: the endpoints were not asked beforehand: {error}", file=sys.stderr)

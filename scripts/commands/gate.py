@@ -40,7 +40,7 @@ from pydantic import Field
 
 from eval.files.run_folder import JUDGE, judges_of, version_of
 from eval.files.store import RunError, replace_file
-from eval.report.cell import Column, asked, outcomes, read_draws
+from eval.report.cell import Column, outcomes, read_draws
 from eval.report.counted import counted
 from eval.report.rendering import by_case, grid, number, span
 from eval.statistics.stats import Difference, difference
@@ -167,7 +167,7 @@ def run(gate: Gate, home: Path, place: Path, stored: Measured | None, settings: 
         **{name: yaml.safe_load(value) for name, value in build.items()},
     )
     dataset, judges = lab.load(gate.dataset), judges_of(gate.metrics)
-    keys = sorted(each.key for each in asked(dataset.cases))
+    keys = sorted(each.key for each in dataset.questions)
     begun = Measured(
         memory=gate.memory,
         settings=[*gate.cut, *(each for each in settings if each.split("=")[0] not in OF_THIS_MACHINE)],
@@ -282,7 +282,7 @@ def refuse_others(now: Measured, stored: Measured, place: Path) -> None:
 def compared(metric: str, now: Measured, stored: Measured, dataset: Data) -> tuple[float, float, Difference | None]:
     """Current mean, baseline mean and paired difference, weighted by the data set's rule; None for fewer than two pairs."""
     first, second = now.metrics[metric].flat, stored.metrics[metric].flat
-    column = Column.of(dataset.config, metric, asked(dataset.cases))
+    column = Column.of(dataset.config, metric, dataset.questions)
     both = [each for each in column.questions if each.key in first and each.key in second]
     gap = None
     if len(both) > 1:

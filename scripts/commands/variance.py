@@ -18,7 +18,7 @@ from eval.analysis.costs import BUILD, phases
 from eval.files.run_folder import RunFolder, RunRecord
 from eval.files.store import RunError
 from eval.judging.score_files import only_score_file
-from eval.report.cell import Asked, asked, read_draws
+from eval.report.cell import Asked, read_draws
 from eval.report.counted import counted
 from eval.report.rendering import grid, span
 from eval.statistics.power import POWER, shown
@@ -76,7 +76,7 @@ def main(arguments: Sequence[str]) -> int:
     first = records[options.runs[0]]
     if any(canonical(record.dataset) != canonical(first.dataset) for record in records.values()):
         raise RunError("the runs are about different data sets, or different cuts of one")
-    questions = asked(data_of(first, options.data).cases)
+    questions = data_of(first, options.data).questions
     memories = list(replicated(records, questions, options.scores))
     subjects = list(_subjects(memories))
     print(f"# Variance of {options.scores} on {first.dataset['name']}\n")

@@ -22,7 +22,7 @@ from data_loaders.schema import Case, Question
 from data_loaders.units import make_units
 from eval.files.records import Prediction
 from eval.files.store import RunError
-from eval.report.cell import Column, asked
+from eval.report.cell import Column
 from eval.running.case import schedule
 from eval.running.reader import render
 from eval.running.run import Run, build_memory
@@ -166,7 +166,7 @@ def samples(dataset: Data) -> MemoryDataset:
 
 def _weighted(dataset: Data) -> Any:
     """The mean as in our tables, with the data set's weighting."""
-    column = Column.of(dataset.config, "", asked(dataset.cases))
+    column = Column.of(dataset.config, "", dataset.questions)
 
     def weighted_mean() -> Any:
         def compute(scores: Sequence[Any]) -> float:

@@ -17,7 +17,7 @@ from eval.files.provenance import source_digest
 from eval.files.run_folder import judge_metric, judged_by, judges_of
 from eval.files.store import RunError
 from eval.judging.score import Judging
-from eval.report.cell import ALL, Asked, Cell, Column, asked, outcomes
+from eval.report.cell import ALL, Asked, Cell, Column, outcomes
 from eval.report.rendering import intervals, p_text
 from eval.report.tables import Row, Table, only_about
 from eval.running.reader import Reader
@@ -143,9 +143,10 @@ class Lab:
             self.ask_to_spend()
             self._check_endpoints()
 
-    def _check_endpoints(self) -> None:
+    def _check_endpoints(self, dataset: Data | None = None) -> None:
         if not self._probed:
-            self.models, self._probed = prepared(self.cfg, self.models), True
+            histories = () if dataset is None else (lambda: dataset.questions,)
+            self.models, self._probed = prepared(self.cfg, self.models, *histories), True
 
     def ask_to_spend(self) -> None:
         """Ask, once, before the first call of a model that costs money (`ask_without_plan`).
@@ -213,7 +214,7 @@ class Lab:
             if finished(self.cfg, self.models, runs, {dataset.name: judges}):
                 self._agreed = True
                 return True
-            self._check_endpoints()
+            self._check_endpoints(dataset)
         runs = [run for memory in memories for run in self._runs(memory, dataset)]
         self._agreed = agreed(self.cfg, self.models, runs, {dataset.name: list(judges)})[0]
         return self._agreed
@@ -266,7 +267,7 @@ class Lab:
         self.ask_to_spend()
         own = dataset if isinstance(dataset, Data) else self.load(dataset)
         option = self.memory(memory, **settings)
-        runs, questions = self._runs(option, own, builds), asked(own.cases)
+        runs, questions = self._runs(option, own, builds), own.questions
         capped = answer_all(self.cfg, self.models, runs, len(questions) * len(runs), {own.name: _several(judges)})
         return Answers(option["title"], own, questions, tuple(runs), capped)
 
@@ -306,7 +307,7 @@ class Lab:
 
         own = dataset if isinstance(dataset, Data) else self.load(dataset)
         run = import_run(self.cfg, self.models, own, partial(read_answers, path=Path(file), wanted=format), origin)
-        return Answers(origin.title or origin.name, own, asked(own.cases), (run,))
+        return Answers(origin.title or origin.name, own, own.questions, (run,))
 
     def score(
         self, answers: Answers, names: Sequence[str] | None = None, judges: Sequence[str] | None = None

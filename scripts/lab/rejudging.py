@@ -22,7 +22,6 @@ from eval.files.run_folder import COSTS, RunFolder, judged_by, metric_of
 from eval.files.store import RunError, read_lines, read_record
 from eval.judging.score import score_judge
 from eval.judging.score_files import mean_values, read_scores
-from eval.report.cell import asked
 from eval.report.counted import counted
 from eval.report.rendering import grid
 from eval.running.run import Run
@@ -113,7 +112,7 @@ def imported(claim: Claim, lab: Lab, root: Path) -> Answers:
         file = _own_reading(claim, files)
         dataset = _own_dataset(claim, file, lab, root)
         run = write_run(lab.models, dataset, file, origin)
-    return Answers(claim.system, dataset, asked(dataset.cases), (run,))
+    return Answers(claim.system, dataset, dataset.questions, (run,))
 
 
 def _own_reading(claim: Claim, files: list[Parsed]) -> Reading:

@@ -25,7 +25,7 @@ from data_loaders.schema import DataError
 from eval.files.imported import THEIRS
 from eval.files.run_folder import judge_metric
 from eval.files.store import RunError
-from eval.report.cell import ALL, Asked, asked
+from eval.report.cell import ALL, Asked
 from eval.report.measures import NAMES
 from eval.running.reader import Reader
 from scripts.assembly.datasets import Data, data
@@ -431,7 +431,7 @@ def column_group(cfg: Settings, option: Mapping[str, Any], *, keep_models: bool 
         if cfg.data.source != "real":
             raise
         missing = as_called(f"no data: {error}")
-    questions = asked(dataset.cases) if dataset is not None else ()
+    questions = dataset.questions if dataset is not None else ()
     metrics = metrics_of(option, keep_models=keep_models)
     _note_empty(option, metrics, questions)
     name, aggregate = group_name(option), option.get("aggregate") or config["aggregate"][0]

@@ -13,7 +13,7 @@ from small_history import history
 
 from data_loaders.schema import Question
 from eval.analysis.costs import Usage, costs, dollars, phases
-from eval.files.store import write_lines
+from eval.files.store import read_lines, write_lines
 from eval.report.cell import Asked, Cell, Column
 from eval.report.rendering import markdown
 from eval.report.tables import Row, Table
@@ -107,6 +107,20 @@ def test_phases_add_up_what_each_step_and_each_judge_cost(run_folder: Path) -> N
     assert write.provider_seconds == 1.5
     assert found["embed"].embedding_tokens == 1000
     assert (found["answer"].role, found["judge_mem0"].role) == ("reader", "theirs")
+    verdicts = [spent("judge", name, ("judge.mem0", 20, 2)) for name in ("q1", "q2", "q3")]
+    write_lines(run_folder / "scores" / "judge_mem0-0123.effort.jsonl", verdicts)
+    assert [one.steps for one in phases(run_folder) if one.phase == "judge_mem0"] == [3], "a changed file is read again"
+
+
+def test_a_table_reads_the_effort_lines_of_a_run_once(run_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[str] = []
+    monkeypatch.setattr(
+        "eval.analysis.costs.read_lines", lambda path, **fields: read.append(path.name) or read_lines(path, **fields)
+    )
+    for _ in range(2):
+        costs(run_folder)
+        phases(run_folder)
+    assert sorted(read) == ["effort.jsonl", "judge_mem0-0123.effort.jsonl"]
 
 
 def test_money_is_printed_by_phase_and_unknown_prices_are_called_unknown(run_folder: Path) -> None:

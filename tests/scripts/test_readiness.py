@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -157,6 +159,23 @@ def test_a_busy_server_is_left_to_the_run(config: Any, mock: Any, capsys: Any) -
     cfg = config(*SMALL, *models(url))
     prepared(typed(cfg), build_models(typed(cfg)))
     assert "answers, but is busy or failing" in capsys.readouterr().err
+
+
+def test_all_endpoints_are_asked_at_once_and_the_data_is_read_meanwhile(config: Any) -> None:
+    chat_embedder_and_data = threading.Barrier(3, timeout=10)
+
+    @web.middleware
+    async def wait_for_the_others(request: web.Request, handler: Any) -> web.StreamResponse:
+        await asyncio.to_thread(chat_embedder_and_data.wait)
+        response: web.StreamResponse = await handler(request)
+        return response
+
+    app = application(Mock())
+    app.middlewares.append(wait_for_the_others)
+    with serving(app) as url:
+        cfg = config(*SMALL, *models(url))
+        prepared(typed(cfg), build_models(typed(cfg)), chat_embedder_and_data.wait)
+    assert not chat_embedder_and_data.broken
 
 
 def test_missing_scores_are_printed_with_their_commonest_cause(config: Any, capsys: Any) -> None:
