@@ -237,6 +237,18 @@ def test_a_column_group_has_its_own_name_title_and_mean(tmp_path: Path) -> None:
     assert (column.dataset, column.title, column.aggregate) == ("mine", "Mine", "case")
 
 
+@pytest.mark.parametrize(("judge", "asked"), [("null", "mem0@qwen3-32b"), ("gpt-4.1-mini", "mem0")])
+def test_a_judge_that_names_its_model_is_asked_with_it_where_the_other_judges_are_the_papers(
+    tmp_path: Path, judge: str, asked: str
+) -> None:
+    settings = ["table=timem_t8", "profile=paper", "data.source=sample", f"models.judge={judge}"]
+    cfg = composed("reproduce", [*settings, f"results={tmp_path}", "network=true", "endpoint.probe=false"])
+    made = experiment(cfg, cfg.table, run=False)
+    assert made is not None
+    metrics = [metric for metric in made.groups[0].metrics if metric.name == "mem0@qwen3-32b"]
+    assert {(metric.judge, metric.score) for metric in metrics} == {(asked, f"judge_{asked}")}
+
+
 def test_a_run_begins_with_the_chain_and_in_the_order_of_its_plan(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

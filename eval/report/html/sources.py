@@ -22,7 +22,6 @@ from eval.files.run_folder import (
     RunFolder,
     RunRecord,
     history_of,
-    read_efforts,
     read_items,
     read_predictions,
     recalled_items,
@@ -218,11 +217,10 @@ def readable(run: RunFolder) -> RunRecord:
         for prediction in read_predictions(case).values():
             recalled_items(prediction, items)
         history_of(case)
-        read_efforts(case, "subject")
     for path in run.score_files():
         read_scores(path)
-    costs(run.path)
-    phases(run.path)
+    costs(run.path)  # of imported answers: the file of their costs
+    phases(run.path)  # effort lines, and those of judges
     return record
 
 
