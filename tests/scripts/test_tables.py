@@ -227,6 +227,26 @@ def test_an_answer_that_is_empty_in_the_second_build_alone_is_counted(tmp_path: 
     assert cell.counts().empty == 1
 
 
+def test_rows_and_their_first_builds_have_outcomes_of_their_own(tmp_path: Path) -> None:
+    columns = "table.columns=[{dataset: locomo, metrics: [{metric: locomo_f1}]}]"
+    settings = ["table=next", f"results={tmp_path}", columns, "build.replicates=2", *SMALL, "only=[recency,bm25]"]
+    cfg = composed("reproduce", settings)
+    reproduce(cfg)
+    made = experiment(cfg, cfg.table, run=False)
+    assert made is not None
+    (group,), (metric,) = made.groups, made.groups[0].metrics
+    (path,) = made.runs["recency", "locomo"][1].folder.rglob("predictions.jsonl")
+    lines = [{**json.loads(line), "answer": ""} for line in path.read_text(encoding="utf-8").splitlines()]
+    path.write_text("".join(json.dumps(each) + "\n" for each in lines), encoding="utf-8")
+    rows = {line.name: line for line in made.lines if line.name in ("recency", "bm25")}
+    column = made.column(group, metric)
+    empty = [
+        made._scores(rows[row], group, metric, column, builds).counts().empty
+        for row, builds in (("recency", slice(1)), ("recency", slice(0, None)), ("bm25", slice(0, None)))
+    ]
+    assert empty == [0, len(lines), 0]
+
+
 def test_a_column_group_has_its_own_name_title_and_mean(tmp_path: Path) -> None:
     assert load_option("dataset", "personamem")["aggregate"][0] != "case"
     columns = "[{dataset: personamem, group: mine, title: Mine, aggregate: case, metrics: [{metric: squad_f1}]}]"
