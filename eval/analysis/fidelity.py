@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -149,9 +149,7 @@ def _gaps(
     clusters = [histories[case] for case, _ in places]
     for measure in first[places[0]]:
         ours, theirs = ([side[place][measure] for place in places] for side in (first, second))
-        gap = difference(ours, theirs, clusters)
-        if ours == theirs:  # the interval of equal scores is that of a share, which no count of calls or tokens is
-            gap = replace(gap, by_question=None, by_case=None)
+        gap = difference(ours, theirs, clusters, scores=False)  # calls, tokens, items
         yield Compared(measure, sum(ours) / len(ours), sum(theirs) / len(theirs), gap)
 
 

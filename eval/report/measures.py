@@ -77,14 +77,13 @@ def single(value: float | None, n: int) -> Estimate | None:
 
 
 def mean(values: Sequence[float], clusters: Sequence[str]) -> Estimate | None:
-    """The mean of counts or quantities, without Wilson's intervals, which are meant for shares: values that are all 0 or 1 have none by
-    question, and few histories no cautious one. A quantity without a value below 0 is taken as one that has none: so has its interval."""
+    """The mean of counts or quantities. A quantity without a value below 0 is taken as one that has none: so has its interval."""
     if not values:
         return None
-    ours = replace(estimate(values, clusters), cautious=None)
-    if min(values) >= 0:
-        ours = replace(ours, by_question=from_zero(ours.by_question), by_case=from_zero(ours.by_case))
-    return replace(ours, by_question=None) if set(values) <= {0, 1} else ours
+    ours = estimate(values, clusters, scores=False)
+    if min(values) < 0:
+        return ours
+    return replace(ours, by_question=from_zero(ours.by_question), by_case=from_zero(ours.by_case))
 
 
 def gathered(values: Mapping[Path, float], over: str = "mean") -> Estimate | None:

@@ -10,8 +10,9 @@ The interval by case:
   the jackknife in clustered regression models", Stata Journal 23). A mean of group means is jackknifed as it stands.
 - Degrees of freedom: Kish's effective number of histories minus one. With G histories of equal size this is G - 1; it is smaller when few
   histories hold most of the questions.
-- Shares (all values in [0, 1]) get their interval on the logit scale, as survey packages do for proportions: near 0 and 1 the histories'
-  means are skewed, and a symmetric interval covers too little. Differences and other quantities stay on their own scale.
+- Scores and shares in [0, 1] get their interval on the logit scale, as survey packages do for proportions: near 0 and 1 the histories'
+  means are skewed, and a symmetric interval covers too little. Differences stay on their own scale, and so do quantities with a unit
+  (tokens, seconds, counts), also where all values lie in [0, 1].
 - There is no interval for fewer than five histories, or when the histories' means are equal: the spread is then unknown. `cautious`
   is used instead.
 
@@ -130,7 +131,10 @@ class Grouping:
 
 
 def by_question(
-    values: Sequence[float] | np.ndarray, level: float = LEVEL, grouping: Grouping | None = None
+    values: Sequence[float] | np.ndarray,
+    level: float = LEVEL,
+    grouping: Grouping | None = None,
+    scores: bool | None = None,
 ) -> Interval | None:
     """The interval of a mean of independent questions: Wilson's for 0/1 values (as SegTreeMem prints), else Student's t.
 
@@ -139,22 +143,24 @@ def by_question(
 
     Args:
         grouping: for the unweighted mean of group means, which gets Student's t for 0/1 values, too.
+        scores: whether the values are scores or shares in [0, 1], and no quantity with a unit; None looks at the values.
     """
     array = np.asarray(values, dtype=float)
     if array.size < 2:
         return None
+    scores = are_scores(array) if scores is None else scores
     z = NORMAL
     if level != LEVEL:  # with the usual level without SciPy
         from scipy.special import ndtri
 
         z = float(ndtri((1 + level) / 2))
-    if grouping is None and ((array == 0.0) | (array == 1.0)).all():
+    if scores and grouping is None and ((array == 0.0) | (array == 1.0)).all():
         return wilson_of_share(float(array.sum()) / array.size, array.size, z)
     grouping = grouping or Grouping.of(np.zeros(array.size, dtype=int))
     mean, sampling = float((grouping.shares * array).sum()), Sampling.of(*independent(array[None], grouping))
-    if sampling is not None and (not are_scores(array) or 0.0 < mean < 1.0):
-        return mean_interval(mean, array, sampling, level)
-    if not are_scores(array):
+    if sampling is not None and (not scores or 0.0 < mean < 1.0):
+        return mean_interval(mean, sampling, level, scores=scores)
+    if not scores:
         return None
     return wilson_of_share(min(1.0, max(0.0, mean)), grouping.effective, z)
 
@@ -196,11 +202,11 @@ def are_scores(array: np.ndarray) -> bool:
     return bool(array.min() >= 0.0 and array.max() <= 1.0)
 
 
-def mean_interval(mean: float, array: np.ndarray, sampling: Sampling | None, level: float = LEVEL) -> Interval | None:
+def mean_interval(mean: float, sampling: Sampling | None, level: float = LEVEL, *, scores: bool) -> Interval | None:
     """The interval on the logit scale for scores, on their own scale for other quantities."""
     if sampling is None:
         return None
-    if not are_scores(array) or not 0.0 < mean < 1.0:
+    if not scores or not 0.0 < mean < 1.0:
         return around(mean, sampling, level)
     half = t_point(sampling.freedom, (1 + level) / 2) * sampling.error / (mean * (1 - mean))
     odds = mean / (1 - mean)
@@ -334,8 +340,9 @@ def estimate(
     without: Sequence[float] | None = None,
     level: float = LEVEL,
     groups: Sequence[str] | None = None,
+    scores: bool | None = None,
 ) -> Estimate:
-    """Compute the mean of scores with both intervals.
+    """Compute the mean of scores, or of a quantity, with both intervals.
 
     Args:
         values: one per scored question.
@@ -345,22 +352,24 @@ def estimate(
         level: coverage of the intervals.
         groups: group of each question, for the unweighted mean of group means (RealMem averages personas, LongMemEval's task average
             question types): questions of one group weigh the same. None weighs questions equally.
+        scores: as for `by_question`. A quantity (tokens, seconds, counts) has Student's intervals on its own scale, and no `cautious`.
 
     Raises:
         ValueError: there are no values, or the lengths differ.
     """
     array = _array(values, clusters)
+    scores = are_scores(array) if scores is None else scores
     grouping = Grouping.of(clusters, groups)
     if groups is None:
-        mean, question = float(array.mean()), by_question(array, level)
+        mean, question = float(array.mean()), by_question(array, level, scores=scores)
     else:
         mean = float((np.bincount(grouping.groups, weights=array) / grouping.counts).mean())
-        question = by_question(array, level, grouping)
+        question = by_question(array, level, grouping, scores)
     rows = None if without is None else np.asarray(without)[None]
     sampling = Sampling.of(_jackknife(array[None], grouping, rows, least=2), np.array([grouping.freedom]))
     enough = grouping.histories >= ENOUGH_CLUSTERS
-    case, cautious = mean_interval(mean, array, sampling if enough else None, level), None
-    if case is None and grouping.histories > 1 and are_scores(array):
+    case, cautious = mean_interval(mean, sampling if enough else None, level, scores=scores), None
+    if case is None and grouping.histories > 1 and scores:
         cautious = on_effective_number(mean, grouping, None if sampling is None else sampling.error, level)
     return Estimate(mean, array.size, question, case, grouping.histories, cautious)
 
@@ -382,6 +391,7 @@ def difference(
     without: Sequence[float] | None = None,
     test: bool = True,
     groups: Sequence[str] | np.ndarray | None = None,
+    scores: bool | None = None,
 ) -> Difference:
     """Compare two systems on the same questions: the difference of their means, with the weights of those means.
 
@@ -390,16 +400,16 @@ def difference(
         clusters: history of each question, same length.
         without: the difference without each cluster, as for `estimate`.
         test: False leaves out the permutation test, the slow part; `p` is then None.
-        groups: as for `estimate`.
+        groups, scores: as for `estimate`.
 
     Raises:
         ValueError: there are no pairs, or the lengths differ.
     """
     one, two = _array(first, clusters), _array(second, clusters)
     grouping = Grouping.of(clusters, groups)
-    scores = np.array([are_scores(one) and are_scores(two)])
+    shares = np.array([are_scores(one) and are_scores(two) if scores is None else scores])
     gap = (one - two)[None]
-    (own,) = differences(gap, grouping, scores, None if without is None else np.asarray(without)[None])
+    (own,) = differences(gap, grouping, shares, None if without is None else np.asarray(without)[None])
     return replace(own, p=permutation_p(gap[0] * grouping.weights)) if test else own
 
 
@@ -545,7 +555,7 @@ def jackknifed(value: float, without: Sequence[float], sizes: Sequence[int]) -> 
     if np.isnan(error):
         return Estimate(value, n, None, None, size)
     freedom = max(1.0, effective_number(np.array(sizes, dtype=float)) - 1)
-    return Estimate(value, n, None, mean_interval(value, np.array([value]), Sampling(error, freedom)), size)
+    return Estimate(value, n, None, mean_interval(value, Sampling(error, freedom), scores=True), size)
 
 
 def numbered(names: Sequence[str] | np.ndarray) -> np.ndarray:

@@ -32,9 +32,9 @@ from scripts.tables.layout import (
     ColumnGroup,
     TableRow,
     belongs,
-    check_columns,
     column_group,
     group_name,
+    read_columns,
     read_lines_of,
     table_unit,
 )
@@ -344,17 +344,17 @@ def evidence_of_tables(cfg: Settings) -> Iterator[tuple[str, str, str]]:
         cfg: a configuration of `memsys-bench reproduce`; only `data` is read.
 
     Raises:
-        RunError: `check_columns` refuses a table.
+        RunError: `read_columns` refuses a table.
     """
     loaded: dict[tuple[str, str], ColumnGroup] = {}
     for name in options("table"):
         table = load_option("table", name)
         by_backbone = (read_lines_of(table, None if each == "default" else each) for each in table["backbones"])
         lines = list({line.name: line for lines in by_backbone for line in lines}.values())
-        check_columns(name, table["columns"], lines)
+        metrics = read_columns(name, table["columns"], lines)
         for option in table["columns"]:
             key = (option["dataset"], option.get("transform", "none"))
-            group = loaded.setdefault(key, loaded.get(key) or column_group(cfg, option))
+            group = loaded.setdefault(key, loaded.get(key) or column_group(cfg, option, metrics[group_name(option)]))
             if group.dataset is None:
                 yield name, group_name(option), group.missing
             else:

@@ -22,7 +22,7 @@ from eval.files.store import RunError, read_record, replace_file
 from eval.judging.agreement import RIGHT
 from eval.judging.judge_card import Correction
 from eval.judging.score import score_paths
-from eval.report.cell import ALL, Cell, Column, outcomes
+from eval.report.cell import ALL, Cell, Column, Outcomes, outcomes
 from eval.report.measures import Factor, cost, coverage, product_of_means, report, spread, statistic, tree
 from eval.report.published import MARGIN, Published, find
 from eval.report.rendering import run_money
@@ -177,6 +177,7 @@ class Experiment(Generic[S]):
     """Treatment of guessable questions: the setting `guessable` of `memsys-bench reproduce`; `keep` for other commands."""
     _cells: dict[tuple[str, str, TableMetric], AnyCell] = field(default_factory=dict)
     _files: dict[tuple[str, str], list[dict[str, Path]]] = field(default_factory=dict)
+    _reached: dict[tuple[str, str, int | None, int | None], Outcomes] = field(default_factory=dict)
     _guessable: dict[str, dict[tuple[str, str], float]] = field(default_factory=dict)
 
     @property
@@ -243,8 +244,10 @@ class Experiment(Generic[S]):
         builds: slice,
     ) -> Cell:
         files = tuple(files[metric.score] for files in self.files(line, group)[builds] if metric.score in files)
-        runs = self.runs.get((line.name, group.name), ())
-        reached = outcomes((run.folder for run in runs[builds]), group.questions)
+        key = (line.name, group.name, builds.start, builds.stop)
+        if key not in self._reached:  # the same for every metric, and read from every prediction of the runs
+            runs = self.runs.get((line.name, group.name), ())
+            self._reached[key] = outcomes((run.folder for run in runs[builds]), group.questions)
         repeats = None if metric.kind == "theirs" else self.cfg.judge.repeats
         fix: Correction | None = None
         if self.cfg.judge.corrected and group.dataset is not None:
@@ -252,7 +255,9 @@ class Experiment(Generic[S]):
                 fix = Correction(None, "the judge of these grades is the authors', and cannot be asked")
             elif metric.judge:
                 fix = correction(self.cfg, self.models, metric.judge, group.dataset)
-        return cell_of(metric.score)(column, reached, files, repeats=repeats, correction=fix, errata=self.errata)
+        return cell_of(metric.score)(
+            column, self._reached[key], files, repeats=repeats, correction=fix, errata=self.errata
+        )
 
     def column(self, group: ColumnGroup, metric: TableMetric, *, whole: bool = False) -> Column:
         """The column of a metric, without guessable questions if `guessable=exclude`; a measure that is no score has no questions.

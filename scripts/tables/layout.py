@@ -84,16 +84,19 @@ def read_lines_of(table: Mapping[str, Any], backbone: str | None) -> list[TableR
     return lines
 
 
-def check_columns(name: str, columns: Sequence[Mapping[str, Any]], lines: Sequence[TableRow]) -> None:
-    """Refuse column groups of one name, and metrics that do not exist, before anything is run.
+def read_columns(
+    name: str, columns: Sequence[Mapping[str, Any]], lines: Sequence[TableRow], *, keep_models: bool = False
+) -> dict[str, tuple[TableMetric, ...]]:
+    """The metrics of each column group, by the group's name.
 
     Args:
         name: the table or sweep, for messages.
         columns: all its column groups.
         lines: all its rows.
+        keep_models: see `metrics_of`.
 
     Raises:
-        RunError: see above; or a metric subtracts an unknown row.
+        RunError: column groups share a name, `metrics_of` refuses a metric, or a metric subtracts an unknown row.
     """
     groups = [group_name(column) for column in columns]
     if repeated := {group for group in groups if groups.count(group) > 1}:
@@ -101,14 +104,16 @@ def check_columns(name: str, columns: Sequence[Mapping[str, Any]], lines: Sequen
             f"{name}: column groups of the same name: {', '.join(sorted(repeated))}; give each its own `group`"
         )
     rows = [line.name for line in lines]
+    metrics: dict[str, tuple[TableMetric, ...]] = {}
     for group, column in zip(groups, columns, strict=True):
         try:
-            subtracted = [metric.minus.get("row") for metric in metrics_of(column) if metric.minus is not None]
+            metrics[group] = metrics_of(column, keep_models=keep_models)
         except RunError as error:
             raise RunError(f"{name}, {error}") from error
-        for row in subtracted:
+        for row in [metric.minus.get("row") for metric in metrics[group] if metric.minus is not None]:
             if row and row not in rows:
                 raise RunError(f"{name}, {group}: no row called {row}{_near(row, rows)}; there are: {', '.join(rows)}")
+    return metrics
 
 
 def wanted_columns(table: Mapping[str, Any], columns: Sequence[str] | None) -> list[Mapping[str, Any]]:
@@ -400,17 +405,17 @@ class ColumnGroup:
         return frozenset(question.key for question in self.questions if question.belongs_to(category))
 
 
-def column_group(cfg: Settings, option: Mapping[str, Any], *, keep_models: bool = False) -> ColumnGroup:
+def column_group(cfg: Settings, option: Mapping[str, Any], metrics: tuple[TableMetric, ...]) -> ColumnGroup:
     """Load the data set of a column group, cut by the configuration; a missing real data set is noted in `missing`.
 
     Args:
         cfg: only `data` is read.
         option: the group in the table's YAML.
-        keep_models: see `metrics_of`.
+        metrics: of the group (`read_columns`).
 
     Raises:
         DataError: a sample, which is shipped, cannot be loaded.
-        RunError: the group and the configuration both set a transform, or `metrics_of` refuses a metric.
+        RunError: the group and the configuration both set a transform.
     """
     wanted = cfg.data
     if "transform" in option:
@@ -432,7 +437,6 @@ def column_group(cfg: Settings, option: Mapping[str, Any], *, keep_models: bool 
             raise
         missing = as_called(f"no data: {error}")
     questions = dataset.questions if dataset is not None else ()
-    metrics = metrics_of(option, keep_models=keep_models)
     _note_empty(option, metrics, questions)
     name, aggregate = group_name(option), option.get("aggregate") or config["aggregate"][0]
     return ColumnGroup(

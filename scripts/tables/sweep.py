@@ -43,7 +43,7 @@ from scripts.assembly.steps import say_missing
 from scripts.settings.schema import Sweeps
 from scripts.tables.captions import evidence_lines, prompts_line
 from scripts.tables.grid import Experiment, prompts_behind
-from scripts.tables.layout import ColumnGroup, TableRow, check_columns
+from scripts.tables.layout import ColumnGroup, TableRow
 from scripts.tables.table import assembled
 
 RUNTIME = (
@@ -89,10 +89,9 @@ def sweep(cfg: Sweeps, swept: Sequence[str], purses: list[Purse]) -> int:
     memory, option = cfg.memory, {"memory": cfg.memory["name"]}
     built = [{**memory, "build": {**memory["build"], **read}} for read in grid]
     rows = [TableRow(str(number), memory["title"], each, option, False) for number, each in enumerate(built)]
-    check_columns(cfg.sweep["name"], cfg.sweep["columns"], rows)
     with one_cap(purses):
-        names, repeats = frozenset(row.name for row in rows), cfg.sweep.get("repeats", 1)
-        experiment = assembled(local, backbone, cfg.sweep["columns"], rows, names, repeats)
+        names = frozenset(row.name for row in rows)
+        experiment = assembled(local, cfg.sweep, backbone, cfg.sweep["columns"], rows, names)
     if experiment is None:
         return 3
     for group in experiment.groups:

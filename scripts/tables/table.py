@@ -59,10 +59,11 @@ from scripts.tables.layout import (
     ColumnGroup,
     TableRow,
     belongs,
-    check_columns,
     column_group,
+    group_name,
     joined,
     published_files,
+    read_columns,
     read_lines_of,
     restriction,
     table_unit,
@@ -90,23 +91,21 @@ def experiment(cfg: C, table: Mapping[str, Any], *, run: bool = True) -> Experim
         raise RunError(f"{table['name']} has no backbone {cfg.backbone!r}; there are: {', '.join(known)}")
     backbone = dict(known[cfg.backbone or "default"])
     lines = read_lines_of(table, cfg.backbone)
-    check_columns(table["name"], table["columns"], lines)
     only = wanted_rows(table, lines, cfg.only)
     vectors = cfg.nodes.vectors
     if vectors is None:
         vectors = any("spread" in metric for column in table["columns"] for metric in column["metrics"])
     cfg = with_local_models(cfg).changed(nodes={"vectors": vectors}, only=None if only is None else sorted(only))
-    columns = wanted_columns(table, cfg.columns)
-    return assembled(cfg, backbone, columns, lines, only, table.get("repeats", 1), run=run)
+    return assembled(cfg, table, backbone, wanted_columns(table, cfg.columns), lines, only, run=run)
 
 
 def assembled(
     cfg: S,
+    table: Mapping[str, Any],
     backbone: Mapping[str, Any],
     columns: Sequence[Mapping[str, Any]],
     lines: Sequence[TableRow],
     only: frozenset[str] | None,
-    repeats: int,
     *,
     run: bool = True,
 ) -> Experiment[S] | None:
@@ -114,23 +113,24 @@ def assembled(
 
     Args:
         cfg: the settings of the command; in profile=paper, unset models and judgements are the paper's.
+        table: values of a file of `conf/table` or `conf/sweep`: name, all column groups, how often the paper judges an answer (`repeats`).
         backbone: the paper's models and the files of its numbers.
-        columns: the column groups of a table's YAML.
+        columns: the requested column groups.
         only: names of the requested rows; None for all.
-        repeats: how often the paper judges an answer.
         run: False runs nothing.
 
     Raises:
-        RunError: all data sets are missing, a memory's setting is refused, or a model has no price under a spending cap.
+        RunError: a column group is refused, all data sets are missing, a memory's setting is refused, or a model has no price under a cap.
     """
-    repeats = max(cfg.judge.repeats, repeats if cfg.profile_name == "paper" else 1)
+    repeats = max(cfg.judge.repeats, table.get("repeats", 1) if cfg.profile_name == "paper" else 1)
     cfg = cfg.changed(models=chosen_models(cfg, backbone["models"]), judge={"repeats": repeats})
+    metrics = read_columns(table["name"], table["columns"], lines, keep_models=_keeps_models(cfg, backbone))
     models = build_models(cfg)
     if run:
         check_prices(cfg, models)
     if cfg.profile_name == "paper" and cfg.data.source == "real":
         fetch_missing(cfg.data, columns)
-    groups = [column_group(cfg, option, keep_models=_keeps_models(cfg, backbone)) for option in columns]
+    groups = [column_group(cfg, option, metrics[group_name(option)]) for option in columns]
     if all(group.dataset is None for group in groups):
         raise RunError("none of the data sets is there: " + "; ".join(group.missing for group in groups))
     answers, absent = published_answers(cfg, models, groups, lines)

@@ -37,7 +37,7 @@ def places(cfg: Reproduce, loaded: dict[tuple[str, str], ColumnGroup]) -> Iterat
         for option in table["columns"]:
             key = (option["dataset"], option.get("transform", "none"))
             if key not in loaded:
-                loaded[key] = column_group(cfg, option)
+                loaded[key] = column_group(cfg, option, ())
             group = loaded[key]
             if group.dataset is not None:
                 units = row_units(option, lines, group.dataset.config)
@@ -127,7 +127,7 @@ def test_no_reader_prompt_has_the_fixed_words_of_a_real_gold(
 def test_the_default_units_of_locomo_leave_no_turn_out(samples: Reproduce) -> None:
     for name in ("locomo", "locomo_audited", "locomo_corrected", "locomo_sound"):
         config = load_option("dataset", name)
-        group = column_group(samples, {"dataset": "locomo", "metrics": []})
+        group = column_group(samples, {"dataset": "locomo"}, ())
         assert group.dataset is not None
         assert lost_by_row(group.dataset.cases, {"": config["unit"]})[""].dropped == 0
 
@@ -135,7 +135,7 @@ def test_the_default_units_of_locomo_leave_no_turn_out(samples: Reproduce) -> No
 @pytest.mark.data
 def test_segtreemem_loses_the_evidence_of_a_hundred_questions_and_says_so(real: Reproduce) -> None:
     table = load_option("table", "segtreemem_t4")
-    group = column_group(real, table["columns"][0])
+    group = column_group(real, table["columns"][0], ())
     assert group.dataset is not None
     gone = lost_by_row(group.dataset.cases, {"": table["columns"][0]["unit"]})[""]
     answerable = {question.key for question in group.questions if question.answerable}
@@ -158,7 +158,7 @@ def test_a_unit_of_a_row_comes_before_that_of_its_column(samples: Reproduce) -> 
 def test_memoryos_sees_profiles_and_events_of_perltqa(samples: Reproduce) -> None:
     """They are no exchanges: as pages alone, most of them and the evidence of most questions would be left out."""
     table = load_option("table", "xmemory_t2")
-    group = column_group(samples, table["columns"][0])
+    group = column_group(samples, table["columns"][0], ())
     assert group.dataset is not None
     units = row_units(group.option, read_lines_of(table, None), group.dataset.config)
     assert not any(each.some for each in lost_by_row(group.dataset.cases, units).values())

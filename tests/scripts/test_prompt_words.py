@@ -47,7 +47,7 @@ def fixed_phrases(cfg: Reproduce, loaded: dict[tuple[str, str], ColumnGroup]) ->
     phrases = {plain(UNANSWERABLE), plain(SHOWN_TO_JUDGES)}
     for name in options("dataset"):
         if (key := (name, "none")) not in loaded:
-            loaded[key] = column_group(cfg, {"dataset": name, "metrics": []})
+            loaded[key] = column_group(cfg, {"dataset": name}, ())
         group = loaded[key]
         if group.dataset is None:
             continue

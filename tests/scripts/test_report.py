@@ -266,24 +266,62 @@ def test_answers_that_judges_or_repeats_disagree_on_are_marked(kept: Path) -> No
 
 
 @pytest.mark.slow
-def test_an_older_table_and_a_damaged_run_are_named(results: Path) -> None:
+def test_an_older_table_is_named(results: Path) -> None:
     (results / "tables" / "older.md").write_text("# older")
-    (next((results / "runs").glob("invented/memory1-*")) / "run.json").write_text("{")
     missing = "\n".join(data(made(results), "index")["missing"])
     assert "table older has no .json file" in missing
-    assert "run.json is damaged" in missing
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["cases/h2/predictions.jsonl", "cases/h2/items.jsonl", "scores/judge_*.jsonl"])
-def test_a_run_with_a_damaged_line_is_named_and_left_out_and_the_others_are_reported(results: Path, name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("cases/h2/predictions.jsonl", "line 1 is not JSON"),
+        ("cases/h2/items.jsonl", "line 1 is not JSON"),
+        ("cases/h2/effort.jsonl", "line 1 is not JSON"),
+        ("cases/h2/case.json", "holds no JSON object"),
+        ("scores/judge_*.jsonl", "line 1 is not JSON"),
+        ("run.json", "holds no JSON object"),
+    ],
+)
+def test_a_run_with_a_damaged_file_is_named_and_left_out_and_the_others_are_reported(
+    results: Path, name: str, why: str
+) -> None:
     path = next(next((results / "runs").glob("invented/memory1-*")).glob(name))
     path.write_bytes(b"{\n" + path.read_bytes())
-    with pytest.raises(RunError, match=r"is written without 1 damaged run: .*memory1-.* line 1 is not JSON"):
+    with pytest.raises(RunError, match=rf"is written without 1 damaged run: .*memory1-.* {why}"):
         made(results)
     index = data(results / "report", "index")
     assert [run["memory"] for run in index["runs"]] == ["memory0", "memory2"]
     assert any("memory1-" in each and "is left out" in each for each in index["missing"])
+
+
+@pytest.mark.slow
+def test_a_prediction_that_names_an_item_which_its_case_lacks_damages_its_run(results: Path) -> None:
+    next((results / "runs").glob("invented/memory1-*/cases/h2/items.jsonl")).write_text("")
+    with pytest.raises(RunError, match=r"is written without 1 damaged run: .*memory1-.* lacks the item"):
+        made(results)
+
+
+@pytest.mark.slow
+def test_a_report_with_two_damaged_runs_is_written_once(results: Path) -> None:
+    for name in ("memory0", "memory1"):
+        next((results / "runs").glob(f"invented/{name}-*/cases/h2/predictions.jsonl")).write_bytes(b"{\n{}\n")
+    steps: list[str] = []
+    cases = invented_cases(SIZE)
+    with pytest.raises(RunError, match="is written without 2 damaged runs: run invented/memory0-"):
+        build(read_sources(results, lambda record: cases), results / "report", Wanted(), steps.append)
+    assert [run["memory"] for run in data(results / "report", "index")["runs"]] == ["memory2"]
+    assert len(steps) == 1
+
+
+@pytest.mark.slow
+def test_results_with_damaged_runs_only_name_them(results: Path) -> None:
+    shutil.rmtree(results / "tables")
+    for path in (results / "runs").glob("invented/*/run.json"):
+        path.write_text("{")
+    with pytest.raises(RunError, match="is written without 3 damaged runs: run invented/memory0-"):
+        made(results)
 
 
 @pytest.mark.slow

@@ -31,11 +31,11 @@ from scripts.tables.figures import layout
 from scripts.tables.grid import why_not_comparable
 from scripts.tables.layout import (
     candidates,
-    check_columns,
     column_group,
     metrics_of,
     named,
     published_files,
+    read_columns,
     read_lines_of,
     reference,
     restriction,
@@ -146,7 +146,7 @@ def test_every_name_in_a_table_exists(subtests: pytest.Subtests) -> None:
             for backbone, chosen in read["backbones"].items():
                 assert set(chosen["models"]) - {"probe"} == {"memory", "reader", "judge", "embedder"}
                 lines = read_lines_of(read, None if backbone == "default" else backbone)
-                check_columns(name, read["columns"], lines)
+                read_columns(name, read["columns"], lines)
                 assert all(set(one.option.get("groups", ())) <= groups for one in lines)
 
 
@@ -304,12 +304,13 @@ def test_a_misspelled_memory_is_an_error_that_names_the_nearest() -> None:
 def test_a_metric_that_does_not_exist_is_refused_before_anything_is_run(metrics: list[Any], said: str) -> None:
     lines = read_lines_of({"name": "toy", "rows": [{"memory": "bm25"}]}, None)
     with pytest.raises(RunError, match=said):
-        check_columns("toy", [{"dataset": "locomo", "metrics": metrics}], lines)
+        read_columns("toy", [{"dataset": "locomo", "metrics": metrics}], lines)
 
 
 def test_a_category_that_no_question_has_is_named_with_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
     by = {"all": None, "answerable": None, "temporal": None, "temporl": None}
-    column_group(composed("reproduce", []), {"dataset": "locomo", "metrics": [{"metric": "locomo_f1", "by": by}]})
+    column = {"dataset": "locomo", "metrics": [{"metric": "locomo_f1", "by": by}]}
+    column_group(composed("reproduce", []), column, metrics_of(column))
     (line,) = [line for line in capsys.readouterr().err.splitlines() if "category" in line]
     assert line.startswith(
         "note: locomo: no question of these data is in the category temporl (did you mean temporal?);"
@@ -320,7 +321,7 @@ def test_a_category_that_no_question_has_is_named_with_the_nearest(capsys: pytes
 def test_two_column_groups_of_one_name_are_refused_and_neither_is_dropped() -> None:
     columns = [{"dataset": "locomo", "metrics": [{"metric": name}]} for name in ("locomo_f1", "squad_f1")]
     with pytest.raises(RunError, match="toy: column groups of the same name: locomo; give each its own `group`"):
-        check_columns("toy", columns, [])
+        read_columns("toy", columns, [])
 
 
 def test_rows_and_columns_are_named_by_name_or_title_and_unknown_ones_get_the_nearest() -> None:

@@ -227,6 +227,26 @@ def test_an_answer_that_is_empty_in_the_second_build_alone_is_counted(tmp_path: 
     assert cell.counts().empty == 1
 
 
+def test_rows_and_their_first_builds_have_outcomes_of_their_own(tmp_path: Path) -> None:
+    columns = "table.columns=[{dataset: locomo, metrics: [{metric: locomo_f1}]}]"
+    settings = ["table=next", f"results={tmp_path}", columns, "build.replicates=2", *SMALL, "only=[recency,bm25]"]
+    cfg = composed("reproduce", settings)
+    reproduce(cfg)
+    made = experiment(cfg, cfg.table, run=False)
+    assert made is not None
+    (group,), (metric,) = made.groups, made.groups[0].metrics
+    (path,) = made.runs["recency", "locomo"][1].folder.rglob("predictions.jsonl")
+    lines = [{**json.loads(line), "answer": ""} for line in path.read_text(encoding="utf-8").splitlines()]
+    path.write_text("".join(json.dumps(each) + "\n" for each in lines), encoding="utf-8")
+    rows = {line.name: line for line in made.lines if line.name in ("recency", "bm25")}
+    column = made.column(group, metric)
+    empty = [
+        made._scores(rows[row], group, metric, column, builds).counts().empty
+        for row, builds in (("recency", slice(1)), ("recency", slice(0, None)), ("bm25", slice(0, None)))
+    ]
+    assert empty == [0, len(lines), 0]
+
+
 def test_a_column_group_has_its_own_name_title_and_mean(tmp_path: Path) -> None:
     assert load_option("dataset", "personamem")["aggregate"][0] != "case"
     columns = "[{dataset: personamem, group: mine, title: Mine, aggregate: case, metrics: [{metric: squad_f1}]}]"
@@ -235,6 +255,18 @@ def test_a_column_group_has_its_own_name_title_and_mean(tmp_path: Path) -> None:
     assert made is not None
     column = made.column(made.groups[0], made.groups[0].metrics[0])
     assert (column.dataset, column.title, column.aggregate) == ("mine", "Mine", "case")
+
+
+@pytest.mark.parametrize(("judge", "asked"), [("null", "mem0@qwen3-32b"), ("gpt-4.1-mini", "mem0")])
+def test_a_judge_that_names_its_model_is_asked_with_it_where_the_other_judges_are_the_papers(
+    tmp_path: Path, judge: str, asked: str
+) -> None:
+    settings = ["table=timem_t8", "profile=paper", "data.source=sample", f"models.judge={judge}"]
+    cfg = composed("reproduce", [*settings, f"results={tmp_path}", "network=true", "endpoint.probe=false"])
+    made = experiment(cfg, cfg.table, run=False)
+    assert made is not None
+    metrics = [metric for metric in made.groups[0].metrics if metric.name == "mem0@qwen3-32b"]
+    assert {(metric.judge, metric.score) for metric in metrics} == {(asked, f"judge_{asked}")}
 
 
 def test_a_run_begins_with_the_chain_and_in_the_order_of_its_plan(

@@ -22,7 +22,7 @@ from eval.report.html.cleaning import Cleaner, Shards, cleaner
 from eval.report.html.memories import COMPARED, lives, memory_page, nodes_page
 from eval.report.html.scoring import Scorer, scorers, stale
 from eval.report.html.sets import loaded_prompts, write_set
-from eval.report.html.sources import ReportedRun, RunSet, Sources, TableFile, without_damaged
+from eval.report.html.sources import ReportedRun, RunSet, Sources, TableFile
 
 MARK = "memsys-report.txt"
 """A file in every report: a folder without it is not replaced."""
@@ -55,21 +55,12 @@ def build(
 ) -> Path:
     """Build the report; returns its first page. The old report stays until the new one is complete.
 
-    A run with a damaged file is left out: the report is begun again without it, so that no page holds a part of it.
-
     Raises:
         RunError: the target is a folder that is no report; or the report is written, without the damaged runs that the message names.
     """
-    left_out: list[str] = []
-    while True:
-        try:
-            page = write_whole(target, partial(_fill, sources=sources, wanted=wanted, on_progress=on_progress))
-            break
-        except RunError as error:
-            sources = without_damaged(sources, error)
-            left_out.append(str(error))
-    if left_out:
-        raise RunError(f"{page} is written without {counted(len(left_out), 'damaged run')}: {'; '.join(left_out)}")
+    page = write_whole(target, partial(_fill, sources=sources, wanted=wanted, on_progress=on_progress))
+    if damaged := sources.damaged:
+        raise RunError(f"{page} is written without {counted(len(damaged), 'damaged run')}: {'; '.join(damaged)}")
     return page
 
 

@@ -8,7 +8,7 @@ the content of the run folders alone.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -16,9 +16,18 @@ from typing import Any, Literal
 from pydantic import TypeAdapter, ValidationError
 
 from data_loaders.schema import Case, DataError
+from eval.analysis.costs import costs, phases
 from eval.files.provenance import identity
-from eval.files.run_folder import RunFolder, RunRecord
+from eval.files.run_folder import (
+    RunFolder,
+    RunRecord,
+    history_of,
+    read_items,
+    read_predictions,
+    recalled_items,
+)
 from eval.files.store import RunError, read_record
+from eval.judging.score_files import read_scores
 from eval.report.cell import ALL, Asked, answered, asked
 from memsys.inert import visible
 from memsys.jsons import changed, encoded
@@ -90,6 +99,8 @@ class Sources:
     """Scores with known errors of the gold applied: files of `<results>/ceilings`."""
     missing: list[str] = field(default_factory=list)
     """Sentences about missing parts."""
+    damaged: list[str] = field(default_factory=list)
+    """The sentences among them about runs that are left out because a file of theirs is damaged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,8 +179,17 @@ def read_sources(results: Path, cases_of: CasesOf, stems: Sequence[str] = ()) ->
         for row in table.content["rows"]
         for run in row["runs"].values()
     }
-    records = _records(results, set(titles) if stems else None, missing)
-    if not records and not tables:
+    records: dict[str, RunRecord] = {}
+    damaged: list[str] = []
+    for run in RunFolder.all(results):
+        if stems and run.key not in titles:
+            continue
+        try:
+            records[run.key] = readable(run)
+        except RunError as error:
+            damaged.append(f"run {run.key} is left out: {error}")
+    missing += damaged
+    if not records and not tables and not damaged:
         raise RunError(f"{results}: no runs and no tables; run something first, such as: make reproduce-table4")
     by_data: dict[str, list[tuple[str, RunRecord]]] = {}
     for key, record in records.items():
@@ -178,22 +198,30 @@ def read_sources(results: Path, cases_of: CasesOf, stems: Sequence[str] = ()) ->
     sets = tuple(_set(results, key, runs, titles, cases_of) for key, runs in sorted(by_data.items()))
     missing += [f"{each.name}: questions and gold are not shown: {each.why}" for each in sets if each.why]
     losses, ceilings = (_table_files(results / name, missing) for name in ("losses", "ceilings"))
-    return Sources(results, sets, tables, losses, ceilings, missing)
+    return Sources(results, sets, tables, losses, ceilings, missing, damaged)
 
 
-def without_damaged(sources: Sources, error: RunError) -> Sources:
-    """The sources without the run in whose folder a damaged file was found; `missing` says so.
+def readable(run: RunFolder) -> RunRecord:
+    """The record of a run, after every file that a report computes with was read once: no page then holds a part of a damaged run.
+
+    Nodes are not read: the page of a memory shows the reason in their place.
 
     Raises:
-        RunError: the error itself, if it names no file of a run.
+        RunError: a file is damaged, or the folder is a link or holds one, and the run may lie outside the results.
     """
-    runs = [run for own in sources.sets for run in own.runs]
-    damaged = next((run for run in runs if f"{run.folder}/" in str(error)), None)
-    if damaged is None:
-        raise error
-    sets = [replace(own, runs=tuple(run for run in own.runs if run is not damaged)) for own in sources.sets]
-    missing = [*sources.missing, f"run {damaged.key} is left out: {error}"]
-    return replace(sources, sets=tuple(own for own in sets if own.runs), missing=missing)
+    if run.is_linked:
+        raise RunError(f"{run.path} is a link, and the run may lie outside the results")
+    record = run.record()
+    for case in run.cases():
+        items = read_items(case)
+        for prediction in read_predictions(case).values():
+            recalled_items(prediction, items)
+        history_of(case)
+    for path in run.score_files():
+        read_scores(path)
+    costs(run.path)  # of imported answers: the file of their costs
+    phases(run.path)  # effort lines, and those of judges
+    return record
 
 
 def _tables(results: Path, stems: Sequence[str], missing: list[str]) -> tuple[TableFile, ...]:
@@ -225,20 +253,6 @@ def _table_files(folder: Path, missing: list[str]) -> tuple[TableFile, ...]:
         except RunError as error:
             missing.append(str(error))
     return tuple(files)
-
-
-def _records(results: Path, wanted: set[str] | None, missing: list[str]) -> dict[str, RunRecord]:
-    records: dict[str, RunRecord] = {}
-    for run in RunFolder.all(results):
-        if wanted is not None and run.key not in wanted:
-            continue
-        try:
-            if run.is_linked:
-                raise RunError(f"{run.path} is left out: it is a link, and the run may lie outside the results")
-            records[run.key] = run.record()
-        except RunError as error:
-            missing.append(str(error))
-    return records
 
 
 def _set(

@@ -239,6 +239,22 @@ def test_the_interval_of_a_count_has_no_part_below_0_and_that_of_a_number_with_a
     assert signed < 0.0
 
 
+def test_seconds_below_one_have_the_interval_of_the_same_times_in_milliseconds() -> None:
+    seconds = {Path(name): value for name, value in zip("abcdef", (0.02, 0.9, 0.03, 0.04, 0.05, 0.01), strict=True)}
+    in_seconds, in_milliseconds = (
+        gathered({case: factor * value for case, value in seconds.items()}) for factor in (1, 1000)
+    )
+    assert in_seconds is not None
+    assert in_milliseconds is not None
+    assert in_seconds.by_case is not None
+    assert in_milliseconds.by_case is not None
+    assert in_seconds.by_question is not None
+    assert in_milliseconds.by_question is not None
+    assert in_milliseconds.by_case.high == pytest.approx(1000 * in_seconds.by_case.high)
+    assert in_milliseconds.by_question.high == pytest.approx(1000 * in_seconds.by_question.high)
+    assert (in_seconds.by_case.low, in_seconds.cautious) == (0.0, None)
+
+
 def test_a_number_of_each_case_has_its_interval_by_the_histories_that_cases_share(tmp_path: Path) -> None:
     for number in range(10):
         case(tmp_path, f"c{number}", [[1.0]], upper=number)

@@ -101,6 +101,35 @@ def test_full_context_stands_first_and_a_table_without_it_says_so(tmp_path: Path
     assert "No full-context run" in page(folder, "other")
 
 
+def test_a_strip_draws_the_printed_means_and_those_of_full_context(tmp_path: Path, invent: Invent) -> None:
+    whole = invent("whole", product="full context", measures={"verdict": np.array([1.0, 0.0] * 20)})
+    folder = site(tmp_path, memory := invent("memory"), whole)
+    (row,), (full_context,) = rows_of([memory]), rows_of([whole])
+    judge, bar, f1 = row.answerable, full_context.answerable, row.measures["f1"]
+    assert judge is not None
+    assert bar is not None
+    assert f1 is not None
+    text = page(folder, "memory")
+    strip = Tags(text[text.index('<svg class="strip"') : text.index("</svg>")]).tags
+    drawn = {(tag, attrs.get("class")): attrs for tag, attrs in strip}
+    assert drawn["circle", "judge"]["cx"] == str(round(200 * judge.mean, 1))
+    assert drawn["line", "bar-judge"]["x1"] == str(round(200 * bar.mean, 1))
+    assert float(drawn["rect", "f1"]["x"] or "nan") == pytest.approx(200 * f1.mean - 3.2, abs=0.06)
+
+
+@pytest.mark.parametrize(("printed", "badge"), [(0.75, "badge"), (0.99, "badge warning")])
+def test_a_printed_score_that_the_file_does_not_give_has_the_colour_of_a_warning(
+    tmp_path: Path, invent: Invent, printed: float, badge: str
+) -> None:
+    verdict = np.array([1.0] * 30 + [0.0] * 10)
+    claimed = (Printed(printed, 2, "judge", "all", "README"),)
+    folder = site(tmp_path, invent("mem", claimed=claimed, measures={"verdict": verdict}))
+    index = Tags((folder / "index.html").read_text())
+    assert [attrs["class"] for tag, attrs in index.tags if tag == "span" and "badge" in (attrs.get("class") or "")] == [
+        badge
+    ]
+
+
 def test_a_page_says_what_is_printed_and_what_the_file_gives(tmp_path: Path, invent: Invent) -> None:
     verdict = np.array([1.0] * 30 + [0.0] * 10)
     claimed = (
