@@ -100,9 +100,10 @@ def own_modules(modules: Iterable[str]) -> list[Path]:
     return [path.parent if path.name == "__init__.py" else path for path in paths]
 
 
-def installers(top: str) -> list[str]:
+@lru_cache(maxsize=512)
+def installers(top: str) -> tuple[str, ...]:
     """Names of the distributions that installed a top-level module; the module's own name if none did."""
-    return sorted({each.metadata["Name"] for each in _distributions().get(top, ())}) or [top]
+    return tuple(sorted({each.metadata["Name"] for each in _distributions().get(top, ())})) or (top,)
 
 
 @lru_cache(maxsize=1)

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, as_completed
 from dataclasses import dataclass, replace
 from functools import partial
@@ -20,7 +20,7 @@ from memsys.llm import meter
 from memsys.llm.endpoint import Call, Endpoint, Sent, Server
 from memsys.llm.pricing import ModelSettings
 from memsys.llm.protocol import Completion, ModelError, Request, failed, keeping, release
-from memsys.llm.replies import LEAST_SHARE, LONG_PROMPT, Usage, check_window, completion_of, usage_of
+from memsys.llm.replies import LEAST_SHARE, LONG_PROMPT, Usage, check_window, completion_of
 from memsys.llm.secrets import redact
 from memsys.tokens import count_tokens, truncate
 from memsys.vectors import normalised
@@ -83,20 +83,21 @@ class Client:
         except ModelError as error:
             return failed(error)
 
-    def _completion(self, request: Request, value: Mapping[str, Any], seconds: float, attempts: int) -> Completion:
+    def _completion(self, request: Request, sent: Sent) -> Completion:
         settings, where = self.settings, f"{self.settings.model} at {self.endpoint.base_url}"
-        model = value.get("model")
+        model = sent.value.get("model")
         completion = completion_of(
-            value,
+            sent.value,
+            sent.usage,
             request,
             settings.output_limit(request.max_tokens),
             encoding=settings.encoding,
-            seconds=seconds,
+            seconds=sent.seconds,
             model=model if isinstance(model, str) else settings.model,
             endpoint=self.endpoint.label,
-            attempts=attempts,
+            attempts=sent.attempts,
         )
-        check_window(request, usage_of(value), most_seen=self._most_seen, encoding=settings.encoding, where=where)
+        check_window(request, sent.usage, most_seen=self._most_seen, encoding=settings.encoding, where=where)
         self._most_seen = max(self._most_seen, completion.prompt_tokens)
         return replace(completion, notes=(*completion.notes, "batch")) if self.endpoint.named else completion
 
@@ -176,7 +177,7 @@ class HttpEmbedder:
         worst = self.settings.cost(sum(len(text.encode()) for text in batch), 0)
         try:
             name = hashlib.sha256(canonical(["/embeddings", self.endpoint.label, body])).hexdigest()
-            return server.start(Call("/embeddings", body, worst, self._price, name), lambda *sent: sent)
+            return server.start(Call("/embeddings", body, worst, self._price, name), lambda sent: sent)
         except ModelError as error:
             return failed(error)
 
@@ -185,15 +186,15 @@ class HttpEmbedder:
 
     def _embedded(self, batch: Sequence[str], future: Future[Sent]) -> Sequence[Embedded | ModelError]:
         try:
-            value, seconds, _ = future.result()
-            matrix = unit_vectors(value.get("data"), len(batch))
-            counts = _shares(batch, usage_of(value).prompt, self.settings.encoding)
+            sent = future.result()
+            matrix = unit_vectors(sent.value.get("data"), len(batch))
+            counts = _shares(batch, sent.usage.prompt, self.settings.encoding)
         except ModelError as error:
             return [error] * len(batch)
         except Exception as error:
             why = redact(f"{self.endpoint.base_url}: no vectors of {self.settings.model}: {error}")
             return [ModelError(why)] * len(batch)
-        return [Embedded(matrix[row], counts[row], seconds / len(batch)) for row in range(len(batch))]
+        return [Embedded(matrix[row], counts[row], sent.seconds / len(batch)) for row in range(len(batch))]
 
 
 def unit_vectors(rows: Any, count: int) -> np.ndarray:

@@ -33,15 +33,25 @@ from memsys.llm.outcome import (
 )
 from memsys.llm.pricing import ModelSettings, Purse
 from memsys.llm.protocol import EndOfRun, ModelError, Reply, settle
-from memsys.llm.replies import Usage, usage_of
+from memsys.llm.replies import Usage
 from memsys.llm.secrets import redact
 from memsys.llm.transport import LeanTransport, TooLarge, Unconnected, Untrusted, event_loop
 
 Price = Callable[[Usage], float | None]
 """Computes the cost of a reply in US dollars; None when the reply has no usage or the price is unknown."""
 
-Sent = tuple[Any, float, int]
-"""A decoded reply, the seconds of the successful attempt, and the number of attempts."""
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """The reply to a call."""
+
+    value: Any
+    """The decoded reply."""
+    usage: Usage
+    """Its token counts."""
+    seconds: float
+    """Seconds of the successful attempt."""
+    attempts: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +69,8 @@ class Call:
 
 
 Result = TypeVar("Result")
-Parse = Callable[[Any, float, int], Result]
-"""Turns the three fields of a `Sent` into the call's result."""
+Parse = Callable[[Sent], Result]
+"""Turns a reply into the call's result."""
 
 
 class Server(Protocol):
@@ -331,7 +341,8 @@ class Endpoint:
                 spent_seconds += seconds
                 if outcome.value is not None:
                     self._answered.add(task)
-                    settle(future, partial(parsed, self.base_url, parse, (outcome.value, seconds, attempts)))
+                    sent = Sent(outcome.value, outcome.usage, seconds, attempts)
+                    settle(future, partial(parsed, self.base_url, parse, sent))
                     return await future.released()
             finally:
                 self._answered.discard(task)
@@ -393,10 +404,9 @@ class Endpoint:
         try:
             outcome = await self._outcome(call.path, call.body)
             if outcome.value is not None:
-                usage = usage_of(outcome.value)
-                self._tokens_in += usage.prompt or 0
-                self._tokens_out += usage.completion or 0
-                actual = billed(call.price, usage)
+                self._tokens_in += outcome.usage.prompt or 0
+                self._tokens_out += outcome.usage.completion or 0
+                actual = billed(call.price, outcome.usage)
             elif outcome.refused:
                 actual = 0.0
         finally:
@@ -420,9 +430,8 @@ class Endpoint:
         elif outcome.value is not None:
             limit = body.get("max_tokens", body.get("max_completion_tokens", 0))
             places.adaptive.answered((model, limit), seconds, full=full)
-            usage = usage_of(outcome.value)
-            if usage.prompt is not None:
-                places.rates.corrected(model, tokens, usage.prompt + (usage.completion or 0))
+            if outcome.usage.prompt is not None:
+                places.rates.corrected(model, tokens, outcome.usage.prompt + (outcome.usage.completion or 0))
 
     async def _outcome(self, path: str, body: Mapping[str, Any]) -> Outcome:
         assert self._transport is not None
@@ -470,12 +479,12 @@ def parsed(where: str, parse: Parse[Result], sent: Sent) -> Result:
         ModelError: the reply is malformed; keys are redacted.
     """
     try:
-        return parse(*sent)
+        return parse(sent)
     except ModelError:
         raise
     except Exception as error:
         why = redact(f"{where}: unexpected reply ({error!r})")[:500]
-        raise ModelError(why, attempts=sent[2], seconds=sent[1]) from error
+        raise ModelError(why, attempts=sent.attempts, seconds=sent.seconds) from error
 
 
 def _cancelled() -> ModelError:

@@ -17,7 +17,7 @@ from memsys.jsons import received
 from memsys.llm.llama import key_of
 from memsys.llm.network import is_local
 from memsys.llm.protocol import ContextOverflow, ModelError, QuotaExhausted
-from memsys.llm.replies import filtered_reply, is_overflow
+from memsys.llm.replies import NOT_REPORTED, Usage, filtered_reply, is_overflow, usage_of
 from memsys.llm.secrets import redact, redact_bytes, register
 from memsys.llm.transport import HttpReply
 
@@ -51,6 +51,8 @@ class Outcome:
 
     value: Any = None
     """The decoded reply; None after a failure."""
+    usage: Usage = NOT_REPORTED
+    """Token counts of the reply."""
     why: str = ""
     """The failure, with keys redacted."""
     retry: bool = False
@@ -100,7 +102,7 @@ def outcome_of(url: str, reply: HttpReply) -> Outcome:
         return Outcome(why=f"{url}: the reply is not JSON: {excerpt(reply.body, 200)!r}", retry=True)
     if not isinstance(value, dict) or not (value.get("choices") or value.get("data")):
         return Outcome(why=f"{url}: the reply has neither choices nor data: {excerpt(reply.body, 200)}", retry=True)
-    return Outcome(value=value, limits=reply.limits)
+    return Outcome(value=value, usage=usage_of(value), limits=reply.limits)
 
 
 def is_exhausted(status: int, body: bytes) -> bool:

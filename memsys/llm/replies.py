@@ -193,6 +193,9 @@ class Usage:
     """Whether the server certainly counts cached tokens apart from the prompt, so that they were added to it."""
 
 
+NOT_REPORTED = Usage(None, None, None, None, malformed=False)
+
+
 def whole_prompt(tokens: int, cached: int) -> int:
     """The tokens of a prompt with its cached ones, which are part of `tokens`, or counted apart where they are more than these."""
     return tokens + cached if cached > tokens else tokens
@@ -202,7 +205,7 @@ def usage_of(value: Mapping[str, Any]) -> Usage:
     """The token counts of a raw reply. A malformed count is treated as missing; raises nothing."""
     usage = value.get("usage")
     if type(usage) is not dict:
-        return Usage(None, None, None, None, malformed=usage is not None)
+        return NOT_REPORTED if usage is None else replace(NOT_REPORTED, malformed=True)
     reported = (
         usage.get("prompt_tokens") or None,  # some servers report 0 for "not counted"; no prompt is empty
         usage.get("completion_tokens"),
@@ -232,7 +235,7 @@ def _count(value: Any) -> int | None:
 
 
 def completion_of(
-    value: Mapping[str, Any], request: Request, limit: int, *, encoding: str = "o200k_base", **more: Any
+    value: Mapping[str, Any], usage: Usage, request: Request, limit: int, *, encoding: str = "o200k_base", **more: Any
 ) -> Completion:
     """A raw reply as a `Completion`; `limit` is the token limit that was sent, `more` are further fields of the `Completion`.
 
@@ -240,7 +243,7 @@ def completion_of(
         KeyError, TypeError, IndexError: there is no first choice with a message.
     """
     choice = value["choices"][0]
-    message, usage = choice["message"], usage_of(value)
+    message = choice["message"]
     if not isinstance(message, Mapping):
         raise TypeError(f"expected an object as message, found {message!r}"[:200])
     content, thoughts, refusal = _content(message.get("content"))

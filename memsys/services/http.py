@@ -62,7 +62,7 @@ class ServiceEndpoint(Endpoint):
             ModelError: the call failed for good; `EndOfRun` if no further call can succeed.
         """
         sent = Call(call["path"], call, 0.0, lambda _: 0.0)
-        return self.start(sent, lambda value, *_: value["reply"]).result()
+        return self.start(sent, lambda sent: sent.value["reply"]).result()
 
     def ask_once(self, call: Mapping[str, Any]) -> Any:
         """Send a call although a stop was requested: without queueing, once, within a few seconds.

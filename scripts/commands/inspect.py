@@ -41,7 +41,7 @@ from memsys.llm.meter import metering
 from memsys.systems.segtree.reading import TreeMemory
 from memsys.tokens import count_tokens
 from scripts.assembly.run_folders import data_of, trees_of
-from scripts.assembly.runs import check_known, memory_run
+from scripts.assembly.runs import check_known, memory_run, recipe_of
 from scripts.lab.lab import Lab
 from scripts.settings.checking import nearest
 from scripts.setup.arguments import add_data_folder, verb_parser, whole
@@ -68,7 +68,7 @@ def _same_run(run_folder: Path, root: Path | None, settings: Sequence[str]) -> R
         lab.cfg,
         lab.models,
         data_of(record, root or lab.cfg.data.folder),
-        {**record.memory, "name": name, "title": name},
+        recipe_of({**record.memory, "name": name, "title": name}),
         Reader(**record.reader),
         unit=record.unit,
         replicate=replicate,

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from scripts.mock.endpoint import BatchQuirks, Mock, Rations, application, serve
+from scripts.mock.endpoint import Mock, Rations, application, serve
 from scripts.mock.shapes import OVERFLOWS, SETS, SHAPES
 from scripts.setup.arguments import amount, verb_parser, whole
 
@@ -24,30 +24,14 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--latency", type=amount(0), default=0.0, help="seconds before each reply")
     parser.add_argument("--faults", type=amount(0, 1), default=0.0, help="share of arrivals that fail")
     parser.add_argument("--seed", type=whole(0), default=0)
-    parser.add_argument("--hang", type=amount(0), default=5.0, help="seconds that an injected timeout hangs")
     parser.add_argument("--shape", choices=[*SHAPES, *OVERFLOWS], default="bare", help="how chat replies come")
-    parser.add_argument("--batch-delay", type=amount(0), default=0.0, help="seconds until a batch ends")
-    parser.add_argument("--batch-expired", type=amount(0, 1), default=0.0, help="share of calls that expire once")
-    parser.add_argument("--batch-failed", type=amount(0, 1), default=0.0, help="share of batched calls that fail once")
-    parser.add_argument("--batch-tokens", type=whole(1), help="most tokens in batches under way")
     parser.add_argument("--quirks", choices=list(SETS), help="behave as an endpoint with these quirks")
     parser.add_argument(
         "--rpm", type=amount(0), help="requests a minute; further ones are refused with 429 and x-ratelimit-* headers"
     )
     parser.add_argument("--tpm", type=amount(0), help="the same for tokens")
-    parser.add_argument("--quota", type=whole(0), help="requests after which the account has no quota left")
     options = parser.parse_args(arguments)
     quirks = SETS[options.quirks] if options.quirks else None
-    batches = BatchQuirks(options.batch_delay, options.batch_expired, options.batch_failed, options.batch_tokens)
-    rations = Rations(options.rpm or None, options.tpm or None, options.quota)
-    mock = Mock(
-        options.latency,
-        options.faults,
-        options.seed,
-        options.hang,
-        shape=options.shape,
-        quirks=quirks,
-        batches=batches,
-        rations=rations,
-    )
+    rations = Rations(options.rpm or None, options.tpm or None)
+    mock = Mock(options.latency, options.faults, options.seed, shape=options.shape, quirks=quirks, rations=rations)
     serve(application(mock), options.port, "/v1")

@@ -28,11 +28,10 @@ SIZES = PINS / "megabytes.yaml"
 def main(arguments: Sequence[str]) -> int:
     parser = verb_parser("product", __doc__)
     parser.add_argument("name", nargs="?", help="a file of conf/product, or all")
-    parser.add_argument("--list", action="store_true")
     parser.add_argument("--pip", action="store_true", help="install with pip where uv is found, too")
     given = parser.parse_args(arguments)
     uv = None if given.pip else wheels.find_uv()
-    if given.list or not given.name:
+    if not given.name:
         for place in _all():
             print(f"{place.name}\t{place.folder if place.installed else f'not installed, {_size(place)}'}")
         return 0

@@ -45,7 +45,7 @@ from scripts.assembly.steps import (
 )
 from scripts.settings.schema import Single
 from scripts.setup.launch import composed
-from scripts.setup.options import load_option, memory_classes, option_file
+from scripts.setup.options import load_option, option_file
 from scripts.setup.progress import progress_line
 from scripts.tables.captions import (
     caption,
@@ -236,8 +236,9 @@ class Lab:
 
         reading = Reader(**load_option("reader", self.cfg.protocol.reader or dataset.config["reader"]))
         unit = self.cfg.protocol.unit
-        made = memory_run(self.cfg, self.models, dataset, memory, reading, unit=unit, replicate=replicate)
-        _check_loaded([*memory_classes(memory["build"]), get_object(dataset.config["load"]["_target_"])])
+        recipe = recipe_of(memory)
+        made = memory_run(self.cfg, self.models, dataset, recipe, reading, unit=unit, replicate=replicate)
+        _check_loaded([*recipe.classes, get_object(dataset.config["load"]["_target_"])])
         return made
 
     def _runs(self, memory: Mapping[str, Any], dataset: Data, builds: int | None = None) -> list[Run]:
@@ -516,10 +517,10 @@ def examined(lab: Lab, dataset: Data, memory: Mapping[str, Any]) -> bool:
     """
     if memory.get("control"):
         raise RunError(f"{memory['name']} is made of the answer key; it has nothing to conform to")
-    run = memory_run(lab.cfg, lab.models, dataset, memory, Reader(**load_option("reader", dataset.config["reader"])))
+    recipe = recipe_of(memory)
+    run = memory_run(lab.cfg, lab.models, dataset, recipe, Reader(**load_option("reader", dataset.config["reader"])))
     check_no_replay(lab.cfg, run, "conformance")
     check_endpoint(lab.cfg, lab.models)
-    recipe = recipe_of(dataset, memory)
     started = time.perf_counter()
     with progress_line("conformance", 1, traffic=lab.models.traffic) as line:
         verdict = examine_and_keep(run, recipe.waived)

@@ -177,14 +177,19 @@ def checked_call(where: str, call: Mapping[str, Any]) -> dict[str, Any]:
             if isinstance(value, bool) and not {bool, Any, object} & set(leaves):
                 raise RunError(f"{where}: {name} must be a number or text, found {str(value).lower()}")
             try:
-                adapter: TypeAdapter[Any] = TypeAdapter(known[name].annotation, config=ARGUMENTS)
-                typed[name] = settled(value, adapter.validate_python(value))
+                typed[name] = settled(value, _argument(known[name].annotation).validate_python(value))
             except ValidationError as error:
                 choices = [leaf for leaf in leaves if isinstance(leaf, str)]  # the values of a `Literal`
                 first = error.errors(include_url=False)[0]
                 expected = f"must be one of {', '.join(choices)}" if choices else _expected(first)
                 raise RunError(f"{where}: {name} {expected}, found {value!r}{nearest(str(value), choices)}") from None
     return typed
+
+
+@cache
+def _argument(annotation: Any) -> TypeAdapter[Any]:
+    """The check of an argument's type. Hundreds of arguments share a few types, and a check takes longer to build than to make."""
+    return TypeAdapter(annotation, config=ARGUMENTS)
 
 
 def _leaves(annotation: Any) -> Iterator[Any]:

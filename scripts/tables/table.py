@@ -34,7 +34,7 @@ from scripts.assembly.datasets import Data, check_data_root, fetch_missing
 from scripts.assembly.models import Models, build_models, chosen_models, other_models, with_local_models
 from scripts.assembly.plan import Plan
 from scripts.assembly.readiness import agreed, check_prices, meter, prepared
-from scripts.assembly.runs import NotInstalled, memory_run, recipe_of
+from scripts.assembly.runs import NotInstalled, Recipe, memory_run, recipe_of
 from scripts.assembly.steps import answer_all, complain, finished, judging, score, unmeasured
 from scripts.settings.schema import Chosen, Reproduce, Settings, Sweeps
 from scripts.setup.launch import composed
@@ -180,6 +180,7 @@ def _runs(
     products are left out if they are not installed and not requested by name.
     """
     runs: dict[tuple[str, str], list[Run]] = {}
+    recipes: dict[str, Recipe] = {}
     for group in groups:
         for line in lines:
             if group.dataset is None or line.memory is None or not belongs(line, group.option):
@@ -188,9 +189,10 @@ def _runs(
             # A verdict on a published number needs the error between builds.
             builds = cfg.build.replicates if line.published is None else cfg.build.published or cfg.build.replicates
             try:
-                runs[line.name, group.name] = [
-                    _run(cfg, models, group, group.dataset, line, replicate, asked_for) for replicate in range(builds)
-                ]
+                if line.name not in recipes:
+                    recipes[line.name] = recipe_of(line.memory)
+                describe = partial(_run, cfg, models, group, group.dataset, line, recipes[line.name], asked_for)
+                runs[line.name, group.name] = [describe(replicate) for replicate in range(builds)]
             except NotInstalled:
                 if only is not None and asked_for:
                     raise
@@ -211,7 +213,7 @@ def _examine(groups: Sequence[ColumnGroup], lines: Sequence[TableRow], runs: Run
         for (row, name), (run, *_) in runs.items():
             memory, wanted = rows[row].memory, only is None or row in only
             if name == group.name and memory is not None and wanted and conformance(run) == NOT_EXAMINED:
-                examine_and_keep(run, recipe_of(group.dataset, memory, run.unit).waived)
+                examine_and_keep(run, recipe_of(memory).waived)
 
 
 def _run(
@@ -220,14 +222,12 @@ def _run(
     group: ColumnGroup,
     dataset: Data,
     line: TableRow,
-    replicate: int,
+    recipe: Recipe,
     asked_for: bool,
+    replicate: int,
 ) -> Run:
-    assert line.memory is not None
     unit = table_unit(line, group.option)
-    run = memory_run(
-        cfg, models, dataset, line.memory, group.reader, unit=unit, replicate=replicate, asked_for=asked_for
-    )
+    run = memory_run(cfg, models, dataset, recipe, group.reader, unit=unit, replicate=replicate, asked_for=asked_for)
     if "ask" not in group.option:
         return run
     first = {question.case_id: question.question_id for question in reversed(group.questions)}

@@ -21,7 +21,7 @@ from memsys.products.places import place_of
 from memsys.services.memory import ServiceMemory
 from scripts.assembly.datasets import data
 from scripts.assembly.models import build_models
-from scripts.assembly.runs import builder, memory_run
+from scripts.assembly.runs import builder, memory_run, recipe_of
 from scripts.commands.mock_memory import Service
 from scripts.lab.lab import Lab
 from scripts.mock.endpoint import serving
@@ -88,7 +88,7 @@ def described(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Run]:
     def make(title: str = "", **changed: Any) -> Run:
         top = {name: changed.pop(name) for name in ("waived", "untested") if name in changed}
         memory = {**option, **top, "build": {**option["build"], **changed}, **({"title": title} if title else {})}
-        return memory_run(cfg, models, dataset, memory, Reader(**load_option("reader", "segtree")))
+        return memory_run(cfg, models, dataset, recipe_of(memory), Reader(**load_option("reader", "segtree")))
 
     return make
 

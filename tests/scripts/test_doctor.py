@@ -20,7 +20,7 @@ from eval.running.reader import Reader
 from memsys.llm.pricing import ModelSettings, Purse, SpendingCapReached
 from scripts.assembly.datasets import data
 from scripts.assembly.models import build_models
-from scripts.assembly.runs import memory_run
+from scripts.assembly.runs import memory_run, recipe_of
 from scripts.command import verb
 from scripts.commands.doctor import file_name, settings_file, write
 from scripts.mock.endpoint import Mock, application, serving
@@ -281,7 +281,9 @@ def test_a_server_that_sends_the_key_back_shows_nothing_of_it(before: int, monke
 def _run(tmp_path: Path, memory: str, *overrides: str) -> None:
     cfg = composed("config", [f"results={tmp_path}", "network=true", *overrides])
     built, dataset = build_models(cfg), data(cfg.data, load_option("dataset", "locomo"))
-    memory_run(cfg, built, dataset, load_option("memory", memory), Reader(**load_option("reader", "segtree")))
+    memory_run(
+        cfg, built, dataset, recipe_of(load_option("memory", memory)), Reader(**load_option("reader", "segtree"))
+    )
 
 
 @pytest.mark.slow

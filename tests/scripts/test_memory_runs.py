@@ -14,7 +14,7 @@ from eval.running.reader import Reader
 from memsys.llm.replies import POLICY
 from scripts.assembly.datasets import data
 from scripts.assembly.models import build_models
-from scripts.assembly.runs import RUN_LOOP, memory_run
+from scripts.assembly.runs import RUN_LOOP, memory_run, recipe_of
 from scripts.assembly.steps import judging, metric_title, metrics
 from scripts.settings.checking import checked_call
 from scripts.setup.options import CONF, load_option, metric_options, options
@@ -42,9 +42,22 @@ def test_an_offline_engine_is_named_in_whatever_role(tmp_path: Path) -> None:
 def test_a_gateway_is_made_once_and_only_for_a_memory_that_lives_outside(tmp_path: Path) -> None:
     cfg = composed("config", [f"results={tmp_path}", "data.max_cases=1"])
     models, dataset = build_models(cfg), data(cfg.data, load_option("dataset", "locomo"))
-    run = memory_run(cfg, models, dataset, load_option("memory", "bm25"), Reader(**load_option("reader", "mem0")))
+    run = memory_run(
+        cfg, models, dataset, recipe_of(load_option("memory", "bm25")), Reader(**load_option("reader", "mem0"))
+    )
     assert run.services.gateway is None
     assert models.gateway() is models.gateway()
+
+
+def test_the_unit_rule_of_a_table_comes_before_that_of_the_memory(tmp_path: Path) -> None:
+    cfg = composed("config", [f"results={tmp_path}", "data.max_cases=1"])
+    models, dataset = build_models(cfg), data(cfg.data, load_option("dataset", "locomo"))
+    recipe, reader = recipe_of(load_option("memory", "mem0_v3_protocol")), Reader(**load_option("reader", "mem0"))
+    table = {"rule": "ab_pair", "on_unpaired": "drop"}
+    assert memory_run(cfg, models, dataset, recipe, reader, unit=table).unit == table
+    assert memory_run(cfg, models, dataset, recipe, reader).unit == {"rule": "utterance"}
+    with pytest.raises(RunError, match="memory mem0_v3_protocol on locomo: the unit rule must be one of"):
+        memory_run(cfg, models, dataset, recipe, reader, unit={"rule": "line"})
 
 
 def test_every_metric_of_every_data_set_exists_and_has_a_title() -> None:
@@ -78,7 +91,7 @@ def test_another_run_loop_is_another_run(tmp_path: Path, monkeypatch: pytest.Mon
 
     def folder() -> Path:
         return memory_run(
-            cfg, built, dataset, load_option("memory", "bm25"), Reader(**load_option("reader", "segtree"))
+            cfg, built, dataset, recipe_of(load_option("memory", "bm25")), Reader(**load_option("reader", "segtree"))
         ).folder
 
     before = folder()
@@ -98,7 +111,7 @@ def test_what_is_done_with_replies_and_the_cap_on_them_are_part_of_what_a_run_is
             cfg,
             build_models(cfg),
             data(cfg.data, load_option("dataset", "locomo")),
-            load_option("memory", "bm25"),
+            recipe_of(load_option("memory", "bm25")),
             Reader(**load_option("reader", "mem0")),
         )
         for cfg in (free, capped)
@@ -119,7 +132,7 @@ def test_an_edited_memory_of_ones_own_is_another_run(tmp_path: Path, monkeypatch
 
     def folder() -> Path:
         provenance._closure.cache_clear()
-        return memory_run(cfg, built, dataset, mine, Reader(**load_option("reader", "segtree"))).folder
+        return memory_run(cfg, built, dataset, recipe_of(mine), Reader(**load_option("reader", "segtree"))).folder
 
     before = folder()
     assert folder() == before
@@ -212,7 +225,7 @@ def test_a_memory_of_ones_own_that_cannot_run_is_refused_in_one_sentence(
             cfg,
             built,
             dataset,
-            {"name": "mine", "title": "Mine", "build": build},
+            recipe_of({"name": "mine", "title": "Mine", "build": build}),
             Reader(**load_option("reader", "segtree")),
         )
 
@@ -239,7 +252,7 @@ def test_a_memory_whose_name_is_a_path_is_refused(name: str, tmp_path: Path) -> 
             cfg,
             built,
             dataset,
-            {**load_option("memory", "bm25"), "name": name},
+            recipe_of({**load_option("memory", "bm25"), "name": name}),
             Reader(**load_option("reader", "segtree")),
         )
 

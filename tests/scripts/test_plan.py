@@ -22,7 +22,7 @@ from scripts.assembly.datasets import data
 from scripts.assembly.models import Models, build_models
 from scripts.assembly.plan import BUILT, SAMPLED, ChosenQuestions, Duration, Plan, Share, Usage, _samples, plan
 from scripts.assembly.readiness import plan_text
-from scripts.assembly.runs import memory_run
+from scripts.assembly.runs import memory_run, recipe_of
 from scripts.setup.options import load_option
 from tests.scripts.commands import composed
 
@@ -42,14 +42,11 @@ def runs_of(folder: Path, dataset: str, names: Sequence[str], *more: str) -> tup
     asked = ["table=segtreemem_t4", "profile=smoke", "network=true", f"results={folder}", *overrides, *more]
     cfg = composed("reproduce", asked)
     built, option = build_models(cfg), load_option("dataset", dataset)
-    held = data(cfg.data, option)
+    held, reader = data(cfg.data, option), Reader(**load_option("reader", option["reader"]))
     return (
         cfg,
         built,
-        [
-            memory_run(cfg, built, held, load_option("memory", name), Reader(**load_option("reader", option["reader"])))
-            for name in names
-        ],
+        [memory_run(cfg, built, held, recipe_of(load_option("memory", name)), reader) for name in names],
     )
 
 

@@ -27,7 +27,7 @@ from memsys.llm.pricing import Purse
 from memsys.systems.memtree import MemTree
 from scripts.assembly.datasets import data
 from scripts.assembly.models import build_models
-from scripts.assembly.runs import memory_run
+from scripts.assembly.runs import memory_run, recipe_of
 from scripts.commands import sweep as command_of_sweep
 from scripts.mock.endpoint import Mock, application
 from scripts.settings.checking import checked
@@ -198,7 +198,7 @@ def test_only_settings_that_change_the_build_keep_runs_from_sharing_it(job: Any)
     def shared(name: str, replicate: int = 0, unit: Any = None, **build: Any) -> str:
         memory = load_option("memory", name)
         memory["build"] |= build
-        return memory_run(cfg, built, dataset, memory, reading, unit=unit, replicate=replicate).shared
+        return memory_run(cfg, built, dataset, recipe_of(memory), reading, unit=unit, replicate=replicate).shared
 
     one = shared("segtree_td")
     assert one
@@ -211,7 +211,7 @@ def test_only_settings_that_change_the_build_keep_runs_from_sharing_it(job: Any)
     ]
     assert len({one, *others}) == 5
     other_reader = memory_run(
-        cfg, built, dataset, load_option("memory", "segtree_td"), Reader(**load_option("reader", "mem0"))
+        cfg, built, dataset, recipe_of(load_option("memory", "segtree_td")), Reader(**load_option("reader", "mem0"))
     )
     assert other_reader.shared != one
     assert shared("memstream", mutate_on_read=True) == "" == shared("memoryos", mutate_on_read=True)

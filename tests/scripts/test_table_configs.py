@@ -24,7 +24,7 @@ from memsys.prompts import SHIPPED
 from memsys.systems.timem import BUDGETS
 from scripts.assembly.datasets import data
 from scripts.assembly.models import build_models
-from scripts.assembly.runs import memory_run
+from scripts.assembly.runs import memory_run, recipe_of
 from scripts.setup.launch import composed
 from scripts.setup.options import load_option, options
 from scripts.tables.figures import layout
@@ -170,7 +170,7 @@ def test_the_memory_of_every_row_accepts_its_settings(subtests: pytest.Subtests)
     memories = {repr(line.memory): (line.name, line.memory) for line in lines if line.memory is not None}
     for name, memory in memories.values():
         with subtests.test(name=name):
-            memory_run(cfg, models, dataset, memory, answering, unit={"rule": "utterance"})
+            memory_run(cfg, models, dataset, recipe_of(memory), answering, unit={"rule": "utterance"})
 
 
 def test_a_difference_and_a_restriction_name_rows_and_groups_that_exist(subtests: pytest.Subtests) -> None:

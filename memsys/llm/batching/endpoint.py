@@ -21,12 +21,11 @@ from typing import Any
 from memsys.jsons import decoded, encoded, received
 from memsys.llm import stopping
 from memsys.llm.batching.journal import Batch, Journal, JournalledCall, Reply
-from memsys.llm.endpoint import Call, Endpoint, Parse, Price, Result, Traffic, billed, parsed
+from memsys.llm.endpoint import Call, Endpoint, Parse, Price, Result, Sent, Traffic, billed, parsed
 from memsys.llm.network import check_url
 from memsys.llm.outcome import RETRIED, outcome_of
 from memsys.llm.pricing import ModelSettings, Reservation, SpendingCapReached
 from memsys.llm.protocol import EndOfRun, ModelError, settle
-from memsys.llm.replies import usage_of
 from memsys.llm.secrets import redact
 from memsys.llm.transport import HttpReply
 
@@ -541,9 +540,9 @@ class BatchEndpoint:
             self._fail(self._take_callers(name), outcome.error(outcome.why))
         else:
             for one in self._take_callers(name):
-                dollars = billed(one.price, usage_of(outcome.value))
+                dollars = billed(one.price, outcome.usage)
                 self.purse.settle(one.reserved, None if dollars is None else dollars * self.settings.discount)
-                sent = (outcome.value, 0.0, one.call.attempts + 1)
+                sent = Sent(outcome.value, outcome.usage, 0.0, one.call.attempts + 1)
                 settle(one.future, partial(parsed, f"{self.base_url} (batch)", one.parse, sent))
         return True
 

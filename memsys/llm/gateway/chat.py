@@ -93,7 +93,7 @@ class EndpointUpstream:
         sent = {name: value for name, value in body.items() if name not in ("stream", "stream_options")}
         call = Call("/chat/completions", sent, self._worst(sent), self._settings.cost_of)
         with keeping():
-            future = self._endpoint.start(call, lambda *parts: parts)
+            future = self._endpoint.start(call, lambda sent: sent)
         # Its place is kept until the task that writes the reply to the cache has ended.
         if (task := asyncio.current_task()) is not None:
             task.add_done_callback(lambda _: release(future))
@@ -132,7 +132,8 @@ class EngineUpstream:
         if "record" in stand_in:
             text = _records(stand_in, text)
             tokens_out = count_tokens(text)
-        return _as_reply(tool, text, completion.prompt_tokens, tokens_out), 0.0, 1
+        value = _as_reply(tool, text, completion.prompt_tokens, tokens_out)
+        return Sent(value, usage_of(value), 0.0, 1)
 
     def _request(
         self, body: Mapping[str, Any], purpose: str, stand_in: Mapping[str, Any], schema: Mapping[str, Any]
@@ -334,13 +335,13 @@ class ChatReplies:
         if self._store is not None:
             self._store.check()
         try:
-            value, seconds, attempts = await self._upstream.reply(call.body, call.purpose, call.declared)
+            sent = await self._upstream.reply(call.body, call.purpose, call.declared)
         except EndOfRun:
             raise
         except ModelError as error:  # a program may go on differently after a failure: a replay must fail alike
             await self._kept(call, _failed(error, self._upstream.label))
             raise
-        completion = _completion(value, call, seconds, attempts, self._upstream.label)
+        completion = _completion(sent, call, self._upstream.label)
         await self._kept(call, completion)
         return completion if self._store is None else self._store.first(call.key, completion)
 
@@ -394,9 +395,10 @@ def _recorded_failure(stored: Completion) -> ModelError | None:
     return kind(str(value["message"]), attempts=stored.attempts, seconds=stored.seconds)
 
 
-def _completion(value: Mapping[str, Any], call: ChatCall, seconds: float, attempts: int, label: str) -> Completion:
+def _completion(sent: Sent, call: ChatCall, label: str) -> Completion:
     """A raw reply as the cache and the meter take it; its text is the whole reply as JSON, with token counts filled in."""
-    (_, message), usage = first_choice(value), usage_of(value)
+    value, usage = sent.value, sent.usage
+    _, message = first_choice(value)
     said, calls = text_of(message.get("content")), message.get("tool_calls") or []
     tokens_in, tokens_out = usage.prompt, usage.completion
     if tokens_in is None:
@@ -416,10 +418,10 @@ def _completion(value: Mapping[str, Any], call: ChatCall, seconds: float, attemp
         completion_tokens=tokens_out,
         cached_prompt_tokens=usage.cached or 0,
         reasoning_tokens=usage.reasoning or 0,
-        seconds=seconds,
+        seconds=sent.seconds,
         model=str(value.get("model", "")),
         endpoint=label,
-        attempts=attempts,
+        attempts=sent.attempts,
         # A reply without content may differ the next time: it is kept as the outcome of this call only, for replays.
         stopped="" if said or calls else "empty",
         notes=("gateway: no token counts",) if usage.prompt is None else (),

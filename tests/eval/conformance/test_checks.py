@@ -21,7 +21,7 @@ from memsys.llm.offline.extractive import ExtractiveLLM
 from memsys.prompts import Prompts
 from memsys.systems.controls import FullHistory, Nothing
 from memsys.systems.released import Released
-from scripts.assembly.runs import builder, recipe_of
+from scripts.assembly.runs import builder, recipe_of, unit_of
 from scripts.commands.mock_memory import Service
 from scripts.mock.endpoint import serving
 from scripts.mock.memory_store import FAULTS as OF_SERVICES
@@ -81,33 +81,29 @@ def test_a_sabotaged_worker_is_refused_with_the_name_of_its_fault(gateway: Gatew
     assert named(verdict) == ([fault] if fault else [])
 
 
-class Dataset:
-    """What a recipe asks of a data set."""
-
-    name, config = "canaries", {"unit": {"rule": "utterance"}}
+SINGLE_TURNS = {"unit": {"rule": "utterance"}}
+"""A data set's own unit rule."""
 
 
 def test_a_memory_may_have_the_units_of_its_published_protocol() -> None:
     units, ks = {}, {}
     for name in ("mem0_v3", "mem0_v3_protocol", "released_mem0", "released_mem0_protocol"):
-        recipe = recipe_of(Dataset(), load_option("memory", name))  # type: ignore[arg-type]
-        units[name], ks[name] = recipe.unit["rule"], recipe.memory["build"]["k"]
+        memory = recipe_of(load_option("memory", name)).memory
+        units[name], ks[name] = unit_of(memory, SINGLE_TURNS)["rule"], memory["build"]["k"]
     assert list(units.values()) == ["floor_pair", "utterance", "floor_pair", "utterance"]
     assert list(ks.values()) == [20, 200, 20, 200]
     assert load_option("reader", "mem0_protocol")["order"] == "chronological"
-    table = {"rule": "ab_pair", "on_unpaired": "drop"}
-    assert recipe_of(Dataset(), load_option("memory", "mem0_v3_protocol"), table).unit == table  # type: ignore[arg-type]
 
 
 def refusal(name: str) -> dict[str, str]:
     """The faults of a memory of the tree that are not waived."""
     option = load_option("memory", name)
     quick = {key: value for key, value in QUICK.items() if key in option["build"]}
-    recipe = recipe_of(Dataset(), {**option, "build": {**option["build"], **quick}})  # type: ignore[arg-type]
+    recipe = recipe_of({**option, "build": {**option["build"], **quick}})
     engine = ExtractiveLLM()
     services = Services(engine, engine, engine, HashingEmbedder(256), Prompts())
     run = Run(name, Path(), (), (), recipe.build, None, {}, services)  # type: ignore[arg-type]
-    verdict = examine(lambda case: build_memory(run, case), recipe.unit)
+    verdict = examine(lambda case: build_memory(run, case), unit_of(recipe.memory, SINGLE_TURNS))
     return {fault: verdict.faults[fault] for fault in verdict.unwaived(recipe.waived)}
 
 
@@ -129,7 +125,7 @@ def test_every_memory_of_the_tree_passes(subtests: pytest.Subtests) -> None:
 @pytest.mark.slow
 def test_what_is_waived_is_a_check_or_a_test_and_has_a_reason() -> None:
     for name in memories_here():
-        waived = recipe_of(Dataset(), load_option("memory", name)).waived  # type: ignore[arg-type]
+        waived = recipe_of(load_option("memory", name)).waived
         assert set(waived) <= set(FAULTS), name
         assert all(len(reason.split()) > 3 for reason in waived.values()), name
     assert examine(lambda case: Nothing(), PAIRS).unwaived(()) == ["empties"], "without its waiver it is refused"

@@ -22,7 +22,7 @@ from memsys.llm.batching.endpoint import BatchEndpoint, BatchSettings, Provider,
 from memsys.llm.batching.journal import Batch, Journal, JournalledCall
 from memsys.llm.cache import CachedEmbedder, CachedLLM
 from memsys.llm.client import Client, HttpEmbedder, request_key
-from memsys.llm.endpoint import Call, Endpoint, EndpointLimits
+from memsys.llm.endpoint import Call, Endpoint, EndpointLimits, Sent
 from memsys.llm.meter import metering
 from memsys.llm.pricing import ModelSettings, Purse
 from memsys.llm.protocol import Completion, EndOfRun, ModelError, Request
@@ -437,7 +437,7 @@ def test_a_negative_bill_costs_what_was_reserved_and_a_malformed_reply_shows_no_
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-a-key-that-must-not-be-shown-1234")
 
-    def odd(*sent: Any) -> Completion:
+    def odd(sent: Sent) -> Completion:
         raise ValueError("found sk-a-key-that-must-not-be-shown-1234")
 
     body, purse = {"model": "mock", "messages": [{"role": "user", "content": "hello"}]}, Purse(1.0)

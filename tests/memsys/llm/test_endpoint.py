@@ -167,7 +167,7 @@ def test_a_malformed_account_books_the_call_at_its_worst_and_nobody_waits(opened
 
 
 def test_whatever_is_raised_while_a_reply_is_read_is_a_failed_call(opened: Open) -> None:
-    def odd(*sent: Any) -> Completion:
+    def odd(sent: Sent) -> Completion:
         raise RecursionError("a bug in reading")
 
     with answering(always(json.dumps(GOOD).encode())) as url:
@@ -483,7 +483,7 @@ def test_a_stop_in_the_moment_of_sending_leaves_nobody_waiting(opened: Open) -> 
     at, future = opened("http://127.0.0.1:9/v1"), Reply[Sent](event_loop())
 
     def begin_and_cancel() -> None:
-        at._begin(future, Call("/chat/completions", {}, None, lambda value: None), lambda *sent: sent, 3.0)
+        at._begin(future, Call("/chat/completions", {}, None, lambda value: None), lambda sent: sent, 3.0)
         for task in at._tasks:
             task.cancel()
 

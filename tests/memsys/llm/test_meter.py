@@ -64,7 +64,7 @@ def test_the_tokens_of_many_calls_cost_what_each_call_cost() -> None:
     ]
     with metering() as ledger:
         for reply in raw:
-            completion = completion_of(reply, request(), 50)
+            completion = completion_of(reply, usage_of(reply), request(), 50)
             Metered(ScriptedLLM(completion), "probe").submit(request()).result()
     paid = [model.cost_of(usage_of(reply)) or 0.0 for reply in raw]
     assert model.cost(ledger.tokens_in, ledger.tokens_out, ledger.tokens_cached) == pytest.approx(sum(paid))

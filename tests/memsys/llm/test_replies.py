@@ -42,7 +42,8 @@ def raw(content: Any, reason: Any = "stop", usage: Any = None, **message: Any) -
 
 
 def read(*args: Any, **message: Any) -> Completion:
-    return completion_of(raw(*args, **message), ASKED, 50)
+    reply = raw(*args, **message)
+    return completion_of(reply, usage_of(reply), ASKED, 50)
 
 
 # --- reasoning ------------------------------------------------------------------------------------------------------
@@ -94,7 +95,7 @@ def test_log_probabilities_of_a_thought_go_with_it() -> None:
     reply = raw("<think>yes</think>Oaxaca")
     words = ["<think>", "yes", "</think>", "Oax", "aca"]
     reply["choices"][0]["logprobs"] = {"content": [{"token": word, "logprob": -at} for at, word in enumerate(words)]}
-    assert completion_of(reply, ASKED, 50).logprobs == (-3.0, -4.0)
+    assert completion_of(reply, usage_of(reply), ASKED, 50).logprobs == (-3.0, -4.0)
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("-inf"), None])
@@ -102,7 +103,7 @@ def test_log_probabilities_that_are_no_numbers_count_as_missing(value: float | N
     reply = raw("No way")
     tokens = [{"token": "No", "logprob": -0.5}, {"token": " way", "logprob": value}]
     reply["choices"][0]["logprobs"] = {"content": tokens}
-    assert completion_of(reply, ASKED, 50).logprobs is None
+    assert completion_of(reply, usage_of(reply), ASKED, 50).logprobs is None
 
 
 def test_a_reply_without_a_whole_answer_says_why(subtests: pytest.Subtests) -> None:
@@ -123,7 +124,7 @@ def test_a_reply_without_a_whole_answer_says_why(subtests: pytest.Subtests) -> N
         (raw("No", None, {"prompt_tokens": 1, "completion_tokens": 49}), "", "No"),
     ]:
         with subtests.test(reply=reply, stopped=stopped, text=text):
-            found = completion_of(reply, ASKED, 50)
+            found = completion_of(reply, usage_of(reply), ASKED, 50)
             assert (found.stopped, found.text) == (stopped, text)
             assert cleaned(found) == found
 

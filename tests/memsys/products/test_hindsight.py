@@ -30,11 +30,11 @@ class Engine(EngineUpstream):
         self.replies = 0
 
     async def reply(self, body: Mapping[str, Any], purpose: str, declared: Purpose | None) -> Sent:
-        value, seconds, attempts = await super().reply(body, purpose, declared)
+        sent = await super().reply(body, purpose, declared)
         self.replies += 1
         if self.chatty:
-            value["choices"][0]["message"]["content"] = "What a nice day it is."
-        return value, seconds, attempts
+            sent.value["choices"][0]["message"]["content"] = "What a nice day it is."
+        return sent
 
 
 @pytest.fixture

@@ -32,10 +32,10 @@ class Engine(EngineUpstream):
     async def reply(self, body: Mapping[str, Any], purpose: str, declared: Purpose | None) -> Sent:
         if self.mood == "away":
             raise ModelError("the model is away")
-        value, seconds, attempts = await super().reply(body, purpose, declared)
+        sent = await super().reply(body, purpose, declared)
         if self.mood == "chatty" and purpose.endswith("extract"):
-            value["choices"][0]["message"]["content"] = "What a nice day it is."
-        return value, seconds, attempts
+            sent.value["choices"][0]["message"]["content"] = "What a nice day it is."
+        return sent
 
 
 @pytest.fixture

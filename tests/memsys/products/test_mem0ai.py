@@ -15,6 +15,7 @@ from memsys.llm.gateway.accounts import Purpose, system_text
 from memsys.llm.gateway.chat import EngineUpstream
 from memsys.llm.meter import metering
 from memsys.llm.offline.extractive import ExtractiveLLM
+from memsys.llm.replies import usage_of
 from memsys.systems.released import Released
 from tests.memsys.products.conftest import Make
 
@@ -45,7 +46,8 @@ class Scripted(EngineUpstream):
         message = {"role": "assistant", "content": json.dumps(reply)}
         usage = {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}
         choice = {"index": 0, "message": message, "finish_reason": "stop"}
-        return {"id": "r", "object": "chat.completion", "created": 0, "choices": [choice], "usage": usage}, 0.0, 1
+        value = {"id": "r", "object": "chat.completion", "created": 0, "choices": [choice], "usage": usage}
+        return Sent(value, usage_of(value), 0.0, 1)
 
 
 @pytest.fixture

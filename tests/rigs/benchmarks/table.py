@@ -126,15 +126,13 @@ def _run(name: str, folder: Path, cases: Sequence[Any], offered: Any) -> Any:
     from data_loaders.raw import as_lazy
     from eval.running.reader import Reader
     from eval.running.run import Run
-    from scripts.assembly.runs import recipe_of
+    from scripts.assembly.runs import recipe_of, unit_of
     from scripts.setup.options import load_option
 
-    class Named:
-        name, config = "bench", {"unit": {"rule": "ab_pair"}}
-
     lazy, reader = as_lazy(cases), Reader(**load_option("reader", "segtree"))
-    recipe = recipe_of(Named(), load_option("memory", name), None)  # type: ignore[arg-type]
-    return Run(name, folder / "runs" / name, lazy, lazy.sizes, recipe.build, reader, dict(recipe.unit), offered)
+    recipe = recipe_of(load_option("memory", name))
+    unit = dict(unit_of(recipe.memory, {"unit": {"rule": "ab_pair"}}))
+    return Run(name, folder / "runs" / name, lazy, lazy.sizes, recipe.build, reader, unit, offered)
 
 
 def _chains(memories: Sequence[str], folder: Path) -> dict[str, float]:
