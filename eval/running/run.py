@@ -171,8 +171,11 @@ REFUSED: Mapping[str, str] = {
 @lru_cache(maxsize=1)
 def _guard_this_process() -> None:
     """From now on, refuse `REFUSED` in code of memories; `os._exit` is `sys.exit` there. Threads that they start, and forked processes,
-    are free: a library's watchdog must be able to end the process, though not with 0, as if the command had done its work."""
-    process, leave = os.getpid(), os._exit
+    are free: a library's watchdog must be able to end the process, though not with 0, as if the command had done its work.
+
+    No code of this process may close a standard stream: the next file that a run opens would get its number, and hold what is printed.
+    """
+    process, leave, close, close_range = os.getpid(), os._exit, os.close, os.closerange
 
     def is_a_memory() -> bool:
         return meter.current() is not None and os.getpid() == process
@@ -187,8 +190,20 @@ def _guard_this_process() -> None:
         in_a_thread = os.getpid() == process and threading.current_thread() is not threading.main_thread()
         leave(status or int(in_a_thread))
 
+    def keep_open(low: int, high: int) -> None:
+        if low <= 2 and high > max(low, 0) and os.getpid() == process:
+            raise PermissionError(f"standard stream {max(low, 0)} must stay open")
+
+    def close_one(fd: int) -> None:
+        keep_open(fd, fd + 1)
+        close(fd)
+
+    def close_several(low: int, high: int, /) -> None:
+        keep_open(low, high)
+        close_range(low, high)
+
     sys.addaudithook(refuse)
-    os._exit = exit_memory
+    os._exit, os.close, os.closerange = exit_memory, close_one, close_several
 
 
 def declared_prompts(build: Callable[..., MemorySystem]) -> tuple[str, ...]:
