@@ -25,6 +25,7 @@ from eval.running.run import OnAnswer, OnProgress, Run, Services, built, innermo
 from memsys.embed import HashingEmbedder
 from memsys.interface import MemorySystem, Settings
 from memsys.jsons import encoded
+from memsys.llm import stopping
 from memsys.llm.meter import metering
 from memsys.llm.offline.extractive import ExtractiveLLM
 from memsys.prompts import Prompts
@@ -91,8 +92,10 @@ def rehearse(build: Callable[..., MemorySystem], unit: Mapping[str, Any], prompt
 
     A failure is reported on standard error and ignored: the run itself will show it.
     """
-    key = repr((_kind(build), sorted(unit.items(), key=str)))
-    with _lock, metering():  # other builds wait, because they need the same imports
+    kind = _kind(build)
+    key = repr((kind, sorted(unit.items(), key=str)))
+    # Other builds wait, because they need the same imports.
+    with _lock, metering(), stopping.step(f"rehearsal of {kind[0]}"):
         if key in _done:
             return
         _done.add(key)
@@ -108,8 +111,7 @@ def rehearse(build: Callable[..., MemorySystem], unit: Mapping[str, Any], prompt
             memory.close()
         except BaseException as error:
             raise_fatal(error)
-            name = _kind(build)[0]
-            print(f"note: {name} could not be rehearsed ({described(error)})"[:300], file=sys.stderr)
+            print(f"note: {kind[0]} could not be rehearsed ({described(error)})"[:300], file=sys.stderr)
 
 
 def made_up() -> Case:

@@ -314,15 +314,19 @@ def test_where_a_memory_hangs_is_said_when_it_is_ended(tmp_path: Path) -> None:
         "from memsys.llm import stopping\n"
         "from scripts.setup.exits import guarded\n"
         "stopping.GRACE = stopping.MARGIN = 0.2\n"
+        "def step(name, does):\n"
+        "    with stopping.step(name): does()\n"
         "pool = UrgentPool(2, 'question')\n"
-        "idle, stuck = pool.submit(0, int), pool.submit(0, mine.read)\n"
+        "idle, stuck = pool.submit(0, step, 'read q0', int), pool.submit(0, step, 'read q1', mine.read)\n"
         "def hang():\n"
         "    try: idle.result(); time.sleep(0.2); os.kill(os.getpid(), signal.SIGTERM); time.sleep(60)\n"
         "    finally: time.sleep(60)\n"
         "guarded(hang)"
     )
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
-    ended = "a step did not end by itself and was ended (mine.py, line 4, in read); run the same command to resume"
+    ended = (
+        "a step did not end by itself and was ended (read q1: mine.py, line 4, in read); run the same command to resume"
+    )
     assert (done.returncode, done.stderr.splitlines()) == (143, [SAID, ended])
 
 
