@@ -77,6 +77,7 @@ def test_another_run_loop_is_another_run(tmp_path: Path, monkeypatch: pytest.Mon
     built, dataset = build_models(cfg), data(cfg.data, load_option("dataset", "locomo"))
 
     def folder() -> Path:
+        provenance.source_of.cache_clear()
         return memory_run(
             cfg, built, dataset, load_option("memory", "bm25"), Reader(**load_option("reader", "segtree"))
         ).folder
@@ -119,6 +120,7 @@ def test_an_edited_memory_of_ones_own_is_another_run(tmp_path: Path, monkeypatch
 
     def folder() -> Path:
         provenance._closure.cache_clear()
+        provenance.source_of.cache_clear()
         return memory_run(cfg, built, dataset, mine, Reader(**load_option("reader", "segtree"))).folder
 
     before = folder()
