@@ -146,8 +146,9 @@ def build_memory(run: Run, case: Case) -> MemorySystem:
 
 
 def built(build: Callable[..., MemorySystem], services: Services, rng: np.random.Generator) -> MemorySystem:
-    """Build a fresh memory with the services that its constructor names."""
-    own = replace(services, prompts=services.prompts.only(declared_prompts(build)))
+    """Build a fresh memory with the services that its constructor names; it and the memories that it wraps see their prompts alone."""
+    prompts = [name for target, _ in layers(build) for name in getattr(target, "PROMPTS", ())]
+    own = replace(services, prompts=services.prompts.only(prompts))
     named = [name for name in SERVICES if name in needs(build)]
     with memorys_code():
         return build(**{name: rng if name == "rng" else getattr(own, name) for name in named})
@@ -206,22 +207,21 @@ def _guard_this_process() -> None:
     os._exit, os.close, os.closerange = exit_memory, close_one, close_several
 
 
-def declared_prompts(build: Callable[..., MemorySystem]) -> tuple[str, ...]:
-    """Prompt folders that a memory's class declares, followed by those of its wrapped memory."""
-    target, given = (build.func, build.keywords) if isinstance(build, partial) else (build, {})
-    inner = declared_prompts(given["inner"]) if "inner" in given else ()
-    return (*getattr(target, "PROMPTS", ()), *inner)
+def layers(build: Any) -> Iterator[tuple[Any, Mapping[str, Any]]]:
+    """The class, or the function, that builds a memory, with the settings that it is given; then those of the memory that it wraps."""
+    while build is not None:
+        target, given = (build.func, build.keywords) if isinstance(build, partial) else (build, {})
+        yield target, given
+        build = given.get("inner")
 
 
 def innermost(build: Callable[..., MemorySystem]) -> Any:
     """The class, or the function, that builds the memory inside all wrappers."""
-    while isinstance(build, partial) and "inner" in build.keywords:
-        build = build.keywords["inner"]
-    return build.func if isinstance(build, partial) else build
+    *_, (target, _) = layers(build)
+    return target
 
 
 def needs(build: Callable[..., MemorySystem]) -> frozenset[str]:
     """Parameters of a memory's constructor that its configuration leaves open; services are among them."""
-    target = build.func if isinstance(build, partial) else build
-    given = build.keywords if isinstance(build, partial) else {}
+    target, given = next(layers(build))
     return frozenset(inspect.signature(target).parameters) - frozenset(given)

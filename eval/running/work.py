@@ -12,7 +12,6 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,7 +20,7 @@ from data_loaders.schema import Case, Gold, Question, Session, Turn, Unit
 from data_loaders.units import make_units
 from eval.running.failures import described, raise_fatal
 from eval.running.question import check_types
-from eval.running.run import OnAnswer, OnProgress, Run, Services, built, innermost
+from eval.running.run import OnAnswer, OnProgress, Run, Services, built, innermost, layers
 from memsys.embed import HashingEmbedder
 from memsys.interface import MemorySystem, Settings
 from memsys.jsons import encoded
@@ -131,12 +130,12 @@ def made_up() -> Case:
     return Case("rehearsal", ("Ann", "Bob"), tuple(sessions), ((question, Gold((), ())),))
 
 
-def _kind(build: Any) -> tuple[str, ...]:
+def _kind(build: Callable[..., MemorySystem]) -> tuple[str, ...]:
     """A memory's class and the settings that select the code that runs: strings and booleans, also those of a wrapped memory."""
-    if not isinstance(build, partial):
-        return (getattr(build, "__qualname__", repr(build)),)
-    records = [vars(value) for value in build.keywords.values() if isinstance(value, Settings)]
-    stated = dict(build.keywords, **{name: value for record in records for name, value in record.items()})
-    choices = [f"{name}={value}" for name, value in sorted(stated.items()) if isinstance(value, str | bool)]
-    inner = _kind(build.keywords["inner"]) if "inner" in build.keywords else ()
-    return (build.func.__qualname__, *choices, *inner)
+    kind: list[str] = []
+    for target, given in layers(build):
+        records = [vars(value) for value in given.values() if isinstance(value, Settings)]
+        stated = dict(given, **{name: value for record in records for name, value in record.items()})
+        kind.append(getattr(target, "__qualname__", repr(target)))
+        kind += [f"{name}={value}" for name, value in sorted(stated.items()) if isinstance(value, str | bool)]
+    return tuple(kind)

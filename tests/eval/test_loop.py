@@ -34,7 +34,7 @@ from eval.running.case import schedule
 from eval.running.case_log import CaseLog
 from eval.running.gold_evidence import gold_evidence
 from eval.running.loop import run_all
-from eval.running.run import Progress, Run, _guard_this_process
+from eval.running.run import Progress, Run, _guard_this_process, built
 from memsys.inert import inert_output
 from memsys.interface import Item, MemorySystem, NodeView, Recall, unit_item, with_settings
 from memsys.llm import secrets, stopping
@@ -1280,12 +1280,17 @@ def test_a_prompt_that_is_read_but_not_declared_stops_the_run(make_run: Make) ->
     assert not answers(run, history())
 
 
-def test_a_wrapped_memory_reads_the_prompts_that_its_own_class_declares() -> None:
-    from eval.running.run import declared_prompts
+def test_a_wrapped_memory_reads_the_prompts_that_its_own_class_declares(make_run: Make) -> None:
+    from memsys.prompts import UndeclaredPrompt
     from memsys.systems.memtree import MemTree
-    from memsys.systems.pruned import Pruned
 
-    assert declared_prompts(partial(Pruned, inner=partial(MemTree))) == ("memtree",)
+    def wrapper(inner: Any, prompts: Any) -> Any:
+        return prompts
+
+    seen: Any = built(partial(wrapper, inner=partial(MemTree)), make_run([]).services, np.random.default_rng(0))
+    assert seen["memtree/aggregate"]
+    with pytest.raises(UndeclaredPrompt):
+        seen["segtree/annotate"]
 
 
 # --- folders ------------------------------------------------------------------------------------------------------------
