@@ -8,10 +8,9 @@ from __future__ import annotations
 import codecs
 import csv
 import io
-import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -90,37 +89,11 @@ def _writable(stream: Any) -> Any:
 
 @contextmanager
 def inert_output() -> Iterator[None]:
-    """Make standard output and error `Inert` in the block, so that no printed text can act on a terminal; no code can close them there.
+    """Make standard output and error `Inert` in the block, so that no printed text can act on a terminal.
 
     After an exception they stay inert, because Python prints the traceback once the block has been left.
     """
-    before = sys.stdout, sys.stderr, os.close, os.closerange
+    before = sys.stdout, sys.stderr
     sys.stdout, sys.stderr = Inert(_writable(sys.stdout)), Inert(_writable(sys.stderr))
-    os.close, os.closerange = _kept_open(os.close, os.closerange)
-    try:
-        yield
-    finally:
-        _, _, os.close, os.closerange = before
-    sys.stdout, sys.stderr = before[:2]
-
-
-def _kept_open(close: Callable[[int], None], close_range: Callable[[int, int], None]) -> tuple[Any, Any]:
-    """`os.close` and `os.closerange` that refuse a standard stream in this process; a forked one may close it.
-
-    The next file that a run opens would get its number, and hold what the command prints.
-    """
-    process = os.getpid()
-
-    def check(low: int, high: int) -> None:
-        if low <= 2 and high > low and os.getpid() == process:
-            raise PermissionError(f"standard stream {max(low, 0)} must stay open")
-
-    def close_one(fd: int) -> None:
-        check(fd, fd + 1)
-        close(fd)
-
-    def close_several(low: int, high: int, /) -> None:
-        check(low, high)
-        close_range(low, high)
-
-    return close_one, close_several
+    yield
+    sys.stdout, sys.stderr = before

@@ -28,7 +28,7 @@ class Vectors:
 
     @property
     def matrix(self) -> np.ndarray:
-        """A view of all rows, float32 [n, d]."""
+        """A view of all rows, float32 [n, d]; a row is replaced in it."""
         return self._rows[: self._count]
 
     def add(self, vector: np.ndarray) -> int:
@@ -41,10 +41,6 @@ class Vectors:
         self._rows[self._count] = vector
         self._count += 1
         return self._count - 1
-
-    def set(self, index: int, vector: np.ndarray) -> None:
-        """Replace the row `index` by a vector, float32 [d]."""
-        self.matrix[index] = vector
 
     def similarities(self, query: np.ndarray) -> np.ndarray:
         """Cosine similarity of the query, float32 [d], with every row; float32 [n]. Equal rows have equal similarities."""

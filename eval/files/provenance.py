@@ -14,11 +14,12 @@ import platform
 import re
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib import metadata
-from importlib.util import find_spec
+from importlib.util import find_spec, resolve_name
 from pathlib import Path
 from typing import Any
 
@@ -32,40 +33,46 @@ def identity(parts: Mapping[str, Any]) -> str:
 
 
 def source_digest(modules: Iterable[str]) -> str:
-    """sha256 of the code (see `code_only`) of these modules and of the modules that they import, directly or indirectly.
+    """sha256 of the code (`Source.code`) of these modules and of the modules that they import, directly or indirectly.
 
     Imports of installed packages and of Python's own modules are not followed; imports of the project and of a user's own working copy
     are. A module that is named in `modules` is hashed with the rest of its package even if it is installed.
     """
     hashed = hashlib.sha256()
     for name, path in sorted({item for module in modules for item in _closure(module).files}):
-        code = code_only(path.read_text(encoding="utf-8"))
-        hashed.update(name.encode() + b"\0" + code.encode() + b"\0")
+        hashed.update(name.encode() + b"\0" + source_of(path).code.encode() + b"\0")
     return hashed.hexdigest()
 
 
-@lru_cache(maxsize=1024)
-def code_only(source: str) -> str:
-    """The code of a Python file as text that docstrings, comments and formatting do not change, in every version of Python the same.
+@dataclass(frozen=True, slots=True)
+class Source:
+    """What a Python file does and imports. Docstrings, comments and formatting change nothing."""
 
-    Strings that stand alone, as docstrings do, are left out. A file that does not parse is returned as it is.
-    """
+    code: str
+    """Its code, in every version of Python the same text; strings that stand alone, as docstrings do, are left out."""
+    imports: tuple[str, ...]
+    """Modules that it imports, also inside functions; those that are relative to its package begin with dots. Names imported from a package
+    are included, as they may be modules."""
+
+
+@lru_cache(maxsize=2048)
+def source_of(path: Path) -> Source:
+    """Read a Python file, once a process: a later change is no part of the code that runs. One that does not parse is taken as it is."""
+    text = path.read_text(encoding="utf-8")
     try:
-        return _written(_parsed(source))
-    except SyntaxError:
-        return source
+        tree = ast.parse(text)
+    except SyntaxError:  # it cannot be imported by this version of Python, either
+        return Source(text, ())
+    return Source(code_of(tree), tuple(_imports(tree)))
 
 
-_parsed = lru_cache(maxsize=1024)(ast.parse)
-
-
-def _written(part: Any) -> str:
+def code_of(part: Any) -> str:
     """A syntax tree as text. Empty fields are left out: newer versions of Python add fields that are empty for older code."""
     kind = type(part)
     if kind is ast.Constant:
         return repr(part.value)
     if kind is ast.JoinedStr:  # Python 3.12 ends some formats with an empty string
-        return f"JoinedStr({','.join([text for text in map(_written, part.values) if text != repr('')])})"
+        return f"JoinedStr({','.join([text for text in map(code_of, part.values) if text != repr('')])})"
     if kind is list:
         # A statement that is a string alone is a docstring, or the description under a field.
         kept = [
@@ -73,10 +80,10 @@ def _written(part: Any) -> str:
             for each in part
             if not (type(each) is ast.Expr and type(each.value) is ast.Constant and isinstance(each.value.value, str))
         ]
-        return f"[{','.join(map(_written, kept))}]"
+        return f"[{','.join(map(code_of, kept))}]"
     if isinstance(part, ast.AST):
         values = [(name, getattr(part, name, None)) for name in part._fields if name != "ctx"]
-        return f"{kind.__name__}({','.join([f'{n}={_written(v)}' for n, v in values if v is not None and v != []])})"
+        return f"{kind.__name__}({','.join([f'{n}={code_of(v)}' for n, v in values if v is not None and v != []])})"
     return repr(part)
 
 
@@ -168,7 +175,9 @@ def _closure(module: str) -> Closure:
         else:
             files[name] = path
             inside = name if path.name == "__init__.py" else package
-            open_modules += _imports(path.read_text(encoding="utf-8"), inside)
+            for each in source_of(path).imports:
+                with suppress(ImportError):  # more dots than packages
+                    open_modules.append(resolve_name(each, inside))
     named = {
         (path.relative_to(ROOT).as_posix() if path.is_relative_to(ROOT) else name, path) for name, path in files.items()
     }
@@ -203,30 +212,17 @@ def _installed(path: Path | None) -> bool:
     return path is not None and bool({"site-packages", "dist-packages"} & set(path.parts))
 
 
-@lru_cache(maxsize=1024)
-def _imports(source: str, package: str) -> list[str]:
-    """Modules that a file imports, also inside functions; names imported from a package are included, as they may be modules.
-
-    Args:
-        package: the package that the file is in, where relative imports begin.
-    """
-    names: list[str] = []
-    try:
-        blocks: list[Any] = [_parsed(source)]
-    except SyntaxError:  # it cannot be imported by this version of Python, either
-        return names
+def _imports(tree: ast.Module) -> Iterator[str]:
+    blocks: list[Any] = [tree]
     for part in blocks:  # statements hold statements: expressions, which are most of a tree, are passed over
         if isinstance(part, ast.Import):
-            names += [alias.name for alias in part.names]
-        elif isinstance(part, ast.ImportFrom):  # leading dots are relative to the package
-            parts = package.split(".") if package else []
-            above = parts[: len(parts) - (part.level - 1)] if part.level else []
-            whole = ".".join([*above, *([part.module] if part.module else [])])
-            names += [whole, *(f"{whole}.{alias.name}" for alias in part.names)]
-        for name in ("body", "orelse", "handlers", "finalbody", "cases"):
-            inner = getattr(part, name, ())
+            yield from (alias.name for alias in part.names)
+        elif isinstance(part, ast.ImportFrom):
+            dots, name = "." * part.level, part.module or ""
+            yield from (dots + name, *(f"{dots}{name}{'.' * bool(name)}{alias.name}" for alias in part.names))
+        for field in ("body", "orelse", "handlers", "finalbody", "cases"):
+            inner = getattr(part, field, ())
             blocks += inner if isinstance(inner, list) else ()
-    return names
 
 
 COMPUTING = (

@@ -25,7 +25,7 @@ from eval.running.question import AnswerPools, Reading, ask_all
 from eval.running.run import OnProgress, Progress, Run, build_memory, needs
 from eval.running.work import write_unit
 from memsys.interface import MemorySystem, setting, tuned
-from memsys.llm import meter
+from memsys.llm import meter, stopping
 from memsys.llm.limits import urgent
 from memsys.tokens import count_tokens
 
@@ -187,7 +187,8 @@ class CaseRun:
         self.run.rehearse()  # begun before it: the progress line names a memory that hangs in here
         memory: MemorySystem | None = None
         try:
-            memory = built = build_memory(self.run, self.case)
+            with stopping.step(f"build of {self.logs[0].store}"):
+                memory = built = build_memory(self.run, self.case)
             knobs = [_read_knobs(log.run, self.case) if len(self.logs) > 1 else {} for log in self.logs]
             if memory.EMBEDS_UNITS and "embedder" in needs(self.run.build) and self.units:
                 # Units are embedded in batches before the first write; the cache then answers the memory's own calls.
@@ -207,8 +208,9 @@ class CaseRun:
                     self._ask(memory, knobs, position)
                 if unit is not None:
                     self._write(memory, unit, position)
-            for log, own in zip(self.logs, knobs, strict=True):
-                log.structure(tuned(memory, own), None if log is self.logs[0] else self.logs[0])
+            with stopping.step(f"structure of {self.logs[0].store}"):
+                for log, own in zip(self.logs, knobs, strict=True):
+                    log.structure(tuned(memory, own), None if log is self.logs[0] else self.logs[0])
         except BaseException as error:
             if fatal_error(error):
                 wait(self.answers)
@@ -220,7 +222,8 @@ class CaseRun:
 
     def _close(self, memory: MemorySystem) -> None:
         try:
-            with meter.operation("close", self.logs[0].store):
+            store = self.logs[0].store
+            with meter.operation("close", store), stopping.step(f"close of {store}"):
                 memory.close()
         except BaseException as error:
             raise_fatal(error)

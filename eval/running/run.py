@@ -146,8 +146,9 @@ def build_memory(run: Run, case: Case) -> MemorySystem:
 
 
 def built(build: Callable[..., MemorySystem], services: Services, rng: np.random.Generator) -> MemorySystem:
-    """Build a fresh memory with the services that its constructor names."""
-    own = replace(services, prompts=services.prompts.only(declared_prompts(build)))
+    """Build a fresh memory with the services that its constructor names; it and the memories that it wraps see their prompts alone."""
+    prompts = [name for target, _ in layers(build) for name in getattr(target, "PROMPTS", ())]
+    own = replace(services, prompts=services.prompts.only(prompts))
     named = [name for name in SERVICES if name in needs(build)]
     with memorys_code():
         return build(**{name: rng if name == "rng" else getattr(own, name) for name in named})
@@ -171,8 +172,11 @@ REFUSED: Mapping[str, str] = {
 @lru_cache(maxsize=1)
 def _guard_this_process() -> None:
     """From now on, refuse `REFUSED` in code of memories; `os._exit` is `sys.exit` there. Threads that they start, and forked processes,
-    are free: a library's watchdog must be able to end the process, though not with 0, as if the command had done its work."""
-    process, leave = os.getpid(), os._exit
+    are free: a library's watchdog must be able to end the process, though not with 0, as if the command had done its work.
+
+    No code of this process may close a standard stream: the next file that a run opens would get its number, and hold what is printed.
+    """
+    process, leave, close, close_range = os.getpid(), os._exit, os.close, os.closerange
 
     def is_a_memory() -> bool:
         return meter.current() is not None and os.getpid() == process
@@ -187,26 +191,37 @@ def _guard_this_process() -> None:
         in_a_thread = os.getpid() == process and threading.current_thread() is not threading.main_thread()
         leave(status or int(in_a_thread))
 
+    def keep_open(low: int, high: int) -> None:
+        if low <= 2 and high > max(low, 0) and os.getpid() == process:
+            raise PermissionError(f"standard stream {max(low, 0)} must stay open")
+
+    def close_one(fd: int) -> None:
+        keep_open(fd, fd + 1)
+        close(fd)
+
+    def close_several(low: int, high: int, /) -> None:
+        keep_open(low, high)
+        close_range(low, high)
+
     sys.addaudithook(refuse)
-    os._exit = exit_memory
+    os._exit, os.close, os.closerange = exit_memory, close_one, close_several
 
 
-def declared_prompts(build: Callable[..., MemorySystem]) -> tuple[str, ...]:
-    """Prompt folders that a memory's class declares, followed by those of its wrapped memory."""
-    target, given = (build.func, build.keywords) if isinstance(build, partial) else (build, {})
-    inner = declared_prompts(given["inner"]) if "inner" in given else ()
-    return (*getattr(target, "PROMPTS", ()), *inner)
+def layers(build: Any) -> Iterator[tuple[Any, Mapping[str, Any]]]:
+    """The class, or the function, that builds a memory, with the settings that it is given; then those of the memory that it wraps."""
+    while build is not None:
+        target, given = (build.func, build.keywords) if isinstance(build, partial) else (build, {})
+        yield target, given
+        build = given.get("inner")
 
 
 def innermost(build: Callable[..., MemorySystem]) -> Any:
     """The class, or the function, that builds the memory inside all wrappers."""
-    while isinstance(build, partial) and "inner" in build.keywords:
-        build = build.keywords["inner"]
-    return build.func if isinstance(build, partial) else build
+    *_, (target, _) = layers(build)
+    return target
 
 
 def needs(build: Callable[..., MemorySystem]) -> frozenset[str]:
     """Parameters of a memory's constructor that its configuration leaves open; services are among them."""
-    target = build.func if isinstance(build, partial) else build
-    given = build.keywords if isinstance(build, partial) else {}
+    target, given = next(layers(build))
     return frozenset(inspect.signature(target).parameters) - frozenset(given)

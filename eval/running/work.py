@@ -12,7 +12,6 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,10 +20,11 @@ from data_loaders.schema import Case, Gold, Question, Session, Turn, Unit
 from data_loaders.units import make_units
 from eval.running.failures import described, raise_fatal
 from eval.running.question import check_types
-from eval.running.run import OnAnswer, OnProgress, Run, Services, built, innermost
+from eval.running.run import OnAnswer, OnProgress, Run, Services, built, innermost, layers
 from memsys.embed import HashingEmbedder
 from memsys.interface import MemorySystem, Settings
 from memsys.jsons import encoded
+from memsys.llm import stopping
 from memsys.llm.meter import metering
 from memsys.llm.offline.extractive import ExtractiveLLM
 from memsys.prompts import Prompts
@@ -91,8 +91,10 @@ def rehearse(build: Callable[..., MemorySystem], unit: Mapping[str, Any], prompt
 
     A failure is reported on standard error and ignored: the run itself will show it.
     """
-    key = repr((_kind(build), sorted(unit.items(), key=str)))
-    with _lock, metering():  # other builds wait, because they need the same imports
+    kind = _kind(build)
+    key = repr((kind, sorted(unit.items(), key=str)))
+    # Other builds wait, because they need the same imports.
+    with _lock, metering(), stopping.step(f"rehearsal of {kind[0]}"):
         if key in _done:
             return
         _done.add(key)
@@ -108,8 +110,7 @@ def rehearse(build: Callable[..., MemorySystem], unit: Mapping[str, Any], prompt
             memory.close()
         except BaseException as error:
             raise_fatal(error)
-            name = _kind(build)[0]
-            print(f"note: {name} could not be rehearsed ({described(error)})"[:300], file=sys.stderr)
+            print(f"note: {kind[0]} could not be rehearsed ({described(error)})"[:300], file=sys.stderr)
 
 
 def made_up() -> Case:
@@ -129,12 +130,12 @@ def made_up() -> Case:
     return Case("rehearsal", ("Ann", "Bob"), tuple(sessions), ((question, Gold((), ())),))
 
 
-def _kind(build: Any) -> tuple[str, ...]:
+def _kind(build: Callable[..., MemorySystem]) -> tuple[str, ...]:
     """A memory's class and the settings that select the code that runs: strings and booleans, also those of a wrapped memory."""
-    if not isinstance(build, partial):
-        return (getattr(build, "__qualname__", repr(build)),)
-    records = [vars(value) for value in build.keywords.values() if isinstance(value, Settings)]
-    stated = dict(build.keywords, **{name: value for record in records for name, value in record.items()})
-    choices = [f"{name}={value}" for name, value in sorted(stated.items()) if isinstance(value, str | bool)]
-    inner = _kind(build.keywords["inner"]) if "inner" in build.keywords else ()
-    return (build.func.__qualname__, *choices, *inner)
+    kind: list[str] = []
+    for target, given in layers(build):
+        records = [vars(value) for value in given.values() if isinstance(value, Settings)]
+        stated = dict(given, **{name: value for record in records for name, value in record.items()})
+        kind.append(getattr(target, "__qualname__", repr(target)))
+        kind += [f"{name}={value}" for name, value in sorted(stated.items()) if isinstance(value, str | bool)]
+    return tuple(kind)

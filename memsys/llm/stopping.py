@@ -55,6 +55,8 @@ flight, cancels the rest and returns their number."""
 keepers: WeakSet[Any] = WeakSet()
 """What writes answers to disk in this process: `flush(seconds)` waits that long until all that have arrived are written; `close()` writes
 them and closes the file, and does nothing the second time."""
+_steps: dict[int, str] = {}
+"""What each thread does whose code may hang, by its id (`step`)."""
 
 
 @dataclass(slots=True)
@@ -130,6 +132,16 @@ def await_end() -> int:
     """Wait until the calls in flight have ended or were cancelled; returns the number of cancelled calls."""
     _stop.ended.wait(GRACE + MARGIN)
     return _stop.given_up
+
+
+@contextmanager
+def step(name: str) -> Iterator[None]:
+    """Name what this thread does in the `with` block: if it hangs, the message that the process is ended says so."""
+    _steps[threading.get_ident()] = name
+    try:
+        yield
+    finally:
+        _steps.pop(threading.get_ident(), None)
 
 
 @contextmanager
@@ -211,17 +223,17 @@ def _wind_down() -> None:
 
 
 def _where() -> str:
-    """The lines of code at which steps are, such as ` (mine.py, line 16, in read)`: one of them hangs. Empty if there is none."""
+    """The steps that have not ended, each with its line of code, such as ` (read q1 of mine-012345/c1: mine.py, line 16, in read)`."""
     library = sysconfig.get_path("stdlib")
-    steps = [thread.ident for thread in threading.enumerate() if thread.name.startswith(("cell", "question"))]
-    frames, places = sys._current_frames(), list[str]()
-    for each in (frames[ident] for ident in steps if ident in frames):
-        stack = [frame for frame, _ in walk_stack(each) if not frame.f_code.co_filename.startswith((library, "<"))]
-        # The steps that wait for others are in `eval` itself.
-        if stack and not stack[0].f_globals.get("__name__", "").startswith(("eval.", "memsys.llm.")):
-            code, line = stack[0].f_code, stack[0].f_lineno
-            places.append(f"{os.path.basename(code.co_filename)}, line {line}, in {code.co_name}")
-    return f" ({'; '.join(sorted(set(places))[:3])})" if places else ""
+    steps, frames, places = dict(_steps), sys._current_frames(), list[str]()
+    for thread in steps.keys() & frames.keys():
+        # The innermost line that is none of Python's own.
+        for frame, line in walk_stack(frames[thread]):
+            code = frame.f_code
+            if not code.co_filename.startswith((library, "<")):
+                places.append(f"{steps[thread]}: {os.path.basename(code.co_filename)}, line {line}, in {code.co_name}")
+                break
+    return f" ({'; '.join(sorted(places)[:3])})" if places else ""
 
 
 def _end_calls(stop: _Stop) -> None:

@@ -222,7 +222,7 @@ class AMem(MemorySystem):
         vectors = self.embedder.embed(documents) if documents else ()
         for number, document, vector in zip(numbers, documents, vectors, strict=True):
             self._documents[number] = document
-            self._vectors.set(number, vector)
+            self._vectors.matrix[number] = vector
         self._outdated.clear()
 
     def _query_text(self, question: Question) -> str:

@@ -107,7 +107,7 @@ class _View:
         memory = self._memories[number]
         sources = union((memory.sources, unit.turn_ids))
         self._memories[number] = replace(memory, text=text, updated=unit, sources=sources)
-        self._vectors.set(number, vector)
+        self._vectors.matrix[number] = vector
 
     def delete(self, number: int) -> None:
         self._deleted.add(number)

@@ -145,7 +145,7 @@ class MemTree(MemorySystem):
         self._attach(unit, vector, parents)
         for place, summary_vector in zip(written, vectors, strict=True):
             self._nodes[parents[place]].text = summaries[place]
-            self._vectors.set(parents[place], summary_vector)
+            self._vectors.matrix[parents[place]] = summary_vector
         for place, summary in enumerate(summaries):
             self._nodes[parents[place]].stale |= isinstance(summary, ParseFailure)
 

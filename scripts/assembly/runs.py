@@ -14,7 +14,7 @@ from typing import Any
 
 from data_loaders.schema import Case
 from eval.analysis.costs import DISCOUNT
-from eval.files.provenance import ROOT, code_only, distributions, identity, source_digest, surroundings
+from eval.files.provenance import ROOT, distributions, identity, source_digest, source_of, surroundings
 from eval.files.run_folder import RunRecord
 from eval.files.store import RunError
 from eval.running.failures import EXITS, described
@@ -323,7 +323,7 @@ RUN_LOOP = ("run", "loop", "case", "question", "failures", "gold_evidence", "ora
 
 def sources(modules: Sequence[str]) -> str:
     """Hash of the code that a run depends on, which `modules_of` names."""
-    own = [code_only((ROOT / "eval" / "running" / f"{name}.py").read_text(encoding="utf-8")) for name in RUN_LOOP]
+    own = [source_of(ROOT / "eval" / "running" / f"{name}.py").code for name in RUN_LOOP]
     return identity({"closure": source_digest(modules), "own": own})
 
 

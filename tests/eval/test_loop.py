@@ -34,7 +34,7 @@ from eval.running.case import schedule
 from eval.running.case_log import CaseLog
 from eval.running.gold_evidence import gold_evidence
 from eval.running.loop import run_all
-from eval.running.run import Progress, Run
+from eval.running.run import Progress, Run, _guard_this_process, built
 from memsys.inert import inert_output
 from memsys.interface import Item, MemorySystem, NodeView, Recall, unit_item, with_settings
 from memsys.llm import secrets, stopping
@@ -114,6 +114,27 @@ def test_a_case_is_written_consolidated_read_and_answered_in_that_order(make_run
     ]
     assert log[:10] == [*writes, "consolidate"]
     assert sorted(log[10:]) == ["read q0", "read q1"]
+
+
+class Traced(Diary):
+    """Notes how the message about a step that hangs would name each of its steps."""
+
+    def __getattribute__(self, name: str) -> Any:
+        if name in ("write", "consolidate", "read", "report", "close"):
+            self.log.append(stopping._where().partition(": ")[0])
+        return super().__getattribute__(name)
+
+
+def test_a_step_that_hangs_would_be_named_with_its_question(make_run: Make) -> None:
+    log: list[str] = []
+    case = history(questions=1)
+    run = make_run([case], build=partial(Traced, log))
+    run_all([run])
+    steps = list(dict.fromkeys(line for line in log if line.startswith(" (")))
+    unit = make_units(case.sessions, "ab_pair").units[0].id
+    assert steps[0] == f" (write {unit} of run/{case.id}"
+    assert steps[-4:] == [f" ({name} of run/{case.id}" for name in ("consolidate 0", "read q0", "structure", "close")]
+    assert not stopping._where()
 
 
 def test_a_question_in_mid_history_sees_only_what_was_lived_through(make_run: Make) -> None:
@@ -235,12 +256,14 @@ def test_a_memory_that_closes_a_standard_stream_costs_its_own_questions_alone(
     close = os.close
     monkeypatch.setattr(os, "close", lambda fd: closed.append(fd) if fd < 3 else close(fd))
     monkeypatch.setattr(os, "closerange", lambda *ends: closed.append(ends))
+    _guard_this_process.cache_clear()  # from here on, it guards the two above
     case = history(questions=4)
     run = make_run([case], build=partial(Closing, []))
     with inert_output():
         run_all([run])
         print("said", flush=True)
         print("said", file=sys.stderr, flush=True)
+    _guard_this_process.cache_clear()  # the next memory of this process guards the real ones
     found = answers(run, case)
     assert [found[f"q{number}"].error for number in range(4)] == [
         "read: PermissionError: standard stream 1 must stay open",
@@ -1257,12 +1280,17 @@ def test_a_prompt_that_is_read_but_not_declared_stops_the_run(make_run: Make) ->
     assert not answers(run, history())
 
 
-def test_a_wrapped_memory_reads_the_prompts_that_its_own_class_declares() -> None:
-    from eval.running.run import declared_prompts
+def test_a_wrapped_memory_reads_the_prompts_that_its_own_class_declares(make_run: Make) -> None:
+    from memsys.prompts import UndeclaredPrompt
     from memsys.systems.memtree import MemTree
-    from memsys.systems.pruned import Pruned
 
-    assert declared_prompts(partial(Pruned, inner=partial(MemTree))) == ("memtree",)
+    def wrapper(inner: Any, prompts: Any) -> Any:
+        return prompts
+
+    seen: Any = built(partial(wrapper, inner=partial(MemTree)), make_run([]).services, np.random.default_rng(0))
+    assert seen["memtree/aggregate"]
+    with pytest.raises(UndeclaredPrompt):
+        seen["segtree/annotate"]
 
 
 # --- folders ------------------------------------------------------------------------------------------------------------

@@ -73,10 +73,10 @@ def test_equal_rows_come_in_their_order_wherever_they_stand(dimension: int) -> N
 def test_a_row_can_be_replaced_but_not_invented() -> None:
     vectors = Vectors()
     vectors.add(np.asarray([1.0, 0.0], dtype=np.float32))
-    vectors.set(0, np.asarray([0.0, 1.0], dtype=np.float32))
+    vectors.matrix[0] = np.asarray([0.0, 1.0], dtype=np.float32)
     assert vectors.top(np.asarray([0.0, 1.0], dtype=np.float32), 1) == [(0, 1.0)]
     with pytest.raises(IndexError):
-        vectors.set(1, np.asarray([0.0, 1.0], dtype=np.float32))
+        vectors.matrix[1] = np.asarray([0.0, 1.0], dtype=np.float32)
 
 
 def test_an_empty_matrix_has_no_neighbours() -> None:

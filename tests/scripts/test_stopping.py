@@ -305,7 +305,7 @@ def test_what_does_not_end_by_itself_is_ended_and_said() -> None:
 
 
 def test_where_a_memory_hangs_is_said_when_it_is_ended(tmp_path: Path) -> None:
-    (tmp_path / "mine.py").write_text("import time\n\ndef read():\n    time.sleep(60)\n")
+    (tmp_path / "mine.py").write_text("import threading\n\ndef read():\n    threading.Event().wait(60)\n")
     program = (
         "import os, signal, sys, threading, time\n"
         f"sys.path.insert(0, {str(tmp_path)!r})\n"
@@ -314,15 +314,19 @@ def test_where_a_memory_hangs_is_said_when_it_is_ended(tmp_path: Path) -> None:
         "from memsys.llm import stopping\n"
         "from scripts.setup.exits import guarded\n"
         "stopping.GRACE = stopping.MARGIN = 0.2\n"
+        "def step(name, does):\n"
+        "    with stopping.step(name): does()\n"
         "pool = UrgentPool(2, 'question')\n"
-        "idle, stuck = pool.submit(0, int), pool.submit(0, mine.read)\n"
+        "stuck, ended = pool.submit(0, step, 'read q1', mine.read), pool.submit(0, step, 'read q0', int)\n"
         "def hang():\n"
-        "    try: idle.result(); time.sleep(0.2); os.kill(os.getpid(), signal.SIGTERM); time.sleep(60)\n"
+        "    try: ended.result(); time.sleep(0.2); os.kill(os.getpid(), signal.SIGTERM); time.sleep(60)\n"
         "    finally: time.sleep(60)\n"
         "guarded(hang)"
     )
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
-    ended = "a step did not end by itself and was ended (mine.py, line 4, in read); run the same command to resume"
+    ended = (
+        "a step did not end by itself and was ended (read q1: mine.py, line 4, in read); run the same command to resume"
+    )
     assert (done.returncode, done.stderr.splitlines()) == (143, [SAID, ended])
 
 

@@ -196,7 +196,7 @@ class MidTerm:
         if not self._free_rows:
             return self._vectors.add(vector)
         row = self._free_rows.pop()
-        self._vectors.set(row, vector)
+        self._vectors.matrix[row] = vector
         return row
 
 

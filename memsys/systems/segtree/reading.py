@@ -181,10 +181,10 @@ class TreeMemory(MemorySystem):
                     changed.append(number)
         vectors = self.embedder.embed([self._nodes[number].text for number in changed]) if changed else ()
         for number, vector in zip(changed, vectors, strict=True):
-            self._vectors.set(number, vector)
+            self._vectors.matrix[number] = vector
         for number in path:
             if len(self._nodes[number].children) == 1:
-                self._vectors.set(number, self._vectors.matrix[self._nodes[number].children[0]])
+                self._vectors.matrix[number] = self._vectors.matrix[self._nodes[number].children[0]]
 
     def consolidate(self) -> None:
         """Summarise all outdated annotations again, bottom-up; the results hold until the next leaf is added.

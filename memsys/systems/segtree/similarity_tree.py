@@ -113,4 +113,4 @@ class _Clusters:
             self._sums.append(np.zeros(len(vector), dtype=np.float64))
         row = self._rows[node]
         self._sums[row] += vector
-        self._directions.set(row, normalised(self._sums[row]))
+        self._directions.matrix[row] = normalised(self._sums[row])

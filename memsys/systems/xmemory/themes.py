@@ -433,7 +433,7 @@ class _Growing:
         """Replace the statements of a theme; `total` is the sum of their vectors [d]."""
         self.themes[number] = _Theme(members, total)
         self.sizes[number] = len(members)
-        self.centroids.set(number, normalised(total))
+        self.centroids.matrix[number] = normalised(total)
         self._update_objective(number, len(members), total)
 
     def _update_objective(self, number: int, size: int, total: np.ndarray) -> None:
