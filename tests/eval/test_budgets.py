@@ -13,6 +13,7 @@ from eval.analysis.budgets import (
     LEAST_SAVING,
     AtBudget,
     Expense,
+    Needed,
     area_gap,
     band,
     break_even,
@@ -170,6 +171,19 @@ def test_costs_say_when_a_memory_beats_the_whole_history_and_the_reference_at_th
     assert table[2][4:] == ["16", "30", NEVER, "300 [300, 300] (2,000 [2,000, 2,000] tokens)"]
     assert table[3][4:] == ["19", "42", NEVER, "score not reached [score not reached, score not reached]"]
     assert table[4][2] == "price unknown"
+
+
+def test_a_gain_in_a_few_histories_alone_leaves_the_tokens_for_a_score_open() -> None:
+    """By question the gain is certain; by case, the histories differ too much."""
+    gains = dict(zip(dict.fromkeys(HOMES.values()), (0.4, 0.4, 0.4, 0.0, 0.0, -0.4), strict=True))
+    scores = {key: 0.5 + gains[home] for key, home in HOMES.items()}
+    drawn = curve([AtBudget(size, dict.fromkeys(KEYS, size), scores) for size in BUDGETS], HOMES)
+    assert drawn is not None
+    assert tokens_within(dict.fromkeys(KEYS, 0.5), drawn) == Needed(pytest.approx(1000), None)
+    singly = curve([AtBudget(size, dict.fromkeys(KEYS, size), scores) for size in BUDGETS], dict.fromkeys(KEYS, "one"))
+    assert singly is not None
+    assert tokens_within(dict.fromkeys(KEYS, 0.5), singly) == Needed(pytest.approx(1000), pytest.approx(1000))
+    assert tokens_within(dict.fromkeys(KEYS[:1], 0.5), drawn) is None
 
 
 @pytest.mark.slow

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from functools import cache
 from itertools import product
 from pathlib import Path
@@ -315,6 +316,13 @@ def test_a_category_that_no_question_has_is_named_with_the_nearest(capsys: pytes
         "note: locomo: no question of these data is in the category temporl (did you mean temporal?);"
     )
     assert "single-hop" in line
+
+
+def test_only_the_reader_of_a_column_with_a_budget_is_cut_and_filled() -> None:
+    option = {"dataset": "locomo", "metrics": []}
+    plain, cut = (column_group(composed("reproduce", []), each).reader for each in (option, {**option, "budget": 700}))
+    assert plain == Reader(**load_option("reader", load_option("dataset", "locomo")["reader"]))
+    assert cut == replace(plain, max_context_tokens=700, fill=True) != plain
 
 
 def test_two_column_groups_of_one_name_are_refused_and_neither_is_dropped() -> None:

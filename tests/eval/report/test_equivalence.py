@@ -14,7 +14,9 @@ from eval.files.store import write_lines
 from eval.report.cell import Asked, Cell, Column
 from eval.report.paper import latex
 from eval.report.published import (
+    DIFFERS,
     FLIPS,
+    OPEN,
     Published,
     Runs,
     assumed_runs,
@@ -57,6 +59,8 @@ def test_a_small_gap_that_is_surely_not_zero_prints_both_facts() -> None:
     said = verdict(0.512, published(0.5), runs=Runs(3, 1e-6, inf, measured=True))
     assert said == "equivalent, differs by +1.2 [+1.0, +1.4]"
     assert brief(said) == "equivalent"
+    others = {"differs by -3.0 [-4.4, -1.6]": DIFFERS, "cannot tell: +1.1": OPEN, "pending": "pending"}
+    assert [brief(other) for other in others] == [*others.values()]
 
 
 def test_a_percentage_is_compared_on_our_scale() -> None:
