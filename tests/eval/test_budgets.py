@@ -127,6 +127,9 @@ def test_a_row_more_than_two_percent_below_the_budget_is_marked_open_and_has_no_
     assert f"{SHORT}: 1,200 tokens, 0% of the questions fill it | {SHORT} | –" in lines["Tiny"]
     points = [(point.series, point.x, point.label) for point in curve_points(panel)]
     assert points[-2:] == [("Tiny", 1000.0, ""), ("Tiny", 1200.0, SHORT)]
+    assert full.band is not None
+    heights = [(mean, each.low, each.high) for mean, each in zip(full.means, full.band, strict=True)]
+    assert [(point.y, point.low, point.high) for point in curve_points(panel)[:2]] == heights
 
 
 @given(*(st.floats(0.0, 5.0, allow_nan=False) for _ in range(5)))

@@ -554,7 +554,7 @@ def test_another_folder_is_not_replaced_and_a_damaged_history_is_named(tmp_path:
 def test_the_head_has_its_rows_in_order_80_columns_wide_with_remarks(
     invent: Invent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(claims_command, "HEAD_NAMES", ("second", "first"))
+    monkeypatch.setattr(claims_command, "HEAD_NAMES", ("second", "gone", "first"))
     monkeypatch.setattr(audit, "WHOLE", {"LoCoMo": 38})  # the answerable questions of an invented claim
     own = rows_of([invent("second")])[0].file_mean
     assert own is not None
