@@ -72,6 +72,26 @@ def test_the_interval_by_case_leaves_out_each_history_and_uneven_histories_leave
     assert (score.by_case.low, score.by_case.high) == pytest.approx((expected.low, expected.high))
 
 
+@pytest.mark.parametrize(
+    ("right", "variance"),
+    [
+        (
+            [1.0, 0.0] * 20,
+            40 / 4 / 39 / 40,
+        ),  # a judge that always agrees, and all answers rated: that of the mean of the ratings
+        ([1.0] * 40, 2 / 44 / 40),  # no difference was seen, and two are added
+    ],
+)
+def test_the_interval_by_question_is_that_of_the_ratings_or_of_two_more_differences(
+    right: list[float], variance: float
+) -> None:
+    score = prediction_powered(right, CASES[:40], right)
+    mean, smooth = sum(right) / 40, (sum(right) + 2) / 44
+    expected = wilson_of_share(mean, smooth * (1 - smooth) / variance, t_point(39))
+    assert score.by_question is not None
+    assert (score.by_question.low, score.by_question.high) == pytest.approx((expected.low, expected.high))
+
+
 def test_below_five_histories_there_is_no_interval_by_case_and_below_twenty_ratings_no_score() -> None:
     right = np.arange(400) % 2 == 0
     score = prediction_powered(right.astype(float), ["a"] * 400, rated(right, 40, np.random.default_rng(4)))

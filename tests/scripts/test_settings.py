@@ -259,6 +259,9 @@ def test_rows_of_another_backbone_are_checked_too() -> None:
     assert "rows_qwen" in table
     with pytest.raises(RunError, match=r"rows_qwen: rows\[0\] must be a mapping such as \{memory: bm25\}"):
         checked_option("table", {**table, "rows_qwen": ["bm25"]})
+    single = {name: value for name, value in table.items() if name != "backbones"}
+    with pytest.raises(RunError, match="rows_qwen is not a setting"):
+        checked_option("table", single)
 
 
 def test_a_wrong_setting_of_a_memory_or_a_loader_is_one_sentence(
