@@ -56,8 +56,8 @@ class Evidence:
     blocks_to_cover: float | None
     tokens_to_cover: float | None
     """Means over the covered questions."""
-    recalled_tokens: float
-    """Tokens of all recalled items, mean per question, before the reader's budget."""
+    recalled_tokens: float | None
+    """Tokens of all recalled items, mean per question, before the reader's budget; None without questions."""
     levels: Mapping[int, float]
     """Share of the recalled items from each level."""
 
@@ -155,7 +155,7 @@ def _summed(recalls: Sequence[Recalled | None]) -> Evidence:
         covered=len(covered) / max(1, len(kept)),
         blocks_to_cover=fmean(coverage.blocks for coverage in covered) if covered else None,
         tokens_to_cover=fmean(coverage.tokens for coverage in covered) if covered else None,
-        recalled_tokens=fmean(recall.tokens for recall in kept) if kept else 0.0,
+        recalled_tokens=fmean(recall.tokens for recall in kept) if kept else None,
         levels={level: count / blocks for level, count in sorted(levels.items())},
     )
 

@@ -128,7 +128,7 @@ def test_only_yes_no_questions_hold_values_and_none_is_read_before_the_end(suite
 
 def test_a_yes_no_probe_asks_about_the_wrong_value_and_about_a_true_one(suite: list[Case]) -> None:
     for case in (case for case in suite if case.id.endswith("--yes_no")):
-        asked = {question.id: (question.text, gold.supports) for question, gold in case.questions}
+        asked = {question.id: (question.text, gold) for question, gold in case.questions}
         told = "\n".join(turn.text for turn in case.turns)
         for question, gold in probes(case):
             values, variant = gold.detail["values"], gold.detail["variant"]
@@ -136,12 +136,13 @@ def test_a_yes_no_probe_asks_about_the_wrong_value_and_about_a_true_one(suite: l
             assert holds(question.text, values[wrong]) is (variant != "deleted")
             named = gold.detail["owner"] in question.text
             assert (named, " my " in question.text) == (variant == "users", variant != "users"), "whose value it is"
-            ((true, supports),) = (
+            ((true, affirmed),) = (
                 asked[read] for name, (_, read) in gold.detail["reads"].items() if name.startswith("yes")
             )
             right = {"supersede": "new", "echo": "said", "users": "own"}.get(variant, "twin")
             assert holds(true, values.get(right, values["twin"])), "an invented echo has no true value but the twin's"
-            assert supports == "answer", "it is answered, and has no score of its own"
+            assert affirmed.supports == "answer", "it is answered, and has no score of its own"
+            assert affirmed.answers == ("yes",)
             assert holds(told, values.get(right, values["twin"]))
 
 

@@ -152,7 +152,8 @@ def test_two_chains_to_an_answer_are_no_evidence(tmp_path: Path) -> None:
 
 def test_a_question_that_asks_for_no_fact_of_the_list_is_noted_and_has_no_evidence(tmp_path: Path) -> None:
     case = only(tmp_path, row(questions=["What is the capital of Auria?"]))
-    assert case.questions[0][1].evidence == ()
+    gold = case.questions[0][1]
+    assert (gold.evidence, gold.groups, gold.detail["conflict"]) == ((), ("single-hop 6k",), None)
     assert case.notes == ("sh_0: the question asks for no fact of the list.",)
 
 

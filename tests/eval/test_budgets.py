@@ -13,6 +13,7 @@ from eval.analysis.budgets import (
     LEAST_SAVING,
     AtBudget,
     Expense,
+    Needed,
     area_gap,
     band,
     break_even,
@@ -126,6 +127,9 @@ def test_a_row_more_than_two_percent_below_the_budget_is_marked_open_and_has_no_
     assert f"{SHORT}: 1,200 tokens, 0% of the questions fill it | {SHORT} | –" in lines["Tiny"]
     points = [(point.series, point.x, point.label) for point in curve_points(panel)]
     assert points[-2:] == [("Tiny", 1000.0, ""), ("Tiny", 1200.0, SHORT)]
+    assert full.band is not None
+    heights = [(mean, each.low, each.high) for mean, each in zip(full.means, full.band, strict=True)]
+    assert [(point.y, point.low, point.high) for point in curve_points(panel)[:2]] == heights
 
 
 @given(*(st.floats(0.0, 5.0, allow_nan=False) for _ in range(5)))
@@ -170,6 +174,19 @@ def test_costs_say_when_a_memory_beats_the_whole_history_and_the_reference_at_th
     assert table[2][4:] == ["16", "30", NEVER, "300 [300, 300] (2,000 [2,000, 2,000] tokens)"]
     assert table[3][4:] == ["19", "42", NEVER, "score not reached [score not reached, score not reached]"]
     assert table[4][2] == "price unknown"
+
+
+def test_a_gain_in_a_few_histories_alone_leaves_the_tokens_for_a_score_open() -> None:
+    """By question the gain is certain; by case, the histories differ too much."""
+    gains = dict(zip(dict.fromkeys(HOMES.values()), (0.4, 0.4, 0.4, 0.0, 0.0, -0.4), strict=True))
+    scores = {key: 0.5 + gains[home] for key, home in HOMES.items()}
+    drawn = curve([AtBudget(size, dict.fromkeys(KEYS, size), scores) for size in BUDGETS], HOMES)
+    assert drawn is not None
+    assert tokens_within(dict.fromkeys(KEYS, 0.5), drawn) == Needed(pytest.approx(1000), None)
+    singly = curve([AtBudget(size, dict.fromkeys(KEYS, size), scores) for size in BUDGETS], dict.fromkeys(KEYS, "one"))
+    assert singly is not None
+    assert tokens_within(dict.fromkeys(KEYS, 0.5), singly) == Needed(pytest.approx(1000), pytest.approx(1000))
+    assert tokens_within(dict.fromkeys(KEYS[:1], 0.5), drawn) is None
 
 
 @pytest.mark.slow

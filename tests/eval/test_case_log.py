@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from typing import Any
 
@@ -55,4 +56,5 @@ def test_half_an_emoji_in_an_error_or_an_answer_is_written_as_a_mark(make_run: C
     log._trouble.append("ValueError: cut \ud83d here")
     log.finish(())
     assert (run.case_folder("c") / "errors.log").read_text() == "ValueError: cut ? here"
-    assert hash_of("cut \ud83d here") == hash_of("cut ? here")
+    hashed = hashlib.sha256(b"cut ? here").hexdigest()[:12]  # as in score files that are already written
+    assert hash_of("cut \ud83d here") == hash_of("cut ? here") == hashed

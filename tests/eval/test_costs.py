@@ -43,7 +43,7 @@ def spent(phase: str, subject: str, *calls: tuple[str, int, int], embedded: int 
 def run_folder(tmp_path: Path) -> Path:
     lines = [
         spent("embed", "", embedded=1000),
-        spent("write", "u1", ("m.add", 100, 10), cpu=0.125),
+        replace(spent("write", "u1", ("m.add", 100, 10), cpu=0.125), held=7),
         spent("write", "u2", ("m.add", 300, 30), ("m.link", 200, 20), cpu=0.125),
         spent("read", "q1", cpu=0.5),
         spent("read", "q2", ("m.plan", 50, 5), cpu=0.5),
@@ -62,6 +62,7 @@ def test_means_are_by_unit_and_by_question(run_folder: Path) -> None:
     assert (found.units, found.questions) == (2, 2)
     assert found.build_tokens_per_unit == (110 + 330 + 220) / 2
     assert found.embedding_tokens_per_unit == 500
+    assert found.held == 7, "of the largest memory, not of the last"
     assert (found.calls_per_insertion, found.calls_per_query) == (1.5, 0.5)
     assert found.inference_tokens == (55 + 66 + 66) / 2
     assert found.recalled_tokens == 40

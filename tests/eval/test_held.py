@@ -50,6 +50,14 @@ def test_a_summary_of_all_turns_holds_one_only_by_its_words() -> None:
     assert held(text("Ines learned weaving in Oaxaca; Bruno repairs accordions.", *every)) is Held.YES
 
 
+def test_a_turn_of_stop_words_alone_is_held_by_no_text_that_does_not_name_it() -> None:
+    (target,) = targets(
+        Case("c", ("A",), (Session("s", (Turn("t0", "A", "It was on you."), *TURNS[1:])),), ()), QUESTION, GOLD
+    )
+    assert target.words == frozenset()
+    assert Texts([text("Oaxaca")]).hold(target) is Held.NO
+
+
 def test_words_that_are_scattered_over_a_long_text_do_not_hold_a_turn() -> None:
     filler = " ".join(f"filler{number}" for number in range(60))
     assert held(text(f" {filler} ".join(TURN.split()))) is Held.NO

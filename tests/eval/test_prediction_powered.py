@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from eval.report.ratings import prediction_powered, rated_sample, sample_order
+from eval.statistics.stats import t_point, wilson_of_share
 
 KEYS = [(f"c{number % 8}", f"q{number}") for number in range(400)]
 CASES = [case for case, _ in KEYS]
@@ -53,6 +54,42 @@ def test_the_intervals_cover_the_truth_whatever_the_judge_accepts(truth: float, 
         interval = prediction_powered(judged.astype(float), CASES, rated(right, 60, rng)).by_case
         covered += interval is not None and interval.low <= truth <= interval.high
     assert covered >= 0.94 * rounds
+
+
+@pytest.mark.parametrize(("sizes", "freedom"), [([10] * 8, 7.0), ([80, *[4] * 5], 1.0)])
+def test_the_interval_by_case_leaves_out_each_history_and_uneven_histories_leave_one_degree_of_freedom(
+    sizes: list[int], freedom: float
+) -> None:
+    """With a judge that accepts everything, the score is the mean of the person, who accepts every other history."""
+    ratings = np.repeat([float(history % 2) for history in range(len(sizes))], sizes)
+    cases = np.repeat([f"c{history}" for history in range(len(sizes))], sizes)
+    score = prediction_powered([1.0] * len(cases), cases.tolist(), ratings.tolist())
+    without = np.array([ratings[cases != case].mean() for case in dict.fromkeys(cases)])
+    variance = ((without - ratings.mean()) ** 2).sum() * (len(sizes) - 1) / len(sizes)
+    smooth = (ratings.sum() + 2) / (len(cases) + 4)
+    expected = wilson_of_share(float(ratings.mean()), smooth * (1 - smooth) / variance, t_point(freedom))
+    assert score.by_case is not None
+    assert (score.by_case.low, score.by_case.high) == pytest.approx((expected.low, expected.high))
+
+
+@pytest.mark.parametrize(
+    ("right", "variance"),
+    [
+        (
+            [1.0, 0.0] * 20,
+            40 / 4 / 39 / 40,
+        ),  # a judge that always agrees, and all answers rated: that of the mean of the ratings
+        ([1.0] * 40, 2 / 44 / 40),  # no difference was seen, and two are added
+    ],
+)
+def test_the_interval_by_question_is_that_of_the_ratings_or_of_two_more_differences(
+    right: list[float], variance: float
+) -> None:
+    score = prediction_powered(right, CASES[:40], right)
+    mean, smooth = sum(right) / 40, (sum(right) + 2) / 44
+    expected = wilson_of_share(mean, smooth * (1 - smooth) / variance, t_point(39))
+    assert score.by_question is not None
+    assert (score.by_question.low, score.by_question.high) == pytest.approx((expected.low, expected.high))
 
 
 def test_below_five_histories_there_is_no_interval_by_case_and_below_twenty_ratings_no_score() -> None:

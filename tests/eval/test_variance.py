@@ -264,6 +264,7 @@ def test_the_proposed_design_detects_the_wish_and_none_that_is_cheaper_does() ->
     alone = cheapest(PLANNED, 0.1, COSTS, 4, 400)
     assert alone is not None
     assert alone.histories < 5
+    assert cheapest(PLANNED, 0.5, COSTS, 1, 400) == Design(1, 25, 1, 1)
 
 
 def test_another_build_is_proposed_only_where_builds_differ() -> None:

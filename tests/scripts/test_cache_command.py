@@ -263,6 +263,13 @@ def test_a_link_is_followed_to_a_cache_alone_and_makes_none_of_an_empty_or_missi
             with pytest.raises(DamagedCache, match=r"is a link to no cache\); move it away, or name another"):
                 opened(link)
         notes.touch()
+    for ending in ("-wal", "-shm", "-journal"):
+        beside = path.with_name(path.name + ending)
+        beside.unlink(missing_ok=True)
+        beside.symlink_to(notes)
+        with pytest.raises(DamagedCache, match="is a link or no plain file"):
+            CacheStore(path)
+        beside.unlink()
     assert notes.read_bytes() == b""
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import re
 from dataclasses import dataclass
 from html import unescape
 from pathlib import Path
@@ -94,6 +95,8 @@ def test_a_cell_says_right_wrong_not_applicable_and_what_went_wrong(
     text = written.markdown
     assert "| No memory | – · 0/0/9 |" in text
     assert "· 0/9/0 · both 9" in text
+    assert "\n- STAND-IN: memory, reader" in text
+    assert re.search(r"^- Models: memory \S+, reader \S+, judge \S+; embedder \S+\.$", text, re.MULTILINE)
     assert "LoCoMo · recalled, echo, by category" in text
     assert "echo, invented" in text
 

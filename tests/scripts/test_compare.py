@@ -12,10 +12,11 @@ import pytest
 
 from eval.analysis.fidelity import compared
 from eval.files.store import RunError, write_lines
+from eval.report.cell import Asked, Cell, Column
 from scripts.command import verb
 from scripts.commands import compare, completion
 from scripts.commands import list as listing
-from scripts.commands.compare import telling_questions
+from scripts.commands.compare import Tally, tallies, telling, telling_questions
 from scripts.door import Lab
 from scripts.door import compare as difference
 from scripts.setup.launch import composed
@@ -55,6 +56,25 @@ def test_it_prints_what_the_door_computes(said: str, results: Path) -> None:
     wins, losses = sum(first[key] > second[key] for key in first), sum(first[key] < second[key] for key in first)
     assert re.search(rf"all +{wins}/{losses}/{12 - wins - losses}\n", said)
     assert wins > losses
+
+
+def test_a_question_without_both_scores_is_no_tie_and_the_largest_gap_is_told_first(tmp_path: Path) -> None:
+    scores = {"first": [1.0, 0.0, 0.25, 0.5, 1.0, None], "second": [0.0, 0.5, 1.0, 0.5, None, 1.0]}
+    column = Column("toy", "Toy", "judge", tuple(Asked("c", f"q{n}", "ab"[n % 2], "c", True, False) for n in range(6)))
+    cells = []
+    for name, values in scores.items():
+        known = [(f"q{n}", value) for n, value in enumerate(values) if value is not None]
+        lines = [{"case_id": "c", "question_id": key, "repeat": 0, "value": value} for key, value in known]
+        write_lines(tmp_path / f"{name}.jsonl", lines)
+        cells.append(Cell(column, {}, (tmp_path / f"{name}.jsonl",)))
+    first, second = cells
+    assert tallies(first, second) == [
+        Tally("all", 1, 2, 1),
+        Tally("a", 1, 1, 0),
+        Tally("b", 0, 1, 1),
+    ]
+    told = [(each.question.question_id, each.scores) for each in telling(cells, 2)]
+    assert told == [("q0", (1.0, 0.0)), ("q2", (0.25, 1.0))]
 
 
 @pytest.mark.slow

@@ -16,7 +16,8 @@ import yaml
 
 from eval.statistics.stats import difference
 from scripts.command import verb
-from scripts.commands.gate import verdict
+from scripts.commands.gate import Gate as GateFile
+from scripts.commands.gate import lab_of, verdict
 from scripts.commands.mock_memory import Service
 from scripts.mock.endpoint import serving
 from scripts.mock.memory_store import Store
@@ -86,6 +87,16 @@ def test_five_reruns_of_an_unchanged_memory_pass(kept: Gate, capsys: pytest.Capt
     assert [kept() for _ in range(5)] == [0] * 5
     assert capsys.readouterr().out.count("Memory gate passed") == 5
     assert not [*Path.cwd().rglob("predictions.jsonl")], "nothing is taken from an earlier run"
+
+
+def test_replies_are_kept_in_the_working_folder_but_beside_results_or_in_a_cache_that_a_setting_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    settings = [(), ("results=mine",), ("cache=other.sqlite",)]
+    labs = [lab_of(GateFile(memory="bm25"), ("profile=smoke", *each), tmp_path / "runs").cfg for each in settings]
+    assert [Path(cfg.results).name for cfg in labs] == ["runs", "mine", "runs"]
+    assert [cfg.cache and str(cfg.cache) for cfg in labs] == ["results/cache.sqlite", None, "other.sqlite"]
 
 
 def test_evidence_lost_for_a_tenth_of_the_questions_fails_and_the_way_back_is_better(

@@ -35,6 +35,9 @@ def test_prices_are_read_from_a_file(tmp_path: Path) -> None:
     file.write_text("Qwen/Qwen3-8B: {in: 0.5, out: 2}\nlocal: {in: 0, cached: 0, out: 0}\n")
     assert prices(f"prices={file}")["Qwen/Qwen3-8B"] == GIVEN
     assert prices(f"prices={file}")["local"]["usd_per_million_cached"] == 0.0
+    file.write_text("- Qwen/Qwen3-8B\n")
+    with pytest.raises(RunError, match="expected lines such as"):
+        prices(f"prices={file}")
 
 
 def test_a_price_that_is_none_is_one_line(subtests: pytest.Subtests) -> None:
@@ -43,6 +46,7 @@ def test_a_price_that_is_none_is_one_line(subtests: pytest.Subtests) -> None:
         ("{m: {in: -1}}", "found -1"),
         ("{m: {in: nan}}", "found nan"),
         ("{m: {in: cheap}}", "found 'cheap'"),
+        ("{m: {in: 1, cached: 2}}", r"a cached token \(2.0\) cannot cost more than another one \(1.0\)"),
         ("{m: 3}", "expected {in: …, out: …} or free, found 3"),
         ("/nonexistent.yaml", "cannot be read"),
     ]:

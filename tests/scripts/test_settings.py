@@ -259,6 +259,9 @@ def test_rows_of_another_backbone_are_checked_too() -> None:
     assert "rows_qwen" in table
     with pytest.raises(RunError, match=r"rows_qwen: rows\[0\] must be a mapping such as \{memory: bm25\}"):
         checked_option("table", {**table, "rows_qwen": ["bm25"]})
+    single = {name: value for name, value in table.items() if name != "backbones"}
+    with pytest.raises(RunError, match="rows_qwen is not a setting"):
+        checked_option("table", single)
 
 
 def test_a_wrong_setting_of_a_memory_or_a_loader_is_one_sentence(
@@ -269,6 +272,7 @@ def test_a_wrong_setting_of_a_memory_or_a_loader_is_one_sentence(
         ("memory.build.k=1.5", "memory bm25: k must be a whole number, found 1.5"),
         ("memory.build.k=true", "memory bm25: k must be a number or text, found true"),
         ("+memory.build.kk=3", "memory bm25: kk is not a setting of memsys.systems.bm25.BM25; did you mean k?"),
+        ("~memory.build._target_", "memory bm25: _target_ is missing"),
         ("memory.build._target_=memsys.systems.bm25.BM26", "memory bm25: cannot import memsys.systems.bm25.BM26: "),
         ("memory.build._target_=memsys.systems.bm25", "memory bm25: memsys.systems.bm25 is no class and no function"),
         (

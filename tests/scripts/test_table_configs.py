@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from functools import cache
 from itertools import product
 from pathlib import Path
@@ -40,6 +41,7 @@ from scripts.tables.layout import (
     reference,
     restriction,
 )
+from scripts.tables.table import _keeps_models
 from tests.scripts.commands import configuration, reproduce
 
 CONF = Path(__file__).resolve().parents[2] / "conf"
@@ -316,6 +318,26 @@ def test_a_category_that_no_question_has_is_named_with_the_nearest(capsys: pytes
         "note: locomo: no question of these data is in the category temporl (did you mean temporal?);"
     )
     assert "single-hop" in line
+
+
+def test_only_a_sweep_on_an_endpoint_and_the_papers_own_judge_keep_the_models_of_a_judge() -> None:
+    paper = {"models": {"judge": "gpt-4o-mini"}}
+    online = ["endpoint.base_url=http://127.0.0.1:9/v1", "endpoint.label=x"]
+    judges = [(["profile=paper", f"models.judge={name}"], name == "gpt-4o-mini") for name in ("gpt-4o-mini", "other")]
+    for command, settings, kept in (
+        ("sweep", online, True),
+        ("sweep", [], False),
+        ("reproduce", online, False),
+        *(("reproduce", own, kept) for own, kept in judges),
+    ):
+        assert _keeps_models(composed(command, settings), paper) is kept, (command, settings)
+
+
+def test_only_the_reader_of_a_column_with_a_budget_is_cut_and_filled() -> None:
+    option = {"dataset": "locomo", "metrics": []}
+    plain, cut = (column_group(composed("reproduce", []), each).reader for each in (option, {**option, "budget": 700}))
+    assert plain == Reader(**load_option("reader", load_option("dataset", "locomo")["reader"]))
+    assert cut == replace(plain, max_context_tokens=700, fill=True) != plain
 
 
 def test_two_column_groups_of_one_name_are_refused_and_neither_is_dropped() -> None:

@@ -108,6 +108,11 @@ def test_what_has_no_evidence_to_find_is_left_out_and_counted(tmp_path: Path) ->
 def test_without_any_question_the_means_are_absent(tmp_path: Path) -> None:
     folder = folder_with(tmp_path, [("q1", ["two"], [1], "answered")])
     found = evidence(folder, [asked(q1=Gold((), answerable=False))])["all"]
-    assert (found.questions, found.blocks_to_cover, found.tokens_to_cover) == (0, None, None)
+    assert (found.questions, found.blocks_to_cover, found.tokens_to_cover, found.recalled_tokens) == (
+        0,
+        None,
+        None,
+        None,
+    )
     assert found.hits == (0, 0, 0, 0)
     assert found.covered == pytest.approx(0)

@@ -14,7 +14,9 @@ from eval.files.store import write_lines
 from eval.report.cell import Asked, Cell, Column
 from eval.report.paper import latex
 from eval.report.published import (
+    DIFFERS,
     FLIPS,
+    OPEN,
     Published,
     Runs,
     assumed_runs,
@@ -28,8 +30,8 @@ from eval.report.published import (
     verdict,
 )
 from eval.report.rendering import shown
-from eval.report.tables import Row, Table, verdict_lines
-from eval.statistics.stats import Interval
+from eval.report.tables import Measure, Row, Table, verdict_lines
+from eval.statistics.stats import Estimate, Interval
 from tests.rigs.coverage.verdicts import rows
 
 ONE = Runs(1, FLIPS / 2 / 1540, inf, measured=False)
@@ -57,6 +59,8 @@ def test_a_small_gap_that_is_surely_not_zero_prints_both_facts() -> None:
     said = verdict(0.512, published(0.5), runs=Runs(3, 1e-6, inf, measured=True))
     assert said == "equivalent, differs by +1.2 [+1.0, +1.4]"
     assert brief(said) == "equivalent"
+    others = {"differs by -3.0 [-4.4, -1.6]": DIFFERS, "cannot tell: +1.1": OPEN, "pending": "pending"}
+    assert [brief(other) for other in others] == [*others.values()]
 
 
 def test_a_percentage_is_compared_on_our_scale() -> None:
@@ -228,6 +232,9 @@ def test_the_caption_of_a_compared_table_says_what_the_errors_are(tmp_path: Path
     both = (Row("a", "A", (thrice,)), Row("b", "B", (once,)))
     (line,) = verdict_lines(Table("toy", "Toy", (), (thrice.column,), both))
     assert "measured from 3 builds; else assumed: 8% of the answers' scores change" in line
+    cost = Measure(Estimate(57.0, 3, None, None, 3), published(55.0))
+    (line,) = verdict_lines(Table("toy", "Toy", (), (thrice.column,) * 2, (Row("a", "A", (thrice, cost)),)))
+    assert "ours measured from 3 builds; unknown for costs and counts" in line, "no score's error is assumed"
     assert "Each is tested alone: of twenty numbers that agree, one differs by chance." in line
     stand_in = cell(tmp_path, values, published=replace(published(0.5), why_not="stand-in"))
     assert verdict_lines(Table("toy", "Toy", (), (thrice.column,), (Row("a", "A", (stand_in,)),))) == []

@@ -116,8 +116,11 @@ def test_costs_are_not_averaged_question_by_question() -> None:
 
 
 def test_a_published_number_is_scaled_and_stays_apart_from_ours(tmp_path: Path) -> None:
-    ours, theirs = scored(AT, [cell(tmp_path, "one", {"a/q1": 1.0, "b/q1": 0.0}, published=PRINTED)])
-    assert (ours.origin, ours.y, ours.n) == ("ours", 0.5, 2)
+    one = cell(tmp_path, "one", {"a/q1": 1.0, "b/q1": 0.0}, published=PRINTED)
+    ours, theirs = scored(AT, [one])
+    interval = preferred_interval(one.estimate())
+    assert interval is not None
+    assert (ours.origin, ours.y, ours.low, ours.high, ours.n) == ("ours", 0.5, interval.low, interval.high, 2)
     assert (theirs.origin, theirs.y, theirs.low, theirs.high, theirs.n) == ("published", 0.5, 0.45, 0.55, 0)
     assert (theirs.panel, theirs.series, theirs.x) == (AT.panel, AT.series, AT.x)
 

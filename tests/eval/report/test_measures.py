@@ -141,6 +141,7 @@ def test_a_count_of_one_in_each_of_three_histories_is_no_share() -> None:
     ours = gathered({Path("a"): 1.0, Path("b"): 1.0, Path("c"): 1.0})
     assert ours is not None
     assert (ours.mean, ours.cautious, ours.by_question) == (1.0, None, None)
+    assert ours.clusters == 3, "a case that names no history is one"
 
 
 def test_coverage_is_the_mean_over_covered_questions_best_scores_first(tmp_path: Path) -> None:

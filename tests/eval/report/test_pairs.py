@@ -56,6 +56,8 @@ def test_fewer_than_five_histories_have_no_star_and_no_bare_p(tmp_path: Path) ->
     assert pair.difference.p is not None
     assert pair.difference.p < 0.001, "the permutation over questions is sure of itself"
     assert ", p <0.001 about these 4 histories alone, n 48" in difference_text(pair)
+    five = replace(pair, difference=replace(pair.difference, clusters=5), untested=EXPLORATORY)
+    assert f"}}, {EXPLORATORY}, n 48" in difference_text(five)
 
 
 def test_the_interval_by_case_stands_first_wherever_there_is_one(tmp_path: Path) -> None:

@@ -32,6 +32,7 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Table:
 
 def test_every_mean_of_the_paper_is_that_of_the_report(table: Table) -> None:
     text = paper_table(table)
+    assert text.count("\\sbox0{%\n\\begin{tabular}") == text.count("\\bottomrule\n\\end{tabular}}%\n\\ifdim") == 1
     for row in table.rows:
         (line,) = [line for line in text.splitlines() if line.startswith(escaped(row.title))]
         assert len(re.findall(r"\d\.\d{3}(?=\\textsuperscript| &)", line)) == len(row.cells) == 3

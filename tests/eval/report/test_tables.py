@@ -12,11 +12,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from data_loaders.schema import Case, Gold, Question
 from eval.files.records import Prediction
 from eval.files.store import Appender, write_lines
 from eval.metrics.lexical import squad_token_f1
 from eval.report import rendering
-from eval.report.cell import ANSWERABLE, Asked, Cell, Column, Counts, categories, outcomes
+from eval.report.cell import ANSWERABLE, Asked, Cell, Column, Counts, asked, categories, outcomes
 from eval.report.paper import latex
 from eval.report.published import Published, find, read_published, verdict
 from eval.report.rendering import as_csv, markdown, shown
@@ -51,6 +52,26 @@ def cell(tmp_path: Path, values: dict[int, float | None], reached: dict[int, str
         for n, outcome in (reached or dict.fromkeys(values, "answered")).items()
     }
     return Cell(COLUMN, found, (path,), **more)
+
+
+def test_what_a_table_knows_of_a_question_is_what_its_gold_says() -> None:
+    gold = Gold(("x",), ("t1",), "a", answerable=False, groups=("early",))
+    first, second = asked([Case("c", ("A",), (), ((Question("q", "?"), gold), (Question("p", "?"), Gold(("y",)))))])
+    assert first == Asked("c", "q", "a", "c", False, evidence=True, groups=("early",))
+    assert second == Asked("c", "p", "", "c", True, evidence=False)
+    assert asked([Case("c", ("A",), (), ((Question("q", "?"), gold),), "home")])[0].cluster == "home"
+
+
+def test_evidence_recall_stands_below_the_scores_where_questions_name_evidence(tmp_path: Path) -> None:
+    detail = {"verbatim": 0.5, "ndcg": 0.25, "sources_per_item": 2.0}
+    path = tmp_path / "evidence@10-1.jsonl"
+    write_lines(path, [{"case_id": "c", "question_id": "q", "repeat": 0, "value": 1.0, "detail": detail}])
+    row = Row("m", "M", (cell(tmp_path, {0: 1.0}),), evidence={COLUMN.dataset: path})
+    text = markdown(Table("t", "T", (), (COLUMN,), (row,)))
+    assert "## evidence@10 on Toy (means over questions that name evidence)" in text
+    assert "| M | 1.000 | 0.500 | 0.250 | 2.000 | 1 |" in text
+    write_lines(path, [])
+    assert "## evidence" not in markdown(Table("t", "T", (), (COLUMN,), (row,)))
 
 
 def test_a_question_counts_in_its_category_and_in_each_further_group(tmp_path: Path) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from itertools import combinations
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from eval.report.shapes import revenue_lines
 from eval.structure.otd import (
     Hierarchy,
     Weights,
@@ -352,7 +355,11 @@ def test_two_leaves_earn_nothing_and_have_no_ratio() -> None:
     ],
 )
 def test_structures_that_have_no_revenue_are_refused(
-    parents: list[tuple[int, ...]], vectors: np.ndarray, why: str
+    parents: list[tuple[int, ...]], vectors: np.ndarray, why: str, tmp_path: Path
 ) -> None:
+    tree = dumped(parents, vectors)
     with pytest.raises(ValueError, match=why):
-        leaf_hierarchy(dumped(parents, vectors))
+        leaf_hierarchy(tree)
+    assert re.match(f"no revenue: case: .*{why}", revenue_lines(tmp_path, [tree], seed=0)[0]), (
+        "and the table names them"
+    )

@@ -443,12 +443,16 @@ def test_full_context_is_the_bar_and_stands_first(make: Make) -> None:
     own = rows_of([make(rows(verdict=lambda asked, at: 1), "x"), make(rows(), "bar", product="full context")])
     lines = table("claims_locomo", own).splitlines()
     assert lines[4].startswith("| bar (bar) |")
+    bar = next(row for row in own if row.scored.claim.name == "bar")
+    means = [mean for name, mean in bar.measures.items() if name != "f1"]
+    assert f"] | {' | '.join(f'{mean.mean:.3f}' for mean in means if mean is not None)} | " in lines[4]
 
 
 def test_text_of_others_is_inert(make: Make) -> None:
     bad = "=HYPERLINK(1)|<script>\x1b[31m*x*\n# y"
     own = make(rows(), note=bad, system=bad, by=bad)
     text, made = page([own], {bad: bad})
+    assert "\n## Not there\n\n- " in text
     assert "\x1b" not in text
     assert "<script>" not in text.replace("\\<script\\>", "")
     (record,) = list(csv.DictReader(io.StringIO(as_csv(made))))

@@ -18,6 +18,7 @@ import pytest
 from eval.files.store import RunError
 from eval.judging.agreement import kappa
 from eval.report.rendering import number, span
+from scripts.answers import audit
 from scripts.answers.audit import STAND_IN, STORED, Grader, Judged, rank_agreement, regressions, spreads
 from scripts.answers.claim_tables import as_json, ends, rows_of
 from scripts.answers.manifest import AnswersFile, Printed
@@ -582,17 +583,26 @@ def test_another_folder_is_not_replaced_and_a_damaged_history_is_named(tmp_path:
 def test_the_head_has_its_rows_in_order_80_columns_wide_with_remarks(
     invent: Invent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(claims_command, "HEAD_NAMES", ("second", "first"))
-    long = invent(
-        "second", product="a | b *c* " * 9, note="word " * 40, claimed=(Printed(0.991, 3, "judge", "all", "page"),)
-    )
-    lines = claims_command.head(rows_of([invent("first", claimed=()), long, invent("third")])).splitlines()
+    monkeypatch.setattr(claims_command, "HEAD_NAMES", ("second", "gone", "first"))
+    monkeypatch.setattr(audit, "WHOLE", {"LoCoMo": 38})  # the answerable questions of an invented claim
+    own = rows_of([invent("second")])[0].file_mean
+    assert own is not None
+    claimed = tuple(Printed(score, 3, "judge", "all", "page") for score in (0.991, own))
+    long = invent("second", product="a | b *c* " * 9, note="word " * 40, claimed=claimed)
+    made = rows_of([invent("first", claimed=()), long, invent("third")])
+    lines = claims_command.head(made).splitlines()
     assert {len(line) for line in lines[:4]} == {80}
     assert max(map(len, lines)) <= 80
     assert lines[2].startswith("| a / b *c* a / b")
-    assert re.match(r"\| first · someone +\|       – \|  0\.\d{3} \|", lines[3])
+    first = next(row for row in made if row.scored.claim.name == "first")
+    assert first.answerable is not None
+    assert first.measures["f1"] is not None
+    numbers = [f"{value:.3f}" for value in (first.file, first.answerable.mean, first.measures["f1"].mean)]
+    assert [cell.strip() for cell in lines[3].split("|")[1:-2]] == ["first · someone", "–", *numbers]
     assert lines[5].startswith("- a / b \\*c\\*")
-    assert "0.991 is not supported by this file" in " ".join(map(str.strip, lines[5:]))
+    remarks = " ".join(map(str.strip, lines[5:]))
+    assert "0.991 is not supported by this file" in remarks
+    assert ": supported" not in remarks
 
 
 # --- the command -------------------------------------------------------------------------------------------------------
