@@ -23,7 +23,7 @@ from memsys.llm.client import HttpEmbedder
 from memsys.llm.endpoint import Endpoint, EndpointLimits
 from memsys.llm.gateway.accounts import Account, Purpose
 from memsys.llm.gateway.chat import EndpointUpstream, EngineUpstream
-from memsys.llm.gateway.server import MODES, Gateway
+from memsys.llm.gateway.server import MODES, START_SECONDS, Gateway
 from memsys.llm.network import OPENAI, forbid_network, is_local
 from memsys.llm.offline.extractive import ExtractiveLLM
 from memsys.llm.pricing import ModelSettings, Purse
@@ -56,6 +56,8 @@ def _served(gateway: Gateway, given: argparse.Namespace) -> int:
             account = gateway.open(gateway.new_token(name), Account(name, label=name, purposes=purposes))
             print(f"{name}: {account.base_url}", flush=True)
         threading.Event().wait()  # until a signal; the server runs in the loop of the endpoints
+    except TimeoutError as error:  # an OSError, too, but the port is free
+        raise RunError(f"the gateway did not start within {START_SECONDS} seconds: run it again") from error
     except OSError as error:
         raise RunError(f"port {given.port} is taken ({error.strerror}): --port 0 takes any free one") from error
     finally:

@@ -27,4 +27,13 @@ cases["image, responses"] = async () => (await generateText({
   model: models.responses, maxRetries,
   messages: [{ role: "user", content: [{ type: "text", text: "x" }, { type: "image", image: "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNkYPhfDwAChwGA60e6kgAAAABJRU5ErkJggg==" }] }],
 })).text;
+// By default a conversation's earlier replies are sent as references to items that the server has stored.
+for (const [name, store] of [["refused: conversation of stored items, responses", true], ["conversation, responses", false]])
+  cases[name] = async () => {
+    const settings = { model: models.responses, tools: { weather }, stopWhen: stepCountIs(3), maxRetries, providerOptions: { openai: { store } } };
+    const asked = [{ role: "user", content: prompt }];
+    const { response, responseMessages } = await generateText({ ...settings, messages: asked });
+    const said = responseMessages ?? response.messages;  // ai 7, ai 6
+    return (await generateText({ ...settings, messages: [...asked, ...said, { role: "user", content: "And in Rome?" }] })).text;
+  };
 await play(cases);

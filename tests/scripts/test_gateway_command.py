@@ -20,6 +20,7 @@ import pytest
 
 from eval.files.store import RunError
 from memsys.llm.gateway.accounts import Account
+from memsys.llm.gateway.server import Gateway
 from memsys.llm.network import forbid_network
 from scripts.commands import gateway as command
 from scripts.mock.endpoint import Mock, application, serving
@@ -131,6 +132,16 @@ def test_each_account_gets_a_secret_address_and_a_taken_port_is_named_in_one_sen
         serving_one.wait(30)
         if serving_one.stdout is not None:
             serving_one.stdout.close()
+
+
+def test_a_server_that_starts_too_slowly_is_no_taken_port(monkeypatch: pytest.MonkeyPatch) -> None:
+    def slow(_: Gateway) -> str:
+        raise TimeoutError  # an OSError, as the error of a taken port
+
+    monkeypatch.setattr(Gateway, "start", slow)
+    with pytest.raises(RunError, match="did not start within 30 seconds") as refused:
+        command.main(["--stand-in", "--mode", "live", "--port", "0"])
+    assert "taken" not in str(refused.value)
 
 
 def test_a_port_that_is_taken_raises_before_an_account_is_opened() -> None:

@@ -355,6 +355,10 @@ def _messages(given: Any) -> list[dict[str, Any]]:
         elif kind == "function_call_output":
             output = {"role": "tool", "tool_call_id": _text(item, "call_id"), "content": _content(item.get("output"))}
             messages.append(output)
+        elif kind == "item_reference":
+            raise MalformedBody(
+                "the gateway keeps no item for an 'item_reference': send the items themselves (store: false)"
+            )
         elif kind != "reasoning":  # reasoning of an earlier reply, sent back by agents; no chat takes it
             raise MalformedBody(f"the gateway does not know input items of type {str(kind)[:40]!r}")
     return messages

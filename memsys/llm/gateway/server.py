@@ -106,6 +106,7 @@ def token_and_method(path: str, headers: Mapping[str, str]) -> tuple[str, str]:
 Mode = Literal["record", "replay", "live"]
 MODES: tuple[Mode, ...] = ("record", "replay", "live")
 MOST_BYTES = 64 << 20
+START_SECONDS = 30
 EMBEDDING_THREADS = 8
 MOST_DIMENSIONS = 1 << 16
 SERVED = "POST of chat/completions, responses and embeddings; GET of models, models/<name> and stats"
@@ -154,12 +155,13 @@ class Gateway:
         """Start the server if it does not run; returns its address, `http://127.0.0.1:port`.
 
         Raises:
+            TimeoutError: it did not start within START_SECONDS.
             OSError: the port is taken.
         """
         with self._lock:
             if not self._address:
                 starting = asyncio.run_coroutine_threadsafe(self._serve(), event_loop())
-                self._address = f"http://127.0.0.1:{starting.result(30)}"
+                self._address = f"http://127.0.0.1:{starting.result(START_SECONDS)}"
         return self._address
 
     def open(self, token: str, account: Account) -> Account:

@@ -208,7 +208,8 @@ RESPONDED = [
             {"role": "user", "content": [{"type": "input_file", "file_id": "f"}]}]),
     refused("an image by its id", RESPONSES, "'input_image'", input=[
             {"role": "user", "content": [{"type": "input_image", "file_id": "f"}]}]),
-    refused("a reference to an item", RESPONSES, "'item_reference'", input=[{"type": "item_reference", "id": "x"}]),
+    refused("a reference to an item", RESPONSES, "'item_reference': send the items themselves (store: false)",
+            input=[{"type": "item_reference", "id": "x"}]),
     refused("something to include", RESPONSES, "file_search_call.results", input="x", include=["file_search_call.results"]),
     refused("tools of a response that are texts", RESPONSES, "tools must be a list of objects", input="x", tools=["x"]),
     refused("text of a response that is a text", RESPONSES, "text must be an object", input="x", text="x"),
