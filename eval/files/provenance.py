@@ -55,9 +55,14 @@ class Source:
     are included, as they may be modules."""
 
 
-@lru_cache(maxsize=2048)
 def source_of(path: Path) -> Source:
-    """Read a Python file, once a process: a later change is no part of the code that runs. One that does not parse is taken as it is."""
+    """Read a Python file, again when it has changed: a notebook may edit and reload it. One that does not parse is taken as it is."""
+    stat = path.stat()
+    return _source_of(path, stat.st_mtime_ns, stat.st_size)
+
+
+@lru_cache(maxsize=2048)
+def _source_of(path: Path, written: int, size: int) -> Source:
     text = path.read_text(encoding="utf-8")
     try:
         tree = ast.parse(text)

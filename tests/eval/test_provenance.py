@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from eval.files import provenance
-from eval.files.provenance import code_of, distributions, has_source, identity, source_digest, source_of
+from eval.files.provenance import code_of, distributions, has_source, identity, source_digest
 
 
 def test_identity_depends_on_contents_and_not_on_the_order_of_keys() -> None:
@@ -51,11 +51,13 @@ def test_a_change_in_any_imported_project_file_changes_the_source_digest(project
     assert digest() != before
 
 
-def test_a_file_is_read_once_a_process(project: Path) -> None:
-    first = digest()
+def test_a_file_is_read_once_and_again_after_its_next_change(project: Path) -> None:
+    first, read = digest(), provenance._source_of.cache_info().misses
+    assert digest() == first
+    assert provenance._source_of.cache_info().misses == read
     (project / "memsys" / "two.py").write_text("x = 1000\n")
-    assert source_digest(["memsys.one"]) == first, "the code that this process may have imported"
-    assert digest() != first
+    assert source_digest(["memsys.one"]) != first, "a notebook that reloads an edited module has another identity"
+    assert provenance._source_of.cache_info().misses == read + 1
 
 
 def test_a_file_that_does_not_parse_counts_as_it_is(project: Path) -> None:
@@ -137,7 +139,6 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]
 def forget() -> None:
     provenance._closure.cache_clear()
     provenance._found.cache_clear()
-    source_of.cache_clear()
 
 
 INSIDE = ("__init__", "deep/__init__", "deep/leaf", "deep/helper", "other")
