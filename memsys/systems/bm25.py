@@ -71,9 +71,8 @@ def bm25_index(documents: list[list[str]], k1: float, b: float) -> object | None
     """A `bm25s` index over tokenised documents; None where no document has a word."""
     import logging
 
-    with hide_modules(
-        "numba", "charset_normalizer"
-    ):  # SciPy imports all of NumPy, whose f2py would load the second one
+    # SciPy imports all of NumPy, and its f2py would load charset_normalizer.
+    with hide_modules("numba", "charset_normalizer"):
         import bm25s
 
     logging.getLogger("bm25s").setLevel(logging.WARNING)  # otherwise it logs every index it builds
