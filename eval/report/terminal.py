@@ -401,16 +401,21 @@ def fitting(text: str, width: int) -> str:
     return text if cell_len(text) <= width else _head(text, width - 1) + DOTS
 
 
-def headings(texts: Sequence[str], widths: Sequence[int]) -> list[str]:
-    """Cut each text to its width. Texts that differ and would become equal lose the words that they have in common at their beginning."""
-    results = [fitting(text, width) for text, width in zip(texts, widths, strict=True)]
+def headings(texts: Sequence[str], widths: Sequence[int]) -> list[tuple[str, str]]:
+    """Cut each text to its width. Texts that differ and would become equal are split after the words that begin them all.
+
+    Returns:
+        The common beginning, empty for a text that is not split, and the text or the rest of it, cut to the width.
+    """
+    results = [("", fitting(text, width)) for text, width in zip(texts, widths, strict=True)]
     owners: dict[str, set[str]] = {}
-    for text, short in zip(texts, results, strict=True):
+    for text, (_, short) in zip(texts, results, strict=True):
         owners.setdefault(short, set()).add(text)
-    for place, (text, short) in enumerate(zip(texts, results, strict=True)):
+    for place, (text, (_, short)) in enumerate(zip(texts, results, strict=True)):
         if len(owners[short]) > 1:
             shared = commonprefix(sorted(owners[short]))  # noqa: RUF071  characters are wanted
-            results[place] = fitting(DOTS + text[shared.rfind(" ") + 1 or len(shared) :], widths[place])
+            start = shared.rfind(" ") + 1 or len(shared)
+            results[place] = text[:start].rstrip(", "), fitting(text[start:], widths[place])
     return results
 
 
@@ -474,12 +479,15 @@ def paper_grid(table: Table, width: int = 100, elsewhere: str = "") -> Group:
     }
     parts: list[Text | Grid] = [Text(fitting(table.title, width), style="bold"), *usable(table)]
     form, groups = _fit(entries, [row.title for row in rows], width)
+    spans = {place: cell_len(block[0]) for blocks in groups for place, block in blocks.items()}
+    metrics = headings([table.columns[place].metric for place in spans], list(spans.values()))
     for blocks in groups:
-        parts += [Text(""), _side_by_side(table, rows, blocks, width)]
+        parts += [Text(""), _side_by_side(table, rows, blocks, width, dict(zip(spans, metrics, strict=True)))]
     # A state that is too long for its cell, such as missing data with the command that gets it, is printed once below the grid.
     states = dict.fromkeys(each.cell for own in entries.values() for each in own if isinstance(each.cell, str))
     lines = [fitting(state, width) for state in states if cell_len(state) > LONGEST_STATE]
-    lines += _short_legend(table, form)
+    compared = any(each.pair is not None and each.pair.p is not None for own in entries.values() for each in own)
+    lines += _short_legend(table, form, compared)
     lines += filter(None, [f"{_left_out(table, rows, places, above)} {elsewhere}".strip()])
     return Group(*parts, Text(""), *(Text(line, style="dim") for line in lines))
 
@@ -517,23 +525,38 @@ def _padded(texts: Sequence[str]) -> list[str]:
     return [set_cell_size(text, width) for text in texts]
 
 
-def _side_by_side(table: Table, rows: Sequence[Row], blocks: Blocks, width: int) -> Text:
-    """One line per row; above them a header of data sets and metrics."""
+def _side_by_side(
+    table: Table, rows: Sequence[Row], blocks: Blocks, width: int, metrics: Mapping[int, tuple[str, str]]
+) -> Text:
+    """One line per row; above them a header of data sets and metrics, with categories on a line of their own.
+
+    Args:
+        metrics: by number of a column, the metric that stands above its category, or nothing, and the text below.
+    """
     spans = {place: cell_len(block[0]) for place, block in blocks.items()}
     room = max(LEAST_TITLE, width - sum(len(GAP) + size for size in spans.values()))
     names = _padded([MEMORY, *shortened([row.title for row in rows], min(room, LONGEST_TITLE))])
-    titles = []
-    for title, places in groupby(spans, lambda place: table.columns[place].title):
-        sizes = [spans[place] for place in places]
-        room = sum(sizes) + len(GAP) * (len(sizes) - 1)
-        titles.append(set_cell_size(fitting(title, room), room))
-    metrics = headings([table.columns[place].metric for place in spans], list(spans.values()))
-    heads = [titles, [set_cell_size(text, size) for text, size in zip(metrics, spans.values(), strict=True)]]
+    heads = [
+        _spanning(spans, [(table.columns[place].title,) for place in spans]),
+        _spanning(spans, [(table.columns[place].title, metrics[place][0]) for place in spans]),
+        [set_cell_size(metrics[place][1], size) for place, size in spans.items()],
+    ]
+    heads = [head for head in heads if any(map(str.strip, head))]
     styles = ["dim", *("italic" if row.name == table.reference else "" for row in rows)]
     lines = [Text(GAP.join([" " * cell_len(names[0]), *head]).rstrip(), style="bold") for head in heads]
     for style, *parts in zip(styles, names, *blocks.values(), strict=True):
         lines.append(Text(GAP.join(parts).rstrip(), style=style))
     return Text("\n").join(lines)
+
+
+def _spanning(spans: Mapping[int, int], titles: Sequence[tuple[str, ...]]) -> list[str]:
+    """The last title of each column, equal neighbours as one, cut or padded to the width of their columns."""
+    texts = []
+    for (*_, title), group in groupby(zip(titles, spans.values(), strict=True), lambda each: each[0]):
+        sizes = [size for _, size in group]
+        room = sum(sizes) + len(GAP) * (len(sizes) - 1)
+        texts.append(set_cell_size(fitting(title, room), room))
+    return texts
 
 
 def _left_out(table: Table, rows: Sequence[Row], places: Sequence[int], above: Collection[str]) -> str:
@@ -550,7 +573,8 @@ def _left_out(table: Table, rows: Sequence[Row], places: Sequence[int], above: C
     return f"Not shown: {'; '.join(parts)}." if parts else ""
 
 
-def _short_legend(table: Table, form: Sequence[Field]) -> list[str]:
+def _short_legend(table: Table, form: Sequence[Field], compared: bool) -> list[str]:
+    """What the marks of a cell mean; `compared`: a printed row was tested against the reference."""
     interval = (
         " {95 % by case}, below five cases or where none differ [Wilson's on the effective number of questions], "
         "by question for a single one"
@@ -558,7 +582,7 @@ def _short_legend(table: Table, form: Sequence[Field]) -> list[str]:
         else ""
     )
     lines = [f"ours: mean{interval}; paper: the published number; {NONE}: no score."]
-    if (reference := table.reference_row) is not None and any(pair.p is not None for pair in table.pairs.values()):
+    if (reference := table.reference_row) is not None and compared:
         lines.append(f"*: differs from {reference.title} (adjusted p < .05).")
     if BRIEF in form or not all(number.why_not for _, number in published_cells(table)):
         return [*lines, *comparability(table)]

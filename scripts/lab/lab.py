@@ -432,7 +432,7 @@ class Lab:
         units = {title: dict(run.unit) for title, run in ours.items()}
         first = next(iter(ours.values()))
         return [
-            *caption(self.cfg, self.models, [(dataset, first.reader, first.unit)], filled),
+            *caption(self.cfg, self.models, [(dataset, first.reader, first.unit)], filled, imported=bool(facts)),
             evidence_line(dataset.title, dataset.cases, units),
             *(f"Imported: {fact['title']}: {described(fact)}." for fact in facts),
         ]

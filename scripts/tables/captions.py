@@ -45,18 +45,21 @@ def caption(
     models: Models,
     used: Sequence[tuple[Data, Reader, Mapping[str, Any]]],
     stand_ins: Sequence[str] | None = None,
+    imported: bool = False,
 ) -> tuple[str, ...]:
     """Lines below a table's title: models by role, each data set with its status and unit, explanation of a cell.
 
     Args:
         used: each data set with its reader and its unit rule.
         stand_ins: roles that offline engines fill, named first; None takes all of `models`.
+        imported: whether some rows are imported answers, whose scores stand-ins have no part in unless they judged.
     """
     lines = []
     if named := models.stand_ins if stand_ins is None else stand_ins:
+        numbers = "Numbers of what they answered or judged" if imported else "These numbers"
         lines.append(
             f"STAND-IN: {', '.join(named)} filled by offline engines without a model. "
-            "These numbers test the machinery; they say nothing about models and are never compared with published ones."
+            f"{numbers} test the machinery; they say nothing about models and are never compared with published ones."
         )
     probe = "" if models.probe.name == models.reader.name else f", probe {models.probe.name}"
     names = f"memory {models.memory.name}, reader {models.reader.name}, judge {models.judge.name}{probe}"

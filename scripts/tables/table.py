@@ -410,7 +410,7 @@ def _table(option: Mapping[str, Any], assembled: Experiment[Reproduce]) -> Table
         option["name"],
         option["title"],
         (
-            *caption(cfg, assembled.models, used),
+            *caption(cfg, assembled.models, used, imported=bool(imported)),
             *evidence_lines(assembled.groups, assembled.lines),
             *_notes(option, assembled),
         ),

@@ -21,15 +21,16 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("conf", "data_loaders", "eval", "memsys", "scripts")
 BLOCK = re.compile(r"^```(\w+)\n# (\S+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 """A block of code whose first line names its file: language, path, content."""
-HALF_WRITTEN = shutil.ignore_patterns("*.pyc.*")  # by another worker; compiled modules are copied
+LEFT_OUT = shutil.ignore_patterns("*.pyc.*", "mine", "mine.*")
+"""Modules that another worker compiles just now, and the memory that README's reader has written."""
 SCRIPTS = Path(sys.executable).parent
 
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
-    """A copy of the packages with the memory contract, without the other memories' settings."""
+    """A copy of the packages with the memory contract, without the other memories' settings and a reader's own memory `mine`."""
     for name in PACKAGES:
-        shutil.copytree(ROOT / name, tmp_path / name, ignore=HALF_WRITTEN)
+        shutil.copytree(ROOT / name, tmp_path / name, ignore=LEFT_OUT)
     (tmp_path / "tests" / "memsys").mkdir(parents=True)
     contract = ("test_contract.py", "memory_contract.py", "memory_stories.py", "contract_history.json", "conftest.py")
     for name in ("conftest.py", *(f"memsys/{file}" for file in contract)):

@@ -6,6 +6,7 @@ import io
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,7 +19,7 @@ from eval.report.rendering import markdown
 from eval.report.tables import Row, Table
 from scripts.setup.launch import composed
 from scripts.setup.printing import agrees, print_table
-from scripts.tables.captions import usage_note
+from scripts.tables.captions import caption, usage_note
 
 
 @pytest.fixture
@@ -109,6 +110,20 @@ def test_the_sentence_about_use_names_the_roles_of_stand_ins_and_keeps_answers_o
     assert len(f"Use: {usage_note({'stand-in'}, stand_ins=roles)}") <= 80
     mixed = usage_note({"stand-in"}, stand_ins=roles, imported=True)
     assert mixed == "comparing imported rows; what stand-ins answered or judged is no result."
+
+
+def test_a_caption_with_imported_answers_condemns_only_what_stand_ins_answered_or_judged() -> None:
+    name = SimpleNamespace(name="extractive")
+    roles: Any = SimpleNamespace(memory=name, reader=name, judge=name, probe=name, embedder=name, stand_ins=["judge"])
+    settings: Any = SimpleNamespace(
+        build=SimpleNamespace(rebuild_every=1, replicates=1, published=None),
+        data=SimpleNamespace(transform="none"),
+        judge=SimpleNamespace(repeats=1),
+    )
+    assert " These numbers test the machinery; " in caption(settings, roles, [])[0]
+    first = caption(settings, roles, [], imported=True)[0]
+    assert " Numbers of what they answered or judged test the machinery; " in first
+    assert "These numbers" not in first
 
 
 def test_the_sentence_about_use_names_the_judges_that_nobody_measured() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -84,9 +85,38 @@ def test_a_state_that_is_too_long_for_a_cell_is_said_once_below(tmp_path: Path) 
     assert sum("see below" in line for line in lines) == 2
 
 
-def test_headings_that_would_be_cut_to_the_same_text_lose_their_common_beginning(tmp_path: Path) -> None:
+def test_headings_that_would_be_cut_to_the_same_text_are_split_after_their_common_beginning(tmp_path: Path) -> None:
     made = table(tmp_path)
     columns = [replace(made.columns[0], metric=f"judge, theirs, {kind}") for kind in ("multi-hop", "single-hop")]
     lines = lines_of(in_columns(made, columns), 80)
-    assert [line.split() for line in lines if "hop" in line] == [["…multi-hop", "…single-hop"]]
-    assert headings(["score of A", "score of B", "score of A", "n"], [9, 9, 9, 9]) == ["…A", "…B", "…A", "n"]
+    (place,) = [place for place, line in enumerate(lines) if "hop" in line]
+    assert lines[place].split() == ["multi-hop", "single-hop"]
+    assert lines[place - 1].strip() == "judge, theirs"
+    split = [("score of", "A"), ("score of", "B"), ("score of", "A"), ("", "n")]
+    assert headings(["score of A", "score of B", "score of A", "n"], [9, 9, 9, 9]) == split
+
+
+def test_a_category_stands_below_its_metric_in_every_grid(tmp_path: Path) -> None:
+    made = table(tmp_path)
+    metrics = ("BLEU-1 (nltk method1)", "F1 (Mem0 sets)")
+    columns = [
+        replace(made.columns[0], metric=f"{name}, {kind}") for name in metrics for kind in ("answered", "temporal")
+    ]
+    lines = lines_of(in_columns(made, columns), 60)
+    grids = "\n".join(lines).split("\n\n")
+    below = [re.findall(r"answered|temporal", grid) for grid in grids]
+    assert [name for kinds in below for name in kinds] == ["answered", "temporal"] * 2
+    for grid, kinds in zip(grids, below, strict=True):
+        assert not kinds or "BLEU-1 (" in grid or "F1 (Mem0" in grid
+    assert len([kinds for kinds in below if kinds]) > 1, "narrow enough for several grids"
+
+
+def test_the_star_is_explained_only_where_a_printed_row_was_compared(tmp_path: Path) -> None:
+    explained = "*: differs from BM25 (adjusted p < .05)."
+    made = table(tmp_path)
+    tested = {key: replace(pair, p=0.5) for key, pair in made.pairs.items() if key[0] == "segtree"}
+    for ruled, expected in ((False, True), (True, False)):  # below the rule it is not printed
+        rows = tuple(replace(row, ruled=row.ruled or (ruled and row.name == "segtree")) for row in made.rows)
+        shown = replace(made, rows=rows)
+        vars(shown)["pairs"] = {**made.pairs, **tested}
+        assert (explained in lines_of(shown, 100)) is expected
