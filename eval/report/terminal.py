@@ -91,7 +91,7 @@ def terminal(table: Table, width: int = 100, *, wide: bool = False) -> Group:
     legend = [
         *_legend(table),
         *correction_lines(table),
-        *(["Rows that were not asked for are left out."] if len(rows) < len(table.rows) else []),
+        *(["Rows that were not asked for and have no score are left out."] if len(rows) < len(table.rows) else []),
     ]
     return Group(*parts, Text(""), *(Text(line, style="dim") for line in legend))
 

@@ -198,7 +198,7 @@ def test_a_data_set_that_is_not_there_is_one_line(tmp_path: Path) -> None:
 
 def test_rows_that_nobody_asked_for_and_nothing_scored_are_left_out_and_said(tmp_path: Path) -> None:
     lines = lines_of(table(tmp_path, wanted=frozenset({"bm25", "dense"})), 100)
-    assert "Rows that were not asked for are left out." in lines
+    assert "Rows that were not asked for and have no score are left out." in lines
     assert not [line for line in lines if "pending" in line]
     assert [line for line in lines if line.startswith("A mem")]  # scored by an earlier run
 
