@@ -286,7 +286,7 @@ class Cell:
     def spread(self, category: str = ALL) -> float | None:
         """Standard deviation of the mean between builds, or for a single build between the judge's repeats; None for a single draw."""
         _, by_run, complete = self._runs_of_all
-        own = [each for each in complete if not each.supports and each.belongs_to(category)]
+        own = [each for each in complete if each.belongs_to(category)]
         return stdev(self.column.mean(own, scores) for scores in by_run) if len(by_run) > 1 and own else None
 
     @cached_property
@@ -302,12 +302,12 @@ class Cell:
             for (replicate, repeat), value in own:
                 runs.setdefault(replicate if several else repeat, {}).setdefault(key, []).append(value)
         by_run = [{key: fmean(values) for key, values in runs[run].items()} for run in sorted(runs)]
-        return several, by_run, [each for each in self.column.questions if all(each.key in own for own in by_run)]
+        return several, by_run, [each for each in self._questions(ALL) if all(each.key in own for own in by_run)]
 
     @cached_property
     def runs(self) -> Runs:
         """The change of the mean from run to run: measured between builds over the questions that all of them scored, else assumed."""
-        scored = [question for question in self.column.questions if question.key in self.scores]
+        scored = [question for question in self._questions(ALL) if question.key in self.scores]
         if not scored:
             return NO_RUNS
         several, by_build, complete = self._runs_of_all

@@ -379,7 +379,9 @@ def preferred_interval(ours: Estimate) -> Interval | None:
 
     The interval by question is used only for a single history, and for quantities other than scores with fewer than five histories.
     """
-    return ours.by_case or ours.cautious or (ours.by_question if ours.clusters < ENOUGH_CLUSTERS else None)
+    own = ours.by_case if ours.clusters >= ENOUGH_CLUSTERS else None
+    question = ours.by_question if ours.clusters < ENOUGH_CLUSTERS else None
+    return own or ours.cautious or question
 
 
 def difference(

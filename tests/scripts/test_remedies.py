@@ -29,12 +29,15 @@ def test_a_key_that_is_not_set_is_named(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_a_row_that_is_not_asked_for_needs_no_package(monkeypatch: pytest.MonkeyPatch) -> None:
-    def run(cfg: Any, models: Any, group: Any, dataset: Any, line: Any, replicate: int, asked_for: bool) -> str:
+    def run(
+        cfg: Any, models: Any, group: Any, dataset: Any, line: Any, recipe: Any, asked_for: bool, replicate: int
+    ) -> str:
         if line.name == "raptor":
             raise ImportError("RAPTOR needs sklearn: pip install memsys-bench[cluster]")
         return str(line.name)
 
     monkeypatch.setattr(experiments, "_run", run)
+    monkeypatch.setattr(experiments, "recipe_of", lambda memory: memory)
     monkeypatch.setattr(experiments, "belongs", lambda line, option: True)
     names = ("bm25", "raptor")
     lines: Any = [SimpleNamespace(name=name, title=name.upper(), memory={}, published=None) for name in names]

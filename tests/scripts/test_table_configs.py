@@ -335,7 +335,9 @@ def test_only_a_sweep_on_an_endpoint_and_the_papers_own_judge_keep_the_models_of
 
 def test_only_the_reader_of_a_column_with_a_budget_is_cut_and_filled() -> None:
     option = {"dataset": "locomo", "metrics": []}
-    plain, cut = (column_group(composed("reproduce", []), each).reader for each in (option, {**option, "budget": 700}))
+    plain, cut = (
+        column_group(composed("reproduce", []), each, ()).reader for each in (option, {**option, "budget": 700})
+    )
     assert plain == Reader(**load_option("reader", load_option("dataset", "locomo")["reader"]))
     assert cut == replace(plain, max_context_tokens=700, fill=True) != plain
 

@@ -189,8 +189,9 @@ def read_sources(results: Path, cases_of: CasesOf, stems: Sequence[str] = ()) ->
         except RunError as error:
             damaged.append(f"run {run.key} is left out: {error}")
     missing += damaged
-    if not records and not tables and not damaged:
-        raise RunError(f"{results}: no runs and no tables; run something first, such as: make reproduce-table4")
+    if not records and not tables:
+        why = "; ".join(damaged) or "run something first, such as: make reproduce-table4"
+        raise RunError(f"{results}: no runs and no tables: {why}")
     by_data: dict[str, list[tuple[str, RunRecord]]] = {}
     for key, record in records.items():
         data = f"{record.dataset['name']}-{identity(record.dataset)[:6]}"
@@ -210,7 +211,7 @@ def readable(run: RunFolder) -> RunRecord:
         RunError: a file is damaged, or the folder is a link or holds one, and the run may lie outside the results.
     """
     if run.is_linked:
-        raise RunError(f"{run.path} is a link, and the run may lie outside the results")
+        raise RunError(f"{run.path}: it is a link, and the run may lie outside the results")
     record = run.record()
     for case in run.cases():
         items = read_items(case)

@@ -205,6 +205,16 @@ def test_two_builds_with_one_mean_by_chance_are_not_without_error(tmp_path: Path
     assert same.runs.variance == 0.0
 
 
+def test_questions_that_support_others_move_neither_the_mean_nor_the_error_between_builds(tmp_path: Path) -> None:
+    scores = np.random.default_rng(4).integers(0, 2, (3, 1, 40)).astype(float)
+    (tmp_path / "few").mkdir()
+    for values in (scores, scores[:1]):  # a measured and an assumed error
+        whole, few = cell(tmp_path, values), cell(tmp_path / "few", values[:, :, :20])
+        support = [replace(each, supports=number >= 20) for number, each in enumerate(whole.column.questions)]
+        own = replace(whole, column=replace(whole.column, questions=tuple(support)))
+        assert (own.estimate(), own.spread(), own.runs) == (few.estimate(), few.spread(), few.runs)
+
+
 def test_a_cell_of_one_build_assumes_its_error_and_prints_its_verdict(tmp_path: Path) -> None:
     own = cell(tmp_path, np.array([[[0.0, 1.0] * 400]]), published=published(0.56))
     assert not own.runs.measured

@@ -18,7 +18,7 @@ def test_two_patterns_of_a_field_make_a_list_and_the_engine_answers_for_each_ele
     purpose = Purpose("decide", "", {"kind": "extract", "schema": FORM, "fields": fields})
     shown = "Old: ['Ben owns a boat'] New: ['Mara planted four tomatoes', \"Mara's brother sold his bakery\"]"
     body = {"messages": [{"role": "user", "content": shown}]}
-    reply, _, _ = asyncio.run(EngineUpstream(ExtractiveLLM()).reply(body, "decide", purpose))
+    reply = asyncio.run(EngineUpstream(ExtractiveLLM()).reply(body, "decide", purpose)).value
     facts = json.loads(reply["choices"][0]["message"]["content"])["facts"]
     assert facts == ["Mara planted four tomatoes", "Mara's brother sold his bakery"]
 
@@ -30,7 +30,7 @@ def test_two_groups_of_an_element_are_its_speaker_and_its_text() -> None:
         '{ "speaker": Mara, "content": I planted four tomatoes. } { "speaker": Ben, "content": I bought a red boat. }'
     )
     body = {"messages": [{"role": "user", "content": shown}]}
-    reply, _, _ = asyncio.run(EngineUpstream(ExtractiveLLM()).reply(body, "episode", purpose))
+    reply = asyncio.run(EngineUpstream(ExtractiveLLM()).reply(body, "episode", purpose)).value
     facts = json.loads(reply["choices"][0]["message"]["content"])["facts"]
     assert facts == ["Mara: I planted four tomatoes.", "Ben: I bought a red boat."]
 
@@ -43,7 +43,7 @@ def test_a_declared_record_makes_delimited_text_of_each_element_of_the_reply() -
     stand_in = {"kind": "extract", "schema": form, "record": "({kind}|{fact})", "between": "##", "end": "<end>"}
     purpose = Purpose("extract", "", stand_in)
     body = {"messages": [{"role": "user", "content": "Mara planted four tomatoes. Ben bought {two} red boats."}]}
-    reply, _, _ = asyncio.run(EngineUpstream(ExtractiveLLM()).reply(body, "extract", purpose))
+    reply = asyncio.run(EngineUpstream(ExtractiveLLM()).reply(body, "extract", purpose)).value
     text = reply["choices"][0]["message"]["content"]
     assert text == "(event|Mara planted four tomatoes.)##(event|Ben bought {two} red boats.)<end>"
     assert reply["usage"]["completion_tokens"] == count_tokens(text)
