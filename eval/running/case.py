@@ -25,7 +25,7 @@ from eval.running.question import AnswerPools, Reading, ask_all
 from eval.running.run import OnProgress, Progress, Run, build_memory, needs
 from eval.running.work import write_unit
 from memsys.interface import MemorySystem, setting, tuned
-from memsys.llm import meter, stopping
+from memsys.llm import meter
 from memsys.llm.limits import urgent
 from memsys.tokens import count_tokens
 
@@ -187,7 +187,7 @@ class CaseRun:
         self.run.rehearse()  # begun before it: the progress line names a memory that hangs in here
         memory: MemorySystem | None = None
         try:
-            with stopping.step(f"build of {self.logs[0].store}"):
+            with meter.operation("build", self.logs[0].store):
                 memory = built = build_memory(self.run, self.case)
             knobs = [_read_knobs(log.run, self.case) if len(self.logs) > 1 else {} for log in self.logs]
             if memory.EMBEDS_UNITS and "embedder" in needs(self.run.build) and self.units:
@@ -208,7 +208,7 @@ class CaseRun:
                     self._ask(memory, knobs, position)
                 if unit is not None:
                     self._write(memory, unit, position)
-            with stopping.step(f"structure of {self.logs[0].store}"):
+            with meter.operation("structure", self.logs[0].store):
                 for log, own in zip(self.logs, knobs, strict=True):
                     log.structure(tuned(memory, own), None if log is self.logs[0] else self.logs[0])
         except BaseException as error:
@@ -222,8 +222,7 @@ class CaseRun:
 
     def _close(self, memory: MemorySystem) -> None:
         try:
-            store = self.logs[0].store
-            with meter.operation("close", store), stopping.step(f"close of {store}"):
+            with meter.operation("close", self.logs[0].store):
                 memory.close()
         except BaseException as error:
             raise_fatal(error)

@@ -214,9 +214,7 @@ def metered_step(logs: Sequence[CaseLog], phase: str, subject: str, held: Callab
     """
     stopping.check()
     started = time.thread_time()
-    store = logs[0].store
-    doing = stopping.step(f"{phase} {subject} of {store}" if subject else f"{phase} of {store}")
-    with metering() as ledger, meter.operation(phase, store, subject), doing:
+    with metering() as ledger, meter.operation(phase, logs[0].store, subject):
         try:
             yield ledger
         finally:

@@ -24,8 +24,7 @@ from eval.running.run import OnAnswer, OnProgress, Run, Services, built, innermo
 from memsys.embed import HashingEmbedder
 from memsys.interface import MemorySystem, Settings
 from memsys.jsons import encoded
-from memsys.llm import stopping
-from memsys.llm.meter import metering
+from memsys.llm.meter import metering, operation
 from memsys.llm.offline.extractive import ExtractiveLLM
 from memsys.prompts import Prompts
 from memsys.tokens import count_tokens
@@ -94,7 +93,7 @@ def rehearse(build: Callable[..., MemorySystem], unit: Mapping[str, Any], prompt
     kind = _kind(build)
     key = repr((kind, sorted(unit.items(), key=str)))
     # Other builds wait, because they need the same imports.
-    with _lock, metering(), stopping.step(f"rehearsal of {kind[0]}"):
+    with _lock, metering(), operation("rehearsal", kind[0]):
         if key in _done:
             return
         _done.add(key)

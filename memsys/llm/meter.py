@@ -21,6 +21,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from memsys.llm import stopping
 from memsys.llm.protocol import LLM, Awaited, Completion, Request, settle
 
 
@@ -50,9 +51,12 @@ recorder: Recorder | None = None
 """The tracer of this process, to which everything is reported from when it is set; None for none."""
 
 
-def operation(phase: str, store: str, subject: str = "") -> AbstractContextManager[None]:
-    """Trace the block as a step of a memory (`Recorder.operation`)."""
-    return nullcontext() if recorder is None else recorder.operation(phase, store, subject)
+@contextmanager
+def operation(phase: str, store: str, subject: str = "") -> Iterator[None]:
+    """Name the block as a step of a memory, for a message that it hangs (`stopping.step`) and for the tracer (`Recorder.operation`)."""
+    traced = nullcontext() if recorder is None else recorder.operation(phase, store, subject)
+    with stopping.step(f"{phase} {subject} of {store}" if subject else f"{phase} of {store}"), traced:
+        yield
 
 
 def resumable() -> Callable[[], AbstractContextManager[None]]:

@@ -20,7 +20,7 @@ from data_loaders.schema import Case
 from eval.files.run_folder import RunFolder, read_predictions
 from eval.files.store import RunError, replace_file, safe_name
 from eval.judging.score_files import mean_values, only_score_file
-from eval.report.cell import ABOVE_CEILING, asked
+from eval.report.cell import ABOVE_CEILING
 from eval.report.counted import counted
 from eval.report.errata import Key, Layer, Overlaid, overlaid
 from eval.report.rendering import by_case, estimated, grid, number, span
@@ -48,12 +48,12 @@ def main(arguments: Sequence[str]) -> int:
     layer = layer_of(options.errata, options.data)
     rows: list[list[str]] = []
     for folder, record in records.items():
-        cases = data_of(record, options.data).cases
-        questions = asked(cases)
+        dataset = data_of(record, options.data)
+        questions = dataset.questions
         if not any(question.key in layer.gold for question in questions):
             raise RunError(f"{folder}: the errata {layer.name} name none of its {counted(len(questions), 'question')}")
         scores = mean_values(only_score_file(folder, options.scores))
-        groups = overlaid(scores, _again(folder, cases, options.scores, layer), questions, layer)
+        groups = overlaid(scores, _again(folder, dataset.cases, options.scores, layer), questions, layer)
         rows += [[record.name if place == 0 else "", *cells(group)] for place, group in enumerate(groups)]
         title = f"{record.name} on {record.dataset['name']}, {options.scores}, errata {layer.name}"
         name = f"{folder.name}-{safe_name(options.scores)}-{safe_name(layer.name)}.json"

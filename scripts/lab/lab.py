@@ -145,8 +145,8 @@ class Lab:
 
     def _check_endpoints(self, dataset: Data | None = None) -> None:
         if not self._probed:
-            histories = () if dataset is None else (lambda: dataset.questions,)
-            self.models, self._probed = prepared(self.cfg, self.models, *histories), True
+            self.models = prepared(self.cfg, self.models, lambda: dataset and dataset.questions)
+            self._probed = True
 
     def ask_to_spend(self) -> None:
         """Ask, once, before the first call of a model that costs money (`ask_without_plan`).
