@@ -201,6 +201,7 @@ def score_lexical(run: Run, metrics: Sequence[Metric], k_evidence: int) -> dict[
     if not _is_current(paths[evidence], recalls):
         lines[evidence] = []
     imported, on_recall = bool(run.record.imported), evidence in lines or any(metric.on_recall for metric in stale)
+    told: dict[str, dict[str, str]] = {}  # texts of the turns of one history, by its id
     for case, question, gold, prediction, items in answered(run, recalls=on_recall) if lines else ():
         recall = _recall_text(prediction)
         for metric in stale:
@@ -214,22 +215,24 @@ def score_lexical(run: Run, metrics: Sequence[Metric], k_evidence: int) -> dict[
             lines[metric.name].append(scored_line(prediction, score, recall if metric.on_recall else prediction.answer))
         if evidence in lines:
             top = None if imported else [items[prediction.items[place]] for place in prediction.ranking[:k_evidence]]
-            score = _evidence_score(case, gold, top, k_evidence)
+            if case.id not in told:
+                told = {case.id: {turn.id: turn.text for turn in case.turns}}
+            score = _evidence_score(told[case.id], gold, top, k_evidence)
             lines[evidence].append(scored_line(prediction, score, recall))
     for name, scored in lines.items():
         write_lines(paths[name], scored)
     return paths
 
 
-def _evidence_score(case: Case, gold: Gold, top: Sequence[Mapping[str, Any]] | None, k: int) -> Score:
+def _evidence_score(told: Mapping[str, str], gold: Gold, top: Sequence[Mapping[str, Any]] | None, k: int) -> Score:
     """The share of the evidence that the first `k` recalled items cover; the detail holds the other three measures of retrieval.
 
     Args:
+        told: texts of the history's turns, by turn id.
         top: these items, best first; None where what was recalled is unknown.
     """
     if not gold.evidence or top is None:
         return Score(None, UNKNOWN_RECALL if gold.evidence else "the data set names no evidence")
-    told = {turn.id: turn.text for turn in case.turns if turn.id in gold.evidence}
     sources = [item["sources"] for item in top]
     detail = {
         "verbatim": verbatim_share([item["text"] for item in top], [told[turn] for turn in gold.evidence]),

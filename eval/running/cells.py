@@ -22,7 +22,10 @@ OPEN = 512
 READING, ANSWERING, JUDGING = 2.0, 1.0, 0.0
 """Urgency of reads after the history, answers and verdicts; that of a build is `BUILDS` and more."""
 LOOK = 1.0
-"""Seconds after which the room is checked again if no gauge has reported a change."""
+"""Seconds after which the time that the open builds still need is estimated again."""
+APART = 0.1
+"""Seconds between the openings of two cells that build without a model but read with one, unless the first is built sooner: at once, all
+would be built late, as they share an interpreter, and the endpoint would wait. Also the seconds after which the room is checked again."""
 SPACING = (0.002, 0.02)
 """Least and most seconds between the starts of two reads after the history, while memories are built with models behind an endpoint."""
 WORKING = 8
@@ -45,6 +48,8 @@ class CellQueue:
         role = "memory" if "llm" in services else "probe" if "probe" in services else "reader"
         self.group, self.gauge = group, run.services.gauges.get(role)
         """The runs, and the gauge of the endpoint that a cell uses: the memory's, or the reader's if building makes no call."""
+        self.calling = bool(services & {"llm", "probe", "embedder"})
+        """Whether its builds call a model."""
         self.indices = sorted(range(len(run.sizes)), key=lambda index: (run.sizes[index], -index))
         """Indices of the cases; the largest case is at the end."""
         self._prior = self._size = max(PRIOR * float(min(run.sizes, default=1)), 1e-9)
@@ -78,7 +83,7 @@ class OpenCell:
     """
 
     def __init__(self, cells: CellQueue, index: int, opening: Opening | None = None) -> None:
-        self.group, self.index = cells.group, index
+        self.group, self.index, self.calling = cells.group, index, cells.calling
         self._cells, self._opening, self._size = cells, opening, float(cells.group[0].sizes[index])
         self._left, self._began = self._size, time.monotonic()
 
@@ -121,7 +126,8 @@ class Opening:
         self.open = 0
         self.builds: set[OpenCell] = set()
         """Open cells whose memory is not built yet."""
-        self._looked = self._ending = -math.inf
+        self._looked = self._ending = self._opened = -math.inf
+        """Times of the last estimate, of the end that it foresees, and of the last opening of a cell that builds without a model."""
 
     def __iter__(self) -> Iterator[OpenCell]:
         """Yield each cell when it may be opened; from then on it counts as open and as being built."""
@@ -132,13 +138,14 @@ class Opening:
                 self._changed.clear()
                 cells = self._next()
                 if cells is None:
-                    self._changed.wait(LOOK)
+                    self._changed.wait(APART)
                     continue
                 index = cells.indices.pop()
                 if not cells.indices:
                     self._cells.remove(cells)
                 cell = OpenCell(cells, index, self)
                 with self._lock:
+                    self._opened = self._opened if cells.calling else time.monotonic()
                     self.builds.add(cell)
                     self.open += 1
                 yield cell
@@ -147,17 +154,18 @@ class Opening:
                 gauge.unwatch(self._changed.set)
 
     def spacing(self, waiting: int) -> float:
-        """Seconds between the starts of two reads that no build waits for, of which so many wait.
+        """Seconds between the starts of two reads that no build waits for, of which so many wait; none while no open build calls a model.
 
         A history's questions come all at once, and would take the interpreter away from the builds, for which the table waits. They are
         spread over the time that the open builds still need, so that they neither disturb them nor are left for the end.
         """
-        if not (self.gauges and self.builds):
+        with self._lock:
+            calling = [cell for cell in self.builds if cell.calling]
+        if not (self.gauges and calling):
             return 0.0
         now = time.monotonic()
         if now >= self._looked + LOOK:
-            with self._lock:
-                self._ending = now + max((cell.seconds_left(now) for cell in self.builds), default=0.0)
+            self._ending = now + max(cell.seconds_left(now) for cell in calling)
             self._looked = now
         least, most = SPACING
         return min(most, max(least, (self._ending - now) / max(waiting, 1)))
@@ -184,10 +192,13 @@ class Opening:
         """The queue whose next cell is opened now: a memory without a cell, then the longest chain; None when no cell may be opened."""
         if self.open >= OPEN or (self._threads is not None and len(self.builds) >= self._threads):
             return None
+        with self._lock:
+            computing = any(not cell.calling for cell in self.builds) and time.monotonic() < self._opened + APART
         room = []
         for cells in self._cells:
             load, limit = (0.0, math.inf) if cells.gauge is None else cells.gauge.load()
             free = cells.gauge is None and self._threads is not None
-            if free or (load < limit and len(self.builds) < load + WORKING):
+            first = cells.gauge is None or cells.calling or not computing
+            if free or (first and load < limit and len(self.builds) < load + WORKING):
                 room.append(cells)
         return max(room, key=CellQueue.longest, default=None)

@@ -5,6 +5,7 @@ The settings are those of SegTreeMem App. E (k1 1.5, b 0.75, K = 10); the formul
 
 from __future__ import annotations
 
+import re
 from typing import ClassVar
 
 import numpy as np
@@ -64,7 +65,7 @@ def words(text: str) -> list[str]:
 
 def plain_words(text: str) -> list[str]:
     """The runs of letters and digits in a text, in lower case. A script without spaces (Chinese, Japanese, Thai) gives a word a clause."""
-    return "".join(c if c.isalnum() else " " for c in text.lower()).split()
+    return re.findall(r"[^\W_]+", text.lower())
 
 
 def bm25_index(documents: list[list[str]], k1: float, b: float) -> object | None:

@@ -231,7 +231,9 @@ def prepared(cfg: Settings, models: Models, meanwhile: Callable[[], object] = la
             progress_line("asking the endpoints", len(every)) as line,
             ThreadPoolExecutor(len(every), "asking") as pool,
         ):
-            checks = [pool.submit(_check, served, cfg.endpoint.timeout) for served in every]
+            # Made here, as they import the client: in the pool's threads the import would compete with `meanwhile`.
+            lines = [_line(served, cfg.endpoint.timeout) for served in every]
+            checks = [pool.submit(_check, served, line) for served, line in zip(every, lines, strict=True)]
             meanwhile()
             for check in checks:
                 check.result()
@@ -282,10 +284,10 @@ def _line(served: ServedModel, timeout: float) -> EndpointProbe:
     )
 
 
-def _check(served: ServedModel, timeout: float) -> None:
+def _check(served: ServedModel, line: EndpointProbe) -> None:
     """Send one short request; repeat it while the server is busy. One that answers each with a web page is no model's."""
     settings, pages = served.settings, 0
-    with _line(served, timeout) as line:
+    with line:
         for _ in range(ATTEMPTS):
             if served.chat:
                 heard = ask(line, settings, "Reply with the word ready.", 16)

@@ -10,7 +10,7 @@ import pytest
 from small_history import history
 
 from data_loaders.schema import Question
-from eval.running.cells import SPACING, WORKING, CellQueue, OpenCell, Opening
+from eval.running.cells import APART, SPACING, WORKING, CellQueue, OpenCell, Opening
 from eval.running.loop import run_all
 from eval.running.run import Run, Services
 from memsys.interface import Recall
@@ -154,6 +154,30 @@ def test_reads_are_not_spaced_where_there_is_no_endpoint(make_run: Make) -> None
     next(iter(opening))
     assert len(opening.builds) == 1
     assert opening.spacing(1) == 0.0
+
+
+def test_cells_that_build_without_a_model_are_opened_one_after_the_other_and_their_reads_are_not_spaced(
+    make_run: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [0.0]
+    monkeypatch.setattr("eval.running.cells.time.monotonic", lambda: now[0])
+    plain = run_of(make_run, FakeGauge(5, 64), [1] * 4, build=Recency, folder="plain")
+    calling = run_of(make_run, FakeGauge(5, 64), [1] * 2, folder="calling")
+    opening = Opening([[plain], [calling]])
+    cells = iter(opening)
+    opened = [next(cells) for _ in range(3)]
+    assert [cell.calling for cell in opened] == [True, False, True]
+    assert opening.spacing(8) > 0.0
+    assert opening._next() is None, "two would share an interpreter"
+    opened[1].built()
+    assert not next(cells).calling, "the first is built"
+    assert opening._next() is None
+    now[0] = APART
+    assert not next(cells).calling, "the second takes long, and may wait for something that is not known here"
+    opened[0].built()
+    opened[2].built()
+    assert len(opening.builds) == 2
+    assert opening.spacing(8) == 0.0
 
 
 def test_threads_bounds_the_builds_and_not_the_cells_that_wait_for_answers(make_run: Make) -> None:
