@@ -218,14 +218,19 @@ def _wind_down() -> None:
     _end_calls(stop)
     time.sleep(max(0.0, stop.at + GRACE - time.monotonic()) + MARGIN)
     if stop is _stop:  # not so after `forget`
-        _print(f"a step did not end by itself and was ended{_where()}; run the same command to resume")
+        _print(f"a step did not end by itself and was ended{where()}; run the same command to resume")
         _quit(exit_code())
 
 
-def _where() -> str:
-    """The steps that have not ended, each with its line of code, such as ` (read q1 of mine-012345/c1: mine.py, line 16, in read)`."""
+def where(case: str = "") -> str:
+    """The steps that have not ended, each with its line of code, such as ` (read q1 of mine-012345/c1: mine.py, line 16, in read)`.
+
+    Args:
+        case: id of a case; only its steps.
+    """
     library = sysconfig.get_path("stdlib")
-    steps, frames, places = dict(_steps), sys._current_frames(), list[str]()
+    steps = {thread: name for thread, name in dict(_steps).items() if name.endswith(case)}
+    frames, places = sys._current_frames(), list[str]()
     for thread in steps.keys() & frames.keys():
         # The innermost line that is none of Python's own.
         for frame, line in walk_stack(frames[thread]):
