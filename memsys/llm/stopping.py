@@ -55,8 +55,8 @@ flight, cancels the rest and returns their number."""
 keepers: WeakSet[Any] = WeakSet()
 """What writes answers to disk in this process: `flush(seconds)` waits that long until all that have arrived are written; `close()` writes
 them and closes the file, and does nothing the second time."""
-_steps: dict[int, str] = {}
-"""What each thread does whose code may hang, by its id (`step`)."""
+steps: dict[int, str] = {}
+"""What each thread does whose code may hang, by its id; the message that the process is ended names it (`memsys.llm.meter.operation`)."""
 
 
 @dataclass(slots=True)
@@ -132,16 +132,6 @@ def await_end() -> int:
     """Wait until the calls in flight have ended or were cancelled; returns the number of cancelled calls."""
     _stop.ended.wait(GRACE + MARGIN)
     return _stop.given_up
-
-
-@contextmanager
-def step(name: str) -> Iterator[None]:
-    """Name what this thread does in the `with` block: if it hangs, the message that the process is ended says so."""
-    _steps[threading.get_ident()] = name
-    try:
-        yield
-    finally:
-        _steps.pop(threading.get_ident(), None)
 
 
 @contextmanager
@@ -229,14 +219,14 @@ def where(case: str = "") -> str:
         case: id of a case; only its steps.
     """
     library = sysconfig.get_path("stdlib")
-    steps = {thread: name for thread, name in dict(_steps).items() if name.endswith(case)}
+    named = {thread: name for thread, name in dict(steps).items() if name.endswith(case)}
     frames, places = sys._current_frames(), list[str]()
-    for thread in steps.keys() & frames.keys():
+    for thread in named.keys() & frames.keys():
         # The innermost line that is none of Python's own.
         for frame, line in walk_stack(frames[thread]):
             code = frame.f_code
             if not code.co_filename.startswith((library, "<")):
-                places.append(f"{steps[thread]}: {os.path.basename(code.co_filename)}, line {line}, in {code.co_name}")
+                places.append(f"{named[thread]}: {os.path.basename(code.co_filename)}, line {line}, in {code.co_name}")
                 break
     return f" ({'; '.join(sorted(places)[:3])})" if places else ""
 

@@ -14,7 +14,7 @@ import pytest
 from rich.console import Console
 
 from eval.running.run import Progress
-from memsys.llm import stopping
+from memsys.llm import meter
 from scripts.command import main
 from scripts.setup import progress
 from scripts.setup.progress import Expected, ProgressLine, Screen, State, drawing
@@ -139,9 +139,9 @@ def test_a_memory_that_computes_for_long_is_named_with_its_unit() -> None:
     clock.now = 45.0
     written(line, "b", 1)
     assert "raptor has been working on a, unit 4 of 40, since" in line.line()
-    with stopping.step("write D1:4 of raptor-012345/a"):
+    with meter.operation("write", "raptor-012345/a", "D1:4"):
         assert " ago) (write D1:4 of raptor-012345/a: " in line.line()
-    with stopping.step("write D1:9 of raptor-012345/b"):
+    with meter.operation("write", "raptor-012345/b", "D1:9"):
         assert line.line().endswith(" ago)"), "a step of another case does not hang"
 
 
