@@ -216,10 +216,10 @@ def where(case: str = "") -> str:
     """The steps that have not ended, each with its line of code, such as ` (read q1 of mine-012345/c1: mine.py, line 16, in read)`.
 
     Args:
-        case: id of a case; only its steps.
+        case: `/` and the id of a case: only its steps, and those of no case, such as a rehearsal.
     """
     library = sysconfig.get_path("stdlib")
-    named = {thread: name for thread, name in dict(steps).items() if name.endswith(case)}
+    named = {thread: name for thread, name in dict(steps).items() if name.endswith(case) or "/" not in name}
     frames, places = sys._current_frames(), list[str]()
     for thread in named.keys() & frames.keys():
         # The innermost line that is none of Python's own.

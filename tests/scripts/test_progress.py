@@ -141,6 +141,8 @@ def test_a_memory_that_computes_for_long_is_named_with_its_unit() -> None:
     assert "raptor has been working on a, unit 4 of 40, since" in line.line()
     with meter.operation("write", "raptor-012345/a", "D1:4"):
         assert " ago) (write D1:4 of raptor-012345/a: " in line.line()
+    with meter.operation("rehearsal", "Raptor"):
+        assert " ago) (rehearsal of Raptor: " in line.line(), "the cases wait for it"
     with meter.operation("write", "raptor-012345/b", "D1:9"):
         assert line.line().endswith(" ago)"), "a step of another case does not hang"
 
