@@ -31,7 +31,7 @@ class Kind:
 TEXT, WHOLE, NUMBER = Kind(frozenset([str])), Kind(frozenset([int])), Kind(frozenset([int, float]))
 SCORE, MAPPING = Kind(frozenset([int, float, type(None)])), Kind(frozenset([dict]))
 COUNTS = Kind(frozenset([dict]), WHOLE)
-TEXTS, NUMBERS = (Kind(frozenset([list]), each) for each in (TEXT, NUMBER))
+TEXTS, NUMBERS = (Kind(frozenset([list, tuple]), each) for each in (TEXT, NUMBER))
 OUTCOMES = frozenset(["answered", "recalled", "error", "aborted"])
 PER_QUESTION = ("read", "answer")
 """Phases whose effort lines belong to a question."""
@@ -59,6 +59,17 @@ FIELDS: Mapping[str, Kind] = {
 
 EVIDENCE: Mapping[str, Kind] = {"verbatim": SCORE, "ndcg": NUMBER, "sources_per_item": SCORE}
 """Fields of the `detail` of an evidence score that has a value."""
+
+
+def check_fields(record: Mapping[str, Any]) -> None:
+    """Check what a memory or a metric returned before it is written: a file with another type would be refused whenever it is read.
+
+    Raises:
+        TypeError: a field is of a wrong type.
+    """
+    if (wrong := wrong_field([record])) is not None:
+        name = wrong[1]
+        raise TypeError(f"{name} cannot be {record[name]!r}"[:200])
 
 
 def wrong_field(records: Sequence[Mapping[str, Any]]) -> tuple[int, str] | None:

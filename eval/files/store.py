@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from eval.files.fields import wrong_field
+from eval.files.fields import check_fields, wrong_field
 from memsys.folders import alone
 from memsys.interface import Item
 from memsys.jsons import canonical, decoded, encoded, fields_of
@@ -169,7 +169,12 @@ class Appender:
             self._writable()
 
     def add(self, record: Any, *, waits: bool = False) -> None:
-        """Append a line. One that waits is flushed only if the last flush is `STALE` seconds ago."""
+        """Append a line. One that waits is flushed only if the last flush is `STALE` seconds ago.
+
+        Raises:
+            TypeError: a field is of a wrong type.
+        """
+        check_fields(record if isinstance(record, Mapping) else fields_of(record))
         text = line(record)
         with self._lock:
             file = self._writable()

@@ -207,7 +207,13 @@ class CaseRun:
                 if position in self.due:
                     self._ask(memory, knobs, position)
                 if unit is not None:
-                    self._write(memory, unit, position)
+                    step = "write", unit.id
+                    with urgent(self.cell.remaining), metered_step(self.logs, *step, lambda: built.held) as ledger:
+                        if meter.recorder is not None:
+                            meter.recorder.records([(unit.id, unit.text)])
+                        write_unit(memory, self.units, position)
+                    self.cell.step(ledger.dependent, 1 / len(self.units))
+                    self.on_progress(Progress(self.run.name, self.case.id, "", "written"))
             with meter.operation("structure", self.logs[0].store):
                 for log, own in zip(self.logs, knobs, strict=True):
                     log.structure(tuned(memory, own), None if log is self.logs[0] else self.logs[0])
@@ -228,14 +234,6 @@ class CaseRun:
             raise_fatal(error)
             for log in self.logs:
                 log.failed("close", error)
-
-    def _write(self, memory: MemorySystem, unit: Unit, position: int) -> None:
-        with urgent(self.cell.remaining), metered_step(self.logs, "write", unit.id, lambda: memory.held) as ledger:
-            if meter.recorder is not None:
-                meter.recorder.records([(unit.id, unit.text)])
-            write_unit(memory, self.units, position)
-        self.cell.step(ledger.dependent, 1 / len(self.units))
-        self.on_progress(Progress(self.run.name, self.case.id, "", "written"))
 
     def _ask(self, memory: MemorySystem, knobs: Sequence[Mapping[str, Any]], position: int) -> None:
         raw = self.units[self.built : position] if memory.OFFLINE else ()

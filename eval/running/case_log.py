@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from data_loaders.schema import Case
-from eval.files.fields import PER_QUESTION
+from eval.files.fields import PER_QUESTION, check_fields
 from eval.files.records import Effort, Outcome, Prediction
 from eval.files.run_folder import (
     COMPLETE,
@@ -84,8 +84,8 @@ class CaseLog:
         for record in records:
             with self._lock:  # held until the line is added: another thread may name the item next
                 if record["key"] not in self._items:
-                    self._items[record["key"]] = record
                     self._item_lines.add(record, waits=True)
+                    self._items[record["key"]] = record
         return tuple(record["key"] for record in records), tuple(map(item_score, items))
 
     def predicted(
@@ -131,6 +131,9 @@ class CaseLog:
         Args:
             memory: the memory after its last question was read.
             first: a log of the same build that is saved already; equal vectors are linked to its file, not stored again.
+
+        Raises:
+            TypeError: a field of a node is of a wrong type.
         """
         self._hidden_root = memory.HIDDEN_ROOT
         try:
@@ -147,17 +150,17 @@ class CaseLog:
         hides = type(memory).nodes is MemorySystem.nodes or memory.held or self._items
         if not nodes and hides:
             return
-        write_lines(
-            self._folder / NODES,
-            (
-                {
-                    **{name: getattr(node, name) for name in ("id", "parents", "level", "kind", "text", "sources")},
-                    "start": node.start.isoformat() if node.start else None,
-                    "end": node.end.isoformat() if node.end else None,
-                }
-                for node in nodes
-            ),
-        )
+        records = [
+            {
+                **{name: getattr(node, name) for name in ("id", "parents", "level", "kind", "text", "sources")},
+                "start": node.start.isoformat() if node.start else None,
+                "end": node.end.isoformat() if node.end else None,
+            }
+            for node in nodes
+        ]
+        for record in records:
+            check_fields(record)
+        write_lines(self._folder / NODES, records)
         if self.run.vectors:
             content = _as_npy(nodes)
             if first is None or not linked(first._folder / VECTORS, place, content):

@@ -65,14 +65,9 @@ class UrgentPool:
         for thread in self._threads:
             thread.join()
 
-    @property
-    def _has_turn(self) -> bool:
-        """Whether a thread may take the next task, now or after the spacing delay; call with the lock held."""
-        return bool(self._work) and self._computing < self._limit
-
     def _wake(self) -> None:
         """Let an idle or a new thread take the next task or wait for its time; call with the lock held."""
-        if not self._has_turn:
+        if not self._work or self._computing >= self._limit:
             return
         if self._idle:
             self._changed.notify()
@@ -92,7 +87,7 @@ class UrgentPool:
         with self._changed:
             while True:
                 rest = None  # seconds until the next work may begin
-                if self._has_turn:
+                if self._work and self._computing < self._limit:
                     waits = -self._work[0][0] < BUILDS
                     rest = self._began + self._spacing(len(self._work)) - time.monotonic() if waits else 0.0
                     if rest <= 0.0:

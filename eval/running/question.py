@@ -101,7 +101,7 @@ class _Answer:
                 if meter.recorder is not None:
                     meter.recorder.query(question.text)
                     meter.recorder.records([(item.id, item.text) for item in recall.items])
-                self.resume = meter.resumable()
+                    self.resume = meter.recorder.resumable()
             self.recalled = self.reading.log.recalled(recall.items)
             if recall.aborted or recall.answer is not None:
                 self.save("aborted" if recall.aborted else "answered", recall.answer or "", recall.aborted)

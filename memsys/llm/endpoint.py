@@ -66,6 +66,8 @@ class Call:
     """Computes its actual cost."""
     name: str = ""
     """Its cache key in hexadecimal digits, the `custom_id` of a batch; empty where the server does not want names (`Server.named`)."""
+    patient: bool = True
+    """Whether the call is worth a pause of all calls until the server accepts connections again (`EndpointLimits.patience`)."""
 
 
 Result = TypeVar("Result")
@@ -350,7 +352,7 @@ class Endpoint:
             if outcome.unreachable:
                 refusals += 1
                 if refusals > (self.limits.retries if self._reached else min(self.limits.retries, 2)):
-                    pauses += 1
+                    pauses = pauses + 1 if call.patient else PAUSES + 1
                     await self._pause(outcome.why, pauses, attempts)
                     refusals = 0
                     continue

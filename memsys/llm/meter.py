@@ -44,7 +44,7 @@ class Recorder(Protocol):
         """Trace the block as a call of an embedder; yields a function that takes its tokens."""
 
     def resumable(self) -> Callable[[], AbstractContextManager[None]]:
-        """See the function of this name."""
+        """A context to open later, from any thread: calls inside it belong to the present operation, which may have ended by then."""
 
 
 recorder: Recorder | None = None
@@ -53,15 +53,14 @@ recorder: Recorder | None = None
 
 @contextmanager
 def operation(phase: str, store: str, subject: str = "") -> Iterator[None]:
-    """Name the block as a step of a memory, for a message that it hangs (`stopping.step`) and for the tracer (`Recorder.operation`)."""
-    traced = nullcontext() if recorder is None else recorder.operation(phase, store, subject)
-    with stopping.step(f"{phase} {subject} of {store}" if subject else f"{phase} of {store}"), traced:
-        yield
-
-
-def resumable() -> Callable[[], AbstractContextManager[None]]:
-    """Open the returned context later, from any thread: calls inside it belong to the present operation, which may have ended by then."""
-    return nullcontext if recorder is None else recorder.resumable()
+    """Name the block as a step of a memory, for a message that it hangs (`stopping.steps`) and for the tracer (`Recorder.operation`)."""
+    thread = threading.get_ident()
+    stopping.steps[thread] = f"{phase} {subject} of {store}" if subject else f"{phase} of {store}"
+    try:
+        with nullcontext() if recorder is None else recorder.operation(phase, store, subject):
+            yield
+    finally:
+        stopping.steps.pop(thread, None)
 
 
 @dataclass

@@ -55,8 +55,8 @@ flight, cancels the rest and returns their number."""
 keepers: WeakSet[Any] = WeakSet()
 """What writes answers to disk in this process: `flush(seconds)` waits that long until all that have arrived are written; `close()` writes
 them and closes the file, and does nothing the second time."""
-_steps: dict[int, str] = {}
-"""What each thread does whose code may hang, by its id (`step`)."""
+steps: dict[int, str] = {}
+"""What each thread does whose code may hang, by its id; the message that the process is ended names it (`memsys.llm.meter.operation`)."""
 
 
 @dataclass(slots=True)
@@ -135,16 +135,6 @@ def await_end() -> int:
 
 
 @contextmanager
-def step(name: str) -> Iterator[None]:
-    """Name what this thread does in the `with` block: if it hangs, the message that the process is ended says so."""
-    _steps[threading.get_ident()] = name
-    try:
-        yield
-    finally:
-        _steps.pop(threading.get_ident(), None)
-
-
-@contextmanager
 def handling_signals() -> Iterator[None]:
     """Handle the three signals inside the `with` block. A signal that the process was started to ignore (nohup) stays ignored."""
     outermost = not _stop.installed and threading.current_thread() is threading.main_thread()
@@ -218,20 +208,25 @@ def _wind_down() -> None:
     _end_calls(stop)
     time.sleep(max(0.0, stop.at + GRACE - time.monotonic()) + MARGIN)
     if stop is _stop:  # not so after `forget`
-        _print(f"a step did not end by itself and was ended{_where()}; run the same command to resume")
+        _print(f"a step did not end by itself and was ended{where()}; run the same command to resume")
         _quit(exit_code())
 
 
-def _where() -> str:
-    """The steps that have not ended, each with its line of code, such as ` (read q1 of mine-012345/c1: mine.py, line 16, in read)`."""
+def where(case: str = "") -> str:
+    """The steps that have not ended, each with its line of code, such as ` (read q1 of mine-012345/c1: mine.py, line 16, in read)`.
+
+    Args:
+        case: `/` and the id of a case: only its steps, and those of no case, such as a rehearsal.
+    """
     library = sysconfig.get_path("stdlib")
-    steps, frames, places = dict(_steps), sys._current_frames(), list[str]()
-    for thread in steps.keys() & frames.keys():
+    named = {thread: name for thread, name in dict(steps).items() if name.endswith(case) or "/" not in name}
+    frames, places = sys._current_frames(), list[str]()
+    for thread in named.keys() & frames.keys():
         # The innermost line that is none of Python's own.
         for frame, line in walk_stack(frames[thread]):
             code = frame.f_code
             if not code.co_filename.startswith((library, "<")):
-                places.append(f"{steps[thread]}: {os.path.basename(code.co_filename)}, line {line}, in {code.co_name}")
+                places.append(f"{named[thread]}: {os.path.basename(code.co_filename)}, line {line}, in {code.co_name}")
                 break
     return f" ({'; '.join(sorted(places)[:3])})" if places else ""
 

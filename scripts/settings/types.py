@@ -29,15 +29,19 @@ NOTHING = dict.fromkeys(FIELDS.values(), 0.0)
 """The price settings of a model whose calls cost nothing."""
 
 
+class PriceError(RunError, ValueError):
+    """Prices cannot be used. A `ValueError`, because pydantic names it together with the other faults of a command's settings."""
+
+
 def given_prices(prices: Mapping[str, Any] | str | None) -> dict[str, dict[str, float]]:
     """Return the price settings of each model, from `prices={model: {in: …, out: …}}` or a YAML file with such lines.
 
     Raises:
-        RunError: there is neither a mapping nor a file that can be read, a price is not a number of at least 0, or its name is not one of
+        PriceError: there is neither a mapping nor a file that can be read, a price is not a number of at least 0, or its name is not one of
             in, cached, out.
     """
     if prices is not None and not isinstance(prices, str | Mapping):
-        raise RunError(f"prices must be a mapping of models or a file, found {prices!r}")
+        raise PriceError(f"prices must be a mapping of models or a file, found {prices!r}")
     read = _read_prices(Path(prices).expanduser()) if isinstance(prices, str) else prices or {}
     known: dict[str, dict[str, float]] = {}
     for model, fields in read.items():
@@ -45,17 +49,17 @@ def given_prices(prices: Mapping[str, Any] | str | None) -> dict[str, dict[str, 
             known[str(model)] = dict(NOTHING)
             continue
         if not isinstance(fields, Mapping) or not fields:
-            raise RunError(f"prices.{model}: expected {{in: …, out: …}} or {FREE}, found {fields!r}")
+            raise PriceError(f"prices.{model}: expected {{in: …, out: …}} or {FREE}, found {fields!r}")
         amounts = known[str(model)] = {}
         for name, usd in fields.items():
             if name not in FIELDS:
-                raise RunError(f"prices.{model}: no price called {name!r}; there are: {', '.join(FIELDS)}")
+                raise PriceError(f"prices.{model}: no price called {name!r}; there are: {', '.join(FIELDS)}")
             if isinstance(usd, bool) or not isinstance(usd, int | float) or not 0 <= usd < float("inf"):
-                raise RunError(f"prices.{model}.{name}: expected a number of USD per million tokens, found {usd!r}")
+                raise PriceError(f"prices.{model}.{name}: expected a number of USD per million tokens, found {usd!r}")
             amounts[FIELDS[name]] = float(usd)
         cached, plain = amounts.get("usd_per_million_cached"), amounts.get("usd_per_million_in")
         if cached is not None and plain is not None and cached > plain:
-            raise RunError(f"prices.{model}: a cached token ({cached}) cannot cost more than another one ({plain})")
+            raise PriceError(f"prices.{model}: a cached token ({cached}) cannot cost more than another one ({plain})")
     return known
 
 
@@ -79,9 +83,9 @@ def _read_prices(path: Path) -> dict[str, Any]:
     try:
         prices = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise RunError(f"prices={path}: cannot be read ({error})") from error
+        raise PriceError(f"prices={path}: cannot be read ({error})") from error
     if not isinstance(prices, dict):
-        raise RunError(f"prices={path}: expected lines such as `my-model: {{in: 0.15, out: 0.60}}`")
+        raise PriceError(f"prices={path}: expected lines such as `my-model: {{in: 0.15, out: 0.60}}`")
     return prices
 
 

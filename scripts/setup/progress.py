@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from eval.report.counted import counted
 from eval.running.run import Progress
+from memsys.llm import stopping
 from memsys.llm.endpoint import Traffic
 from memsys.llm.protocol import EndOfRun
 from scripts.setup.printing import console, duration
@@ -350,7 +351,7 @@ class ProgressLine:
             if now - moved >= LONG:
                 cell = self._cells[run, case]
                 place = f"unit {cell.written + 1} of {cell.units}" if cell.written < cell.units else "its questions"
-                return f"{run} has been working on {case}, {place}, since {_time_of_day(now - moved)}"
+                return f"{run} has been working on {case}, {place}, since {_time_of_day(now - moved)}{stopping.where(f'/{case}')}"
         return ""
 
 

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
+
+import pytest
 
 from data_loaders.schema import Case
 from eval.files.store import read_lines
 from eval.judging.score_files import hash_of
 from eval.running.case_log import CaseLog, effort
 from eval.running.run import Run
-from memsys.interface import Item
+from memsys.interface import Item, NodeView
 from memsys.llm.meter import Ledger
+from memsys.systems.controls import Nothing
 
 
 def test_a_recalled_text_is_written_once_however_often_it_comes_back(make_run: Callable[..., Run]) -> None:
@@ -34,6 +39,33 @@ def test_a_recalled_text_is_written_once_however_often_it_comes_back(make_run: C
     assert again.recalled([said])[0] == keys[:1]
     again.close()
     assert len(read_lines(folder / "items.jsonl")) == 2
+
+
+def test_what_no_file_may_hold_is_refused_before_it_is_written(make_run: Callable[..., Run]) -> None:
+    """Once written, every repetition of the command would end with the order to delete the file."""
+    run = make_run([Case("c", ("A", "B"), (), ())])
+    log = CaseLog(run, Case("c", ("A", "B"), (), ()), {}, {"q1"})
+    item = Item("u1", "We met.", 0.5, ("t1",))
+    for wrong, named in ({"kind": 5}, "kind cannot be 5"), ({"level": "deep"}, "level cannot be 'deep'"):
+        with pytest.raises(TypeError, match=named):
+            log.recalled([replace(item, **wrong)])
+    with pytest.raises(TypeError, match=r"held cannot be 3\.5"):
+        log.efforts.add(effort("c", "write", "u1", 3.5, Ledger(), 0.0))  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"notes cannot be \{'cut': 1\.5\}"):
+        log.efforts.add(effort("c", "write", "u1", 3, Ledger(notes=Counter({"cut": 1.5})), 0.0))  # type: ignore[dict-item]
+    with pytest.raises(TypeError, match="error cannot be 5"):
+        log.predicted("q1", "aborted", "", 5)  # type: ignore[arg-type]
+
+    class Memory(Nothing):
+        def nodes(self) -> list[NodeView]:
+            return [NodeView("n1", (), 0, "leaf", None, None, ("t1",))]  # type: ignore[arg-type]
+
+    with pytest.raises(TypeError, match="text cannot be None"):
+        log.structure(Memory())
+    log.finish(())
+    folder = run.case_folder("c")
+    assert [read_lines(folder / name) for name in ("items.jsonl", "effort.jsonl", "predictions.jsonl")] == [[], [], []]
+    assert not (folder / "nodes.jsonl").exists()
 
 
 def test_a_prediction_is_on_disk_after_its_items_and_the_costs_before_it(make_run: Callable[..., Run]) -> None:

@@ -121,7 +121,7 @@ class Traced(Diary):
 
     def __getattribute__(self, name: str) -> Any:
         if name in ("write", "consolidate", "read", "report", "close"):
-            self.log.append(stopping._where().partition(": ")[0])
+            self.log.append(stopping.where().partition(": ")[0])
         return super().__getattribute__(name)
 
 
@@ -134,7 +134,7 @@ def test_a_step_that_hangs_would_be_named_with_its_question(make_run: Make) -> N
     unit = make_units(case.sessions, "ab_pair").units[0].id
     assert steps[0] == f" (write {unit} of run/{case.id}"
     assert steps[-4:] == [f" ({name} of run/{case.id}" for name in ("consolidate 0", "read q0", "structure", "close")]
-    assert not stopping._where()
+    assert not stopping.where()
 
 
 def test_a_question_in_mid_history_sees_only_what_was_lived_through(make_run: Make) -> None:

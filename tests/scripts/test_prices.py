@@ -54,6 +54,12 @@ def test_a_price_that_is_none_is_one_line(subtests: pytest.Subtests) -> None:
             prices(f"prices={given}")
 
 
+def test_a_wrong_price_is_named_together_with_the_other_faults_of_the_command() -> None:
+    said = "prices.m.in: expected a number of USD per million tokens, found 'cheap'; threads must be a whole number"
+    with pytest.raises(RunError, match=said):
+        prices("prices={m: {in: cheap}}", "threads=few")
+
+
 def test_a_given_price_is_that_of_the_model_in_each_role_and_changes_no_identity(tmp_path: Path) -> None:
     models = [
         "network=true",

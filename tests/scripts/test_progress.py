@@ -14,6 +14,7 @@ import pytest
 from rich.console import Console
 
 from eval.running.run import Progress
+from memsys.llm import meter
 from scripts.command import main
 from scripts.setup import progress
 from scripts.setup.progress import Expected, ProgressLine, Screen, State, drawing
@@ -138,6 +139,12 @@ def test_a_memory_that_computes_for_long_is_named_with_its_unit() -> None:
     clock.now = 45.0
     written(line, "b", 1)
     assert "raptor has been working on a, unit 4 of 40, since" in line.line()
+    with meter.operation("write", "raptor-012345/a", "D1:4"):
+        assert " ago) (write D1:4 of raptor-012345/a: " in line.line()
+    with meter.operation("rehearsal", "Raptor"):
+        assert " ago) (rehearsal of Raptor: " in line.line(), "the cases wait for it"
+    with meter.operation("write", "raptor-012345/b", "D1:9"):
+        assert line.line().endswith(" ago)"), "a step of another case does not hang"
 
 
 def test_the_line_is_shown_while_nothing_happens(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:

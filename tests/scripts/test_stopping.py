@@ -311,13 +311,13 @@ def test_where_a_memory_hangs_is_said_when_it_is_ended(tmp_path: Path) -> None:
         f"sys.path.insert(0, {str(tmp_path)!r})\n"
         "import mine\n"
         "from eval.running.pool import UrgentPool\n"
-        "from memsys.llm import stopping\n"
+        "from memsys.llm import meter, stopping\n"
         "from scripts.setup.exits import guarded\n"
         "stopping.GRACE = stopping.MARGIN = 0.2\n"
-        "def step(name, does):\n"
-        "    with stopping.step(name): does()\n"
+        "def step(subject, does):\n"
+        "    with meter.operation('read', 'mine-01/c', subject): does()\n"
         "pool = UrgentPool(2, 'question')\n"
-        "stuck, ended = pool.submit(0, step, 'read q1', mine.read), pool.submit(0, step, 'read q0', int)\n"
+        "stuck, ended = pool.submit(0, step, 'q1', mine.read), pool.submit(0, step, 'q0', int)\n"
         "def hang():\n"
         "    try: ended.result(); time.sleep(0.2); os.kill(os.getpid(), signal.SIGTERM); time.sleep(60)\n"
         "    finally: time.sleep(60)\n"
@@ -325,7 +325,8 @@ def test_where_a_memory_hangs_is_said_when_it_is_ended(tmp_path: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
     ended = (
-        "a step did not end by itself and was ended (read q1: mine.py, line 4, in read); run the same command to resume"
+        "a step did not end by itself and was ended (read q1 of mine-01/c: mine.py, line 4, in read); "
+        "run the same command to resume"
     )
     assert (done.returncode, done.stderr.splitlines()) == (143, [SAID, ended])
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import datetime
@@ -319,6 +320,16 @@ def test_a_stopped_run_still_deletes_its_namespace(memory: Callable[..., HttpMem
 def test_a_deletion_that_fails_is_counted_and_loses_no_case(memory: Callable[..., HttpMemory]) -> None:
     own = written(memory(delete={"method": "DELETE", "path": "/nowhere/{namespace}"}))
     own.close()
+    assert own.report()["counts"]["not_deleted"] == 1
+
+
+def test_the_deletion_of_a_namespace_does_not_wait_for_a_service_that_is_gone(service: Service) -> None:
+    with serving(service.application()) as url:
+        own = with_settings(HttpMemory, {**REFERENCE, "base_url": url, "retries": 0})(np.random.default_rng(0))
+        own.write(unit(1))
+    begun = time.monotonic()
+    own.close()
+    assert time.monotonic() - begun < 5.0, "the patience of a call whose reply the run needs is 600 s"
     assert own.report()["counts"]["not_deleted"] == 1
 
 
