@@ -164,6 +164,9 @@ def test_malformed_usage_is_counted_as_not_reported_and_never_raises(subtests: p
 
 
 def test_tokens_that_are_not_reported_are_our_own_count_thoughts_included() -> None:
+    assert (
+        read("No", "stop", {"prompt_tokens": 0, "completion_tokens": 1}).prompt_tokens == read("No").prompt_tokens > 0
+    )
     found = read("It was Oaxaca", reasoning="one two three")
     assert (found.completion_tokens, found.reasoning_tokens, found.notes) == (
         count_tokens("It was Oaxaca") + 3,
