@@ -344,3 +344,26 @@ def test_only_a_table_of_real_data_in_the_papers_size_fetches_what_is_missing(
     with pytest.raises(RunError, match="none of the data sets is there") if source == "real" else nullcontext():
         experiment(cfg, cfg.table, run=False)
     assert asked == fetched
+
+
+def test_the_command_reads_names_settings_and_files_from_its_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    drawn: list[Any] = []
+    monkeypatch.setattr(tables, "pareto", lambda name, settings: drawn.append((name, settings)) or 0)
+    assert main(["pareto", "k=1", "local", "data.size=6"]) == main(["pareto"]) == 0
+    assert drawn == [("local", ["k=1", "data.size=6"]), ("segtreemem_t4", [])]
+    (tmp_path / "memsys").mkdir()
+    monkeypatch.setattr(tables, "ROOT", tmp_path)
+    monkeypatch.setattr(tables, "systems_table", lambda: "every system")
+    assert main(["systems"]) == 0
+    assert (tmp_path / "memsys" / "README.md").read_text(encoding="utf-8") == "every system"
+    monkeypatch.setattr("eval.report.ratings.compare", lambda file, results: (file.name, results.name))
+    monkeypatch.setattr("eval.report.ratings.as_markdown", str)
+    assert main(["ratings", "mine.json", "--results", "theirs"]) == 0
+    assert "('mine.json', 'theirs')" in capsys.readouterr().out
+    for words, why in ((["ratings"], "one file"), (["systems", "x"], "systems takes no x"), (["calls", "y"], "no y")):
+        with pytest.raises(SystemExit) as ended:
+            main(words)
+        assert ended.value.code == 2
+        assert why in capsys.readouterr().err

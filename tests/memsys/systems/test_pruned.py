@@ -106,6 +106,7 @@ def test_kept_words_are_joined_as_they_were() -> None:
         prune("Yes, don't! (Or so.)", 0.8, Table([0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1])) == "Yes, don't! (Or so"
     )
     assert prune("a-b c", 0.7, Table([0.9, 0.1, 0.8, 0.7])) == "a b c"
+    assert prune("a b\nc", 0.7, Table([0.9, 0.1, 0.8]), ("\n",)) == "a\nc", "no space beside a line end"
 
 
 def test_a_window_ends_after_its_last_full_stop() -> None:
