@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from data_loaders.schema import DataError
 from eval.analysis.costs import PhaseCost, Usage, costs
 from eval.files.provenance import ROOT
 from eval.files.store import RunError
@@ -26,9 +27,9 @@ from scripts.commands import tables
 from scripts.commands.tables import calls_table, measure, pareto_table, printed, row_costs, systems_table
 from scripts.settings.schema import DataCut
 from scripts.setup.options import load_option, options
-from scripts.tables import table
+from scripts.tables import layout, table
 from scripts.tables.grid import Experiment
-from scripts.tables.layout import group_name
+from scripts.tables.layout import column_group, group_name
 from scripts.tables.table import experiment
 from tests.scripts.commands import composed, reproduce
 
@@ -367,3 +368,18 @@ def test_the_command_reads_names_settings_and_files_from_its_words(
             main(words)
         assert ended.value.code == 2
         assert why in capsys.readouterr().err
+
+
+def test_a_shipped_sample_that_cannot_be_loaded_is_an_error_and_missing_real_data_are_a_note(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any) -> None:
+        raise DataError("damaged")
+
+    monkeypatch.setattr(layout, "data", fail)
+    sample = composed("reproduce", [f"results={tmp_path}"])
+    with pytest.raises(DataError, match="damaged"):
+        column_group(sample, {"dataset": "locomo"}, ())
+    real = composed("reproduce", [f"results={tmp_path}", "data.source=real", f"data.root={tmp_path}"])
+    group = column_group(real, {"dataset": "locomo"}, ())
+    assert (group.dataset, group.missing, group.questions) == (None, "no data: damaged", ())
