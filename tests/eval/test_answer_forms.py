@@ -92,6 +92,11 @@ def test_numbers_are_written_in_words_converted_and_counted_up_where_that_is_cer
         assert not changes(of_number(name)), name
 
 
+def test_a_name_has_at_most_three_words_and_each_begins_with_a_capital() -> None:
+    answers = ("Ines", "Ines Maria Prado", "Ines Maria Prado Lima", "Ines of Prado")
+    assert [type_of(answer) for answer in answers] == ["name", "name", "short", "short"]
+
+
 def test_lists_speakers_and_yes_or_no_are_changed_and_sentences_are_left_alone() -> None:
     assert changes(of_list("bread, cheese and figs", "a map")) == {
         "the list in another order": (True, "figs, cheese, bread"),

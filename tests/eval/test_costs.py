@@ -91,6 +91,22 @@ def test_vectors_from_batches_cost_their_discounted_price_once(tmp_path: Path) -
     assert paid == [300, 200]
 
 
+def test_the_probe_is_never_batched_so_a_batch_discounts_the_memorys_share_alone(tmp_path: Path) -> None:
+    ledger = Ledger()
+    for number, (tokens, role) in enumerate(((100, ""), (300, ""), (1000, "probe"))):
+        ledger.add_call("m.step", role)
+        ledger.add_completion("m.step", Completion("x", tokens, tokens // 10), number, role)
+    line = effort("c", "read", "q1", 1, ledger, 0.0)
+    write_lines(tmp_path / "cases" / "c" / "effort.jsonl", [replace(line, notes={"batch": 1})])
+    prices = {
+        "memory": ModelSettings("m", usd_per_million_in=1000.0, usd_per_million_out=1000.0).cost,
+        "probe": ModelSettings("p", usd_per_million_in=10.0, usd_per_million_out=10.0).cost,
+    }
+    (read,) = phases(tmp_path)
+    # Memory 440 tokens, probe 1100; one of the memory's two calls, 220 tokens, at half the price.
+    assert sum(part or 0.0 for part in dollars(read, prices)) == pytest.approx(0.44 + 0.011 - 0.11)
+
+
 def test_costs_of_some_questions_are_of_their_reads_and_answers_and_of_the_whole_build(run_folder: Path) -> None:
     found = costs(run_folder, frozenset({("c", "q2")}))
     assert (found.units, found.questions) == (2, 1)

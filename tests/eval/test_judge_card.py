@@ -95,6 +95,9 @@ def test_a_verdict_that_turns_with_the_order_of_the_prompt_shows_in_the_order_an
     assert result.order is not None
     assert (result.order.n, result.order.agreeing) == (10, 0.9)
     assert card(steady[:1]).repeats is None
+    wavering = card([ProbeVerdicts("vague", False, (0.0, 1.0), ("c", "q"), 0.0)]).order
+    assert wavering is not None
+    assert wavering.agreeing == 1.0, "compared with the first verdict, which was asked for at the same time"
 
 
 def test_kappa_takes_histories_and_not_the_cases_that_share_one(tmp_path: Path) -> None:
@@ -303,4 +306,7 @@ def test_a_card_is_read_back_and_a_damaged_one_is_refused(tmp_path: Path) -> Non
     assert read_card(tmp_path / "none.jsonl") is None
     (tmp_path / "bad.jsonl").write_text('{"kind": "vague", "right": "no", "values": [1], "question": ["c", "q"]}\n')
     with pytest.raises(RunError, match="damaged verdict"):
+        read_card(tmp_path / "bad.jsonl")
+    (tmp_path / "bad.jsonl").write_text('{"kind": "vague", "right": true, "values": [1], "question": "q"}\n')
+    with pytest.raises(RunError, match="without case and question"):
         read_card(tmp_path / "bad.jsonl")

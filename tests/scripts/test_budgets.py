@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -17,6 +20,7 @@ from eval.files.store import RunError, read_record
 from memsys.systems.bm25 import BM25
 from scripts.setup.launch import readable
 from scripts.setup.options import load_option
+from scripts.tables import equal_budgets
 from scripts.tables.equal_budgets import budgeted, deepened
 from tests.scripts.commands import budgets, composed
 
@@ -107,7 +111,11 @@ def test_every_row_is_within_two_percent_of_its_budget_or_marked(made: Made) -> 
 @pytest.mark.slow
 def test_the_whole_history_is_read_without_a_budget_and_the_files_are_drawn_from_the_points(made: Made) -> None:
     assert list(made.folders("full_history")) == [None]
-    assert re.search(r"\| the whole history \| 0\.\d+ .*tokens", made.text)
+    tokens = costs(made.folders("full_history")[None]).recalled_tokens
+    assert tokens is not None
+    assert re.search(rf"\| the whole history \| 0\.\d+ .*· {tokens:,.0f} tokens ", made.text), (
+        "the mean of all questions"
+    )
     assert "prices of the table's models (memory gpt-4o-mini" in made.text
     assert "STAND-IN" in made.text
     assert "Prompts are ours, written from described duties and not the sources' texts; unknown" in made.text
@@ -142,3 +150,28 @@ def test_budgets_may_be_given_with_commas_alone_and_must_be_whole_numbers() -> N
     assert list(composed("budgets", ["budget=1000,2000"]).budget) == [1000, 2000]
     with pytest.raises(RunError, match="budget"):
         composed("budgets", ["budget=0,2000"])
+
+
+@pytest.mark.parametrize(
+    ("only", "rows"), [(frozenset({"bm25"}), ["bm25"]), (frozenset({"bm25", "memtree"}), ["bm25", "memtree"])]
+)
+def test_rows_that_were_not_asked_for_are_in_no_panel(
+    monkeypatch: pytest.MonkeyPatch, only: frozenset[str], rows: list[str]
+) -> None:
+    def group(name: str) -> Any:
+        return SimpleNamespace(name=name, title="Toy", dataset="toy", option={"rows": ["bm25", "memtree", "amem"]})
+
+    def row(assembled: Any, line: Any, groups: Sequence[Any], *_: Any) -> str | None:
+        assert [each.name for each in groups] == ["toy@200", "toy@400"]
+        return str(line.name)
+
+    monkeypatch.setattr(equal_budgets, "_row", row)
+    assembled: Any = SimpleNamespace(
+        groups=[group("toy"), group("toy@200"), group("toy@400")],
+        lines=[SimpleNamespace(name=name) for name in ("bm25", "memtree", "amem", "full_history")],
+        runs={("full_history", "toy"): ["a run"]},
+        only=only,
+    )
+    metric: Any = SimpleNamespace(title="F1")
+    panel = equal_budgets._panel(assembled, {"dataset": "toy"}, [200, 400], metric, "BM25", {})
+    assert (panel.title, panel.rows, panel.whole) == ("Toy: F1", rows, None)

@@ -95,6 +95,20 @@ def test_an_error_waits_for_the_calls_in_flight_and_keeps_their_answers_in_the_o
         assert file.execute("SELECT count(*) FROM answers").fetchone() == (1,)
 
 
+@pytest.mark.parametrize(
+    ("error", "ends"),
+    [
+        (sqlite3.OperationalError("database or disk is full"), True),
+        (sqlite3.OperationalError("attempt to write a readonly database"), True),
+        (sqlite3.OperationalError("no such table: notes"), False),  # of a memory that keeps its own
+        (sqlite3.IntegrityError("the list is full"), False),
+    ],
+)
+def test_a_database_ends_the_run_only_if_its_disk_refuses_to_write(error: sqlite3.Error, ends: bool) -> None:
+    assert (fatal_error(error) is error) == ends
+    assert (fatal_error(ExceptionGroup("of a memory", [ValueError(), error])) is error) == ends
+
+
 def test_a_file_that_the_disk_refuses_leaves_no_half_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: Any) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

@@ -285,3 +285,11 @@ def test_a_ratio_that_the_paper_states_stands_beside_ours() -> None:
         for x in (1.0, 2.0)
     ]
     assert list(_ratios(drawn, points)) == [f"SegTree batch over SegTree cosine, {tokens}: 3.0 (published 10)."]
+
+
+def test_rows_of_a_figure_stand_in_place_of_the_tables_rows_for_every_backbone() -> None:
+    options = {"name": "mine", "table": "segtreemem_t4"}
+    assert "rows_qwen" in layout(options)
+    own = layout({**options, "rows": [{"memory": "bm25"}]})
+    assert own["rows"] == [{"memory": "bm25"}]
+    assert not [name for name in own if name.startswith("rows_")]

@@ -243,6 +243,17 @@ def test_a_wrong_file_is_one_line(
     assert message in capsys.readouterr().err
 
 
+def test_a_file_that_is_missing_or_holds_a_list_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert verb("gate", ["gate.yaml"]) == 2
+    assert "no file gate.yaml" in capsys.readouterr().err
+    Path("gate.yaml").write_text("- memory\n")
+    assert verb("gate", ["gate.yaml"]) == 2
+    assert "gate.yaml must be a mapping of names to values" in capsys.readouterr().err
+
+
 def test_a_baseline_nested_too_deeply_is_one_line(gate: Gate, capsys: pytest.CaptureFixture[str]) -> None:
     Path("gate.baseline.json").write_text("[" * 100_000)
     assert gate() == 2

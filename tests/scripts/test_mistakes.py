@@ -25,6 +25,8 @@ MISTAKES: Mapping[str, str] = {
     "reproduce table=segtreemem_t44": "no table called 'segtreemem_t44'; did you mean segtreemem_t4?",
     "reproduce columns=[locomoo]": "locomoo is no column group of segtreemem_t4 (did you mean locomo?)",
     "reproduce only=[bm26]": "only: bm26 is no row of segtreemem_t4 (did you mean bm25?)",
+    "reproduce table=segtreemem_t3 data.transform=oracle": "sets the transform permute itself; data.transform must be none",
+    "reproduce backbone=none": "segtreemem_t4 has no backbone 'none'; there are: default",
     "figures figure=nine": "no figure called 'nine'; there are: growth",
     "judge-card --judge memo": "no judge called 'memo'; did you mean mem0?",
     "fetch locomoo": "no data set called 'locomoo'; did you mean locomo?",

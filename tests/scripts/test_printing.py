@@ -126,6 +126,29 @@ def test_a_caption_with_imported_answers_condemns_only_what_stand_ins_answered_o
     assert "These numbers" not in first
 
 
+@pytest.mark.parametrize(
+    ("rebuild_every", "replicates", "published", "built"),
+    [(1, 1, None, "1x"), (1, 2, None, "2x"), (1, 1, 3, "1x, rows with a published number 3x"), (2, 1, None, "1x")],
+)
+def test_a_caption_says_how_often_memories_are_built_and_whose_costs_are_shown(
+    rebuild_every: int, replicates: int, published: int | None, built: str
+) -> None:
+    name = SimpleNamespace(name="m")
+    roles: Any = SimpleNamespace(memory=name, reader=name, judge=name, probe=name, embedder=name, stand_ins=[])
+    settings: Any = SimpleNamespace(
+        build=SimpleNamespace(rebuild_every=rebuild_every, replicates=replicates, published=published),
+        data=SimpleNamespace(transform="none"),
+        judge=SimpleNamespace(repeats=1),
+    )
+    models, *rebuilt, last = caption(settings, roles, [])
+    assert models == "Models: memory m, reader m, judge m; embedder m.", "a probe that is the reader is not named"
+    assert len(rebuilt) == (rebuild_every > 1)
+    assert f"Judged 1x, built {built} (" in last
+    assert ("Costs are those of the first build." in last) == (built != "1x")
+    roles.probe = SimpleNamespace(name="p")
+    assert caption(settings, roles, [])[0].endswith("judge m, probe p; embedder m.")
+
+
 def test_the_sentence_about_use_names_the_judges_that_nobody_measured() -> None:
     assert usage_note({"subset"}, unmeasured=["m"]).endswith(
         " How often m errs as judge is not known; judge-card measures it."

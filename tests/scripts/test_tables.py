@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import json
+from collections.abc import Iterable, Mapping
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -12,8 +14,10 @@ from typing import Any
 
 import pytest
 
+from data_loaders.schema import DataError
 from eval.analysis.costs import PhaseCost, Usage, costs
 from eval.files.provenance import ROOT
+from eval.files.store import RunError
 from eval.report.cell import Cell
 from eval.report.points import Point
 from eval.report.tables import AnyCell
@@ -21,9 +25,11 @@ from memsys.llm.pricing import ModelSettings
 from scripts.command import verb
 from scripts.commands import tables
 from scripts.commands.tables import calls_table, measure, pareto_table, printed, row_costs, systems_table
+from scripts.settings.schema import DataCut
 from scripts.setup.options import load_option, options
-from scripts.tables import table
+from scripts.tables import layout, table
 from scripts.tables.grid import Experiment
+from scripts.tables.layout import column_group, group_name
 from scripts.tables.table import experiment
 from tests.scripts.commands import composed, reproduce
 
@@ -300,3 +306,80 @@ def test_the_note_of_a_data_set_on_a_metric_stands_below_the_columns_of_that_met
     note, none = (made.column(group, metric).note for metric in group.metrics)
     assert note.startswith("F1 (SQuAD) on PersonaMem")
     assert not none
+
+
+MIXED = "table.columns=[{dataset: locomo, metrics: [{metric: locomo_f1}, {spread: cv}]}]"
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "kept"),
+    [("timem_t12", [MIXED], True), ("timem_t12", ["nodes.vectors=false"], False), ("timem_t10", [], False)],
+)
+def test_vectors_of_nodes_are_kept_for_a_table_of_their_spread_unless_the_settings_say_no(
+    tmp_path: Path, name: str, settings: list[str], kept: bool
+) -> None:
+    cfg = composed("reproduce", [f"table={name}", f"results={tmp_path}", *SMALL, "only=[]", *settings])
+    made = experiment(cfg, cfg.table, run=False)
+    assert made is not None
+    assert made.cfg.nodes.vectors is kept
+
+
+@pytest.mark.parametrize(
+    ("profile", "source", "fetched"),
+    [("paper", "real", [["longmemeval_s"]]), ("paper", "sample", []), ("smoke", "real", [])],
+)
+def test_only_a_table_of_real_data_in_the_papers_size_fetches_what_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, profile: str, source: str, fetched: list[list[str]]
+) -> None:
+    asked: list[list[str]] = []
+
+    def record(wanted: DataCut, columns: Iterable[Mapping[str, Any]]) -> None:
+        assert wanted.source == source
+        asked.append([group_name(option) for option in columns])
+
+    monkeypatch.setattr(table, "fetch_missing", record)
+    settings = ["table=timem_t12", f"profile={profile}", f"data.source={source}", "only=[]"]
+    if source == "real":
+        settings.append(f"data.root={tmp_path}")
+    cfg = composed("reproduce", [*settings, f"results={tmp_path}", "network=true", "endpoint.probe=false"])
+    with pytest.raises(RunError, match="none of the data sets is there") if source == "real" else nullcontext():
+        experiment(cfg, cfg.table, run=False)
+    assert asked == fetched
+
+
+def test_the_command_reads_names_settings_and_files_from_its_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    drawn: list[Any] = []
+    monkeypatch.setattr(tables, "pareto", lambda name, settings: drawn.append((name, settings)) or 0)
+    assert main(["pareto", "k=1", "local", "data.size=6"]) == main(["pareto"]) == 0
+    assert drawn == [("local", ["k=1", "data.size=6"]), ("segtreemem_t4", [])]
+    (tmp_path / "memsys").mkdir()
+    monkeypatch.setattr(tables, "ROOT", tmp_path)
+    monkeypatch.setattr(tables, "systems_table", lambda: "every system")
+    assert main(["systems"]) == 0
+    assert (tmp_path / "memsys" / "README.md").read_text(encoding="utf-8") == "every system"
+    monkeypatch.setattr("eval.report.ratings.compare", lambda file, results: (file.name, results.name))
+    monkeypatch.setattr("eval.report.ratings.as_markdown", str)
+    assert main(["ratings", "mine.json", "--results", "theirs"]) == 0
+    assert "('mine.json', 'theirs')" in capsys.readouterr().out
+    for words, why in ((["ratings"], "one file"), (["systems", "x"], "systems takes no x"), (["calls", "y"], "no y")):
+        with pytest.raises(SystemExit) as ended:
+            main(words)
+        assert ended.value.code == 2
+        assert why in capsys.readouterr().err
+
+
+def test_a_shipped_sample_that_cannot_be_loaded_is_an_error_and_missing_real_data_are_a_note(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any) -> None:
+        raise DataError("damaged")
+
+    monkeypatch.setattr(layout, "data", fail)
+    sample = composed("reproduce", [f"results={tmp_path}"])
+    with pytest.raises(DataError, match="damaged"):
+        column_group(sample, {"dataset": "locomo"}, ())
+    real = composed("reproduce", [f"results={tmp_path}", "data.source=real", f"data.root={tmp_path}"])
+    group = column_group(real, {"dataset": "locomo"}, ())
+    assert (group.dataset, group.missing, group.questions) == (None, "no data: damaged", ())

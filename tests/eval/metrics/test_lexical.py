@@ -283,6 +283,7 @@ def test_a_question_without_gold_has_no_score(subtests: pytest.Subtests) -> None
 
 def test_sacre_bleu_as_a_metric_is_on_the_scale_of_the_others() -> None:
     assert lexical.sacre_share("...", "...") == 1
+    assert lexical.sacre_share("a blue lemon", "lemon a blue") == 1, "BLEU-1: the order of words does not count"
     assert lexical.sacre_share("PARIS", "Paris") == 0
     assert lexical.sacre_share("PARIS", "Paris", lowercase=True) == 1
 

@@ -134,6 +134,9 @@ def test_headings_stand_when_most_totals_agree_with_them() -> None:
 def test_intervals_are_told_apart() -> None:
     # 190 of 300: Wald 0.6333 ± 0.0545, Wilson [0.5774, 0.6860]
     assert interval_methods(0.633, 0.579, 0.688, 300, 0.0005) == {"Wald"}
+    assert interval_methods(0.633, 0.5797, 0.688, 300, 0.0005) == set(), (
+        "beyond what rounding of share and end explains"
+    )
     assert interval_methods(0.633, 0.577, 0.686, 300, 0.0005) == {"Wilson"}
     assert interval_methods(0.669, 0.618, 0.720, 300, 0.0005) == set()
 
@@ -197,4 +200,5 @@ def test_digits_count_as_they_are_printed() -> None:
 def test_means_such_as_f1_need_not_be_right_answers_of_n() -> None:
     found = line("0.501 0.901", "0.601", (3, 1))
     assert {one.kind for one in audit_lines([found])} == {"fraction"}
+    assert "total 0.601 is no k/4" in [one.text for one in audit_lines([found])]
     assert audit_lines([replace(found, counted=False)]) == []

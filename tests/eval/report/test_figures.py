@@ -16,8 +16,8 @@ import pytest
 from data_loaders.schema import Case, Session, Turn
 from eval.files.store import RunError, write_lines
 from eval.report.cell import Asked, Cell, Column
-from eval.report.figures import draw, save
-from eval.report.panels import BANDS, COLOURS, KINDS, Sheet, apart
+from eval.report.figures import _key, draw, save
+from eval.report.panels import BANDS, COLOURS, KINDS, Sheet, Style, apart
 from eval.report.points import (
     FIELDS,
     Point,
@@ -332,6 +332,21 @@ def test_published_points_are_open_diamonds_and_the_key_says_so() -> None:
     assert [line.get_markerfacecolor() for line in marks] == ["white"]
     assert "published" in texts(figure)
     assert "published" not in texts(draw(Sheet("Title", FOOT, "lines"), LINE))
+
+
+def test_the_key_names_the_series_that_are_drawn_and_numbers_a_front_in_order() -> None:
+    def names(sheet: Sheet, points: list[Point], *series: str) -> list[str]:
+        return [name for name, _ in _key(sheet, points, Style(series))]
+
+    bar, line = Point("p", "bm25", "x", 0.5), Point("p", "mean", "x", 0.5)
+    stacked = Sheet("Title", FOOT, "stacked", overlay="mean")
+    assert names(stacked, [bar], "bm25", "dense", "mean") == ["■ bm25", "■ dense"]
+    assert names(stacked, [bar, line], "bm25", "dense", "mean")[2:] == ["–•– mean"]
+    assert names(stacked, [bar], "bm25", "mean") == [], "one series needs no name"
+    assert names(Sheet("Title", FOOT, "map"), [bar], "bm25", "dense") == ["● bm25", "■ dense"]
+    rows = [Point("p", f"row {at}", float(at), float(at), label=str(at)) for at in (2, 10)]
+    rows.append(Point("p", "row 11", 11.0, 1.0, label="11"))
+    assert names(Sheet("Title", FOOT, "pareto"), rows, "row 2", "row 10", "row 11") == ["2 row 2", "10 row 10"]
 
 
 def test_a_star_stands_at_the_best_and_tells_the_gain_over_the_level() -> None:

@@ -403,7 +403,9 @@ def test_a_server_that_goes_away_pauses_the_run_until_it_is_back(
     assert all(one.text for one in found)
     assert min(one.attempts for one in found) >= 2
     assert max(one.attempts for one in found) == 5, "as often as `retries` says, and once when the server is back"
-    assert at.snapshot().paused_since is None
+    after = at.snapshot()
+    assert after.paused_since is None
+    assert after.retried == sum(one.attempts - 1 for one in found)
     said = capsys.readouterr().err.splitlines()
     assert [line.split()[0] for line in said] == ["paused", "resumed"]
 

@@ -9,12 +9,13 @@ import sqlite3
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from memsys.embed import HashingEmbedder
@@ -25,7 +26,7 @@ from memsys.llm.gateway.accounts import Account, Normalisation, Purpose
 from memsys.llm.gateway.bodies import embedding_texts
 from memsys.llm.gateway.chat import EndpointUpstream, EngineUpstream, inlined
 from memsys.llm.gateway.server import Gateway, Mode
-from memsys.llm.meter import metering
+from memsys.llm.meter import metering, note
 from memsys.llm.offline.extractive import ExtractiveLLM
 from memsys.llm.pricing import ModelSettings, Purse
 from memsys.llm.store import CacheStore
@@ -302,12 +303,32 @@ def test_the_tokens_of_a_step_are_those_that_the_endpoint_counted(mock: tuple[Mo
         with metering() as ledger, account.credit("build"):
             for number in range(5):
                 chat(account, f"fact {number}")
+            assert ledger.seconds > 0, "the time of a reply is the provider's"
             post(account, "embeddings", {"input": ["three short words", "two words"]})
         chat(account, "between two steps")
         assert (ledger.tokens_out, sum(ledger.calls.values()), ledger.sent) == (sum(counted[:5]), 5, 5)
         assert ledger.tokens_in == sum(asked[:5]) > 0
         assert ledger.embedding_tokens == 5, "the mock counts words"
         assert sum(account.idle.calls.values()) == 1
+
+
+class Cutting(HashingEmbedder):
+    """An embedder whose model takes none of the texts as a whole."""
+
+    def embed(self, texts: Sequence[str], *, query: bool = False) -> np.ndarray:
+        note("embedding_truncated", len(texts))
+        return super().embed(texts, query=query)
+
+
+def test_what_an_embedder_notes_is_noted_in_the_step_of_the_client() -> None:
+    gateway = Gateway(EngineUpstream(ExtractiveLLM()), Cutting(32), None, "live")
+    account = gateway.open("one", Account("one"))
+    try:
+        with metering() as ledger, account.credit("build"):
+            assert post(account, "embeddings", {"input": ["tomato", "boat"]})[0] == 200
+        assert ledger.notes == {"embedding_truncated": 2}
+    finally:
+        gateway.close()
 
 
 def test_a_reply_without_the_form_that_was_asked_for_is_counted(mock: tuple[Mock, str], tmp_path: Path) -> None:
@@ -383,11 +404,14 @@ def test_a_repeated_request_gets_another_reply_and_a_replay_gives_both_in_the_sa
         account = gateway.open("one", Account("case"))
         with account.credit("build"):
             first = [chat(account, "Who?"), chat(account, "Who?", stream=True), chat(account, "Who?")]
-    assert said(first[0]) != said(first[2])
+        with account.credit("build"):
+            next_step = chat(account, "Who?")
+    assert len({said(reply) for reply in (first[0], first[2], next_step)}) == 3, "also of a later step"
     with in_front_of(url, tmp_path / "c.sqlite", "replay") as gateway:  # nobody listens there any more
         account = gateway.open("two", Account("case"))
         with metering() as ledger, account.credit("build"):
             assert [chat(account, "Who?"), chat(account, "Who?", stream=True), chat(account, "Who?")] == first
+            assert chat(account, "Who?") == next_step
             assert chat(account, "Who?")[0] == 400
         assert (ledger.sent, sum(ledger.failures.values())) == (1, 1), "only the one that failed"
 

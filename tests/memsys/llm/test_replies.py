@@ -164,6 +164,9 @@ def test_malformed_usage_is_counted_as_not_reported_and_never_raises(subtests: p
 
 
 def test_tokens_that_are_not_reported_are_our_own_count_thoughts_included() -> None:
+    assert (
+        read("No", "stop", {"prompt_tokens": 0, "completion_tokens": 1}).prompt_tokens == read("No").prompt_tokens > 0
+    )
     found = read("It was Oaxaca", reasoning="one two three")
     assert (found.completion_tokens, found.reasoning_tokens, found.notes) == (
         count_tokens("It was Oaxaca") + 3,
@@ -212,10 +215,11 @@ def test_a_cut_list_is_never_shortened_wherever_it_is_cut() -> None:
     for text in (FACTS, f"```json\n{FACTS}\n```", f"{FACTS} That is all I know, and"):
         for end in range(1, len(text)):
             value = parse_reply(Completion(text[:end], stopped="cut"), asked, {"labels": ()})
-            if isinstance(value, ParseFailure):
-                assert (value.stopped, value.why) == ("cut", "the reply was cut")
-            else:
+            if FACTS in text[:end]:
                 assert value == json.loads(FACTS)
+            else:
+                assert isinstance(value, ParseFailure)
+                assert (value.stopped, value.why) == ("cut", "the reply was cut")
 
 
 def test_a_prompt_may_say_that_the_whole_part_of_a_cut_list_is_used() -> None:

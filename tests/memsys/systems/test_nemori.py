@@ -20,7 +20,7 @@ from memsys.llm import meter
 from memsys.llm.protocol import Request
 from memsys.prompts import Prompts
 from memsys.systems.dense import Dense
-from memsys.systems.nemori import NO_PREDICTION, EpisodeBuilder, EpisodeRules, Nemori, fused
+from memsys.systems.nemori import NO_PREDICTION, EpisodeBuilder, EpisodeRules, Nemori, _earliest, fused
 from memsys.vectors import Embedder
 
 GARBAGE = [
@@ -89,6 +89,11 @@ def written(memory: EpisodeBuilder, units: Sequence[Unit]) -> list[list[str]]:
     for one in units:
         memory.write(one)
     return [[one.id for one in episode.units] for episode in memory.consolidated().episodes]
+
+
+def test_the_time_of_an_episode_is_that_of_its_earliest_message_with_a_time() -> None:
+    assert _earliest([unit(0, "a", None), unit(1, "b", 9), unit(2, "c", 3)]) == "1:00 pm on 3 May, 2023"
+    assert _earliest([unit(0, "a", None)]) == ""
 
 
 def test_the_first_message_is_not_asked_about() -> None:

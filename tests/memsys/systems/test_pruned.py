@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from functools import partial
@@ -106,6 +107,7 @@ def test_kept_words_are_joined_as_they_were() -> None:
         prune("Yes, don't! (Or so.)", 0.8, Table([0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1])) == "Yes, don't! (Or so"
     )
     assert prune("a-b c", 0.7, Table([0.9, 0.1, 0.8, 0.7])) == "a b c"
+    assert prune("a b\nc", 0.7, Table([0.9, 0.1, 0.8]), ("\n",)) == "a\nc", "no space beside a line end"
 
 
 def test_a_window_ends_after_its_last_full_stop() -> None:
@@ -114,6 +116,8 @@ def test_a_window_ends_after_its_last_full_stop() -> None:
     assert list(windows(["a"] * 7, [1] * 7, limit=5)) == [(0, 5), (5, 7)]
     assert list(windows(["a", "b", "c"], [9, 2, 3], limit=5)) == [(0, 1), (1, 3)]
     assert list(windows(words, [1] * 7, limit=7)) == [(0, 7)]
+    found = itertools.islice(windows(["a", ".", "b", "c", "d", "e"], [1] * 6, limit=3), 4)
+    assert list(found) == [(0, 2), (2, 5), (5, 6)], "the full stop of the window before is not its own"
 
 
 def test_the_classifier_reads_510_pieces_at_once_and_each_window_has_its_own_threshold() -> None:

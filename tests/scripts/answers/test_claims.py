@@ -24,7 +24,7 @@ from eval.files.store import RunError
 from eval.metrics.lexical import nltk_bleu, rouge
 from eval.statistics.stats import preferred_interval
 from scripts.answers import audit, matching, scoring
-from scripts.answers.audit import duplicates, findings, flags, lenience, rank_agreement, regression, spreads
+from scripts.answers.audit import duplicates, findings, flags, lenience, rank_agreement, readings, regression, spreads
 from scripts.answers.claim_tables import analysis, as_csv, as_json, cell, inert, rows_of, table
 from scripts.answers.declared import GZIP, Parsed, forms, parse, parsed
 from scripts.answers.formats import best_reading
@@ -163,8 +163,17 @@ def test_a_part_of_the_questions_supports_a_subset_and_no_verdict_tells_nothing(
 def test_verdicts_of_unjoined_answers_alone_have_no_mean_of_conversations(make: Make) -> None:
     strange = {"conversation": "c0", "question": "Of another data set?", "answer": "x", "verdicts": [1]}
     silent = [{key: value for key, value in record.items() if key != "verdicts"} for record in rows()]
-    (finding,) = findings(make([*silent, strange], claimed=(printed(0.5),)))
+    scored = make([*silent, strange], claimed=(printed(0.5),))
+    assert any("Of another data set?" in each for each in scored.listed), "an answer that is not joined is named"
+    (finding,) = findings(scored)
     assert (finding.status, finding.file) == ("not supported by this file", 1.0)
+
+
+def test_a_score_over_the_answerable_questions_is_compared_with_their_mean(invent: Invent) -> None:
+    verdict = np.array([float(at % 20 != 19) for at in range(40)])
+    scored = invent("mem", measures={"verdict": verdict})
+    for over, mean in (("all", 0.95), ("1-4", 1.0)):
+        assert next(iter(readings(scored, printed(mean, over=over)).values())) == pytest.approx(mean)
 
 
 def test_the_reading_that_agrees_is_named(make: Make) -> None:
@@ -342,6 +351,8 @@ def test_the_same_answers_under_another_name_are_named(make: Make) -> None:
     )
     same = duplicates([first, again, reworded, edited])
     assert [(each.name, each.bytes) for each in same["first"]] == [("again", True), ("edited", False)]
+    for each in same["first"]:
+        assert replace(each, name="first") in same[each.name], "with the same counts in both directions"
     assert "own" not in same
 
 
@@ -446,6 +457,13 @@ def test_full_context_is_the_bar_and_stands_first(make: Make) -> None:
     bar = next(row for row in own if row.scored.claim.name == "bar")
     means = [mean for name, mean in bar.measures.items() if name != "f1"]
     assert f"] | {' | '.join(f'{mean.mean:.3f}' for mean in means if mean is not None)} | " in lines[4]
+
+
+def test_a_row_of_the_table_shows_the_joined_share_and_the_printed_score_of_its_claim(invent: Invent) -> None:
+    row = next(line for line in table("set", rows_of([invent("mem")])).splitlines() if line.startswith("| mem "))
+    assert [cell.strip() for cell in row.split("|")[2:5]] == ["40 of 40", "1.000", "0.99 judge"]
+    bare = table("set", rows_of([replace(invent("mem", claimed=()), has_questions=False)]))
+    assert [cell.strip() for cell in bare.split("| mem ")[1].split("|")[2:4]] == ["–", "–"]
 
 
 def test_text_of_others_is_inert(make: Make) -> None:

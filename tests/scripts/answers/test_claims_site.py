@@ -88,6 +88,7 @@ def test_the_numbers_are_those_that_the_command_claims_writes(tmp_path: Path, ma
         f1 = row.measures["f1"]
         assert f1 is not None
         assert f">{number(f1.mean)}<" in (folder / "index.html").read_text()
+        assert ">0.99<" in (folder / "index.html").read_text(), "the printed score"
 
 
 def test_full_context_stands_first_and_a_table_without_it_says_so(tmp_path: Path, invent: Invent) -> None:

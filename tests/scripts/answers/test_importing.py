@@ -14,7 +14,7 @@ import pytest
 
 from data_loaders.schema import DataError
 from eval.analysis.costs import costs
-from eval.files.imported import NOT_RECORDED
+from eval.files.imported import NOT_RECORDED, described
 from eval.files.run_folder import read_predictions
 from eval.files.store import RunError, read_record
 from eval.judging.score_files import read_scores
@@ -186,6 +186,8 @@ def test_what_cannot_be_joined_is_listed_by_name_and_not_guessed(
     facts = scored(lab, mem0_file(tmp_path, record)).answers.runs[0].record.imported
     assert any(why in mismatch and record["question"] in mismatch for mismatch in facts["mismatches"])
     assert facts["joined"] + len(facts["mismatches"]) == facts["answers"]
+    count = f"{facts['joined']} of {facts['answers']} answers joined, {len(facts['mismatches'])} not: "
+    assert count + facts["mismatches"][0] in described(facts)
 
 
 @pytest.mark.slow
