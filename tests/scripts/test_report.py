@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
 import random
 import shutil
 from collections import Counter
@@ -367,6 +368,18 @@ def test_a_run_that_may_not_be_read_is_left_out(results: Path, monkeypatch: pyte
     monkeypatch.setattr(Path, "read_bytes", refused)
     with pytest.raises(RunError, match=r"is written without 1 damaged run: .*predictions.jsonl cannot be read"):
         made(results)
+
+
+@pytest.mark.slow
+def test_a_folder_that_may_not_be_read_is_named(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = next((results / "runs").glob("invented/memory1-*"))
+    allowed, found = os.access, Path.glob
+    monkeypatch.setattr(os, "access", lambda path, mode: path != folder and allowed(path, mode))
+    seen = lambda own, pattern: (path for path in found(own, pattern) if path.parent != folder)  # noqa: E731
+    monkeypatch.setattr(Path, "glob", seen)
+    with pytest.raises(RunError, match=r"is written without 1 damaged run: .*memory1-.* may not be read"):
+        made(results)
+    assert [run["memory"] for run in data(results / "report", "index")["runs"]] == ["memory0", "memory2"]
 
 
 @pytest.mark.slow

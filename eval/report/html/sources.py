@@ -7,6 +7,7 @@ the content of the run folders alone.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -160,7 +161,13 @@ def read_sources(results: Path, cases_of: CasesOf, stems: Sequence[str] = ()) ->
         for run in row["runs"].values()
     }
     records: dict[str, RunRecord] = {}
-    damaged: list[str] = []
+    folders = [path for pattern in ("*", "*/*") for path in sorted((results / "runs").glob(pattern)) if path.is_dir()]
+    shut = [path for path in folders if not os.access(path, os.R_OK | os.X_OK)]  # a search for runs passes over them
+    damaged = [
+        f"{path} is left out: it may not be read"
+        for path in shut
+        if not stems or str(path.relative_to(results / "runs")) in titles
+    ]
     for run in RunFolder.all(results):
         if stems and run.key not in titles:
             continue
